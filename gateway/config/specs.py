@@ -1,0 +1,208 @@
+"""What rule files declare, as values: made whole by `config.rules`, never edited.
+
+Times are seconds (float), sizes are bytes (int). Each field says its meaning, its unit and why its default is what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where in the rule files something stands; line and column count from 1."""
+
+    file: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+class Balance(Enum):
+    """How an engine chooses among its endpoints."""
+
+    ROUND_ROBIN = "round_robin"
+    LEAST_OUTSTANDING = "least_outstanding"
+    POWER_OF_TWO = "power_of_two"
+    LATENCY = "latency"
+    SESSION = "session"
+
+
+class EngineProtocol(Enum):
+    """What an engine speaks; a protocol is listed once its adapter exists."""
+
+    KSERVE = "kserve"
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointSpec:
+    """One address of an engine."""
+
+    url: str  # http://host:port or https://host:port, no path
+    grpc: str | None = None  # host:port of its gRPC, where it has one
+
+
+@dataclass(frozen=True, slots=True)
+class HealthSpec:
+    """Active probes, sent by the control process to every endpoint."""
+
+    path: str = "/v2/health/ready"  # Triton's own readiness
+    interval: float = 2.0  # between probes; 0 switches probing off
+    timeout: float = 1.0  # a probe that takes longer has failed
+    unhealthy_after: int = 3  # failed probes in a row; 3 rides out one lost packet
+    healthy_after: int = 1  # good probes in a row before an endpoint serves again
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerSpec:
+    """Passive ejection: what requests themselves tell of an endpoint.
+
+    Only transport failures (connect, reset, no answer in time) and `statuses` count: a 4xx is the caller's fault and a
+    500 is mostly one model's, so neither says that the endpoint is gone.
+    """
+
+    failures: int = 5  # in a row, until the endpoint is left out; 0 switches the breaker off
+    open_for: float = 5.0  # seconds left out before one trial request; doubles up to 12 times that
+    statuses: frozenset[int] = frozenset({502, 504})
+
+
+@dataclass(frozen=True, slots=True)
+class RetrySpec:
+    """When a failed try goes to another endpoint.
+
+    Where nothing has reached an engine (the connection was refused) any request is tried again. Where it may have,
+    only an idempotent one: `safe` holds GET and HEAD alone, `infer` says that this engine's inferences without a
+    sequence may run twice.
+    """
+
+    attempts: int = 2  # retries after the first try; 0 switches retries off
+    idempotent: str = "safe"  # safe | infer
+    budget: float = 0.2  # retries per request over the last 10 s: a failing fleet is not flooded
+    budget_floor: int = 10  # retries that are always allowed in 10 s, so that small traffic can retry at all
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSpec:
+    """Limits of the connection pool, per worker and endpoint."""
+
+    max_connections: int = 512
+    max_pending: int = 1024  # requests that may wait for a connection; more are answered `overloaded`
+    idle_timeout: float = 55.0  # idle connections are closed before common engines' 60 s
+    connect_timeout: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSpec:
+    """TLS to an https engine."""
+
+    verify: bool = True
+    ca: str | None = None  # PEM file; None: the system's authorities
+    cert: str | None = None  # client certificate, PEM
+    key: str | None = None
+    server_name: str | None = None  # when the certificate names another host
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """A separately-run service that answers requests; all its endpoints serve the same models."""
+
+    name: str
+    endpoints: tuple[EndpointSpec, ...]
+    protocol: EngineProtocol = EngineProtocol.KSERVE
+    balance: Balance = Balance.POWER_OF_TWO  # near the best queueing at a constant price
+    timeout: float = 60.0  # from the request's arrival to the first byte of the reply (0: none)
+    try_timeout: float = 0.0  # one try's share of it, from sending to the first byte (0: all of it)
+    idle_timeout: float = 60.0  # longest silence inside a streamed body (0: none)
+    api_key: str | None = None  # sent as `authorization: Bearer ...`
+    headers: Mapping[str, str] = field(default_factory=dict)  # added to each request
+    health: HealthSpec = HealthSpec()
+    breaker: BreakerSpec = BreakerSpec()
+    retry: RetrySpec = RetrySpec()
+    connections: ConnectionSpec = ConnectionSpec()
+    tls: TlsSpec = TlsSpec()
+    location: Location | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InputMatch:
+    """Conditions on one input tensor; all given ones must hold of the same tensor."""
+
+    names: tuple[str, ...] = ()  # globs
+    datatypes: tuple[str, ...] = ()
+    rank: int | None = None
+    shape: tuple[int, ...] | None = None  # -1 matches any length of that axis
+    bytes_at_least: int | None = None  # size of the tensor's data
+
+
+@dataclass(frozen=True, slots=True)
+class MatchSpec:
+    """Conditions of a route; all given ones must hold, and within one a list means any of.
+
+    Texts are globs (`*`, `?`, `[...]`), compared with case.
+    """
+
+    model: tuple[str, ...] = ()
+    version: tuple[str, ...] = ()
+    protocol: tuple[str, ...] = ()  # rest | grpc | openai
+    operation: tuple[str, ...] = ()  # values of protocol.operations.Operation
+    header: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # names in lower case
+    parameter: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    input: tuple[InputMatch, ...] = ()  # each must be met by some input
+    tenant: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RouteSpec:
+    """One rule: when `match` holds, go to `engine` or to an arm of `experiment`."""
+
+    name: str
+    match: MatchSpec
+    engine: str | None = None
+    experiment: str | None = None
+    model: str | None = None  # the model's name there; None keeps the requested one
+    location: Location | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ArmSpec:
+    """One side of an experiment."""
+
+    name: str
+    engine: str
+    weight: float
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentSpec:
+    """A split of traffic: each unit keeps its arm."""
+
+    name: str
+    arms: tuple[ArmSpec, ...]
+    unit: str = "session"  # session | request | header:NAME | parameter:NAME
+    salt: str = ""  # changes the assignment; empty: the experiment's name
+    location: Location | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IdentitySpec:
+    """Where requests say whose they are."""
+
+    session_header: str = "x-session-id"
+    session_parameters: tuple[str, ...] = ("session_id", "sequence_id")  # read where the header is missing
+    tenant_header: str = "x-tenant"
+
+
+@dataclass(frozen=True, slots=True)
+class RulesSpec:
+    """All rule files together, checked: what one snapshot is compiled from."""
+
+    engines: Mapping[str, EngineSpec]
+    routes: tuple[RouteSpec, ...]
+    experiments: Mapping[str, ExperimentSpec] = field(default_factory=dict)
+    identity: IdentitySpec = IdentitySpec()
+    digest: str = ""  # of the files' contents: the same text has the same digest everywhere

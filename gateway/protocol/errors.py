@@ -1,0 +1,71 @@
+"""Errors as kinds: one table says how each kind looks on HTTP and on gRPC.
+
+Source: Triton's HTTP and gRPC status tables (../shared/PROTOCOL.md a.2); gateway kinds follow the same style.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class ErrorKind(Enum):
+    """What went wrong, as `x-pointsman-reason` names it."""
+
+    BAD_REQUEST = "bad_request"
+    NOT_FOUND = "not_found"
+    NO_ROUTE = "no_route"
+    METHOD_NOT_ALLOWED = "method_not_allowed"
+    HEADERS_TOO_LARGE = "headers_too_large"
+    BODY_TOO_LARGE = "body_too_large"
+    REQUEST_TIMEOUT = "request_timeout"
+    NO_HEALTHY_ENDPOINT = "no_healthy_endpoint"
+    OVERLOADED = "overloaded"
+    DEADLINE = "deadline"
+    UPSTREAM_CONNECT = "upstream_connect"
+    UPSTREAM_RESET = "upstream_reset"
+    UPSTREAM_PROTOCOL = "upstream_protocol"
+    NOT_READY = "not_ready"
+    UNSUPPORTED = "unsupported"
+    INTERNAL = "internal"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How a kind is told: an HTTP status and a gRPC status code (the number of google.rpc.Code)."""
+
+    http: int
+    grpc: int
+
+
+STATUSES: dict[ErrorKind, Status] = {
+    ErrorKind.BAD_REQUEST: Status(400, 3),  # INVALID_ARGUMENT
+    ErrorKind.NOT_FOUND: Status(404, 5),  # NOT_FOUND
+    ErrorKind.NO_ROUTE: Status(404, 5),
+    ErrorKind.METHOD_NOT_ALLOWED: Status(405, 12),  # UNIMPLEMENTED
+    ErrorKind.HEADERS_TOO_LARGE: Status(431, 8),  # RESOURCE_EXHAUSTED
+    ErrorKind.BODY_TOO_LARGE: Status(413, 8),
+    ErrorKind.REQUEST_TIMEOUT: Status(408, 4),  # DEADLINE_EXCEEDED
+    ErrorKind.NO_HEALTHY_ENDPOINT: Status(503, 14),  # UNAVAILABLE
+    ErrorKind.OVERLOADED: Status(503, 14),
+    ErrorKind.DEADLINE: Status(504, 4),
+    ErrorKind.UPSTREAM_CONNECT: Status(502, 14),
+    ErrorKind.UPSTREAM_RESET: Status(502, 14),
+    ErrorKind.UPSTREAM_PROTOCOL: Status(502, 14),
+    ErrorKind.NOT_READY: Status(400, 14),
+    ErrorKind.UNSUPPORTED: Status(501, 12),
+    ErrorKind.INTERNAL: Status(500, 13),  # INTERNAL
+}
+
+
+class GatewayError(Exception):
+    """A failure that the caller is told of: `kind` chooses the status, the message is what the caller may read."""
+
+    def __init__(self, kind: ErrorKind, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+
+    @property
+    def status(self) -> Status:
+        return STATUSES[self.kind]

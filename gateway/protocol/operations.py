@@ -1,0 +1,133 @@
+"""What a request asks for: the operations of Triton's V2 protocol and the path that names each.
+
+Source: Triton server `src/http_server.cc` (RE2 FullMatch on the path: no trailing slash, a version is digits only).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from urllib.parse import unquote
+
+
+class Operation(Enum):
+    """An operation, named as `match: {operation: ...}` names it."""
+
+    INFER = "infer"
+    GENERATE = "generate"
+    GENERATE_STREAM = "stream"
+    CHAT = "chat"
+    COMPLETION = "completion"
+    EMBEDDING = "embedding"
+    MODEL_METADATA = "metadata"
+    MODEL_READY = "ready"
+    MODEL_CONFIG = "config"
+    MODEL_STATS = "stats"
+    MODEL_TRACE = "trace"
+    LOAD = "load"
+    UNLOAD = "unload"
+    SERVER_METADATA = "server_metadata"
+    SERVER_LIVE = "server_live"
+    SERVER_READY = "server_ready"
+    SERVER_STATS = "server_stats"
+    REPOSITORY_INDEX = "index"
+    SHARED_MEMORY = "shared_memory"
+    TRACE = "server_trace"
+    LOGGING = "logging"
+
+    @property
+    def names_a_model(self) -> bool:
+        """Whether the operation concerns one model, so that the rules decide where it goes."""
+        return self in MODEL_OPERATIONS
+
+
+INFERENCE_OPERATIONS = frozenset(
+    {
+        Operation.INFER,
+        Operation.GENERATE,
+        Operation.GENERATE_STREAM,
+        Operation.CHAT,
+        Operation.COMPLETION,
+        Operation.EMBEDDING,
+    }
+)
+MODEL_OPERATIONS = INFERENCE_OPERATIONS | {
+    Operation.MODEL_METADATA,
+    Operation.MODEL_READY,
+    Operation.MODEL_CONFIG,
+    Operation.MODEL_STATS,
+    Operation.MODEL_TRACE,
+    Operation.LOAD,
+    Operation.UNLOAD,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A path read as Triton reads it.
+
+    `model` and `version` are decoded from percent escapes; `model_span` is where the model's name stands in the path,
+    so that a rename replaces just these bytes. `verbs` are the HTTP methods that the operation answers to.
+    """
+
+    operation: Operation
+    verbs: tuple[str, ...]
+    model: str | None = None
+    version: str | None = None
+    model_span: tuple[int, int] | None = None
+
+
+_MODEL = re.compile(
+    r"/v2/models/([^/]+)(?:/versions/([0-9]+))?(?:/(infer|generate|generate_stream|ready|config|stats|trace/setting))?"
+)
+_REPOSITORY = re.compile(r"/v2/repository(?:/([^/]+))?/(?:(index)|models/([^/]+)/(load|unload))")
+_SHARED_MEMORY = re.compile(r"/v2/(?:system|cuda)sharedmemory(?:/region/([^/]+))?/(status|register|unregister)")
+
+_GET = ("GET",)
+_POST = ("POST",)
+_BOTH = ("GET", "POST")
+
+_MODEL_ACTIONS: dict[str | None, tuple[Operation, tuple[str, ...]]] = {
+    None: (Operation.MODEL_METADATA, _GET),
+    "infer": (Operation.INFER, _POST),
+    "generate": (Operation.GENERATE, _POST),
+    "generate_stream": (Operation.GENERATE_STREAM, _POST),
+    "ready": (Operation.MODEL_READY, _GET),
+    "config": (Operation.MODEL_CONFIG, _GET),
+    "stats": (Operation.MODEL_STATS, _GET),
+    "trace/setting": (Operation.MODEL_TRACE, _BOTH),
+}
+_FIXED: dict[str, Call] = {
+    "/v2": Call(Operation.SERVER_METADATA, _GET),
+    "/v2/health/live": Call(Operation.SERVER_LIVE, _GET),
+    "/v2/health/ready": Call(Operation.SERVER_READY, _GET),
+    "/v2/models/stats": Call(Operation.SERVER_STATS, _GET),
+    "/v2/trace/setting": Call(Operation.TRACE, _BOTH),
+    "/v2/logging": Call(Operation.LOGGING, _BOTH),
+}
+
+
+def read_path(path: str) -> Call | None:
+    """Name the operation that a V2 path (without its query) asks for; None where Triton answers 404."""
+    fixed = _FIXED.get(path)
+    if fixed is not None:
+        return fixed
+    if found := _MODEL.fullmatch(path):
+        model, version, action = found.groups()
+        if action == "trace/setting" and version is not None:
+            return None
+        operation, verbs = _MODEL_ACTIONS[action]
+        return Call(operation, verbs, unquote(model), version, found.span(1))
+    if found := _REPOSITORY.fullmatch(path):
+        _, index, model, action = found.groups()
+        if index:
+            return Call(Operation.REPOSITORY_INDEX, _POST)
+        operation = Operation.LOAD if action == "load" else Operation.UNLOAD
+        return Call(operation, _POST, unquote(model), None, found.span(3))
+    if found := _SHARED_MEMORY.fullmatch(path):
+        region, action = found.groups()
+        if action == "register" and region is None:
+            return None
+        return Call(Operation.SHARED_MEMORY, _GET if action == "status" else _POST)
+    return None
