@@ -1,0 +1,54 @@
+"""What is fixed when the gateway starts: one value, handed to each worker as it is.
+
+Times are seconds, sizes are bytes. `pointsman serve --help` shows the same sentences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerTls:
+    """TLS on the listener: PEM files; `client_ca` asks clients for a certificate signed by it."""
+
+    cert: str
+    key: str
+    client_ca: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one client may use up; every limit answers with a clear error, none is silent."""
+
+    max_header_bytes: int = 64 * 1024  # request line and headers together: 431 beyond
+    max_body_bytes: int = 64 * 1024 * 1024  # Triton's own default: 413 beyond
+    # How much may wait in memory for a slow reader, each way and connection, before the sender is paused. A socket read
+    # brings up to 256 KiB at once and may stand on top of it.
+    high_water_bytes: int = 256 * 1024
+    retry_body_bytes: int = 1024 * 1024  # longer bodies are streamed on and cannot be tried a second time
+    header_timeout: float = 15.0  # from a request's first byte (or the connection's start) to the end of its head
+    idle_timeout: float = 75.0  # a connection without a request is closed after this
+    body_timeout: float = 60.0  # longest silence inside a request's body
+    max_connections: int = 0  # client connections per worker (0: as many as the system allows)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Where the gateway listens and how it behaves, apart from the rules."""
+
+    host: str = "127.0.0.1"
+    http_port: int = 8000
+    grpc_port: int = 8001
+    admin_port: int = 8002
+    admin_host: str = "127.0.0.1"
+    workers: int = 1
+    drain_timeout: float = 30.0  # how long requests in flight may go on after SIGTERM
+    access_log: bool = False
+    log_format: str = "text"  # text | json
+    tls: ListenerTls | None = None
+    limits: Limits = field(default_factory=Limits)
+    # Whether /v2/health/ready asks for a healthy endpoint behind every route (all) or behind at least one (any).
+    ready_when: str = "all"  # all | any
+    name_decision: bool = True  # x-pointsman-route, -engine and -arm on each reply
+    trust_forwarded: bool = False  # keep the x-forwarded-* that came in (behind another proxy) instead of starting anew

@@ -1,0 +1,108 @@
+"""The messages between the control process and its workers.
+
+They travel as length-prefixed pickles over a socket pair that only a parent and its own child hold. A worker whose
+control process is gone keeps serving with what it knows.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gateway.config.settings import Settings
+from gateway.config.specs import RulesSpec
+from gateway.observability.metrics import Snapshot
+
+_LENGTH = struct.Struct(">I")
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The first message a worker gets. `http_fds` and `grpc_fds` are listening sockets that it inherited; where they
+    are empty it binds the settings' ports itself, with SO_REUSEPORT."""
+
+    settings: Settings
+    rules: RulesSpec
+    number: int
+    health: Mapping[tuple[str, str], bool] = field(default_factory=dict)
+    http_fd: int | None = None
+    grpc_fd: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UseRules:
+    """Swap to this snapshot of the rules."""
+
+    rules: RulesSpec
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetHealth:
+    """What the probes found, (engine, endpoint url) -> healthy; endpoints not named have not been probed."""
+
+    health: Mapping[tuple[str, str], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Stop accepting, let requests in flight finish within the settings' limit, exit."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskSnapshot:
+    """Send your counters."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """From a worker: it accepts connections."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """From a worker: its counters; `token` is 0 for the one it sends by itself before it exits."""
+
+    token: int
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """From a worker: it cannot start or use what it was sent, and why."""
+
+    message: str
+
+
+Message = Start | UseRules | SetHealth | Drain | AskSnapshot | Serving | Counters | Failed
+
+
+def encode(message: Message) -> bytes:
+    """A message as it goes over the socket pair."""
+    body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    return _LENGTH.pack(len(body)) + body
+
+
+class Decoder:
+    """Cuts a byte stream into messages."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Message]:
+        self._buffer += data
+        messages: list[Message] = []
+        while len(self._buffer) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer)
+            end = _LENGTH.size + length
+            if len(self._buffer) < end:
+                break
+            messages.append(pickle.loads(bytes(self._buffer[_LENGTH.size : end])))
+            del self._buffer[:end]
+        return messages

@@ -1,0 +1,175 @@
+"""Counting on the hot path: plain attributes and lists, no locks, no label lookups.
+
+A worker keeps one `Series` for each (route, arm, engine, endpoint) that it has seen. The control process asks every
+worker for a `Snapshot`, adds them up and writes Prometheus' text (see `exposition`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+Key = TypeVar("Key")
+
+# Seconds. From the gateway's own tenth of a millisecond to a long generation.
+LATENCY_BOUNDS = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
+    *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0),
+)
+
+
+class Histogram:
+    """Counts by latency bucket; the last count is of what lies above every bound."""
+
+    __slots__ = ("counts", "sum")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(LATENCY_BOUNDS) + 1)
+        self.sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self.counts[bisect_left(LATENCY_BOUNDS, seconds)] += 1
+        self.sum += seconds
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesKey:
+    """The labels of a series; an empty text where a request never got that far (no route, no endpoint)."""
+
+    route: str = ""
+    arm: str = ""
+    engine: str = ""
+    endpoint: str = ""
+
+
+class Series:
+    """What happened to the requests of one key.
+
+    `total` runs from the request's head to the end of its reply, `first_byte` to the reply's first byte, `upstream` from
+    the last try's sending to the end of its reply.
+    """
+
+    __slots__ = (
+        "errors",
+        "first_byte",
+        "in_flight",
+        "key",
+        "request_bytes",
+        "response_bytes",
+        "retries",
+        "statuses",
+        "total",
+        "upstream",
+    )
+
+    def __init__(self, key: SeriesKey) -> None:
+        self.key = key
+        self.statuses: dict[int, int] = {}
+        self.errors: dict[str, int] = {}
+        self.retries = 0
+        self.in_flight = 0
+        self.request_bytes = 0
+        self.response_bytes = 0
+        self.total = Histogram()
+        self.first_byte = Histogram()
+        self.upstream = Histogram()
+
+    def count_error(self, reason: str) -> None:
+        self.errors[reason] = self.errors.get(reason, 0) + 1
+
+
+@dataclass(slots=True)
+class SeriesSnapshot:
+    """A series as plain values: what travels from a worker to the control process."""
+
+    key: SeriesKey
+    statuses: dict[int, int]
+    errors: dict[str, int]
+    retries: int
+    in_flight: int
+    request_bytes: int
+    response_bytes: int
+    total: tuple[list[int], float]
+    first_byte: tuple[list[int], float]
+    upstream: tuple[list[int], float]
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """One worker's counters at one moment."""
+
+    series: list[SeriesSnapshot] = field(default_factory=list)
+    connections: int = 0  # open client connections
+    rules_number: int = 0  # the rules' snapshot in use
+    breakers_open: dict[tuple[str, str], bool] = field(default_factory=dict)  # (engine, endpoint url) -> left out now
+
+
+class Metrics:
+    """All series of one worker."""
+
+    def __init__(self) -> None:
+        self._series: dict[SeriesKey, Series] = {}
+        self.unrouted = self.series(SeriesKey())
+
+    def series(self, key: SeriesKey) -> Series:
+        found = self._series.get(key)
+        if found is None:
+            found = self._series[key] = Series(key)
+        return found
+
+    def snapshot(self) -> list[SeriesSnapshot]:
+        return [_frozen(series) for series in self._series.values()]
+
+
+def _frozen(series: Series) -> SeriesSnapshot:
+    return SeriesSnapshot(
+        key=series.key,
+        statuses=dict(series.statuses),
+        errors=dict(series.errors),
+        retries=series.retries,
+        in_flight=series.in_flight,
+        request_bytes=series.request_bytes,
+        response_bytes=series.response_bytes,
+        total=_copy(series.total),
+        first_byte=_copy(series.first_byte),
+        upstream=_copy(series.upstream),
+    )
+
+
+def _copy(histogram: Histogram) -> tuple[list[int], float]:
+    return list(histogram.counts), histogram.sum
+
+
+def add_up(snapshots: Iterable[list[SeriesSnapshot]]) -> dict[SeriesKey, SeriesSnapshot]:
+    """Sum several workers' series by key."""
+    sums: dict[SeriesKey, SeriesSnapshot] = {}
+    for snapshot in snapshots:
+        for series in snapshot:
+            known = sums.get(series.key)
+            sums[series.key] = series if known is None else _sum(known, series)
+    return sums
+
+
+def _sum(one: SeriesSnapshot, other: SeriesSnapshot) -> SeriesSnapshot:
+    return SeriesSnapshot(
+        key=one.key,
+        statuses=_sum_counts(one.statuses, other.statuses),
+        errors=_sum_counts(one.errors, other.errors),
+        retries=one.retries + other.retries,
+        in_flight=one.in_flight + other.in_flight,
+        request_bytes=one.request_bytes + other.request_bytes,
+        response_bytes=one.response_bytes + other.response_bytes,
+        total=_sum_histograms(one.total, other.total),
+        first_byte=_sum_histograms(one.first_byte, other.first_byte),
+        upstream=_sum_histograms(one.upstream, other.upstream),
+    )
+
+
+def _sum_counts(one: dict[Key, int], other: dict[Key, int]) -> dict[Key, int]:
+    return {key: one.get(key, 0) + other.get(key, 0) for key in one.keys() | other.keys()}
+
+
+def _sum_histograms(one: tuple[list[int], float], other: tuple[list[int], float]) -> tuple[list[int], float]:
+    return [a + b for a, b in zip(one[0], other[0], strict=True)], one[1] + other[1]
