@@ -47,8 +47,8 @@ class SeriesKey:
 class Series:
     """What happened to the requests of one key.
 
-    `total` runs from the request's head to the end of its reply, `first_byte` to the reply's first byte, `upstream` from
-    the last try's sending to the end of its reply.
+    `total` runs from the request's head to the end of its reply, `first_byte` to the reply's first byte, `upstream`
+    from the last try's sending to the end of its reply.
     """
 
     __slots__ = (
@@ -75,6 +75,18 @@ class Series:
         self.total = Histogram()
         self.first_byte = Histogram()
         self.upstream = Histogram()
+
+    def count(self, status: int, total: float, first_byte: float, upstream: float) -> None:
+        """A reply has ended; times in seconds."""
+        self.statuses[status] = self.statuses.get(status, 0) + 1
+        self.total.observe(total)
+        self.first_byte.observe(first_byte)
+        self.upstream.observe(upstream)
+
+    def count_failure(self, status: int, total: float) -> None:
+        """The gateway itself answered, since no engine did."""
+        self.statuses[status] = self.statuses.get(status, 0) + 1
+        self.total.observe(total)
 
     def count_error(self, reason: str) -> None:
         self.errors[reason] = self.errors.get(reason, 0) + 1

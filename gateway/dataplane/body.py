@@ -1,0 +1,114 @@
+"""A request's body on its way through: streamed on, and kept only as long as it may be needed once more."""
+
+from __future__ import annotations
+
+import zlib
+
+from gateway.protocol.body_facts import NO_BODY, BodyFacts
+from gateway.protocol.errors import GatewayError
+from gateway.protocol.operations import Operation
+from gateway.protocol.v2_facts import read_body_facts
+from gateway.wire.http1.chunked import LAST_CHUNK, encode_chunk
+from gateway.wire.http1.head import CHUNKED, RequestHead
+
+# wbits of zlib.decompressobj for what V2 clients send: gzip, and deflate in its zlib wrapping.
+_DECOMPRESS_WBITS = {b"gzip": 31, b"deflate": 15}
+
+
+class RequestBody:
+    """What has come of a body: first held, then, once somebody takes it, passed on piece by piece.
+
+    Pieces stay here until the body is longer than `replay_bytes`: up to there the whole request can be sent again.
+    """
+
+    __slots__ = (
+        "_head",
+        "_pieces",
+        "_replay_bytes",
+        "_sends_chunks",
+        "_was_taken",
+        "can_be_sent_again",
+        "is_complete",
+        "size",
+    )
+
+    def __init__(self, head: RequestHead, replay_bytes: int) -> None:
+        self._head = head
+        self._replay_bytes = replay_bytes
+        self._pieces: list[bytes] = []
+        self._was_taken = False
+        self._sends_chunks = False
+        self.size = 0
+        self.is_complete = False
+        self.can_be_sent_again = True
+
+    def __repr__(self) -> str:
+        return f"<RequestBody {self.size} bytes{', complete' if self.is_complete else ''}>"
+
+    @property
+    def framing_line(self) -> bytes:
+        """How the body will be framed, beside a Content-Length that the head has anyway. Asked before `take`."""
+        if self._head.body != CHUNKED:
+            return b""
+        if self.is_complete:  # its length is known by now, and every engine takes a length
+            return b"content-length: %d\r\n" % self.size
+        return b"transfer-encoding: chunked\r\n"
+
+    def add(self, data: bytes, ended: bool) -> None:
+        """Hold what has come."""
+        if data:
+            self.size += len(data)
+            self._pieces.append(data)
+        self.is_complete = ended
+
+    def take(self) -> bytes:
+        """All that has come so far, framed to be sent; what comes later is to be passed on."""
+        self._sends_chunks = self._head.body == CHUNKED and not self.is_complete
+        self._was_taken = True
+        pieces = self._pieces
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        self._forget_if_long()
+        return encode_chunk(data) if self._sends_chunks else data
+
+    def pass_on(self, data: bytes, ended: bool) -> bytes:
+        """A further piece, framed to be sent."""
+        self.add(data, ended)
+        self._forget_if_long()
+        if not self._sends_chunks:
+            return data
+        return encode_chunk(data) + LAST_CHUNK if ended else encode_chunk(data)
+
+    def facts(self, operation: Operation, max_bytes: int) -> BodyFacts | None:
+        """What the body's JSON says; None while more of it must come.
+
+        A body that cannot be read has no facts: whoever gets it will say what is wrong with it.
+        """
+        coding = (self._head.value(b"content-encoding") or b"identity").strip().lower()
+        length = self._json_bytes() if coding == b"identity" else None
+        if not self.is_complete and (length is None or self.size < length):
+            return None
+        data = b"".join(self._pieces)
+        try:
+            if coding != b"identity":
+                data = zlib.decompressobj(_DECOMPRESS_WBITS[coding]).decompress(data, max_bytes)
+                length = self._json_bytes()
+            return read_body_facts(operation, data if length is None else data[:length])
+        except (GatewayError, zlib.error, KeyError):
+            return NO_BODY
+
+    @property
+    def may_name_a_sequence(self) -> bool:
+        """Whether sending it twice could advance a sequence twice. Asked only once a try has failed."""
+        if self._head.value(b"content-encoding"):
+            return True
+        return b'"sequence_id"' in b"".join(self._pieces)
+
+    def _json_bytes(self) -> int | None:
+        """Where the JSON ends and binary tensors start; None where all of the body is JSON."""
+        declared = (self._head.value(b"inference-header-content-length") or b"").strip()
+        return int(declared) if declared.isdigit() and len(declared) < 10 else None
+
+    def _forget_if_long(self) -> None:
+        if self._was_taken and self.size > self._replay_bytes:
+            self._pieces.clear()
+            self.can_be_sent_again = False

@@ -1,0 +1,399 @@
+"""One client's connection: bytes in, requests one after another, replies out in the same order."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+from time import monotonic
+from typing import TYPE_CHECKING, Protocol, cast
+
+from gateway.dataplane.replies import (
+    CLOSE_END,
+    CONTINUE,
+    JSON,
+    KEEP_ALIVE_END,
+    KEEP_ALIVE_END_10,
+    error_body,
+    reason_line,
+    reply,
+)
+from gateway.dataplane.rest import handler_for
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.wire.http1.chunked import ChunkedDecoder
+from gateway.wire.http1.head import CHUNKED, HEAD_END
+
+if TYPE_CHECKING:
+    from gateway.dataplane.plan import Plan
+    from gateway.dataplane.plane import DataPlane
+
+# How long, and for how much, a connection is still read after its last reply while the client is sending: closing
+# under a client that writes would reset the connection, and could destroy the reply before it is read.
+_LINGER_SECONDS = 2.0
+_LINGER_BYTES = 16 * 1024 * 1024
+
+
+class Handler(Protocol):
+    """Whoever answers a request. It ends by the connection's `reply_ended`, `refuse` or `break_off`, once."""
+
+    def body_received(self, data: bytes, ended: bool) -> None:
+        """The body, in pieces. The first call comes with the head, and may bring nothing."""
+        ...
+
+    @property
+    def begun(self) -> bool:
+        """Whether something of the reply is written already."""
+        ...
+
+    def client_gone(self) -> None:
+        """The connection is lost, or the request turned out malformed: nobody waits for the reply."""
+        ...
+
+    def client_paused(self) -> None:
+        """The client reads slower than the reply comes."""
+        ...
+
+    def client_resumed(self) -> None: ...
+
+    def sweep(self, now: float) -> None:
+        """Called about once a second."""
+        ...
+
+
+class State(Enum):
+    """What the next bytes are."""
+
+    HEAD = "a request's head"
+    BODY = "a request's body"
+    REPLY = "the next request, while this one is answered"
+    LINGER = "nothing any more: the last reply is being read"
+
+
+class ClientConnection(asyncio.Protocol):
+    """HTTP/1.1 with keep-alive and pipelining: a request that comes early waits until those before it are answered."""
+
+    __slots__ = (
+        "_active_at",
+        "_buffer",
+        "_closes_after_reply",
+        "_decoder",
+        "_discarded",
+        "_expects_continue",
+        "_handler",
+        "_is_reading",
+        "_pauses_body",
+        "_plan",
+        "_received",
+        "_remaining",
+        "_state",
+        "_transport",
+        "_unsent",
+        "forwarded_for_line",
+        "forwarded_proto_line",
+        "is_paused",
+        "peer",
+        "plane",
+        "reply_head_end",
+    )
+
+    def __init__(self, plane: DataPlane) -> None:
+        self.plane = plane
+        self._transport: asyncio.Transport = cast(asyncio.Transport, None)  # set before anything else happens
+        self._state = State.HEAD
+        self._buffer = b""  # an incomplete head, or requests that wait
+        self._handler: Handler | None = None
+        self._plan: Plan | None = None
+        # The body of the request under way
+        self._decoder: ChunkedDecoder | None = None
+        self._remaining = 0
+        self._received = 0
+        self._expects_continue = False
+        self._pauses_body = False
+        self._closes_after_reply = False
+        self.reply_head_end = KEEP_ALIVE_END
+        # Flow and time
+        self._is_reading = True
+        self.is_paused = False
+        self._unsent = 0
+        self._discarded = 0
+        self._active_at = 0.0  # when it became idle, or when the last part of a head or body came
+
+    def __repr__(self) -> str:
+        return f"<ClientConnection {self.peer} expects {self._state.value}>"
+
+    # What the event loop tells it
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        limits = self.plane.settings.limits
+        self._transport.set_write_buffer_limits(high=limits.high_water_bytes)
+        address = transport.get_extra_info("peername")
+        self.peer = str(address[0]) if address else "-"
+        self.forwarded_for_line = b"x-forwarded-for: %b\r\n" % self.peer.encode("ascii", "replace")
+        is_tls = transport.get_extra_info("sslcontext") is not None
+        self.forwarded_proto_line = b"x-forwarded-proto: https\r\n" if is_tls else b"x-forwarded-proto: http\r\n"
+        self._active_at = monotonic()
+        if limits.max_connections and len(self.plane.connections) >= limits.max_connections:
+            full = GatewayError(ErrorKind.OVERLOADED, f"{limits.max_connections} connections are open already")
+            self._give_up(full)
+        self.plane.connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.plane.connections.discard(self)
+        handler, self._handler = self._handler, None
+        if handler is not None:
+            handler.client_gone()
+
+    def data_received(self, data: bytes) -> None:
+        state = self._state
+        if state is State.BODY:
+            self._read_body(data)
+        elif state is State.HEAD:
+            self._read_head(self._buffer + data if self._buffer else data)
+        elif state is State.REPLY:
+            self._buffer += data
+            if len(self._buffer) > self.plane.settings.limits.max_header_bytes:
+                self._set_reading(False)
+        else:
+            self._discarded += len(data)
+            if self._discarded > _LINGER_BYTES:
+                self._transport.abort()
+
+    def pause_writing(self) -> None:
+        self.is_paused = True
+        self._active_at = monotonic()
+        self._unsent = self._transport.get_write_buffer_size()
+        if self._handler is not None:
+            self._handler.client_paused()
+
+    def resume_writing(self) -> None:
+        self.is_paused = False
+        if self._handler is not None:
+            self._handler.client_resumed()
+        elif self._state is State.HEAD and self._buffer:
+            self.plane.loop.call_soon(self._read_waiting)
+
+    # Reading requests
+
+    def _read_head(self, data: bytes) -> None:
+        """Read the next request, or keep what there is of its head."""
+        end = data.find(HEAD_END) + 4
+        limit = self.plane.settings.limits.max_header_bytes
+        if end < 4 or end > limit:
+            self._read_incomplete_head(data, limit)
+            return
+        try:
+            plan = self.plane.snapshot.plans(data[:end])
+        except GatewayError as error:
+            self._give_up(error)
+            return
+        self._plan = plan
+        head = plan.head
+        if not head.keep_alive or self.plane.is_draining:
+            self.close_after_reply()
+        elif head.is_http_10:
+            self.reply_head_end = KEEP_ALIVE_END_10
+        self._expects_continue = head.expects_continue
+        length = head.body
+        body = data[end:]
+        if length == len(body):  # nearly always: the whole request, and nothing else
+            self._state = State.REPLY
+            self._buffer = b""
+            self._handler = handler = handler_for(self, plan)
+            handler.body_received(body, True)
+            return
+        self._received = 0
+        self._active_at = monotonic()
+        self._buffer = b""
+        self._decoder = ChunkedDecoder() if length == CHUNKED else None
+        self._remaining = length
+        self._state = State.BODY
+        if length > self.plane.settings.limits.max_body_bytes:
+            self._give_up(_body_too_long(self.plane))
+            return
+        self._handler = handler = handler_for(self, plan)
+        if body:
+            self._read_body(body)
+        else:
+            handler.body_received(b"", False)
+
+    def _read_incomplete_head(self, data: bytes, limit: int) -> None:
+        stripped = data.lstrip(b"\r\n")  # empty lines before a request are ignored (RFC 9112 section 2.2)
+        if len(stripped) > limit:
+            what = f"the request's head is longer than {limit} bytes (--max-header-bytes)"
+            self._give_up(GatewayError(ErrorKind.HEADERS_TOO_LARGE, what))
+        elif stripped.count(b"\n") != stripped.count(b"\r\n"):  # it would wait for an end that never comes
+            self._give_up(GatewayError(ErrorKind.BAD_REQUEST, "malformed request: a line ends with a bare LF"))
+        else:
+            if not self._buffer:
+                self._active_at = monotonic()
+            self._buffer = stripped
+
+    def _read_body(self, data: bytes) -> None:
+        self._active_at = monotonic()
+        handler = self._handler
+        assert handler is not None
+        rest = b""
+        if self._decoder is None:
+            if len(data) > self._remaining:
+                data, rest = data[: self._remaining], data[self._remaining :]
+            self._remaining -= len(data)
+            ended = not self._remaining
+        else:
+            try:
+                data = self._decoder.feed(data)
+            except ValueError as error:
+                self._give_up(GatewayError(ErrorKind.BAD_REQUEST, f"malformed request: {error}"))
+                return
+            ended = self._decoder.has_ended
+            rest = self._decoder.tail
+            self._received += len(data)
+            if self._received > self.plane.settings.limits.max_body_bytes:
+                self._give_up(_body_too_long(self.plane))
+                return
+        if ended:
+            self._state = State.REPLY
+            self._decoder = None
+            self._buffer = rest
+            self._expects_continue = False
+            self.resume_body()
+        if data or ended:
+            handler.body_received(data, ended)
+
+    def _read_waiting(self) -> None:
+        """Go on with what came while the last request was answered."""
+        if self._state is State.HEAD and self._buffer and not self.is_paused and not self._transport.is_closing():
+            data, self._buffer = self._buffer, b""
+            self._read_head(data)
+
+    # What handlers ask of it
+
+    def write(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    def close_after_reply(self) -> None:
+        self._closes_after_reply = True
+        self.reply_head_end = CLOSE_END
+
+    def expect_body(self) -> None:
+        """The body will be read: a client that waits for leave to send it gets it."""
+        if self._expects_continue:
+            self._expects_continue = False
+            self._transport.write(CONTINUE)
+
+    def pause_body(self) -> None:
+        if self._state is State.BODY:
+            self._pauses_body = True
+            self._set_reading(False)
+
+    def resume_body(self) -> None:
+        if self._pauses_body:
+            self._pauses_body = False
+            self._active_at = monotonic()  # the silence was ours
+            self._set_reading(True)
+
+    def reply_ended(self) -> None:
+        """The reply is written whole."""
+        self._handler = None
+        self._plan = None
+        if self._state is State.BODY or self._closes_after_reply:
+            self._close_gently()
+            return
+        self._state = State.HEAD
+        self._active_at = monotonic()
+        if self.reply_head_end is KEEP_ALIVE_END_10:
+            self.reply_head_end = KEEP_ALIVE_END
+        if self._buffer:
+            self._set_reading(True)
+            self.plane.loop.call_soon(self._read_waiting)
+
+    def refuse(self, error: GatewayError, lines: bytes = b"") -> None:
+        """Answer the request under way with an error; the connection goes on where the request is read whole."""
+        self.respond(error.status.http, error_body(error.message), lines + reason_line(error))
+
+    def respond(self, status: int, body: bytes, lines: bytes = b"", content_type: str = JSON) -> None:
+        """Answer the request under way with a whole reply of our own."""
+        if self._state is State.BODY:
+            self.close_after_reply()
+        without_body = self._plan is not None and self._plan.without_body
+        self.write(reply(status, body, content_type, lines, self.reply_head_end, without_body=without_body))
+        self.reply_ended()
+
+    def _give_up(self, error: GatewayError) -> None:
+        """Answer what cannot be read on: nobody knows, or wants to read, where the next request would start."""
+        self.plane.metrics.unrouted.count_error(error.kind.value)
+        self._state = State.BODY
+        handler, self._handler = self._handler, None
+        if handler is not None:
+            has_begun = handler.begun
+            handler.client_gone()
+            if has_begun:
+                self.break_off()
+                return
+        self.plane.metrics.unrouted.count_failure(error.status.http, 0.0)
+        self.refuse(error)
+
+    def break_off(self) -> None:
+        """Close in the middle of a reply, so that nobody takes it for whole; what is written already still goes out."""
+        self._handler = None
+        self._transport.close()
+
+    # Closing
+
+    def drain(self) -> None:
+        """Close now if idle, else after the reply."""
+        self.close_after_reply()
+        if self._state is State.HEAD and not self._buffer:
+            self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def sweep(self, now: float) -> None:
+        """Called about once a second: has the client been silent for too long?"""
+        limits = self.plane.settings.limits
+        silent = now - self._active_at
+        if self._handler is not None:
+            self._handler.sweep(now)
+        if self.is_paused:
+            unsent = self._transport.get_write_buffer_size()
+            if unsent != self._unsent:
+                self._unsent, self._active_at = unsent, now
+            elif silent > limits.body_timeout:
+                self._transport.abort()
+        elif self._state is State.HEAD:
+            if self._buffer and silent > limits.header_timeout:
+                what = f"the request's head did not come within {limits.header_timeout:g} s"
+                self._give_up(GatewayError(ErrorKind.REQUEST_TIMEOUT, what))
+            elif not self._buffer and silent > limits.idle_timeout:
+                self._transport.close()
+        elif self._state is State.BODY and not self._pauses_body and silent > limits.body_timeout:
+            what = f"no more of the request's body came for {limits.body_timeout:g} s"
+            self._give_up(GatewayError(ErrorKind.REQUEST_TIMEOUT, what))
+        elif self._state is State.LINGER and silent > _LINGER_SECONDS:
+            self._transport.abort()
+
+    def _close_gently(self) -> None:
+        """Close, but read on for a moment where the client is still sending."""
+        self._handler = None
+        if self._state is State.BODY or self._buffer:
+            self._state = State.LINGER
+            self._buffer = b""
+            self._active_at = monotonic()
+            self._set_reading(True)
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+        else:
+            self._transport.close()
+
+    def _set_reading(self, wanted: bool) -> None:
+        if wanted != self._is_reading and not self._transport.is_closing():
+            self._is_reading = wanted
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+
+def _body_too_long(plane: DataPlane) -> GatewayError:
+    limit = plane.settings.limits.max_body_bytes
+    return GatewayError(ErrorKind.BODY_TOO_LARGE, f"the request's body is longer than {limit} bytes (--max-body-bytes)")

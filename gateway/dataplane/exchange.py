@@ -1,0 +1,439 @@
+"""One request on its way: decided, sent to an endpoint, answered as the reply comes.
+
+    deciding -> waiting for a connection -> waiting for the reply -> relaying it -> ended
+                         ^                            |
+                         +------- another try --------+
+
+Everything here happens in callbacks: no task, no future, no lock. However a request ends, each of its tries passes
+`_leave` once (the endpoint's count and breaker), and the request itself ends in `_finish` (answered), `_fail` (answered
+by us) or `client_gone`.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from gateway.dataplane.body import RequestBody
+from gateway.dataplane.plan import Plan, no_route
+from gateway.dataplane.replies import stream_error
+from gateway.observability.access_log import Entry
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.operations import INFERENCE_OPERATIONS
+from gateway.routing.decision import Decision, Undecided
+from gateway.upstream.connection import UpstreamConnection
+from gateway.wire.http1.chunked import LAST_CHUNK, encode_chunk
+from gateway.wire.http1.head import UNTIL_CLOSE, ResponseHead
+
+if TYPE_CHECKING:
+    from gateway.dataplane.connection import ClientConnection
+    from gateway.dataplane.snapshot import Lane
+    from gateway.dataplane.wheel import Slot
+    from gateway.observability.metrics import Series
+    from gateway.upstream.endpoint import Endpoint
+
+# Up to here, one copy of the body into one write is cheaper than a write of two pieces.
+_JOIN_BYTES = 16 * 1024
+
+_SAFE_METHODS = frozenset({"GET", "HEAD"})
+
+
+class Exchange:
+    """A request that the rules send to an engine, from its head to the end of its reply."""
+
+    __slots__ = (
+        "_active_at",
+        "_attempts",
+        "_body",
+        "_client",
+        "_connection",
+        "_endpoint",
+        "_first_byte_at",
+        "_is_event_stream",
+        "_is_trying",
+        "_is_unframed",
+        "_lane",
+        "_plan",
+        "_request_id",
+        "_response_bytes",
+        "_sent_at",
+        "_series",
+        "_session",
+        "_slot",
+        "_started_at",
+        "_status",
+        "_tried",
+    )
+
+    def __init__(self, client: ClientConnection, plan: Plan) -> None:
+        plane = client.plane
+        self._client = client
+        self._plan = plan
+        self._started_at = monotonic()
+        self._body = RequestBody(plan.head, plane.settings.limits.retry_body_bytes)
+        self._lane: Lane | None = plan.lane
+        self._session = plan.session
+        self._request_id = plan.request_id or plane.new_request_id()
+        # The try under way
+        self._endpoint: Endpoint | None = None
+        self._connection: UpstreamConnection | None = None
+        self._series: Series | None = None
+        self._slot: Slot | None = None
+        self._is_trying = False
+        self._tried: tuple[Endpoint, ...] = ()
+        self._attempts = 0
+        self._sent_at = 0.0
+        # The reply: once there is a status, the caller has read it and errors cannot change it any more
+        self._status = 0
+        self._first_byte_at = 0.0
+        self._active_at = 0.0
+        self._response_bytes = 0
+        self._is_event_stream = False
+        self._is_unframed = False  # it ends where the engine's connection ends, so we frame it
+
+    def __repr__(self) -> str:
+        return f"<Exchange {self._plan!r} at {self._endpoint!r}>"
+
+    @property
+    def begun(self) -> bool:
+        return bool(self._status)
+
+    # What the client's connection tells it
+
+    def body_received(self, data: bytes, ended: bool) -> None:
+        """More of the request's body; the first call comes with the head, and may bring nothing."""
+        connection = self._connection
+        if connection is not None:
+            connection.send(self._body.pass_on(data, ended))
+            connection.request_is_sent = ended
+            return
+        self._body.add(data, ended)
+        if self._lane is None:
+            self._decide()
+        elif not self._attempts:
+            self._try()
+        elif self._body.size > self._client.plane.settings.limits.high_water_bytes:
+            self._client.pause_body()  # until there is a connection to send it on
+
+    def client_gone(self) -> None:
+        """Nobody waits for the reply any more: the engine is told at once."""
+        self._drop_try()
+        if self._is_trying:
+            self._leave(None)
+        self._counters().count_error("client_gone")
+        self._log("client_gone")
+
+    def client_paused(self) -> None:
+        if self._connection is not None:
+            self._connection.pause_reply()
+
+    def client_resumed(self) -> None:
+        self._active_at = monotonic()  # the silence was ours
+        if self._connection is not None:
+            self._connection.resume_reply()
+
+    def sweep(self, now: float) -> None:
+        """Called about once a second: has the engine fallen silent in the middle of its reply?"""
+        if not self._status or self._lane is None or self._client.is_paused:
+            return
+        limit = self._lane.engine.spec.idle_timeout
+        if limit and now - self._active_at > limit:
+            self._drop_try()
+            silence = GatewayError(ErrorKind.DEADLINE, f"the engine sent nothing for {limit:g} s")
+            self._try_failed(silence, was_sent=True)
+
+    # Deciding
+
+    def _decide(self) -> None:
+        decision = self._plan.decide(None)
+        if decision is Undecided.NEEDS_BODY:
+            facts = self._body.facts(self._plan.call.operation, self._client.plane.settings.limits.max_body_bytes)
+            if facts is None:
+                self._client.expect_body()
+                return
+            decision = self._plan.decide(facts)
+        if not isinstance(decision, Decision):
+            self._fail(no_route(self._plan.facts))
+            return
+        self._lane = self._plan.snapshot.lane(decision.target)
+        self._session = decision.session
+        self._try()
+
+    # Trying
+
+    def _try(self, after: GatewayError | None = None) -> None:
+        """Send the request to some endpoint; `after` is why the try before failed."""
+        lane = self._lane
+        assert lane is not None
+        engine = lane.engine
+        now = self._started_at if not self._attempts else monotonic()
+        endpoint = engine.choose(self._session, now, self._tried)
+        if endpoint is None:
+            self._fail(after or GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy"))
+            return
+        self._endpoint = endpoint
+        self._series = series = lane.series(endpoint)
+        self._attempts += 1
+        self._is_trying = True
+        endpoint.in_flight += 1
+        series.in_flight += 1
+        if not endpoint.breaker.is_spotless:
+            endpoint.breaker.sent(now)
+        spec = engine.spec
+        if spec.timeout or spec.try_timeout:
+            overall = self._started_at + spec.timeout if spec.timeout else float("inf")
+            at = min(overall, now + spec.try_timeout) if spec.try_timeout else overall
+            self._slot = self._client.plane.wheel.add(self, at)
+        try:
+            connection = endpoint.pool.acquire(self)
+        except GatewayError as error:
+            self._drop_try()
+            self._leave(None)
+            self._fail(error)
+            return
+        if connection is not None:
+            self._send(connection, now)
+
+    def connected(self, connection: UpstreamConnection) -> None:
+        """The pool has a connection for us."""
+        self._send(connection, monotonic())
+
+    def connect_failed(self, error: GatewayError) -> None:
+        self._try_failed(error, was_sent=False)
+
+    def _send(self, connection: UpstreamConnection, now: float) -> None:
+        plan, lane, body, client, endpoint = self._plan, self._lane, self._body, self._client, self._endpoint
+        assert lane is not None and endpoint is not None
+        self._connection = connection
+        self._sent_at = now
+        connection.begin(self, wants_payload=plan.head.is_http_10)
+        connection.request_is_sent = body.is_complete
+        head = b"".join(
+            (
+                plan.opening or plan.opening_for(lane),
+                endpoint.host_line,
+                plan.lines,
+                client.forwarded_for_line,
+                b"" if plan.keeps_forwarded_proto else client.forwarded_proto_line,
+                lane.engine.extra_lines,
+                body.framing_line,
+                b"x-request-id: ",
+                self._request_id,
+                b"\r\n\r\n",
+            )
+        )
+        if body.size <= _JOIN_BYTES:
+            connection.send(head + body.take())
+        else:
+            connection.send_all([head, body.take()])
+        if not body.is_complete:
+            client.expect_body()
+
+    def sending_paused(self) -> None:
+        self._client.pause_body()
+
+    def sending_resumed(self) -> None:
+        self._client.resume_body()
+
+    # The reply
+
+    def reply_started(self, head: ResponseHead, data: bytes, ended: bool) -> None:
+        now = monotonic()
+        lane, endpoint, client = self._lane, self._endpoint, self._client
+        assert lane is not None and endpoint is not None
+        if ended:
+            self._connection = None  # it serves somebody else by now
+        if self._slot is not None:
+            self._slot.discard(self)
+            self._slot = None
+        self._first_byte_at = self._active_at = now
+        self._status = head.status
+        self._response_bytes = len(data)
+        endpoint.observe_latency(now - self._sent_at)
+        framing = b""
+        if head.body < 0:
+            framing, data = self._framed_by_us(head, data)
+        client.write(
+            b"".join(
+                (
+                    head.status_line,
+                    head.lines,
+                    lane.reply_lines,
+                    b"via: 1.1 pointsman\r\nx-request-id: ",
+                    self._request_id,
+                    framing,
+                    client.reply_head_end,
+                    b"" if self._plan.without_body else data,
+                )
+            )
+        )
+        if ended:
+            self._finish(now)
+
+    def reply_continued(self, data: bytes, ended: bool) -> None:
+        self._active_at = now = monotonic()
+        self._response_bytes += len(data)
+        if ended:
+            self._connection = None
+        if self._is_unframed:
+            data = encode_chunk(data) + LAST_CHUNK if ended else encode_chunk(data)
+        if not self._plan.without_body:
+            self._client.write(data)
+        if ended:
+            self._finish(now)
+
+    def reply_failed(self, error: GatewayError) -> None:
+        self._try_failed(error, was_sent=True)
+
+    def _framed_by_us(self, head: ResponseHead, data: bytes) -> tuple[bytes, bytes]:
+        """The framing field, and the first data, of a reply whose length nobody has told."""
+        self._is_event_stream = (head.value(b"content-type") or b"").startswith(b"text/event-stream")
+        if self._plan.head.is_http_10:  # it knows no chunks: the reply ends with the connection
+            self._client.close_after_reply()
+            return b"", data
+        if head.body == UNTIL_CLOSE:
+            self._is_unframed = True
+            data = encode_chunk(data)
+        return b"\r\ntransfer-encoding: chunked", data
+
+    # Ends
+
+    def expired(self) -> None:
+        """The time until the first byte is over, for this try or for all."""
+        self._slot = None
+        assert self._lane is not None
+        spec = self._lane.engine.spec
+        was_sent = self._connection is not None
+        is_final = bool(spec.timeout) and monotonic() - self._started_at >= spec.timeout
+        self._drop_try()
+        limit = spec.timeout if is_final else spec.try_timeout
+        error = GatewayError(ErrorKind.DEADLINE, f"the engine did not answer within {limit:g} s")
+        self._try_failed(error, was_sent=was_sent, is_final=is_final)
+
+    def _try_failed(self, error: GatewayError, *, was_sent: bool, is_final: bool = False) -> None:
+        """A try ended without a whole reply: another one where that can do no harm, else the caller is told."""
+        self._connection = None
+        self._leave(False)
+        if self._status or is_final or not self._may_try_again(was_sent):
+            self._fail(error)
+            return
+        assert self._lane is not None and self._endpoint is not None and self._series is not None
+        self._series.retries += 1
+        tried = (*self._tried, self._endpoint)
+        # Where every endpoint has failed once, the next try may go to any of them again.
+        self._tried = tried if len(tried) < len(self._lane.engine.endpoints) else ()
+        self._drop_try()
+        self._try(error)
+
+    def _may_try_again(self, was_sent: bool) -> bool:
+        assert self._lane is not None
+        retry = self._lane.engine.spec.retry
+        if self._attempts > retry.attempts or not self._body.can_be_sent_again:
+            return False
+        if was_sent and not self._is_idempotent(retry.idempotent):
+            return False
+        return self._lane.engine.budget.take(monotonic())
+
+    def _is_idempotent(self, declared: str) -> bool:
+        plan = self._plan
+        if plan.head.method in _SAFE_METHODS:
+            return True
+        return (
+            declared == "infer" and plan.call.operation in INFERENCE_OPERATIONS and not self._body.may_name_a_sequence
+        )
+
+    def _drop_try(self) -> None:
+        """Cancel the try under way, whatever its stage."""
+        if self._slot is not None:
+            self._slot.discard(self)
+            self._slot = None
+        if self._connection is not None:
+            self._connection.abandon()
+            self._connection = None
+        elif self._is_trying and self._endpoint is not None:
+            self._endpoint.pool.forget(self)
+
+    def _leave(self, is_good: bool | None) -> None:
+        """The try is over; `is_good` is what it says of the endpoint, None where it says nothing."""
+        endpoint, series = self._endpoint, self._series
+        assert endpoint is not None and series is not None and self._is_trying
+        self._is_trying = False
+        endpoint.in_flight -= 1
+        series.in_flight -= 1
+        if is_good is None:
+            endpoint.breaker.abandoned()
+        elif not is_good:
+            endpoint.breaker.failed(monotonic())
+        elif not endpoint.breaker.is_spotless:
+            endpoint.breaker.succeeded()
+
+    def _finish(self, now: float) -> None:
+        """The reply is whole."""
+        series, endpoint, lane = self._series, self._endpoint, self._lane
+        assert series is not None and endpoint is not None and lane is not None
+        self._leave(not endpoint.breaker.counts(self._status))
+        lane.engine.budget.requests += 1
+        series.request_bytes += self._body.size
+        series.response_bytes += self._response_bytes
+        started_at = self._started_at
+        series.count(self._status, now - started_at, self._first_byte_at - started_at, now - self._sent_at)
+        if self._client.plane.access_log is not None:
+            self._log("")
+        self._client.reply_ended()
+
+    def _fail(self, error: GatewayError) -> None:
+        """No engine answers this request, or none to the end: the caller is told as clearly as the moment allows."""
+        series = self._counters()
+        series.count_error(error.kind.value)
+        status = self._status or error.status.http
+        series.count_failure(status, monotonic() - self._started_at)
+        self._drop_try()
+        told = GatewayError(error.kind, error.message + self._whereabouts(error))
+        if not self._status:
+            self._status = status
+            lines = self._lane.reply_lines if self._lane else b""
+            self._log(error.kind.value)
+            self._client.refuse(told, lines + b"x-request-id: %b\r\n" % self._request_id)
+            return
+        self._log(error.kind.value)
+        if self._is_event_stream and not self._plan.without_body:
+            self._client.write(stream_error(told, chunked=not self._plan.head.is_http_10))
+        self._client.break_off()
+
+    def _whereabouts(self, error: GatewayError) -> str:
+        """Where in the fleet it happened; nothing where no rule had sent it anywhere."""
+        if self._lane is None:
+            return ""
+        target = self._lane.target
+        endpoint = f", endpoint {self._endpoint.url}" if self._endpoint is not None else ""
+        return f" (route '{target.route}', engine '{target.engine}'{endpoint})"
+
+    def _counters(self) -> Series:
+        if self._series is not None:
+            return self._series
+        if self._lane is not None:
+            return self._lane.series(None)
+        return self._client.plane.metrics.unrouted
+
+    def _log(self, reason: str) -> None:
+        log = self._client.plane.access_log
+        if log is not None:
+            url = self._endpoint.url if self._endpoint is not None else ""
+            target = self._lane.target if self._lane is not None else None
+            seconds = monotonic() - self._started_at
+            head = self._plan.head
+            log.write(
+                Entry(
+                    peer=self._client.peer,
+                    method=head.method,
+                    target=head.target.decode("latin-1"),
+                    route=target.route if target else "",
+                    arm=(target.arm or "") if target else "",
+                    engine=target.engine if target else "",
+                    endpoint=url,
+                    status=self._status,
+                    reason=reason,
+                    seconds=seconds,
+                    request_id=self._request_id.decode("latin-1"),
+                )
+            )

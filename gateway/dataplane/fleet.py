@@ -1,0 +1,285 @@
+"""Operations that concern the fleet: answered here, gathered from many endpoints, or sent to all of them.
+
+A load balancer in front of Triton sends a `load` to one replica and calls it done. Here each operation says whom it
+concerns, and the answer is one that a client of one Triton can read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from importlib.metadata import version
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import orjson
+
+from gateway.dataplane.plan import Plan, no_route
+from gateway.dataplane.replies import JSON, error_body, reason_line
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.merging import merge_index, merge_regions, merge_statistics
+from gateway.protocol.operations import Operation
+from gateway.upstream.endpoint import Endpoint
+from gateway.upstream.engine import Engine
+from gateway.upstream.fetch import Fetched, fetch
+
+if TYPE_CHECKING:
+    from gateway.dataplane.connection import ClientConnection
+
+_log = logging.getLogger(__name__)
+
+EXTENSIONS = [
+    "classification",
+    "sequence",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "system_shared_memory",
+    "cuda_shared_memory",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+    "trace",
+    "logging",
+]
+
+# Loading a model can take minutes; the engine's own timeout is about inference.
+_CONTROL_TIMEOUT_SECONDS = 600.0
+
+
+class Answer:
+    """A whole reply in the making."""
+
+    __slots__ = ("body", "content_type", "lines", "status")
+
+    def __init__(self, status: int, body: bytes = b"", content_type: str = JSON, lines: bytes = b"") -> None:
+        self.status = status
+        self.body = body
+        self.content_type = content_type
+        self.lines = lines
+
+
+# Whom to ask, and with which path: an endpoint, its engine, and the request's target there.
+Question = tuple[Engine, Endpoint, bytes]
+
+
+class FleetCall:
+    """Answers one operation on the fleet; its body is short, so it is read whole first."""
+
+    begun = False  # the reply comes last, in one piece
+
+    def __init__(self, client: ClientConnection, plan: Plan) -> None:
+        self._client = client
+        self._plan = plan
+        self._pieces: list[bytes] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def body_received(self, data: bytes, ended: bool) -> None:
+        self._pieces.append(data)
+        if ended:
+            self._task = asyncio.get_running_loop().create_task(self._answer(b"".join(self._pieces)))
+        else:
+            self._client.expect_body()
+
+    def client_gone(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def client_paused(self) -> None:
+        """The reply is one write."""
+
+    def client_resumed(self) -> None:
+        """The reply is one write."""
+
+    def sweep(self, now: float) -> None:
+        """Each question has its own timeout."""
+
+    async def _answer(self, body: bytes) -> None:
+        try:
+            answer = await _ANSWERS[self._plan.call.operation](self, body)
+        except GatewayError as error:
+            answer = _refused(error)
+        except Exception:
+            _log.exception("cannot answer %s", self._plan)
+            answer = _refused(GatewayError(ErrorKind.INTERNAL, "the gateway failed to answer; its log says why"))
+        request_id = self._plan.request_id or self._client.plane.new_request_id()
+        lines = answer.lines + b"x-request-id: %b\r\n" % request_id
+        self._client.plane.metrics.unrouted.count_failure(answer.status, 0.0)
+        self._client.respond(answer.status, answer.body, lines, answer.content_type)
+
+    # Answered here
+
+    async def _metadata(self, body: bytes) -> Answer:
+        told = {"name": "pointsman", "version": version("pointsman"), "extensions": EXTENSIONS}
+        return Answer(200, orjson.dumps(told))
+
+    async def _live(self, body: bytes) -> Answer:
+        return Answer(200, content_type="text/plain")
+
+    async def _ready(self, body: bytes) -> Answer:
+        plane = self._client.plane
+        is_ready = plane.snapshot.is_ready(plane.settings.ready_when) and not plane.is_draining
+        return Answer(200 if is_ready else 400, content_type="text/plain")
+
+    # Gathered from all, as far as they answer
+
+    async def _statistics(self, body: bytes) -> Answer:
+        return _merged(await self._ask_what_answers(self._everywhere(), body), merge_statistics)
+
+    async def _model_statistics(self, body: bytes) -> Answer:
+        return _merged(await self._ask_what_answers(self._where_the_model_is(), body), merge_statistics)
+
+    async def _index(self, body: bytes) -> Answer:
+        return _merged(await self._ask_what_answers(self._everywhere(), body), merge_index)
+
+    # Sent to all, and done only when all have done it
+
+    async def _control_model(self, body: bytes) -> Answer:
+        return _agreed(await self._ask(self._where_the_model_is(), body))
+
+    async def _settings(self, body: bytes) -> Answer:
+        """Trace and log settings: one server's are read, all servers' are written."""
+        of_model = self._plan.call.operation is Operation.MODEL_TRACE
+        questions = self._where_the_model_is() if of_model else self._everywhere()
+        if self._plan.head.method == "POST":
+            return _agreed(await self._ask(questions, body))
+        answers = await self._ask_what_answers(questions, body)
+        return _passed_on(answers[0])
+
+    async def _shared_memory(self, body: bytes) -> Answer:
+        """Shared memory is shared on one host: only engines here can map a region."""
+        questions = [question for question in self._everywhere() if is_on_this_host(question[1].url)]
+        if not questions:
+            raise GatewayError(
+                ErrorKind.BAD_REQUEST, "no engine runs on the gateway's host, so none can map shared memory"
+            )
+        if self._plan.head.method == "POST":
+            return _agreed(await self._ask(questions, body))
+        return _merged(await self._ask_what_answers(questions, body), merge_regions)
+
+    # Asking
+
+    def _everywhere(self) -> list[Question]:
+        engines = self._plan.snapshot.engines.values()
+        target = self._plan.head.target
+        return [(engine, endpoint, target) for engine in engines for endpoint in engine.endpoints]
+
+    def _where_the_model_is(self) -> list[Question]:
+        """Every endpoint of every engine that the rules may send this model's requests to."""
+        snapshot, plan = self._plan.snapshot, self._plan
+        questions: list[Question] = []
+        for target in snapshot.table.targets_for(plan.facts):
+            engine = snapshot.engines[target.engine]
+            path = engine.adapter.target(plan.call, plan.head.target, target.model)
+            questions += [(engine, endpoint, path) for endpoint in engine.endpoints]
+        if not questions:
+            raise no_route(plan.facts)
+        return questions
+
+    async def _ask(self, questions: list[Question], body: bytes) -> list[Fetched | GatewayError]:
+        """Ask all at once; who cannot be reached answers by the error."""
+        return list(await asyncio.gather(*[self._ask_one(question, body) for question in questions]))
+
+    async def _ask_one(self, question: Question, body: bytes) -> Fetched | GatewayError:
+        engine, endpoint, target = question
+        method = "GET" if self._plan.without_body else self._plan.head.method
+        timeout = _CONTROL_TIMEOUT_SECONDS if method == "POST" else engine.spec.timeout
+        lines = engine.extra_lines
+        content_type = self._plan.head.value(b"content-type")
+        if content_type:
+            lines += b"content-type: %b\r\n" % content_type
+        try:
+            return await fetch(endpoint, method, target, body, lines=lines, timeout=timeout)
+        except GatewayError as error:
+            where = f"{error.message} (engine '{engine.name}', endpoint {endpoint.url})"
+            return GatewayError(error.kind, where)
+
+    async def _ask_what_answers(self, questions: list[Question], body: bytes) -> list[Fetched]:
+        """The good answers; where there is none, the first refusal, or else the first failure."""
+        answers = await self._ask(questions, body)
+        fetched = [answer for answer in answers if isinstance(answer, Fetched)]
+        good = [answer for answer in fetched if answer.is_good]
+        if good:
+            return good
+        if fetched:
+            return fetched[:1]
+        for answer in answers:
+            if isinstance(answer, GatewayError):
+                raise answer
+        raise GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "the rules name no engine")
+
+
+def _refused(error: GatewayError) -> Answer:
+    return Answer(error.status.http, error_body(error.message), lines=reason_line(error))
+
+
+def _merged(answers: list[Fetched], merge: Callable[[list[Any]], Any]) -> Answer:
+    """One answer from many; a single one stays as it is, to the byte."""
+    if len(answers) == 1:
+        return _passed_on(answers[0])
+    return Answer(200, orjson.dumps(merge([orjson.loads(answer.body) for answer in answers])))
+
+
+def _agreed(answers: list[Fetched | GatewayError]) -> Answer:
+    """Success where all succeeded, else the first failure, and how many did what was asked."""
+    failures = [answer for answer in answers if isinstance(answer, GatewayError) or not answer.is_good]
+    if not failures:
+        return _passed_on(next(answer for answer in answers if isinstance(answer, Fetched)))
+    failure = failures[0]
+    if len(answers) == 1 and isinstance(failure, Fetched):
+        return _passed_on(failure)
+    done = f"; done on {len(answers) - len(failures)} of {len(answers)} endpoints" if len(answers) > 1 else ""
+    if isinstance(failure, GatewayError):
+        raise GatewayError(failure.kind, failure.message + done)
+    return Answer(failure.status, error_body(f"{_error_text(failure)} (endpoint {failure.endpoint.url}{done})"))
+
+
+def _error_text(failure: Fetched) -> str:
+    try:
+        return str(orjson.loads(failure.body)["error"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return failure.body.decode("utf-8", "replace") or f"status {failure.status}"
+
+
+def _passed_on(answer: Fetched) -> Answer:
+    return Answer(answer.status, answer.body, answer.content_type)
+
+
+def is_on_this_host(url: str) -> bool:
+    """Whether an endpoint's address is this machine's own, so that both can map the same memory."""
+    host = urlsplit(url).hostname or ""
+    if host == "localhost" or host == socket.gethostname():
+        return True
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    if address.is_loopback:
+        return True
+    try:  # only an own address can be bound
+        with socket.socket(socket.AF_INET6 if address.version == 6 else socket.AF_INET) as probe:
+            probe.bind((host, 0))
+    except OSError:
+        return False
+    return True
+
+
+_ANSWERS: dict[Operation, Callable[[FleetCall, bytes], Awaitable[Answer]]] = {
+    Operation.SERVER_METADATA: FleetCall._metadata,
+    Operation.SERVER_LIVE: FleetCall._live,
+    Operation.SERVER_READY: FleetCall._ready,
+    Operation.SERVER_STATS: FleetCall._statistics,
+    Operation.MODEL_STATS: FleetCall._model_statistics,
+    Operation.REPOSITORY_INDEX: FleetCall._index,
+    Operation.LOAD: FleetCall._control_model,
+    Operation.UNLOAD: FleetCall._control_model,
+    Operation.MODEL_TRACE: FleetCall._settings,
+    Operation.TRACE: FleetCall._settings,
+    Operation.LOGGING: FleetCall._settings,
+    Operation.SHARED_MEMORY: FleetCall._shared_memory,
+}
+FLEET_OPERATIONS = frozenset(_ANSWERS)

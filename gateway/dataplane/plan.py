@@ -1,0 +1,126 @@
+"""The REST front: what a head asks for, and all that can be prepared of the answer before a body is seen."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from gateway.config.settings import Settings
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.operations import Call, Operation, read_path
+from gateway.routing.decision import Decision, Undecided
+from gateway.routing.facts import BodyFacts, Facts
+from gateway.wire.http1.head import RequestHead, read_request_head
+
+if TYPE_CHECKING:
+    from gateway.dataplane.snapshot import Lane, Snapshot
+
+# Written anew for each hop.
+_REWRITTEN = frozenset({b"host", b"expect", b"x-request-id", b"via"})
+_FORWARDED = frozenset({b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"forwarded"})
+
+VIA = b"1.1 pointsman"
+
+
+class Plan:
+    """A head and what follows from it; immutable, since all requests with the same head share it.
+
+    Where the head alone decides, `lane`, `session` and `opening` (the request line for the engine) are set; otherwise
+    `decide` is asked for each request. `error` is set where the head is well-formed but asks for nothing that exists.
+    """
+
+    __slots__ = (
+        "call",
+        "error",
+        "facts",
+        "head",
+        "keeps_forwarded_proto",
+        "lane",
+        "lines",
+        "opening",
+        "request_id",
+        "session",
+        "snapshot",
+        "without_body",
+    )
+
+    def __init__(self, head: RequestHead, snapshot: Snapshot, settings: Settings) -> None:
+        self.snapshot = snapshot
+        self.head = head
+        self.keeps_forwarded_proto = settings.trust_forwarded and head.value(b"x-forwarded-proto") is not None
+        self.without_body = head.method == "HEAD"
+        self.request_id = head.value(b"x-request-id")
+        self.lines = _forwarded_lines(head, settings.trust_forwarded)
+        self.lane: Lane | None = None
+        self.session: str | None = None
+        self.opening = b""
+        self.error: GatewayError | None = None
+        self.call = Call(Operation.SERVER_LIVE, ())
+        path = head.target.partition(b"?")[0].decode("latin-1")
+        call = read_path(path)
+        if call is None:
+            self.error = GatewayError(ErrorKind.NOT_FOUND, "Not Found")
+            return
+        self.call = call
+        # Engines do not answer HEAD (Triton even sends a body to it), so it is asked as GET and told without the body.
+        if head.method not in call.verbs and not (self.without_body and "GET" in call.verbs):
+            self.error = GatewayError(ErrorKind.METHOD_NOT_ALLOWED, "Method Not Allowed")
+            return
+        self.facts = Facts(
+            model=call.model or "",
+            version=call.version,
+            operation=call.operation,
+            headers={name.decode("latin-1"): value.decode("latin-1").strip() for name, value in head.fields},
+        )
+        if call.operation.names_a_model:
+            self._decide_early()
+
+    def __repr__(self) -> str:
+        return f"<Plan {self.head.method} {self.head.target!r} {self.lane or self.error or 'undecided'}>"
+
+    def decide(self, body: BodyFacts | None) -> Decision | Undecided:
+        """The rules' answer for one request with this head."""
+        facts = self.facts
+        facts = Facts(facts.model, facts.version, facts.protocol, facts.operation, facts.headers, body)
+        return self.snapshot.table.decide(facts, random.random)
+
+    def opening_for(self, lane: Lane) -> bytes:
+        """The request line as the lane's engine gets it."""
+        target = lane.engine.adapter.target(self.call, self.head.target, lane.target.model)
+        method = "GET" if self.without_body else self.head.method
+        return b"%b %b HTTP/1.1\r\n" % (method.encode("ascii"), target)
+
+    def _decide_early(self) -> None:
+        decision = self.decide(None)
+        if decision is Undecided.NO_ROUTE:
+            self.error = no_route(self.facts)
+        elif isinstance(decision, Decision) and decision.repeatable:
+            self.lane = self.snapshot.lane(decision.target)
+            self.session = decision.session
+            self.opening = self.opening_for(self.lane)
+
+
+def make_plan(head_bytes: bytes, snapshot: Snapshot, settings: Settings) -> Plan:
+    """Read a head.
+
+    Raises: GatewayError(BAD_REQUEST) where it is malformed, so that nobody can tell where the next request starts.
+    """
+    return Plan(read_request_head(head_bytes), snapshot, settings)
+
+
+def no_route(facts: Facts) -> GatewayError:
+    """No rule takes this request: the caller reads what Triton says of a model that it does not have."""
+    version = f" version {facts.version}" if facts.version else ""
+    return GatewayError(ErrorKind.NO_ROUTE, f"Request for unknown model: '{facts.model}'{version} is not found")
+
+
+def _forwarded_lines(head: RequestHead, trust_forwarded: bool) -> bytes:
+    """The fields that go on to the engine as they came, and those that stay the same for every request of this head."""
+    dropped = _REWRITTEN if trust_forwarded else _REWRITTEN | _FORWARDED
+    lines = [b"%b: %b\r\n" % field for field in head.fields if field[0] not in dropped]
+    vias = [value for name, value in head.fields if name == b"via"]
+    lines.append(b"via: %b\r\n" % b", ".join([*vias, VIA]))
+    host = head.value(b"host")
+    if host and not (trust_forwarded and head.value(b"x-forwarded-host")):
+        lines.append(b"x-forwarded-host: %b\r\n" % host)
+    return b"".join(lines)

@@ -1,0 +1,99 @@
+"""What all connections of a worker share: the snapshot in force, the counters, the wheel of deadlines."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from itertools import count
+from time import monotonic
+
+from gateway.config.settings import Settings
+from gateway.config.specs import RulesSpec
+from gateway.dataplane.connection import ClientConnection
+from gateway.dataplane.snapshot import Health, Snapshot
+from gateway.dataplane.wheel import Wheel
+from gateway.observability.access_log import AccessLog
+from gateway.observability.metrics import Metrics
+from gateway.observability.metrics import Snapshot as Counters
+
+# How often connections are looked at for having been silent too long.
+_SWEEP_SECONDS = 1.0
+
+
+class DataPlane:
+    """One worker's data plane: `protocol` is the factory for each accepted connection."""
+
+    def __init__(self, settings: Settings, rules: RulesSpec, number: int, health: Health) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.settings = settings
+        self.metrics = Metrics()
+        self.wheel = Wheel(self.loop)
+        self.connections: set[ClientConnection] = set()
+        self.is_draining = False
+        self.access_log = AccessLog(settings.log_format) if settings.access_log else None
+        self.snapshot = Snapshot(rules, number, settings, self.metrics)
+        self.snapshot.set_health(health)
+        self._health = health
+        # Ids that differ between workers and restarts, and cost a format each.
+        self._id_prefix = f"{os.getpid():x}-{random.getrandbits(40):010x}-".encode()
+        self._next_id = count(1).__next__
+        self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self._sweep)
+
+    def __repr__(self) -> str:
+        return f"<DataPlane {self.snapshot!r}, {len(self.connections)} connections>"
+
+    def protocol(self) -> ClientConnection:
+        return ClientConnection(self)
+
+    def new_request_id(self) -> bytes:
+        return b"%b%x" % (self._id_prefix, self._next_id())
+
+    def use_rules(self, rules: RulesSpec, number: int) -> None:
+        """Swap the rules; requests under way end with those they started with."""
+        before = self.snapshot
+        snapshot = Snapshot(rules, number, self.settings, self.metrics, before)
+        snapshot.set_health(self._health)
+        self.snapshot = snapshot
+        before.retire(snapshot)
+
+    def set_health(self, health: Health) -> None:
+        self._health = health
+        self.snapshot.set_health(health)
+
+    def counters(self) -> Counters:
+        """All that the control process asks for."""
+        endpoints = [
+            (name, endpoint) for name, engine in self.snapshot.engines.items() for endpoint in engine.endpoints
+        ]
+        return Counters(
+            series=self.metrics.snapshot(),
+            connections=len(self.connections),
+            rules_number=self.snapshot.number,
+            breakers_open={(name, endpoint.url): not endpoint.breaker.is_closed for name, endpoint in endpoints},
+        )
+
+    def drain(self) -> None:
+        """Close what is idle; what is busy closes after its reply."""
+        self.is_draining = True
+        for connection in list(self.connections):
+            connection.drain()
+
+    def close(self) -> None:
+        """Stop at once."""
+        self._sweeper.cancel()
+        for connection in list(self.connections):
+            connection.abort()
+        for engine in self.snapshot.engines.values():
+            engine.close_idle_connections()
+        if self.access_log is not None:
+            self.access_log.flush()
+
+    def _sweep(self) -> None:
+        now = monotonic()
+        for connection in list(self.connections):
+            connection.sweep(now)
+        for engine in self.snapshot.engines.values():
+            for endpoint in engine.endpoints:
+                endpoint.pool.close_stale(now)
+        self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self._sweep)

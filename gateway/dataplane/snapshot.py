@@ -1,0 +1,99 @@
+"""What requests are served by: one numbered, immutable compilation of the rules, with the engines it names.
+
+A request keeps the snapshot that it started with; a new one is swapped in by one assignment. Endpoints whose
+declaration stayed the same carry their state (connections, health, breaker, latency) over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gateway.config.settings import Settings
+from gateway.config.specs import RulesSpec
+from gateway.dataplane.plan import Plan, make_plan
+from gateway.observability.metrics import Metrics, Series, SeriesKey
+from gateway.routing.decision import Target
+from gateway.routing.table import Table
+from gateway.upstream.endpoint import Endpoint
+from gateway.upstream.engine import Engine
+from gateway.wire.memo import Memo
+
+Health = Mapping[tuple[str, str], bool]
+
+
+class Lane:
+    """A target of the rules with all that serving it takes: its engine, its counters, what its replies say of it."""
+
+    __slots__ = ("_metrics", "_series", "engine", "reply_lines", "target")
+
+    def __init__(self, target: Target, engine: Engine, metrics: Metrics, name_decision: bool) -> None:
+        self.target = target
+        self.engine = engine
+        self.reply_lines = _reply_lines(target) if name_decision else b""
+        self._metrics = metrics
+        self._series: dict[Endpoint | None, Series] = {}
+
+    def __repr__(self) -> str:
+        arm = f" arm {self.target.arm}" if self.target.arm else ""
+        return f"<Lane {self.target.route}{arm} to {self.target.engine}>"
+
+    def series(self, endpoint: Endpoint | None) -> Series:
+        """The counters of requests that went this way; endpoint None: of those that reached none."""
+        found = self._series.get(endpoint)
+        if found is None:
+            target = self.target
+            key = SeriesKey(target.route, target.arm or "", target.engine, endpoint.url if endpoint else "")
+            found = self._series[endpoint] = self._metrics.series(key)
+        return found
+
+
+class Snapshot:
+    """The rules in force. `plans` reads a request's head into a plan, and remembers it."""
+
+    def __init__(
+        self, rules: RulesSpec, number: int, settings: Settings, metrics: Metrics, previous: Snapshot | None = None
+    ) -> None:
+        self.number = number
+        self.table = Table(rules, number)
+        self.engines: dict[str, Engine] = {}
+        for name, spec in rules.engines.items():
+            before = previous.engines.get(name) if previous else None
+            known = {endpoint.url: endpoint for endpoint in before.endpoints} if before else {}
+            self.engines[name] = Engine(spec, known)
+        # By identity, since the table makes one object for each target: comparing their fields would cost more than
+        # all the rest of the decision.
+        self._lanes = {
+            id(target): Lane(target, self.engines[target.engine], metrics, settings.name_decision)
+            for target in self.table.targets
+        }
+        self.plans: Memo[Plan] = Memo(lambda head: make_plan(head, self, settings))
+
+    def __repr__(self) -> str:
+        return f"<Snapshot {self.number}: {len(self._lanes)} lanes, {len(self.engines)} engines>"
+
+    def lane(self, target: Target) -> Lane:
+        return self._lanes[id(target)]
+
+    def set_health(self, health: Health) -> None:
+        """Take over what the probes found; what they did not ask stays unknown."""
+        for engine in self.engines.values():
+            for endpoint in engine.endpoints:
+                endpoint.is_healthy = health.get((engine.name, endpoint.url))
+
+    def retire(self, successor: Snapshot) -> None:
+        """Close the idle connections of endpoints that the successor no longer has."""
+        kept = {endpoint for engine in successor.engines.values() for endpoint in engine.endpoints}
+        for engine in self.engines.values():
+            for endpoint in engine.endpoints:
+                if endpoint not in kept:
+                    endpoint.pool.retire()
+
+    def is_ready(self, ready_when: str) -> bool:
+        """Whether every route ('all'), or some route ('any'), has an engine with a healthy endpoint."""
+        ready = [lane.engine.is_ready for lane in self._lanes.values()]
+        return any(ready) if ready_when == "any" else all(ready)
+
+
+def _reply_lines(target: Target) -> bytes:
+    named = {"x-pointsman-route": target.route, "x-pointsman-engine": target.engine, "x-pointsman-arm": target.arm}
+    return b"".join(f"{name}: {value}\r\n".encode("latin-1", "replace") for name, value in named.items() if value)

@@ -1,0 +1,111 @@
+"""Read from a V2 body what rules may ask of it: parameters, and what the inputs say of themselves.
+
+Tensors' values are parsed, since JSON has no way around it, and dropped. A binary request has its values behind the
+JSON: the caller cuts at Inference-Header-Content-Length and hands over the JSON alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeGuard
+
+import orjson
+
+from gateway.protocol.body_facts import NO_BODY, BodyFacts, InputFacts, Scalar
+from gateway.protocol.datatypes import data_bytes
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.operations import INFERENCE_OPERATIONS, Operation
+
+# numpy's limit; without one, the product of a million axes keeps the event loop for minutes.
+MAX_RANK = 64
+# Where an input's data lies outside the JSON, one of these parameters tells its size.
+_SIZE_PARAMETERS = ("binary_data_size", "shared_memory_byte_size")
+
+
+def read_body_facts(operation: Operation, body: bytes) -> BodyFacts:
+    """Read an inference's JSON; NO_BODY for other operations and for an empty JSON (a raw binary request).
+
+    Raises: GatewayError (BAD_REQUEST) where the JSON, or a field that rules could ask for, is malformed.
+    """
+    if operation not in INFERENCE_OPERATIONS or not body:
+        return NO_BODY
+    try:
+        message = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise _malformed(f"failed to parse the request JSON: {error}") from error
+    if not isinstance(message, dict):
+        raise _malformed("the request JSON must be an object")
+    if operation is Operation.INFER:
+        return BodyFacts(_scalars(_object(message, "parameters")), _inputs(message.get("inputs", [])))
+    return BodyFacts(_generate_parameters(message))
+
+
+def _generate_parameters(message: Mapping[str, Any]) -> dict[str, Scalar]:
+    """All keys of a generate request but its id, `text_input` too; a key in `parameters` wins over one beside it."""
+    beside = {key: value for key, value in message.items() if key not in ("id", "parameters")}
+    return _scalars(beside) | _scalars(_object(message, "parameters"))
+
+
+def _scalars(values: Mapping[str, Any]) -> dict[str, Scalar]:
+    return {key: value for key, value in values.items() if isinstance(value, str | int | float)}
+
+
+def _inputs(inputs: Any) -> tuple[InputFacts, ...]:
+    if not isinstance(inputs, list):
+        raise _malformed("'inputs' must be an array")
+    return tuple(_input(tensor) for tensor in inputs)
+
+
+def _input(tensor: Any) -> InputFacts:
+    if not isinstance(tensor, dict):
+        raise _malformed("an input must be an object")
+    name, datatype, shape = tensor.get("name"), tensor.get("datatype"), tensor.get("shape")
+    if not isinstance(name, str):
+        raise _malformed("an input must have a 'name'")
+    if not isinstance(datatype, str):
+        raise _malformed(f"input '{name}' must have a 'datatype'")
+    if not _is_shape(shape):
+        raise _malformed(f"input '{name}' must have a 'shape' of up to {MAX_RANK} whole numbers")
+    return InputFacts(name, datatype, tuple(shape), _num_bytes(tensor, datatype, tuple(shape)))
+
+
+def _is_shape(value: Any) -> TypeGuard[list[int]]:
+    if not isinstance(value, list) or len(value) > MAX_RANK:
+        return False
+    return all(type(axis) is int and axis >= 0 for axis in value)
+
+
+def _num_bytes(tensor: Mapping[str, Any], datatype: str, shape: tuple[int, ...]) -> int:
+    """The size of the data: as a parameter declares it, else as shape and datatype or the texts themselves make it."""
+    parameters = _object(tensor, "parameters")
+    for key in _SIZE_PARAMETERS:
+        declared = parameters.get(key)
+        if type(declared) is int:
+            return declared
+    computed = data_bytes(datatype, shape)
+    return _text_bytes(tensor.get("data")) if computed is None else computed
+
+
+def _text_bytes(data: Any) -> int:
+    """UTF-8 bytes of all texts in nested arrays, without the length words that the binary form adds."""
+    total, left = 0, [data]
+    while left:
+        item = left.pop()
+        if isinstance(item, str):
+            total += len(item.encode())
+        elif isinstance(item, list):
+            left += item
+    return total
+
+
+def _object(message: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = message.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise _malformed(f"'{key}' must be an object")
+    return value
+
+
+def _malformed(message: str) -> GatewayError:
+    return GatewayError(ErrorKind.BAD_REQUEST, message)

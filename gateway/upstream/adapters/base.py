@@ -1,0 +1,18 @@
+"""The seam between the data plane and an engine's protocol."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from gateway.protocol.operations import Call
+
+
+class Adapter(Protocol):
+    """Writes requests for engines of one protocol."""
+
+    def target(self, call: Call, target: bytes, model: str | None) -> bytes:
+        """The path and query at the engine.
+
+        `target` is the caller's own; `model` is the model's name there, None where it stays as the caller wrote it.
+        """
+        ...

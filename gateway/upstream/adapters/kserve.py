@@ -1,0 +1,17 @@
+"""Engines that speak the V2 protocol, as Triton does: everything passes through, a rename splices the path."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from gateway.protocol.operations import Call
+
+
+class KServeAdapter:
+    """The identity, but for the model's name."""
+
+    def target(self, call: Call, target: bytes, model: str | None) -> bytes:
+        if model is None or call.model_span is None:
+            return target
+        start, end = call.model_span
+        return target[:start] + quote(model, safe="").encode("ascii") + target[end:]

@@ -1,0 +1,239 @@
+"""One HTTP/1.1 connection to an endpoint: requests go out, replies are cut where they end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol, cast
+
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.wire.http1.chunked import LAST_CHUNK, ChunkedDecoder, encode_chunk
+from gateway.wire.http1.head import CHUNKED, HEAD_END, UNTIL_CLOSE, ResponseHead, read_response_head
+from gateway.wire.memo import Memo
+
+if TYPE_CHECKING:
+    from gateway.upstream.pool import Pool
+
+_MAX_HEAD_BYTES = 256 * 1024
+
+_read_head = Memo(read_response_head)
+
+
+class Receiver(Protocol):
+    """Whoever a reply is for. Calls come in this order: started, continued until ended; or failed, at any time."""
+
+    def reply_started(self, head: ResponseHead, data: bytes, ended: bool) -> None: ...
+
+    def reply_continued(self, data: bytes, ended: bool) -> None: ...
+
+    def reply_failed(self, error: GatewayError) -> None: ...
+
+    def sending_paused(self) -> None:
+        """The engine reads slower than the request is sent."""
+        ...
+
+    def sending_resumed(self) -> None: ...
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """Serves one request at a time.
+
+    A chunked reply is handed over framed, ready to be relayed, unless the receiver `wants_payload`; other replies are
+    handed over as they come. A connection goes back to its pool before the receiver hears that the reply has ended.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_decoder",
+        "_head",
+        "_pool",
+        "_remaining",
+        "_transport",
+        "_wants_payload",
+        "_without_body",
+        "idle_since",
+        "is_used",
+        "receiver",
+        "request_is_sent",
+    )
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._transport: asyncio.Transport = cast(asyncio.Transport, None)  # set before anything else happens
+        self._buffer = b""
+        self._head: ResponseHead | None = None
+        self._decoder: ChunkedDecoder | None = None
+        self._remaining = 0
+        self._wants_payload = False
+        self._without_body = False
+        self.receiver: Receiver | None = None
+        self.request_is_sent = True
+        self.idle_since = 0.0
+        self.is_used = False  # whether a request has been sent on it before the present one
+
+    def __repr__(self) -> str:
+        state = "idle" if self.receiver is None else "serving" if self._head else "waiting"
+        return f"<UpstreamConnection {self._pool.host}:{self._pool.port} {state}>"
+
+    # What receivers ask of it
+
+    def begin(self, receiver: Receiver, *, without_body: bool = False, wants_payload: bool = False) -> None:
+        """Take on a request. `without_body`: it is a HEAD, so its reply has no body whatever its head says."""
+        self.receiver = receiver
+        self.request_is_sent = False
+        self._without_body = without_body
+        self._wants_payload = wants_payload
+
+    def send(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    def send_all(self, pieces: list[bytes]) -> None:
+        self._transport.writelines(pieces)
+
+    def pause_reply(self) -> None:
+        """Whoever the reply is for reads slower than the engine sends."""
+        self._transport.pause_reading()
+
+    def resume_reply(self) -> None:
+        self._transport.resume_reading()
+
+    def abandon(self) -> None:
+        """Nobody wants the reply any more: closing is how HTTP/1.1 tells an engine to stop."""
+        self.receiver = None
+        self._transport.abort()
+
+    def close(self) -> None:
+        self._transport.close()
+
+    @property
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    # What the event loop tells it
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        receiver = self.receiver
+        if receiver is None:  # nobody asked
+            self._transport.abort()
+            return
+        try:
+            if self._head is None:
+                self._read_start(receiver, data)
+            else:
+                self._read_on(receiver, data)
+        except GatewayError as error:
+            self._fail(error)
+        except ValueError as error:
+            self._fail(GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"the engine's reply is malformed: {error}"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._pool.discard(self)
+        receiver = self.receiver
+        if receiver is None:
+            return
+        self.receiver = None
+        if exc is None and self._head is not None and self._head.body == UNTIL_CLOSE:
+            receiver.reply_continued(b"", True)
+            return
+        when = "before it answered" if self._head is None else "in the middle of its reply"
+        receiver.reply_failed(GatewayError(ErrorKind.UPSTREAM_RESET, f"the engine closed the connection {when}"))
+
+    def pause_writing(self) -> None:
+        if self.receiver is not None:
+            self.receiver.sending_paused()
+
+    def resume_writing(self) -> None:
+        if self.receiver is not None:
+            self.receiver.sending_resumed()
+
+    # Reading a reply
+
+    def _read_start(self, receiver: Receiver, data: bytes) -> None:
+        if self._buffer:
+            data = self._buffer + data
+        end = data.find(HEAD_END) + 4
+        if end < 4:
+            if len(data) > _MAX_HEAD_BYTES:
+                raise ValueError(f"its head is longer than {_MAX_HEAD_BYTES} bytes")
+            self._buffer = data
+            return
+        self._buffer = b""
+        head = _read_head(data[:end])
+        if head.status < 200:
+            if head.status == 101:
+                raise ValueError("it changes the protocol, which nobody asked for")
+            if len(data) > end:  # the final reply follows an interim one
+                self._read_start(receiver, data[end:])
+            return
+        body = data[end:]
+        length = 0 if self._without_body else head.body
+        if length >= 0:
+            self._remaining = length - len(body)
+            if self._remaining > 0:
+                self._head = head
+                receiver.reply_started(head, body, False)
+            else:
+                self._end(head)
+                receiver.reply_started(head, body if self._remaining == 0 else body[:length], True)
+        elif length == CHUNKED:
+            self._decoder = ChunkedDecoder()
+            self._head = head
+            body, ended = self._read_chunks(body) if body else (body, False)
+            receiver.reply_started(head, body, ended)
+        else:
+            self._head = head
+            receiver.reply_started(head, body, False)
+
+    def _read_on(self, receiver: Receiver, data: bytes) -> None:
+        head = self._head
+        assert head is not None
+        if head.body >= 0:
+            self._remaining -= len(data)
+            if self._remaining > 0:
+                receiver.reply_continued(data, False)
+            else:
+                self._end(head)
+                receiver.reply_continued(data if self._remaining == 0 else data[: self._remaining], True)
+        elif head.body == CHUNKED:
+            data, ended = self._read_chunks(data)
+            if data or ended:
+                receiver.reply_continued(data, ended)
+        else:
+            receiver.reply_continued(data, False)
+
+    def _read_chunks(self, data: bytes) -> tuple[bytes, bool]:
+        """What of a chunked body is to be handed over, and whether the body ended with it."""
+        decoder = self._decoder
+        head = self._head
+        assert decoder is not None and head is not None
+        if not self._wants_payload and decoder.takes_whole(data):
+            ended = decoder.has_ended
+        else:
+            data = decoder.feed(data)
+            ended = decoder.has_ended
+            if not self._wants_payload:
+                data = encode_chunk(data) + LAST_CHUNK if ended else encode_chunk(data)
+        if ended:
+            self._remaining = -len(decoder.tail)
+            self._end(head)
+        return data, ended
+
+    def _end(self, head: ResponseHead) -> None:
+        """The reply is whole: make ready for the next one, or close where the connection cannot be trusted with one."""
+        self._head = None
+        self._decoder = None
+        self.receiver = None
+        if head.keep_alive and self.request_is_sent and self._remaining >= 0:
+            self.is_used = True
+            self._pool.release(self)
+        else:
+            self._transport.close()
+
+    def _fail(self, error: GatewayError) -> None:
+        receiver = self.receiver
+        self.receiver = None
+        self._transport.abort()
+        if receiver is not None:
+            receiver.reply_failed(error)

@@ -1,0 +1,91 @@
+"""An engine in one worker: its endpoints, and the choice among them."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+
+from gateway.config.specs import EngineSpec, TlsSpec
+from gateway.upstream.adapters import Adapter, adapter_for
+from gateway.upstream.balancing import chooser
+from gateway.upstream.endpoint import Endpoint
+from gateway.upstream.retry import RetryBudget
+
+
+class Engine:
+    """The endpoints of one engine. `extra_lines` are the fields that each request to it carries."""
+
+    __slots__ = ("_choose", "adapter", "budget", "endpoints", "extra_lines", "name", "spec")
+
+    def __init__(self, spec: EngineSpec, known: Mapping[str, Endpoint] = MappingProxyType({})) -> None:
+        """`known` are endpoints of an engine of this name in the snapshot before, by URL: those that fit live on."""
+        self.name = spec.name
+        self.spec = spec
+        self.adapter: Adapter = adapter_for(spec.protocol)
+        self.endpoints = [_endpoint(spec, endpoint.url, known.get(endpoint.url)) for endpoint in spec.endpoints]
+        self.budget = RetryBudget(spec.retry)
+        self.extra_lines = _extra_lines(spec)
+        self._choose = chooser(spec.balance)
+
+    def __repr__(self) -> str:
+        available = sum(endpoint.is_healthy is not False and endpoint.breaker.is_closed for endpoint in self.endpoints)
+        in_flight = sum(endpoint.in_flight for endpoint in self.endpoints)
+        return f"<Engine {self.name}: {len(self.endpoints)} endpoints, {available} available, {in_flight} in flight>"
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether some endpoint is known to be healthy; where probing is off, that none failed is all one can know."""
+        if not self.spec.health.interval:
+            return any(endpoint.breaker.is_closed for endpoint in self.endpoints)
+        return any(endpoint.is_healthy for endpoint in self.endpoints)
+
+    def choose(self, session: str | None, now: float, tried: Collection[Endpoint] = ()) -> Endpoint | None:
+        """An endpoint for the next try; None where the probes say that none (not yet tried) is healthy.
+
+        Where requests failed on all of them but no probe says that they are gone, the breakers are passed over: some
+        answer is better than a total outage by our own doing.
+        """
+        endpoints = self.endpoints
+        if len(endpoints) == 1 and not tried:
+            only = endpoints[0]
+            return only if only.is_healthy is not False else None
+        healthy = [endpoint for endpoint in endpoints if endpoint.is_healthy is not False and endpoint not in tried]
+        if not healthy:
+            return None
+        allowed = [endpoint for endpoint in healthy if endpoint.breaker.is_spotless or endpoint.breaker.allows(now)]
+        return self._choose(allowed or healthy, session)
+
+    def close_idle_connections(self) -> None:
+        for endpoint in self.endpoints:
+            endpoint.pool.close_idle()
+
+
+def _endpoint(engine: EngineSpec, url: str, known: Endpoint | None) -> Endpoint:
+    if known is not None and known.fits(engine):
+        return known
+    return Endpoint(engine, url, client_tls(engine.tls, url))
+
+
+def client_tls(spec: TlsSpec, url: str) -> ssl.SSLContext | None:
+    """What a connection to an https endpoint is made with.
+
+    Raises: OSError or ssl.SSLError where a certificate file cannot be read.
+    """
+    if not url.startswith("https:"):
+        return None
+    context = ssl.create_default_context(cafile=spec.ca)
+    if not spec.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if spec.cert:
+        context.load_cert_chain(spec.cert, spec.key)
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _extra_lines(spec: EngineSpec) -> bytes:
+    fields = dict(spec.headers)
+    if spec.api_key:
+        fields["authorization"] = f"Bearer {spec.api_key}"
+    return b"".join(f"{name.lower()}: {value}\r\n".encode("latin-1") for name, value in fields.items())

@@ -1,0 +1,155 @@
+"""The connections of one worker to one endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from dataclasses import replace
+from time import monotonic
+from typing import Protocol
+
+from gateway.config.specs import ConnectionSpec
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.upstream.connection import UpstreamConnection
+
+
+class Waiter(Protocol):
+    """Whoever waits for a connection."""
+
+    def connected(self, connection: UpstreamConnection) -> None: ...
+
+    def connect_failed(self, error: GatewayError) -> None: ...
+
+
+class Pool:
+    """Hands out idle connections, newest first, and makes new ones up to the limit; who comes later waits in line.
+
+    Every connection attempt is made for somebody in the line: it serves the first in it when it succeeds and fails the
+    first in it when it does not, so nobody waits for an attempt that is over.
+    """
+
+    __slots__ = ("_connecting", "_idle", "_server_name", "_spec", "_tls", "_waiting", "host", "port", "size")
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        spec: ConnectionSpec,
+        tls: ssl.SSLContext | None = None,
+        server_name: str | None = None,
+    ) -> None:
+        self.host = host
+        self.port = port
+        self.size = 0  # connections, those being made included
+        self._spec = spec
+        self._tls = tls
+        self._server_name = server_name
+        self._idle: list[UpstreamConnection] = []
+        self._waiting: deque[Waiter] = deque()
+        self._connecting: set[asyncio.Task[None]] = set()
+
+    def __repr__(self) -> str:
+        return (
+            f"<Pool {self.host}:{self.port} {self.size} connections, {len(self._idle)} idle, {len(self._waiting)} wait>"
+        )
+
+    def acquire(self, waiter: Waiter) -> UpstreamConnection | None:
+        """An idle connection; or None, and the waiter hears when there is one.
+
+        Raises: GatewayError(OVERLOADED) when the line is full.
+        """
+        idle = self._idle
+        while idle:
+            connection = idle.pop()
+            if not connection.is_closing:
+                return connection
+        if self.size < self._spec.max_connections:
+            self._connect()
+        elif len(self._waiting) >= self._spec.max_pending:
+            full = (
+                f"all {self._spec.max_connections} connections are in use, {len(self._waiting)} requests wait already"
+            )
+            raise GatewayError(ErrorKind.OVERLOADED, full)
+        self._waiting.append(waiter)
+        return None
+
+    def forget(self, waiter: Waiter) -> None:
+        """The waiter has left the line."""
+        if waiter in self._waiting:
+            self._waiting.remove(waiter)
+
+    def release(self, connection: UpstreamConnection) -> None:
+        """A connection whose reply has ended serves the next in line."""
+        if self._waiting:
+            self._waiting.popleft().connected(connection)
+        else:
+            self._keep(connection)
+
+    def discard(self, connection: UpstreamConnection) -> None:
+        """A connection is closed."""
+        self.size -= 1
+        if connection in self._idle:
+            self._idle.remove(connection)
+        if len(self._waiting) > len(self._connecting) and self.size < self._spec.max_connections:
+            self._connect()
+
+    def close_idle(self, idle_before: float = float("inf")) -> None:
+        """Close the connections that nobody has used since `idle_before` (seconds of `monotonic`)."""
+        for connection in self._idle:
+            if connection.idle_since < idle_before:
+                connection.close()
+        self._idle = [connection for connection in self._idle if not connection.is_closing]
+
+    def retire(self) -> None:
+        """The rules no longer name this address: requests in flight end, nothing is kept for later."""
+        self._spec = replace(self._spec, idle_timeout=0.0)
+        self.close_idle()
+
+    def close_stale(self, now: float) -> None:
+        """Close what has been idle for longer than the limit."""
+        if self._idle:
+            self.close_idle(now - self._spec.idle_timeout)
+
+    def _connect(self) -> None:
+        self.size += 1
+        task = asyncio.get_running_loop().create_task(self._make_connection())
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    async def _make_connection(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._spec.connect_timeout or None):
+                _, connection = await loop.create_connection(
+                    lambda: UpstreamConnection(self),
+                    self.host,
+                    self.port,
+                    ssl=self._tls,
+                    server_hostname=self._server_name,
+                )
+        except (OSError, TimeoutError) as error:  # ssl.SSLError is an OSError
+            self.size -= 1
+            if self._waiting:
+                self._waiting.popleft().connect_failed(self._connect_error(error))
+            return
+        if self._waiting:
+            self._waiting.popleft().connected(connection)
+        else:
+            self._keep(connection)
+
+    def _keep(self, connection: UpstreamConnection) -> None:
+        if not self._spec.idle_timeout:
+            connection.close()
+            return
+        connection.idle_since = monotonic()
+        self._idle.append(connection)
+
+    def _connect_error(self, error: Exception) -> GatewayError:
+        if isinstance(error, TimeoutError):
+            why = f"it did not answer within {self._spec.connect_timeout:g} s"
+        elif isinstance(error, ssl.SSLError):
+            why = f"the TLS handshake failed: {error.reason or error}"
+        else:
+            why = str(error)
+        return GatewayError(ErrorKind.UPSTREAM_CONNECT, f"cannot connect to {self.host}:{self.port}: {why}")

@@ -1,0 +1,35 @@
+"""A budget for retries: a fleet that fails must not be asked twice for everything."""
+
+from __future__ import annotations
+
+from gateway.config.specs import RetrySpec
+
+_WINDOW_SECONDS = 10.0
+
+
+class RetryBudget:
+    """Allows a share of the requests of the last ten seconds, and a few in any case.
+
+    Counts are kept in the present and the past window; the past one fades as the present one fills.
+    """
+
+    __slots__ = ("_retries", "_spec", "_window_start", "requests")
+
+    def __init__(self, spec: RetrySpec) -> None:
+        self._spec = spec
+        self._window_start = 0.0
+        self.requests = 0.0  # added to by the hot path, one a request
+        self._retries = 0.0
+
+    def take(self, now: float) -> bool:
+        """Whether one more retry is allowed now; counts it if so."""
+        elapsed = now - self._window_start
+        if elapsed >= _WINDOW_SECONDS:
+            fading = 0.5 if elapsed < 2 * _WINDOW_SECONDS else 0.0
+            self.requests *= fading
+            self._retries *= fading
+            self._window_start = now
+        if self._retries >= self._spec.budget_floor + self._spec.budget * self.requests:
+            return False
+        self._retries += 1
+        return True

@@ -1,0 +1,132 @@
+"""The chunked transfer coding: where each chunk starts and ends.
+
+Most of what a gateway relays is whole chunks, one a read, so the decoder can say that some bytes are exactly whole
+plain chunks and may go on as they are. Otherwise it hands out the data, and `encode_chunk` frames it anew; extensions
+and trailers are read and dropped (RFC 9112 sections 7.1.1 and 7.1.2 allow it), so that they carry nothing past us.
+
+Source: RFC 9112 section 7.1.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+LAST_CHUNK = b"0\r\n\r\n"
+
+# A size line longer than this is no size: 16 hex digits hold any length, the rest is room for extensions.
+_MAX_LINE = 256
+_MAX_TRAILER_BYTES = 8 * 1024
+_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?")
+_TRAILER = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*")
+
+
+class _At(Enum):
+    SIZE = "a size line"
+    DATA = "chunk data"
+    DATA_END = "the CRLF after chunk data"
+    TRAILER = "the trailers"
+    END = "the end"
+
+
+class ChunkedDecoder:
+    """Reads one chunked body, in pieces of any size."""
+
+    __slots__ = ("_at", "_line", "_remaining", "_trailer_bytes", "tail")
+
+    def __init__(self) -> None:
+        self._at = _At.SIZE
+        self._line = b""  # an incomplete line
+        self._remaining = 0  # bytes of the current chunk's data still to come
+        self._trailer_bytes = 0
+        self.tail = b""  # what came after the body, once it has ended
+
+    def __repr__(self) -> str:
+        return f"<ChunkedDecoder at {self._at.value}, {self._remaining} to come>"
+
+    @property
+    def has_ended(self) -> bool:
+        return self._at is _At.END
+
+    def takes_whole(self, data: bytes) -> bool:
+        """Whether data is exactly one plain chunk, or the last one, or both: then it is read and may go on as it is."""
+        if self._at is not _At.SIZE or self._line:
+            return False
+        line_end = data.find(b"\r\n", 0, 18)
+        if line_end <= 0:
+            return False
+        try:
+            size = int(data[:line_end], 16)
+        except ValueError:
+            return False
+        if data[0] in b"+- _0" or b"_" in data[:line_end]:  # what int() reads and HTTP does not; zero ends the body
+            if data == LAST_CHUNK:
+                self._at = _At.END
+                return True
+            return False
+        extra = len(data) - (line_end + 4 + size)
+        if extra == 0:
+            return data.endswith(b"\r\n")
+        if extra == 5 and data.endswith(b"\r\n" + LAST_CHUNK):
+            self._at = _At.END
+            return True
+        return False
+
+    def feed(self, data: bytes) -> bytes:
+        """Read on; returns the data of the chunks. What follows the body is kept in `tail`.
+
+        Raises: ValueError that says what is malformed.
+        """
+        pieces: list[bytes] = []
+        position = 0
+        while position < len(data) and self._at is not _At.END:
+            if self._at is _At.DATA:
+                end = min(position + self._remaining, len(data))
+                pieces.append(data[position:end])
+                self._remaining -= end - position
+                position = end
+                if not self._remaining:
+                    self._at = _At.DATA_END
+            else:
+                position = self._read_line(data, position)
+        if self._at is _At.END:
+            self.tail = data[position:]
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _read_line(self, data: bytes, position: int) -> int:
+        """Read one line, or what there is of it; returns where to go on."""
+        end = data.find(b"\n", position, position + _MAX_LINE + 2)
+        if end < 0:
+            self._line += data[position:]
+            if len(self._line) > _MAX_LINE:
+                raise ValueError("a chunk's size line or trailer is too long")
+            return len(data)
+        line = self._line + data[position:end]
+        self._line = b""
+        if not line.endswith(b"\r"):
+            raise ValueError("a line of the chunked body ends with a bare LF")
+        self._take_line(line[:-1])
+        return end + 1
+
+    def _take_line(self, line: bytes) -> None:
+        if self._at is _At.SIZE:
+            found = _SIZE_LINE.fullmatch(line)
+            if found is None:
+                raise ValueError("a chunk's size is not a hexadecimal number")
+            self._remaining = int(found[1], 16)
+            self._at = _At.DATA if self._remaining else _At.TRAILER
+        elif self._at is _At.DATA_END:
+            if line:
+                raise ValueError("a chunk is longer than its size says")
+            self._at = _At.SIZE
+        elif not line:
+            self._at = _At.END
+        else:
+            self._trailer_bytes += len(line)
+            if self._trailer_bytes > _MAX_TRAILER_BYTES or _TRAILER.fullmatch(line) is None:
+                raise ValueError("a trailer of the chunked body is malformed or too long")
+
+
+def encode_chunk(data: bytes) -> bytes:
+    """One chunk; nothing for no data, since an empty chunk would end the body."""
+    return b"%x\r\n%b\r\n" % (len(data), data) if data else b""

@@ -1,0 +1,219 @@
+"""Heads of HTTP/1.1 messages: read strictly, once whole.
+
+A gateway and the server behind it must agree where each message ends; every leniency is a way to smuggle a request
+past one of them. llhttp (by httptools) admits what RFC 9112 calls valid: no bare LF, no folded lines, no space before a
+colon, no control characters, one way to frame a body. What llhttp leaves to its caller is checked here.
+
+A parser lives only while it reads one head, so an idle connection holds none.
+
+Source: RFC 9112 (HTTP/1.1), RFC 9110 section 7.6.1 (hop-by-hop fields).
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+
+import httptools
+
+from gateway.protocol.errors import ErrorKind, GatewayError
+
+HEAD_END = b"\r\n\r\n"
+
+# How a body is framed, where it is not by a length (which is the number itself, from 0).
+CHUNKED = -1
+UNTIL_CLOSE = -2
+
+Field = tuple[bytes, bytes]
+
+# Fields of one connection only (RFC 9110 section 7.6.1). Framing is written anew by whoever sends the message on.
+_HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+# Fields of which a second one would leave it open which counts.
+_SINGLE = frozenset({b"content-length", b"host", b"expect", b"inference-header-content-length"})
+_SPECIAL = _HOP_BY_HOP | _SINGLE
+
+_ABSOLUTE = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
+_DIGITS = frozenset(b"0123456789")
+
+
+class RequestHead:
+    """A request's head: field names in lower case, end-to-end fields only.
+
+    `body` is the body's length or CHUNKED. `is_http_10` tells that a reply must not be chunked.
+    """
+
+    __slots__ = ("body", "expects_continue", "fields", "is_http_10", "keep_alive", "method", "target")
+
+    def __init__(self, method: bytes, target: bytes, fields: list[Field], is_http_10: bool) -> None:
+        named, self.fields, connection = _sort_out(fields)
+        if not is_http_10 and b"host" not in named:
+            raise ValueError("an HTTP/1.1 request needs a Host field")
+        expect = named.get(b"expect")
+        if expect is not None and expect.lower() != b"100-continue":
+            raise ValueError("the Expect field may only ask for 100-continue")
+        body = _framing(named)
+        if body == CHUNKED and is_http_10:
+            raise ValueError("HTTP/1.0 has no Transfer-Encoding")
+        self.method = method.decode("ascii")
+        self.target = target if target.startswith(b"/") else _origin_form(target)
+        self.is_http_10 = is_http_10
+        self.body = 0 if body == UNTIL_CLOSE else body
+        self.keep_alive = b"keep-alive" in connection if is_http_10 else b"close" not in connection
+        self.expects_continue = expect is not None and not is_http_10
+
+    def value(self, name: bytes) -> bytes | None:
+        """The first value of a field."""
+        for field, value in self.fields:
+            if field == name:
+                return value
+        return None
+
+    def __repr__(self) -> str:
+        return f"<RequestHead {self.method} {self.target!r} {self.fields} body={self.body}>"
+
+
+class ResponseHead:
+    """A response's head. `lines` holds its end-to-end fields as they go on, with the CRLF of each; the request's id is
+    not among them, since whoever relays a reply tells the id that its own caller knows.
+
+    `body` is a length, CHUNKED or UNTIL_CLOSE, for a request that was not HEAD.
+    """
+
+    __slots__ = ("body", "fields", "keep_alive", "lines", "status", "status_line")
+
+    def __init__(self, status: int, status_line: bytes, fields: list[Field], is_http_10: bool) -> None:
+        named, self.fields, connection = _sort_out(fields)
+        body = _framing(named)
+        self.status = status
+        self.status_line = status_line
+        self.lines = b"".join([b"%b: %b\r\n" % field for field in self.fields if field[0] != b"x-request-id"])
+        self.body = 0 if status < 200 or status in (204, 304) else body
+        self.keep_alive = b"keep-alive" in connection if is_http_10 else b"close" not in connection
+
+    def value(self, name: bytes) -> bytes | None:
+        """The first value of a field."""
+        for field, value in self.fields:
+            if field == name:
+                return value
+        return None
+
+    def __repr__(self) -> str:
+        return f"<ResponseHead {self.status} {self.fields} body={self.body}>"
+
+
+def read_request_head(head: bytes) -> RequestHead:
+    """Read a whole head, from the request line to the empty line.
+
+    Raises: GatewayError(BAD_REQUEST) that names what is wrong.
+    """
+    collected = _Collected()
+    parser = httptools.HttpRequestParser(collected)
+    try:
+        _feed(parser, head)
+        version = parser.get_http_version()
+        if version not in ("1.1", "1.0"):
+            raise ValueError("this port speaks HTTP/1.1")
+        return RequestHead(parser.get_method(), collected.url, collected.fields, version == "1.0")
+    except (httptools.HttpParserError, ValueError) as error:
+        raise GatewayError(ErrorKind.BAD_REQUEST, f"malformed request: {error}") from error
+
+
+def read_response_head(head: bytes) -> ResponseHead:
+    """Read a whole head, from the status line to the empty line.
+
+    Raises: GatewayError(UPSTREAM_PROTOCOL) that names what is wrong.
+    """
+    collected = _Collected()
+    parser = httptools.HttpResponseParser(collected)
+    try:
+        _feed(parser, head)
+        # Whatever 1.x the engine speaks, what goes on is HTTP/1.1.
+        status_line = b"HTTP/1.1" + head[8 : head.index(b"\r\n") + 2]
+        is_http_10 = parser.get_http_version() == "1.0"
+        return ResponseHead(parser.get_status_code(), status_line, collected.fields, is_http_10)
+    except (httptools.HttpParserError, ValueError) as error:
+        raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"the engine's reply is malformed: {error}") from error
+
+
+class _Collected:
+    """What httptools calls back with."""
+
+    __slots__ = ("fields", "url")
+
+    def __init__(self) -> None:
+        self.url = b""
+        self.fields: list[Field] = []
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.fields.append((name.lower(), value))
+
+
+def _feed(parser: httptools.HttpRequestParser | httptools.HttpResponseParser, head: bytes) -> None:
+    with suppress(httptools.HttpParserUpgrade):  # an offer to change the protocol may be ignored (RFC 9110 section 7.8)
+        parser.feed_data(head)
+
+
+def _sort_out(fields: list[Field]) -> tuple[dict[bytes, bytes], list[Field], frozenset[bytes]]:
+    """Split fields into those that decide how this connection goes on, and those that go on to the next hop.
+
+    Returns: the special fields by name, the end-to-end fields, and what the Connection field lists.
+    """
+    named: dict[bytes, bytes] = {}
+    kept: list[Field] = []
+    connection: frozenset[bytes] = frozenset()
+    for field in fields:
+        name = field[0]
+        if name in _SPECIAL:
+            if name in named and (name in _SINGLE or name == b"transfer-encoding"):
+                raise ValueError(f"the field {name.decode()} stands more than once")
+            named[name] = value = field[1].rstrip(b" \t")
+            if name == b"connection":
+                connection |= frozenset(option.strip().lower() for option in value.split(b","))
+            elif name not in _HOP_BY_HOP:
+                kept.append(field)
+        else:
+            kept.append(field)
+    if connection:  # fields it names belong to this connection too, but no sender may make framing vanish
+        kept = [field for field in kept if field[0] not in connection or field[0] in _SINGLE]
+    return named, kept, connection
+
+
+def _framing(named: dict[bytes, bytes]) -> int:
+    """The body's length or CHUNKED; UNTIL_CLOSE where the head does not say."""
+    coding = named.get(b"transfer-encoding")
+    length = named.get(b"content-length")
+    if coding is not None:
+        if length is not None:
+            raise ValueError("both Content-Length and Transfer-Encoding are given")
+        if coding.lower() != b"chunked":
+            raise ValueError("Transfer-Encoding may only be chunked")
+        return CHUNKED
+    if length is None:
+        return UNTIL_CLOSE
+    if not length or len(length) > 18 or not _DIGITS.issuperset(length):
+        raise ValueError("Content-Length is not a number")
+    return int(length)
+
+
+def _origin_form(target: bytes) -> bytes:
+    """The path and query of a target in absolute form (RFC 9112 section 3.2.2)."""
+    absolute = _ABSOLUTE.match(target)
+    if absolute is None:
+        return b"/" + target  # '*' and authority form name nothing here: answered 404 like any unknown path
+    rest = target[absolute.end() :]
+    return rest if rest.startswith(b"/") else b"/" + rest

@@ -1,0 +1,190 @@
+"""One data-plane process: `python -m gateway.worker --control-fd N`, started by the supervisor.
+
+It hears from its supervisor over a socket pair. When the supervisor is gone it serves on with the rules and the health
+that it knows, until somebody signals it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import logging
+import os
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+
+from gateway.config.settings import ListenerTls, Settings
+from gateway.control import (
+    AskSnapshot,
+    Counters,
+    Decoder,
+    Drain,
+    Failed,
+    Message,
+    Serving,
+    SetHealth,
+    Start,
+    UseRules,
+    encode,
+)
+from gateway.dataplane.plane import DataPlane
+
+_log = logging.getLogger("gateway.worker")
+
+_BACKLOG = 4096
+
+
+class Worker:
+    """Serves connections, and does what the control process says."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._plane: DataPlane | None = None
+        self._server: asyncio.Server | None = None
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> int:
+        """Serve until told to stop; returns the exit status."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+        listening = loop.create_task(self._listen_to_supervisor())
+        await self._stopping.wait()
+        listening.cancel()
+        if self._plane is not None:
+            await self._drain(self._plane)
+        return 0
+
+    async def _listen_to_supervisor(self) -> None:
+        decoder = Decoder()
+        while data := await self._reader.read(1 << 16):
+            for message in decoder.feed(data):
+                await self._obey(message)
+        if self._plane is None:
+            self._stopping.set()
+        elif not self._stopping.is_set():
+            _log.error(
+                "the control process is gone; worker %d serves on with rules %d", os.getpid(), self._rules_number
+            )
+
+    @property
+    def _rules_number(self) -> int:
+        return self._plane.snapshot.number if self._plane else 0
+
+    async def _obey(self, message: Message) -> None:
+        if isinstance(message, Start):
+            await self._start(message)
+        elif self._plane is None:
+            self._say(Failed(f"{type(message).__name__} came before Start"))
+        elif isinstance(message, UseRules):
+            self._use_rules(self._plane, message)
+        elif isinstance(message, SetHealth):
+            self._plane.set_health(message.health)
+        elif isinstance(message, AskSnapshot):
+            self._say(Counters(message.token, self._plane.counters()))
+        elif isinstance(message, Drain):
+            self._stopping.set()
+
+    async def _start(self, start: Start) -> None:
+        try:
+            plane = DataPlane(start.settings, start.rules, start.number, start.health)
+            tls = listener_tls(start.settings.tls) if start.settings.tls else None
+            listener = socket.socket(fileno=start.http_fd) if start.http_fd is not None else bind(start.settings)
+            server = await asyncio.get_running_loop().create_server(
+                plane.protocol, sock=listener, ssl=tls, backlog=_BACKLOG
+            )
+        except (OSError, ValueError) as error:
+            self._say(Failed(f"cannot serve: {error}"))
+            return
+        self._plane, self._server = plane, server
+        # What is loaded by now stays: the collector need not walk it again and again.
+        gc.collect()
+        gc.freeze()
+        self._say(Serving(os.getpid()))
+
+    def _use_rules(self, plane: DataPlane, message: UseRules) -> None:
+        try:
+            plane.use_rules(message.rules, message.number)
+        except (OSError, ValueError) as error:  # a certificate that cannot be read, on this machine, by now
+            _log.error("rules %d are not used: %s", message.number, error)
+            self._say(Failed(f"rules {message.number} are not used: {error}"))
+
+    async def _drain(self, plane: DataPlane) -> None:
+        """Stop accepting; let what is in flight end, within the limit."""
+        assert self._server is not None
+        self._server.close()
+        plane.drain()
+        deadline = asyncio.get_running_loop().time() + plane.settings.drain_timeout
+        while plane.connections and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.02)
+        if plane.connections:
+            _log.warning("%d requests did not end within %g s", len(plane.connections), plane.settings.drain_timeout)
+        plane.close()
+        self._say(Counters(0, plane.counters()))
+        with suppress(OSError, TimeoutError):  # the control process is gone: nobody counts any more
+            await asyncio.wait_for(self._writer.drain(), 1.0)
+
+    def _say(self, message: Message) -> None:
+        if not self._writer.is_closing():
+            self._writer.write(encode(message))
+
+
+def bind(settings: Settings) -> socket.socket:
+    """A listening socket that shares its port with those of the other workers."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    listener.bind((settings.host, settings.http_port))
+    return listener
+
+
+def listener_tls(spec: ListenerTls) -> ssl.SSLContext:
+    """What clients' connections are encrypted with.
+
+    Raises: OSError or ssl.SSLError where a file cannot be read.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(spec.cert, spec.key)
+    context.set_alpn_protocols(["http/1.1"])
+    if spec.client_ca:
+        context.load_verify_locations(spec.client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+async def serve(control: socket.socket) -> int:
+    """Be a worker on one end of a socket pair."""
+    reader, writer = await asyncio.open_connection(sock=control)
+    return await Worker(reader, writer).run()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="A data-plane process of pointsman; `pointsman serve` starts it.")
+    parser.add_argument("--control-fd", type=int, required=True)
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    control = socket.socket(fileno=arguments.control_fd)
+    control.setblocking(False)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(serve(control))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:  # plain asyncio serves the same, at a higher price
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+if __name__ == "__main__":
+    sys.exit(main())
