@@ -32,6 +32,7 @@ from gateway.control import (
     UseRules,
     encode,
 )
+from gateway.dataplane.connection import ClientConnection
 from gateway.dataplane.plane import DataPlane
 
 _log = logging.getLogger("gateway.worker")
@@ -97,7 +98,7 @@ class Worker:
             tls = listener_tls(start.settings.tls) if start.settings.tls else None
             listener = socket.socket(fileno=start.http_fd) if start.http_fd is not None else bind(start.settings)
             server = await asyncio.get_running_loop().create_server(
-                plane.protocol, sock=listener, ssl=tls, backlog=_BACKLOG
+                lambda: ClientConnection(plane), sock=listener, ssl=tls, backlog=_BACKLOG
             )
         except (OSError, ValueError) as error:
             self._say(Failed(f"cannot serve: {error}"))

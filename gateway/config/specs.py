@@ -1,6 +1,7 @@
 """What rule files declare, as values: made whole by `config.rules`, never edited.
 
-Times are seconds (float), sizes are bytes (int). Each field says its meaning, its unit and why its default is what it is.
+Times are seconds (float), sizes are bytes (int). Each field says its meaning, its unit and why its default is what it
+is.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class ConnectionSpec:
 
     max_connections: int = 512
     max_pending: int = 1024  # requests that may wait for a connection; more are answered `overloaded`
-    idle_timeout: float = 55.0  # idle connections are closed before common engines' 60 s
+    idle_timeout: float = 55.0  # idle connections are closed before common engines' 60 s; 0 keeps none
     connect_timeout: float = 2.0
 
 
@@ -117,7 +118,9 @@ class EngineSpec:
     timeout: float = 60.0  # from the request's arrival to the first byte of the reply (0: none)
     try_timeout: float = 0.0  # one try's share of it, from sending to the first byte (0: all of it)
     idle_timeout: float = 60.0  # longest silence inside a streamed body (0: none)
-    api_key: str | None = None  # sent as `authorization: Bearer ...`
+    api_key: str | None = field(
+        default=None, repr=False
+    )  # a secret, so no repr shows it; sent as `authorization: Bearer ...`
     headers: Mapping[str, str] = field(default_factory=dict)  # added to each request
     health: HealthSpec = HealthSpec()
     breaker: BreakerSpec = BreakerSpec()

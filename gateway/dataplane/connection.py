@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from enum import Enum
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import cast
 
+from gateway.dataplane.plan import Plan
+from gateway.dataplane.plane import DataPlane
 from gateway.dataplane.replies import (
     CLOSE_END,
     CONTINUE,
@@ -18,45 +20,15 @@ from gateway.dataplane.replies import (
     reply,
 )
 from gateway.dataplane.rest import handler_for
+from gateway.dataplane.seams import Handler
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.http1.chunked import ChunkedDecoder
 from gateway.wire.http1.head import CHUNKED, HEAD_END
-
-if TYPE_CHECKING:
-    from gateway.dataplane.plan import Plan
-    from gateway.dataplane.plane import DataPlane
 
 # How long, and for how much, a connection is still read after its last reply while the client is sending: closing
 # under a client that writes would reset the connection, and could destroy the reply before it is read.
 _LINGER_SECONDS = 2.0
 _LINGER_BYTES = 16 * 1024 * 1024
-
-
-class Handler(Protocol):
-    """Whoever answers a request. It ends by the connection's `reply_ended`, `refuse` or `break_off`, once."""
-
-    def body_received(self, data: bytes, ended: bool) -> None:
-        """The body, in pieces. The first call comes with the head, and may bring nothing."""
-        ...
-
-    @property
-    def begun(self) -> bool:
-        """Whether something of the reply is written already."""
-        ...
-
-    def client_gone(self) -> None:
-        """The connection is lost, or the request turned out malformed: nobody waits for the reply."""
-        ...
-
-    def client_paused(self) -> None:
-        """The client reads slower than the reply comes."""
-        ...
-
-    def client_resumed(self) -> None: ...
-
-    def sweep(self, now: float) -> None:
-        """Called about once a second."""
-        ...
 
 
 class State(Enum):
@@ -182,7 +154,7 @@ class ClientConnection(asyncio.Protocol):
             self._read_incomplete_head(data, limit)
             return
         try:
-            plan = self.plane.snapshot.plans(data[:end])
+            plan = self.plane.plans(data[:end])
         except GatewayError as error:
             self._give_up(error)
             return

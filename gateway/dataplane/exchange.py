@@ -12,25 +12,22 @@ by us) or `client_gone`.
 from __future__ import annotations
 
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from gateway.dataplane.body import RequestBody
 from gateway.dataplane.plan import Plan, no_route
 from gateway.dataplane.replies import stream_error
+from gateway.dataplane.seams import Client
+from gateway.dataplane.snapshot import Lane
+from gateway.dataplane.wheel import Slot
 from gateway.observability.access_log import Entry
+from gateway.observability.metrics import Series
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import INFERENCE_OPERATIONS
 from gateway.routing.decision import Decision, Undecided
 from gateway.upstream.connection import UpstreamConnection
+from gateway.upstream.endpoint import Endpoint
 from gateway.wire.http1.chunked import LAST_CHUNK, encode_chunk
 from gateway.wire.http1.head import UNTIL_CLOSE, ResponseHead
-
-if TYPE_CHECKING:
-    from gateway.dataplane.connection import ClientConnection
-    from gateway.dataplane.snapshot import Lane
-    from gateway.dataplane.wheel import Slot
-    from gateway.observability.metrics import Series
-    from gateway.upstream.endpoint import Endpoint
 
 # Up to here, one copy of the body into one write is cheaper than a write of two pieces.
 _JOIN_BYTES = 16 * 1024
@@ -65,7 +62,7 @@ class Exchange:
         "_tried",
     )
 
-    def __init__(self, client: ClientConnection, plan: Plan) -> None:
+    def __init__(self, client: Client, plan: Plan) -> None:
         plane = client.plane
         self._client = client
         self._plan = plan

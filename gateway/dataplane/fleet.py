@@ -12,22 +12,20 @@ import socket
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
 
 from gateway.dataplane.plan import Plan, no_route
 from gateway.dataplane.replies import JSON, error_body, reason_line
+from gateway.dataplane.seams import Client, PlainHandler
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.merging import merge_index, merge_regions, merge_statistics
 from gateway.protocol.operations import Operation
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
 from gateway.upstream.fetch import Fetched, fetch
-
-if TYPE_CHECKING:
-    from gateway.dataplane.connection import ClientConnection
 
 _log = logging.getLogger(__name__)
 
@@ -67,12 +65,10 @@ class Answer:
 Question = tuple[Engine, Endpoint, bytes]
 
 
-class FleetCall:
+class FleetCall(PlainHandler):
     """Answers one operation on the fleet; its body is short, so it is read whole first."""
 
-    begun = False  # the reply comes last, in one piece
-
-    def __init__(self, client: ClientConnection, plan: Plan) -> None:
+    def __init__(self, client: Client, plan: Plan) -> None:
         self._client = client
         self._plan = plan
         self._pieces: list[bytes] = []
@@ -88,15 +84,6 @@ class FleetCall:
     def client_gone(self) -> None:
         if self._task is not None:
             self._task.cancel()
-
-    def client_paused(self) -> None:
-        """The reply is one write."""
-
-    def client_resumed(self) -> None:
-        """The reply is one write."""
-
-    def sweep(self, now: float) -> None:
-        """Each question has its own timeout."""
 
     async def _answer(self, body: bytes) -> None:
         try:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
 
 from gateway.config.settings import Settings
+from gateway.dataplane.snapshot import Lane, Snapshot
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import Call, Operation, read_path
 from gateway.routing.decision import Decision, Undecided
 from gateway.routing.facts import BodyFacts, Facts
 from gateway.wire.http1.head import RequestHead, read_request_head
-
-if TYPE_CHECKING:
-    from gateway.dataplane.snapshot import Lane, Snapshot
 
 # Written anew for each hop.
 _REWRITTEN = frozenset({b"host", b"expect", b"x-request-id", b"via"})

@@ -7,34 +7,47 @@ import os
 import random
 from itertools import count
 from time import monotonic
+from typing import Protocol
 
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
-from gateway.dataplane.connection import ClientConnection
+from gateway.dataplane.plan import Plan, make_plan
 from gateway.dataplane.snapshot import Health, Snapshot
 from gateway.dataplane.wheel import Wheel
 from gateway.observability.access_log import AccessLog
 from gateway.observability.metrics import Metrics
 from gateway.observability.metrics import Snapshot as Counters
+from gateway.wire.memo import Memo
 
 # How often connections are looked at for having been silent too long.
 _SWEEP_SECONDS = 1.0
 
 
+class Connection(Protocol):
+    """A client's connection, as the data plane sees it."""
+
+    def sweep(self, now: float) -> None: ...
+
+    def drain(self) -> None:
+        """Close now if idle, else after the reply."""
+        ...
+
+    def abort(self) -> None: ...
+
+
 class DataPlane:
-    """One worker's data plane: `protocol` is the factory for each accepted connection."""
+    """One worker's data plane. `plans` reads the heads of requests by the snapshot in force, and remembers them."""
 
     def __init__(self, settings: Settings, rules: RulesSpec, number: int, health: Health) -> None:
         self.loop = asyncio.get_running_loop()
         self.settings = settings
         self.metrics = Metrics()
         self.wheel = Wheel(self.loop)
-        self.connections: set[ClientConnection] = set()
+        self.connections: set[Connection] = set()
         self.is_draining = False
         self.access_log = AccessLog(settings.log_format) if settings.access_log else None
-        self.snapshot = Snapshot(rules, number, settings, self.metrics)
-        self.snapshot.set_health(health)
         self._health = health
+        self.snapshot, self.plans = self._compile(rules, number, None)
         # Ids that differ between workers and restarts, and cost a format each.
         self._id_prefix = f"{os.getpid():x}-{random.getrandbits(40):010x}-".encode()
         self._next_id = count(1).__next__
@@ -43,19 +56,19 @@ class DataPlane:
     def __repr__(self) -> str:
         return f"<DataPlane {self.snapshot!r}, {len(self.connections)} connections>"
 
-    def protocol(self) -> ClientConnection:
-        return ClientConnection(self)
-
     def new_request_id(self) -> bytes:
         return b"%b%x" % (self._id_prefix, self._next_id())
 
     def use_rules(self, rules: RulesSpec, number: int) -> None:
         """Swap the rules; requests under way end with those they started with."""
         before = self.snapshot
+        self.snapshot, self.plans = self._compile(rules, number, before)
+        before.retire(self.snapshot)
+
+    def _compile(self, rules: RulesSpec, number: int, before: Snapshot | None) -> tuple[Snapshot, Memo[Plan]]:
         snapshot = Snapshot(rules, number, self.settings, self.metrics, before)
         snapshot.set_health(self._health)
-        self.snapshot = snapshot
-        before.retire(snapshot)
+        return snapshot, Memo(lambda head: make_plan(head, snapshot, self.settings))
 
     def set_health(self, health: Health) -> None:
         self._health = health

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from gateway.dataplane.exchange import Exchange
 from gateway.dataplane.fleet import FLEET_OPERATIONS, FleetCall
+from gateway.dataplane.plan import Plan
+from gateway.dataplane.seams import Client, Handler, PlainHandler
 from gateway.protocol.errors import ErrorKind, GatewayError
 
-if TYPE_CHECKING:
-    from gateway.dataplane.connection import ClientConnection, Handler
-    from gateway.dataplane.plan import Plan
 
-
-def handler_for(client: ClientConnection, plan: Plan) -> Handler:
+def handler_for(client: Client, plan: Plan) -> Handler:
     """The handler of one request."""
     if plan.error is not None:
         return Refusal(client, plan, plan.error)
@@ -22,12 +18,10 @@ def handler_for(client: ClientConnection, plan: Plan) -> Handler:
     return Exchange(client, plan)
 
 
-class Refusal:
+class Refusal(PlainHandler):
     """Reads a request to its end, then says why nobody answers it."""
 
-    begun = False  # the reply comes last, in one piece
-
-    def __init__(self, client: ClientConnection, plan: Plan, error: GatewayError) -> None:
+    def __init__(self, client: Client, plan: Plan, error: GatewayError) -> None:
         self._client = client
         self._plan = plan
         self._error = error
@@ -43,15 +37,3 @@ class Refusal:
             if self._error.kind is ErrorKind.METHOD_NOT_ALLOWED:
                 lines += b"allow: %b\r\n" % ", ".join(self._plan.call.verbs).encode("ascii")
             self._client.refuse(self._error, lines)
-
-    def client_gone(self) -> None:
-        """Nothing is under way."""
-
-    def client_paused(self) -> None:
-        """Nothing is under way."""
-
-    def client_resumed(self) -> None:
-        """Nothing is under way."""
-
-    def sweep(self, now: float) -> None:
-        """Nothing is under way."""

@@ -10,13 +10,11 @@ from collections.abc import Mapping
 
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
-from gateway.dataplane.plan import Plan, make_plan
 from gateway.observability.metrics import Metrics, Series, SeriesKey
 from gateway.routing.decision import Target
 from gateway.routing.table import Table
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
-from gateway.wire.memo import Memo
 
 Health = Mapping[tuple[str, str], bool]
 
@@ -48,7 +46,7 @@ class Lane:
 
 
 class Snapshot:
-    """The rules in force. `plans` reads a request's head into a plan, and remembers it."""
+    """The rules in force, and what it takes to serve by them."""
 
     def __init__(
         self, rules: RulesSpec, number: int, settings: Settings, metrics: Metrics, previous: Snapshot | None = None
@@ -66,7 +64,6 @@ class Snapshot:
             id(target): Lane(target, self.engines[target.engine], metrics, settings.name_decision)
             for target in self.table.targets
         }
-        self.plans: Memo[Plan] = Memo(lambda head: make_plan(head, self, settings))
 
     def __repr__(self) -> str:
         return f"<Snapshot {self.number}: {len(self._lanes)} lanes, {len(self.engines)} engines>"

@@ -5,30 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gateway.protocol.body_facts import NO_BODY, BodyFacts, InputFacts, Scalar
 from gateway.protocol.operations import Operation
 
-Scalar = str | int | float | bool
-
-
-@dataclass(frozen=True, slots=True)
-class InputFacts:
-    """One input tensor as its JSON head declares it; `num_bytes` is the size of its data."""
-
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-    num_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class BodyFacts:
-    """What stands in the body's JSON: read only when a rule that could still match asks for it."""
-
-    parameters: Mapping[str, Scalar] = field(default_factory=dict)
-    inputs: tuple[InputFacts, ...] = ()
-
-
-NO_BODY = BodyFacts()
+__all__ = ["NO_BODY", "BodyFacts", "Facts", "InputFacts", "Scalar"]
 
 
 @dataclass(slots=True)

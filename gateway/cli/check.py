@@ -1,0 +1,62 @@
+"""`pointsman check`: say all that is wrong with rule files, as a compiler would."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gateway.config.problems import Problem, Severity
+from gateway.config.rules import LoadedRules, load_rules
+
+_COLOURS = {Severity.ERROR: typer.colors.RED, Severity.WARNING: typer.colors.YELLOW}
+
+RulePaths = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="PATH",
+        help="Rule files, or directories whose *.yaml and *.yml files are read in name order. They count as one text: "
+        "a route in one file may name an engine of another.",
+        show_default=False,
+    ),
+]
+
+
+def check(paths: RulePaths) -> int:
+    """Check rule files and say all that is wrong with them.
+
+    Each finding has file, line and column, and the nearest right spelling. Environment variables that the files use
+    must be set, as for serving. Exit code: 0 where the gateway would take the rules (there may be warnings), else 1.
+    """
+    loaded = load_rules(paths)
+    print_problems(loaded)
+    typer.echo(summarize(loaded))
+    return 0 if loaded.rules is not None else 1
+
+
+def print_problems(loaded: LoadedRules) -> None:
+    """Print each problem on one line: `file:line:column: error: message`."""
+    for problem in loaded.problems:
+        typer.echo(_line(problem))
+
+
+def summarize(loaded: LoadedRules) -> str:
+    """The last line: what the rules hold, or how much is wrong with them."""
+    num_errors = len(loaded.errors)
+    num_warnings = len(loaded.problems) - num_errors
+    warnings = f", {_count(num_warnings, 'warning')}" if num_warnings else ""
+    if loaded.rules is None:
+        return f"{_count(num_errors, 'error')}{warnings}: refused"
+    rules = loaded.rules
+    parts = ((rules.engines, "engine"), (rules.routes, "route"), (rules.experiments, "experiment"))
+    return f"{', '.join(_count(len(part), noun) for part, noun in parts)}: ok{warnings}"
+
+
+def _line(problem: Problem) -> str:
+    severity = typer.style(problem.severity.value, fg=_COLOURS[problem.severity], bold=True)
+    return f"{problem.location}: {severity}: {problem.message}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

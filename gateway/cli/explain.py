@@ -1,0 +1,185 @@
+"""`pointsman explain`: which rule a request meets, which arm it gets, and why not the others."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from gateway.cli.check import RulePaths, print_problems, summarize
+from gateway.config import values
+from gateway.config.routes import OPERATIONS, PROTOCOLS
+from gateway.config.rules import load_rules
+from gateway.config.specs import IdentitySpec
+from gateway.protocol.datatypes import DATATYPES, data_bytes
+from gateway.protocol.operations import Operation
+from gateway.routing.decision import Undecided
+from gateway.routing.explain import Assignment, Check, Explanation, Step, Verdict
+from gateway.routing.explain import explain as explain_decision
+from gateway.routing.facts import BodyFacts, Facts, InputFacts, Scalar
+from gateway.routing.table import Table
+
+_MARKS = {Verdict.MATCHED: ("✓", "bold green"), Verdict.FAILED: ("✗", "red"), Verdict.NOT_ASKED: ("·", "dim")}
+
+
+def explain(
+    paths: RulePaths,
+    model: Annotated[str, typer.Option(help="The model that the request names.", show_default=False)],
+    version: Annotated[str | None, typer.Option(help="The version in the URL, if any.")] = None,
+    protocol: Annotated[str, typer.Option(help=f"What the caller speaks: {', '.join(PROTOCOLS)}.")] = "rest",
+    operation: Annotated[str, typer.Option(help=f"What is asked: {', '.join(OPERATIONS)}.")] = "infer",
+    header: Annotated[
+        list[str] | None, typer.Option(metavar="NAME:VALUE", help="A header of the request; may be repeated.")
+    ] = None,
+    parameter: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A parameter of the body; may be repeated.")
+    ] = None,
+    session: Annotated[str | None, typer.Option(help="The session: put into the rules' session header.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="The tenant: put into the rules' tenant header.")] = None,
+    input: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME:DATATYPE:SHAPE[:SIZE]",
+            help="An input tensor, as image:FP32:1,3,224,224; SIZE as 64MiB, reckoned from the shape if not given. "
+            "May be repeated.",
+        ),
+    ] = None,
+) -> int:
+    """Explain where a request would go: which route, which arm of an experiment, and why not the routes before.
+
+    Nothing is sent. The same rules assign the same session to the same arm here and in every gateway. Exit code: 0
+    where a route matches, 1 where none does or the rules are refused.
+    """
+    loaded = load_rules(paths)
+    if loaded.rules is None:
+        print_problems(loaded)
+        typer.echo(summarize(loaded))
+        return 1
+    table = Table(loaded.rules)
+    facts = Facts(
+        model,
+        version,
+        _checked(protocol, PROTOCOLS, "--protocol"),
+        Operation(_checked(operation, OPERATIONS, "--operation")),
+        _headers(header or (), session, tenant, table.identity),
+        BodyFacts(dict(_parameter(text) for text in parameter or ()), tuple(_input(text) for text in input or ())),
+    )
+    explanation = explain_decision(table, facts, random.random)
+    print_explanation(explanation, facts, table, Console(highlight=False, soft_wrap=True))
+    return 1 if isinstance(explanation.decision, Undecided) else 0
+
+
+def print_explanation(explanation: Explanation, facts: Facts, table: Table, console: Console) -> None:
+    """Print the routes in order, then the race of the arms, then where the request goes."""
+    width = max((len(step.route) for step in explanation.steps), default=0)
+    for step in explanation.steps:
+        console.print(_step(step, width))
+    if explanation.assignment is not None:
+        console.print()
+        for line in _assignment(explanation.assignment):
+            console.print(line)
+    console.print()
+    console.print(_outcome(explanation, facts, table))
+
+
+def _step(step: Step, width: int) -> Text:
+    mark, style = _MARKS[step.verdict]
+    line = Text.assemble((f"{mark} ", style), (step.route.ljust(width), style))
+    match step.verdict:
+        case Verdict.FAILED:
+            line.append("  " + "; ".join(_failure(check) for check in step.failed))
+        case Verdict.NOT_ASKED:
+            line.append("  not asked: a route before it matches", "dim")
+        case Verdict.MATCHED:
+            line.append("  " + ("; ".join(_success(check) for check in step.checks) or "matches every request"))
+    return line
+
+
+def _failure(check: Check) -> str:
+    actual = "is missing" if check.actual is None else f"is {check.actual}"
+    return f"{check.key} {actual}, not {check.expected}"
+
+
+def _success(check: Check) -> str:
+    return (
+        f"{check.key} is {check.actual}"
+        if check.actual == check.expected
+        else (f"{check.key} {check.actual} matches {check.expected}")
+    )
+
+
+def _assignment(assignment: Assignment) -> Iterable[Text]:
+    if assignment.unit is None:
+        why = "each request anew" if assignment.unit_kind == "request" else f"the request has no {assignment.unit_kind}"
+        yield Text.assemble("experiment ", (assignment.experiment, "bold"), f": arm {assignment.arm} by chance, {why}")
+        return
+    unit = f"{assignment.unit_kind} {assignment.unit}"
+    yield Text.assemble("experiment ", (assignment.experiment, "bold"), f": the highest score has {unit}")
+    width = max(len(draw.arm) for draw in assignment.draws)
+    for draw in assignment.draws:
+        mark, style = _MARKS[Verdict.MATCHED if draw.arm == assignment.arm else Verdict.FAILED]
+        numbers = f"weight {draw.weight:g} ({draw.share:.1%}), hash {draw.position:.6f}, score {draw.score:.3f}"
+        yield Text.assemble(f"  {mark} ", (draw.arm.ljust(width), style), f"  {numbers}")
+
+
+def _outcome(explanation: Explanation, facts: Facts, table: Table) -> Text:
+    decision = explanation.decision
+    if isinstance(decision, Undecided):
+        return Text(f"no route takes model {facts.model}: the caller is answered 404, no_route", "bold red")
+    target = decision.target
+    arm = f", arm {target.arm}" if target.arm else ""
+    renamed = f" as {target.model}" if target.model else ""
+    engine = table.engines[target.engine]
+    urls = ", ".join(endpoint.url for endpoint in engine.endpoints)
+    line = Text.assemble(f"model {facts.model} goes by route {target.route}{arm} to engine ", (target.engine, "bold"))
+    session = f", session {decision.session}" if decision.session else ""
+    return line.append(f"{renamed} ({engine.balance.value} over {urls}{session})")
+
+
+def _checked(text: str, known: tuple[str, ...], option: str) -> str:
+    try:
+        return values.one_of(known)(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
+
+
+def _headers(texts: Iterable[str], session: str | None, tenant: str | None, identity: IdentitySpec) -> dict[str, str]:
+    headers = {}
+    for text in texts:
+        name, separator, value = text.partition(":")
+        if not separator:
+            raise typer.BadParameter(f"{text!r} is not NAME:VALUE", param_hint="--header")
+        headers[name.strip().lower()] = value.strip()
+    if session is not None:
+        headers[identity.session_header] = session
+    if tenant is not None:
+        headers[identity.tenant_header] = tenant
+    return headers
+
+
+def _parameter(text: str) -> tuple[str, Scalar]:
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--parameter")
+    return name, 0 if value == "0" else value
+
+
+def _input(text: str) -> InputFacts:
+    """Read NAME:DATATYPE:SHAPE[:SIZE]; a name may have colons, as TensorFlow's do."""
+    parts = text.split(":")
+    at = next((index for index, part in enumerate(parts) if index and part in DATATYPES), None)
+    if at is None or not at + 2 <= len(parts) <= at + 3:
+        known = ", ".join(DATATYPES)
+        raise typer.BadParameter(
+            f"{text!r} is not NAME:DATATYPE:SHAPE[:SIZE]; datatypes: {known}", param_hint="--input"
+        )
+    try:
+        shape = tuple(values.at_least(0, values.integer)(axis) for axis in parts[at + 1].split(",") if axis)
+        num_bytes = values.size(parts[at + 2]) if len(parts) == at + 3 else data_bytes(parts[at], shape) or 0
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--input") from error
+    return InputFacts(":".join(parts[:at]), parts[at], shape, num_bytes)

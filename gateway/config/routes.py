@@ -1,0 +1,122 @@
+"""The `routes:` section: which requests go where; the first route that matches wins."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from gateway.config import values
+from gateway.config.problems import suggest
+from gateway.config.readers import Reading, Record, expected, keyed, one_or_many, reference, scalar
+from gateway.config.specs import IdentitySpec, InputMatch, MatchSpec, RouteSpec
+from gateway.config.yaml_nodes import Items, Map, Node
+from gateway.protocol.datatypes import DATATYPES
+from gateway.protocol.operations import MODEL_OPERATIONS, Operation
+
+PROTOCOLS = ("rest", "grpc", "openai")
+OPERATIONS = tuple(operation.value for operation in Operation if operation in MODEL_OPERATIONS)
+
+
+def _datatype(text: str) -> str:
+    if text not in DATATYPES:
+        raise ValueError(f"unknown datatype {text!r}{suggest(text, DATATYPES)}")
+    return text
+
+
+def _truth_in_json(text: str) -> str:
+    """A parameter's value as text: YAML's `True` is JSON's `true`."""
+    return text.lower() if text in ("True", "TRUE", "False", "FALSE") else text
+
+
+def _shape(node: Node, reading: Reading) -> tuple[int, ...] | None:
+    """Read a list of axes, which may be empty: the shape of a tensor with one value."""
+    if not isinstance(node, Items):
+        expected(node, "a shape (a list)", reading)
+        return None
+    axes = [scalar(values.at_least(-1, values.integer))(axis, reading) for axis in node.nodes]
+    return tuple(axis for axis in axes if axis is not None)
+
+
+def _input_match(name: tuple[str, ...] = (), datatype: tuple[str, ...] = (), **rest: object) -> InputMatch:
+    return InputMatch(names=name, datatypes=datatype, **rest)  # type: ignore[arg-type]  # the readers see to the types
+
+
+_texts = one_or_many(scalar(str))
+
+_INPUT_FIELDS = Record(
+    "an input",
+    _input_match,
+    {
+        "name": _texts,
+        "datatype": one_or_many(scalar(_datatype)),
+        "rank": scalar(values.at_least(0, values.integer)),
+        "shape": _shape,
+        "bytes_at_least": scalar(values.size),
+    },
+)
+
+
+def _input(node: Node, reading: Reading) -> InputMatch | None:
+    match = _INPUT_FIELDS(node, reading)
+    if match is None:
+        return None
+    if match == InputMatch():
+        reading.error(node.location, f"an input needs at least one of {', '.join(_INPUT_FIELDS.fields)}")
+    if match.rank is not None and match.shape is not None and match.rank != len(match.shape):
+        reading.error(node.location, f"shape has {len(match.shape)} axes and rank is {match.rank}: nothing has both")
+    return match
+
+
+_MATCH = Record(
+    "match",
+    MatchSpec,
+    {
+        "model": _texts,
+        "version": _texts,
+        "protocol": one_or_many(scalar(values.one_of(PROTOCOLS))),
+        "operation": one_or_many(scalar(values.one_of(OPERATIONS))),
+        "header": keyed(values.header_name, _texts),
+        "parameter": keyed(values.text, one_or_many(scalar(_truth_in_json))),
+        "input": one_or_many(_input),
+        "tenant": _texts,
+    },
+    planned={"has_image": "a route can ask for the datatype, rank and shape of an 'input'"},
+)
+_ROUTE = Record(
+    "a route",
+    partial(RouteSpec, match=MatchSpec()),
+    {
+        "name": scalar(values.name),
+        "match": _MATCH,
+        "engine": reference("engine"),
+        "experiment": reference("experiment"),
+        "model": scalar(values.text),
+    },
+    required=("name",),
+    planned={"ensemble": "a route names an 'engine' or an 'experiment'"},
+)
+
+read_identity = Record(
+    "identity",
+    IdentitySpec,
+    {
+        "session_header": scalar(values.header_name),
+        "session_parameters": one_or_many(scalar(values.text)),
+        "tenant_header": scalar(values.header_name),
+    },
+)
+
+
+def read_route(node: Node, reading: Reading) -> RouteSpec | None:
+    """Read one route; its place is where it begins."""
+    if isinstance(node, Map) and "name" in node.entries:
+        name = scalar(values.name)(node.entries["name"].node, Reading())
+        if name is not None:
+            reading.declare("route", name, node.location)
+    route = _ROUTE.read(node, reading, location=node.location)
+    if route is None:
+        return None
+    if route.engine is not None and route.experiment is not None:
+        reading.error(node.location, f"route {route.name!r} names an engine and an experiment: it can have one of them")
+    if route.engine is None and route.experiment is None:
+        reading.error(node.location, f"route {route.name!r} names neither an engine nor an experiment")
+    return route

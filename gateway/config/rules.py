@@ -1,0 +1,185 @@
+"""Rule files read whole: every file, every finding, and the specs of all of them together, or none.
+
+Engines, experiments and routes of several files are one set; routes keep the order of the files. Top-level keys that
+begin with `x-` are passed over: they are a place for anchors.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from gateway.config.engines import read_engine
+from gateway.config.experiments import read_experiment
+from gateway.config.files import RuleFile, digest_of, read_files
+from gateway.config.problems import Problem, Severity, suggest
+from gateway.config.reachability import find_unreachable
+from gateway.config.readers import Reading, expected
+from gateway.config.routes import read_identity, read_route
+from gateway.config.specs import EngineSpec, ExperimentSpec, IdentitySpec, Location, RouteSpec, RulesSpec
+from gateway.config.values import name as parse_name
+from gateway.config.yaml_nodes import Items, Map, Node, Scalar, read_yaml
+
+T = TypeVar("T")
+
+_SECTIONS = ("version", "engines", "routes", "experiments", "identity")
+_VERSION = "1"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRules:
+    """The outcome of a load: rules where no problem is an error, and each problem in the order of the files."""
+
+    rules: RulesSpec | None
+    problems: tuple[Problem, ...]
+    files: tuple[Path, ...]
+
+    @property
+    def errors(self) -> tuple[Problem, ...]:
+        return tuple(problem for problem in self.problems if problem.severity is Severity.ERROR)
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """The specs read so far; each is sound in itself."""
+
+    reading: Reading
+    engines: dict[str, EngineSpec] = field(default_factory=dict)
+    experiments: dict[str, ExperimentSpec] = field(default_factory=dict)
+    routes: list[RouteSpec] = field(default_factory=list)
+    identity: IdentitySpec = field(default_factory=IdentitySpec)
+
+
+def load_rules(paths: Sequence[Path], environment: Mapping[str, str] | None = None) -> LoadedRules:
+    """Read the rule files that the paths name: files, or directories with *.yaml and *.yml in name order.
+
+    `environment` fills `${VAR}`; None means the process's own. Never raises for what stands in files.
+    """
+    files, problems = read_files(paths)
+    gathered = _Gathered(Reading(problems, is_partial=bool(problems)))
+    for file in files:
+        _read_file(file, os.environ if environment is None else environment, gathered)
+    _check_together(gathered, paths)
+    names = {str(file.path): order for order, file in enumerate(files)}
+    ordered = tuple(sorted(gathered.reading.problems, key=lambda problem: _order(problem, names)))
+    return LoadedRules(_rules(gathered, files), ordered, tuple(file.path for file in files))
+
+
+def _rules(gathered: _Gathered, files: list[RuleFile]) -> RulesSpec | None:
+    if gathered.reading.num_errors:
+        return None
+    digest = digest_of(file.content for file in files)
+    return RulesSpec(gathered.engines, tuple(gathered.routes), gathered.experiments, gathered.identity, digest)
+
+
+def _order(problem: Problem, files: Mapping[str, int]) -> tuple[int, int, int]:
+    location = problem.location
+    return files.get(location.file, -1), location.line, location.column
+
+
+def _read_file(file: RuleFile, environment: Mapping[str, str], gathered: _Gathered) -> None:
+    reading, start = gathered.reading, Location(str(file.path), 1, 1)
+    try:
+        text = file.content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = file.content.count(b"\n", 0, error.start) + 1
+        reading.error(Location(str(file.path), line, 1), f"not UTF-8: byte {file.content[error.start]:#04x}")
+        reading.is_partial = True
+        return
+    root = read_yaml(text, str(file.path), environment, reading.problems)
+    if isinstance(root, Map):
+        _read_sections(root, gathered)
+        return
+    reading.is_partial = True
+    if isinstance(root, Scalar) and root.is_null:
+        reading.error(start, "the file is empty: a rule file begins with 'version: 1'")
+    else:
+        expected(root, f"a map with {', '.join(_SECTIONS)}", reading)
+
+
+def _read_sections(root: Map, gathered: _Gathered) -> None:
+    reading = gathered.reading
+    if "version" not in root.entries:
+        reading.error(root.location, "the file has no 'version': write 'version: 1'")
+    for key, entry in root.entries.items():
+        match key:
+            case "version":
+                _check_version(entry.node, reading)
+            case "engines":
+                gathered.engines |= _read_named("engine", entry.node, read_engine, reading)
+            case "experiments":
+                gathered.experiments |= _read_named("experiment", entry.node, read_experiment, reading)
+            case "routes":
+                gathered.routes += _read_routes(entry.node, reading)
+            case "identity":
+                reading.declare("section", "identity", entry.location)
+                gathered.identity = read_identity(entry.node, reading) or gathered.identity
+            case _ if not key.startswith("x-"):
+                reading.error(entry.location, f"unknown key {key!r} in a rule file{suggest(key, _SECTIONS)}")
+
+
+def _check_version(node: Node, reading: Reading) -> None:
+    if not isinstance(node, Scalar):
+        expected(node, "version 1", reading)
+    elif node.text != _VERSION:
+        reading.error(node.location, f"version {node.text!r} is not known: this gateway reads version 1")
+
+
+def _read_named(
+    kind: str, section: Node, read: Callable[[str, Location, Node, Reading], T | None], reading: Reading
+) -> dict[str, T]:
+    """Read a section that maps names to specs."""
+    if not isinstance(section, Map):
+        expected(section, f"a map from {kind} names to {kind}s", reading)
+        reading.is_partial = True
+        return {}
+    specs: dict[str, T] = {}
+    for name, entry in section.entries.items():
+        reading.declare(kind, name, entry.location)
+        try:
+            parse_name(name)
+        except ValueError as error:
+            reading.error(entry.location, str(error))
+        spec = read(name, entry.location, entry.node, reading)
+        if spec is not None:
+            specs[name] = spec
+    return specs
+
+
+def _read_routes(section: Node, reading: Reading) -> list[RouteSpec]:
+    if not isinstance(section, Items):
+        expected(section, "a list of routes", reading)
+        reading.is_partial = True
+        return []
+    routes = [read_route(node, reading) for node in section.nodes]
+    return [route for route in routes if route is not None]
+
+
+def _check_together(gathered: _Gathered, paths: Sequence[Path]) -> None:
+    """Check what only all files together can tell."""
+    reading = gathered.reading
+    for route, earlier in find_unreachable(gathered.routes):
+        assert route.location is not None
+        by = f"{earlier.name!r} ({earlier.location}) takes all that it matches"
+        reading.warn(route.location, f"route {route.name!r} is never reached: {by}")
+    if reading.is_partial:
+        return
+    _check_names("engine", reading)
+    _check_names("experiment", reading)
+    if not reading.num_errors and not gathered.routes:
+        place = Location(str(paths[0]) if paths else "rules", 1, 1)
+        reading.error(place, "there are no routes: no request can go anywhere")
+
+
+def _check_names(kind: str, reading: Reading) -> None:
+    """Every name that is referred to is declared, and every one that is declared is referred to."""
+    declared = reading.declared.get(kind, {})
+    references = [reference for reference in reading.references if reference.kind == kind]
+    for name, location in ((reference.name, reference.location) for reference in references):
+        if name not in declared:
+            reading.error(location, f"unknown {kind} {name!r}{suggest(name, declared)}")
+    for name in declared.keys() - {reference.name for reference in references}:
+        reading.warn(declared[name], f"{kind} {name!r} is not used by any route")

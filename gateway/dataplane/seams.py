@@ -1,0 +1,93 @@
+"""Between a client's connection and whoever answers its request: what each may ask of the other."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from gateway.dataplane.plane import DataPlane
+from gateway.dataplane.replies import JSON
+from gateway.protocol.errors import GatewayError
+
+
+class Client(Protocol):
+    """A client's connection, as a handler sees it."""
+
+    plane: DataPlane
+    peer: str  # its address
+    is_paused: bool  # it reads slower than the reply comes
+    forwarded_for_line: bytes
+    forwarded_proto_line: bytes
+    reply_head_end: bytes  # what ends the head of a reply, from the last field's CRLF on
+
+    def write(self, data: bytes) -> None: ...
+
+    def expect_body(self) -> None:
+        """The body will be read: a client that waits for leave to send it gets it."""
+        ...
+
+    def pause_body(self) -> None: ...
+
+    def resume_body(self) -> None: ...
+
+    def close_after_reply(self) -> None: ...
+
+    def reply_ended(self) -> None:
+        """The reply is written whole."""
+        ...
+
+    def respond(self, status: int, body: bytes, lines: bytes = b"", content_type: str = JSON) -> None:
+        """Answer with a whole reply of our own; `lines` are further fields."""
+        ...
+
+    def refuse(self, error: GatewayError, lines: bytes = b"") -> None:
+        """Answer with an error."""
+        ...
+
+    def break_off(self) -> None:
+        """Close in the middle of a reply, so that nobody takes it for whole."""
+        ...
+
+
+class Handler(Protocol):
+    """Whoever answers a request. It ends by the client's `reply_ended`, `respond`, `refuse` or `break_off`, once."""
+
+    def body_received(self, data: bytes, ended: bool) -> None:
+        """The body, in pieces. The first call comes with the head, and may bring nothing."""
+        ...
+
+    @property
+    def begun(self) -> bool:
+        """Whether something of the reply is written already."""
+        ...
+
+    def client_gone(self) -> None:
+        """The connection is lost, or the request turned out malformed: nobody waits for the reply."""
+        ...
+
+    def client_paused(self) -> None:
+        """The client reads slower than the reply comes."""
+        ...
+
+    def client_resumed(self) -> None: ...
+
+    def sweep(self, now: float) -> None:
+        """Called about once a second; `now` is of `time.monotonic`."""
+        ...
+
+
+class PlainHandler:
+    """What a handler need not do that answers in one piece, after the body has come."""
+
+    begun = False
+
+    def client_gone(self) -> None:
+        """Nothing is under way."""
+
+    def client_paused(self) -> None:
+        """Nothing is under way."""
+
+    def client_resumed(self) -> None:
+        """Nothing is under way."""
+
+    def sweep(self, now: float) -> None:
+        """Nothing is under way."""

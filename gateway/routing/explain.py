@@ -1,0 +1,122 @@
+"""Why a request goes where it goes: the slow, obvious path through all routes, with every condition shown.
+
+Tests hold `Table.decide` to the decisions made here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from gateway.protocol.operations import INFERENCE_OPERATIONS
+from gateway.routing.decision import Decision, Undecided
+from gateway.routing.experiments import Draw
+from gateway.routing.facts import NO_BODY, Facts
+from gateway.routing.matchers import Condition, Subject
+from gateway.routing.route import Route
+from gateway.routing.table import Table
+
+
+class Verdict(Enum):
+    """How far a request came with a route."""
+
+    MATCHED = "matched"
+    FAILED = "failed"
+    NOT_ASKED = "not asked"  # an earlier route had matched
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One condition and what the request has for it; `actual` is None where it has nothing."""
+
+    key: str
+    expected: str
+    actual: str | None
+    holds: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One route, with all its conditions unless it was not asked."""
+
+    route: str
+    verdict: Verdict
+    checks: tuple[Check, ...] = ()
+
+    @property
+    def failed(self) -> tuple[Check, ...]:
+        """The conditions that did not hold."""
+        return tuple(check for check in self.checks if not check.holds)
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """How an experiment chose the arm: by the unit's draws, or by chance where the request has no unit."""
+
+    experiment: str
+    unit_kind: str  # session | request | header:NAME | parameter:NAME
+    unit: str | None  # None: by chance, this request alone
+    arm: str
+    draws: tuple[Draw, ...]  # empty where by chance
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A decision with its reasons: one step for each route, in order."""
+
+    steps: tuple[Step, ...]
+    decision: Decision | Undecided
+    assignment: Assignment | None = None
+
+
+def explain(table: Table, facts: Facts, chance: Callable[[], float]) -> Explanation:
+    """Decide as the table does and keep the reasons; a body that nobody has read counts as one that says nothing."""
+    if facts.body is None:
+        facts = replace(facts, body=NO_BODY)
+    steps: list[Step] = []
+    winner: Route | None = None
+    in_head = True
+    for route in table.routes:
+        if winner is not None:
+            steps.append(Step(route.name, Verdict.NOT_ASKED))
+            continue
+        head, body = _check_head(route, facts), _check_body(route, facts)
+        if _all(head) and body and facts.operation in INFERENCE_OPERATIONS:
+            in_head = False
+        if _all(head) and _all(body):
+            winner = route
+        verdict = Verdict.FAILED if winner is None else Verdict.MATCHED
+        steps.append(Step(route.name, verdict, head + body))
+    if winner is None:
+        return Explanation(tuple(steps), Undecided.NO_ROUTE)
+    decision = winner.choose(facts, chance, in_head)
+    return Explanation(tuple(steps), decision, _assignment(winner, facts, decision))
+
+
+def _check_head(route: Route, facts: Facts) -> tuple[Check, ...]:
+    model = () if route.model is None else (route.model,)
+    return tuple(_check(condition, facts) for condition in model + route.head)
+
+
+def _check_body(route: Route, facts: Facts) -> tuple[Check, ...]:
+    body = facts.body if facts.operation in INFERENCE_OPERATIONS else NO_BODY
+    return tuple(_check(condition, body or NO_BODY) for condition in route.body)
+
+
+def _check(condition: Condition[Subject], subject: Subject) -> Check:
+    return Check(condition.key, condition.expected, condition.actual(subject), bool(condition.holds(subject)))
+
+
+def _all(checks: tuple[Check, ...]) -> bool:
+    return all(check.holds for check in checks)
+
+
+def _assignment(route: Route, facts: Facts, decision: Decision | Undecided) -> Assignment | None:
+    if route.split is None or isinstance(decision, Undecided):
+        return None
+    spec, arm = route.split.spec, decision.target.arm
+    assert arm is not None
+    unit = route.unit_of(facts)
+    draws = () if unit is None else route.split.draws(unit)
+    return Assignment(spec.name, spec.unit, unit, arm, draws)

@@ -1,0 +1,88 @@
+"""One compiled route: its conditions, its targets, and how it chooses among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from gateway.config.specs import Balance, EngineSpec, IdentitySpec, RouteSpec
+from gateway.routing.decision import Decision, Target, Undecided
+from gateway.routing.experiments import Split
+from gateway.routing.facts import Facts
+from gateway.routing.matchers import compile_match
+from gateway.routing.units import Found, session_lookup, unit_lookup
+
+
+class Route:
+    """A route of one snapshot, never edited.
+
+    `always` is the decision of a route that asks nothing: one object, made once.
+    """
+
+    def __init__(
+        self, spec: RouteSpec, split: Split | None, engines: Mapping[str, EngineSpec], identity: IdentitySpec
+    ) -> None:
+        match = compile_match(spec.match, identity.tenant_header)
+        self.name = spec.name
+        self.model = match.model
+        self.head = match.head
+        self.body = match.body
+        self.split = split
+        self.targets = _targets(spec, split)
+        balances = {engines[target.engine].balance for target in self.targets}
+        asks_session = Balance.SESSION in balances or (split is not None and split.spec.unit == "session")
+        self._session = session_lookup(identity) if asks_session else None
+        self._unit = unit_lookup(split.spec.unit, identity) if split is not None else None
+        if self._unit == self._session:
+            self._unit = self._session  # looked up once
+        self._repeatable = tuple(Decision(target) for target in self.targets)
+        self._once = tuple(Decision(target, repeatable=False) for target in self.targets)
+        asks_nothing = not (self.head or self.body or self.split or self._session)
+        self.always = self._repeatable[0] if asks_nothing else None
+
+    def choose(self, facts: Facts, chance: Callable[[], float], in_head: bool) -> Decision | Undecided:
+        """Choose a target, once the conditions hold; `in_head` says that no condition has asked the body.
+
+        The session and the unit are looked up before chance is asked: a request that comes again with its body must
+        not have two throws.
+        """
+        session = self._session.find(facts) if self._session is not None else _NOTHING
+        if session is None:
+            return Undecided.NEEDS_BODY
+        in_head = in_head and session.in_head
+        if self.split is None:
+            return self._decide(0, session.text, in_head)
+        assert self._unit is not None
+        unit = session if self._unit is self._session else self._unit.find(facts)
+        if unit is None:
+            return Undecided.NEEDS_BODY
+        if unit.text is None:
+            return self._decide(self.split.assign_by_chance(chance()), session.text, False)
+        return self._decide(self.split.assign(unit.text), session.text, in_head and unit.in_head)
+
+    def unit_of(self, facts: Facts) -> str | None:
+        """The text that this route's experiment assigns by, where the request has it."""
+        found = self._unit.find(facts) if self._unit is not None else None
+        return None if found is None else found.text
+
+    def _decide(self, index: int, session: str | None, repeatable: bool) -> Decision:
+        if session is None:
+            return (self._repeatable if repeatable else self._once)[index]
+        return Decision(self.targets[index], session, repeatable)
+
+    def __repr__(self) -> str:
+        conditions = f"{len(self.head)} head and {len(self.body)} body conditions"
+        return f"<Route {self.name}: {conditions}, {len(self.targets)} targets>"
+
+
+_NOTHING = Found(None, in_head=True)
+
+
+def _targets(spec: RouteSpec, split: Split | None) -> tuple[Target, ...]:
+    """One target for each arm; an arm without a model takes the route's."""
+    if split is None:
+        assert spec.engine is not None
+        return (Target(spec.name, spec.engine, spec.model),)
+    experiment = split.spec
+    return tuple(
+        Target(spec.name, arm.engine, arm.model or spec.model, experiment.name, arm.name) for arm in experiment.arms
+    )

@@ -1,0 +1,110 @@
+"""The rules, compiled: one immutable snapshot, swapped whole. A request keeps the one that it started with.
+
+A model's name leads to the routes that can take it, in the order of the files: by a dict where a rule names the model
+exactly, else by the globs, remembered for the names last asked. Then the conditions are asked in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from gateway.config.globs import is_exact
+from gateway.config.specs import RulesSpec
+from gateway.protocol.operations import INFERENCE_OPERATIONS
+from gateway.routing.decision import Decision, Target, Undecided
+from gateway.routing.experiments import Split
+from gateway.routing.facts import Facts
+from gateway.routing.matchers import all_hold
+from gateway.routing.route import Route
+
+# Names that no rule spells out come from callers: enough for any real fleet, and a bound for who invents names.
+MAX_REMEMBERED_MODELS = 4096
+
+
+class Table:
+    """All routes of one snapshot, ready to decide."""
+
+    def __init__(self, rules: RulesSpec, number: int = 0) -> None:
+        splits = {name: Split(experiment) for name, experiment in rules.experiments.items()}
+        self.number = number
+        self.digest = rules.digest
+        self.engines = rules.engines
+        self.identity = rules.identity
+        self.routes = tuple(
+            Route(spec, splits[spec.experiment] if spec.experiment else None, rules.engines, rules.identity)
+            for spec in rules.routes
+        )
+        self.targets = tuple(target for route in self.routes for target in route.targets)
+        patterns = {pattern for spec in rules.routes for pattern in spec.match.model}
+        self._by_model = {model: self._routes_for(model) for model in patterns if is_exact(model)}
+        self._any_model = _until_certain(route for route in self.routes if route.model is None)
+        self._has_globs = not all(is_exact(pattern) for pattern in patterns)
+        self._remembered: dict[str, tuple[Route, ...]] = {}
+
+    def decide(self, facts: Facts, chance: Callable[[], float]) -> Decision | Undecided:
+        """Where the request goes; `chance` gives a number in [0, 1) and is asked only where no unit sticks.
+
+        Undecided.NEEDS_BODY: read the body's facts, NO_BODY where they cannot be read, and decide again.
+        """
+        in_head = True
+        for route in self._by_model.get(facts.model) or self.candidates(facts.model):
+            if route.always is not None and in_head:
+                return route.always
+            if not all_hold(route.head, facts):
+                continue
+            if route.body:
+                if facts.operation not in INFERENCE_OPERATIONS:
+                    continue  # only an inference has parameters and inputs to ask for
+                if facts.body is None:
+                    return Undecided.NEEDS_BODY
+                in_head = False
+                if not all_hold(route.body, facts.body):
+                    continue
+            return route.choose(facts, chance, in_head)
+        return Undecided.NO_ROUTE
+
+    def targets_for(self, facts: Facts) -> tuple[Target, ...]:
+        """All targets that a control operation on the model (load, unload) concerns, each engine and name there once.
+
+        They are those of the first route whose head conditions hold: all arms of an experiment. Routes before it that
+        also ask for the body count as well: requests of this model may go there.
+        """
+        targets: dict[tuple[str, str | None], Target] = {}
+        for route in self.candidates(facts.model):
+            if all_hold(route.head, facts):
+                for target in route.targets:
+                    targets.setdefault((target.engine, target.model), target)
+                if not route.body:
+                    break
+        return tuple(targets.values())
+
+    def candidates(self, model: str) -> tuple[Route, ...]:
+        """The routes that can take a model, in order, up to the first that takes every request of it."""
+        routes = self._by_model.get(model)
+        if routes is not None:
+            return routes
+        if not self._has_globs:
+            return self._any_model
+        routes = self._remembered.get(model)
+        if routes is None:
+            if len(self._remembered) >= MAX_REMEMBERED_MODELS:
+                del self._remembered[next(iter(self._remembered))]
+            routes = self._remembered[model] = self._routes_for(model)
+        return routes
+
+    def _routes_for(self, model: str) -> tuple[Route, ...]:
+        facts = Facts(model)
+        return _until_certain(route for route in self.routes if route.model is None or route.model.holds(facts))
+
+    def __repr__(self) -> str:
+        return f"<Table {self.number}: {len(self.routes)} routes, {len(self.engines)} engines, {self.digest[:12]}>"
+
+
+def _until_certain(routes: Iterable[Route]) -> tuple[Route, ...]:
+    """Drop what stands after a route that has no conditions but the model."""
+    kept = []
+    for route in routes:
+        kept.append(route)
+        if not route.head and not route.body:
+            break
+    return tuple(kept)
