@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import zlib
 
+from gateway.dataplane.request import Request
 from gateway.protocol.body_facts import NO_BODY, BodyFacts
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.operations import Operation
 from gateway.protocol.v2_facts import read_body_facts
 from gateway.wire.http1.chunked import LAST_CHUNK, encode_chunk
-from gateway.wire.http1.head import CHUNKED, RequestHead
+from gateway.wire.http1.head import CHUNKED
 
 # wbits of zlib.decompressobj for what V2 clients send: gzip, and deflate in its zlib wrapping.
 _DECOMPRESS_WBITS = {b"gzip": 31, b"deflate": 15}
@@ -22,9 +23,9 @@ class RequestBody:
     """
 
     __slots__ = (
-        "_head",
         "_pieces",
         "_replay_bytes",
+        "_request",
         "_sends_chunks",
         "_was_taken",
         "can_be_sent_again",
@@ -32,8 +33,8 @@ class RequestBody:
         "size",
     )
 
-    def __init__(self, head: RequestHead, replay_bytes: int) -> None:
-        self._head = head
+    def __init__(self, request: Request, replay_bytes: int) -> None:
+        self._request = request
         self._replay_bytes = replay_bytes
         self._pieces: list[bytes] = []
         self._was_taken = False
@@ -48,7 +49,7 @@ class RequestBody:
     @property
     def framing_line(self) -> bytes:
         """How the body will be framed, beside a Content-Length that the head has anyway. Asked before `take`."""
-        if self._head.body != CHUNKED:
+        if self._request.body != CHUNKED:
             return b""
         if self.is_complete:  # its length is known by now, and every engine takes a length
             return b"content-length: %d\r\n" % self.size
@@ -63,7 +64,7 @@ class RequestBody:
 
     def take(self) -> bytes:
         """All that has come so far, framed to be sent; what comes later is to be passed on."""
-        self._sends_chunks = self._head.body == CHUNKED and not self.is_complete
+        self._sends_chunks = self._request.body == CHUNKED and not self.is_complete
         self._was_taken = True
         pieces = self._pieces
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -83,7 +84,7 @@ class RequestBody:
 
         A body that cannot be read has no facts: whoever gets it will say what is wrong with it.
         """
-        coding = (self._head.value(b"content-encoding") or b"identity").strip().lower()
+        coding = (self._request.plan.head.value(b"content-encoding") or b"identity").strip().lower()
         length = self._json_bytes() if coding == b"identity" else None
         if not self.is_complete and (length is None or self.size < length):
             return None
@@ -99,13 +100,13 @@ class RequestBody:
     @property
     def may_name_a_sequence(self) -> bool:
         """Whether sending it twice could advance a sequence twice. Asked only once a try has failed."""
-        if self._head.value(b"content-encoding"):
+        if self._request.plan.head.value(b"content-encoding"):
             return True
         return b'"sequence_id"' in b"".join(self._pieces)
 
     def _json_bytes(self) -> int | None:
         """Where the JSON ends and binary tensors start; None where all of the body is JSON."""
-        declared = (self._head.value(b"inference-header-content-length") or b"").strip()
+        declared = self._request.json_length or b""
         return int(declared) if declared.isdigit() and len(declared) < 10 else None
 
     def _forget_if_long(self) -> None:

@@ -7,7 +7,6 @@ from enum import Enum
 from time import monotonic
 from typing import cast
 
-from gateway.dataplane.plan import Plan
 from gateway.dataplane.plane import DataPlane
 from gateway.dataplane.replies import (
     CLOSE_END,
@@ -19,6 +18,7 @@ from gateway.dataplane.replies import (
     reason_line,
     reply,
 )
+from gateway.dataplane.request import Request
 from gateway.dataplane.rest import handler_for
 from gateway.dataplane.seams import Handler
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -53,9 +53,9 @@ class ClientConnection(asyncio.Protocol):
         "_handler",
         "_is_reading",
         "_pauses_body",
-        "_plan",
         "_received",
         "_remaining",
+        "_request",
         "_state",
         "_transport",
         "_unsent",
@@ -73,7 +73,7 @@ class ClientConnection(asyncio.Protocol):
         self._state = State.HEAD
         self._buffer = b""  # an incomplete head, or requests that wait
         self._handler: Handler | None = None
-        self._plan: Plan | None = None
+        self._request: Request | None = None
         # The body of the request under way
         self._decoder: ChunkedDecoder | None = None
         self._remaining = 0
@@ -154,23 +154,23 @@ class ClientConnection(asyncio.Protocol):
             self._read_incomplete_head(data, limit)
             return
         try:
-            plan = self.plane.plans(data[:end])
+            request = self.plane.read(data[:end])
         except GatewayError as error:
             self._give_up(error)
             return
-        self._plan = plan
-        head = plan.head
+        self._request = request
+        head = request.plan.head
         if not head.keep_alive or self.plane.is_draining:
             self.close_after_reply()
         elif head.is_http_10:
             self.reply_head_end = KEEP_ALIVE_END_10
         self._expects_continue = head.expects_continue
-        length = head.body
+        length = request.body
         body = data[end:]
         if length == len(body):  # nearly always: the whole request, and nothing else
             self._state = State.REPLY
             self._buffer = b""
-            self._handler = handler = handler_for(self, plan)
+            self._handler = handler = handler_for(self, request)
             handler.body_received(body, True)
             return
         self._received = 0
@@ -182,7 +182,7 @@ class ClientConnection(asyncio.Protocol):
         if length > self.plane.settings.limits.max_body_bytes:
             self._give_up(_body_too_long(self.plane))
             return
-        self._handler = handler = handler_for(self, plan)
+        self._handler = handler = handler_for(self, request)
         if body:
             self._read_body(body)
         else:
@@ -266,7 +266,7 @@ class ClientConnection(asyncio.Protocol):
     def reply_ended(self) -> None:
         """The reply is written whole."""
         self._handler = None
-        self._plan = None
+        self._request = None
         if self._state is State.BODY or self._closes_after_reply:
             self._close_gently()
             return
@@ -286,7 +286,7 @@ class ClientConnection(asyncio.Protocol):
         """Answer the request under way with a whole reply of our own."""
         if self._state is State.BODY:
             self.close_after_reply()
-        without_body = self._plan is not None and self._plan.without_body
+        without_body = self._request is not None and self._request.plan.without_body
         self.write(reply(status, body, content_type, lines, self.reply_head_end, without_body=without_body))
         self.reply_ended()
 

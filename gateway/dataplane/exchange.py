@@ -14,8 +14,9 @@ from __future__ import annotations
 from time import monotonic
 
 from gateway.dataplane.body import RequestBody
-from gateway.dataplane.plan import Plan, no_route
+from gateway.dataplane.plan import no_route
 from gateway.dataplane.replies import stream_error
+from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client
 from gateway.dataplane.snapshot import Lane
 from gateway.dataplane.wheel import Slot
@@ -51,6 +52,7 @@ class Exchange:
         "_is_unframed",
         "_lane",
         "_plan",
+        "_request",
         "_request_id",
         "_response_bytes",
         "_sent_at",
@@ -62,15 +64,17 @@ class Exchange:
         "_tried",
     )
 
-    def __init__(self, client: Client, plan: Plan) -> None:
+    def __init__(self, client: Client, request: Request) -> None:
         plane = client.plane
+        plan = request.plan
         self._client = client
+        self._request = request
         self._plan = plan
         self._started_at = monotonic()
-        self._body = RequestBody(plan.head, plane.settings.limits.retry_body_bytes)
+        self._body = RequestBody(request, plane.settings.limits.retry_body_bytes)
         self._lane: Lane | None = plan.lane
         self._session = plan.session
-        self._request_id = plan.request_id or plane.new_request_id()
+        self._request_id = request.id or plane.new_request_id()
         # The try under way
         self._endpoint: Endpoint | None = None
         self._connection: UpstreamConnection | None = None
@@ -201,6 +205,7 @@ class Exchange:
     def _send(self, connection: UpstreamConnection, now: float) -> None:
         plan, lane, body, client, endpoint = self._plan, self._lane, self._body, self._client, self._endpoint
         assert lane is not None and endpoint is not None
+        engine = lane.engine
         self._connection = connection
         self._sent_at = now
         connection.begin(self, wants_payload=plan.head.is_http_10)
@@ -209,10 +214,11 @@ class Exchange:
             (
                 plan.opening or plan.opening_for(lane),
                 endpoint.host_line,
-                plan.lines,
+                plan.lines or plan.lines_for(engine),
+                self._request.lines_without(engine.extra_names) if engine.extra_names else self._request.lines,
                 client.forwarded_for_line,
                 b"" if plan.keeps_forwarded_proto else client.forwarded_proto_line,
-                lane.engine.extra_lines,
+                engine.extra_lines,
                 body.framing_line,
                 b"x-request-id: ",
                 self._request_id,

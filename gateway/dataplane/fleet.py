@@ -17,8 +17,9 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from gateway.dataplane.plan import Plan, no_route
+from gateway.dataplane.plan import no_route
 from gateway.dataplane.replies import JSON, error_body, reason_line
+from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client, PlainHandler
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.merging import merge_index, merge_regions, merge_statistics
@@ -68,9 +69,10 @@ Question = tuple[Engine, Endpoint, bytes]
 class FleetCall(PlainHandler):
     """Answers one operation on the fleet; its body is short, so it is read whole first."""
 
-    def __init__(self, client: Client, plan: Plan) -> None:
+    def __init__(self, client: Client, request: Request) -> None:
         self._client = client
-        self._plan = plan
+        self._request = request
+        self._plan = request.plan
         self._pieces: list[bytes] = []
         self._task: asyncio.Task[None] | None = None
 
@@ -93,7 +95,7 @@ class FleetCall(PlainHandler):
         except Exception:
             _log.exception("cannot answer %s", self._plan)
             answer = _refused(GatewayError(ErrorKind.INTERNAL, "the gateway failed to answer; its log says why"))
-        request_id = self._plan.request_id or self._client.plane.new_request_id()
+        request_id = self._request.id or self._client.plane.new_request_id()
         lines = answer.lines + b"x-request-id: %b\r\n" % request_id
         self._client.plane.metrics.unrouted.count_failure(answer.status, 0.0)
         self._client.respond(answer.status, answer.body, lines, answer.content_type)
@@ -269,4 +271,3 @@ _ANSWERS: dict[Operation, Callable[[FleetCall, bytes], Awaitable[Answer]]] = {
     Operation.LOGGING: FleetCall._settings,
     Operation.SHARED_MEMORY: FleetCall._shared_memory,
 }
-FLEET_OPERATIONS = frozenset(_ANSWERS)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 
 from gateway.config.settings import Settings
 from gateway.dataplane.snapshot import Lane, Snapshot
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.operations import Call, Operation, read_path
+from gateway.protocol.operations import FLEET_OPERATIONS, Call, Operation, read_path
 from gateway.routing.decision import Decision, Undecided
 from gateway.routing.facts import BodyFacts, Facts
-from gateway.wire.http1.head import RequestHead, read_request_head
+from gateway.upstream.engine import Engine
+from gateway.wire.http1.head import Field, RequestHead
 
 # Written anew for each hop.
-_REWRITTEN = frozenset({b"host", b"expect", b"x-request-id", b"via"})
+_REWRITTEN = frozenset({b"expect", b"x-request-id"})
 _FORWARDED = frozenset({b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"forwarded"})
 
 VIA = b"1.1 pointsman"
@@ -27,15 +29,16 @@ class Plan:
     """
 
     __slots__ = (
+        "_trust_forwarded",
         "call",
         "error",
         "facts",
         "head",
+        "is_fleet",
         "keeps_forwarded_proto",
         "lane",
         "lines",
         "opening",
-        "request_id",
         "session",
         "snapshot",
         "without_body",
@@ -45,20 +48,22 @@ class Plan:
         self.snapshot = snapshot
         self.head = head
         self.keeps_forwarded_proto = settings.trust_forwarded and head.value(b"x-forwarded-proto") is not None
+        self._trust_forwarded = settings.trust_forwarded
         self.without_body = head.method == "HEAD"
-        self.request_id = head.value(b"x-request-id")
-        self.lines = _forwarded_lines(head, settings.trust_forwarded)
+        self.lines = b""
         self.lane: Lane | None = None
         self.session: str | None = None
         self.opening = b""
         self.error: GatewayError | None = None
         self.call = Call(Operation.SERVER_LIVE, ())
+        self.is_fleet = False
         path = head.target.partition(b"?")[0].decode("latin-1")
         call = read_path(path)
         if call is None:
             self.error = GatewayError(ErrorKind.NOT_FOUND, "Not Found")
             return
         self.call = call
+        self.is_fleet = call.operation in FLEET_OPERATIONS
         # Engines do not answer HEAD (Triton even sends a body to it), so it is asked as GET and told without the body.
         if head.method not in call.verbs and not (self.without_body and "GET" in call.verbs):
             self.error = GatewayError(ErrorKind.METHOD_NOT_ALLOWED, "Method Not Allowed")
@@ -67,7 +72,7 @@ class Plan:
             model=call.model or "",
             version=call.version,
             operation=call.operation,
-            headers={name.decode("latin-1"): value.decode("latin-1").strip() for name, value in head.fields},
+            headers=_headers(head.fields, snapshot.headers_asked),
         )
         if call.operation.names_a_model:
             self._decide_early()
@@ -87,6 +92,10 @@ class Plan:
         method = "GET" if self.without_body else self.head.method
         return b"%b %b HTTP/1.1\r\n" % (method.encode("ascii"), target)
 
+    def lines_for(self, engine: Engine) -> bytes:
+        """The fields as the engine gets them; those that it declares itself take the place of the caller's."""
+        return _forwarded_lines(self.head, engine.extra_names, self._trust_forwarded)
+
     def _decide_early(self) -> None:
         decision = self.decide(None)
         if decision is Undecided.NO_ROUTE:
@@ -95,14 +104,7 @@ class Plan:
             self.lane = self.snapshot.lane(decision.target)
             self.session = decision.session
             self.opening = self.opening_for(self.lane)
-
-
-def make_plan(head_bytes: bytes, snapshot: Snapshot, settings: Settings) -> Plan:
-    """Read a head.
-
-    Raises: GatewayError(BAD_REQUEST) where it is malformed, so that nobody can tell where the next request starts.
-    """
-    return Plan(read_request_head(head_bytes), snapshot, settings)
+            self.lines = self.lines_for(self.lane.engine)
 
 
 def no_route(facts: Facts) -> GatewayError:
@@ -111,13 +113,30 @@ def no_route(facts: Facts) -> GatewayError:
     return GatewayError(ErrorKind.NO_ROUTE, f"Request for unknown model: '{facts.model}'{version} is not found")
 
 
-def _forwarded_lines(head: RequestHead, trust_forwarded: bool) -> bytes:
+def _headers(fields: list[Field], asked: frozenset[str]) -> dict[str, str]:
+    """The fields that some rule asks for, the first of each name."""
+    headers: dict[str, str] = {}
+    for name, value in fields:
+        text = name.decode("latin-1")
+        if text in asked:
+            headers.setdefault(text, value.decode("latin-1").strip())
+    return headers
+
+
+def _forwarded_lines(head: RequestHead, replaced: Collection[bytes], trust_forwarded: bool) -> bytes:
     """The fields that go on to the engine as they came, and those that stay the same for every request of this head."""
-    dropped = _REWRITTEN if trust_forwarded else _REWRITTEN | _FORWARDED
-    lines = [b"%b: %b\r\n" % field for field in head.fields if field[0] not in dropped]
-    vias = [value for name, value in head.fields if name == b"via"]
-    lines.append(b"via: %b\r\n" % b", ".join([*vias, VIA]))
-    host = head.value(b"host")
-    if host and not (trust_forwarded and head.value(b"x-forwarded-host")):
-        lines.append(b"x-forwarded-host: %b\r\n" % host)
+    lines: list[bytes] = []
+    vias = [VIA]
+    for field in head.fields:
+        name, value = field
+        if name == b"via":
+            vias.insert(-1, value)
+        elif name == b"host":
+            if not (trust_forwarded and head.value(b"x-forwarded-host")):
+                lines.append(b"x-forwarded-host: %b\r\n" % value)
+        elif name in _REWRITTEN or name in replaced or (name in _FORWARDED and not trust_forwarded):
+            continue
+        else:
+            lines.append(b"%b: %b\r\n" % field)
+    lines.append(b"via: %b\r\n" % b", ".join(vias))
     return b"".join(lines)

@@ -11,13 +11,12 @@ from typing import Protocol
 
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
-from gateway.dataplane.plan import Plan, make_plan
+from gateway.dataplane.request import Reader
 from gateway.dataplane.snapshot import Health, Snapshot
 from gateway.dataplane.wheel import Wheel
 from gateway.observability.access_log import AccessLog
 from gateway.observability.metrics import Metrics
 from gateway.observability.metrics import Snapshot as Counters
-from gateway.wire.memo import Memo
 
 # How often connections are looked at for having been silent too long.
 _SWEEP_SECONDS = 1.0
@@ -36,7 +35,7 @@ class Connection(Protocol):
 
 
 class DataPlane:
-    """One worker's data plane. `plans` reads the heads of requests by the snapshot in force, and remembers them."""
+    """One worker's data plane. `read` reads heads by the snapshot in force."""
 
     def __init__(self, settings: Settings, rules: RulesSpec, number: int, health: Health) -> None:
         self.loop = asyncio.get_running_loop()
@@ -47,7 +46,7 @@ class DataPlane:
         self.is_draining = False
         self.access_log = AccessLog(settings.log_format) if settings.access_log else None
         self._health = health
-        self.snapshot, self.plans = self._compile(rules, number, None)
+        self.snapshot, self.read = self._compile(rules, number, None)
         # Ids that differ between workers and restarts, and cost a format each.
         self._id_prefix = f"{os.getpid():x}-{random.getrandbits(40):010x}-".encode()
         self._next_id = count(1).__next__
@@ -62,13 +61,13 @@ class DataPlane:
     def use_rules(self, rules: RulesSpec, number: int) -> None:
         """Swap the rules; requests under way end with those they started with."""
         before = self.snapshot
-        self.snapshot, self.plans = self._compile(rules, number, before)
+        self.snapshot, self.read = self._compile(rules, number, before)
         before.retire(self.snapshot)
 
-    def _compile(self, rules: RulesSpec, number: int, before: Snapshot | None) -> tuple[Snapshot, Memo[Plan]]:
+    def _compile(self, rules: RulesSpec, number: int, before: Snapshot | None) -> tuple[Snapshot, Reader]:
         snapshot = Snapshot(rules, number, self.settings, self.metrics, before)
         snapshot.set_health(self._health)
-        return snapshot, Memo(lambda head: make_plan(head, snapshot, self.settings))
+        return snapshot, Reader(snapshot, self.settings)
 
     def set_health(self, health: Health) -> None:
         self._health = health

@@ -53,6 +53,7 @@ class Snapshot:
     ) -> None:
         self.number = number
         self.table = Table(rules, number)
+        self.headers_asked = _headers_asked(rules)
         self.engines: dict[str, Engine] = {}
         for name, spec in rules.engines.items():
             before = previous.engines.get(name) if previous else None
@@ -89,6 +90,16 @@ class Snapshot:
         """Whether every route ('all'), or some route ('any'), has an engine with a healthy endpoint."""
         ready = [lane.engine.is_ready for lane in self._lanes.values()]
         return any(ready) if ready_when == "any" else all(ready)
+
+
+def _headers_asked(rules: RulesSpec) -> frozenset[str]:
+    """The names of all request fields that a decision may depend on."""
+    units = [experiment.unit for experiment in rules.experiments.values()]
+    return frozenset(
+        {rules.identity.session_header, rules.identity.tenant_header}
+        | {name for route in rules.routes for name in route.match.header}
+        | {unit.removeprefix("header:") for unit in units if unit.startswith("header:")}
+    )
 
 
 def _reply_lines(target: Target) -> bytes:

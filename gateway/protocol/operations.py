@@ -62,6 +62,17 @@ MODEL_OPERATIONS = INFERENCE_OPERATIONS | {
     Operation.UNLOAD,
 }
 
+# Operations that concern a whole fleet, or every endpoint that has a model: one server's answer would not be the truth.
+FLEET_OPERATIONS = (
+    frozenset(Operation)
+    - INFERENCE_OPERATIONS
+    - {
+        Operation.MODEL_METADATA,
+        Operation.MODEL_READY,
+        Operation.MODEL_CONFIG,
+    }
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Call:

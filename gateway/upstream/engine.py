@@ -16,7 +16,7 @@ from gateway.upstream.retry import RetryBudget
 class Engine:
     """The endpoints of one engine. `extra_lines` are the fields that each request to it carries."""
 
-    __slots__ = ("_choose", "adapter", "budget", "endpoints", "extra_lines", "name", "spec")
+    __slots__ = ("_choose", "adapter", "budget", "endpoints", "extra_lines", "extra_names", "name", "spec")
 
     def __init__(self, spec: EngineSpec, known: Mapping[str, Endpoint] = MappingProxyType({})) -> None:
         """`known` are endpoints of an engine of this name in the snapshot before, by URL: those that fit live on."""
@@ -26,6 +26,7 @@ class Engine:
         self.endpoints = [_endpoint(spec, endpoint.url, known.get(endpoint.url)) for endpoint in spec.endpoints]
         self.budget = RetryBudget(spec.retry)
         self.extra_lines = _extra_lines(spec)
+        self.extra_names = frozenset(line.partition(b":")[0] for line in self.extra_lines.split(b"\r\n") if line)
         self._choose = chooser(spec.balance)
 
     def __repr__(self) -> str:

@@ -203,11 +203,17 @@ def _framing(named: dict[bytes, bytes]) -> int:
         if coding.lower() != b"chunked":
             raise ValueError("Transfer-Encoding may only be chunked")
         return CHUNKED
-    if length is None:
-        return UNTIL_CLOSE
-    if not length or len(length) > 18 or not _DIGITS.issuperset(length):
+    return UNTIL_CLOSE if length is None else read_length(length)
+
+
+def read_length(value: bytes) -> int:
+    """A Content-Length.
+
+    Raises: ValueError where it is anything but digits.
+    """
+    if not value or len(value) > 18 or not _DIGITS.issuperset(value):
         raise ValueError("Content-Length is not a number")
-    return int(length)
+    return int(value)
 
 
 def _origin_form(target: bytes) -> bytes:

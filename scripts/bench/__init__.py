@@ -1,0 +1,1 @@
+"""Benchmarks of the gateway against other proxies, all on one machine in one run."""

@@ -1,0 +1,191 @@
+"""The configurations of the proxies: each minimal, each with what it needs to be at its best, none with an access log.
+
+All route by the model's name to two upstreams: `simple` to the one for small JSON, every other model to the other.
+"""
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from bench import messages
+
+KEEPALIVE_REQUESTS = 1_000_000_000
+
+_ENVOY = "type.googleapis.com/envoy.extensions.filters"
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where small JSON goes and where everything else goes.
+
+    For the upstreams these are two servers (one where nginx is not installed), for a proxy its one port twice.
+    """
+
+    small: int
+    bulk: int
+
+    def of(self, exchange: str) -> int:
+        return self.small if exchange == "small" else self.bulk
+
+
+def envoy_config(port: int, upstreams: Ports) -> str:
+    """Router filter, active health checks like ours, its own statistics; neither request ids nor x-envoy headers."""
+    manager = {
+        "@type": f"{_ENVOY}.network.http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix": "bench",
+        "generate_request_id": False,
+        "stream_idle_timeout": "0s",
+        "route_config": {
+            "virtual_hosts": [
+                {
+                    "name": "all",
+                    "domains": ["*"],
+                    "routes": [
+                        _envoy_route("/v2/models/simple/", "small"),
+                        _envoy_route("/", "bulk"),
+                    ],
+                }
+            ]
+        },
+        "http_filters": [
+            {
+                "name": "envoy.filters.http.router",
+                "typed_config": {
+                    "@type": f"{_ENVOY}.http.router.v3.Router",
+                    "suppress_envoy_headers": True,
+                },
+            }
+        ],
+    }
+    listener = {
+        "name": "bench",
+        "address": _envoy_address(port),
+        "filter_chains": [
+            {"filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]}
+        ],
+    }
+    clusters = [_envoy_cluster("small", upstreams.small), _envoy_cluster("bulk", upstreams.bulk)]
+    return json.dumps({"static_resources": {"listeners": [listener], "clusters": clusters}}, indent=1)
+
+
+def _envoy_address(port: int) -> dict[str, Any]:
+    return {"socket_address": {"address": "127.0.0.1", "port_value": port}}
+
+
+def _envoy_route(prefix: str, cluster: str) -> dict[str, Any]:
+    return {"match": {"prefix": prefix}, "route": {"cluster": cluster, "timeout": "0s"}}
+
+
+def _envoy_cluster(name: str, port: int) -> dict[str, Any]:
+    # Envoy's own limits (1,024 connections and requests) would refuse what the cases ask for.
+    limits = dict.fromkeys(("max_connections", "max_pending_requests", "max_requests"), 100_000)
+    return {
+        "name": name,
+        "type": "STATIC",
+        "connect_timeout": "1s",
+        "circuit_breakers": {"thresholds": [limits]},
+        "health_checks": [
+            {
+                "timeout": "1s",
+                "interval": "2s",
+                "unhealthy_threshold": 3,
+                "healthy_threshold": 1,
+                "http_health_check": {"path": messages.HEALTH_PATH},
+            }
+        ],
+        "load_assignment": {
+            "cluster_name": name,
+            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": _envoy_address(port)}}]}],
+        },
+    }
+
+
+def nginx_proxy_config(port: int, upstreams: Ports) -> str:
+    """One worker, keepalive pools upstream, bodies kept out of files, event streams passed on unbuffered."""
+    pools = "\n".join(
+        f"upstream {name} {{ server 127.0.0.1:{upstream}; keepalive 512; keepalive_requests {KEEPALIVE_REQUESTS}; }}"
+        for name, upstream in (("small", upstreams.small), ("bulk", upstreams.bulk))
+    )
+    return _nginx(
+        f"""
+        {pools}
+        proxy_http_version 1.1;
+        proxy_set_header Connection "";
+        proxy_set_header Host $host;
+        proxy_read_timeout 600s;
+        proxy_buffer_size 64k;
+        proxy_buffers 16 64k;
+        proxy_busy_buffers_size 512k;
+        proxy_max_temp_file_size 0;
+        client_body_buffer_size 1m;
+        server {{
+            listen 127.0.0.1:{port} backlog=4096;
+            location /v2/models/simple/ {{ proxy_pass http://small; }}
+            location ~ generate_stream$ {{ proxy_buffering off; proxy_pass http://bulk; }}
+            location / {{ proxy_pass http://bulk; }}
+        }}
+        """
+    )
+
+
+def nginx_upstream_config(port: int) -> str:
+    """The small canned answer from nginx: half of what our own canned server costs. Bodies here fit into one packet."""
+    answer = messages.SMALL_ANSWER.decode()
+    return _nginx(
+        f"""
+        default_type application/json;
+        server {{
+            listen 127.0.0.1:{port} backlog=4096;
+            location = {messages.SMALL_PATH} {{ return 200 '{answer}'; }}
+            location / {{ return 200 ""; }}
+        }}
+        """
+    )
+
+
+def _nginx(http: str) -> str:
+    temporary = "".join(
+        f"{name}_temp_path {name}_temp; " for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    return f"""
+    daemon off;
+    pid nginx.pid;
+    error_log stderr error;
+    worker_processes 1;
+    worker_rlimit_nofile 65536;
+    {"user root;" if os.geteuid() == 0 else ""}
+    events {{ worker_connections 16384; }}
+    http {{
+        access_log off;
+        {temporary}
+        client_max_body_size 0;
+        keepalive_timeout 3600s;
+        keepalive_requests {KEEPALIVE_REQUESTS};
+        {http}
+    }}
+    """
+
+
+def pointsman_rules(upstreams: Ports) -> str:
+    """Rules as a small house would have them: a glob, a condition on a header, an exact name and a last resort."""
+    health = "health: {interval: 2s, timeout: 1s, unhealthy_after: 3, healthy_after: 1}"
+
+    def engine(port: int) -> str:
+        return f'{{protocol: kserve, endpoints: ["http://127.0.0.1:{port}"], timeout: 600s, {health}}}'
+
+    def lines(*rows: Iterable[str] | str) -> str:
+        return "".join(f"{row}\n" for row in rows)
+
+    return lines(
+        "version: 1",
+        "engines:",
+        f"  small: {engine(upstreams.small)}",
+        f"  bulk: {engine(upstreams.bulk)}",
+        "routes:",
+        '  - {name: migrate-llama, match: {model: "llama-*"}, engine: bulk}',
+        "  - {name: premium-chat, match: {model: chat, header: {x-tier: premium}}, engine: bulk}",
+        "  - {name: simple, match: {model: simple}, engine: small}",
+        "  - {name: everything-else, engine: bulk}",
+    )

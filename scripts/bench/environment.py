@@ -1,0 +1,53 @@
+"""On what a run was made: the machine, the programs and their versions. Figures without these mean little."""
+
+import datetime
+import importlib.metadata
+import os
+import platform
+import resource
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench.proxies import PROXIES
+from bench.wrk import wrk_version
+
+
+def describe(proxies: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
+    """Everything that a reader needs to judge or to repeat a run."""
+    return {
+        "time": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
+        "system": platform.platform(),
+        "load_average_before": os.getloadavg()[0],
+        "open_files_limit": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "python": platform.python_version(),
+        "uvloop": importlib.metadata.version("uvloop"),
+        "wrk": wrk_version(),
+        "proxies": {name: PROXIES[name].find() for name in proxies},
+        "options": options,
+    }
+
+
+def _processor() -> str:
+    """The processor's name: platform.processor() is empty or only an architecture on most systems."""
+    table = Path("/proc/cpuinfo")
+    if table.exists():
+        for line in table.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def as_lines(environment: dict[str, Any]) -> list[str]:
+    versions = [f"python {environment['python']}", f"uvloop {environment['uvloop']}", environment["wrk"]]
+    versions += [version for name, version in environment["proxies"].items() if name != "direct"]
+    return [
+        f"{environment['processor']}, {environment['cores']} cores, {environment['memory_gb']} GB, "
+        f"{environment['system']}, load average {environment['load_average_before']:.2f}",
+        ", ".join(version for version in versions if version),
+    ]

@@ -1,0 +1,142 @@
+"""What travels in the benchmark: each request byte for byte, and the answer that is right for it.
+
+The loader, the canned upstream and the checks all read this page, so none can disagree with another about what was
+measured. Requests are written as tritonclient writes them: few headers, head and body in one piece.
+"""
+
+import json
+import re
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+TENSOR_BYTES = 600_000  # the size of one 224 x 224 x 3 FP32 image, the most usual large tensor
+TOKENS_PER_STREAM = 128  # at 10 ms a token about 1.3 s a stream: each connection serves several streams in a run
+
+HEALTH_PATH = "/v2/health/ready"
+SMALL_PATH = "/v2/models/simple/infer"
+TENSOR_PATH = "/v2/models/tensor/infer"
+HUGE_PATH = "/v2/models/huge/infer"
+STREAM_PATH = "/v2/models/llm/generate_stream"
+
+_CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+_CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
+
+
+def _json(document: Any) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _vector(name: str, offset: int) -> dict[str, Any]:
+    return {"name": name, "shape": [1, 16], "datatype": "INT32", "data": [offset + index for index in range(16)]}
+
+
+def _tensor(direction: str) -> tuple[bytes, bytes]:
+    """The JSON part and the binary tail of a message that carries one 600 KB tensor."""
+    tensor = {"name": f"{direction}0", "shape": [1, TENSOR_BYTES // 4], "datatype": "FP32"}
+    document: dict[str, Any] = {f"{direction.lower()}s": [tensor | {"parameters": {"binary_data_size": TENSOR_BYTES}}]}
+    if direction == "OUTPUT":
+        document = {"model_name": "tensor", "model_version": "1"} | document
+    return _json(document), bytes(range(250)) * (TENSOR_BYTES // 250)
+
+
+_TENSOR_REQUEST, _TENSOR_TAIL = _tensor("INPUT")
+TENSOR_ANSWER_JSON, _ = _tensor("OUTPUT")
+
+SMALL_ANSWER = _json({"model_name": "simple", "model_version": "1", "outputs": [_vector("OUTPUT0", 0)]})
+TENSOR_ANSWER = TENSOR_ANSWER_JSON + _TENSOR_TAIL
+
+
+def token_event(sent_at_microseconds: int) -> bytes:
+    """One token of Triton's generate_stream; its text is the time at which it was sent, for its delay to be read."""
+    return (
+        b'data: {"model_name":"llm","model_version":"1","sequence_end":false,"text_output":"%016d"}\n\n'
+        % sent_at_microseconds
+    )
+
+
+TOKEN_BYTES = len(token_event(0))
+TOKEN_TIME = slice(token_event(0).index(b"0000000000000000"), token_event(0).index(b"0000000000000000") + 16)
+STREAM_BYTES = TOKEN_BYTES * TOKENS_PER_STREAM
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One kind of request, and how many body bytes a right answer to it has (None where it streams in chunks)."""
+
+    path: str
+    body: bytes
+    answer_bytes: int | None
+    headers: tuple[str, ...] = ()
+
+    def parts(self, *more_headers: str) -> tuple[bytes, bytes]:
+        """The request cut where more headers may go: up to the last header line, and from there to its end."""
+        lines = (
+            f"POST {self.path} HTTP/1.1",
+            "Host: 127.0.0.1:8000",
+            "User-Agent: python/gevent-http-client-2.6.1",
+            *self.headers,
+            f"Content-Length: {len(self.body)}",
+            *more_headers,
+        )
+        return "".join(f"{line}\r\n" for line in lines).encode(), b"\r\n" + self.body
+
+    def request(self) -> bytes:
+        return b"".join(self.parts())
+
+
+EXCHANGES = {
+    "small": Exchange(
+        path=SMALL_PATH,
+        body=_json({"inputs": [_vector("INPUT0", 0), _vector("INPUT1", 16)], "outputs": [{"name": "OUTPUT0"}]}),
+        answer_bytes=len(SMALL_ANSWER),
+        headers=("Content-Type: application/json", "Accept: */*"),
+    ),
+    "tensor": Exchange(
+        path=TENSOR_PATH,
+        body=_TENSOR_REQUEST + _TENSOR_TAIL,
+        answer_bytes=len(TENSOR_ANSWER),
+        headers=(
+            "Content-Type: application/octet-stream",
+            "Accept: */*",
+            f"Inference-Header-Content-Length: {len(_TENSOR_REQUEST)}",
+        ),
+    ),
+    "sse": Exchange(
+        path=STREAM_PATH,
+        body=_json({"text_input": "Tell me a story.", "parameters": {"stream": True, "max_tokens": TOKENS_PER_STREAM}}),
+        answer_bytes=None,
+        headers=("Content-Type: application/json", "Accept: text/event-stream"),
+    ),
+    "huge": Exchange(
+        path=HUGE_PATH,
+        body=_json({"inputs": [_vector("INPUT0", 0)]}),
+        answer_bytes=None,
+        headers=("Content-Type: application/json", "Accept: */*"),
+    ),
+}
+
+
+def unique_requests(exchange: Exchange) -> Callable[[], bytes]:
+    """A function that writes the same request each time under another x-request-id and traceparent."""
+    before, after = exchange.parts()
+    run = secrets.token_hex(4).encode()
+    serial = 0
+
+    def request() -> bytes:
+        nonlocal serial
+        serial += 1
+        mark = b"%s%08x" % (run, serial)
+        return b"%sx-request-id: %s\r\ntraceparent: 00-%s%s-%s-01\r\n%s" % (before, mark, mark, mark, mark, after)
+
+    return request
+
+
+def content_length(head: bytes) -> int | None:
+    found = _CONTENT_LENGTH.search(head)
+    return int(found[1]) if found else None
+
+
+def is_chunked(head: bytes) -> bool:
+    return _CHUNKED.search(head) is not None

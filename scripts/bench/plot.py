@@ -1,0 +1,67 @@
+"""The plot of a run: one panel a figure; bars are medians, dots the single rounds."""
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from bench.goals import MEGABYTE
+from bench.report import proxies_of
+from bench.run import Results
+
+# Proxy -> the figures of its rounds.
+Bars = dict[str, list[float]]
+
+LOAD_PANELS = (
+    ("small", "cpu_us", "small infer: CPU µs/request"),
+    ("small", "units_per_second", "small infer: requests/s"),
+    ("unique", "cpu_us", "unique heads: CPU µs/request"),
+    ("tensor", "megabytes_per_second", "600 KB tensors: MB/s"),
+    ("sse", "cpu_us", "streams: CPU µs/token"),
+    ("latency", "p50_us", "one connection: p50 µs"),
+)
+MEMORY_PANELS = (("idle", "idle worker: MB"), ("connections_added", "idle connections add: MB"))
+COLOURS = {"ours": "#c8442c", "envoy": "#7a5ca8", "nginx": "#3f8f5b", "direct": "#9a9a9a"}
+COLUMNS = 4
+
+
+def write_plot(results: Results, environment: dict[str, Any], path: Path) -> None:
+    panels = [(title, _rounds(results, case, figure)) for case, figure, title in LOAD_PANELS]
+    for figure, title in MEMORY_PANELS:
+        panels.append((title, {each.proxy: [getattr(each, figure) / MEGABYTE] for each in results.memory}))
+    panels = [(title, bars) for title, bars in panels if bars]
+    if not panels:
+        return
+    columns = min(COLUMNS, len(panels))
+    rows = -(-len(panels) // columns)
+    sheet = Figure(figsize=(3.4 * columns, 3.1 * rows), layout="constrained")
+    FigureCanvasAgg(sheet)  # draws into a file: no display is needed or opened
+    axes = sheet.subplots(rows, columns, squeeze=False)
+    for axis in axes.flat[len(panels) :]:
+        axis.set_visible(False)
+    for axis, (title, bars) in zip(axes.flat, panels, strict=False):
+        _draw(axis, title, bars)
+    sheet.suptitle(f"{environment['processor']}, {environment['cores']} cores, {environment['time']}", fontsize=9)
+    sheet.savefig(path, dpi=130)
+
+
+def _rounds(results: Results, case: str, figure: str) -> Bars:
+    bars: Bars = {}
+    for proxy in proxies_of(results, case):
+        samples = [sample for sample in results.samples if (sample.case, sample.proxy) == (case, proxy)]
+        values = [getattr(sample, figure) for sample in samples]
+        if None not in values:  # direct has no CPU of its own
+            bars[proxy] = values
+    return bars
+
+
+def _draw(axis: Axes, title: str, bars: Bars) -> None:
+    for index, (proxy, values) in enumerate(bars.items()):
+        axis.bar(index, statistics.median(values), color=COLOURS.get(proxy, "#444444"), alpha=0.85)
+        axis.scatter([index] * len(values), values, color="black", s=9, zorder=3)
+    axis.set_xticks(range(len(bars)), list(bars))
+    axis.set_title(title, fontsize=9)
+    axis.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,158 @@
+"""The canned upstream: an engine that answers at once, so that a run measures the proxy before it and not the engine.
+
+Runs as a process of its own: `python -m bench.upstream --port P`. It reads each request whole (a body that is answered
+before it was read would make a proxy close the connection) and answers by path:
+
+    GET  anything                        200, empty (health checks)
+    POST /v2/models/simple/infer         a small JSON answer
+    POST /v2/models/tensor/infer         a JSON part and a 600 KB tensor
+    POST /v2/models/huge/infer           --huge-bytes of zeros, with backpressure
+    POST /v2/models/llm/generate_stream  tokens, each one chunk written on its own, --gap-milliseconds apart
+"""
+
+import argparse
+import asyncio
+import time
+from typing import cast
+
+import uvloop
+
+from bench import messages
+from bench.processes import raise_file_limit
+
+READ_BUFFER_BYTES = 1 << 20
+MAX_HEAD_BYTES = 1 << 16
+HUGE_PIECE = bytes(256 * 1024)
+
+
+def _answer(content_type: str, body: bytes, *headers: str) -> bytes:
+    lines = ("HTTP/1.1 200 OK", f"Content-Type: {content_type}", f"Content-Length: {len(body)}", *headers)
+    return "".join(f"{line}\r\n" for line in lines).encode() + b"\r\n" + body
+
+
+ANSWERS = {
+    messages.SMALL_PATH.encode(): _answer("application/json", messages.SMALL_ANSWER),
+    messages.TENSOR_PATH.encode(): _answer(
+        "application/octet-stream",
+        messages.TENSOR_ANSWER,
+        f"Inference-Header-Content-Length: {len(messages.TENSOR_ANSWER_JSON)}",
+    ),
+}
+EMPTY = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+TOKEN_CHUNK_HEAD = b"%x\r\n" % messages.TOKEN_BYTES
+
+
+class CannedConnection(asyncio.BufferedProtocol):
+    """One connection: a head is read, its body is counted down, the answer is written, and so on until it closes."""
+
+    # Reading is synchronous from get_buffer to buffer_updated, so all connections share one buffer.
+    _shared = memoryview(bytearray(READ_BUFFER_BYTES))
+
+    def __init__(self, huge_bytes: int, gap_seconds: float) -> None:
+        self._huge_bytes = huge_bytes
+        self._gap_seconds = gap_seconds
+        self._loop = asyncio.get_running_loop()
+        self._head = b""  # the beginning of a head that has not come whole
+        self._method = self._path = b""
+        self._body_left = 0
+        self._huge_left = 0
+        self._is_paused = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop registers no such class
+        self._transport.set_write_buffer_limits(high=2 * READ_BUFFER_BYTES)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._shared
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._body_left:
+            self._body_left -= nbytes
+        else:
+            head = self._head + self._shared[: min(nbytes, MAX_HEAD_BYTES)]
+            end = head.find(b"\r\n\r\n")
+            if end < 0:
+                self._head = head
+                return
+            body_seen = len(self._head) + nbytes - end - 4
+            self._head = b""
+            self._method, self._path, _ = head[: head.find(b"\r\n")].split(b" ", 2)
+            if messages.is_chunked(head[:end]):
+                self._refuse(b"411 Length Required")
+                return
+            self._body_left = (messages.content_length(head[:end]) or 0) - body_seen
+        if self._body_left < 0:
+            self._refuse(b"400 Pipelined")
+        elif self._body_left == 0:
+            self._reply()
+
+    def _refuse(self, status: bytes) -> None:
+        self._transport.write(b"HTTP/1.1 %s\r\nContent-Length: 0\r\nConnection: close\r\n\r\n" % status)
+        self._transport.close()
+
+    def _reply(self) -> None:
+        if answer := ANSWERS.get(self._path):
+            self._transport.write(answer)
+        elif self._method == b"GET":
+            self._transport.write(EMPTY)
+        elif self._path == messages.STREAM_PATH.encode():
+            self._transport.write(STREAM_HEAD)
+            now = self._loop.time()
+            self._loop.call_at(now + self._gap_seconds, self._write_token, now + self._gap_seconds, 1)
+        elif self._path == messages.HUGE_PATH.encode():
+            self._transport.write(
+                b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nContent-Length: %d\r\n\r\n"
+                % self._huge_bytes
+            )
+            self._huge_left = self._huge_bytes
+            self._write_huge()
+        else:
+            self._refuse(b"404 Not Found")
+
+    def _write_token(self, due: float, serial: int) -> None:
+        if self._transport.is_closing():
+            return
+        self._transport.write(TOKEN_CHUNK_HEAD + messages.token_event(time.monotonic_ns() // 1000) + b"\r\n")
+        if serial < messages.TOKENS_PER_STREAM:
+            self._loop.call_at(due + self._gap_seconds, self._write_token, due + self._gap_seconds, serial + 1)
+        else:
+            # The end comes as a piece of its own too, in the next turn of the loop: engines finish so.
+            self._loop.call_soon(self._transport.write, b"0\r\n\r\n")
+
+    def _write_huge(self) -> None:
+        while self._huge_left and not self._is_paused and not self._transport.is_closing():
+            piece = HUGE_PIECE[: self._huge_left]
+            self._huge_left -= len(piece)
+            self._transport.write(piece)
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        self._write_huge()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._huge_left = 0
+
+
+async def serve(port: int, huge_bytes: int, gap_seconds: float) -> None:
+    server = await asyncio.get_running_loop().create_server(
+        lambda: CannedConnection(huge_bytes, gap_seconds), "127.0.0.1", port, backlog=4096
+    )
+    await server.serve_forever()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--huge-bytes", type=int, default=2 << 30)
+    parser.add_argument("--gap-milliseconds", type=float, default=10.0)
+    options = parser.parse_args()
+    raise_file_limit()
+    uvloop.run(serve(options.port, options.huge_bytes, options.gap_milliseconds / 1000))
+
+
+if __name__ == "__main__":
+    main()

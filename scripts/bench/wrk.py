@@ -1,0 +1,100 @@
+"""Load from wrk where it is installed: it costs a third of our own generator, so it can saturate what that cannot.
+
+On two cores the generator and the upstream share one core and the proxy has the other, so a cheap generator is what
+lets requests/s be the proxy's figure. The requests are the same bytes; the answers are checked by status and by total
+size.
+"""
+
+import json
+import math
+import re
+import secrets
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.load import GRACE_SECONDS, LoadResult, LoadSpec
+from bench.messages import EXCHANGES
+from bench.processes import BenchError, group_cpu_seconds, pinned
+
+SCRIPT = """
+local before, after, run, serial = {before}, {after}, {run}, 0
+local whole = before .. after
+local fixed = function() return whole end
+local unique = function()
+  serial = serial + 1
+  local mark = run .. string.format("%08x", serial)
+  local trace = mark .. mark .. "-" .. mark
+  return before .. "x-request-id: " .. mark .. "\\r\\ntraceparent: 00-" .. trace .. "-01\\r\\n" .. after
+end
+request = {kind}
+done = function(summary, latency)
+  local errors = summary.errors
+  io.write(string.format(
+    'RESULT {{"requests":%d,"microseconds":%d,"bytes":%d,"refused":%d,"broken":%d,"p50_us":%d,"p99_us":%d}}\\n',
+    summary.requests, summary.duration, summary.bytes, errors.status,
+    errors.connect + errors.read + errors.write + errors.timeout, latency:percentile(50), latency:percentile(99)))
+end
+"""
+
+
+def wrk_path() -> str | None:
+    return shutil.which("wrk")
+
+
+def wrk_version() -> str | None:
+    if not (path := wrk_path()):
+        return None
+    first_line = subprocess.run([path, "-v"], capture_output=True, text=True, check=False).stdout.splitlines()[:1]
+    return " ".join("".join(first_line).split()[:2])
+
+
+def script(spec: LoadSpec) -> str:
+    before, after = EXCHANGES[spec.exchange].parts()
+    return SCRIPT.format(
+        # A JSON string of plain ASCII text is a Lua string too.
+        before=json.dumps(before.decode("ascii")),
+        after=json.dumps(after.decode("ascii")),
+        run=json.dumps(secrets.token_hex(4)),
+        kind="unique" if spec.unique_heads else "fixed",
+    )
+
+
+def run_wrk(spec: LoadSpec, cores: Sequence[int] | None) -> LoadResult:
+    """Run wrk with one thread. Its CPU window is the whole run, opening the connections included."""
+    seconds = max(1, math.ceil(spec.seconds))  # wrk counts whole seconds
+    with tempfile.NamedTemporaryFile("w", suffix=".lua") as file, pinned(cores):
+        file.write(script(spec))
+        file.flush()
+        argv = [wrk_path() or "wrk", "-t1", f"-c{spec.connections}", f"-d{seconds}s", "-s", str(Path(file.name))]
+        cpu = group_cpu_seconds(spec.groups)
+        try:
+            done = subprocess.run(
+                [*argv, f"http://127.0.0.1:{spec.port}/"],
+                capture_output=True,
+                text=True,
+                timeout=seconds + GRACE_SECONDS,
+                start_new_session=True,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise BenchError("wrk did not end in time") from error
+        cpu_after = group_cpu_seconds(spec.groups)
+    found = re.search(r"RESULT (\{.*\})", done.stdout)
+    if done.returncode or not found:
+        raise BenchError(f"wrk ended with status {done.returncode}: {done.stdout}{done.stderr}")
+    seen = json.loads(found[1])
+    if seen["refused"] or seen["broken"] or not seen["requests"]:
+        raise BenchError(f"wrk saw {seen['refused']} answers other than 200 and {seen['broken']} broken connections")
+    if seen["bytes"] < seen["requests"] * (EXCHANGES[spec.exchange].answer_bytes or 0):
+        raise BenchError(f"wrk read {seen['bytes']} bytes in {seen['requests']} answers: some were cut short")
+    return LoadResult(
+        units=seen["requests"],
+        seconds=seen["microseconds"] / 1e6,
+        p50_us=seen["p50_us"],
+        p99_us=seen["p99_us"],
+        group_cpu_seconds={name: cpu_after[name] - cpu[name] for name in cpu},
+        loader_cpu_seconds=None,
+    )
