@@ -38,6 +38,9 @@ from gateway.dataplane.plane import DataPlane
 _log = logging.getLogger("gateway.worker")
 
 _BACKLOG = 4096
+# Nothing on the hot path makes cycles, so collections find little: the default of 700 would have them cost more than
+# all of the routing.
+_GC_THRESHOLD = 20_000
 
 
 class Worker:
@@ -107,6 +110,7 @@ class Worker:
         # What is loaded by now stays: the collector need not walk it again and again.
         gc.collect()
         gc.freeze()
+        gc.set_threshold(_GC_THRESHOLD, 20, 50)
         self._say(Serving(os.getpid()))
 
     def _use_rules(self, plane: DataPlane, message: UseRules) -> None:

@@ -50,26 +50,35 @@ class Request:
     `id` is None where the client gave none. `lines` are the volatile fields as they go on to an engine.
     """
 
-    __slots__ = ("_fields", "body", "id", "json_length", "lines", "plan")
+    __slots__ = ("_volatile", "body", "id", "json_length", "lines", "plan")
 
     def __init__(self, plan: Plan, volatile: list[Field]) -> None:
+        """`volatile` are the fields that were cut out, names in lower case.
+
+        Raises: ValueError that says what is malformed.
+        """
         self.plan = plan
         self.body = plan.head.body
         self.id: bytes | None = None
         self.json_length: bytes | None = None
-        self._fields = volatile
-        lines = []
-        for name, value in volatile:
+        self._volatile = volatile
+        length: bytes | None = None
+        lines: list[bytes] = []
+        for field in volatile:
+            name, value = field
+            if name == _REQUEST_ID:
+                self.id = value  # told anew by whoever sends the request on
+                continue
             if name == _LENGTH:
-                if self.body:
-                    raise ValueError("both Content-Length and Transfer-Encoding are given")
+                if length is not None or self.body:
+                    raise ValueError("more than one field tells the body's length")
+                length = value
                 self.body = read_length(value)
-            elif name == _REQUEST_ID:
-                self.id = value
-                continue  # told anew by whoever sends the request on
             elif name == _JSON_LENGTH:
+                if self.json_length is not None:
+                    raise ValueError("the field inference-header-content-length stands more than once")
                 self.json_length = value
-            lines.append(b"%b: %b\r\n" % (name, value))
+            lines.append(b"%b: %b\r\n" % field)
         self.lines = b"".join(lines)
 
     def __repr__(self) -> str:
@@ -77,7 +86,7 @@ class Request:
 
     def lines_without(self, names: Collection[bytes]) -> bytes:
         """`lines` but for the fields that the engine's own take the place of."""
-        kept = [field for field in self._fields if field[0] not in names and field[0] != _REQUEST_ID]
+        kept = [field for field in self._volatile if field[0] not in names and field[0] != _REQUEST_ID]
         return b"".join([b"%b: %b\r\n" % field for field in kept])
 
 
@@ -85,7 +94,8 @@ class Reader:
     """Reads heads by one snapshot of the rules."""
 
     def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
-        names = sorted(VOLATILE_FIELDS - {name.encode() for name in snapshot.headers_asked})
+        identity = {snapshot.table.identity.session_header.encode(), snapshot.table.identity.tenant_header.encode()}
+        names = sorted((VOLATILE_FIELDS | identity) - {name.encode() for name in snapshot.headers_asked})
         self._volatile = re.compile(
             rb"\r\n((?i:%b)):[ \t]*([\t\x20-\x7e\x80-\xff]*)(?=\r\n)" % b"|".join(map(re.escape, names))
         )
@@ -100,18 +110,11 @@ class Reader:
         return self._requests(head)
 
     def _read(self, head: bytes) -> Request:
+        # What stands between the volatile fields, then each one's name and value, in turn.
         parts = self._volatile.split(head)
         plan = self._plans(b"".join(parts[::3]))
-        names = [name.lower() for name in parts[1::3]]
-        if len(set(names)) < len(names):
-            _refuse_repeated(names)
+        volatile = [(name.lower(), value.rstrip()) for name, value in zip(parts[1::3], parts[2::3], strict=True)]
         try:
-            return Request(plan, [(name, value.rstrip(b" \t")) for name, value in zip(names, parts[2::3], strict=True)])
+            return Request(plan, volatile)
         except ValueError as error:
             raise GatewayError(ErrorKind.BAD_REQUEST, f"malformed request: {error}") from error
-
-
-def _refuse_repeated(names: list[bytes]) -> None:
-    for name in (_LENGTH, _JSON_LENGTH):
-        if names.count(name) > 1:
-            raise GatewayError(ErrorKind.BAD_REQUEST, f"malformed request: the field {name.decode()} stands twice")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gateway.config.settings import Settings
-from gateway.config.specs import RulesSpec
+from gateway.config.specs import Balance, RulesSpec
 from gateway.observability.metrics import Metrics, Series, SeriesKey
 from gateway.routing.decision import Target
 from gateway.routing.table import Table
@@ -94,12 +94,14 @@ class Snapshot:
 
 def _headers_asked(rules: RulesSpec) -> frozenset[str]:
     """The names of all request fields that a decision may depend on."""
-    units = [experiment.unit for experiment in rules.experiments.values()]
-    return frozenset(
-        {rules.identity.session_header, rules.identity.tenant_header}
-        | {name for route in rules.routes for name in route.match.header}
-        | {unit.removeprefix("header:") for unit in units if unit.startswith("header:")}
-    )
+    units = {experiment.unit for experiment in rules.experiments.values()}
+    names = {name for route in rules.routes for name in route.match.header}
+    names |= {unit.removeprefix("header:") for unit in units if unit.startswith("header:")}
+    if "session" in units or any(engine.balance is Balance.SESSION for engine in rules.engines.values()):
+        names.add(rules.identity.session_header)
+    if any(route.match.tenant for route in rules.routes):
+        names.add(rules.identity.tenant_header)
+    return frozenset(names)
 
 
 def _reply_lines(target: Target) -> bytes:

@@ -60,7 +60,7 @@ class TritonProcess:
         self.process = process
         self.http_port, self.grpc_port, self.metrics_port = ports
         self.log_path = log_path
-        self._shm_prefix = shm_prefix
+        self.shm_prefix = shm_prefix
 
     @classmethod
     def start(
@@ -151,7 +151,7 @@ class TritonProcess:
         with contextlib.suppress(ProcessLookupError):  # the whole group has ended already
             os.killpg(self.process.pid, signal.SIGKILL)
         exit_code = self.process.wait()
-        for region in Path("/dev/shm").glob(f"{self._shm_prefix}*"):
+        for region in Path("/dev/shm").glob(f"{self.shm_prefix}*"):
             region.unlink(missing_ok=True)
         return exit_code
 
