@@ -101,7 +101,7 @@ def _step(step: Step, width: int) -> Text:
 
 def _failure(check: Check) -> str:
     actual = "is missing" if check.actual is None else f"is {check.actual}"
-    return f"{check.key} {actual}, not {check.expected}"
+    return f"{check.key} {actual}, wanted {check.expected}"
 
 
 def _success(check: Check) -> str:

@@ -64,7 +64,8 @@ def load_rules(paths: Sequence[Path], environment: Mapping[str, str] | None = No
         _read_file(file, os.environ if environment is None else environment, gathered)
     _check_together(gathered, paths)
     names = {str(file.path): order for order, file in enumerate(files)}
-    ordered = tuple(sorted(gathered.reading.problems, key=lambda problem: _order(problem, names)))
+    found = dict.fromkeys(gathered.reading.problems)  # what stands behind an anchor is found at each use
+    ordered = tuple(sorted(found, key=lambda problem: _order(problem, names)))
     return LoadedRules(_rules(gathered, files), ordered, tuple(file.path for file in files))
 
 

@@ -225,12 +225,13 @@ class Exchange:
                 b"\r\n\r\n",
             )
         )
+        if not body.is_complete:
+            client.expect_body()
+            client.resume_body()  # it may have been paused while nobody was there to send to
         if body.size <= _JOIN_BYTES:
             connection.send(head + body.take())
         else:
             connection.send_all([head, body.take()])
-        if not body.is_complete:
-            client.expect_body()
 
     def sending_paused(self) -> None:
         self._client.pause_body()
