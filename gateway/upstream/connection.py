@@ -118,6 +118,10 @@ class UpstreamConnection(asyncio.Protocol):
         if receiver is None:  # nobody asked
             self._transport.abort()
             return
+        decoder = self._decoder
+        if decoder is not None and not self._wants_payload and decoder.takes_whole(data) and not decoder.has_ended:
+            receiver.reply_continued(data, False)  # one token of a stream, in one chunk, in one read: the usual case
+            return
         try:
             if self._head is None:
                 self._read_start(receiver, data)
@@ -208,13 +212,12 @@ class UpstreamConnection(asyncio.Protocol):
         decoder = self._decoder
         head = self._head
         assert decoder is not None and head is not None
-        if not self._wants_payload and decoder.takes_whole(data):
-            ended = decoder.has_ended
-        else:
+        # A decoder that has ended took the last chunk whole, just before.
+        if self._wants_payload or not (decoder.has_ended or decoder.takes_whole(data)):
             data = decoder.feed(data)
-            ended = decoder.has_ended
             if not self._wants_payload:
-                data = encode_chunk(data) + LAST_CHUNK if ended else encode_chunk(data)
+                data = encode_chunk(data) + LAST_CHUNK if decoder.has_ended else encode_chunk(data)
+        ended = decoder.has_ended
         if ended:
             self._remaining = -len(decoder.tail)
             self._end(head)

@@ -18,6 +18,8 @@ LAST_CHUNK = b"0\r\n\r\n"
 _MAX_LINE = 256
 _MAX_TRAILER_BYTES = 8 * 1024
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?")
+# What nearly every chunk starts with: a size without zeros before it, and nothing else.
+_PLAIN_SIZE_LINE = re.compile(rb"([1-9A-Fa-f][0-9A-Fa-f]{0,7})\r\n")
 _TRAILER = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*")
 
 
@@ -32,43 +34,35 @@ class _At(Enum):
 class ChunkedDecoder:
     """Reads one chunked body, in pieces of any size."""
 
-    __slots__ = ("_at", "_line", "_remaining", "_trailer_bytes", "tail")
+    __slots__ = ("_at", "_line", "_remaining", "_trailer_bytes", "has_ended", "tail")
 
     def __init__(self) -> None:
         self._at = _At.SIZE
         self._line = b""  # an incomplete line
         self._remaining = 0  # bytes of the current chunk's data still to come
         self._trailer_bytes = 0
+        self.has_ended = False
         self.tail = b""  # what came after the body, once it has ended
 
     def __repr__(self) -> str:
         return f"<ChunkedDecoder at {self._at.value}, {self._remaining} to come>"
 
-    @property
-    def has_ended(self) -> bool:
-        return self._at is _At.END
-
     def takes_whole(self, data: bytes) -> bool:
         """Whether data is exactly one plain chunk, or the last one, or both: then it is read and may go on as it is."""
         if self._at is not _At.SIZE or self._line:
             return False
-        line_end = data.find(b"\r\n", 0, 18)
-        if line_end <= 0:
-            return False
-        try:
-            size = int(data[:line_end], 16)
-        except ValueError:
-            return False
-        if data[0] in b"+- _0" or b"_" in data[:line_end]:  # what int() reads and HTTP does not; zero ends the body
-            if data == LAST_CHUNK:
+        found = _PLAIN_SIZE_LINE.match(data)
+        if found is None:
+            self.has_ended = data == LAST_CHUNK
+            if self.has_ended:
                 self._at = _At.END
-                return True
-            return False
-        extra = len(data) - (line_end + 4 + size)
+            return self.has_ended
+        extra = len(data) - (found.end() + 2 + int(found[1], 16))
         if extra == 0:
             return data.endswith(b"\r\n")
         if extra == 5 and data.endswith(b"\r\n" + LAST_CHUNK):
             self._at = _At.END
+            self.has_ended = True
             return True
         return False
 
@@ -90,6 +84,7 @@ class ChunkedDecoder:
             else:
                 position = self._read_line(data, position)
         if self._at is _At.END:
+            self.has_ended = True
             self.tail = data[position:]
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 

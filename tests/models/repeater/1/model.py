@@ -1,4 +1,6 @@
-"""A decoupled model: answers its text `count` times (once unless told), and fails after `fail_after` answers if asked."""
+"""A decoupled model: answers its text `count` times (once unless told), fails after `fail_after` answers if told."""
+
+import time
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -11,9 +13,12 @@ class TritonPythonModel:
 
     def answer(self, request):
         text = pb_utils.get_input_tensor_by_name(request, "text_input").as_numpy()[0]
-        count, fail_after = read_int(request, "count", 1), read_int(request, "fail_after", None)
+        count, fail_after = read(request, "count", 1), read(request, "fail_after", None)
+        interval_seconds = read(request, "interval_seconds", 0.0)
         sender = request.get_response_sender()
         for index in range(count):
+            if index:
+                time.sleep(interval_seconds)
             if index == fail_after:
                 error = pb_utils.TritonError(f"asked to fail after {fail_after} answers")
                 sender.send(pb_utils.InferenceResponse(error=error))
@@ -23,6 +28,6 @@ class TritonPythonModel:
         sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
 
-def read_int(request, name, default):
+def read(request, name, default):
     tensor = pb_utils.get_input_tensor_by_name(request, name)
-    return default if tensor is None else int(tensor.as_numpy().item())
+    return default if tensor is None else tensor.as_numpy().item()

@@ -1,0 +1,157 @@
+"""`pointsman explain`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from gateway.cli.explain import explain
+
+RULES = """\
+version: 1
+engines:
+  cpu: {endpoints: "http://cpu:8000"}
+  gpu: {endpoints: ["http://gpu1:8000", "http://gpu2:8000"], balance: session}
+routes:
+  - {name: images, match: {input: {datatype: FP32, rank: 4}}, engine: gpu}
+  - {name: gold, match: {model: "chat*", header: {x-tier: gold}, parameter: {priority: 1}}, engine: gpu, model: big}
+  - {name: split, match: {model: split}, experiment: canary}
+  - {name: acme, match: {tenant: acme, version: 2, operation: load, protocol: grpc}, engine: cpu}
+experiments:
+  canary:
+    arms: [{name: control, engine: cpu, weight: 90}, {name: candidate, engine: gpu, weight: 10}]
+"""
+
+CASES = [
+    (
+        ["--model", "chat", "--header", "X-Tier: gold", "--parameter", "priority=1", "--session", "s1"],
+        0,
+        [
+            "✗ images  input is missing, wanted datatype FP32, rank 4",
+            "✓ gold    model chat matches chat*; header x-tier is gold; parameter priority is 1",
+            "· split   not asked: a route before it matches",
+            "· acme    not asked: a route before it matches",
+            "",
+            "model chat goes by route gold to engine gpu as big "
+            "(session over http://gpu1:8000, http://gpu2:8000, session s1)",
+        ],
+    ),
+    (
+        ["--model", "m", "--input", "serving:0:FP32:1,3,2,2"],
+        0,
+        [
+            "✓ images  input serving:0 FP32[1, 3, 2, 2] of 48 bytes matches datatype FP32, rank 4",
+            "· gold    not asked: a route before it matches",
+            "· split   not asked: a route before it matches",
+            "· acme    not asked: a route before it matches",
+            "",
+            "model m goes by route images to engine gpu (session over http://gpu1:8000, http://gpu2:8000)",
+        ],
+    ),
+    (
+        ["--model", "split", "--session", "user-1"],
+        0,
+        [
+            "✗ images  input is missing, wanted datatype FP32, rank 4",
+            "✗ gold    model is split, wanted chat*; header x-tier is missing, wanted gold; "
+            "parameter priority is missing, wanted 1",
+            "✓ split   model is split",
+            "· acme    not asked: a route before it matches",
+            "",
+            "experiment canary: the highest score has session user-1",
+            "  ✓ control    weight 90 (90.0%), hash 0.658448, score 215.378",
+            "  ✗ candidate  weight 10 (10.0%), hash 0.569676, score 17.772",
+            "",
+            "model split goes by route split, arm control to engine cpu (power_of_two over http://cpu:8000, "
+            "session user-1)",
+        ],
+    ),
+    (
+        ["--model", "m", "--tenant", "acme", "--version", "2", "--operation", "load", "--protocol", "grpc"],
+        0,
+        [
+            "✗ images  input is missing, wanted datatype FP32, rank 4",
+            "✗ gold    model is m, wanted chat*; header x-tier is missing, wanted gold; "
+            "parameter priority is missing, wanted 1",
+            "✗ split   model is m, wanted split",
+            "✓ acme    version is 2; protocol is grpc; operation is load; tenant is acme",
+            "",
+            "model m goes by route acme to engine cpu (power_of_two over http://cpu:8000)",
+        ],
+    ),
+    (
+        ["--model", "m"],
+        1,
+        [
+            "✗ images  input is missing, wanted datatype FP32, rank 4",
+            "✗ gold    model is m, wanted chat*; header x-tier is missing, wanted gold; "
+            "parameter priority is missing, wanted 1",
+            "✗ split   model is m, wanted split",
+            "✗ acme    version is missing, wanted 2; protocol is rest, wanted grpc; "
+            "operation is infer, wanted load; tenant is missing, wanted acme",
+            "",
+            "no route takes model m: the caller is answered 404, no_route",
+        ],
+    ),
+]
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> list[str]:
+    """The rules above as a file, the command's first argument."""
+    path = tmp_path / "rules.yaml"
+    path.write_text(RULES)
+    return [str(path)]
+
+
+@pytest.fixture
+def app() -> typer.Typer:
+    app = typer.Typer()
+    app.command()(explain)
+    return app
+
+
+@pytest.mark.parametrize("options, code, lines", CASES)
+def test_explain_says_which_route_and_why_not_the_others(
+    options: list[str], code: int, lines: list[str], arguments: list[str], app: typer.Typer
+) -> None:
+    """Each route in order, the race of the arms, and where the request goes; plain text where no terminal is."""
+    result = CliRunner().invoke(app, arguments + options, standalone_mode=False)
+    assert result.output.splitlines() == lines
+    assert result.return_value == code
+
+
+def test_an_arm_by_chance_is_told_as_such(arguments: list[str], app: typer.Typer) -> None:
+    """Without a session two runs may differ, and the line says why."""
+    output = CliRunner().invoke(app, [*arguments, "--model", "split"], standalone_mode=False).output
+    assert "by chance, the request has no session" in output
+
+
+def test_refused_rules_are_told_as_check_tells_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is explained by rules that the gateway would not take."""
+    (tmp_path / "rules.yaml").write_text("version: 2\n")
+    assert explain([tmp_path / "rules.yaml"], "m") == 1
+    assert "version '2' is not known" in capsys.readouterr().out
+
+
+WRONG = [
+    (["--protocol", "http"], "unknown value 'http'; known: rest, grpc, openai"),
+    (["--operation", "infre"], "unknown value 'infre': did you mean 'infer'?"),
+    (["--header", "x-tier"], "'x-tier' is not NAME:VALUE"),
+    (["--parameter", "priority"], "'priority' is not NAME=VALUE"),
+    (["--input", "x:1"], "'x:1' is not NAME:DATATYPE:SHAPE[:SIZE]"),
+    (["--input", "x:FP32:a"], "'a' is not a whole number"),
+]
+
+
+@pytest.mark.parametrize("options, message", WRONG)
+def test_a_wrong_option_says_the_right_form(
+    options: list[str], message: str, arguments: list[str], app: typer.Typer
+) -> None:
+    """Options are refused as rules are, with the nearest right spelling."""
+    result = CliRunner().invoke(app, [*arguments, "--model", "m", *options], standalone_mode=False)
+    assert isinstance(result.exception, typer.BadParameter)
+    assert message in result.exception.message

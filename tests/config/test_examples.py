@@ -1,0 +1,95 @@
+"""The example rule files, and the page that explains them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from gateway.config.rules import load_rules
+from gateway.config.specs import (
+    BreakerSpec,
+    ConnectionSpec,
+    EngineSpec,
+    ExperimentSpec,
+    HealthSpec,
+    IdentitySpec,
+    RetrySpec,
+    RulesSpec,
+    TlsSpec,
+)
+from gateway.protocol.body_facts import NO_BODY, BodyFacts, InputFacts
+from gateway.routing.decision import Decision
+from gateway.routing.facts import Facts
+from gateway.routing.table import Table
+
+RULES = Path(__file__).parents[2] / "routing_rules"
+IMAGE = InputFacts("image", "FP32", (1, 3, 224, 224), 602112)
+
+DECISIONS = [
+    ("single-triton.yaml", Facts("any"), "triton"),
+    ("canary.yaml", Facts("text", headers={"x-session-id": "s1"}), "stable"),
+    ("canary.yaml", Facts("text", headers={"x-session-id": "s25"}), "candidate"),
+    ("canary.yaml", Facts("other"), "stable"),
+    ("by-tensor.yaml", Facts("resnet", body=BodyFacts(inputs=(IMAGE,))), "accelerator"),
+    ("by-tensor.yaml", Facts("resnet", body=BodyFacts(inputs=(InputFacts("x", "FP32", (4,), 1 << 24),))), "big"),
+    ("by-tensor.yaml", Facts("resnet", body=NO_BODY), "cpu"),
+    ("tenants.yaml", Facts("chat", headers={"x-tenant": "acme"}), "acme"),
+    ("tenants.yaml", Facts("chat", headers={"x-tier": "gold"}), "pool"),
+    ("tenants.yaml", Facts("chat", body=BodyFacts({"priority": 1})), "pool"),
+    ("tenants.yaml", Facts("chat", body=NO_BODY), "shared"),
+    ("sessions.yaml", Facts("counter", body=BodyFacts({"sequence_id": 7})), "stateful"),
+]
+
+
+def load(path: Path) -> RulesSpec:
+    loaded = load_rules([path], {})
+    assert loaded.problems == ()
+    assert loaded.rules is not None
+    return loaded.rules
+
+
+@pytest.mark.parametrize("name, facts, engine", DECISIONS)
+def test_an_example_does_what_it_says(name: str, facts: Facts, engine: str) -> None:
+    """Each example loads without error, warning or environment, and sends these requests there."""
+    decision = Table(load(RULES / name)).decide(facts, lambda: 0.5)
+    assert isinstance(decision, Decision)
+    assert decision.target.engine == engine
+
+
+def test_every_example_is_tried() -> None:
+    """No example file goes without a request above, and the page links each."""
+    names = {path.name for path in RULES.glob("*.yaml")}
+    assert names == {name for name, _, _ in DECISIONS}
+    assert names == set(re.findall(r"\]\((.+?\.yaml)\)", (RULES / "README.md").read_text()))
+
+
+def test_the_example_in_the_page_loads(tmp_path: Path) -> None:
+    """The page's own rules are rules."""
+    found = re.search(r"```yaml\n(.*?)```", (RULES / "README.md").read_text(), re.DOTALL)
+    assert found is not None
+    (tmp_path / "rules.yaml").write_text(found[1])
+    assert [route.name for route in load(tmp_path / "rules.yaml").routes] == ["llama", "everything-else"]
+
+
+SECTIONS = [
+    ("", EngineSpec),
+    ("health.", HealthSpec),
+    ("breaker.", BreakerSpec),
+    ("retry.", RetrySpec),
+    ("connections.", ConnectionSpec),
+    ("tls.", TlsSpec),
+    ("", ExperimentSpec),
+    ("", IdentitySpec),
+]
+NOT_KEYS = {"name", "location", "health", "breaker", "retry", "connections", "tls"}
+
+
+@pytest.mark.parametrize("prefix, spec", SECTIONS)
+def test_the_page_names_every_key(prefix: str, spec: type) -> None:
+    """A key that can be written stands in the rule language's page."""
+    page = (RULES / "README.md").read_text()
+    names = [field.name for field in fields(spec) if prefix or field.name not in NOT_KEYS]
+    assert [name for name in names if f"`{prefix}{name}`" not in page] == []

@@ -1,0 +1,58 @@
+"""Routes that no request can reach."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.config.reachability import implies
+from gateway.config.specs import InputMatch, MatchSpec
+from tests.config.conftest import Load
+
+IMPLIED = [
+    (MatchSpec(), MatchSpec()),
+    (MatchSpec(model=("chat",)), MatchSpec()),
+    (MatchSpec(model=("llama-3",)), MatchSpec(model=("llama-*",))),
+    (MatchSpec(model=("a", "b")), MatchSpec(model=("b", "a", "c"))),
+    (MatchSpec(model=("a",), header={"x": ("1",)}), MatchSpec(header={"x": ("*",)})),
+    (MatchSpec(header={"x": ("1",), "y": ("2",)}), MatchSpec(header={"x": ("1",)})),
+    (MatchSpec(parameter={"p": ("1",)}), MatchSpec(parameter={"p": ("1", "2")})),
+    (MatchSpec(input=(InputMatch(datatypes=("FP32",), rank=4),)), MatchSpec(input=(InputMatch(rank=4),))),
+    (MatchSpec(input=(InputMatch(shape=(1, 3)),)), MatchSpec(input=(InputMatch(rank=2),))),
+    (MatchSpec(input=(InputMatch(shape=(1, 3)),)), MatchSpec(input=(InputMatch(shape=(-1, 3)),))),
+    (MatchSpec(input=(InputMatch(bytes_at_least=9),)), MatchSpec(input=(InputMatch(bytes_at_least=8),))),
+]
+NOT_IMPLIED = [
+    (MatchSpec(), MatchSpec(model=("*",))),
+    (MatchSpec(model=("llama-*",)), MatchSpec(model=("llama-3",))),
+    (MatchSpec(model=("a",)), MatchSpec(model=("a",), version=("1",))),
+    (MatchSpec(header={"x": ("1",)}), MatchSpec(header={"y": ("1",)})),
+    (MatchSpec(input=(InputMatch(rank=4),)), MatchSpec(input=(InputMatch(rank=4, datatypes=("FP32",)),))),
+    (MatchSpec(input=(InputMatch(rank=2),)), MatchSpec(input=(InputMatch(shape=(-1, -1)),))),
+    (MatchSpec(input=(InputMatch(shape=(-1, 3)),)), MatchSpec(input=(InputMatch(shape=(1, 3)),))),
+    (MatchSpec(input=(InputMatch(names=("a",)),)), MatchSpec(input=(InputMatch(bytes_at_least=0),))),
+]
+
+
+@pytest.mark.parametrize("narrow, wide", IMPLIED)
+def test_stricter_conditions_imply_weaker_ones(narrow: MatchSpec, wide: MatchSpec) -> None:
+    """Every request that meets the first match meets the second."""
+    assert implies(narrow, wide)
+
+
+@pytest.mark.parametrize("narrow, wide", NOT_IMPLIED)
+def test_conditions_that_do_not_imply(narrow: MatchSpec, wide: MatchSpec) -> None:
+    """Some request meets the first match and misses the second; where it is not sure, none is claimed."""
+    assert not implies(narrow, wide)
+
+
+def test_an_unreachable_route_is_a_warning_that_names_both(load: Load) -> None:
+    """The rules are taken; the warning stands at the route that never runs."""
+    loaded = load(
+        "version: 1\nengines: {e: {endpoints: 'http://a'}}\nroutes:\n"
+        "  - {name: all, engine: e}\n"
+        "  - {name: chat, engine: e, match: {model: chat}}\n"
+    )
+    assert [str(problem) for problem in loaded.problems] == [
+        "rules.yaml:5:5: warning: route 'chat' is never reached: 'all' (rules.yaml:4:5) takes all that it matches"
+    ]
+    assert loaded.rules is not None

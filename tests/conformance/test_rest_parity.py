@@ -1,0 +1,95 @@
+"""Whatever a client asks over REST, the gateway answers what Triton answers.
+
+Each call runs twice, against Triton and through the gateway, and the two answers are compared. What the gateway adds on
+purpose (x-pointsman-*, x-request-id, its own name in /v2, one index of all engines) has tests of its own at the end.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gateway.demo.triton import TritonProcess
+from tests.conformance.client_calls import CALLS
+from tests.conformance.conversations import CONVERSATIONS
+from tests.conformance.requests import ADDER, ADDER_JSON, REQUESTS, Request
+from tests.support.servers import GatewayProcess
+from tests.support.wire import Reply, Wire, send
+
+pytestmark = pytest.mark.triton
+
+# Headers that mean something to a client. Date, server and connection handling are each server's own.
+COMPARED_HEADERS = ("content-type", "content-encoding", "accept-encoding", "inference-header-content-length")
+
+
+@pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS)
+def test_request(request_: Request, triton: TritonProcess, gateway: GatewayProcess) -> None:
+    """A request gets the same status, body bytes and headers from both."""
+    direct, through = (
+        send(port, request_.method, request_.path, request_.body, request_.headers)
+        for port in (triton.http_port, gateway.http_port)
+    )
+    assert direct.status == request_.status, direct
+    assert comparable(through) == comparable(direct)
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
+def test_client(call: Callable[[str], Any], triton: TritonProcess, gateway: GatewayProcess) -> None:
+    """Triton's own client gets the same results from both."""
+    assert call(f"127.0.0.1:{gateway.http_port}") == call(f"127.0.0.1:{triton.http_port}")
+
+
+def comparable(reply: Reply) -> tuple[int, dict[str, str | None], bytes]:
+    return reply.status, {name: reply.headers.get(name) for name in COMPARED_HEADERS}, reply.body
+
+
+@pytest.mark.parametrize("conversation", CONVERSATIONS, ids=lambda conversation: conversation.__name__)
+def test_conversation(
+    conversation: Callable[[Wire], list[Reply]], triton: TritonProcess, gateway: GatewayProcess
+) -> None:
+    """A connection goes the same way with both, byte by byte as the client sends it."""
+    with Wire(triton.http_port) as wire:
+        direct = conversation(wire)
+    with Wire(gateway.http_port) as wire:
+        through = conversation(wire)
+    assert [comparable(reply) for reply in through] == [comparable(reply) for reply in direct]
+
+
+def test_events_arrive_one_by_one(gateway: GatewayProcess) -> None:
+    """A stream's events reach the client as the model sends them, not when the stream ends."""
+    body = b'{"text_input":"x","count":2,"interval_seconds":0.5}'
+    head = f"POST /v2/models/repeater/generate_stream HTTP/1.1\r\nHost: t\r\nContent-Length: {len(body)}\r\n\r\n"
+    with Wire(gateway.http_port) as wire:
+        wire.send(head.encode() + body)
+        while not wire.read_line().startswith(b"data: "):
+            pass
+        first = time.monotonic()
+        while not wire.read_line().startswith(b"data: "):
+            pass
+    assert time.monotonic() - first > 0.25
+
+
+def test_server_metadata_names_the_gateway(triton: TritonProcess, gateway: GatewayProcess) -> None:
+    """/v2 has Triton's fields and extensions, and the gateway's own name and version."""
+    direct, through = (json.loads(send(port, "GET", "/v2").body) for port in (triton.http_port, gateway.http_port))
+    assert through.keys() == direct.keys()
+    assert through["name"] == "pointsman"
+    assert set(through["extensions"]) >= {"model_repository", "binary_tensor_data", "parameters", "statistics"}
+
+
+@pytest.mark.parametrize("name", ["infer", "generate", "generate_stream", "failing model", "unknown model"])
+def test_replies_say_where_they_come_from(name: str, gateway: GatewayProcess) -> None:
+    """Every routed reply names its route and engine, and carries a request id."""
+    request = REQUESTS[name]
+    reply = send(gateway.http_port, request.method, request.path, request.body)
+    assert reply.headers["x-pointsman-route"] == "everything"
+    assert reply.headers["x-pointsman-engine"] == "triton"
+    assert reply.headers["x-request-id"]
+
+
+def test_request_id_is_kept(gateway: GatewayProcess) -> None:
+    """A client's own request id comes back."""
+    reply = send(gateway.http_port, "POST", ADDER, ADDER_JSON, {"x-request-id": "client-7"})
+    assert reply.headers["x-request-id"] == "client-7"

@@ -1,0 +1,78 @@
+"""Fixtures with real processes: one Triton for the whole run, one gateway before it, and more gateways on demand."""
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.demo.triton import TritonProcess, why_unavailable
+from tests.support.servers import GatewayProcess
+
+TEST_MODELS = Path(__file__).parent / "models"
+
+# What request headers a model sees as parameters, so that a test can tell that they arrived.
+FORWARDED_HEADERS = "x-forward-.*"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs Triton where Triton cannot run, and say why."""
+    reason = why_unavailable()
+    if reason is None:
+        return
+    for item in items:
+        if item.get_closest_marker("triton"):
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonProcess]:
+    """One real Triton with all of tests/models, shared by the run: who changes its state changes it back."""
+    with TritonProcess.start(
+        TEST_MODELS,
+        extra_args=[
+            "--model-control-mode=explicit",
+            "--load-model=*",
+            f"--http-header-forward-pattern={FORWARDED_HEADERS}",
+        ],
+        log_path=tmp_path_factory.mktemp("triton") / "triton.log",
+    ) as server:
+        yield server.wait_ready()
+
+
+@pytest.fixture(scope="session")
+def gateway(triton: TritonProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """One gateway of two workers that sends everything to the one Triton."""
+    server = GatewayProcess.start(everything_to(triton), tmp_path_factory.mktemp("gateway"), workers=2)
+    yield server.wait_ready()
+    server.stop()
+
+
+@pytest.fixture
+def start_gateway(tmp_path: Path) -> Iterator[Callable[..., GatewayProcess]]:
+    """A function that starts a gateway with the given rules; each is stopped after the test, and must end well."""
+    directories = (tmp_path / f"gateway-{number}" for number in itertools.count())
+    with contextlib.ExitStack() as stops:
+
+        def start(rules: str, **options: Any) -> GatewayProcess:
+            server = GatewayProcess.start(rules, next(directories), **options)
+            stops.callback(server.stop)
+            return server.wait_ready()
+
+        yield start
+
+
+def everything_to(triton: TritonProcess) -> str:
+    return f"""
+version: 1
+engines:
+  triton:
+    protocol: kserve
+    endpoints:
+      - {{url: "{triton.http_url}", grpc: "{triton.grpc_url}"}}
+routes:
+  - name: everything
+    engine: triton
+"""

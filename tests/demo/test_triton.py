@@ -1,0 +1,38 @@
+"""A Triton of one's own: it starts, says when it is ready or why not, and ends without a trace."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gateway.demo.triton import SAMPLE_MODELS, TritonDiedError, TritonProcess
+from tests.support.wire import send
+
+pytestmark = pytest.mark.triton
+
+
+def test_sample_models_answer() -> None:
+    """The demo's models work as they are shipped, and a stopped server ends with 0."""
+    with TritonProcess.start(SAMPLE_MODELS).wait_ready() as server:
+        text = send(server.http_port, "POST", "/v2/models/text/generate", b'{"text_input":"hello"}')
+        assert json.loads(text.body)["text_output"] == "HELLO"
+        inputs = [{"name": name, "datatype": "INT32", "shape": [1, 1], "data": [5]} for name in "ab"]
+        added = send(server.http_port, "POST", "/v2/models/adder/infer", json.dumps({"inputs": inputs}).encode())
+        assert [output["data"] for output in json.loads(added.body)["outputs"]] == [[10], [0]]
+    assert repr(server).endswith("ended with 0>")
+
+
+def test_a_killed_server_leaves_nothing_behind() -> None:
+    """A crash takes the stubs and their shared memory with it."""
+    server = TritonProcess.start(SAMPLE_MODELS).wait_ready()
+    assert list(Path("/dev/shm").glob(f"{server.shm_prefix}*"))
+    assert server.kill() == -9
+    assert not list(Path("/dev/shm").glob(f"{server.shm_prefix}*"))
+
+
+def test_early_death_is_told_with_the_log(tmp_path: Path) -> None:
+    """A server that cannot load its models says so in the error, not only in a file."""
+    (tmp_path / "broken" / "1").mkdir(parents=True)
+    (tmp_path / "broken" / "config.pbtxt").write_text('backend: "none"')
+    with pytest.raises(TritonDiedError, match="failed to load all models"):
+        TritonProcess.start(tmp_path, log_path=tmp_path / "log").wait_ready()

@@ -1,0 +1,118 @@
+"""What rules may ask of a V2 body, read from its JSON."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.protocol.body_facts import NO_BODY, BodyFacts, InputFacts
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.operations import Operation
+from gateway.protocol.v2_facts import read_body_facts
+
+INFERS = [
+    (b'{"inputs":[]}', BodyFacts()),
+    (b"{}", BodyFacts()),
+    (b"", NO_BODY),
+    (
+        b'{"id":"1","parameters":{"sequence_id":7,"sequence_start":true,"user":"u","t":0.5,"x":null,"y":[1]},"inputs":[]}',
+        BodyFacts({"sequence_id": 7, "sequence_start": True, "user": "u", "t": 0.5}),
+    ),
+    (
+        b'{"inputs":[{"name":"x","datatype":"FP32","shape":[2,3],"data":[1,2,3,4,5,6]}]}',
+        BodyFacts(inputs=(InputFacts("x", "FP32", (2, 3), 24),)),
+    ),
+    (
+        b'{"inputs":[{"name":"t","datatype":"BYTES","shape":[2,1],"data":[["a\xc3\xa9"],["bc"]]}]}',
+        BodyFacts(inputs=(InputFacts("t", "BYTES", (2, 1), 5),)),
+    ),
+    (
+        b'{"inputs":[{"name":"t","datatype":"BYTES","shape":[1],"parameters":{"binary_data_size":104}}]}',
+        BodyFacts(inputs=(InputFacts("t", "BYTES", (1,), 104),)),
+    ),
+    (
+        b'{"inputs":[{"name":"s","datatype":"FP16","shape":[4],"parameters":{"shared_memory_region":"r",'
+        b'"shared_memory_byte_size":64}}]}',
+        BodyFacts(inputs=(InputFacts("s", "FP16", (4,), 64),)),
+    ),
+    (
+        b'{"inputs":[{"name":"x","datatype":"INT64","shape":[],"data":[1]},{"name":"z","datatype":"NEW","shape":[1]}]}',
+        BodyFacts(inputs=(InputFacts("x", "INT64", (), 8), InputFacts("z", "NEW", (1,), 0))),
+    ),
+]
+
+
+@pytest.mark.parametrize("body, facts", INFERS)
+def test_an_inference_tells_parameters_and_inputs(body: bytes, facts: BodyFacts) -> None:
+    """An input's size is as declared, else of shape and datatype, else of its texts; only scalars are parameters."""
+    assert read_body_facts(Operation.INFER, body) == facts
+
+
+GENERATES = [
+    (b'{"text_input":"hi","max_tokens":5}', {"text_input": "hi", "max_tokens": 5}),
+    (b'{"id":"7","text_input":"hi","parameters":{"stream":true}}', {"text_input": "hi", "stream": True}),
+    (b'{"seed":1,"parameters":{"seed":2},"stop":["a"]}', {"seed": 2}),
+]
+
+
+@pytest.mark.parametrize("operation", [Operation.GENERATE, Operation.GENERATE_STREAM])
+@pytest.mark.parametrize("body, parameters", GENERATES)
+def test_a_generate_tells_every_scalar_key(operation: Operation, body: bytes, parameters: dict[str, object]) -> None:
+    """Its extra keys and its parameters are one set, in which a parameter wins."""
+    assert read_body_facts(operation, body) == BodyFacts(parameters)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("operation", [Operation.LOAD, Operation.MODEL_METADATA, Operation.MODEL_TRACE])
+def test_other_operations_tell_nothing(operation: Operation) -> None:
+    """A load's parameters are not an inference's, and are not even parsed."""
+    assert read_body_facts(operation, b"{not json") is NO_BODY
+
+
+MALFORMED = [
+    (b"[1]", "the request JSON must be an object"),
+    (b'{"parameters":[]}', "'parameters' must be an object"),
+    (b'{"inputs":{}}', "'inputs' must be an array"),
+    (b'{"inputs":null}', "'inputs' must be an array"),
+    (b'{"inputs":[1]}', "an input must be an object"),
+    (b'{"inputs":[{}]}', "an input must have a 'name'"),
+    (b'{"inputs":[{"name":"x"}]}', "input 'x' must have a 'datatype'"),
+    (b'{"inputs":[{"name":"x","datatype":"FP32"}]}', "input 'x' must have a 'shape' of up to 64 whole numbers"),
+    (
+        b'{"inputs":[{"name":"x","datatype":"FP32","shape":[-1]}]}',
+        "input 'x' must have a 'shape' of up to 64 whole numbers",
+    ),
+    (
+        b'{"inputs":[{"name":"x","datatype":"FP32","shape":[' + b"9," * 64 + b"9]}]}",
+        "input 'x' must have a 'shape' of up to 64 whole numbers",
+    ),
+    (
+        b'{"inputs":[{"name":"x","datatype":"FP32","shape":[true]}]}',
+        "input 'x' must have a 'shape' of up to 64 whole numbers",
+    ),
+    (
+        b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"parameters":1}]}',
+        "'parameters' must be an object",
+    ),
+]
+
+
+@pytest.mark.parametrize("body, message", MALFORMED)
+def test_what_rules_cannot_read_is_a_bad_request(body: bytes, message: str) -> None:
+    """The sentence names the input and what it lacks."""
+    with pytest.raises(GatewayError) as caught:
+        read_body_facts(Operation.INFER, body)
+    assert (caught.value.kind, caught.value.message) == (ErrorKind.BAD_REQUEST, message)
+
+
+@pytest.mark.parametrize("body", [b"{", b"\xff", b'{"a":NaN}', b"[" * 100_000])
+def test_what_is_not_json_is_a_bad_request(body: bytes) -> None:
+    """Broken, wrongly encoded and too deeply nested JSON are told as such."""
+    with pytest.raises(GatewayError, match="failed to parse the request JSON: "):
+        read_body_facts(Operation.INFER, body)
+
+
+def test_deep_data_is_measured_without_recursion() -> None:
+    """Texts nested as deep as JSON may be are counted."""
+    depth = 900
+    data = b"[" * depth + b'"ab"' + b"]" * depth
+    body = b'{"inputs":[{"name":"t","datatype":"BYTES","shape":[1],"data":' + data + b"}]}"
+    assert read_body_facts(Operation.INFER, body).inputs[0].num_bytes == 2

@@ -1,0 +1,63 @@
+"""Why a request goes where it goes."""
+
+from __future__ import annotations
+
+from gateway.config.specs import MatchSpec
+from gateway.protocol.operations import Operation
+from gateway.routing.decision import Decision, Target, Undecided
+from gateway.routing.explain import Assignment, Check, Step, Verdict, explain
+from gateway.routing.facts import BodyFacts, Facts
+from tests.routing.tables import by, split, table, to
+
+GOLD = MatchSpec(model=("chat*",), header={"x-tier": ("gold",)}, parameter={"priority": ("1", "2")})
+
+
+def test_each_route_is_told_with_its_conditions() -> None:
+    """Those before the match say which conditions failed, with both sides; those behind were not asked."""
+    one = table(to("gpu", "gold", GOLD), to("cpu", "rest"), to("cpu", "never"))
+    explanation = explain(one, Facts("chat", body=BodyFacts({"priority": 3})), lambda: 0.0)
+    gold = (
+        Check("model", "chat*", "chat", True),
+        Check("header x-tier", "gold", None, False),
+        Check("parameter priority", "1 or 2", "3", False),
+    )
+    assert explanation.steps == (
+        Step("gold", Verdict.FAILED, gold),
+        Step("rest", Verdict.MATCHED),
+        Step("never", Verdict.NOT_ASKED),
+    )
+    assert explanation.steps[0].failed == gold[1:]
+    assert explanation.decision == Decision(Target("rest", "cpu"))
+    assert explanation.assignment is None
+
+
+def test_an_unread_body_says_nothing() -> None:
+    """An explanation always comes to an end: without a body its conditions fail."""
+    one = table(to("gpu", "gold", MatchSpec(parameter={"p": ("1",)})))
+    assert explain(one, Facts("m"), lambda: 0.0).decision is Undecided.NO_ROUTE
+
+
+def test_a_load_meets_no_condition_on_the_body() -> None:
+    """Parameters of a load are not those of an inference."""
+    one = table(to("gpu", "p", MatchSpec(parameter={"p": ("1",)})))
+    facts = Facts("m", operation=Operation.LOAD, body=BodyFacts({"p": 1}))
+    assert explain(one, facts, lambda: 0.0).steps[0].failed == (Check("parameter p", "1", None, False),)
+
+
+def test_an_arm_is_told_with_its_race() -> None:
+    """Every arm's weight, share, position and score stand beside the unit; the highest score has it."""
+    one = table(by("x"), experiments=(split("x", cpu=90, gpu=10),))
+    explanation = explain(one, Facts("m", headers={"x-session-id": "s1"}), lambda: 0.0)
+    assert isinstance(explanation.decision, Decision)
+    assignment = explanation.assignment
+    assert assignment is not None
+    assert (assignment.experiment, assignment.unit_kind, assignment.unit) == ("x", "session", "s1")
+    assert [(draw.arm, draw.weight, draw.share) for draw in assignment.draws] == [("cpu", 90, 0.9), ("gpu", 10, 0.1)]
+    assert assignment.arm == max(assignment.draws, key=lambda draw: draw.score).arm == explanation.decision.target.arm
+
+
+def test_an_arm_by_chance_has_no_race() -> None:
+    """Where the request has no unit, the arm is for this request alone."""
+    one = table(by("x"), experiments=(split("x", cpu=50, gpu=50),))
+    explanation = explain(one, Facts("m"), lambda: 0.7)
+    assert explanation.assignment == Assignment("x", "session", None, "gpu", ())

@@ -1,0 +1,280 @@
+"""The compiled rules: from facts to a decision."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.config.specs import ArmSpec, ExperimentSpec, InputMatch, MatchSpec
+from gateway.protocol.operations import Operation
+from gateway.routing import table as table_module
+from gateway.routing.decision import Decision, Target, Undecided
+from gateway.routing.explain import explain
+from gateway.routing.facts import NO_BODY, BodyFacts, Facts, InputFacts
+from gateway.routing.table import Table
+from tests.routing.tables import by, split, table, to
+
+NEEDS_BODY, NO_ROUTE = Undecided.NEEDS_BODY, Undecided.NO_ROUTE
+SESSION = {"x-session-id": "s1"}
+PRIORITY = MatchSpec(parameter={"priority": ("1",)})
+
+
+def no_chance() -> float:
+    raise AssertionError("chance was asked")
+
+
+def decide(one: Table, facts: Facts, chance: Callable[[], float] = no_chance) -> Decision:
+    decision = one.decide(facts, chance)
+    assert isinstance(decision, Decision)
+    return decision
+
+
+def test_a_route_renames_the_model_or_keeps_it() -> None:
+    """The target says the engine and the model's name there; None keeps the requested one."""
+    one = table(to("gpu", "llama", MatchSpec(model=("llama",)), model="llama-3"), to("cpu", "rest"))
+    assert decide(one, Facts("llama")) == Decision(Target("llama", "gpu", "llama-3"))
+    assert decide(one, Facts("other")) == Decision(Target("rest", "cpu"))
+
+
+@pytest.mark.parametrize("model, route", [("chat", "exact"), ("chat-2", "glob"), ("x", "late"), ("y", "rest")])
+def test_the_first_route_that_matches_wins(model: str, route: str) -> None:
+    """Exact names, globs and routes for any model keep the one order of the files."""
+    one = table(
+        to("cpu", "grpc-only", MatchSpec(protocol=("grpc",))),
+        to("cpu", "exact", MatchSpec(model=("chat",))),
+        to("cpu", "glob", MatchSpec(model=("chat*",))),
+        to("cpu", "shadowed", MatchSpec(model=("chat-2",))),
+        to("cpu", "late", MatchSpec(model=("x", "z*"))),
+        to("cpu", "rest"),
+    )
+    assert decide(one, Facts(model)).target.route == route
+    assert decide(one, Facts(model, protocol="grpc")).target.route == "grpc-only"
+
+
+def test_no_route_is_an_answer() -> None:
+    """A model that no route takes is NO_ROUTE, with globs and without."""
+    assert table(to("cpu", match=MatchSpec(model=("a",)))).decide(Facts("b"), no_chance) is NO_ROUTE
+    assert table(to("cpu", match=MatchSpec(model=("a*",)))).decide(Facts("b"), no_chance) is NO_ROUTE
+    assert table().decide(Facts("b"), no_chance) is NO_ROUTE
+
+
+def test_the_body_is_asked_for_only_where_a_route_could_still_match() -> None:
+    """A condition on the head that fails, or an unconditional route before, spares the body."""
+    one = table(
+        to("cpu", "early", MatchSpec(model=("light",))),
+        to("gpu", "images", MatchSpec(protocol=("rest",), input=(InputMatch(rank=4),))),
+        to("cpu", "rest"),
+    )
+    image = BodyFacts(inputs=(InputFacts("x", "FP32", (1, 3, 8, 8), 768),))
+    assert decide(one, Facts("light")).target.route == "early"
+    assert decide(one, Facts("m", protocol="grpc")).target.route == "rest"
+    assert one.decide(Facts("m"), no_chance) is NEEDS_BODY
+    assert decide(one, Facts("m", body=image)).target.route == "images"
+    assert decide(one, Facts("m", body=NO_BODY)).target.route == "rest"
+
+
+def test_only_an_inference_has_a_body_to_ask_for() -> None:
+    """Metadata and control operations never meet a condition on the body, and are decided by their head."""
+    one = table(to("gpu", "priority", PRIORITY), to("sticky", "rest"))
+    decision = decide(one, Facts("m", operation=Operation.MODEL_METADATA))
+    assert decision == Decision(Target("rest", "sticky"), session=None, repeatable=True)
+
+
+REPEATABLE = [
+    (Facts("plain"), True),
+    (Facts("header", headers={"x-tier": "gold"}), True),
+    (Facts("header", body=NO_BODY), False),
+    (Facts("sticky", headers=SESSION), True),
+    (Facts("sticky", body=BodyFacts({"session_id": "s1"})), False),
+    (Facts("sticky", body=NO_BODY), False),
+    (Facts("split", headers=SESSION), True),
+    (Facts("split", body=BodyFacts({"session_id": "s1"})), False),
+    (Facts("split", body=NO_BODY), False),
+    (Facts("anew"), False),
+]
+
+
+@pytest.mark.parametrize("facts, expected", REPEATABLE)
+def test_a_decision_by_the_head_alone_is_repeatable(facts: Facts, expected: bool) -> None:
+    """Whoever remembers heads may remember it; where the body or chance was asked, not."""
+    one = table(
+        to("cpu", "plain", MatchSpec(model=("plain",))),
+        to("gpu", "header", MatchSpec(model=("header",), header={"x-tier": ("gold",)})),
+        to("gpu", "priority", MatchSpec(model=("header",), parameter={"priority": ("1",)})),
+        to("sticky", "sticky", MatchSpec(model=("sticky",))),
+        by("split", match=MatchSpec(model=("split",))),
+        by("anew", match=MatchSpec(model=("anew",))),
+        to("cpu", "rest"),
+        experiments=(split("split", cpu=1, gpu=1), split("anew", "request", cpu=1, gpu=1)),
+    )
+    assert decide(one, facts, lambda: 0.3).repeatable is expected
+
+
+SESSIONS = [
+    (Facts("m", headers=SESSION), "s1"),
+    (Facts("m", body=BodyFacts({"sequence_id": 42})), "42"),
+    (Facts("m", body=NO_BODY), None),
+]
+
+
+@pytest.mark.parametrize("facts, session", SESSIONS)
+def test_an_engine_that_balances_by_session_is_told_it(facts: Facts, session: str | None) -> None:
+    """The session comes from the header, or else from the body, which is then asked for."""
+    one = table(to("sticky"))
+    assert one.decide(Facts("m"), no_chance) is NEEDS_BODY
+    assert decide(one, facts).session == session
+
+
+def test_an_experiment_keeps_each_session_on_its_arm() -> None:
+    """With a session chance is not asked, and the same session has the same arm in header and body."""
+    one = table(by("x"), experiments=(split("x", cpu=50, gpu=50),))
+    for number in range(100):
+        by_header = decide(one, Facts("m", headers={"x-session-id": f"s{number}"}))
+        by_body = decide(one, Facts("m", body=BodyFacts({"session_id": f"s{number}"})))
+        assert by_header.target is by_body.target
+        assert by_header.session == by_body.session == f"s{number}"
+
+
+UNITS = [
+    ("session", Facts("m"), NEEDS_BODY),
+    ("session", Facts("m", body=NO_BODY), "gpu"),
+    ("request", Facts("m"), "gpu"),
+    ("request", Facts("m", headers=SESSION), "gpu"),
+    ("header:x-user", Facts("m"), "gpu"),
+    ("parameter:user", Facts("m"), NEEDS_BODY),
+    ("parameter:user", Facts("m", body=NO_BODY), "gpu"),
+    ("session", Facts("m", operation=Operation.MODEL_READY), "gpu"),
+]
+
+
+@pytest.mark.parametrize("unit, facts, expected", UNITS)
+def test_a_request_without_the_unit_is_assigned_by_chance(unit: str, facts: Facts, expected: Undecided | str) -> None:
+    """For itself alone; but first the body is asked, where it could tell the unit."""
+    one = table(by("x"), experiments=(split("x", unit, cpu=50, gpu=50),))
+    decision = one.decide(facts, lambda: 0.9)
+    assert (decision.target.arm if isinstance(decision, Decision) else decision) == expected
+
+
+def test_chance_is_asked_once_for_a_request() -> None:
+    """One arm balances by session: its body is asked for before the throw, so that no request is thrown for twice."""
+    one = table(by("x"), experiments=(split("x", "request", sticky=50, gpu=50),))
+    assert one.decide(Facts("m"), no_chance) is NEEDS_BODY
+    throws = [0.1, 0.9]
+    arms = Counter(decide(one, Facts("m", body=NO_BODY), lambda: throws.pop()).target.arm for _ in range(2))
+    assert arms == {"sticky": 1, "gpu": 1}
+
+
+def test_an_arm_without_a_model_takes_the_routes() -> None:
+    """An arm's own name for the model goes first, then the route's, then the requested one."""
+    arms = (ArmSpec("a", "cpu", 1, "mine"), ArmSpec("b", "gpu", 1))
+    one = table(by("x", model="theirs"), by("x", "y"), experiments=(ExperimentSpec("x", arms),))
+    assert [(target.route, target.model) for target in one.targets] == [
+        ("x", "mine"),
+        ("x", "theirs"),
+        ("y", "mine"),
+        ("y", None),
+    ]
+
+
+def test_a_target_is_one_object_for_each_route_and_arm() -> None:
+    """So a worker may count and connect by target: every decision's target is one of the table's."""
+    one = table(by("x", match=MatchSpec(model=("a",))), to("sticky"), experiments=(split("x", cpu=50, gpu=50),))
+    asked = [decide(one, Facts(model, headers={"x-session-id": f"s{n}"})).target for model in "ab" for n in range(50)]
+    assert {id(target) for target in asked} == {id(target) for target in one.targets}
+
+
+CONTROLS = [
+    ("plain", ["cpu"]),
+    ("split", ["cpu", "gpu"]),
+    ("by-body", ["gpu", "cpu"]),
+    ("gpu-twice", ["gpu"]),
+    ("by-header", ["cpu"]),
+]
+
+
+@pytest.mark.parametrize("model, engines", CONTROLS)
+def test_a_load_concerns_every_engine_that_requests_may_reach(model: str, engines: list[str]) -> None:
+    """All arms of an experiment, routes that only the body tells apart, and each engine once; heads must match."""
+    one = table(
+        by("x", match=MatchSpec(model=("split",))),
+        to("gpu", "priority", MatchSpec(model=("by-body", "gpu-twice"), parameter={"priority": ("1",)})),
+        to("gpu", "again", MatchSpec(model=("gpu-twice",))),
+        to("gpu", "gold", MatchSpec(model=("by-header",), header={"x-tier": ("gold",)})),
+        to("cpu", "rest"),
+        experiments=(split("x", cpu=100, gpu=0),),
+    )
+    targets = one.targets_for(Facts(model, operation=Operation.LOAD))
+    assert [target.engine for target in targets] == engines
+
+
+def test_names_that_callers_invent_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Globs are remembered for the names last asked, up to a bound; a forgotten name is decided anew, alike."""
+    monkeypatch.setattr(table_module, "MAX_REMEMBERED_MODELS", 10)
+    one = table(to("gpu", match=MatchSpec(model=("m*",))), to("cpu"))
+    for _ in range(2):
+        assert {decide(one, Facts(f"m{number}")).target.engine for number in range(50)} == {"gpu"}
+    assert len(one._remembered) == 10
+
+
+TEXTS = st.lists(st.sampled_from(["a", "b", "a*", "?", "*", "ab"]), max_size=2).map(tuple)
+MATCHES = st.builds(
+    MatchSpec,
+    model=TEXTS,
+    version=st.sampled_from([(), (), ("1",)]),
+    operation=st.sampled_from([(), (), ("infer",), ("metadata", "generate")]),
+    header=st.dictionaries(st.sampled_from(["x-a", "x-b"]), st.just(("1", "2*")), max_size=1),
+    parameter=st.dictionaries(st.sampled_from(["p", "q"]), st.just(("1", "true")), max_size=1),
+    input=st.sampled_from([(), (), (InputMatch(rank=1),), (InputMatch(datatypes=("FP32",)),)]),
+    tenant=st.sampled_from([(), (), ("acme",)]),
+)
+ROUTES = st.lists(
+    st.one_of(
+        st.builds(to, st.sampled_from(["cpu", "gpu", "sticky"]), match=MATCHES),
+        st.builds(by, st.sampled_from(["by-session", "by-chance", "by-parameter"]), match=MATCHES),
+    ),
+    max_size=6,
+)
+EXPERIMENTS = (
+    split("by-session", cpu=3, gpu=1),
+    split("by-chance", "request", cpu=1, sticky=2),
+    split("by-parameter", "parameter:p", gpu=1, sticky=1),
+)
+FACTS = st.builds(
+    Facts,
+    model=st.sampled_from(["a", "b", "ab", "abc", "z"]),
+    version=st.sampled_from([None, "1"]),
+    operation=st.sampled_from([Operation.INFER, Operation.GENERATE, Operation.MODEL_METADATA]),
+    headers=st.dictionaries(
+        st.sampled_from(["x-a", "x-b", "x-tenant", "x-session-id"]), st.sampled_from(["1", "22", "acme"])
+    ),
+    body=st.builds(
+        BodyFacts,
+        parameters=st.dictionaries(st.sampled_from(["p", "q", "session_id"]), st.sampled_from([0, 1, True, "x"])),
+        inputs=st.sampled_from([(), (InputFacts("i", "FP32", (2,), 8),), (InputFacts("i", "BYTES", (2, 2), 8),)]),
+    ),
+)
+
+
+@given(ROUTES, FACTS, st.floats(0, 1, exclude_max=True))
+def test_the_fast_path_decides_as_the_slow_one(routes: list, facts: Facts, chance: float) -> None:  # type: ignore[type-arg]
+    """The table's index, memory and shortcuts change no decision: `explain` asks all routes one after another."""
+    one = table(*routes, experiments=EXPERIMENTS)
+    slow = explain(one, facts, lambda: chance).decision
+    assert one.decide(facts, lambda: chance) == slow
+    assert one.decide(facts, lambda: chance) == slow
+
+
+@given(ROUTES, FACTS, st.floats(0, 1, exclude_max=True))
+def test_what_the_head_decides_the_body_does_not_change(routes: list, facts: Facts, chance: float) -> None:  # type: ignore[type-arg]
+    """A decision without the body is the decision with it, whatever it holds; and only a repeatable one may skip it."""
+    one = table(*routes, experiments=EXPERIMENTS)
+    with_body = one.decide(facts, lambda: chance)
+    facts.body = None
+    without = one.decide(facts, lambda: chance)
+    assert without is NEEDS_BODY or without == with_body
+    if isinstance(with_body, Decision) and with_body.repeatable:
+        assert without == with_body
