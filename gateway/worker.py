@@ -35,6 +35,7 @@ from gateway.control import (
 )
 from gateway.dataplane.connection import ClientConnection
 from gateway.dataplane.plane import DataPlane
+from gateway.observability.logs import set_up_logging
 
 _log = logging.getLogger("gateway.worker")
 
@@ -102,6 +103,7 @@ class Worker:
             self._stopping.set()
 
     async def _start(self, start: Start) -> None:
+        set_up_logging(start.settings.log_format)
         try:
             plane = DataPlane(start.settings, start.rules, start.number, start.health)
             tls = listener_tls(start.settings.tls) if start.settings.tls else None
@@ -193,7 +195,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="A data-plane process of pointsman; `pointsman serve` starts it.")
     parser.add_argument("--control-fd", type=int, required=True)
     arguments = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     keep_buffers()
     control = socket.socket(fileno=arguments.control_fd)
     control.setblocking(False)

@@ -81,7 +81,7 @@ def _is_listening(process: psutil.Process, port: int) -> bool:
     return True
 
 
-def _start_on_port(site: Site, name: str, argv: Sequence[str | Path], port: int) -> Running:
+def start_on_port(site: Site, name: str, argv: Sequence[str | Path], port: int) -> Running:
     process = site.children.spawn(name, argv, site.cores)
     _wait_until(lambda: _is_listening(process, port), site, process, name)
     return Running(name, Ports(port, port), process, listener(process, port))
@@ -112,7 +112,7 @@ def _start_envoy(site: Site) -> Running:
     binary = _envoy_path()
     assert binary is not None
     flags = ("--concurrency", "1", "--disable-hot-restart", "--log-level", "error")
-    return _start_on_port(site, "envoy", [binary, "-c", config, *flags], port)
+    return start_on_port(site, "envoy", [binary, "-c", config, *flags], port)
 
 
 def nginx_path() -> str | None:
@@ -131,7 +131,7 @@ def start_nginx(site: Site, name: str, config: str, port: int) -> Running:
     folder.mkdir(exist_ok=True)
     (folder / "nginx.conf").write_text(config)
     argv = (nginx_path() or "nginx", "-p", folder, "-c", folder / "nginx.conf", "-e", "stderr")
-    return _start_on_port(site, name, argv, port)
+    return start_on_port(site, name, argv, port)
 
 
 def _start_nginx_proxy(site: Site) -> Running:

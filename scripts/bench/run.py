@@ -17,7 +17,7 @@ from bench.cases import CASES, Loader, Sample, answer_of, check_answers
 from bench.configs import Ports
 from bench.memory import MemorySample
 from bench.processes import BenchError, Children, free_port, raise_file_limit, tree
-from bench.proxies import PROXIES, Running, Site, nginx_path, start_nginx
+from bench.proxies import PROXIES, Running, Site, nginx_path, start_nginx, start_on_port
 from bench.wrk import wrk_path
 
 MEMORY = "memory"
@@ -98,11 +98,12 @@ def _start_upstreams(children: Children, folder: Path, huge_bytes: int, cores: C
     """The canned server, and nginx beside it for the small answers where it is installed."""
     bulk = free_port()
     argv = (sys.executable, "-m", "bench.upstream", "--port", str(bulk), "--huge-bytes", str(huge_bytes))
-    canned = children.spawn("upstream", argv, cores.others)
+    site = Site(children, folder, Ports(bulk, bulk), cores.others)
+    canned = start_on_port(site, "upstream", argv, bulk).process
+    assert canned is not None
     if nginx_path() is None:
         return Ports(bulk, bulk), [canned.pid]
     small = free_port()
-    site = Site(children, folder, Ports(bulk, bulk), cores.others)
     nginx = start_nginx(site, "nginx-upstream", configs.nginx_upstream_config(small), small)
     assert nginx.process is not None
     return Ports(small, bulk), [canned.pid, *(each.pid for each in tree(nginx.process))]

@@ -5,6 +5,7 @@ A call that changes the server's state changes it back, and answers everything i
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -383,6 +384,8 @@ def statistics_of_all(client):
 @with_client
 def unload_and_load(client):
     client.unload_model("identity_fp16")
+    while index(client)["identity_fp16", "1"][0] == "UNLOADING":
+        time.sleep(0.01)  # Triton answers the unload before its end
     seen = [
         client.is_model_ready("identity_fp16"),
         client.is_server_ready(),

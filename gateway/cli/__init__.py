@@ -1,0 +1,53 @@
+"""The command line: `pointsman COMMAND`. Commands import what they need when they run, so that `--help` is quick."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from importlib.metadata import version
+from typing import Annotated, ParamSpec
+
+import typer
+
+from gateway.cli.check import check
+from gateway.cli.explain import explain
+from gateway.cli.fleet import engines, experiments
+from gateway.cli.serve import serve
+from gateway.cli.up import up
+
+P = ParamSpec("P")
+
+app = typer.Typer(
+    name="pointsman",
+    help="One inference URL in front of every engine. Start with `pointsman up` for a demo, or write a rules file and "
+    "run `pointsman serve --rules FILE`.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback(invoke_without_command=True)
+def _options(show_version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if show_version:
+        typer.echo(f"pointsman {version('pointsman')}")
+        raise typer.Exit
+
+
+def _exiting(command: Callable[P, int | None]) -> Callable[P, None]:
+    """A command whose result is the exit status."""
+
+    @wraps(command)
+    def run(*arguments: P.args, **options: P.kwargs) -> None:
+        raise typer.Exit(command(*arguments, **options) or 0)
+
+    return run
+
+
+for _command in (up, serve, check, explain, engines, experiments):
+    app.command()(_exiting(_command))
+
+
+def main() -> None:
+    """Run the command that the arguments name."""
+    app()

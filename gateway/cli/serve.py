@@ -1,0 +1,179 @@
+"""`pointsman serve`: the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from gateway.config import values
+from gateway.config.settings import Limits, ListenerTls, Settings
+
+_DEFAULTS = Settings()
+_LIMITS = Limits()
+
+
+def _quantity(parse: Callable[[str], float | int]) -> Callable[[Any], Any]:
+    """A typer parser of a duration or a size; a default passes as it is."""
+
+    def parsed(value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return parse(value)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+
+    return parsed
+
+
+_duration = _quantity(values.duration)
+_size = _quantity(values.size)
+
+
+def serve(
+    rules: Annotated[
+        list[Path],
+        typer.Option(
+            metavar="PATH",
+            help="A rule file, or a directory whose *.yaml and *.yml files are read in name order; may be repeated. "
+            "Changes are noticed and taken over while serving; a file with a mistake changes nothing.",
+            show_default=False,
+        ),
+    ],
+    host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 for every one.")] = _DEFAULTS.host,
+    http_port: Annotated[int, typer.Option(help="The inference port; 0 takes a free one.")] = _DEFAULTS.http_port,
+    grpc_port: Annotated[
+        int, typer.Option(help="Reserved for gRPC, which comes with the next version; nothing listens there yet.")
+    ] = _DEFAULTS.grpc_port,
+    admin_port: Annotated[
+        int, typer.Option(help="Metrics and the read-only admin API; 0 takes a free one.")
+    ] = _DEFAULTS.admin_port,
+    admin_host: Annotated[str, typer.Option(help="The admin port's address.")] = _DEFAULTS.admin_host,
+    workers: Annotated[int, typer.Option(min=1, help="Data-plane processes; one uses one core.")] = _DEFAULTS.workers,
+    ready_file: Annotated[
+        Path | None, typer.Option(help="Write ports and pid here, as JSON, once requests are served.")
+    ] = None,
+    access_log: Annotated[bool, typer.Option(help="One line a request on stdout.")] = _DEFAULTS.access_log,
+    log_format: Annotated[Literal["text", "json"], typer.Option(help="How log lines are written.")] = "text",
+    tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate: the inference port speaks TLS.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="PEM key of --tls-cert.")] = None,
+    tls_client_ca: Annotated[
+        Path | None, typer.Option(help="PEM authority: clients must show a certificate signed by it.")
+    ] = None,
+    drain_timeout: Annotated[
+        float, typer.Option(parser=_duration, metavar="DURATION", help="After SIGTERM, how long requests may go on.")
+    ] = _DEFAULTS.drain_timeout,
+    ready_when: Annotated[
+        Literal["all", "any"],
+        typer.Option(help="/v2/health/ready wants a healthy endpoint behind all routes, or behind any."),
+    ] = "all",
+    name_decision: Annotated[
+        bool, typer.Option(help="Tell route, engine and arm in fields of each reply.")
+    ] = _DEFAULTS.name_decision,
+    trust_forwarded: Annotated[
+        bool, typer.Option(help="Keep the x-forwarded-* fields that come in: another proxy stands before this one.")
+    ] = _DEFAULTS.trust_forwarded,
+    max_header_bytes: Annotated[
+        int, typer.Option(parser=_size, metavar="SIZE", help="Longest head of a request; longer is answered 431.")
+    ] = _LIMITS.max_header_bytes,
+    max_body_bytes: Annotated[
+        int, typer.Option(parser=_size, metavar="SIZE", help="Longest body of a request; longer is answered 413.")
+    ] = _LIMITS.max_body_bytes,
+    high_water_bytes: Annotated[
+        int,
+        typer.Option(
+            parser=_size, metavar="SIZE", help="What may wait for a slow reader, each way, before the sender is paused."
+        ),
+    ] = _LIMITS.high_water_bytes,
+    retry_body_bytes: Annotated[
+        int, typer.Option(parser=_size, metavar="SIZE", help="Longest body that is kept so that it can be sent again.")
+    ] = _LIMITS.retry_body_bytes,
+    header_timeout: Annotated[
+        float, typer.Option(parser=_duration, metavar="DURATION", help="Longest time for a request's head to come.")
+    ] = _LIMITS.header_timeout,
+    idle_timeout: Annotated[
+        float, typer.Option(parser=_duration, metavar="DURATION", help="A connection idle for longer is closed.")
+    ] = _LIMITS.idle_timeout,
+    body_timeout: Annotated[
+        float, typer.Option(parser=_duration, metavar="DURATION", help="Longest silence inside a request's body.")
+    ] = _LIMITS.body_timeout,
+    max_connections: Annotated[
+        int, typer.Option(min=0, help="Client connections per worker; 0 for no limit of ours.")
+    ] = _LIMITS.max_connections,
+) -> int:
+    """Serve: route requests by the rules to the engines, until SIGTERM or Ctrl-C.
+
+    SIGTERM lets requests in flight end; a second one stops at once. SIGHUP reads the rules again.
+    """
+    settings = Settings(
+        host=host,
+        http_port=http_port,
+        grpc_port=grpc_port,
+        admin_port=admin_port,
+        admin_host=admin_host,
+        workers=workers,
+        drain_timeout=drain_timeout,
+        access_log=access_log,
+        log_format=log_format,
+        tls=_tls(tls_cert, tls_key, tls_client_ca),
+        ready_when=ready_when,
+        name_decision=name_decision,
+        trust_forwarded=trust_forwarded,
+        limits=Limits(
+            max_header_bytes=max_header_bytes,
+            max_body_bytes=max_body_bytes,
+            high_water_bytes=high_water_bytes,
+            retry_body_bytes=retry_body_bytes,
+            header_timeout=header_timeout,
+            idle_timeout=idle_timeout,
+            body_timeout=body_timeout,
+            max_connections=max_connections,
+        ),
+    )
+    return _run(settings, rules, ready_file)
+
+
+def _tls(cert: Path | None, key: Path | None, client_ca: Path | None) -> ListenerTls | None:
+    if cert is not None and key is not None:
+        return ListenerTls(str(cert), str(key), str(client_ca) if client_ca is not None else None)
+    if cert is not None or key is not None or client_ca is not None:
+        raise typer.BadParameter("TLS needs both --tls-cert and --tls-key")
+    return None
+
+
+def _run(settings: Settings, paths: list[Path], ready_file: Path | None) -> int:
+    from gateway.cli.check import print_problems, summarize
+    from gateway.config.rules import load_rules
+    from gateway.observability.logs import set_up_logging
+    from gateway.supervision.ports import PortError
+    from gateway.supervision.supervisor import Addresses, Supervisor
+    from gateway.supervision.workforce import StartError
+
+    set_up_logging(settings.log_format)
+    supervisor = None
+
+    def ready(addresses: Addresses) -> None:
+        scheme = "https" if settings.tls else "http"
+        log = logging.getLogger("pointsman")
+        log.info("%s", summarize(loaded))
+        log.info("inference  %s://%s:%d/v2", scheme, addresses.host, addresses.http_port)
+        log.info("metrics    http://%s:%d/metrics", addresses.admin_host, addresses.admin_port)
+
+    supervisor = Supervisor(settings, paths, ready_file=ready_file, ready=ready)
+    loaded = load_rules(paths)
+    if loaded.problems:
+        print_problems(loaded)
+    if loaded.rules is None:
+        print(summarize(loaded), file=sys.stderr)
+        return 2
+    try:
+        return asyncio.run(supervisor.run(loaded))
+    except (PortError, StartError, OSError) as error:
+        print(f"pointsman: {error}", file=sys.stderr)
+        return 1

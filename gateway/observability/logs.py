@@ -1,0 +1,35 @@
+"""The log: a line an event, to stderr."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from datetime import UTC, datetime
+
+import orjson
+
+# Libraries that tell of every request at a level that is meant for them alone.
+_NOISY = ("httpx", "httpcore", "uvicorn", "uvicorn.error", "asyncio")
+
+
+class _JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        told = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            told["exception"] = self.formatException(record.exc_info)
+        return orjson.dumps(told).decode()
+
+
+def set_up_logging(log_format: str) -> None:
+    """Log to stderr as `text` or `json`."""
+    handler = logging.StreamHandler(sys.stderr)
+    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(_JsonFormatter() if log_format == "json" else text)
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    for name in _NOISY:
+        logging.getLogger(name).setLevel(logging.WARNING)

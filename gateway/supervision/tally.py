@@ -1,0 +1,44 @@
+"""What the workers have counted, the dead ones included: totals never go back when a worker dies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gateway.observability.metrics import SeriesKey, SeriesSnapshot, Snapshot, add_up
+from gateway.supervision.worker_process import WorkerProcess
+
+
+class Tally:
+    """The last snapshot of each living worker, and the sum of the others."""
+
+    def __init__(self) -> None:
+        self._living: dict[WorkerProcess, Snapshot] = {}
+        self._retired: dict[SeriesKey, SeriesSnapshot] = {}
+
+    def __repr__(self) -> str:
+        return f"<Tally of {len(self._living)} workers>"
+
+    def take(self, worker: WorkerProcess, snapshot: Snapshot) -> None:
+        self._living[worker] = snapshot
+
+    def retire(self, worker: WorkerProcess) -> None:
+        """A worker is gone: keep what it counted, drop what it had under way."""
+        last = self._living.pop(worker, None)
+        if last is not None:
+            ended = [replace(series, in_flight=0) for series in last.series]
+            self._retired = add_up([list(self._retired.values()), ended])
+
+    def series(self) -> dict[SeriesKey, SeriesSnapshot]:
+        return add_up([list(self._retired.values()), *[snapshot.series for snapshot in self._living.values()]])
+
+    @property
+    def connections(self) -> int:
+        return sum(snapshot.connections for snapshot in self._living.values())
+
+    def breakers_open(self) -> dict[tuple[str, str], bool]:
+        """By engine and endpoint, whether some worker leaves it out now."""
+        found: dict[tuple[str, str], bool] = {}
+        for snapshot in self._living.values():
+            for key, is_open in snapshot.breakers_open.items():
+                found[key] = found.get(key, False) or is_open
+        return found

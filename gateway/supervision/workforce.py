@@ -1,0 +1,192 @@
+"""The workers: started, fed, restarted when they die, drained."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gateway.config.settings import Settings
+from gateway.config.specs import RulesSpec
+from gateway.control import AskSnapshot, Counters, Drain, Failed, Message, Serving, SetHealth, Start, UseRules
+from gateway.supervision.ports import ReservedPort
+from gateway.supervision.tally import Tally
+from gateway.supervision.worker_process import COMMAND, WorkerProcess
+
+_log = logging.getLogger(__name__)
+
+_START_SECONDS = 30.0
+# A worker that dies at once must not keep the machine busy with starting it.
+_FIRST_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 5.0
+# One that has served this long was well: the next restart is at once again.
+_WELL_AFTER_SECONDS = 30.0
+# How long a scrape waits for a worker; one that is busier answers with its last counters.
+_ANSWER_SECONDS = 0.5
+_KILL_MARGIN_SECONDS = 5.0
+
+
+class StartError(Exception):
+    """The workers cannot serve; the message says why."""
+
+
+class Workforce:
+    """A fixed number of workers, all with the same settings, rules and health."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        rules: RulesSpec,
+        health: Mapping[tuple[str, str], bool],
+        port: ReservedPort,
+        command: Sequence[str] = COMMAND,
+    ) -> None:
+        self._settings = replace(settings, http_port=port.port)
+        self._rules = rules
+        self._health = health
+        self._port = port
+        self._command = command
+        self._workers: set[WorkerProcess] = set()
+        self._serving: dict[WorkerProcess, asyncio.Future[None]] = {}
+        self._minders: list[asyncio.Task[None]] = []
+        self._answers: dict[tuple[int, WorkerProcess], asyncio.Future[None]] = {}
+        self._token = 0
+        self._is_stopping = False
+        self.number = 1
+        self.restarts = 0
+        self.tally = Tally()
+
+    def __repr__(self) -> str:
+        return f"<Workforce {len(self._workers)} of {self._settings.workers}, rules {self.number}>"
+
+    async def start(self) -> None:
+        """Start all; returns when all serve.
+
+        Raises: StartError.
+        """
+        workers = await asyncio.gather(*[self._start_one() for _ in range(self._settings.workers)])
+        loop = asyncio.get_running_loop()
+        self._minders = [loop.create_task(self._mind(worker)) for worker in workers]
+
+    def use_rules(self, rules: RulesSpec) -> None:
+        """Swap the rules in all workers, and in those to come."""
+        self._rules = rules
+        self.number += 1
+        self._say_to_all(UseRules(rules, self.number))
+
+    def set_health(self, health: Mapping[tuple[str, str], bool]) -> None:
+        self._health = health
+        self._say_to_all(SetHealth(health))
+
+    @property
+    def num_serving(self) -> int:
+        return sum(future.done() and not future.cancelled() for future in self._serving.values())
+
+    async def count(self) -> None:
+        """Bring the tally up to date, as far as the workers answer in time."""
+        self._token += 1
+        loop = asyncio.get_running_loop()
+        waiting = {(self._token, worker): loop.create_future() for worker in self._workers}
+        self._answers |= waiting
+        self._say_to_all(AskSnapshot(self._token))
+        if waiting:
+            await asyncio.wait(waiting.values(), timeout=_ANSWER_SECONDS)
+        for key in waiting:
+            self._answers.pop(key, None)
+
+    async def drain(self) -> bool:
+        """Let requests in flight end, then stop; False where some worker had to be killed."""
+        self._is_stopping = True
+        for minder in self._minders:
+            minder.cancel()
+        self._say_to_all(Drain())
+        ends = [worker.ended for worker in self._workers if worker.ended is not None]
+        if ends:
+            await asyncio.wait(ends, timeout=self._settings.drain_timeout + _KILL_MARGIN_SECONDS)
+        late = [worker for worker in self._workers if worker.ended is not None and not worker.ended.done()]
+        self.kill()
+        return not late
+
+    def kill(self) -> None:
+        """Stop at once."""
+        self._is_stopping = True
+        for worker in self._workers:
+            worker.kill()
+
+    async def _start_one(self) -> WorkerProcess:
+        worker = WorkerProcess(self._heard, self._command)
+        serving: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._serving[worker] = serving
+        listener = self._port.listener
+        await worker.start([listener.fileno()] if listener is not None else [])
+        assert worker.ended is not None
+        self._workers.add(worker)
+        fd = listener.fileno() if listener is not None else None
+        worker.say(Start(self._settings, self._rules, self.number, self._health, http_fd=fd))
+        either: list[asyncio.Future[Any]] = [serving, worker.ended]
+        await asyncio.wait(either, timeout=_START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        if not serving.done():
+            ended = worker.ended.done()
+            why = (
+                f"ended with status {worker.ended.result()}" if ended else f"did not serve within {_START_SECONDS:g} s"
+            )
+            self._forget(worker)
+            raise StartError(f"a worker {why}")
+        try:
+            serving.result()
+        except StartError:
+            self._forget(worker)
+            raise
+        return worker
+
+    async def _mind(self, worker: WorkerProcess) -> None:
+        """Replace a worker whenever it dies."""
+        loop = asyncio.get_running_loop()
+        pause = _FIRST_PAUSE_SECONDS
+        while not self._is_stopping:
+            since = loop.time()
+            assert worker.ended is not None
+            status = await asyncio.shield(worker.ended)
+            self._forget(worker)
+            if self._is_stopping:
+                return
+            self.restarts += 1
+            if loop.time() - since > _WELL_AFTER_SECONDS:
+                pause = _FIRST_PAUSE_SECONDS
+            while True:
+                _log.error("worker %d ended with status %d; starting another in %g s", worker.pid, status, pause)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+                try:
+                    worker = await self._start_one()
+                    break
+                except (StartError, OSError) as error:
+                    _log.error("cannot start a worker: %s", error)
+
+    def _forget(self, worker: WorkerProcess) -> None:
+        worker.kill()
+        self._workers.discard(worker)
+        self._serving.pop(worker, None)
+        self.tally.retire(worker)
+
+    def _heard(self, worker: WorkerProcess, message: Message) -> None:
+        serving = self._serving.get(worker)
+        if isinstance(message, Counters):
+            self.tally.take(worker, message.snapshot)
+            answer = self._answers.get((message.token, worker))
+            if answer is not None and not answer.done():
+                answer.set_result(None)
+        elif isinstance(message, Serving):
+            if serving is not None and not serving.done():
+                serving.set_result(None)
+        elif isinstance(message, Failed):
+            if serving is not None and not serving.done():
+                serving.set_exception(StartError(message.message))
+            else:
+                _log.error("worker %d: %s", worker.pid, message.message)
+
+    def _say_to_all(self, message: Message) -> None:
+        for worker in self._workers:
+            worker.say(message)
