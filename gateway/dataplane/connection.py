@@ -65,6 +65,7 @@ class ClientConnection(asyncio.Protocol):
         "peer",
         "plane",
         "reply_head_end",
+        "write",
     )
 
     def __init__(self, plane: DataPlane) -> None:
@@ -96,6 +97,7 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self.write = self._transport.write
         limits = self.plane.settings.limits
         self._transport.set_write_buffer_limits(high=limits.high_water_bytes)
         address = transport.get_extra_info("peername")
@@ -238,9 +240,6 @@ class ClientConnection(asyncio.Protocol):
             self._read_head(data)
 
     # What handlers ask of it
-
-    def write(self, data: bytes) -> None:
-        self._transport.write(data)
 
     def close_after_reply(self) -> None:
         self._closes_after_reply = True

@@ -61,6 +61,7 @@ class Exchange:
         "_slot",
         "_started_at",
         "_status",
+        "_swept_bytes",
         "_tried",
     )
 
@@ -89,6 +90,7 @@ class Exchange:
         self._first_byte_at = 0.0
         self._active_at = 0.0
         self._response_bytes = 0
+        self._swept_bytes = 0
         self._is_event_stream = False
         self._is_unframed = False  # it ends where the engine's connection ends, so we frame it
 
@@ -136,6 +138,9 @@ class Exchange:
     def sweep(self, now: float) -> None:
         """Called about once a second: has the engine fallen silent in the middle of its reply?"""
         if not self._status or self._lane is None or self._client.is_paused:
+            return
+        if self._response_bytes != self._swept_bytes:
+            self._swept_bytes, self._active_at = self._response_bytes, now
             return
         limit = self._lane.engine.spec.idle_timeout
         if limit and now - self._active_at > limit:
@@ -275,7 +280,6 @@ class Exchange:
             self._finish(now)
 
     def reply_continued(self, data: bytes, ended: bool) -> None:
-        self._active_at = now = monotonic()
         self._response_bytes += len(data)
         if ended:
             self._connection = None
@@ -284,7 +288,7 @@ class Exchange:
         if not self._plan.without_body:
             self._client.write(data)
         if ended:
-            self._finish(now)
+            self._finish(monotonic())
 
     def reply_failed(self, error: GatewayError) -> None:
         self._try_failed(error, was_sent=True)

@@ -108,4 +108,5 @@ class DataPlane:
         for engine in self.snapshot.engines.values():
             for endpoint in engine.endpoints:
                 endpoint.pool.close_stale(now)
+        self.wheel.rest()
         self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self._sweep)

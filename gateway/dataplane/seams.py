@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from gateway.dataplane.plane import DataPlane
@@ -19,7 +20,10 @@ class Client(Protocol):
     forwarded_proto_line: bytes
     reply_head_end: bytes  # what ends the head of a reply, from the last field's CRLF on
 
-    def write(self, data: bytes) -> None: ...
+    @property
+    def write(self) -> Callable[[bytes], None]:
+        """Write something of the reply, straight to the transport."""
+        ...
 
     def expect_body(self) -> None:
         """The body will be read: a client that waits for leave to send it gets it."""

@@ -49,8 +49,12 @@ class Wheel:
         for tick in range(since + 1, self._turned_to + 1):
             for expiring in list(self._slots.pop(tick, ())):
                 expiring.expired()
-        # Slots emptied by requests that ended go when their time comes, so the wheel holds at most the longest timeout.
         self._handle = self._loop.call_later(RESOLUTION_SECONDS, self._turn) if self._slots else None
+
+    def rest(self) -> None:
+        """Stop ticking where every deadline was discarded; called now and then."""
+        if not any(self._slots.values()):
+            self._slots.clear()
 
     def _now(self) -> int:
         return int(monotonic() / RESOLUTION_SECONDS)

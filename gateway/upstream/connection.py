@@ -119,7 +119,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.abort()
             return
         decoder = self._decoder
-        if decoder is not None and not self._wants_payload and decoder.takes_whole(data) and not decoder.has_ended:
+        if decoder is not None and not self._wants_payload and decoder.takes_plain_chunk(data):
             receiver.reply_continued(data, False)  # one token of a stream, in one chunk, in one read: the usual case
             return
         try:
@@ -212,8 +212,7 @@ class UpstreamConnection(asyncio.Protocol):
         decoder = self._decoder
         head = self._head
         assert decoder is not None and head is not None
-        # A decoder that has ended took the last chunk whole, just before.
-        if self._wants_payload or not (decoder.has_ended or decoder.takes_whole(data)):
+        if self._wants_payload or not decoder.takes_whole(data):
             data = decoder.feed(data)
             if not self._wants_payload:
                 data = encode_chunk(data) + LAST_CHUNK if decoder.has_ended else encode_chunk(data)

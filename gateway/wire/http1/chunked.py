@@ -20,6 +20,7 @@ _MAX_TRAILER_BYTES = 8 * 1024
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?")
 # What nearly every chunk starts with: a size without zeros before it, and nothing else.
 _PLAIN_SIZE_LINE = re.compile(rb"([1-9A-Fa-f][0-9A-Fa-f]{0,7})\r\n")
+_SMALL_SIZES = {text % size: size for size in range(1, 4096) for text in (b"%x", b"%X")}
 _TRAILER = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*")
 
 
@@ -34,11 +35,12 @@ class _At(Enum):
 class ChunkedDecoder:
     """Reads one chunked body, in pieces of any size."""
 
-    __slots__ = ("_at", "_line", "_remaining", "_trailer_bytes", "has_ended", "tail")
+    __slots__ = ("_at", "_is_between", "_line", "_remaining", "_trailer_bytes", "has_ended", "tail")
 
     def __init__(self) -> None:
         self._at = _At.SIZE
         self._line = b""  # an incomplete line
+        self._is_between = True  # two chunks, with nothing of the second read
         self._remaining = 0  # bytes of the current chunk's data still to come
         self._trailer_bytes = 0
         self.has_ended = False
@@ -47,24 +49,38 @@ class ChunkedDecoder:
     def __repr__(self) -> str:
         return f"<ChunkedDecoder at {self._at.value}, {self._remaining} to come>"
 
+    def takes_plain_chunk(self, data: bytes) -> bool:
+        """Whether data is exactly one chunk, neither long nor the last: then it is read, and may go on as it is.
+
+        Tells less than `takes_whole`, in a third of the time: this is what a token of a stream looks like.
+        """
+        if not self._is_between:
+            return False
+        line_end = data.find(b"\r\n", 0, 5)
+        return _SMALL_SIZES.get(data[:line_end]) == len(data) - line_end - 4 and data.endswith(b"\r\n")
+
     def takes_whole(self, data: bytes) -> bool:
         """Whether data is exactly one plain chunk, or the last one, or both: then it is read and may go on as it is."""
-        if self._at is not _At.SIZE or self._line:
+        if not self._is_between:
             return False
         found = _PLAIN_SIZE_LINE.match(data)
         if found is None:
             self.has_ended = data == LAST_CHUNK
             if self.has_ended:
-                self._at = _At.END
+                self._end()
             return self.has_ended
         extra = len(data) - (found.end() + 2 + int(found[1], 16))
         if extra == 0:
             return data.endswith(b"\r\n")
         if extra == 5 and data.endswith(b"\r\n" + LAST_CHUNK):
-            self._at = _At.END
-            self.has_ended = True
+            self._end()
             return True
         return False
+
+    def _end(self) -> None:
+        self._at = _At.END
+        self._is_between = False
+        self.has_ended = True
 
     def feed(self, data: bytes) -> bytes:
         """Read on; returns the data of the chunks. What follows the body is kept in `tail`.
@@ -73,6 +89,7 @@ class ChunkedDecoder:
         """
         pieces: list[bytes] = []
         position = 0
+        self._is_between = False
         while position < len(data) and self._at is not _At.END:
             if self._at is _At.DATA:
                 end = min(position + self._remaining, len(data))
@@ -86,6 +103,7 @@ class ChunkedDecoder:
         if self._at is _At.END:
             self.has_ended = True
             self.tail = data[position:]
+        self._is_between = self._at is _At.SIZE and not self._line
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _read_line(self, data: bytes, position: int) -> int:

@@ -1,0 +1,172 @@
+"""The admin API: metrics, and what the gateway knows of its engines, experiments and rules. It changes nothing yet."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import uvicorn
+from fastapi import FastAPI, Response
+
+from gateway.config.specs import MatchSpec, RulesSpec
+from gateway.observability.exposition import CONTENT_TYPE, ExpositionState, render
+
+Json = dict[str, Any]
+
+
+class ControlState(Protocol):
+    """What the control process tells."""
+
+    @property
+    def rules(self) -> RulesSpec: ...
+
+    @property
+    def rules_number(self) -> int: ...
+
+    @property
+    def rule_files(self) -> Sequence[str]: ...
+
+    @property
+    def problems(self) -> Sequence[str]:
+        """What the last reading of the rule files found, a line each."""
+        ...
+
+    async def exposition(self) -> ExpositionState: ...
+
+
+def make_app(state: ControlState) -> FastAPI:
+    """The app; it reads `state` anew for each request."""
+    app = FastAPI(title="Pointsman admin", docs_url="/docs", redoc_url=None)
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(render(await state.exposition()), media_type=CONTENT_TYPE)
+
+    @app.get("/healthz")
+    async def healthz() -> Json:
+        return {"status": "ok"}
+
+    @app.get("/engines")
+    async def engines() -> Json:
+        return {"engines": _engines(state.rules, await state.exposition())}
+
+    @app.get("/experiments")
+    async def experiments() -> Json:
+        return {"experiments": _experiments(state.rules, await state.exposition())}
+
+    @app.get("/rules")
+    async def rules() -> Json:
+        return {
+            "number": state.rules_number,
+            "digest": state.rules.digest,
+            "files": list(state.rule_files),
+            "problems": list(state.problems),
+            "routes": _routes(state.rules),
+        }
+
+    return app
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to the supervisor, which drains before it stops."""
+
+    @contextmanager
+    def capture_signals(self) -> Any:
+        yield
+
+
+def admin_server(app: FastAPI, host: str, port: int) -> uvicorn.Server:
+    """A server to be run in the supervisor's loop by `serve()` and stopped by `should_exit`."""
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        access_log=False,
+        log_level="warning",
+        log_config=None,
+        lifespan="off",
+        timeout_graceful_shutdown=1,
+    )
+    return _Server(config)
+
+
+def _engines(rules: RulesSpec, state: ExpositionState) -> list[Json]:
+    """Every engine with its endpoints; credentials are never told."""
+    requests: Counter[tuple[str, str]] = Counter()
+    errors: Counter[tuple[str, str]] = Counter()
+    in_flight: Counter[tuple[str, str]] = Counter()
+    for key, series in state.series.items():
+        where = (key.engine, key.endpoint)
+        requests[where] += sum(series.statuses.values())
+        errors[where] += sum(series.errors.values())
+        in_flight[where] += series.in_flight
+    return [
+        {
+            "name": name,
+            "protocol": engine.protocol.value,
+            "balance": engine.balance.value,
+            "endpoints": [
+                {
+                    "url": endpoint.url,
+                    "healthy": state.health.get((name, endpoint.url)),
+                    "breaker_open": state.breakers_open.get((name, endpoint.url), False),
+                    "in_flight": in_flight[name, endpoint.url],
+                    "requests": requests[name, endpoint.url],
+                    "errors": errors[name, endpoint.url],
+                }
+                for endpoint in engine.endpoints
+            ],
+        }
+        for name, engine in rules.engines.items()
+    ]
+
+
+def _experiments(rules: RulesSpec, state: ExpositionState) -> list[Json]:
+    routes = {route.name: route.experiment for route in rules.routes}
+    requests: Counter[tuple[str | None, str]] = Counter()
+    errors: Counter[tuple[str | None, str]] = Counter()
+    for key, series in state.series.items():
+        arm = (routes.get(key.route), key.arm)
+        requests[arm] += sum(series.statuses.values())
+        errors[arm] += sum(series.errors.values())
+    found = []
+    for name, experiment in rules.experiments.items():
+        total = sum(arm.weight for arm in experiment.arms)
+        arms = [
+            {
+                "name": arm.name,
+                "engine": arm.engine,
+                "model": arm.model,
+                "weight": arm.weight,
+                "share": arm.weight / total,
+                "requests": requests[name, arm.name],
+                "errors": errors[name, arm.name],
+            }
+            for arm in experiment.arms
+        ]
+        found.append({"name": name, "unit": experiment.unit, "arms": arms})
+    return found
+
+
+def _routes(rules: RulesSpec) -> list[Json]:
+    return [
+        {
+            "name": route.name,
+            "match": _match(route.match),
+            "engine": route.engine,
+            "experiment": route.experiment,
+            "model": route.model,
+            "location": str(route.location) if route.location else None,
+        }
+        for route in rules.routes
+    ]
+
+
+def _match(match: MatchSpec) -> Json:
+    """The conditions that are set."""
+    told: Json = {name: getattr(match, name) for name in MatchSpec.__slots__ if getattr(match, name)}
+    if match.input:
+        told["input"] = [{name: getattr(each, name) for name in each.__slots__} for each in match.input]
+    return told

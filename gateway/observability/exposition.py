@@ -1,0 +1,136 @@
+"""The counters of all workers as Prometheus' text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gateway.observability.metrics import LATENCY_BOUNDS, SeriesKey, SeriesSnapshot
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+_LABELS = ("route", "arm", "engine", "endpoint")
+
+
+@dataclass(frozen=True, slots=True)
+class ExpositionState:
+    """All that is told: the sum of the workers' counters, and what the control process itself knows."""
+
+    series: Mapping[SeriesKey, SeriesSnapshot]
+    connections: int
+    health: Mapping[tuple[str, str], bool]  # (engine, endpoint) -> what the probes say
+    breakers_open: Mapping[tuple[str, str], bool]  # (engine, endpoint) -> left out by some worker
+    rules_number: int
+    reloads_ok: int
+    reloads_refused: int
+    workers: int
+    worker_restarts: int
+    version: str
+
+
+def render(state: ExpositionState) -> bytes:
+    """The text of one scrape."""
+    registry = CollectorRegistry()
+    registry.register(_State(state))
+    return generate_latest(registry)
+
+
+class _State(Collector):
+    def __init__(self, state: ExpositionState) -> None:
+        self._state = state
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._requests()
+        yield from self._histograms()
+        yield from self._endpoints()
+        yield from self._process()
+
+    def _requests(self) -> Iterator[Metric]:
+        requests = CounterMetricFamily("pointsman_requests", "Requests answered.", labels=[*_LABELS, "status"])
+        errors = CounterMetricFamily(
+            "pointsman_errors",
+            "Requests that the gateway failed or refused, or whose client left.",
+            labels=[*_LABELS, "reason"],
+        )
+        for key, series in self._state.series.items():
+            labels = _values(key)
+            for status, number in series.statuses.items():
+                requests.add_metric([*labels, str(status)], number)
+            for reason, number in series.errors.items():
+                errors.add_metric([*labels, reason], number)
+        yield requests
+        yield errors
+        yield self._counter("retries", "Tries after the first one.", lambda series: series.retries)
+        yield self._counter("request_bytes", "Bytes of requests' bodies.", lambda series: series.request_bytes)
+        yield self._counter("response_bytes", "Bytes of replies' bodies.", lambda series: series.response_bytes)
+        in_flight = GaugeMetricFamily("pointsman_in_flight", "Requests at an endpoint now.", labels=_LABELS)
+        for key, series in self._state.series.items():
+            in_flight.add_metric(_values(key), series.in_flight)
+        yield in_flight
+
+    def _counter(self, name: str, text: str, value: Callable[[SeriesSnapshot], int]) -> Metric:
+        family = CounterMetricFamily(f"pointsman_{name}", text, labels=_LABELS)
+        for key, series in self._state.series.items():
+            family.add_metric(_values(key), value(series))
+        return family
+
+    def _histograms(self) -> Iterator[Metric]:
+        yield self._histogram(
+            "request_seconds", "From a request's head to the end of its reply.", lambda series: series.total
+        )
+        yield self._histogram(
+            "first_byte_seconds", "From a request's head to its reply's first byte.", lambda series: series.first_byte
+        )
+        yield self._histogram(
+            "upstream_seconds", "From sending the last try to the end of its reply.", lambda series: series.upstream
+        )
+
+    def _histogram(self, name: str, text: str, value: Callable[[SeriesSnapshot], tuple[list[int], float]]) -> Metric:
+        family = HistogramMetricFamily(f"pointsman_{name}", text, labels=_LABELS)
+        for key, series in self._state.series.items():
+            counts, total = value(series)
+            buckets: list[tuple[str, float]] = []
+            below = 0
+            for bound, count in zip((*map(str, LATENCY_BOUNDS), "+Inf"), counts, strict=True):
+                below += count
+                buckets.append((bound, below))
+            family.add_metric(_values(key), buckets, total)
+        return family
+
+    def _endpoints(self) -> Iterator[Metric]:
+        healthy = GaugeMetricFamily(
+            "pointsman_endpoint_healthy", "Whether the probes find it ready.", labels=["engine", "endpoint"]
+        )
+        for key, is_healthy in self._state.health.items():
+            healthy.add_metric(key, float(is_healthy))
+        yield healthy
+        breaker = GaugeMetricFamily(
+            "pointsman_breaker_open", "Whether a worker leaves it out after failures.", labels=["engine", "endpoint"]
+        )
+        for key, is_open in self._state.breakers_open.items():
+            breaker.add_metric(key, float(is_open))
+        yield breaker
+
+    def _process(self) -> Iterator[Metric]:
+        state = self._state
+        yield GaugeMetricFamily("pointsman_connections", "Open client connections.", value=state.connections)
+        yield GaugeMetricFamily("pointsman_rules_number", "The rules' snapshot in force.", value=state.rules_number)
+        reloads = CounterMetricFamily("pointsman_rules_reloads", "Readings of changed rule files.", labels=["result"])
+        reloads.add_metric(["ok"], state.reloads_ok)
+        reloads.add_metric(["refused"], state.reloads_refused)
+        yield reloads
+        yield GaugeMetricFamily("pointsman_workers", "Workers that serve.", value=state.workers)
+        yield CounterMetricFamily(
+            "pointsman_worker_restarts", "Workers that died and were replaced.", value=state.worker_restarts
+        )
+        info = GaugeMetricFamily("pointsman_info", "The version that runs.", labels=["version"])
+        info.add_metric([state.version], 1)
+        yield info
+
+
+def _values(key: SeriesKey) -> list[str]:
+    return [key.route, key.arm, key.engine, key.endpoint]

@@ -1,0 +1,160 @@
+"""Active health checks: the control process asks every endpoint, now and then, whether it is ready."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import ssl
+from collections.abc import Callable, Mapping
+
+import httpx
+
+from gateway.config.specs import EngineSpec, HealthSpec
+from gateway.upstream.engine import client_tls
+
+_log = logging.getLogger(__name__)
+
+# Probes of many endpoints with the same interval spread out by as much of it.
+_JITTER = 0.1
+
+Key = tuple[str, str]  # engine name, endpoint url
+
+
+class EndpointHealth:
+    """Whether an endpoint is healthy: the first probe decides, later ones only when enough of them agree."""
+
+    __slots__ = ("_against", "_spec", "is_healthy")
+
+    def __init__(self, spec: HealthSpec) -> None:
+        self._spec = spec
+        self._against = 0  # probes in a row that say the opposite
+        self.is_healthy: bool | None = None
+
+    def __repr__(self) -> str:
+        return f"<EndpointHealth {self.is_healthy}, {self._against} against>"
+
+    def observe(self, ok: bool) -> bool:
+        """Count a probe; tells whether the endpoint's health has changed with it."""
+        if self.is_healthy is None:
+            self.is_healthy = ok
+            return True
+        if ok is self.is_healthy:
+            self._against = 0
+            return False
+        self._against += 1
+        if self._against < (self._spec.healthy_after if ok else self._spec.unhealthy_after):
+            return False
+        self.is_healthy = ok
+        self._against = 0
+        return True
+
+
+class _Probe:
+    """The probing of one endpoint; `engine` is kept to see whether a new declaration changes anything."""
+
+    def __init__(self, engine: EngineSpec, url: str) -> None:
+        self.engine = _relevant(engine)
+        self.health = EndpointHealth(engine.health)
+        self.url = url
+        self.had_first = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+
+
+class Prober:
+    """Probes all endpoints of the rules; `changed` gets the health of all whenever that of one has changed."""
+
+    def __init__(self, changed: Callable[[dict[Key, bool]], None]) -> None:
+        self._changed = changed
+        self._probes: dict[Key, _Probe] = {}
+
+    def __repr__(self) -> str:
+        return f"<Prober of {len(self._probes)} endpoints>"
+
+    @property
+    def health(self) -> dict[Key, bool]:
+        """By engine and endpoint; those that no probe has reached a verdict on are left out."""
+        found = {key: probe.health.is_healthy for key, probe in self._probes.items()}
+        return {key: is_healthy for key, is_healthy in found.items() if is_healthy is not None}
+
+    def use(self, engines: Mapping[str, EngineSpec]) -> None:
+        """Probe the endpoints of these engines; what is known of those that stay as they are is kept."""
+        wanted = {
+            (name, endpoint.url): engine
+            for name, engine in engines.items()
+            if engine.health.interval
+            for endpoint in engine.endpoints
+        }
+        for key, probe in list(self._probes.items()):
+            if key not in wanted or probe.engine != _relevant(wanted[key]):
+                del self._probes[key]
+                if probe.task is not None:
+                    probe.task.cancel()
+        for key, engine in wanted.items():
+            if key not in self._probes:
+                probe = self._probes[key] = _Probe(engine, key[1])
+                probe.task = asyncio.get_running_loop().create_task(self._keep_probing(probe))
+        self._changed(self.health)
+
+    async def first_round(self, timeout: float) -> None:
+        """Wait until each endpoint has been asked once, or the time (seconds) is over."""
+        waiting = [asyncio.create_task(probe.had_first.wait()) for probe in self._probes.values()]
+        if waiting:
+            _, late = await asyncio.wait(waiting, timeout=timeout)
+            for task in late:
+                task.cancel()
+
+    async def close(self) -> None:
+        tasks = [probe.task for probe in self._probes.values() if probe.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _keep_probing(self, probe: _Probe) -> None:
+        spec = probe.engine.health
+        while True:
+            try:
+                async with _client(probe.engine, probe.url) as client:
+                    while True:
+                        self._observe(probe, await _is_good(client, spec))
+                        await asyncio.sleep(spec.interval * random.uniform(1 - _JITTER, 1 + _JITTER))
+            except (OSError, ValueError) as error:  # a certificate file that cannot be read may be there later
+                _log.error("cannot probe %s: %s", probe.url, error)
+                self._observe(probe, False)
+                await asyncio.sleep(spec.interval)
+
+    def _observe(self, probe: _Probe, ok: bool) -> None:
+        was_known = probe.health.is_healthy is not None
+        has_changed = probe.health.observe(ok)
+        probe.had_first.set()
+        if not has_changed:
+            return
+        if was_known or not ok:
+            _log.warning("%s of engine '%s' is %s", probe.url, probe.engine.name, "healthy" if ok else "unhealthy")
+        self._changed(self.health)
+
+
+def _relevant(engine: EngineSpec) -> EngineSpec:
+    """The engine with only what probing depends on; two of these differ where its probes would."""
+    return EngineSpec(
+        engine.name, (), health=engine.health, tls=engine.tls, headers=engine.headers, api_key=engine.api_key
+    )
+
+
+def _client(engine: EngineSpec, url: str) -> httpx.AsyncClient:
+    headers = dict(engine.headers)
+    if engine.api_key:
+        headers["authorization"] = f"Bearer {engine.api_key}"
+    verify: ssl.SSLContext | bool = client_tls(engine.tls, url) or False
+    return httpx.AsyncClient(
+        base_url=url, headers=headers, timeout=engine.health.timeout, verify=verify, trust_env=False
+    )
+
+
+async def _is_good(client: httpx.AsyncClient, spec: HealthSpec) -> bool:
+    try:
+        async with asyncio.timeout(spec.timeout or None):  # httpx's own timeout is for each step
+            response = await client.get(spec.path)
+    except (httpx.HTTPError, OSError, TimeoutError):
+        return False
+    return response.is_success
