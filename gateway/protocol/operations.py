@@ -137,8 +137,6 @@ def read_path(path: str) -> Call | None:
         operation = Operation.LOAD if action == "load" else Operation.UNLOAD
         return Call(operation, _POST, unquote(model), None, found.span(3))
     if found := _SHARED_MEMORY.fullmatch(path):
-        region, action = found.groups()
-        if action == "register" and region is None:
-            return None
+        _, action = found.groups()  # a `register` that names no region is refused by who would map it
         return Call(Operation.SHARED_MEMORY, _GET if action == "status" else _POST)
     return None
