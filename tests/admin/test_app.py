@@ -1,0 +1,135 @@
+"""The admin API's answers, from a control state made by hand."""
+
+from collections.abc import Sequence
+
+from fastapi.testclient import TestClient
+
+from gateway.admin.app import make_app
+from gateway.config.specs import (
+    ArmSpec,
+    EndpointSpec,
+    EngineSpec,
+    ExperimentSpec,
+    InputMatch,
+    MatchSpec,
+    RouteSpec,
+    RulesSpec,
+)
+from gateway.observability.exposition import ExpositionState
+from gateway.observability.metrics import Metrics, SeriesKey, add_up
+
+RULES = RulesSpec(
+    engines={
+        "cuda": EngineSpec("cuda", (EndpointSpec("http://a:1"), EndpointSpec("http://b:1")), api_key="secret-key"),
+        "mac": EngineSpec("mac", (EndpointSpec("http://c:1"),), headers={"x-token": "secret-token"}),
+    },
+    routes=(
+        RouteSpec("images", MatchSpec(input=(InputMatch(datatypes=("FP32",), rank=4),)), engine="mac"),
+        RouteSpec("split", MatchSpec(model=("llama-*",)), experiment="move"),
+    ),
+    experiments={"move": ExperimentSpec("move", (ArmSpec("old", "cuda", 90), ArmSpec("new", "mac", 10, "l")))},
+    digest="d1",
+)
+
+
+class State:
+    """A control state: one request counted at each of two endpoints."""
+
+    rules = RULES
+    rules_number = 3
+    rule_files: Sequence[str] = ["rules.yaml"]
+    problems: Sequence[str] = ["rules.yaml:1:1: warning: w"]
+
+    async def exposition(self) -> ExpositionState:
+        metrics = Metrics()
+        one = metrics.series(SeriesKey("split", "old", "cuda", "http://a:1"))
+        one.count(200, 0.2, 0.1, 0.15)
+        one.in_flight = 2
+        other = metrics.series(SeriesKey("split", "new", "mac", "http://c:1"))
+        other.count_failure(503, 0.001)
+        other.count_error("overloaded")
+        return ExpositionState(
+            series=add_up([metrics.snapshot()]),
+            connections=7,
+            health={("cuda", "http://a:1"): True, ("mac", "http://c:1"): False},
+            breakers_open={("mac", "http://c:1"): True},
+            rules_number=3,
+            reloads_ok=1,
+            reloads_refused=2,
+            workers=4,
+            worker_restarts=5,
+            version="9",
+        )
+
+
+client = TestClient(make_app(State()))
+
+
+def test_engines_tell_health_and_load() -> None:
+    """/engines lists every endpoint with its health, breaker, load and counts; what no probe reached is null."""
+    cuda, mac = client.get("/engines").json()["engines"]
+    assert (cuda["name"], cuda["protocol"], cuda["balance"]) == ("cuda", "kserve", "power_of_two")
+    assert cuda["endpoints"][0] == {
+        "url": "http://a:1",
+        "healthy": True,
+        "breaker_open": False,
+        "in_flight": 2,
+        "requests": 1,
+        "errors": 0,
+    }
+    assert cuda["endpoints"][1]["healthy"] is None
+    assert mac["endpoints"][0]["breaker_open"] is True
+    assert mac["endpoints"][0]["errors"] == 1
+
+
+def test_no_answer_tells_a_secret() -> None:
+    """API keys and the values of engines' own fields appear nowhere."""
+    for path in ("/engines", "/experiments", "/rules", "/metrics"):
+        assert "secret" not in client.get(path).text
+
+
+def test_experiments_tell_shares_and_traffic() -> None:
+    """/experiments tells each arm's share of the weights, and the requests and errors that it had."""
+    (move,) = client.get("/experiments").json()["experiments"]
+    old, new = move["arms"]
+    assert (move["name"], move["unit"]) == ("move", "session")
+    assert (old["share"], old["requests"], old["errors"]) == (0.9, 1, 0)
+    assert (new["share"], new["requests"], new["errors"], new["model"]) == (0.1, 1, 1, "l")
+
+
+def test_rules_tell_what_is_in_force() -> None:
+    """/rules tells number, digest, files, findings, and the routes in order with their conditions."""
+    told = client.get("/rules").json()
+    assert (told["number"], told["digest"], told["files"]) == (3, "d1", ["rules.yaml"])
+    assert told["problems"] == ["rules.yaml:1:1: warning: w"]
+    assert [route["name"] for route in told["routes"]] == ["images", "split"]
+    assert told["routes"][1]["match"] == {"model": ["llama-*"]}
+    assert told["routes"][0]["match"]["input"][0]["rank"] == 4
+
+
+def test_metrics_are_prometheus_text() -> None:
+    """/metrics tells counters by route, arm, engine and endpoint, and cumulative histograms."""
+    text = client.get("/metrics").text
+    where = 'arm="old",endpoint="http://a:1",engine="cuda",route="split"'
+    lines = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in text.splitlines() if line[0] != "#"}
+
+    def value(name: str, **labels: str) -> float:
+        found = [
+            number
+            for line, number in lines.items()
+            if line.startswith(name) and all(f'{key}="{label}"' in line for key, label in labels.items())
+        ]
+        assert len(found) == 1, (name, labels, found)
+        return found[0]
+
+    assert value("pointsman_requests_total", route="split", arm="old", status="200") == 1, where
+    assert value("pointsman_errors_total", arm="new", reason="overloaded") == 1
+    assert value("pointsman_request_seconds_bucket", arm="old", le="0.1") == 0
+    assert value("pointsman_request_seconds_bucket", arm="old", le="0.25") == 1
+    assert value("pointsman_request_seconds_bucket", arm="old", le="+Inf") == 1
+    assert value("pointsman_request_seconds_sum", arm="old") == 0.2
+    assert value("pointsman_endpoint_healthy", engine="mac") == 0
+    assert value("pointsman_breaker_open", engine="mac") == 1
+    assert value("pointsman_rules_reloads_total", result="refused") == 2
+    assert value("pointsman_connections") == 7
+    assert value("pointsman_info", version="9") == 1

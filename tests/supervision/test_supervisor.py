@@ -1,0 +1,176 @@
+"""The real gateway as operators handle it: started, reloaded, hurt and stopped."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import httpx
+import psutil
+import pytest
+
+from tests.support.canned_engine import CannedEngine
+from tests.support.servers import GatewayProcess
+from tests.support.waiting import eventually
+
+StartGateway = Callable[..., GatewayProcess]
+INFER = "/v2/models/m/infer"
+
+
+@pytest.fixture
+def engine() -> Iterator[CannedEngine]:
+    with CannedEngine("one") as running:
+        yield running
+
+
+@pytest.fixture
+def other_engine() -> Iterator[CannedEngine]:
+    with CannedEngine("other") as running:
+        yield running
+
+
+def rules(engine: CannedEngine) -> str:
+    return f"version: 1\nengines: {{it: {{endpoints: ['{engine.url}']}}}}\nroutes: [{{name: all, engine: it}}]\n"
+
+
+def ask(gateway: GatewayProcess, **headers: str) -> str:
+    """Who answers an inference, over a connection of its own."""
+    answer = httpx.post(gateway.http_url + INFER, content=b"{}", headers=headers, timeout=20)
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["served_by"])
+
+
+def metric(gateway: GatewayProcess, line_start: str) -> float:
+    """The sum of the lines of /metrics that start like this."""
+    lines = httpx.get(gateway.admin_url + "/metrics").text.splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(line_start))
+
+
+def workers_of(gateway: GatewayProcess) -> list[psutil.Process]:
+    children = psutil.Process(gateway.ports.pid).children()
+    return [child for child in children if "gateway.worker" in child.cmdline()]
+
+
+def test_counts_of_all_workers_are_summed(start_gateway: StartGateway, engine: CannedEngine) -> None:
+    """Two workers share the port, and /metrics tells the sum of what both have served."""
+    gateway = start_gateway(rules(engine), workers=2)
+    assert len(workers_of(gateway)) == 2
+    for _ in range(40):
+        assert ask(gateway) == "one"
+    assert metric(gateway, "pointsman_requests_total") == 40
+    assert metric(gateway, "pointsman_request_seconds_count") == 40
+    assert metric(gateway, "pointsman_in_flight") == 0
+    assert metric(gateway, "pointsman_workers ") == 2
+    assert metric(gateway, "pointsman_endpoint_healthy") == 1
+
+
+def test_a_dead_worker_is_replaced(start_gateway: StartGateway, engine: CannedEngine) -> None:
+    """A killed worker is started anew and serves, and what it had counted is not lost."""
+    gateway = start_gateway(rules(engine))
+    for _ in range(5):
+        ask(gateway)
+    assert metric(gateway, "pointsman_requests_total") == 5  # the control process has heard of them now
+    (victim,) = workers_of(gateway)
+    victim.kill()
+    eventually(lambda: metric(gateway, "pointsman_worker_restarts_total") == 1)
+    eventually(lambda: metric(gateway, "pointsman_workers ") == 1)
+    assert ask(gateway) == "one"
+    assert [worker.pid for worker in workers_of(gateway)] != [victim.pid]
+    assert metric(gateway, "pointsman_requests_total") == 6
+
+
+def test_changed_rules_are_noticed(
+    start_gateway: StartGateway, engine: CannedEngine, other_engine: CannedEngine
+) -> None:
+    """A changed rule file is taken over by all workers without a signal, and /rules tells its number."""
+    gateway = start_gateway(rules(engine), workers=2)
+    assert ask(gateway) == "one"
+    gateway.rules_path.write_text(rules(other_engine))
+    eventually(lambda: httpx.get(gateway.admin_url + "/rules").json()["number"] == 2)
+    eventually(lambda: {ask(gateway) for _ in range(10)} == {"other"})
+
+
+def test_a_bad_rule_file_changes_nothing(start_gateway: StartGateway, engine: CannedEngine) -> None:
+    """A mistake in the file leaves the old rules serving; the log and /rules name file, line and column."""
+    gateway = start_gateway(rules(engine))
+    gateway.rules_path.write_text("version: 1\nengines: {}\nroutes:\n  - {name: all, engin: it}\n")
+    problems = eventually(lambda: httpx.get(gateway.admin_url + "/rules").json()["problems"])
+    assert any("rules.yaml:4:" in problem and "engine" in problem for problem in problems), problems
+    assert ask(gateway) == "one"
+    assert metric(gateway, "pointsman_rules_number ") == 1
+    assert metric(gateway, 'pointsman_rules_reloads_total{result="refused"}') == 1
+    assert "rules 1 stay in force" in gateway.log()
+    gateway.rules_path.write_text(rules(engine))
+    eventually(lambda: metric(gateway, 'pointsman_rules_reloads_total{result="ok"}') == 1)
+
+
+def test_sighup_reads_the_rules(start_gateway: StartGateway, engine: CannedEngine) -> None:
+    """SIGHUP reads the files even where nothing has changed."""
+    gateway = start_gateway(rules(engine))
+    os.kill(gateway.ports.pid, signal.SIGHUP)
+    eventually(lambda: metric(gateway, 'pointsman_rules_reloads_total{result="ok"}') == 1)
+    assert metric(gateway, "pointsman_rules_number ") == 1
+
+
+def test_sigterm_lets_requests_end(start_gateway: StartGateway, engine: CannedEngine) -> None:
+    """After SIGTERM a request in flight gets its whole answer, no new connection is taken, and the exit code is 0."""
+    gateway = start_gateway(rules(engine))
+    answers: list[str] = []
+    asking = threading.Thread(target=lambda: answers.append(ask(gateway, **{"x-sleep": "1.5"})))
+    asking.start()
+    eventually(lambda: metric(gateway, "pointsman_in_flight") == 1)
+    gateway.process.send_signal(signal.SIGTERM)
+
+    def refuses() -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", gateway.http_port)) != 0
+
+    eventually(refuses)
+    assert not answers
+    asking.join(10)
+    assert answers == ["one"]
+    assert gateway.process.wait(10) == 0
+
+
+def test_workers_outlive_the_control_process(tmp_path_factory: pytest.TempPathFactory, engine: CannedEngine) -> None:
+    """Fail static: with the control process killed, the worker routes on with what it knows, until it is signalled."""
+    gateway = GatewayProcess.start(rules(engine), tmp_path_factory.mktemp("static")).wait_ready()
+    (worker,) = workers_of(gateway)
+    try:
+        os.kill(gateway.ports.pid, signal.SIGKILL)
+        gateway.process.wait(10)
+        eventually(lambda: "the control process is gone" in gateway.log())
+        assert ask(gateway) == "one"
+        worker.terminate()
+        psutil.wait_procs([worker], timeout=10)
+        assert not worker.is_running()
+    finally:
+        gateway.kill()
+        if worker.is_running():
+            worker.kill()
+
+
+def test_a_port_in_use_is_told(start_gateway: StartGateway, engine: CannedEngine) -> None:
+    """A second gateway on the same port is refused with one line that names the port and the option."""
+    gateway = start_gateway(rules(engine))
+    command = [sys.executable, "-m", "gateway", "serve", "--rules", str(gateway.rules_path)]
+    command += ["--http-port", str(gateway.http_port), "--admin-port", "0"]
+    second = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert second.returncode == 1
+    assert f"port {gateway.http_port} on 127.0.0.1 is in use" in second.stderr
+    assert "--http-port" in second.stderr
+    assert "Traceback" not in second.stderr
+
+
+def test_bad_rules_at_the_start_are_told(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A gateway does not start on rules with a mistake: each is told with its place, and the exit code is 2."""
+    file = tmp_path_factory.mktemp("rules") / "bad.yaml"
+    file.write_text("version: 1\nengines: {it: {endpoint: ['http://x']}}\nroutes: [{name: all, engine: it}]\n")
+    command = [sys.executable, "-m", "gateway", "serve", "--rules", str(file), "--http-port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 2
+    assert f"{file}:2:16: error: " in done.stdout
+    assert "endpoints" in done.stdout

@@ -1,0 +1,131 @@
+"""Active health checks."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from gateway.config.specs import EndpointSpec, EngineSpec, HealthSpec, TlsSpec
+from gateway.upstream.health import EndpointHealth, Prober
+
+SPEC = HealthSpec(interval=0.02, timeout=0.5, unhealthy_after=3, healthy_after=2)
+
+
+@pytest.mark.parametrize(
+    "probes, healthy",
+    [
+        ("+", True),
+        ("-", False),
+        ("+--", True),  # two failures ride out
+        ("+---", False),
+        ("+--+--", True),  # a good probe between starts the count anew
+        ("+---+", False),  # one good probe is not enough
+        ("+---++", True),
+    ],
+)
+def test_health_changes_when_enough_probes_agree(probes: str, healthy: bool) -> None:
+    """The first probe decides; later ones only when so many in a row say the opposite."""
+    health = EndpointHealth(SPEC)
+    for probe in probes:
+        health.observe(probe == "+")
+    assert health.is_healthy is healthy
+
+
+def test_observe_tells_of_a_change() -> None:
+    """Only the probe that turns the verdict reports a change."""
+    health = EndpointHealth(SPEC)
+    assert [health.observe(probe == "+") for probe in "++---"] == [True, False, False, False, True]
+
+
+class Engine:
+    """Answers every request with its status, and keeps the heads."""
+
+    def __init__(self) -> None:
+        self.status = 200
+        self.heads: list[bytes] = []
+        self.url = ""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                self.heads.append(await reader.readuntil(b"\r\n\r\n"))
+                writer.write(b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % self.status)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+
+@asynccontextmanager
+async def running_engine() -> AsyncIterator[Engine]:
+    engine = Engine()
+    server = await asyncio.start_server(engine.serve, "127.0.0.1", 0)
+    engine.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield engine
+    finally:
+        server.close()
+
+
+def spec(url: str, **options: object) -> EngineSpec:
+    return EngineSpec("e", (EndpointSpec(url),), health=SPEC, **options)  # type: ignore[arg-type]
+
+
+def test_probes_follow_the_engine() -> None:
+    """An engine that answers otherwise is unhealthy after enough probes, and healthy again when it recovers; probes
+    carry the engine's own fields and key."""
+
+    async def scene() -> None:
+        changes: asyncio.Queue[dict[tuple[str, str], bool]] = asyncio.Queue()
+        async with running_engine() as engine:
+            prober = Prober(changes.put_nowait)
+            prober.use({"e": spec(engine.url, api_key="k", headers={"x-a": "b"})})
+            assert await changes.get() == {}
+            await prober.first_round(5)
+            assert await changes.get() == {("e", engine.url): True} == prober.health
+            engine.status = 400
+            assert await asyncio.wait_for(changes.get(), 5) == {("e", engine.url): False}
+            engine.status = 200
+            assert await asyncio.wait_for(changes.get(), 5) == {("e", engine.url): True}
+            head = engine.heads[0].lower()
+            assert head.startswith(b"get /v2/health/ready ")
+            assert b"authorization: bearer k\r\n" in head
+            assert b"x-a: b\r\n" in head
+            await prober.close()
+
+    asyncio.run(scene())
+
+
+def test_a_dead_endpoint_and_a_missing_certificate_are_unhealthy() -> None:
+    """What cannot be connected to is unhealthy at the first probe; so is what cannot be probed for a missing file."""
+
+    async def scene() -> None:
+        prober = Prober(lambda health: None)
+        missing = spec("https://127.0.0.1:1", tls=TlsSpec(ca="/nowhere.pem"))
+        prober.use({"e": spec("http://127.0.0.1:1"), "tls": missing})
+        await prober.first_round(5)
+        assert prober.health == {("e", "http://127.0.0.1:1"): False, ("tls", "https://127.0.0.1:1"): False}
+        await prober.close()
+
+    asyncio.run(scene())
+
+
+def test_new_rules_keep_what_is_known() -> None:
+    """Endpoints that stay keep their health, those that go are forgotten, and interval 0 is not probed."""
+
+    async def scene() -> None:
+        async with running_engine() as engine:
+            prober = Prober(lambda health: None)
+            prober.use({"e": spec(engine.url)})
+            await prober.first_round(5)
+            prober.use(
+                {
+                    "e": spec(engine.url),
+                    "off": EngineSpec("off", spec(engine.url).endpoints, health=HealthSpec(interval=0)),
+                }
+            )
+            assert prober.health == {("e", engine.url): True}
+            prober.use({})
+            assert prober.health == {}
+            await prober.close()
+
+    asyncio.run(scene())
