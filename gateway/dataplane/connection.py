@@ -151,9 +151,9 @@ class ClientConnection(asyncio.Protocol):
     def _read_head(self, data: bytes) -> None:
         """Read the next request, or keep what there is of its head."""
         end = data.find(HEAD_END) + 4
-        limit = self.plane.settings.limits.max_header_bytes
-        if end < 4 or end > limit:
-            self._read_incomplete_head(data, limit)
+        limits = self.plane.settings.limits
+        if end < 4 or end > limits.max_header_bytes:
+            self._read_incomplete_head(data, limits.max_header_bytes)
             return
         try:
             request = self.plane.read(data[:end])
@@ -169,7 +169,7 @@ class ClientConnection(asyncio.Protocol):
         self._expects_continue = head.expects_continue
         length = request.body
         body = data[end:]
-        if length == len(body):  # nearly always: the whole request, and nothing else
+        if length == len(body) <= limits.max_body_bytes:  # nearly always: the whole request, and nothing else
             self._state = State.REPLY
             self._buffer = b""
             self._handler = handler = handler_for(self, request)
@@ -181,7 +181,7 @@ class ClientConnection(asyncio.Protocol):
         self._decoder = ChunkedDecoder() if length == CHUNKED else None
         self._remaining = length
         self._state = State.BODY
-        if length > self.plane.settings.limits.max_body_bytes:
+        if length > limits.max_body_bytes:
             self._give_up(_body_too_long(self.plane))
             return
         self._handler = handler = handler_for(self, request)
@@ -291,12 +291,13 @@ class ClientConnection(asyncio.Protocol):
 
     def _give_up(self, error: GatewayError) -> None:
         """Answer what cannot be read on: nobody knows, or wants to read, where the next request would start."""
-        self.plane.metrics.unrouted.count_error(error.kind.value)
         self._state = State.BODY
         handler, self._handler = self._handler, None
-        if handler is not None:
+        if handler is None:
+            self.plane.metrics.unrouted.count_error(error.kind.value)
+        else:
             has_begun = handler.begun
-            handler.client_gone()
+            handler.client_gone(error.kind.value)
             if has_begun:
                 self.break_off()
                 return

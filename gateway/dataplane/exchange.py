@@ -118,13 +118,13 @@ class Exchange:
         elif self._body.size > self._client.plane.settings.limits.high_water_bytes:
             self._client.pause_body()  # until there is a connection to send it on
 
-    def client_gone(self) -> None:
+    def client_gone(self, reason: str = "client_gone") -> None:
         """Nobody waits for the reply any more: the engine is told at once."""
         self._drop_try()
         if self._is_trying:
             self._leave(None)
-        self._counters().count_error("client_gone")
-        self._log("client_gone")
+        self._counters().count_error(reason)
+        self._log(reason)
 
     def client_paused(self) -> None:
         if self._connection is not None:

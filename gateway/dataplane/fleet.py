@@ -83,7 +83,7 @@ class FleetCall(PlainHandler):
         else:
             self._client.expect_body()
 
-    def client_gone(self) -> None:
+    def client_gone(self, reason: str = "client_gone") -> None:
         if self._task is not None:
             self._task.cancel()
 

@@ -64,8 +64,8 @@ class Handler(Protocol):
         """Whether something of the reply is written already."""
         ...
 
-    def client_gone(self) -> None:
-        """The connection is lost, or the request turned out malformed: nobody waits for the reply."""
+    def client_gone(self, reason: str = "client_gone") -> None:
+        """Nobody waits for the reply: the connection is lost, or the request turned out to be refused for `reason`."""
         ...
 
     def client_paused(self) -> None:
@@ -84,7 +84,7 @@ class PlainHandler:
 
     begun = False
 
-    def client_gone(self) -> None:
+    def client_gone(self, reason: str = "client_gone") -> None:
         """Nothing is under way."""
 
     def client_paused(self) -> None:

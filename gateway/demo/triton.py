@@ -139,7 +139,10 @@ class TritonProcess:
         return self
 
     def stop(self, timeout_seconds: float = 30.0) -> int:
-        """Let running requests end, then the server, and answer its exit code; kill it after the timeout."""
+        """Let running requests end, then the server, and answer its exit code; kill it after the timeout.
+
+        Triton waits for idle client connections too, up to its `--exit-timeout-secs` (30): close them first.
+        """
         if self.process.poll() is None:
             self.process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -54,6 +54,11 @@ class Pool:
             f"<Pool {self.host}:{self.port} {self.size} connections, {len(self._idle)} idle, {len(self._waiting)} wait>"
         )
 
+    @property
+    def num_busy(self) -> int:
+        """Connections that serve a request, or are being made."""
+        return self.size - len(self._idle)
+
     def acquire(self, waiter: Waiter) -> UpstreamConnection | None:
         """An idle connection; or None, and the waiter hears when there is one.
 

@@ -1,0 +1,277 @@
+"""The data plane on loopback between raw clients and engines that do what a test says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvloop
+
+from gateway.config.rules import load_rules
+from gateway.config.settings import Limits, Settings
+from gateway.dataplane.connection import ClientConnection
+from gateway.dataplane.plane import DataPlane
+
+OK = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 11\r\n\r\n{"ok":true}'
+DEADLINE = 10.0
+
+
+@dataclass
+class Reply:
+    """A reply as a client reads it; header names in lower case, the body without its framing."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    chunks: list[bytes] = field(default_factory=list)
+
+    @property
+    def reason(self) -> str | None:
+        return self.headers.get("x-pointsman-reason")
+
+
+class Client:
+    """One raw connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def head(self) -> tuple[int, dict[str, str]]:
+        raw = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), DEADLINE)
+        first, *lines = raw.decode("latin-1").split("\r\n")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines if line)}
+        return int(first.split(" ")[1]), headers
+
+    async def chunk(self) -> bytes:
+        """One chunk of a chunked body; empty for the last."""
+        size = int(await asyncio.wait_for(self.reader.readuntil(b"\r\n"), DEADLINE), 16)
+        data = await asyncio.wait_for(self.reader.readexactly(size + 2), DEADLINE)
+        return data[:-2]
+
+    async def reply(self, *, has_body: bool = True) -> Reply:
+        status, headers = await self.head()
+        if not has_body:
+            return Reply(status, headers, b"")
+        if headers.get("transfer-encoding") == "chunked":
+            chunks = []
+            while data := await self.chunk():
+                chunks.append(data)
+            return Reply(status, headers, b"".join(chunks), chunks)
+        if "content-length" in headers:
+            length = int(headers["content-length"])
+            return Reply(status, headers, await asyncio.wait_for(self.reader.readexactly(length), DEADLINE))
+        return Reply(status, headers, await asyncio.wait_for(self.reader.read(), DEADLINE))
+
+    async def ask(self, data: bytes, **options: bool) -> Reply:
+        await self.send(data)
+        return await self.reply(**options)
+
+    async def at_end(self) -> bool:
+        """Whether the gateway closes the connection without another byte."""
+        try:
+            return await asyncio.wait_for(self.reader.read(1), DEADLINE) == b""
+        except ConnectionError:
+            return True
+
+    def close(self) -> None:
+        self.writer.transport.abort()
+
+
+@dataclass
+class Heard:
+    """A request as an engine got it."""
+
+    head: bytes
+    body: bytes
+
+    @property
+    def line(self) -> str:
+        return self.head.split(b"\r\n")[0].decode()
+
+    def value(self, name: str) -> str | None:
+        """A field's value; several fields of the name are joined."""
+        found = [
+            value.decode()
+            for key, _, value in (line.partition(b": ") for line in self.head.split(b"\r\n")[1:])
+            if key.decode().lower() == name
+        ]
+        return ", ".join(found) if found else None
+
+
+Script = Callable[["Engine", Heard, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+async def answer_ok(engine: Engine, heard: Heard, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(OK)
+
+
+class Engine:
+    """Reads requests whole, keeps them, and answers by its script; `reads_bodies` off leaves bodies to the script."""
+
+    def __init__(self, script: Script = answer_ok, *, reads_bodies: bool = True) -> None:
+        self.script = script
+        self.reads_bodies = reads_bodies
+        self.heard: list[Heard] = []
+        self.num_connections = 0
+        self.num_open = 0
+        self.url = ""
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def start(self, **options: Any) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=1 << 20, **options)
+        scheme = "https" if options.get("ssl") else "http"
+        self.url = f"{scheme}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    def stop(self) -> None:
+        """Refuse new connections, and break those there are."""
+        if self._server is not None:
+            self._server.close()
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.num_connections += 1
+        self.num_open += 1
+        self._writers.add(writer)
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                heard = Heard(head, b"")
+                if self.reads_bodies:
+                    heard.body = await _read_body(heard, reader)
+                self.heard.append(heard)
+                await self.script(self, heard, reader, writer)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            self.num_open -= 1
+            self._writers.discard(writer)
+            writer.close()
+
+
+async def _read_body(heard: Heard, reader: asyncio.StreamReader) -> bytes:
+    if heard.value("transfer-encoding") == "chunked":
+        body = b""
+        while size := int(await reader.readuntil(b"\r\n"), 16):
+            body += (await reader.readexactly(size + 2))[:-2]
+        await reader.readexactly(2)
+        return body
+    return await reader.readexactly(int(heard.value("content-length") or 0))
+
+
+class Stage:
+    """One data plane, its engines, and clients for it."""
+
+    def __init__(self, plane: DataPlane, port: int, tls: Any = None) -> None:
+        self.plane = plane
+        self.port = port
+        self.clients: list[Client] = []
+
+    async def client(self, **options: Any) -> Client:
+        client = Client(*await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 20, **options))
+        self.clients.append(client)
+        return client
+
+    async def ask(self, data: bytes, **options: bool) -> Reply:
+        """One request over a connection of its own."""
+        client = await self.client()
+        reply = await client.ask(data, **options)
+        client.close()
+        return reply
+
+    def endpoints(self) -> list[Any]:
+        return [endpoint for engine in self.plane.snapshot.engines.values() for endpoint in engine.endpoints]
+
+    def errors(self) -> dict[str, int]:
+        """All counted errors by reason."""
+        found: dict[str, int] = {}
+        for series in self.plane.metrics.snapshot():
+            for reason, number in series.errors.items():
+                found[reason] = found.get(reason, 0) + number
+        return found
+
+
+def rules(*engines: Engine, options: str = "", routes: str = "") -> str:
+    """One engine `it` with all the endpoints, and a route to it; `options` are more of the engine's keys."""
+    urls = ", ".join(f"'{engine.url}'" for engine in engines)
+    routes = routes or "  - {name: all, engine: it}\n"
+    extra = f"    {options}\n" if options else ""
+    return f"version: 1\nengines:\n  it:\n    endpoints: [{urls}]\n{extra}routes:\n{routes}"
+
+
+def load(text: str, tmp_path: Any) -> Any:
+    file = tmp_path / "rules.yaml"
+    file.write_text(text)
+    loaded = load_rules([file])
+    assert loaded.rules is not None, loaded.problems
+    return loaded.rules
+
+
+@asynccontextmanager
+async def stage(
+    text: str, tmp_path: Any, *, limits: dict[str, Any] | None = None, **settings: Any
+) -> AsyncIterator[Stage]:
+    """The data plane by these rules. When a test is through, nothing may be left behind: no request counted in flight,
+    no deadline, no connection, no error that the event loop had to report."""
+    loop = asyncio.get_running_loop()
+    reported: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _, context: reported.append(context))
+    tls = settings.pop("listener_ssl", None)
+    plane = DataPlane(Settings(limits=Limits(**(limits or {})), **settings), load(text, tmp_path), 1, {})
+    snapshot = plane.snapshot
+    server = await loop.create_server(lambda: ClientConnection(plane), "127.0.0.1", 0, ssl=tls)
+    it = Stage(plane, server.sockets[0].getsockname()[1])
+    try:
+        yield it
+        for client in it.clients:
+            client.close()
+        await until(lambda: not plane.connections)
+        engines = [*snapshot.engines.values(), *plane.snapshot.engines.values()]
+        endpoints = [endpoint for engine in engines for endpoint in engine.endpoints]
+        assert [endpoint.in_flight for endpoint in endpoints] == [0] * len(endpoints)
+        assert all(series.in_flight == 0 for series in plane.metrics.snapshot())
+        plane.wheel.rest()
+        assert "0 deadlines" in repr(plane.wheel)
+        await until(lambda: all(endpoint.pool.num_busy == 0 for endpoint in endpoints))
+        assert not reported, reported
+    finally:
+        plane.close()
+        server.close()
+
+
+async def until(condition: Callable[[], object], deadline: float = DEADLINE) -> None:
+    """Wait for what must become true."""
+    end = asyncio.get_running_loop().time() + deadline
+    while not condition():
+        assert asyncio.get_running_loop().time() < end, "it never became true"
+        await asyncio.sleep(0.005)
+
+
+def run(scene: Awaitable[None], *, plain: bool = False) -> None:
+    """Play a scene to its end, on uvloop, or on asyncio's own loop."""
+
+    async def bounded() -> None:
+        await asyncio.wait_for(scene, 60)
+
+    with asyncio.Runner(loop_factory=None if plain else uvloop.new_event_loop) as runner:
+        runner.run(bounded())
+
+
+def post(path: str = "/v2/models/m/infer", body: bytes = b"{}", *fields: str) -> bytes:
+    """A request as clients send it."""
+    lines = "".join(f"{field}\r\n" for field in fields)
+    return f"POST {path} HTTP/1.1\r\nHost: gateway\r\n{lines}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def get(path: str, *fields: str) -> bytes:
+    lines = "".join(f"{field}\r\n" for field in fields)
+    return f"GET {path} HTTP/1.1\r\nHost: gateway\r\n{lines}\r\n".encode()

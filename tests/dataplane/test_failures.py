@@ -1,0 +1,359 @@
+"""Engines that fail: what is tried again, what is not, and what the caller is told."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.dataplane.stage import OK, Engine, Heard, answer_ok, get, post, rules, run, stage, until
+
+Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+
+
+async def die(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
+    """Close without an answer."""
+    raise ConnectionError
+
+
+async def never(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
+    """Say nothing, until the other side leaves."""
+    await reader.read()
+    raise ConnectionError
+
+
+async def gone() -> Engine:
+    """An engine that nobody can connect to."""
+    engine = Engine()
+    await engine.start()
+    engine.stop()
+    return engine
+
+
+def test_a_refused_connection_is_tried_elsewhere(tmp_path: Path) -> None:
+    """Where nothing has reached an engine, any request goes to another endpoint, and the client never knows."""
+
+    async def scene() -> None:
+        dead, alive = await gone(), Engine()
+        await alive.start()
+        async with stage(rules(dead, alive, options="balance: round_robin"), tmp_path) as it:
+            for _ in range(10):
+                assert (await it.ask(post())).status == 200
+            assert len(alive.heard) == 10
+            assert it.errors() == {}
+            assert sum(series.retries for series in it.plane.metrics.snapshot()) >= 4
+        alive.stop()
+
+    run(scene())
+
+
+def test_a_lost_request_names_where(tmp_path: Path) -> None:
+    """An inference that had reached the engine is not sent twice: 502, with reason, route, engine and endpoint."""
+
+    async def scene() -> None:
+        engine, other = Engine(die), Engine()
+        await engine.start()
+        await other.start()
+        async with stage(rules(engine), tmp_path) as it:
+            reply = await it.ask(post())
+            assert (reply.status, reply.reason) == (502, "upstream_reset")
+            assert reply.headers["x-pointsman-engine"] == "it"
+            assert f"(route 'all', engine 'it', endpoint {engine.url})".encode() in reply.body
+            assert len(engine.heard) == 1
+        engine.stop()
+        other.stop()
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    "request_bytes, idempotent, tries",
+    [
+        (get("/v2/models/m"), "safe", 2),
+        (post(), "safe", 1),
+        (post(), "infer", 2),
+        (post("/v2/models/m/generate"), "infer", 2),
+        (post(body=b'{"parameters": {"sequence_id": 7}}'), "infer", 1),
+        (post("/v2/models/m/infer", b"{}", "Content-Encoding: gzip"), "infer", 1),  # nobody has looked inside
+    ],
+)
+def test_only_what_may_run_twice_is_sent_twice(
+    tmp_path: Path, request_bytes: bytes, idempotent: str, tries: int
+) -> None:
+    """After a request has reached an engine, it is tried again only where that is harmless: GET always, an inference
+    where the rules say so, and never one of a sequence."""
+
+    async def scene() -> None:
+        engines = [Engine(die), Engine(die)]
+        for engine in engines:
+            await engine.start()
+        options = f"retry: {{idempotent: {idempotent}, attempts: 1}}"
+        async with stage(rules(*engines, options=options), tmp_path) as it:
+            assert (await it.ask(request_bytes)).status == 502
+            assert sum(len(engine.heard) for engine in engines) == tries
+        for engine in engines:
+            engine.stop()
+
+    run(scene())
+
+
+def test_a_long_body_is_not_kept_for_a_second_try(tmp_path: Path) -> None:
+    """A body above --retry-body-bytes is streamed on and forgotten, so the request cannot be tried again."""
+
+    async def scene() -> None:
+        engines = [Engine(die), Engine(die)]
+        for engine in engines:
+            await engine.start()
+        text = rules(*engines, options="retry: {idempotent: infer}")
+        async with stage(text, tmp_path, limits={"retry_body_bytes": 100}) as it:
+            assert (await it.ask(post(body=bytes(101)))).status == 502
+            assert sum(len(engine.heard) for engine in engines) == 1
+            assert (await it.ask(post(body=bytes(100)))).status == 502
+            assert sum(len(engine.heard) for engine in engines) == 4
+        for engine in engines:
+            engine.stop()
+
+    run(scene())
+
+
+def test_the_budget_bounds_retries(tmp_path: Path) -> None:
+    """When everything fails, retries stop at their share: a failing fleet is not asked several times for everything."""
+
+    async def scene() -> None:
+        engine = Engine(die)
+        await engine.start()
+        options = "retry: {idempotent: infer, budget: 0, budget_floor: 3}\n    breaker: {failures: 0}"
+        async with stage(rules(engine, options=options), tmp_path) as it:
+            for _ in range(10):
+                assert (await it.ask(post())).status == 502
+            assert len(engine.heard) == 10 + 3
+        engine.stop()
+
+    run(scene())
+
+
+def test_time_limits(tmp_path: Path) -> None:
+    """An engine that does not answer in time is left: 504 deadline after `timeout`, another endpoint after
+    `try_timeout` where the request may run twice."""
+
+    async def scene() -> None:
+        slow, fast = Engine(never), Engine()
+        await slow.start()
+        await fast.start()
+        async with stage(rules(slow, options="timeout: 100ms"), tmp_path) as it:
+            reply = await it.ask(post())
+            assert (reply.status, reply.reason) == (504, "deadline")
+            assert b"did not answer within 0.1 s" in reply.body
+            await until(lambda: slow.num_open == 0)  # the engine is told
+        options = "try_timeout: 50ms\n    balance: round_robin\n    retry: {idempotent: infer}"
+        async with stage(rules(slow, fast, options=options), tmp_path) as it:
+            for _ in range(4):
+                assert (await it.ask(post())).status == 200
+            assert len(fast.heard) == 4
+        slow.stop()
+        fast.stop()
+
+    run(scene())
+
+
+def test_a_silent_stream_is_broken_off(tmp_path: Path) -> None:
+    """A stream that falls silent for longer than the engine's `idle_timeout` ends with an error; one that goes on may
+    take longer than `timeout`."""
+
+    async def stall(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for _ in range(3):
+            writer.write(b"9\r\ndata: 1\n\n\r\n")
+            await asyncio.sleep(0.05)
+        await reader.read()
+        raise ConnectionError
+
+    async def scene() -> None:
+        engine = Engine(stall)
+        await engine.start()
+        async with stage(rules(engine, options="idle_timeout: 100ms\n    timeout: 50ms"), tmp_path) as it:
+            client = await it.client()
+            await client.send(post("/v2/models/m/generate_stream"))
+            await client.head()
+            assert [await client.chunk() for _ in range(3)] == [b"data: 1\n\n"] * 3
+            assert b"the engine sent nothing for 0.1 s" in await client.chunk()
+            assert await client.at_end()
+            await until(lambda: engine.num_open == 0)
+        engine.stop()
+
+    run(scene())
+
+
+def test_the_breaker_leaves_a_failing_endpoint_out(tmp_path: Path) -> None:
+    """After enough failures in a row an endpoint gets no requests until its pause is over and a trial succeeds."""
+
+    async def scene() -> None:
+        bad, good = Engine(die), Engine()
+        await bad.start()
+        await good.start()
+        options = "balance: round_robin\n    breaker: {failures: 2, open_for: 150ms}\n    retry: {attempts: 0}"
+        async with stage(rules(bad, good, options=options), tmp_path) as it:
+            statuses = [(await it.ask(post())).status for _ in range(10)]
+            assert statuses.count(502) == 2
+            assert it.plane.counters().breakers_open[("it", bad.url)]
+            bad.script = answer_ok
+            before = len(bad.heard)
+            await until(lambda: it.endpoints()[0].breaker.allows(asyncio.get_running_loop().time()))
+            while len(bad.heard) == before:
+                assert (await it.ask(post())).status == 200
+            assert not it.plane.counters().breakers_open[("it", bad.url)]
+        bad.stop()
+        good.stop()
+
+    run(scene())
+
+
+@pytest.mark.parametrize("status", [400, 404, 429, 500, 503])
+def test_answers_do_not_open_the_breaker(tmp_path: Path, status: int) -> None:
+    """An engine that answers is alive, whatever it answers: its status passes, and the breaker stays closed."""
+
+    async def answer(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
+        writer.write(b"HTTP/1.1 %d Whatever\r\nContent-Length: 2\r\n\r\n{}" % status)
+
+    async def scene() -> None:
+        engine = Engine(answer)
+        await engine.start()
+        async with stage(rules(engine, options="breaker: {failures: 2}"), tmp_path) as it:
+            assert [(await it.ask(post())).status for _ in range(6)] == [status] * 6
+            assert not any(it.plane.counters().breakers_open.values())
+        engine.stop()
+
+    run(scene())
+
+
+def test_all_breakers_open_is_no_outage(tmp_path: Path) -> None:
+    """Where the breakers of all endpoints are open and no probe says that they are gone, requests are sent all the
+    same: when the engines come back, so do we, at once."""
+
+    async def scene() -> None:
+        engines = [Engine(die), Engine(die)]
+        for engine in engines:
+            await engine.start()
+        options = "breaker: {failures: 1, open_for: 1h}\n    retry: {attempts: 0}"
+        async with stage(rules(*engines, options=options), tmp_path) as it:
+            while not all(it.plane.counters().breakers_open.values()):
+                await it.ask(post())
+            for engine in engines:
+                engine.script = answer_ok
+            assert (await it.ask(post())).status == 200
+        for engine in engines:
+            engine.stop()
+
+    run(scene())
+
+
+def test_unhealthy_endpoints_get_nothing(tmp_path: Path) -> None:
+    """What the probes find unhealthy is not asked; where nothing else is left, 503 no_healthy_endpoint, at once."""
+
+    async def scene() -> None:
+        one, other = Engine(), Engine()
+        await one.start()
+        await other.start()
+        async with stage(rules(one, other), tmp_path) as it:
+            it.plane.set_health({("it", one.url): False, ("it", other.url): True})
+            for _ in range(6):
+                assert (await it.ask(post())).status == 200
+            assert (len(one.heard), len(other.heard)) == (0, 6)
+            assert (await it.ask(get("/v2/health/ready"))).status == 200
+            it.plane.set_health({("it", one.url): False, ("it", other.url): False})
+            reply = await it.ask(post())
+            assert (reply.status, reply.reason) == (503, "no_healthy_endpoint")
+            assert (await it.ask(get("/v2/health/ready"))).status == 400
+        one.stop()
+        other.stop()
+
+    run(scene())
+
+
+def test_a_full_line_is_told(tmp_path: Path) -> None:
+    """Requests above the connections wait in line; above the line they are answered 503 overloaded, at once."""
+
+    async def scene() -> None:
+        answer = asyncio.Event()
+
+        async def slow(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
+            await answer.wait()
+            writer.write(OK)
+
+        engine = Engine(slow)
+        await engine.start()
+        options = "connections: {max_connections: 1, max_pending: 1}"
+        async with stage(rules(engine, options=options), tmp_path) as it:
+            first, second = await it.client(), await it.client()
+            await first.send(post())
+            await until(lambda: engine.heard)
+            await second.send(post())
+            await until(lambda: it.endpoints()[0].in_flight == 2)
+            reply = await it.ask(post())
+            assert (reply.status, reply.reason) == (503, "overloaded")
+            answer.set()
+            assert (await first.reply()).status == (await second.reply()).status == 200
+            assert engine.num_connections == 1
+        engine.stop()
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"SSH-2.0-OpenSSH\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
+    ],
+)
+def test_a_malformed_reply_is_not_passed_on(tmp_path: Path, garbage: bytes) -> None:
+    """What an engine says that is not HTTP, or is ambiguous, is answered 502 upstream_protocol."""
+
+    async def talk(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
+        writer.write(garbage)
+
+    async def scene() -> None:
+        engine = Engine(talk)
+        await engine.start()
+        async with stage(rules(engine), tmp_path) as it:
+            reply = await it.ask(post())
+            assert (reply.status, reply.reason) == (502, "upstream_protocol")
+        engine.stop()
+
+    run(scene())
+
+
+def test_more_than_was_promised_is_cut_off(tmp_path: Path) -> None:
+    """Bytes after the end of a reply reach nobody, and their connection is not used again."""
+
+    async def too_much(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
+        writer.write(OK + b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged")
+
+    async def scene() -> None:
+        engine = Engine(too_much)
+        await engine.start()
+        async with stage(rules(engine), tmp_path) as it:
+            client = await it.client()
+            for _ in range(3):
+                assert (await client.ask(post())).body == b'{"ok":true}'
+            assert engine.num_connections == 3
+        engine.stop()
+
+    run(scene())
+
+
+def test_interim_replies_are_swallowed(tmp_path: Path) -> None:
+    """1xx replies of an engine are between it and the gateway."""
+
+    async def interim(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
+        writer.write(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + OK)
+
+    async def scene() -> None:
+        engine = Engine(interim)
+        await engine.start()
+        async with stage(rules(engine), tmp_path) as it:
+            assert (await it.ask(post())).status == 200
+        engine.stop()
+
+    run(scene())

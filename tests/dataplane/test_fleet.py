@@ -1,0 +1,197 @@
+"""Operations on the fleet: one URL, one answer, every endpoint that it concerns."""
+
+import asyncio
+import json
+from pathlib import Path
+
+from tests.dataplane.stage import Engine, Heard, get, post, run, stage
+
+Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+
+
+def says(status: int, told: object) -> Engine:
+    """An engine that answers everything with this."""
+    body = json.dumps(told).encode() if told is not None else b""
+
+    async def answer(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
+        head = b"HTTP/1.1 %d X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (status, len(body))
+        writer.write(head + body)
+
+    return Engine(answer)
+
+
+async def start(*engines: Engine) -> None:
+    for engine in engines:
+        await engine.start()
+
+
+def fleet(a: list[Engine], b: list[Engine]) -> str:
+    """Two engines; the model `split` is served by both, under another name by the second, all others by the first."""
+    urls = [", ".join(f"'{engine.url}'" for engine in side) for side in (a, b)]
+    return f"""
+version: 1
+engines:
+  a: {{endpoints: [{urls[0]}]}}
+  b: {{endpoints: [{urls[1]}]}}
+routes:
+  - {{name: split, match: {{model: split}}, experiment: e}}
+  - {{name: all, engine: a}}
+experiments:
+  e:
+    arms: [{{name: x, engine: a, weight: 1}}, {{name: y, engine: b, weight: 1, model: other}}]
+"""
+
+
+def test_a_load_reaches_every_replica(tmp_path: Path) -> None:
+    """load and unload go to every endpoint of every engine that the model's requests may go to, under its name there."""
+
+    async def scene() -> None:
+        a, b = [says(200, None), says(200, None)], [says(200, None)]
+        await start(*a, *b)
+        async with stage(fleet(a, b), tmp_path) as it:
+            body = b'{"parameters": {"config": "{}"}}'
+            assert (await it.ask(post("/v2/repository/models/split/load", body))).status == 200
+            assert [[heard.line for heard in engine.heard] for engine in (*a, *b)] == [
+                ["POST /v2/repository/models/split/load HTTP/1.1"],
+                ["POST /v2/repository/models/split/load HTTP/1.1"],
+                ["POST /v2/repository/models/other/load HTTP/1.1"],
+            ]
+            assert all(engine.heard[0].body == body for engine in (*a, *b))
+            assert (await it.ask(post("/v2/repository/models/plain/unload", b""))).status == 200
+            assert [len(engine.heard) for engine in (*a, *b)] == [2, 2, 1]
+        for engine in (*a, *b):
+            engine.stop()
+
+    run(scene())
+
+
+def test_half_a_success_is_a_failure(tmp_path: Path) -> None:
+    """Where one endpoint refuses, its status and text are told, with its address and how many did it."""
+
+    async def scene() -> None:
+        a = [says(200, None), says(400, {"error": "no such model"})]
+        b = [says(200, None)]
+        await start(*a, *b)
+        async with stage(fleet(a, b), tmp_path) as it:
+            reply = await it.ask(post("/v2/repository/models/plain/load", b"{}"))
+            assert reply.status == 400
+            told = json.loads(reply.body)["error"]
+            assert told == f"no such model (endpoint {a[1].url}; done on 1 of 2 endpoints)"
+            a[1].stop()
+            reply = await it.ask(post("/v2/repository/models/plain/load", b"{}"))
+            assert (reply.status, reply.reason) == (502, "upstream_connect")
+            assert b"done on 1 of 2 endpoints" in reply.body
+        for engine in (*a, *b):
+            engine.stop()
+
+    run(scene())
+
+
+def test_the_index_is_of_all_engines(tmp_path: Path) -> None:
+    """The repository index joins all engines: each model once, READY where some endpoint has it; who is down is left
+    out."""
+
+    async def scene() -> None:
+        unready = {"name": "m", "version": "1", "state": "UNAVAILABLE", "reason": "unloaded"}
+        ready = {"name": "m", "version": "1", "state": "READY"}
+        other = {"name": "n", "version": "1", "state": "READY"}
+        a, b = [says(200, [unready]), says(200, [ready])], [says(200, [other])]
+        await start(*a, *b)
+        async with stage(fleet(a, b), tmp_path) as it:
+            assert json.loads((await it.ask(post("/v2/repository/index", b""))).body) == [ready, other]
+            b[0].stop()
+            assert json.loads((await it.ask(post("/v2/repository/index", b""))).body) == [ready]
+            a[0].stop()
+            a[1].stop()
+            assert (await it.ask(post("/v2/repository/index", b""))).status == 502
+
+    run(scene())
+
+
+def test_statistics_are_summed(tmp_path: Path) -> None:
+    """Statistics add up all endpoints of a model, and all models of the fleet."""
+
+    def counted(name: str, number: int) -> dict[str, object]:
+        success = {"success": {"count": number, "ns": 10 * number}}
+        batch = {"batch_size": 1, "compute_infer": {"count": number, "ns": number}}
+        stats = {"inference_count": number, "inference_stats": success, "batch_stats": [batch]}
+        return {"model_stats": [{"name": name, "version": "1", "last_inference": number, **stats}]}
+
+    async def scene() -> None:
+        a, b = [says(200, counted("m", 2)), says(200, counted("m", 5))], [says(200, counted("n", 1))]
+        await start(*a, *b)
+        async with stage(fleet(a, b), tmp_path) as it:
+            (model,) = json.loads((await it.ask(get("/v2/models/m/stats"))).body)["model_stats"]
+            assert (model["inference_count"], model["last_inference"]) == (7, 5)
+            assert model["inference_stats"]["success"] == {"count": 7, "ns": 70}
+            assert model["batch_stats"] == [{"batch_size": 1, "compute_infer": {"count": 7, "ns": 7}}]
+            told = json.loads((await it.ask(get("/v2/models/stats"))).body)["model_stats"]
+            assert [(model["name"], model["inference_count"]) for model in told] == [("m", 7), ("n", 1)]
+        for engine in (*a, *b):
+            engine.stop()
+
+    run(scene())
+
+
+def test_settings_are_read_once_and_written_everywhere(tmp_path: Path) -> None:
+    """Log and trace settings are read from one server and written to all."""
+
+    async def scene() -> None:
+        a, b = [says(200, {"log_info": True})], [says(200, {"log_info": True})]
+        await start(*a, *b)
+        async with stage(fleet(a, b), tmp_path) as it:
+            for path in ("/v2/logging", "/v2/trace/setting"):
+                assert json.loads((await it.ask(get(path))).body) == {"log_info": True}
+                assert (await it.ask(post(path, b'{"log_info": true}'))).status == 200
+            assert [len(engine.heard) for engine in (*a, *b)] == [4, 4]
+        for engine in (*a, *b):
+            engine.stop()
+
+    run(scene())
+
+
+def test_shared_memory_goes_to_engines_on_this_host(tmp_path: Path) -> None:
+    """Regions are registered with the engines of this host only; without one, the request is refused and says why."""
+
+    async def scene() -> None:
+        a = [says(200, [])]
+        await start(*a)
+        far = (
+            "version: 1\nengines: {far: {endpoints: ['http://192.0.2.1:8000']%s}}\nroutes: [{name: all, engine: far}]\n"
+        )
+        near = far.replace("%s", f"}}, near: {{endpoints: ['{a[0].url}']").replace("engine: far}]", "engine: near}]")
+        register = post("/v2/systemsharedmemory/region/r/register", b'{"key": "/k", "offset": 0, "byte_size": 1}')
+        async with stage(near, tmp_path) as it:
+            assert (await it.ask(register)).status == 200
+            assert (await it.ask(get("/v2/systemsharedmemory/status"))).status == 200
+            assert len(a[0].heard) == 2
+        async with stage(far % "", tmp_path) as it:
+            reply = await it.ask(register)
+            assert (reply.status, reply.reason) == (400, "bad_request")
+            assert b"no engine runs on the gateway's host" in reply.body
+        a[0].stop()
+
+    run(scene())
+
+
+def test_readiness_is_of_the_fleet(tmp_path: Path) -> None:
+    """/v2/health/ready wants a healthy endpoint behind every route, or behind any, as set; live and /v2 answer alone."""
+
+    async def scene() -> None:
+        a, b = [says(200, None), says(200, None)], [says(200, None)]
+        await start(*a, *b)
+        ready = get("/v2/health/ready")
+        for ready_when, half in (("all", 400), ("any", 200)):
+            async with stage(fleet(a, b), tmp_path, ready_when=ready_when) as it:
+                assert (await it.ask(ready)).status == 400  # nobody has been probed
+                it.plane.set_health({("a", a[0].url): False, ("a", a[1].url): True})
+                assert (await it.ask(ready)).status == half
+                it.plane.set_health({("a", a[1].url): True, ("b", b[0].url): True})
+                assert (await it.ask(ready)).status == 200
+                assert (await it.ask(get("/v2/health/live"))).body == b""
+                assert json.loads((await it.ask(get("/v2"))).body)["name"] == "pointsman"
+        assert [engine.heard for engine in (*a, *b)] == [[], [], []]
+        for engine in (*a, *b):
+            engine.stop()
+
+    run(scene())

@@ -1,0 +1,195 @@
+"""What requests and replies carry from hop to hop."""
+
+import asyncio
+import gzip
+from pathlib import Path
+
+from tests.dataplane.stage import Engine, Heard, get, post, rules, run, stage
+
+Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+INFER = "/v2/models/m/infer"
+
+
+def test_what_an_engine_gets(tmp_path: Path) -> None:
+    """End-to-end fields pass, those of one hop do not; who asked, how, and through whom is told."""
+    fields = (
+        "traceparent: 00-1-2-01",
+        "X-Own: Kept  As Is",
+        "Connection: keep-alive, X-Hop",
+        "X-Hop: secret",
+        "Keep-Alive: timeout=5",
+        "TE: trailers",
+        "Upgrade: h2c",
+        "Proxy-Authorization: Basic x",
+        "X-Forwarded-For: 6.6.6.6",
+        "X-Forwarded-Proto: https",
+        "Via: 1.1 other",
+        "Authorization: Bearer mine",
+    )
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        async with stage(rules(engine), tmp_path) as it:
+            assert (await it.ask(post(INFER, b"{}", *fields))).status == 200
+        heard = engine.heard[0]
+        assert heard.line == "POST /v2/models/m/infer HTTP/1.1"
+        assert heard.value("host") == engine.url.removeprefix("http://")
+        assert heard.value("traceparent") == "00-1-2-01"
+        assert heard.value("x-own") == "Kept  As Is"
+        assert heard.value("authorization") == "Bearer mine"
+        assert heard.value("content-length") == "2"
+        for name in ("connection", "x-hop", "keep-alive", "te", "upgrade", "proxy-authorization"):
+            assert heard.value(name) is None, name
+        assert heard.value("x-forwarded-for") == "127.0.0.1"
+        assert heard.value("x-forwarded-proto") == "http"
+        assert heard.value("x-forwarded-host") == "gateway"
+        assert heard.value("via") == "1.1 other, 1.1 pointsman"
+        engine.stop()
+
+    run(scene())
+
+
+def test_a_framing_field_cannot_be_named_away(tmp_path: Path) -> None:
+    """`Connection: content-length` does not make the length vanish on the next hop."""
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        async with stage(rules(engine), tmp_path) as it:
+            assert (await it.ask(post(INFER, b"abc", "Connection: content-length, host"))).status == 200
+        assert (engine.heard[0].value("content-length"), engine.heard[0].body) == ("3", b"abc")
+        engine.stop()
+
+    run(scene())
+
+
+def test_trusted_forwarding(tmp_path: Path) -> None:
+    """Behind another proxy (--trust-forwarded) what it told is kept and added to."""
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        fields = ("X-Forwarded-For: 6.6.6.6", "X-Forwarded-Proto: https", "X-Forwarded-Host: public")
+        async with stage(rules(engine), tmp_path, trust_forwarded=True) as it:
+            await it.ask(post(INFER, b"{}", *fields))
+        heard = engine.heard[0]
+        assert heard.value("x-forwarded-for") == "6.6.6.6, 127.0.0.1"
+        assert heard.value("x-forwarded-proto") == "https"
+        assert heard.value("x-forwarded-host") == "public"
+        engine.stop()
+
+    run(scene())
+
+
+def test_request_ids(tmp_path: Path) -> None:
+    """A request's id is the client's own, or a new one that no other request has; engine and client read the same."""
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        async with stage(rules(engine), tmp_path) as it:
+            replies = [await it.ask(post()) for _ in range(3)]
+            replies.append(await it.ask(post(INFER, b"{}", "X-Request-Id: mine")))
+            told = [reply.headers["x-request-id"] for reply in replies]
+            assert told == [heard.value("x-request-id") for heard in engine.heard]
+            assert len(set(told)) == 4
+            assert told[3] == "mine"
+            for path in ("/nothing", "/v2", "/v2/health/live"):
+                assert (await it.ask(get(path, "x-request-id: a"))).headers["x-request-id"] == "a"
+        engine.stop()
+
+    run(scene())
+
+
+def test_what_a_client_gets(tmp_path: Path) -> None:
+    """A reply's end-to-end fields pass, those of the engine's hop do not; the decision is told, unless switched off."""
+
+    async def answer(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
+        fields = (
+            b"X-Own: a\r\nSet-Cookie: 1\r\nSet-Cookie: 2\r\nConnection: close, X-Hop\r\nX-Hop: s\r\nKeep-Alive: t\r\n"
+        )
+        writer.write(
+            b"HTTP/1.1 418 I'm a teapot\r\n" + fields + b"X-Request-Id: of the engine\r\nContent-Length: 0\r\n\r\n"
+        )
+
+    async def scene() -> None:
+        engine = Engine(answer)
+        await engine.start()
+        async with stage(rules(engine), tmp_path) as it:
+            client = await it.client()
+            reply = await client.ask(post(INFER, b"{}", "X-Request-Id: mine"))
+            assert reply.status == 418
+            assert (reply.headers["x-own"], reply.headers["set-cookie"]) == ("a", "2")
+            assert not {"connection", "x-hop", "keep-alive"} & reply.headers.keys()
+            assert reply.headers["x-request-id"] == "mine"
+            assert reply.headers["via"] == "1.1 pointsman"
+            assert (reply.headers["x-pointsman-route"], reply.headers["x-pointsman-engine"]) == ("all", "it")
+            assert "x-pointsman-arm" not in reply.headers
+            assert (await client.ask(post())).status == 418  # our side lives on
+        async with stage(rules(engine), tmp_path, name_decision=False) as it:
+            assert "x-pointsman-route" not in (await it.ask(post())).headers
+        engine.stop()
+
+    run(scene())
+
+
+def test_engine_fields_and_keys(tmp_path: Path) -> None:
+    """An engine's api_key and headers go with each request, in place of what the client sent under the same names."""
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        options = "api_key: sesame\n    headers: {x-team: ours}"
+        async with stage(rules(engine, options=options), tmp_path) as it:
+            await it.ask(post(INFER, b"{}", "Authorization: Bearer mine", "X-Team: theirs"))
+        assert engine.heard[0].value("authorization") == "Bearer sesame"
+        assert engine.heard[0].value("x-team") == "ours"
+        engine.stop()
+
+    run(scene())
+
+
+def test_compressed_bodies_pass(tmp_path: Path) -> None:
+    """gzip goes through both ways to the byte, with the fields that tell of it."""
+    zipped = gzip.compress(b'{"inputs": []}')
+
+    async def answer(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%b" % (len(zipped), zipped)
+        )
+
+    async def scene() -> None:
+        engine = Engine(answer)
+        await engine.start()
+        async with stage(rules(engine), tmp_path) as it:
+            reply = await it.ask(post(INFER, zipped, "Content-Encoding: gzip", "Accept-Encoding: gzip"))
+            assert (reply.body, reply.headers["content-encoding"]) == (zipped, "gzip")
+        heard = engine.heard[0]
+        assert (heard.body, heard.value("content-encoding"), heard.value("accept-encoding")) == (zipped, "gzip", "gzip")
+        engine.stop()
+
+    run(scene())
+
+
+def test_nobody_answers_unknown_paths_and_verbs(tmp_path: Path) -> None:
+    """Unknown paths are 404 and wrong verbs 405 with Triton's texts; a model that no route takes reads as one that
+    Triton does not have."""
+    only = "  - {name: one, match: {model: known}, engine: it}\n"
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        async with stage(rules(engine, routes=only), tmp_path) as it:
+            reply = await it.ask(get("/v2/models/known/infer/"))
+            assert (reply.status, reply.body, reply.reason) == (404, b'{"error":"Not Found"}', "not_found")
+            reply = await it.ask(get("/v2/models/known/infer"))
+            assert (reply.status, reply.body) == (405, b'{"error":"Method Not Allowed"}')
+            assert reply.headers["allow"] == "POST"
+            reply = await it.ask(post("/v2/models/other/versions/2/infer"))
+            assert (reply.status, reply.reason) == (404, "no_route")
+            assert reply.body == b"""{"error":"Request for unknown model: 'other' version 2 is not found"}"""
+            assert engine.heard == []
+        engine.stop()
+
+    run(scene())

@@ -1,0 +1,201 @@
+"""Rules at work: requests arrive at the engine, under the name, and on the arm that the rules say."""
+
+import asyncio
+import gzip
+import json
+from pathlib import Path
+
+from tests.dataplane.stage import Engine, get, load, post, run, stage, until
+
+INFER = "/v2/models/m/infer"
+
+
+async def engines(*names: str) -> dict[str, Engine]:
+    made = {name: Engine() for name in names}
+    for engine in made.values():
+        await engine.start()
+    return made
+
+
+def declare(made: dict[str, Engine], routes: str, more: str = "") -> str:
+    lines = "".join(f"  {name}: {{endpoints: ['{engine.url}']}}\n" for name, engine in made.items())
+    return f"version: 1\nengines:\n{lines}routes:\n{routes}{more}"
+
+
+def tensor(datatype: str, shape: list[int], **more: object) -> dict[str, object]:
+    return {"name": "x", "datatype": datatype, "shape": shape, **more}
+
+
+BY_TENSOR = """\
+  - {name: images, match: {input: {datatype: [FP32, UINT8], rank: 4}}, engine: images}
+  - {name: rest, engine: rest}
+"""
+
+
+def test_rules_on_tensors(tmp_path: Path) -> None:
+    """A rule reads datatype and rank from the JSON, plain, compressed, or before a binary tail."""
+    image = json.dumps({"inputs": [tensor("FP32", [1, 1, 1, 2], data=[1, 2])]}).encode()
+    vector = json.dumps({"inputs": [tensor("FP32", [2], data=[1, 2])]}).encode()
+    binary = json.dumps({"inputs": [tensor("UINT8", [1, 2, 2, 1], parameters={"binary_data_size": 4})]}).encode()
+    length = f"Inference-Header-Content-Length: {len(binary)}"
+
+    async def scene() -> None:
+        made = await engines("images", "rest")
+        async with stage(declare(made, BY_TENSOR), tmp_path) as it:
+
+            async def route(request: bytes) -> str:
+                reply = await it.ask(request)
+                assert reply.status == 200
+                return reply.headers["x-pointsman-route"]
+
+            assert await route(post(INFER, image)) == "images"
+            assert await route(post(INFER, vector)) == "rest"
+            assert await route(post(INFER, gzip.compress(image), "Content-Encoding: gzip")) == "images"
+            assert await route(post(INFER, binary + bytes(4), length)) == "images"
+            assert await route(post(INFER, b"not JSON")) == "rest"  # the engine will say what is wrong with it
+            assert await route(get("/v2/models/m")) == "rest"
+        for engine in made.values():
+            engine.stop()
+
+    run(scene())
+
+
+def test_the_binary_tail_is_not_waited_for(tmp_path: Path) -> None:
+    """A rule on tensors decides when the JSON head is here: the engine gets the head while the tensor is on its way."""
+    binary = json.dumps({"inputs": [tensor("UINT8", [1, 2, 2, 1], parameters={"binary_data_size": 4})]}).encode()
+
+    async def scene() -> None:
+        made = await engines("images", "rest")
+        async with stage(declare(made, BY_TENSOR), tmp_path) as it:
+            client = await it.client()
+            whole = post(INFER, binary + b"abcd", f"Inference-Header-Content-Length: {len(binary)}")
+            await client.send(whole[:-4])
+            await until(lambda: made["images"].num_open == 1)
+            await client.send(b"abcd")
+            assert (await client.reply()).status == 200
+            assert made["images"].heard[0].body == binary + b"abcd"
+        for engine in made.values():
+            engine.stop()
+
+    run(scene())
+
+
+def test_a_waiting_client_is_asked_for_its_body(tmp_path: Path) -> None:
+    """Where a rule needs the body, a client that expects 100-continue is told to send it."""
+
+    async def scene() -> None:
+        made = await engines("images", "rest")
+        async with stage(declare(made, BY_TENSOR), tmp_path) as it:
+            client = await it.client()
+            await client.send(
+                f"POST {INFER} HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n".encode()
+            )
+            assert (await client.head())[0] == 100
+            assert (await client.ask(b"{}")).headers["x-pointsman-route"] == "rest"
+        for engine in made.values():
+            engine.stop()
+
+    run(scene())
+
+
+def test_renames_and_headers(tmp_path: Path) -> None:
+    """A route renames the model in the path, and a header chooses the route."""
+    routes = """\
+  - {name: premium, match: {model: chat, header: {x-tier: premium}}, engine: a, model: "big model"}
+  - {name: rest, engine: b}
+"""
+
+    async def scene() -> None:
+        made = await engines("a", "b")
+        async with stage(declare(made, routes), tmp_path) as it:
+            await it.ask(post("/v2/models/chat/versions/3/infer?x=1", b"{}", "X-Tier: premium"))
+            await it.ask(post("/v2/models/chat/versions/3/infer", b"{}", "X-Tier: free"))
+            await it.ask(post("/v2/models/other/infer", b"{}", "X-Tier: premium"))
+        assert [heard.line for heard in made["a"].heard] == [
+            "POST /v2/models/big%20model/versions/3/infer?x=1 HTTP/1.1"
+        ]
+        assert len(made["b"].heard) == 2
+        for engine in made.values():
+            engine.stop()
+
+    run(scene())
+
+
+SPLIT = """\
+  - {name: split, experiment: move}
+experiments:
+  move:
+    arms:
+      - {name: old, engine: a, weight: 50}
+      - {name: new, engine: b, weight: 50}
+"""
+
+
+def test_sessions_keep_their_arm(tmp_path: Path) -> None:
+    """A session stays on its arm, named by a header or by a parameter of the body; sessions split by weight."""
+
+    async def scene() -> None:
+        made = await engines("a", "b")
+        async with stage(declare(made, SPLIT), tmp_path) as it:
+            client = await it.client()
+            arms: dict[int, str] = {}
+            for session in range(60):
+                body = json.dumps({"parameters": {"session_id": f"s{session}"}}).encode()
+                by_header = [await client.ask(post(INFER, b"{}", f"X-Session-Id: s{session}")) for _ in range(3)]
+                by_parameter = await client.ask(post(INFER, body))
+                told = {reply.headers["x-pointsman-arm"] for reply in (*by_header, by_parameter)}
+                assert len(told) == 1
+                arms[session] = told.pop()
+            assert 15 < list(arms.values()).count("old") < 45
+        for engine in made.values():
+            engine.stop()
+
+    run(scene())
+
+
+def test_new_rules_meet_new_requests(tmp_path: Path) -> None:
+    """A request ends with the rules that it started with; the next one, on the same connection, meets the new ones.
+    Endpoints that stay keep their connections; those that go lose their idle ones."""
+
+    async def scene() -> None:
+        made = await engines("a", "b")
+        routes = "  - {name: first, engine: %s}\n"
+        async with stage(declare(made, routes % "a"), tmp_path) as it:
+            client = await it.client()
+            assert (await client.ask(post())).headers["x-pointsman-engine"] == "a"
+            await client.send(f"POST {INFER} HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{{".encode())
+            await until(lambda: it.endpoints()[0].in_flight == 1)
+            it.plane.use_rules(load(declare({"a": made["a"], "b": made["b"]}, routes % "b"), tmp_path), 2)
+            assert (await client.ask(b"}")).headers["x-pointsman-engine"] == "a"
+            assert (await client.ask(post())).headers["x-pointsman-engine"] == "b"
+            assert made["a"].num_connections == 1
+            it.plane.use_rules(load(declare({"b": made["b"]}, routes % "b"), tmp_path), 3)
+            await until(lambda: made["a"].num_open == 0)
+            assert (await client.ask(post())).headers["x-pointsman-engine"] == "b"
+            assert made["b"].num_connections == 1
+            assert it.plane.counters().rules_number == 3
+        for engine in made.values():
+            engine.stop()
+
+    run(scene())
+
+
+def test_draining(tmp_path: Path) -> None:
+    """A plane that drains closes idle connections at once, and the others after their reply, telling so."""
+
+    async def scene() -> None:
+        made = await engines("a")
+        async with stage(declare(made, "  - {name: all, engine: a}\n"), tmp_path) as it:
+            idle, busy = await it.client(), await it.client()
+            assert (await idle.ask(post())).status == 200
+            await busy.send(f"POST {INFER} HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{{".encode())
+            await until(lambda: it.endpoints()[0].in_flight == 1)
+            it.plane.drain()
+            assert await idle.at_end()
+            reply = await busy.ask(b"}")
+            assert (reply.status, reply.headers["connection"]) == (200, "close")
+            assert await busy.at_end()
+        made["a"].stop()
+        await asyncio.sleep(0)
+
+    run(scene())

@@ -1,0 +1,286 @@
+"""Replies as they come, and what happens when one side is slow or leaves."""
+
+import asyncio
+import hashlib
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.dataplane.stage import Engine, Heard, get, post, rules, run, stage, until
+
+Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+HIGH_WATER = 64 * 1024
+# What the kernel may hold besides, both ways on both connections, and one read of the event loop.
+SLACK = 16 * 1024 * 1024
+
+
+def test_events_pass_one_by_one(tmp_path: Path) -> None:
+    """Each event reaches the client before the engine sends the next: nothing waits for a buffer to fill."""
+
+    async def scene() -> None:
+        seen = asyncio.Event()
+
+        async def events(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
+            writer.write(STREAM)
+            for number in range(20):
+                event = b'data: {"text_output": "%d"}\n\n' % number
+                writer.write(b"%x\r\n%b\r\n" % (len(event), event))
+                await writer.drain()
+                await seen.wait()
+                seen.clear()
+            writer.write(b"0\r\n\r\n")
+
+        engine = Engine(events)
+        await engine.start()
+        async with stage(rules(engine), tmp_path) as it:
+            client = await it.client()
+            await client.send(post("/v2/models/m/generate_stream"))
+            _, headers = await client.head()
+            assert headers["content-type"] == "text/event-stream"
+            for number in range(20):
+                assert await client.chunk() == b'data: {"text_output": "%d"}\n\n' % number
+                seen.set()
+            assert await client.chunk() == b""
+            assert (await client.ask(get("/v2/health/live"))).status == 200  # the connection lives on
+        engine.stop()
+
+    run(scene())
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["uvloop", "asyncio"])
+@pytest.mark.parametrize("framing", ["length", "chunks", "close"])
+def test_a_slow_reader_stops_the_engine(tmp_path: Path, framing: str, plain: bool) -> None:
+    """A client that does not read makes the gateway hold no more than the high-water mark: the engine is paused, and
+    everything arrives intact once the client reads on."""
+    piece = bytes(range(256)) * 256
+    total = 48 * 1024 * 1024
+
+    async def scene() -> None:
+        sent = 0
+
+        async def endless(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
+            nonlocal sent
+            head = {
+                "length": b"Content-Length: %d\r\n" % total,
+                "chunks": b"Transfer-Encoding: chunked\r\n",
+                "close": b"",
+            }
+            writer.write(b"HTTP/1.1 200 OK\r\n" + head[framing] + b"\r\n")
+            while sent < total:
+                writer.write(b"%x\r\n%b\r\n" % (len(piece), piece) if framing == "chunks" else piece)
+                sent += len(piece)
+                await writer.drain()
+            if framing == "chunks":
+                writer.write(b"0\r\n\r\n")
+            elif framing == "close":
+                await writer.drain()
+                writer.close()
+
+        engine = Engine(endless)
+        await engine.start()
+        async with stage(rules(engine), tmp_path, limits={"high_water_bytes": HIGH_WATER}) as it:
+            client = await it.client()
+            await client.send(post())
+            before = -1
+            while before != sent:  # until the engine stands still
+                before = sent
+                await asyncio.sleep(0.2)
+            assert sent < SLACK < total
+            (connection,) = it.plane.connections
+            assert connection._transport.get_write_buffer_size() <= HIGH_WATER + 256 * 1024 + 1024  # type: ignore[attr-defined]
+            reply = await client.reply()
+            assert hashlib.sha256(reply.body).digest() == hashlib.sha256(piece * (total // len(piece))).digest()
+        engine.stop()
+
+    run(scene(), plain=plain)
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["uvloop", "asyncio"])
+def test_a_slow_engine_stops_the_client(tmp_path: Path, plain: bool) -> None:
+    """An engine that does not read makes the gateway pause the client; the upload arrives intact later."""
+    total = 48 * 1024 * 1024
+    body = bytes(range(256)) * (total // 256)
+
+    async def scene() -> None:
+        may_read = asyncio.Event()
+        digest = b""
+
+        async def late(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
+            nonlocal digest
+            await may_read.wait()
+            digest = hashlib.sha256(await reader.readexactly(total)).digest()
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+        engine = Engine(late, reads_bodies=False)
+        await engine.start()
+        async with stage(rules(engine), tmp_path, limits={"high_water_bytes": HIGH_WATER}) as it:
+            client = await it.client()
+            client.writer.transport.set_write_buffer_limits(high=1)
+            client.writer.write(post(body=body))
+            before = -1
+            while before != (left := client.writer.transport.get_write_buffer_size()):
+                before = left
+                await asyncio.sleep(0.2)
+            assert total - left < SLACK
+            may_read.set()
+            assert (await client.reply()).status == 200
+            assert digest == hashlib.sha256(body).digest()
+        engine.stop()
+
+    run(scene(), plain=plain)
+
+
+async def silent(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
+    """An engine at work: it says nothing, and hears when it is left."""
+    assert await reader.read() == b""
+    raise ConnectionError
+
+
+async def streaming(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
+    writer.write(STREAM + b"3\r\nabc\r\n")
+    await silent(engine, heard, reader, writer)
+
+
+@pytest.mark.parametrize("script", [silent, streaming])
+def test_a_client_that_leaves_cancels_the_engine(tmp_path: Path, script: object) -> None:
+    """When a client goes, before the reply or in it, the engine's connection is closed at once."""
+
+    async def scene() -> None:
+        engine = Engine(script)  # type: ignore[arg-type]
+        await engine.start()
+        async with stage(rules(engine), tmp_path) as it:
+            client = await it.client()
+            await client.send(post())
+            await until(lambda: engine.heard)
+            if script is streaming:
+                await client.head()
+            client.close()
+            await until(lambda: engine.num_open == 0)
+            assert it.errors() == {"client_gone": 1}
+        engine.stop()
+
+    run(scene())
+
+
+def test_a_client_that_leaves_during_its_upload(tmp_path: Path) -> None:
+    """A request whose client goes in the middle of its body ends at the engine too."""
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        async with stage(rules(engine), tmp_path) as it:
+            client = await it.client()
+            await client.send(b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\nabc")
+            await until(lambda: engine.num_open == 1)
+            client.close()
+            await until(lambda: engine.num_open == 0)
+            assert engine.heard == []
+        engine.stop()
+
+    run(scene())
+
+
+def test_a_client_that_leaves_while_waiting_for_a_connection(tmp_path: Path) -> None:
+    """A request that waits in the pool's line is forgotten when its client goes; the one behind it is served."""
+
+    async def scene() -> None:
+        answer = asyncio.Event()
+
+        async def slow(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
+            await answer.wait()
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+        engine = Engine(slow)
+        await engine.start()
+        async with stage(rules(engine, options="connections: {max_connections: 1}"), tmp_path) as it:
+            first, leaver, last = [await it.client() for _ in range(3)]
+            await first.send(post())
+            await until(lambda: engine.heard)
+            await leaver.send(post())
+            await until(lambda: it.endpoints()[0].in_flight == 2)
+            await last.send(post())
+            await until(lambda: it.endpoints()[0].in_flight == 3)
+            leaver.close()
+            await until(lambda: it.endpoints()[0].in_flight == 2)
+            answer.set()
+            assert (await first.reply()).status == (await last.reply()).status == 200
+            assert len(engine.heard) == 2
+        engine.stop()
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    "start, told",
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc", b"abc"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n", b"3\r\nabc\r\n"),
+    ],
+)
+def test_an_engine_that_dies_in_its_reply(tmp_path: Path, start: bytes, told: bytes) -> None:
+    """Half a reply is never made to look whole: the client's connection is closed where the engine's was."""
+
+    async def half(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
+        writer.write(start)
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        writer.close()
+
+    async def scene() -> None:
+        engine = Engine(half)
+        await engine.start()
+        async with stage(rules(engine), tmp_path) as it:
+            client = await it.client()
+            await client.send(post())
+            assert (await client.head())[0] == 200
+            assert await client.reader.read() == told
+            assert it.errors() == {"upstream_reset": 1}
+        engine.stop()
+
+    run(scene())
+
+
+def test_a_broken_stream_says_so(tmp_path: Path) -> None:
+    """An event stream whose engine dies ends with an event that names the error, and without the end of a whole one."""
+
+    async def half(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
+        writer.write(STREAM + b"9\r\ndata: 1\n\n\r\n")
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        writer.transport.abort()
+
+    async def scene() -> None:
+        engine = Engine(half)
+        await engine.start()
+        async with stage(rules(engine), tmp_path) as it:
+            client = await it.client()
+            await client.send(post("/v2/models/m/generate_stream"))
+            await client.head()
+            assert await client.chunk() == b"data: 1\n\n"
+            event = await client.chunk()
+            assert event.startswith(b'data: {"error":"the engine closed the connection in the middle of its reply')
+            assert b"(route 'all', engine 'it', endpoint http://127.0.0.1" in event
+            assert await client.at_end()
+        engine.stop()
+
+    run(scene())
+
+
+def test_sockets_do_not_wait_for_more(tmp_path: Path) -> None:
+    """Both sides have Nagle's algorithm off: a token is not held back until the one before is acknowledged."""
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        async with stage(rules(engine), tmp_path) as it:
+            client = await it.client()
+            assert (await client.ask(post())).status == 200
+            (connection,) = it.plane.connections
+            (upstream,) = it.endpoints()[0].pool._idle
+            for transport in (connection._transport, upstream._transport):  # type: ignore[attr-defined]
+                assert transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        engine.stop()
+
+    run(scene())
