@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.observability.metrics import Snapshot
+from gateway.protocol.condition import Condition
 
 _LENGTH = struct.Struct(">I")
 
@@ -26,7 +27,7 @@ class Start:
     settings: Settings
     rules: RulesSpec
     number: int
-    health: Mapping[tuple[str, str], bool] = field(default_factory=dict)
+    health: Mapping[tuple[str, str], Condition] = field(default_factory=dict)
     http_fd: int | None = None
     grpc_fd: int | None = None
 
@@ -41,9 +42,9 @@ class UseRules:
 
 @dataclass(frozen=True, slots=True)
 class SetHealth:
-    """What the probes found, (engine, endpoint url) -> healthy; endpoints not named have not been probed."""
+    """What the probes found, by engine and endpoint url; endpoints not named have not been probed."""
 
-    health: Mapping[tuple[str, str], bool]
+    health: Mapping[tuple[str, str], Condition]
 
 
 @dataclass(frozen=True, slots=True)

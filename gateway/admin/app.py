@@ -110,7 +110,7 @@ def _engines(rules: RulesSpec, state: ExpositionState) -> list[Json]:
             "endpoints": [
                 {
                     "url": endpoint.url,
-                    "healthy": state.health.get((name, endpoint.url)),
+                    "condition": _condition(state, name, endpoint.url),
                     "breaker_open": state.breakers_open.get((name, endpoint.url), False),
                     "in_flight": in_flight[name, endpoint.url],
                     "requests": requests[name, endpoint.url],
@@ -121,6 +121,12 @@ def _engines(rules: RulesSpec, state: ExpositionState) -> list[Json]:
         }
         for name, engine in rules.engines.items()
     ]
+
+
+def _condition(state: ExpositionState, engine: str, url: str) -> str:
+    """What the probes last found; "unknown" where none has asked."""
+    condition = state.health.get((engine, url))
+    return condition.value if condition is not None else "unknown"
 
 
 def _experiments(rules: RulesSpec, state: ExpositionState) -> list[Json]:

@@ -9,16 +9,18 @@ import typer
 Admin = Annotated[
     str, typer.Option(metavar="URL", help="The admin address of a running gateway, as `pointsman serve` prints it.")
 ]
+_COLOURS = {"ready": "green", "unready": "yellow", "down": "red"}
 _ADMIN = "http://127.0.0.1:8002"
 
 
 def engines(admin: Admin = _ADMIN) -> int:
     """Show the engines of a running gateway: endpoints, health, load."""
-    columns = ("engine", "endpoint", "health", "breaker", "in flight", "requests", "errors")
+    columns = ("engine", "endpoint", "condition", "breaker", "in flight", "requests", "errors")
     rows: list[tuple[str, ...]] = []
     for engine in _ask(admin, "engines"):
         for endpoint in engine["endpoints"]:
-            health = {True: "[green]healthy[/]", False: "[red]unhealthy[/]", None: "unknown"}[endpoint["healthy"]]
+            condition = endpoint["condition"]
+            health = f"[{_COLOURS.get(condition, 'dim')}]{condition}[/]"
             breaker = "[red]open[/]" if endpoint["breaker_open"] else "closed"
             counts = (str(endpoint[name]) for name in ("in_flight", "requests", "errors"))
             rows.append((engine["name"], endpoint["url"], health, breaker, *counts))

@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from gateway.config.settings import Settings
 from gateway.config.specs import Balance, RulesSpec
 from gateway.observability.metrics import Metrics, Series, SeriesKey
+from gateway.protocol.condition import Condition
 from gateway.routing.decision import Target
 from gateway.routing.table import Table
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
 
-Health = Mapping[tuple[str, str], bool]
+Health = Mapping[tuple[str, str], Condition]
 
 
 class Lane:
@@ -76,7 +77,7 @@ class Snapshot:
         """Take over what the probes found; what they did not ask stays unknown."""
         for engine in self.engines.values():
             for endpoint in engine.endpoints:
-                endpoint.is_healthy = health.get((engine.name, endpoint.url))
+                endpoint.condition = health.get((engine.name, endpoint.url))
 
     def retire(self, successor: Snapshot) -> None:
         """Close the idle connections of endpoints that the successor no longer has."""

@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from gateway.observability.metrics import LATENCY_BOUNDS, SeriesKey, SeriesSnapshot
+from gateway.protocol.condition import Condition
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -22,7 +23,7 @@ class ExpositionState:
 
     series: Mapping[SeriesKey, SeriesSnapshot]
     connections: int
-    health: Mapping[tuple[str, str], bool]  # (engine, endpoint) -> what the probes say
+    health: Mapping[tuple[str, str], Condition]  # (engine, endpoint) -> what the probes say
     breakers_open: Mapping[tuple[str, str], bool]  # (engine, endpoint) -> left out by some worker
     rules_number: int
     reloads_ok: int
@@ -103,10 +104,10 @@ class _State(Collector):
 
     def _endpoints(self) -> Iterator[Metric]:
         healthy = GaugeMetricFamily(
-            "pointsman_endpoint_healthy", "Whether the probes find it ready.", labels=["engine", "endpoint"]
+            "pointsman_endpoint_healthy", "Whether it says that it is ready.", labels=["engine", "endpoint"]
         )
-        for key, is_healthy in self._state.health.items():
-            healthy.add_metric(key, float(is_healthy))
+        for key, condition in self._state.health.items():
+            healthy.add_metric(key, float(condition is Condition.READY))
         yield healthy
         breaker = GaugeMetricFamily(
             "pointsman_breaker_open", "Whether a worker leaves it out after failures.", labels=["engine", "endpoint"]

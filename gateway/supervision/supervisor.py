@@ -18,6 +18,7 @@ from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.config.watch import RuleFiles
 from gateway.observability.exposition import ExpositionState
+from gateway.protocol.condition import Condition
 from gateway.supervision.ports import ReservedPort
 from gateway.supervision.worker_process import COMMAND
 from gateway.supervision.workforce import Workforce
@@ -187,7 +188,7 @@ class Supervisor:
             partial.rename(self._ready_file)
         self._ready(addresses)
 
-    def _health_changed(self, health: dict[tuple[str, str], bool]) -> None:
+    def _health_changed(self, health: dict[tuple[str, str], Condition]) -> None:
         if self._workforce is not None:
             self._workforce.set_health(health)
 

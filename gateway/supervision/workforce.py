@@ -11,6 +11,7 @@ from typing import Any
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.control import AskSnapshot, Counters, Drain, Failed, Message, Serving, SetHealth, Start, UseRules
+from gateway.protocol.condition import Condition
 from gateway.supervision.ports import ReservedPort
 from gateway.supervision.tally import Tally
 from gateway.supervision.worker_process import COMMAND, WorkerProcess
@@ -39,7 +40,7 @@ class Workforce:
         self,
         settings: Settings,
         rules: RulesSpec,
-        health: Mapping[tuple[str, str], bool],
+        health: Mapping[tuple[str, str], Condition],
         port: ReservedPort,
         command: Sequence[str] = COMMAND,
     ) -> None:
@@ -76,7 +77,7 @@ class Workforce:
         self.number += 1
         self._say_to_all(UseRules(rules, self.number))
 
-    def set_health(self, health: Mapping[tuple[str, str], bool]) -> None:
+    def set_health(self, health: Mapping[tuple[str, str], Condition]) -> None:
         self._health = health
         self._say_to_all(SetHealth(health))
 

@@ -6,6 +6,7 @@ import ssl
 from urllib.parse import urlsplit
 
 from gateway.config.specs import EngineSpec
+from gateway.protocol.condition import Condition
 from gateway.upstream.breaker import Breaker
 from gateway.upstream.pool import Pool
 
@@ -18,15 +19,15 @@ _EWMA_SHARE = 0.1
 class Endpoint:
     """State of one endpoint in one worker: observed, never configured.
 
-    `is_healthy` is what the probes last said, None before the first; `in_flight` counts requests sent and not ended.
+    `condition` is what the probes last said, None before the first; `in_flight` counts requests sent and not ended.
     """
 
     __slots__ = (
         "breaker",
+        "condition",
         "engine",
         "host_line",
         "in_flight",
-        "is_healthy",
         "latency",
         "pool",
         "url",
@@ -40,14 +41,14 @@ class Endpoint:
         self.url = url
         self.host_line = b"host: %b\r\n" % parts.netloc.rpartition("@")[2].encode("ascii")
         self.in_flight = 0
-        self.is_healthy: bool | None = None
+        self.condition: Condition | None = None
         self.latency = 0.0  # seconds to the first byte, peak EWMA; 0 before the first reply
         self.breaker = Breaker(engine.breaker)
         self.pool = Pool(host, port, engine.connections, tls, (engine.tls.server_name or host) if tls else None)
 
     def __repr__(self) -> str:
-        health = {None: "unknown", True: "healthy", False: "unhealthy"}[self.is_healthy]
-        return f"<Endpoint {self.url}: {health}, {self.breaker.state.value}, {self.in_flight} in flight>"
+        condition = self.condition.value if self.condition is not None else "unknown"
+        return f"<Endpoint {self.url}: {condition}, {self.breaker.state.value}, {self.in_flight} in flight>"
 
     def fits(self, engine: EngineSpec) -> bool:
         """Whether this endpoint's connections and breaker are made as `engine` now declares them."""

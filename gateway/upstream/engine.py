@@ -7,10 +7,13 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 from gateway.config.specs import EngineSpec, TlsSpec
+from gateway.protocol.condition import Condition
 from gateway.upstream.adapters import Adapter, adapter_for
 from gateway.upstream.balancing import chooser
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.retry import RetryBudget
+
+_NOT_READY = (Condition.UNREADY, Condition.DOWN)
 
 
 class Engine:
@@ -30,32 +33,38 @@ class Engine:
         self._choose = chooser(spec.balance)
 
     def __repr__(self) -> str:
-        available = sum(endpoint.is_healthy is not False and endpoint.breaker.is_closed for endpoint in self.endpoints)
+        available = sum(
+            endpoint.condition is not Condition.DOWN and endpoint.breaker.is_closed for endpoint in self.endpoints
+        )
         in_flight = sum(endpoint.in_flight for endpoint in self.endpoints)
         return f"<Engine {self.name}: {len(self.endpoints)} endpoints, {available} available, {in_flight} in flight>"
 
     @property
     def is_ready(self) -> bool:
-        """Whether some endpoint is known to be healthy; where probing is off, that none failed is all one can know."""
+        """Whether some endpoint says that it is ready; where probing is off, that requests succeed is all one knows."""
         if not self.spec.health.interval:
             return any(endpoint.breaker.is_closed for endpoint in self.endpoints)
-        return any(endpoint.is_healthy for endpoint in self.endpoints)
+        return any(endpoint.condition is Condition.READY for endpoint in self.endpoints)
 
     def choose(self, session: str | None, now: float, tried: Collection[Endpoint] = ()) -> Endpoint | None:
-        """An endpoint for the next try; None where the probes say that none (not yet tried) is healthy.
+        """An endpoint for the next try; None where the probes say that all (not yet tried) are down.
 
-        Where requests failed on all of them but no probe says that they are gone, the breakers are passed over: some
-        answer is better than a total outage by our own doing.
+        Endpoints that say they are not ready serve only where no other is left. Where requests failed on all but no
+        probe says that they are gone, the breakers are passed over: some answer is better than a total outage by our
+        own doing.
         """
         endpoints = self.endpoints
         if len(endpoints) == 1 and not tried:
             only = endpoints[0]
-            return only if only.is_healthy is not False else None
-        healthy = [endpoint for endpoint in endpoints if endpoint.is_healthy is not False and endpoint not in tried]
-        if not healthy:
-            return None
-        allowed = [endpoint for endpoint in healthy if endpoint.breaker.is_spotless or endpoint.breaker.allows(now)]
-        return self._choose(allowed or healthy, session)
+            return only if only.condition is not Condition.DOWN else None
+        left = [endpoint for endpoint in endpoints if endpoint.condition not in _NOT_READY and endpoint not in tried]
+        if not left:
+            unready = Condition.UNREADY
+            left = [endpoint for endpoint in endpoints if endpoint.condition is unready and endpoint not in tried]
+            if not left:
+                return None
+        allowed = [endpoint for endpoint in left if endpoint.breaker.is_spotless or endpoint.breaker.allows(now)]
+        return self._choose(allowed or left, session)
 
     def close_idle_connections(self) -> None:
         for endpoint in self.endpoints:

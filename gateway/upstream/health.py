@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 import httpx
 
 from gateway.config.specs import EngineSpec, HealthSpec
+from gateway.protocol.condition import Condition
 from gateway.upstream.engine import client_tls
 
 _log = logging.getLogger(__name__)
@@ -22,30 +23,28 @@ Key = tuple[str, str]  # engine name, endpoint url
 
 
 class EndpointHealth:
-    """Whether an endpoint is healthy: the first probe decides, later ones only when enough of them agree."""
+    """An endpoint's condition: the first probe decides, later ones only when enough in a row say something else."""
 
-    __slots__ = ("_against", "_spec", "is_healthy")
+    __slots__ = ("_against", "_spec", "condition")
 
     def __init__(self, spec: HealthSpec) -> None:
         self._spec = spec
-        self._against = 0  # probes in a row that say the opposite
-        self.is_healthy: bool | None = None
+        self._against = 0  # probes in a row that say something else
+        self.condition: Condition | None = None
 
     def __repr__(self) -> str:
-        return f"<EndpointHealth {self.is_healthy}, {self._against} against>"
+        return f"<EndpointHealth {self.condition}, {self._against} against>"
 
-    def observe(self, ok: bool) -> bool:
-        """Count a probe; tells whether the endpoint's health has changed with it."""
-        if self.is_healthy is None:
-            self.is_healthy = ok
-            return True
-        if ok is self.is_healthy:
+    def observe(self, found: Condition) -> bool:
+        """Count a probe; tells whether the endpoint's condition has changed with it."""
+        if found is self.condition:
             self._against = 0
             return False
         self._against += 1
-        if self._against < (self._spec.healthy_after if ok else self._spec.unhealthy_after):
+        needed = self._spec.healthy_after if found is Condition.READY else self._spec.unhealthy_after
+        if self.condition is not None and self._against < needed:
             return False
-        self.is_healthy = ok
+        self.condition = found
         self._against = 0
         return True
 
@@ -64,7 +63,7 @@ class _Probe:
 class Prober:
     """Probes all endpoints of the rules; `changed` gets the health of all whenever that of one has changed."""
 
-    def __init__(self, changed: Callable[[dict[Key, bool]], None]) -> None:
+    def __init__(self, changed: Callable[[dict[Key, Condition]], None]) -> None:
         self._changed = changed
         self._probes: dict[Key, _Probe] = {}
 
@@ -72,10 +71,10 @@ class Prober:
         return f"<Prober of {len(self._probes)} endpoints>"
 
     @property
-    def health(self) -> dict[Key, bool]:
+    def health(self) -> dict[Key, Condition]:
         """By engine and endpoint; those that no probe has reached a verdict on are left out."""
-        found = {key: probe.health.is_healthy for key, probe in self._probes.items()}
-        return {key: is_healthy for key, is_healthy in found.items() if is_healthy is not None}
+        found = {key: probe.health.condition for key, probe in self._probes.items()}
+        return {key: condition for key, condition in found.items() if condition is not None}
 
     def use(self, engines: Mapping[str, EngineSpec]) -> None:
         """Probe the endpoints of these engines; what is known of those that stay as they are is kept."""
@@ -116,21 +115,21 @@ class Prober:
             try:
                 async with _client(probe.engine, probe.url) as client:
                     while True:
-                        self._observe(probe, await _is_good(client, spec))
+                        self._observe(probe, await _ask(client, spec))
                         await asyncio.sleep(spec.interval * random.uniform(1 - _JITTER, 1 + _JITTER))
             except (OSError, ValueError) as error:  # a certificate file that cannot be read may be there later
                 _log.error("cannot probe %s: %s", probe.url, error)
-                self._observe(probe, False)
+                self._observe(probe, Condition.DOWN)
                 await asyncio.sleep(spec.interval)
 
-    def _observe(self, probe: _Probe, ok: bool) -> None:
-        was_known = probe.health.is_healthy is not None
-        has_changed = probe.health.observe(ok)
+    def _observe(self, probe: _Probe, found: Condition) -> None:
+        was_known = probe.health.condition is not None
+        has_changed = probe.health.observe(found)
         probe.had_first.set()
         if not has_changed:
             return
-        if was_known or not ok:
-            _log.warning("%s of engine '%s' is %s", probe.url, probe.engine.name, "healthy" if ok else "unhealthy")
+        if was_known or found is not Condition.READY:
+            _log.warning("%s of engine '%s' is %s", probe.url, probe.engine.name, found.value)
         self._changed(self.health)
 
 
@@ -151,10 +150,10 @@ def _client(engine: EngineSpec, url: str) -> httpx.AsyncClient:
     )
 
 
-async def _is_good(client: httpx.AsyncClient, spec: HealthSpec) -> bool:
+async def _ask(client: httpx.AsyncClient, spec: HealthSpec) -> Condition:
     try:
         async with asyncio.timeout(spec.timeout or None):  # httpx's own timeout is for each step
             response = await client.get(spec.path)
     except (httpx.HTTPError, OSError, TimeoutError):
-        return False
-    return response.is_success
+        return Condition.DOWN
+    return Condition.READY if response.is_success else Condition.UNREADY

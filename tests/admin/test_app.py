@@ -17,6 +17,7 @@ from gateway.config.specs import (
 )
 from gateway.observability.exposition import ExpositionState
 from gateway.observability.metrics import Metrics, SeriesKey, add_up
+from gateway.protocol.condition import Condition
 
 RULES = RulesSpec(
     engines={
@@ -51,7 +52,7 @@ class State:
         return ExpositionState(
             series=add_up([metrics.snapshot()]),
             connections=7,
-            health={("cuda", "http://a:1"): True, ("mac", "http://c:1"): False},
+            health={("cuda", "http://a:1"): Condition.READY, ("mac", "http://c:1"): Condition.DOWN},
             breakers_open={("mac", "http://c:1"): True},
             rules_number=3,
             reloads_ok=1,
@@ -66,18 +67,18 @@ client = TestClient(make_app(State()))
 
 
 def test_engines_tell_health_and_load() -> None:
-    """/engines lists every endpoint with its health, breaker, load and counts; what no probe reached is null."""
+    """/engines lists every endpoint with its health, breaker, load and counts; what no probe asked is unknown."""
     cuda, mac = client.get("/engines").json()["engines"]
     assert (cuda["name"], cuda["protocol"], cuda["balance"]) == ("cuda", "kserve", "power_of_two")
     assert cuda["endpoints"][0] == {
         "url": "http://a:1",
-        "healthy": True,
+        "condition": "ready",
         "breaker_open": False,
         "in_flight": 2,
         "requests": 1,
         "errors": 0,
     }
-    assert cuda["endpoints"][1]["healthy"] is None
+    assert cuda["endpoints"][1]["condition"] == "unknown"
     assert mac["endpoints"][0]["breaker_open"] is True
     assert mac["endpoints"][0]["errors"] == 1
 

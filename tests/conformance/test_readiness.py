@@ -24,9 +24,6 @@ routes:
 """
 
 
-@pytest.mark.xfail(
-    strict=True, reason="probes ask /v2/health/ready, and take the endpoint out where Triton answers 400"
-)
 def test_a_model_that_does_not_load_costs_no_other_model_its_traffic(
     tmp_path: Path, start_gateway: Callable[..., GatewayProcess]
 ) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.protocol.condition import Condition
 from tests.dataplane.stage import OK, Engine, Heard, answer_ok, get, post, rules, run, stage, until
 
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
@@ -246,23 +247,43 @@ def test_all_breakers_open_is_no_outage(tmp_path: Path) -> None:
     run(scene())
 
 
-def test_unhealthy_endpoints_get_nothing(tmp_path: Path) -> None:
-    """What the probes find unhealthy is not asked; where nothing else is left, 503 no_healthy_endpoint, at once."""
+def test_endpoints_that_are_down_get_nothing(tmp_path: Path) -> None:
+    """What the probes find down is not asked; where nothing else is left, 503 no_healthy_endpoint, at once."""
 
     async def scene() -> None:
         one, other = Engine(), Engine()
         await one.start()
         await other.start()
         async with stage(rules(one, other), tmp_path) as it:
-            it.plane.set_health({("it", one.url): False, ("it", other.url): True})
+            it.plane.set_health({("it", one.url): Condition.DOWN, ("it", other.url): Condition.READY})
             for _ in range(6):
                 assert (await it.ask(post())).status == 200
             assert (len(one.heard), len(other.heard)) == (0, 6)
-            assert (await it.ask(get("/v2/health/ready"))).status == 200
-            it.plane.set_health({("it", one.url): False, ("it", other.url): False})
+            it.plane.set_health({("it", one.url): Condition.DOWN, ("it", other.url): Condition.DOWN})
             reply = await it.ask(post())
             assert (reply.status, reply.reason) == (503, "no_healthy_endpoint")
-            assert (await it.ask(get("/v2/health/ready"))).status == 400
+        one.stop()
+        other.stop()
+
+    run(scene())
+
+
+def test_endpoints_that_are_not_ready_come_last(tmp_path: Path) -> None:
+    """What answers but says that it is not ready is asked only where no ready endpoint is left: a Triton that loads one
+    model goes on serving the others."""
+
+    async def scene() -> None:
+        one, other = Engine(), Engine()
+        await one.start()
+        await other.start()
+        async with stage(rules(one, other), tmp_path) as it:
+            it.plane.set_health({("it", one.url): Condition.UNREADY, ("it", other.url): Condition.READY})
+            for _ in range(6):
+                assert (await it.ask(post())).status == 200
+            assert (len(one.heard), len(other.heard)) == (0, 6)
+            it.plane.set_health({("it", one.url): Condition.UNREADY, ("it", other.url): Condition.DOWN})
+            assert (await it.ask(post())).status == 200
+            assert len(one.heard) == 1
         one.stop()
         other.stop()
 

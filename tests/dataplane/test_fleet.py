@@ -4,6 +4,7 @@ import asyncio
 import json
 from pathlib import Path
 
+from gateway.protocol.condition import Condition
 from tests.dataplane.stage import Engine, Heard, get, post, run, stage
 
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
@@ -43,7 +44,7 @@ experiments:
 
 
 def test_a_load_reaches_every_replica(tmp_path: Path) -> None:
-    """load and unload go to every endpoint of every engine that the model's requests may go to, under its name there."""
+    """load and unload go to every endpoint that the model's requests may go to, under its name there."""
 
     async def scene() -> None:
         a, b = [says(200, None), says(200, None)], [says(200, None)]
@@ -175,7 +176,7 @@ def test_shared_memory_goes_to_engines_on_this_host(tmp_path: Path) -> None:
 
 
 def test_readiness_is_of_the_fleet(tmp_path: Path) -> None:
-    """/v2/health/ready wants a healthy endpoint behind every route, or behind any, as set; live and /v2 answer alone."""
+    """/v2/health/ready wants a ready endpoint behind every route, or behind any, as set; live and /v2 answer alone."""
 
     async def scene() -> None:
         a, b = [says(200, None), says(200, None)], [says(200, None)]
@@ -184,9 +185,9 @@ def test_readiness_is_of_the_fleet(tmp_path: Path) -> None:
         for ready_when, half in (("all", 400), ("any", 200)):
             async with stage(fleet(a, b), tmp_path, ready_when=ready_when) as it:
                 assert (await it.ask(ready)).status == 400  # nobody has been probed
-                it.plane.set_health({("a", a[0].url): False, ("a", a[1].url): True})
+                it.plane.set_health({("a", a[0].url): Condition.DOWN, ("a", a[1].url): Condition.READY})
                 assert (await it.ask(ready)).status == half
-                it.plane.set_health({("a", a[1].url): True, ("b", b[0].url): True})
+                it.plane.set_health({("a", a[1].url): Condition.READY, ("b", b[0].url): Condition.READY})
                 assert (await it.ask(ready)).status == 200
                 assert (await it.ask(get("/v2/health/live"))).body == b""
                 assert json.loads((await it.ask(get("/v2"))).body)["name"] == "pointsman"

@@ -7,35 +7,40 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gateway.config.specs import EndpointSpec, EngineSpec, HealthSpec, TlsSpec
+from gateway.protocol.condition import Condition
 from gateway.upstream.health import EndpointHealth, Prober
 
+READY, UNREADY, DOWN = Condition.READY, Condition.UNREADY, Condition.DOWN
+SIGNS = {"+": READY, "o": UNREADY, "-": DOWN}
 SPEC = HealthSpec(interval=0.02, timeout=0.5, unhealthy_after=3, healthy_after=2)
 
 
 @pytest.mark.parametrize(
-    "probes, healthy",
+    "probes, condition",
     [
-        ("+", True),
-        ("-", False),
-        ("+--", True),  # two failures ride out
-        ("+---", False),
-        ("+--+--", True),  # a good probe between starts the count anew
-        ("+---+", False),  # one good probe is not enough
-        ("+---++", True),
+        ("+", READY),
+        ("-", DOWN),
+        ("+--", READY),  # two failures ride out
+        ("+---", DOWN),
+        ("+--+--", READY),  # a good probe between starts the count anew
+        ("+---+", DOWN),  # one good probe is not enough
+        ("+---++", READY),
+        ("+--o", UNREADY),  # what is said last counts, when enough say that all is not well
+        ("o++", READY),
     ],
 )
-def test_health_changes_when_enough_probes_agree(probes: str, healthy: bool) -> None:
+def test_health_changes_when_enough_probes_agree(probes: str, condition: Condition) -> None:
     """The first probe decides; later ones only when so many in a row say the opposite."""
     health = EndpointHealth(SPEC)
     for probe in probes:
-        health.observe(probe == "+")
-    assert health.is_healthy is healthy
+        health.observe(SIGNS[probe])
+    assert health.condition is condition
 
 
 def test_observe_tells_of_a_change() -> None:
     """Only the probe that turns the verdict reports a change."""
     health = EndpointHealth(SPEC)
-    assert [health.observe(probe == "+") for probe in "++---"] == [True, False, False, False, True]
+    assert [health.observe(SIGNS[probe]) for probe in "++---"] == [True, False, False, False, True]
 
 
 class Engine:
@@ -71,21 +76,21 @@ def spec(url: str, **options: object) -> EngineSpec:
 
 
 def test_probes_follow_the_engine() -> None:
-    """An engine that answers otherwise is unhealthy after enough probes, and healthy again when it recovers; probes
+    """An engine that says it is not ready is taken so after enough probes, and ready again when it recovers; probes
     carry the engine's own fields and key."""
 
     async def scene() -> None:
-        changes: asyncio.Queue[dict[tuple[str, str], bool]] = asyncio.Queue()
+        changes: asyncio.Queue[dict[tuple[str, str], Condition]] = asyncio.Queue()
         async with running_engine() as engine:
             prober = Prober(changes.put_nowait)
             prober.use({"e": spec(engine.url, api_key="k", headers={"x-a": "b"})})
             assert await changes.get() == {}
             await prober.first_round(5)
-            assert await changes.get() == {("e", engine.url): True} == prober.health
+            assert await changes.get() == {("e", engine.url): READY} == prober.health
             engine.status = 400
-            assert await asyncio.wait_for(changes.get(), 5) == {("e", engine.url): False}
+            assert await asyncio.wait_for(changes.get(), 5) == {("e", engine.url): UNREADY}
             engine.status = 200
-            assert await asyncio.wait_for(changes.get(), 5) == {("e", engine.url): True}
+            assert await asyncio.wait_for(changes.get(), 5) == {("e", engine.url): READY}
             head = engine.heads[0].lower()
             assert head.startswith(b"get /v2/health/ready ")
             assert b"authorization: bearer k\r\n" in head
@@ -96,14 +101,14 @@ def test_probes_follow_the_engine() -> None:
 
 
 def test_a_dead_endpoint_and_a_missing_certificate_are_unhealthy() -> None:
-    """What cannot be connected to is unhealthy at the first probe; so is what cannot be probed for a missing file."""
+    """What cannot be connected to is down at the first probe; so is what cannot be probed for a missing file."""
 
     async def scene() -> None:
         prober = Prober(lambda health: None)
         missing = spec("https://127.0.0.1:1", tls=TlsSpec(ca="/nowhere.pem"))
         prober.use({"e": spec("http://127.0.0.1:1"), "tls": missing})
         await prober.first_round(5)
-        assert prober.health == {("e", "http://127.0.0.1:1"): False, ("tls", "https://127.0.0.1:1"): False}
+        assert prober.health == {("e", "http://127.0.0.1:1"): DOWN, ("tls", "https://127.0.0.1:1"): DOWN}
         await prober.close()
 
     asyncio.run(scene())
@@ -123,7 +128,7 @@ def test_new_rules_keep_what_is_known() -> None:
                     "off": EngineSpec("off", spec(engine.url).endpoints, health=HealthSpec(interval=0)),
                 }
             )
-            assert prober.health == {("e", engine.url): True}
+            assert prober.health == {("e", engine.url): READY}
             prober.use({})
             assert prober.health == {}
             await prober.close()

@@ -1,0 +1,14 @@
+"""What a server says of its readiness when it is asked."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Condition(Enum):
+    """Triton is not ready while any model of it loads, and for good once one has failed to load; its other models serve
+    on. So a server that answers is never as far gone as one that does not."""
+
+    READY = "ready"
+    UNREADY = "unready"  # it answers, but says that it is not ready: used where nothing better is left
+    DOWN = "down"  # it does not answer: never used
