@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.http1.chunked import LAST_CHUNK, ChunkedDecoder, encode_chunk
 from gateway.wire.http1.head import CHUNKED, HEAD_END, UNTIL_CLOSE, ResponseHead, read_response_head
 from gateway.wire.memo import Memo
-
-if TYPE_CHECKING:
-    from gateway.upstream.pool import Pool
 
 _MAX_HEAD_BYTES = 256 * 1024
 
@@ -34,18 +31,30 @@ class Receiver(Protocol):
     def sending_resumed(self) -> None: ...
 
 
+class Home(Protocol):
+    """Where a connection belongs."""
+
+    def release(self, connection: UpstreamConnection) -> None:
+        """Its reply has ended; it can serve again."""
+        ...
+
+    def discard(self, connection: UpstreamConnection) -> None:
+        """It is closed."""
+        ...
+
+
 class UpstreamConnection(asyncio.Protocol):
     """Serves one request at a time.
 
     A chunked reply is handed over framed, ready to be relayed, unless the receiver `wants_payload`; other replies are
-    handed over as they come. A connection goes back to its pool before the receiver hears that the reply has ended.
+    handed over as they come. A connection goes home before the receiver hears that the reply has ended.
     """
 
     __slots__ = (
         "_buffer",
         "_decoder",
         "_head",
-        "_pool",
+        "_home",
         "_remaining",
         "_transport",
         "_wants_payload",
@@ -56,8 +65,8 @@ class UpstreamConnection(asyncio.Protocol):
         "request_is_sent",
     )
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
+    def __init__(self, home: Home) -> None:
+        self._home = home
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)  # set before anything else happens
         self._buffer = b""
         self._head: ResponseHead | None = None
@@ -72,7 +81,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def __repr__(self) -> str:
         state = "idle" if self.receiver is None else "serving" if self._head else "waiting"
-        return f"<UpstreamConnection {self._pool.host}:{self._pool.port} {state}>"
+        return f"<UpstreamConnection of {self._home!r} {state}>"
 
     # What receivers ask of it
 
@@ -133,7 +142,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._fail(GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"the engine's reply is malformed: {error}"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._pool.discard(self)
+        self._home.discard(self)
         receiver = self.receiver
         if receiver is None:
             return
@@ -229,7 +238,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.receiver = None
         if head.keep_alive and self.request_is_sent and self._remaining >= 0:
             self.is_used = True
-            self._pool.release(self)
+            self._home.release(self)
         else:
             self._transport.close()
 

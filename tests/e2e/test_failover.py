@@ -1,0 +1,77 @@
+"""A fleet under load while one of its engines is killed."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from tests.support.canned_engine import CannedEngine
+from tests.support.servers import GatewayProcess
+from tests.support.waiting import eventually
+
+NUM_CLIENTS = 8
+REQUESTS_EACH = 150
+
+
+@pytest.fixture
+def engines() -> Iterator[list[CannedEngine]]:
+    with CannedEngine("a") as a, CannedEngine("b") as b:
+        yield [a, b]
+
+
+def rules(engines: list[CannedEngine], idempotent: str) -> str:
+    urls = ", ".join(f"'{engine.url}'" for engine in engines)
+    options = f"endpoints: [{urls}], retry: {{idempotent: {idempotent}}}, health: {{interval: 200ms}}"
+    return f"version: 1\nengines: {{it: {{{options}}}}}\nroutes: [{{name: all, engine: it}}]\n"
+
+
+def load(gateway: GatewayProcess, after_some: Callable[[], None]) -> list[tuple[int, str]]:
+    """Many requests from several clients at once; `after_some` happens in the middle. Returns what each was told."""
+    done = threading.Semaphore(0)
+
+    def ask_many(number: int) -> list[tuple[int, str]]:
+        told = []
+        with httpx.Client(base_url=gateway.http_url, timeout=20) as client:
+            for _ in range(REQUESTS_EACH):
+                answer = client.post("/v2/models/m/infer", content=b'{"inputs": []}', headers={"x-sleep": "0.002"})
+                told.append((answer.status_code, answer.json().get("served_by") or answer.json()["error"]))
+                done.release()
+        return told
+
+    with ThreadPoolExecutor(NUM_CLIENTS) as clients:
+        asking = [clients.submit(ask_many, number) for number in range(NUM_CLIENTS)]
+        for _ in range(NUM_CLIENTS * REQUESTS_EACH // 4):
+            done.acquire()
+        after_some()
+        return [told for client in asking for told in client.result()]
+
+
+def test_no_request_that_may_run_twice_is_lost(
+    start_gateway: Callable[..., GatewayProcess], engines: list[CannedEngine]
+) -> None:
+    """Where the rules say that inferences may run twice, killing one of two engines under load costs no request."""
+    gateway = start_gateway(rules(engines, "infer"))
+    told = load(gateway, engines[0].kill)
+    assert Counter(status for status, _ in told) == {200: NUM_CLIENTS * REQUESTS_EACH}
+    assert told[-1] == (200, "b")
+
+
+def test_by_default_only_what_had_reached_the_engine_is_lost(
+    start_gateway: Callable[..., GatewayProcess], engines: list[CannedEngine]
+) -> None:
+    """By default an inference is not sent twice: at most those that the killed engine had in hand fail, they are told
+    so, and no request after them is."""
+    gateway = start_gateway(rules(engines, "safe"))
+    told = load(gateway, engines[0].kill)
+    lost = [text for status, text in told if status != 200]
+    assert len(lost) <= NUM_CLIENTS
+    assert all("the engine closed the connection before it answered" in text for text in lost)
+
+    def in_flight() -> float:
+        lines = httpx.get(gateway.admin_url + "/metrics").text.splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("pointsman_in_flight"))
+
+    eventually(lambda: in_flight() == 0)

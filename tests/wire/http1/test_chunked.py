@@ -1,0 +1,101 @@
+"""The chunked transfer coding."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.wire.http1.chunked import LAST_CHUNK, ChunkedDecoder, encode_chunk
+
+
+def decode(pieces: list[bytes]) -> tuple[bytes, bool, bytes]:
+    """The data, whether the body has ended, and what came after it."""
+    decoder = ChunkedDecoder()
+    data = b""
+    for piece in pieces:
+        if decoder.has_ended:
+            return data, True, decoder.tail + piece
+        data += decoder.feed(piece)
+    return data, decoder.has_ended, decoder.tail
+
+
+def cut(whole: bytes, places: list[int]) -> list[bytes]:
+    edges = [0, *sorted(place % (len(whole) + 1) for place in places), len(whole)]
+    return [whole[start:end] for start, end in pairwise(edges)]
+
+
+CASES = [
+    (b"0\r\n\r\n", b"", b""),
+    (b"3\r\nabc\r\n0\r\n\r\n", b"abc", b""),
+    (b"3\r\nabc\r\n0\r\n\r\nGET /", b"abc", b"GET /"),
+    (b"A\r\n0123456789\r\n0\r\n\r\n", b"0123456789", b""),
+    (b"0003\r\nabc\r\n000\r\n\r\n", b"abc", b""),
+    (b"3;name=value;other\r\nabc\r\n0;last\r\n\r\n", b"abc", b""),
+    (b"3 ; spaced\r\nabc\r\n0\r\n\r\n", b"abc", b""),
+    (b"3\r\n\r\n\r\r\n0\r\n\r\n", b"\r\n\r", b""),
+    (b"3\r\nabc\r\n0\r\nx-sum: 1\r\nx-more: 2\r\n\r\n", b"abc", b""),
+]
+
+
+@pytest.mark.parametrize("wire, data, tail", CASES)
+def test_bodies_are_read_in_any_pieces(wire: bytes, data: bytes, tail: bytes) -> None:
+    """Whole, or byte by byte, the same data comes out, and what follows the body is kept."""
+    assert decode([wire]) == (data, True, tail)
+    decoder, read = ChunkedDecoder(), b""
+    body = wire.removesuffix(tail)
+    for byte in body:
+        assert not decoder.has_ended
+        read += decoder.feed(bytes([byte]))
+    assert (read, decoder.has_ended) == (data, True)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=300), max_size=8), st.lists(st.integers(0, 5000), max_size=8))
+def test_what_is_encoded_is_decoded(chunks: list[bytes], places: list[int]) -> None:
+    """Any data in any chunks, cut at any places, comes out as it went in."""
+    wire = b"".join(map(encode_chunk, chunks)) + LAST_CHUNK
+    assert decode(cut(wire, places)) == (b"".join(chunks), True, b"")
+
+
+@given(st.binary(max_size=60), st.lists(st.integers(0, 60), max_size=4))
+def test_garbage_is_refused_by_a_value_error(garbage: bytes, places: list[int]) -> None:
+    """No bytes make it fail in another way, and how they are cut does not change whether they are refused."""
+    outcomes = []
+    for pieces in ([garbage], cut(garbage, places)):
+        try:
+            outcomes.append(decode(pieces))
+        except ValueError:
+            outcomes.append(None)
+    assert outcomes[0] == outcomes[1]
+
+
+@given(st.lists(st.binary(min_size=1, max_size=5000), max_size=4), st.booleans())
+def test_the_fast_ways_agree_with_the_slow_one(chunks: list[bytes], last: bool) -> None:
+    """Bytes that may pass as they are hold what reading them would give, and leave the decoder where reading would."""
+    wire = b"".join(map(encode_chunk, chunks)) + (LAST_CHUNK if last else b"")
+    for fast in (ChunkedDecoder.takes_plain_chunk, ChunkedDecoder.takes_whole):
+        quick, slow = ChunkedDecoder(), ChunkedDecoder()
+        if fast(quick, wire):
+            slow.feed(wire)
+            assert quick.has_ended == slow.has_ended == last
+            assert repr(quick) == repr(slow)
+            assert len(chunks) <= 1
+        elif len(chunks) == 1 and not last and len(chunks[0]) < 4096:
+            raise AssertionError("one small chunk is what it is for")
+
+
+@given(st.binary(max_size=40))
+def test_the_fast_ways_take_nothing_that_is_malformed(data: bytes) -> None:
+    """What would be refused when read is never passed as it is."""
+    for fast in (ChunkedDecoder.takes_plain_chunk, ChunkedDecoder.takes_whole):
+        if fast(ChunkedDecoder(), data):
+            decode([data])
+
+
+def test_the_fast_ways_wait_for_a_chunk_to_end() -> None:
+    """In the middle of a chunk nothing is taken for a new one, though it looks like it."""
+    decoder = ChunkedDecoder()
+    decoder.feed(b"20\r\n")
+    assert not decoder.takes_plain_chunk(b"3\r\nabc\r\n")
+    assert not decoder.takes_whole(b"3\r\nabc\r\n")
+    assert decoder.feed(b"3\r\nabc\r\n") == b"3\r\nabc\r\n"

@@ -1,0 +1,88 @@
+"""Heads of requests and responses. What must be refused stands in tests/dataplane/test_limits.py, end to end."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.wire.http1.head import CHUNKED, UNTIL_CLOSE, read_request_head, read_response_head
+
+
+def test_a_request_head() -> None:
+    """Names come in lower case and values as they were; fields of this hop are gone, but what they say is known."""
+    head = read_request_head(
+        b"POST /v2/models/m/infer?x=1 HTTP/1.1\r\nHost: a\r\nX-Own:  b c \r\nConnection: X-Hop\r\nX-Hop: d\r\n"
+        b"Content-Length: 12\r\nExpect: 100-Continue\r\n\r\n"
+    )
+    assert (head.method, head.target, head.body) == ("POST", b"/v2/models/m/infer?x=1", 12)
+    assert (head.keep_alive, head.expects_continue, head.is_http_10) == (True, True, False)
+    assert [name for name, _ in head.fields] == [b"host", b"x-own", b"content-length", b"expect"]
+    assert head.value(b"x-own").strip() == b"b c"  # type: ignore[union-attr]
+    assert head.value(b"nothing") is None
+
+
+@pytest.mark.parametrize(
+    "target, path",
+    [
+        (b"http://host:1/v2?x", b"/v2?x"),
+        (b"HTTPS://host", b"/"),
+        (b"http://host?x", b"/?x"),
+        (b"/a//b/../c", b"/a//b/../c"),
+    ],
+)
+def test_targets(target: bytes, path: bytes) -> None:
+    """A target in absolute form is read as its path; nothing else about a path is changed."""
+    assert read_request_head(b"GET " + target + b" HTTP/1.1\r\nHost: a\r\n\r\n").target == path
+
+
+@pytest.mark.parametrize(
+    "version, connection, keeps",
+    [
+        (b"1.1", b"", True),
+        (b"1.1", b"Connection: close\r\n", False),
+        (b"1.1", b"Connection: x, Close\r\n", False),
+        (b"1.0", b"", False),
+        (b"1.0", b"Connection: Keep-Alive\r\n", True),
+    ],
+)
+def test_keep_alive(version: bytes, connection: bytes, keeps: bool) -> None:
+    """HTTP/1.1 keeps a connection unless told not to, HTTP/1.0 only when told to."""
+    fields = b"Host: a\r\n" + connection + b"\r\n"
+    assert read_request_head(b"GET / HTTP/" + version + b"\r\n" + fields).keep_alive is keeps
+    assert read_response_head(b"HTTP/" + version + b" 200 OK\r\n" + connection + b"\r\n").keep_alive is keeps
+
+
+@pytest.mark.parametrize(
+    "head, body",
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n", 7),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n", CHUNKED),
+        (b"HTTP/1.1 200 OK\r\n\r\n", UNTIL_CLOSE),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", 0),
+        (b"HTTP/1.1 304 Not Modified\r\nContent-Length: 7\r\n\r\n", 0),
+        (b"HTTP/1.1 100 Continue\r\n\r\n", 0),
+    ],
+)
+def test_how_a_response_is_framed(head: bytes, body: int) -> None:
+    """A response's body has a length, or chunks, or ends with the connection; some statuses have none."""
+    assert read_response_head(head).body == body
+
+
+def test_a_response_head_goes_on() -> None:
+    """Its end-to-end fields are ready to be sent on; its id and its hop's fields are left out."""
+    head = read_response_head(
+        b"HTTP/1.0 418 I'm a teapot\r\nX-A: 1\r\nX-Request-Id: b\r\nConnection: close\r\nContent-Length: 3\r\n\r\n"
+    )
+    assert (head.status, head.status_line) == (418, b"HTTP/1.1 418 I'm a teapot\r\n")
+    assert head.lines == b"x-a: 1\r\ncontent-length: 3\r\n"
+
+
+@given(st.binary(max_size=80))
+def test_garbage_is_refused_by_its_kind(garbage: bytes) -> None:
+    """No bytes make reading fail in another way than by the error that the caller is told."""
+    for read, kind in ((read_request_head, ErrorKind.BAD_REQUEST), (read_response_head, ErrorKind.UPSTREAM_PROTOCOL)):
+        for head in (garbage, b"GET / HTTP/1.1\r\nHost: a\r\n" + garbage + b"\r\n\r\n", b"HTTP/1.1 " + garbage):
+            try:
+                read(head)
+            except GatewayError as error:
+                assert error.kind is kind

@@ -1,0 +1,39 @@
+"""Remembering what was read."""
+
+import pytest
+
+from gateway.wire.memo import Memo
+
+
+def test_what_is_used_stays() -> None:
+    """Two generations hold what was used lately; memory is bounded, and what is asked for again is kept."""
+    read: list[bytes] = []
+
+    def upper(key: bytes) -> bytes:
+        read.append(key)
+        return key.upper()
+
+    memo = Memo(upper, size=3)
+    for number in range(50):
+        assert memo(b"often") == b"OFTEN"
+        assert memo(b"x%d" % number) == b"X%d" % number
+    assert read.count(b"often") == 1
+    assert repr(memo) in {f"<Memo {young} young, 3 old>" for young in (1, 2, 3)}
+
+
+def test_errors_and_long_keys_are_not_remembered() -> None:
+    """What cannot be read is tried again each time; a very long head is read each time."""
+    calls = []
+
+    def read(key: bytes) -> int:
+        calls.append(key)
+        if key == b"bad":
+            raise ValueError
+        return len(key)
+
+    memo = Memo(read)
+    for _ in range(2):
+        with pytest.raises(ValueError):
+            memo(b"bad")
+        assert memo(b"x" * 5000) == 5000
+    assert len(calls) == 4
