@@ -48,8 +48,8 @@ class Exchange:
         "_endpoint",
         "_first_byte_at",
         "_is_event_stream",
+        "_is_relayed",
         "_is_trying",
-        "_is_unframed",
         "_lane",
         "_plan",
         "_request",
@@ -92,7 +92,7 @@ class Exchange:
         self._response_bytes = 0
         self._swept_bytes = 0
         self._is_event_stream = False
-        self._is_unframed = False  # it ends where the engine's connection ends, so we frame it
+        self._is_relayed = not plan.without_body  # byte for byte; else it is framed by us, or not told at all
 
     def __repr__(self) -> str:
         return f"<Exchange {self._plan!r} at {self._endpoint!r}>"
@@ -283,12 +283,17 @@ class Exchange:
         self._response_bytes += len(data)
         if ended:
             self._connection = None
-        if self._is_unframed:
-            data = encode_chunk(data) + LAST_CHUNK if ended else encode_chunk(data)
-        if not self._plan.without_body:
-            self._client.write(data)
+        if not self._is_relayed:
+            data = self._adapted(data, ended)
+        self._client.write(data)
         if ended:
             self._finish(monotonic())
+
+    def _adapted(self, data: bytes, ended: bool) -> bytes:
+        """What of the engine's bytes the client gets, where these are not the same."""
+        if self._plan.without_body:
+            return b""
+        return encode_chunk(data) + LAST_CHUNK if ended else encode_chunk(data)
 
     def reply_failed(self, error: GatewayError) -> None:
         self._try_failed(error, was_sent=True)
@@ -300,7 +305,7 @@ class Exchange:
             self._client.close_after_reply()
             return b"", data
         if head.body == UNTIL_CLOSE:
-            self._is_unframed = True
+            self._is_relayed = False
             data = encode_chunk(data)
         return b"\r\ntransfer-encoding: chunked", data
 

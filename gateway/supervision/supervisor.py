@@ -27,7 +27,7 @@ from gateway.upstream.health import Prober
 _log = logging.getLogger("pointsman")
 
 _WATCH_SECONDS = 1.0
-_COUNT_SECONDS = 2.0
+_COUNT_SECONDS = 5.0
 # How long readiness waits for the first probes; an engine that does not answer by then is not healthy yet.
 _FIRST_PROBES_SECONDS = 2.0
 

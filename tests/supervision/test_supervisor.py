@@ -1,5 +1,6 @@
 """The real gateway as operators handle it: started, reloaded, hurt and stopped."""
 
+import json
 import os
 import signal
 import socket
@@ -174,3 +175,20 @@ def test_bad_rules_at_the_start_are_told(tmp_path_factory: pytest.TempPathFactor
     assert done.returncode == 2
     assert f"{file}:2:16: error: " in done.stdout
     assert "endpoints" in done.stdout
+
+
+def test_the_access_log_tells_each_request(start_gateway: StartGateway, engine: CannedEngine) -> None:
+    """With --access-log each request is one line, as text or as JSON, failures with their reason."""
+    for log_format in ("text", "json"):
+        gateway = start_gateway(rules(engine), extra_args=["--access-log", "--log-format", log_format])
+        ask(gateway, **{"x-request-id": "first-one"})
+        engine_line = eventually(
+            lambda gateway=gateway: [line for line in gateway.log().splitlines() if "first-one" in line]
+        )
+        assert len(engine_line) == 1
+        if log_format == "json":
+            told = json.loads(engine_line[0])
+            assert (told["status"], told["route"], told["engine"], told["endpoint"]) == (200, "all", "it", engine.url)
+            assert (told["method"], told["target"], told["reason"]) == ("POST", INFER, "")
+        else:
+            assert f'127.0.0.1 "POST {INFER}" 200 ' in engine_line[0]
