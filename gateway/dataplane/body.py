@@ -19,7 +19,8 @@ _DECOMPRESS_WBITS = {b"gzip": 31, b"deflate": 15}
 class RequestBody:
     """What has come of a body: first held, then, once somebody takes it, passed on piece by piece.
 
-    Pieces stay here until the body is longer than `replay_bytes`: up to there the whole request can be sent again.
+    Pieces stay here until the body is longer than `replay_bytes`: up to there the whole request can be sent again,
+    unless whoever takes them says that nobody will ask.
     """
 
     __slots__ = (
@@ -62,8 +63,14 @@ class RequestBody:
             self._pieces.append(data)
         self.is_complete = ended
 
-    def take(self) -> bytes:
-        """All that has come so far, framed to be sent; what comes later is to be passed on."""
+    def take(self, *, keeps: bool) -> bytes:
+        """All that has come so far, framed to be sent; what comes later is to be passed on.
+
+        `keeps`: it may be needed for another try after this one. Memory that is not kept is free for the next read,
+        while it is still in the processor's cache.
+        """
+        if not keeps:
+            self._replay_bytes = -1
         self._sends_chunks = self._request.body == CHUNKED and not self.is_complete
         self._was_taken = True
         pieces = self._pieces

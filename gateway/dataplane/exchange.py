@@ -233,10 +233,12 @@ class Exchange:
         if not body.is_complete:
             client.expect_body()
             client.resume_body()  # it may have been paused while nobody was there to send to
+        # Once sent, only what may run twice is ever sent again.
+        keeps = engine.spec.retry.idempotent == "infer" or not body.size
         if body.size <= _JOIN_BYTES:
-            connection.send(head + body.take())
+            connection.send(head + body.take(keeps=keeps))
         else:
-            connection.send_all([head, body.take()])
+            connection.send_all([head, body.take(keeps=keeps)])
 
     def sending_paused(self) -> None:
         self._client.pause_body()

@@ -13,6 +13,7 @@ from gateway.config.specs import RulesSpec
 from gateway.supervision import ports
 from gateway.supervision.ports import PortError, ReservedPort
 from gateway.supervision.workforce import StartError, Workforce
+from gateway.worker import bind
 
 
 def any_rules(tmp_path: Path) -> RulesSpec:
@@ -70,10 +71,14 @@ def test_a_worker_that_cannot_start_is_told(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
-def test_a_reserved_port_is_taken() -> None:
-    """A port that is ours is nobody else's: a second gateway does not share it unseen."""
+def test_a_port_that_is_served_is_not_shared() -> None:
+    """A port that workers serve is nobody else's, though they share it among themselves: a second gateway of the same
+    user is refused, and told what to do."""
     first = ReservedPort("127.0.0.1", 0, "--http-port")
-    with pytest.raises(PortError, match=f"port {first.port} on 127.0.0.1 is in use.*--http-port"):
-        ReservedPort("127.0.0.1", first.port, "--http-port")
+    with bind(Settings(http_port=first.port)) as served, bind(Settings(http_port=first.port)) as by_another:
+        served.listen()
+        by_another.listen()
+        with pytest.raises(PortError, match=rf"port {first.port} on 127.0.0.1 is in use.*--http-port"):
+            ReservedPort("127.0.0.1", first.port, "--http-port")
     first.close()
     ReservedPort("127.0.0.1", first.port, "--http-port").close()
