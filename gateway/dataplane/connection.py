@@ -121,9 +121,9 @@ class ClientConnection(asyncio.Protocol):
         state = self._state
         if state is State.BODY:
             self._read_body(data)
-        elif state is State.HEAD:
+        elif state is State.HEAD and not self.is_paused:
             self._read_head(self._buffer + data if self._buffer else data)
-        elif state is State.REPLY:
+        elif state is not State.LINGER:  # it waits until the reply before is written, and mostly read
             self._buffer += data
             if len(self._buffer) > self.plane.settings.limits.max_header_bytes:
                 self._set_reading(False)
@@ -144,6 +144,7 @@ class ClientConnection(asyncio.Protocol):
         if self._handler is not None:
             self._handler.client_resumed()
         elif self._state is State.HEAD and self._buffer:
+            self._set_reading(True)
             self.plane.loop.call_soon(self._read_waiting)
 
     # Reading requests

@@ -164,23 +164,21 @@ class UpstreamConnection(asyncio.Protocol):
     # Reading a reply
 
     def _read_start(self, receiver: Receiver, data: bytes) -> None:
-        if self._buffer:
-            data = self._buffer + data
-        end = data.find(HEAD_END) + 4
-        if end < 4:
-            if len(data) > _MAX_HEAD_BYTES:
-                raise ValueError(f"its head is longer than {_MAX_HEAD_BYTES} bytes")
-            self._buffer = data
-            return
-        self._buffer = b""
-        head = _read_head(data[:end])
-        if head.status < 200:
+        data = self._buffer + data if self._buffer else data
+        head = None
+        while head is None or head.status < 200:  # interim replies come before the final one
+            end = data.find(HEAD_END) + 4
+            if end < 4:
+                if len(data) > _MAX_HEAD_BYTES:
+                    raise ValueError(f"its head is longer than {_MAX_HEAD_BYTES} bytes")
+                self._buffer = data
+                return
+            head = _read_head(data[:end])
             if head.status == 101:
                 raise ValueError("it changes the protocol, which nobody asked for")
-            if len(data) > end:  # the final reply follows an interim one
-                self._read_start(receiver, data[end:])
-            return
-        body = data[end:]
+            data = data[end:]
+        self._buffer = b""
+        body = data
         length = 0 if self._without_body else head.body
         if length >= 0:
             self._remaining = length - len(body)

@@ -97,6 +97,28 @@ def test_a_slow_reader_stops_the_engine(tmp_path: Path, framing: str, plain: boo
     run(scene(), plain=plain)
 
 
+def test_a_reply_that_is_not_read_holds_up_the_next(tmp_path: Path) -> None:
+    """A client that asks again before it has read what was written for it waits; else replies would pile up here."""
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        async with stage(rules(engine), tmp_path) as it:
+            client = await it.client()
+            assert (await client.ask(post())).status == 200
+            (connection,) = it.plane.connections
+            connection.pause_writing()  # type: ignore[attr-defined]  # as a full transport does after a whole reply
+            await client.send(post() + post())
+            await until(lambda: connection._buffer)  # type: ignore[attr-defined]
+            assert len(engine.heard) == 1
+            connection.resume_writing()  # type: ignore[attr-defined]
+            assert (await client.reply()).status == (await client.reply()).status == 200
+            assert len(engine.heard) == 3
+        engine.stop()
+
+    run(scene())
+
+
 @pytest.mark.parametrize("plain", [False, True], ids=["uvloop", "asyncio"])
 def test_a_slow_engine_stops_the_client(tmp_path: Path, plain: bool) -> None:
     """An engine that does not read makes the gateway pause the client; the upload arrives intact later."""
