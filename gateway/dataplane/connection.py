@@ -52,6 +52,7 @@ class ClientConnection(asyncio.Protocol):
         "_expects_continue",
         "_handler",
         "_is_reading",
+        "_is_tls",
         "_pauses_body",
         "_received",
         "_remaining",
@@ -59,6 +60,7 @@ class ClientConnection(asyncio.Protocol):
         "_state",
         "_transport",
         "_unsent",
+        "_writes_at_once",
         "forwarded_for_line",
         "forwarded_proto_line",
         "is_paused",
@@ -86,6 +88,8 @@ class ClientConnection(asyncio.Protocol):
         # Flow and time
         self._is_reading = True
         self.is_paused = False
+        self._is_tls = False
+        self._writes_at_once = False
         self._unsent = 0
         self._discarded = 0
         self._active_at = 0.0  # when it became idle, or when the last part of a head or body came
@@ -103,8 +107,8 @@ class ClientConnection(asyncio.Protocol):
         address = transport.get_extra_info("peername")
         self.peer = str(address[0]) if address else "-"
         self.forwarded_for_line = b"x-forwarded-for: %b\r\n" % self.peer.encode("ascii", "replace")
-        is_tls = transport.get_extra_info("sslcontext") is not None
-        self.forwarded_proto_line = b"x-forwarded-proto: https\r\n" if is_tls else b"x-forwarded-proto: http\r\n"
+        self._is_tls = transport.get_extra_info("sslcontext") is not None
+        self.forwarded_proto_line = b"x-forwarded-proto: %b\r\n" % (b"https" if self._is_tls else b"http")
         self._active_at = monotonic()
         if limits.max_connections and len(self.plane.connections) >= limits.max_connections:
             full = GatewayError(ErrorKind.OVERLOADED, f"{limits.max_connections} connections are open already")
@@ -246,6 +250,14 @@ class ClientConnection(asyncio.Protocol):
         self._closes_after_reply = True
         self.reply_head_end = CLOSE_END
 
+    def write_at_once(self) -> None:
+        """The reply comes in small pieces: each goes to the kernel at once, and what that does not take pauses the
+        engine. uvloop otherwise queues writes for the end of the event loop's turn, at a price that a token notices.
+        """
+        if not self._is_tls:  # there a mark of zero would pause for ever
+            self._writes_at_once = True
+            self._transport.set_write_buffer_limits(high=0)
+
     def expect_body(self) -> None:
         """The body will be read: a client that waits for leave to send it gets it."""
         if self._expects_continue:
@@ -274,6 +286,9 @@ class ClientConnection(asyncio.Protocol):
         self._active_at = monotonic()
         if self.reply_head_end is KEEP_ALIVE_END_10:
             self.reply_head_end = KEEP_ALIVE_END
+        if self._writes_at_once:
+            self._writes_at_once = False
+            self._transport.set_write_buffer_limits(high=self.plane.settings.limits.high_water_bytes)
         if self._buffer:
             self._set_reading(True)
             self.plane.loop.call_soon(self._read_waiting)

@@ -302,7 +302,9 @@ class Exchange:
 
     def _framed_by_us(self, head: ResponseHead, data: bytes) -> tuple[bytes, bytes]:
         """The framing field, and the first data, of a reply whose length nobody has told."""
-        self._is_event_stream = (head.value(b"content-type") or b"").startswith(b"text/event-stream")
+        if (head.value(b"content-type") or b"").startswith(b"text/event-stream"):
+            self._is_event_stream = True
+            self._client.write_at_once()
         if self._plan.head.is_http_10:  # it knows no chunks: the reply ends with the connection
             self._client.close_after_reply()
             return b"", data

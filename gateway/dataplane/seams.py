@@ -25,6 +25,10 @@ class Client(Protocol):
         """Write something of the reply, straight to the transport."""
         ...
 
+    def write_at_once(self) -> None:
+        """The reply comes in small pieces, each of which somebody waits for."""
+        ...
+
     def expect_body(self) -> None:
         """The body will be read: a client that waits for leave to send it gets it."""
         ...

@@ -50,7 +50,7 @@ def test_events_pass_one_by_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["uvloop", "asyncio"])
-@pytest.mark.parametrize("framing", ["length", "chunks", "close"])
+@pytest.mark.parametrize("framing", ["length", "chunks", "events", "close"])
 def test_a_slow_reader_stops_the_engine(tmp_path: Path, framing: str, plain: bool) -> None:
     """A client that does not read makes the gateway hold no more than the high-water mark: the engine is paused, and
     everything arrives intact once the client reads on."""
@@ -62,17 +62,19 @@ def test_a_slow_reader_stops_the_engine(tmp_path: Path, framing: str, plain: boo
 
         async def endless(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
             nonlocal sent
+            chunked = b"Transfer-Encoding: chunked\r\n"
             head = {
                 "length": b"Content-Length: %d\r\n" % total,
-                "chunks": b"Transfer-Encoding: chunked\r\n",
+                "chunks": chunked,
+                "events": chunked + b"Content-Type: text/event-stream\r\n",
                 "close": b"",
             }
             writer.write(b"HTTP/1.1 200 OK\r\n" + head[framing] + b"\r\n")
             while sent < total:
-                writer.write(b"%x\r\n%b\r\n" % (len(piece), piece) if framing == "chunks" else piece)
+                writer.write(b"%x\r\n%b\r\n" % (len(piece), piece) if framing in ("chunks", "events") else piece)
                 sent += len(piece)
                 await writer.drain()
-            if framing == "chunks":
+            if framing in ("chunks", "events"):
                 writer.write(b"0\r\n\r\n")
             elif framing == "close":
                 await writer.drain()
