@@ -5,23 +5,31 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 Admin = Annotated[
     str, typer.Option(metavar="URL", help="The admin address of a running gateway, as `pointsman serve` prints it.")
 ]
-_COLOURS = {"ready": "green", "unready": "yellow", "down": "red"}
+# A cell is a Text where it has a colour; names and addresses are never read as rich's markup: [fe80::1] would be.
+Row = tuple[str | Text, ...]
+
 _ADMIN = "http://127.0.0.1:8002"
+_COLOURS = {"ready": "green", "unready": "yellow", "down": "red"}
+# A pipe has no width; rich would take 80 columns and fold the addresses that a script looks for.
+_PIPE_COLUMNS = 400
 
 
 def engines(admin: Admin = _ADMIN) -> int:
     """Show the engines of a running gateway: endpoints, health, load."""
     columns = ("engine", "endpoint", "condition", "breaker", "in flight", "requests", "errors")
-    rows: list[tuple[str, ...]] = []
+    rows: list[Row] = []
     for engine in _ask(admin, "engines"):
         for endpoint in engine["endpoints"]:
             condition = endpoint["condition"]
-            health = f"[{_COLOURS.get(condition, 'dim')}]{condition}[/]"
-            breaker = "[red]open[/]" if endpoint["breaker_open"] else "closed"
+            health = Text(condition, style=_COLOURS.get(condition, "dim"))
+            breaker = Text("open", style="red") if endpoint["breaker_open"] else Text("closed")
             counts = (str(endpoint[name]) for name in ("in_flight", "requests", "errors"))
             rows.append((engine["name"], endpoint["url"], health, breaker, *counts))
     _print(columns, rows, "The rules name no engine.")
@@ -30,11 +38,11 @@ def engines(admin: Admin = _ADMIN) -> int:
 
 def experiments(admin: Admin = _ADMIN) -> int:
     """Show the experiments of a running gateway: arms, weights, traffic."""
-    columns = ("experiment", "unit", "arm", "engine", "model", "share", "requests", "errors")
-    rows: list[tuple[str, ...]] = []
+    columns = ("experiment", "unit", "arm", "engine", "model", "weight", "share", "requests", "errors")
+    rows: list[Row] = []
     for experiment in _ask(admin, "experiments"):
         for arm in experiment["arms"]:
-            where = (arm["engine"], arm["model"] or "as asked", f"{arm['share']:.1%}")
+            where = (arm["engine"], arm["model"] or "as asked", f"{arm['weight']:g}", f"{arm['share']:.1%}")
             counts = (str(arm["requests"]), str(arm["errors"]))
             rows.append((experiment["name"], experiment["unit"], arm["name"], *where, *counts))
     _print(columns, rows, "The rules name no experiment.")
@@ -42,29 +50,37 @@ def experiments(admin: Admin = _ADMIN) -> int:
 
 
 def _ask(admin: str, what: str) -> list[dict[str, Any]]:
+    """The gateway's list of `what`; where there is none, one line says so and the command ends with 1."""
     import httpx
 
     try:
         response = httpx.get(f"{admin.rstrip('/')}/{what}", timeout=5.0, trust_env=False)
         response.raise_for_status()
         answer: list[dict[str, Any]] = response.json()[what]
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError) as error:
-        typer.echo(
-            f"No gateway answers at {admin} ({error}). Name the admin port of a running one: --admin URL", err=True
-        )
-        raise typer.Exit(1) from error
+    except httpx.HTTPStatusError as error:
+        raise _no_gateway(admin, f"/{what} is answered {error.response.status_code}") from error
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise _no_gateway(admin, str(error) or type(error).__name__) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise _no_gateway(admin, f"/{what} is answered with something else") from error
     return answer
 
 
-def _print(columns: tuple[str, ...], rows: list[tuple[str, ...]], nothing: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
+def _no_gateway(admin: str, why: str) -> typer.Exit:
+    typer.echo(f"No gateway answers at {admin} ({why}). Name the admin port of a running one: --admin URL", err=True)
+    return typer.Exit(1)
 
+
+def _print(columns: tuple[str, ...], rows: list[Row], nothing: str) -> None:
     console = Console()
+    if not console.is_terminal:
+        console.width = _PIPE_COLUMNS
     if not rows:
         console.print(nothing)
         return
-    table = Table(*columns)
+    table = Table()
+    for column in columns:
+        table.add_column(column, overflow="fold")  # a narrow terminal shows an address in two lines, never half of it
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
     console.print(table)

@@ -23,13 +23,17 @@ Key = tuple[str, str]  # engine name, endpoint url
 
 
 class EndpointHealth:
-    """An endpoint's condition: the first probe decides, later ones only when enough in a row say something else."""
+    """An endpoint's condition: the first probe decides, later ones only when enough in a row say something else.
 
-    __slots__ = ("_against", "_spec", "condition")
+    Good probes are counted in a row, and bad ones of both kinds: neither helps the other to its number.
+    """
+
+    __slots__ = ("_against", "_spec", "_was_good", "condition")
 
     def __init__(self, spec: HealthSpec) -> None:
         self._spec = spec
-        self._against = 0  # probes in a row that say something else
+        self._against = 0  # probes in a row that say something else, all good or all bad
+        self._was_good = False
         self.condition: Condition | None = None
 
     def __repr__(self) -> str:
@@ -40,8 +44,10 @@ class EndpointHealth:
         if found is self.condition:
             self._against = 0
             return False
-        self._against += 1
-        needed = self._spec.healthy_after if found is Condition.READY else self._spec.unhealthy_after
+        is_good = found is Condition.READY
+        self._against = self._against + 1 if is_good is self._was_good else 1
+        self._was_good = is_good
+        needed = self._spec.healthy_after if is_good else self._spec.unhealthy_after
         if self.condition is not None and self._against < needed:
             return False
         self.condition = found
@@ -110,27 +116,33 @@ class Prober:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _keep_probing(self, probe: _Probe) -> None:
-        spec = probe.engine.health
+        """Ask on and on; what goes wrong with it is told as the endpoint's condition, and asked again."""
+        interval = probe.engine.health.interval
         while True:
             try:
-                async with _client(probe.engine, probe.url) as client:
-                    while True:
-                        self._observe(probe, await _ask(client, spec))
-                        await asyncio.sleep(spec.interval * random.uniform(1 - _JITTER, 1 + _JITTER))
-            except (OSError, ValueError) as error:  # a certificate file that cannot be read may be there later
-                _log.error("cannot probe %s: %s", probe.url, error)
-                self._observe(probe, Condition.DOWN)
-                await asyncio.sleep(spec.interval)
+                client = _client(probe.engine, probe.url)
+            except Exception as error:  # a certificate file that cannot be read may be there later
+                self._observe(probe, Condition.DOWN, f": cannot be probed: {error}")
+                await asyncio.sleep(_jittered(interval))
+                continue
+            async with client:
+                while True:
+                    self._observe(probe, await _ask(client, probe.engine))
+                    await asyncio.sleep(_jittered(interval))
 
-    def _observe(self, probe: _Probe, found: Condition) -> None:
+    def _observe(self, probe: _Probe, found: Condition, why: str = "") -> None:
         was_known = probe.health.condition is not None
         has_changed = probe.health.observe(found)
         probe.had_first.set()
         if not has_changed:
             return
         if was_known or found is not Condition.READY:
-            _log.warning("%s of engine '%s' is %s", probe.url, probe.engine.name, found.value)
+            _log.warning("%s of engine '%s' is %s%s", probe.url, probe.engine.name, found.value, why)
         self._changed(self.health)
+
+
+def _jittered(seconds: float) -> float:
+    return seconds * random.uniform(1 - _JITTER, 1 + _JITTER)
 
 
 def _relevant(engine: EngineSpec) -> EngineSpec:
@@ -150,10 +162,13 @@ def _client(engine: EngineSpec, url: str) -> httpx.AsyncClient:
     )
 
 
-async def _ask(client: httpx.AsyncClient, spec: HealthSpec) -> Condition:
+async def _ask(client: httpx.AsyncClient, engine: EngineSpec) -> Condition:
+    spec, server_name = engine.health, engine.tls.server_name
+    extensions = {"sni_hostname": server_name} if server_name else {}  # the name that the certificate is checked for
     try:
-        async with asyncio.timeout(spec.timeout or None):  # httpx's own timeout is for each step
-            response = await client.get(spec.path)
-    except (httpx.HTTPError, OSError, TimeoutError):
+        async with asyncio.timeout(spec.timeout):  # httpx's own timeout is for each step
+            response = await client.get(spec.path, extensions=extensions)
+    except Exception as error:  # whatever a probe meets, no answer has come
+        _log.debug("a probe of %s failed: %r", client.base_url, error)
         return Condition.DOWN
     return Condition.READY if response.is_success else Condition.UNREADY
