@@ -48,13 +48,28 @@ _ABSOLUTE = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
 _DIGITS = frozenset(b"0123456789")
 
 
-class RequestHead:
+class _Head:
+    """End-to-end fields, names in lower case."""
+
+    __slots__ = ("fields",)
+
+    fields: list[Field]
+
+    def value(self, name: bytes) -> bytes | None:
+        """The first value of a field."""
+        for field, value in self.fields:
+            if field == name:
+                return value
+        return None
+
+
+class RequestHead(_Head):
     """A request's head: field names in lower case, end-to-end fields only.
 
     `body` is the body's length or CHUNKED. `is_http_10` tells that a reply must not be chunked.
     """
 
-    __slots__ = ("body", "expects_continue", "fields", "is_http_10", "keep_alive", "method", "target")
+    __slots__ = ("body", "expects_continue", "is_http_10", "keep_alive", "method", "target")
 
     def __init__(self, method: bytes, target: bytes, fields: list[Field], is_http_10: bool) -> None:
         named, self.fields, connection = _sort_out(fields)
@@ -73,25 +88,18 @@ class RequestHead:
         self.keep_alive = b"keep-alive" in connection if is_http_10 else b"close" not in connection
         self.expects_continue = expect is not None and not is_http_10
 
-    def value(self, name: bytes) -> bytes | None:
-        """The first value of a field."""
-        for field, value in self.fields:
-            if field == name:
-                return value
-        return None
-
     def __repr__(self) -> str:
         return f"<RequestHead {self.method} {self.target!r} {self.fields} body={self.body}>"
 
 
-class ResponseHead:
+class ResponseHead(_Head):
     """A response's head. `lines` holds its end-to-end fields as they go on, with the CRLF of each; the request's id is
     not among them, since whoever relays a reply tells the id that its own caller knows.
 
     `body` is a length, CHUNKED or UNTIL_CLOSE, for a request that was not HEAD.
     """
 
-    __slots__ = ("body", "fields", "keep_alive", "lines", "status", "status_line")
+    __slots__ = ("body", "keep_alive", "lines", "status", "status_line")
 
     def __init__(self, status: int, status_line: bytes, fields: list[Field], is_http_10: bool) -> None:
         named, self.fields, connection = _sort_out(fields)
@@ -101,13 +109,6 @@ class ResponseHead:
         self.lines = b"".join([b"%b: %b\r\n" % field for field in self.fields if field[0] != b"x-request-id"])
         self.body = 0 if status < 200 or status in (204, 304) else body
         self.keep_alive = b"keep-alive" in connection if is_http_10 else b"close" not in connection
-
-    def value(self, name: bytes) -> bytes | None:
-        """The first value of a field."""
-        for field, value in self.fields:
-            if field == name:
-                return value
-        return None
 
     def __repr__(self) -> str:
         return f"<ResponseHead {self.status} {self.fields} body={self.body}>"
