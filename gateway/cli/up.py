@@ -9,13 +9,21 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 _START_SECONDS = 60.0
+_DRAIN_SECONDS = 3.0  # a demo's requests are short, and whoever presses Ctrl-C waits for them
+# SIGTERM, and once more, which stops it at once: its workers end with it only where it ends by itself.
+_STOP_PATIENCE_SECONDS = (_DRAIN_SECONDS + 10.0, 5.0)
+# SIGHUP comes when the terminal is closed; the children have sessions of their own and would stay.
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 _RULES = """\
 # Written by `pointsman up`. Routes are tried from top to bottom; the first that matches wins.
@@ -34,6 +42,20 @@ routes:
 """
 
 
+class _DemoError(Exception):
+    """The demo cannot go on; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Gateway:
+    """The gateway that runs, and where it is."""
+
+    process: subprocess.Popen[bytes]
+    base: str
+    admin: str
+    rules: Path
+
+
 def up(
     engine: Annotated[
         str | None,
@@ -48,123 +70,176 @@ def up(
     Everything stops with Ctrl-C.
     """
     console = Console(highlight=False)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _interrupt)
     with ExitStack() as stack:
+        _take_signals(stack)
         try:
             url = engine or _start_triton(stack, console)
-            if url is None:
-                return 1
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pointsman-up-")))
-            told = _start_gateway(stack, console, folder, url, http_port, admin_port)
-            if told is None:
-                return 1
-            base, admin = (f"http://127.0.0.1:{told[name]}" for name in ("http", "admin"))
+            gateway = _start_gateway(stack, url, ("--http-port", str(http_port), "--admin-port", str(admin_port)))
             if engine:
-                _ask_about_the_fleet(console, base)
+                _ask_about_the_engine(console, gateway)
             else:
-                _ask_the_samples(console, base)
-            _tell_what_is_next(console, base, admin, folder / "rules.yaml", engine is None)
+                _ask_the_samples(console, gateway)
+            _tell_what_is_next(console, gateway, has_samples=engine is None)
             if not once:
                 console.print("\nCtrl-C stops everything.")
-                signal.pause()
+                raise _DemoError(f"The gateway ended with {gateway.process.wait()}.")
         except KeyboardInterrupt:
             console.print("\nStopping.")
+            return 1 if once else 0  # interrupted, a single round has not been made
+        except _DemoError as error:
+            console.print(escape(str(error)), style="red", soft_wrap=True)
+            return 1
+        finally:
+            _ignore_signals()  # a second Ctrl-C must not keep the stack from stopping what it started
     return 0
 
 
-def _interrupt(number: int, frame: object) -> None:
+def _take_signals(stack: ExitStack) -> None:
+    for number in _STOP_SIGNALS:
+        if number is signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+            continue  # started by nohup
+        stack.callback(signal.signal, number, signal.signal(number, _interrupt))
+
+
+def _ignore_signals() -> None:
+    for number in _STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _start_triton(stack: ExitStack, console: Console) -> str | None:
+def _start_triton(stack: ExitStack, console: Console) -> str:
+    """Raises: _DemoError."""
     from gateway.demo.triton import SAMPLE_MODELS, TritonDiedError, TritonNotReadyError, TritonProcess, why_unavailable
 
+    elsewhere = "With an engine that runs elsewhere: pointsman up --engine http://HOST:8000"
     reason = why_unavailable()
     if reason is not None:
-        console.print(f"[red]No Triton can be started here:[/] {reason}", soft_wrap=True)
-        console.print("With an engine that runs elsewhere: pointsman up --engine http://HOST:8000")
-        return None
+        raise _DemoError(f"No Triton can be started here: {reason}\n{elsewhere}")
     try:
         with console.status("Starting Triton (from the nvidia-pytriton wheel, on the CPU) with two sample models"):
             triton = stack.enter_context(TritonProcess.start(SAMPLE_MODELS))
             triton.wait_ready(_START_SECONDS)
-    except (TritonDiedError, TritonNotReadyError) as error:
-        console.print(f"[red]{error}[/]", soft_wrap=True)
-        return None
+    except (TritonDiedError, TritonNotReadyError, OSError) as error:
+        raise _DemoError(f"Triton did not start: {error}\n{elsewhere}") from error
     console.print(f"Triton serves [bold]adder[/] and [bold]text[/] on {triton.http_url}")
     return triton.http_url
 
 
-def _start_gateway(
-    stack: ExitStack, console: Console, folder: Path, engine: str, http_port: int, admin_port: int
-) -> dict[str, Any] | None:
-    """Start `pointsman serve` as a child; what its ready file tells, None where it did not start (it says why)."""
+def _start_gateway(stack: ExitStack, engine: str, ports: tuple[str, ...]) -> _Gateway:
+    """Start `pointsman serve` as a child, and wait for its ready file.
+
+    Raises: _DemoError where it does not start; it has said why itself.
+    """
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pointsman-up-")))
     rules, ready = folder / "rules.yaml", folder / "ready.json"
     rules.write_text(_RULES.format(url=engine))
-    ports = ("--http-port", str(http_port), "--admin-port", str(admin_port))
-    command = (sys.executable, "-m", "gateway", "serve", "--rules", str(rules), *ports, "--ready-file", str(ready))
+    options = ("--rules", str(rules), "--ready-file", str(ready), "--drain-timeout", f"{_DRAIN_SECONDS:g}s", *ports)
+    command = (sys.executable, "-m", "gateway", "serve", *options)
     # A session of its own: Ctrl-C comes to us alone, and the gateway drains when we say so.
     gateway = subprocess.Popen(command, start_new_session=True)
     stack.callback(_stop, gateway)
     deadline = time.monotonic() + _START_SECONDS
     while not ready.exists():
         if gateway.poll() is not None or time.monotonic() > deadline:
-            console.print("[red]The gateway did not start; see above.[/]")
-            return None
+            raise _DemoError("The gateway did not start; see above.")
         time.sleep(0.05)
-    told: dict[str, Any] = json.loads(ready.read_text())
-    return told
+    told = json.loads(ready.read_text())
+    return _Gateway(gateway, f"http://127.0.0.1:{told['http']}", f"http://127.0.0.1:{told['admin']}", rules)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
+    for patience in _STOP_PATIENCE_SECONDS:
+        process.terminate()
+        try:
+            process.wait(patience)
+            return
+        except subprocess.TimeoutExpired:
+            pass
+    process.kill()
+    process.wait()
+
+
+def _ask_the_samples(console: Console, gateway: _Gateway) -> None:
+    """Real requests by Triton's own client, and one as curl would send it.
+
+    Raises: _DemoError.
+    """
+    from tritonclient.utils import InferenceServerException
+
     try:
-        process.wait(timeout=10)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        for model in ("adder", "sum-and-difference"):
+            _infer(console, gateway, model)
+    except (InferenceServerException, OSError) as error:
+        raise _DemoError(f"A sample request failed: {error}") from error
+    text = "one url for every engine"
+    told, route = _ask(gateway, "POST", "/v2/models/text/generate", {"text_input": text})
+    console.print(f"\n[bold]generate text[/]  {text!r}")
+    console.print(f"  {told['text_output']!r}, by route {route!r}", markup=False)
 
 
-def _ask_the_samples(console: Console, base: str) -> None:
-    """Real requests by Triton's own client, and one as curl would send it."""
-    import httpx
+def _infer(console: Console, gateway: _Gateway, model: str) -> None:
     import numpy
     from tritonclient.http import InferenceServerClient, InferInput
 
-    client = InferenceServerClient(base.removeprefix("http://"))
     tensors = {"a": numpy.array([[1, 2, 3]], numpy.int32), "b": numpy.array([[10, 20, 30]], numpy.int32)}
-    for model in ("adder", "sum-and-difference"):
-        inputs = [InferInput(name, list(data.shape), "INT32") for name, data in tensors.items()]
-        for each, data in zip(inputs, tensors.values(), strict=True):
-            each.set_data_from_numpy(data)
+    inputs = [InferInput(name, list(data.shape), "INT32") for name, data in tensors.items()]
+    for each, data in zip(inputs, tensors.values(), strict=True):
+        each.set_data_from_numpy(data)
+    with InferenceServerClient(gateway.base.removeprefix("http://")) as client:
         result = client.infer(model, inputs)
-        response = result.get_response()
-        console.print(f"\n[bold]infer {model}[/]  a=[1 2 3] b=[10 20 30]  (tritonclient, binary tensors)")
-        for output in response["outputs"]:
-            console.print(f"  {output['name']} = {result.as_numpy(output['name'])[0]}  from '{response['model_name']}'")
-    client.close()
-    reply = httpx.post(f"{base}/v2/models/text/generate", json={"text_input": "one url for every engine"}, timeout=30)
-    console.print("\n[bold]generate text[/]  'one url for every engine'")
-    console.print(f"  {reply.json().get('text_output', reply.text)!r}, by route {reply.headers['x-pointsman-route']!r}")
+    response = result.get_response()
+    console.print(f"\n[bold]infer {model}[/]  a=[1 2 3] b=[10 20 30]  (tritonclient, binary tensors)")
+    for output in response["outputs"]:
+        console.print(f"  {output['name']} = {result.as_numpy(output['name'])[0]}  from '{response['model_name']}'")
 
 
-def _ask_about_the_fleet(console: Console, base: str) -> None:
+def _ask_about_the_engine(console: Console, gateway: _Gateway) -> None:
+    """What any V2 engine answers, whatever its models are: its metadata, and its models where it lists them.
+
+    Raises: _DemoError.
+    """
+    told, _ = _ask(gateway, "GET", "/v2")
+    console.print("\n[bold]the engine[/]  GET /v2")
+    console.print(f"  {json.dumps(told)}", soft_wrap=True, markup=False)
+    console.print("\n[bold]models behind the gateway[/]  POST /v2/repository/index")
+    try:
+        told, _ = _ask(gateway, "POST", "/v2/repository/index")
+        console.print(f"  {json.dumps(told)}", soft_wrap=True, markup=False)
+    except _DemoError as error:  # an extension of the protocol, which not every engine has
+        console.print(f"  {error}", soft_wrap=True, markup=False)
+
+
+def _ask(gateway: _Gateway, method: str, path: str, body: Any = None) -> tuple[Any, str]:
+    """The JSON that is answered, and by which route.
+
+    Raises: _DemoError where it is no success.
+    """
     import httpx
 
-    index = httpx.post(f"{base}/v2/repository/index", timeout=30)
-    console.print(f"\n[bold]models behind the gateway[/] ({index.status_code})")
-    console.print(f"  {index.text}", soft_wrap=True)
+    try:
+        reply = httpx.request(method, gateway.base + path, json=body, timeout=30, trust_env=False)
+        if not reply.is_success:
+            raise _DemoError(f"{method} {path} is answered {reply.status_code}: {reply.text}")
+        return reply.json(), reply.headers.get("x-pointsman-route", "")
+    except (httpx.HTTPError, ValueError) as error:
+        raise _DemoError(f"{method} {path} is not answered as a V2 engine answers: {error}") from error
 
 
-def _tell_what_is_next(console: Console, base: str, admin: str, rules: Path, has_samples: bool) -> None:
+def _tell_what_is_next(console: Console, gateway: _Gateway, has_samples: bool) -> None:
+    base, admin, rules = gateway.base, gateway.admin, gateway.rules
     console.print("\n[bold]Where things are[/]")
     console.print(f"  inference   {base}/v2")
     console.print(f"  metrics     {admin}/metrics")
+    console.print(f"  engines     {admin}/engines")
     console.print(f"  rules       {rules} (edit it: the gateway notices)", soft_wrap=True)
     console.print("\n[bold]Try next[/]")
     if has_samples:
         body = '{"text_input": "hello"}'
         console.print(f"  curl -i {base}/v2/models/text/generate -d '{body}'", soft_wrap=True)
+    else:
+        console.print(f"  curl -i {base}/v2", soft_wrap=True)
     console.print(f"  {Path(sys.executable).parent / 'pointsman'} engines --admin {admin}", soft_wrap=True)
     console.print(f"  {Path(sys.executable).parent / 'pointsman'} explain {rules} --model adder", soft_wrap=True)

@@ -318,6 +318,8 @@ class ClientConnection(asyncio.Protocol):
                 self.break_off()
                 return
         self.plane.metrics.unrouted.count_failure(error.status.http, 0.0)
+        head = self._request.plan.head if self._request is not None else None
+        self.plane.log(self.peer, head, error.status.http, error.kind.value, 0.0)
         self.refuse(error)
 
     def break_off(self) -> None:

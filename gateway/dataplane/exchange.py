@@ -20,7 +20,6 @@ from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client
 from gateway.dataplane.snapshot import Lane
 from gateway.dataplane.wheel import Slot
-from gateway.observability.access_log import Entry
 from gateway.observability.metrics import Series
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import INFERENCE_OPERATIONS
@@ -433,24 +432,9 @@ class Exchange:
         return self._client.plane.metrics.unrouted
 
     def _log(self, reason: str) -> None:
-        log = self._client.plane.access_log
-        if log is not None:
-            url = self._endpoint.url if self._endpoint is not None else ""
+        plane = self._client.plane
+        if plane.access_log is not None:
             target = self._lane.target if self._lane is not None else None
+            url = self._endpoint.url if self._endpoint is not None else ""
             seconds = monotonic() - self._started_at
-            head = self._plan.head
-            log.write(
-                Entry(
-                    peer=self._client.peer,
-                    method=head.method,
-                    target=head.target.decode("latin-1"),
-                    route=target.route if target else "",
-                    arm=(target.arm or "") if target else "",
-                    engine=target.engine if target else "",
-                    endpoint=url,
-                    status=self._status,
-                    reason=reason,
-                    seconds=seconds,
-                    request_id=self._request_id.decode("latin-1"),
-                )
-            )
+            plane.log(self._client.peer, self._plan.head, self._status, reason, seconds, self._request_id, target, url)

@@ -20,7 +20,7 @@ import orjson
 from gateway.dataplane.plan import no_route
 from gateway.dataplane.replies import JSON, error_body, reason_line
 from gateway.dataplane.request import Request
-from gateway.dataplane.seams import Client, PlainHandler
+from gateway.dataplane.seams import Client, OwnAnswer
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.merging import merge_index, merge_regions, merge_statistics
 from gateway.protocol.operations import Operation
@@ -53,26 +53,27 @@ _CONTROL_TIMEOUT_SECONDS = 600.0
 class Answer:
     """A whole reply in the making."""
 
-    __slots__ = ("body", "content_type", "lines", "status")
+    __slots__ = ("body", "content_type", "lines", "reason", "status")
 
-    def __init__(self, status: int, body: bytes = b"", content_type: str = JSON, lines: bytes = b"") -> None:
+    def __init__(
+        self, status: int, body: bytes = b"", content_type: str = JSON, lines: bytes = b"", reason: str = ""
+    ) -> None:
         self.status = status
         self.body = body
         self.content_type = content_type
         self.lines = lines
+        self.reason = reason
 
 
 # Whom to ask, and with which path: an endpoint, its engine, and the request's target there.
 Question = tuple[Engine, Endpoint, bytes]
 
 
-class FleetCall(PlainHandler):
+class FleetCall(OwnAnswer):
     """Answers one operation on the fleet; its body is short, so it is read whole first."""
 
     def __init__(self, client: Client, request: Request) -> None:
-        self._client = client
-        self._request = request
-        self._plan = request.plan
+        super().__init__(client, request)
         self._pieces: list[bytes] = []
         self._task: asyncio.Task[None] | None = None
 
@@ -95,10 +96,7 @@ class FleetCall(PlainHandler):
         except Exception:
             _log.exception("cannot answer %s", self._plan)
             answer = _refused(GatewayError(ErrorKind.INTERNAL, "the gateway failed to answer; its log says why"))
-        request_id = self._request.id or self._client.plane.new_request_id()
-        lines = answer.lines + b"x-request-id: %b\r\n" % request_id
-        self._client.plane.metrics.unrouted.count_failure(answer.status, 0.0)
-        self._client.respond(answer.status, answer.body, lines, answer.content_type)
+        self._tell(answer.status, answer.body, answer.lines, answer.content_type, answer.reason)
 
     # Answered here
 
@@ -203,7 +201,7 @@ class FleetCall(PlainHandler):
 
 
 def _refused(error: GatewayError) -> Answer:
-    return Answer(error.status.http, error_body(error.message), lines=reason_line(error))
+    return Answer(error.status.http, error_body(error.message), lines=reason_line(error), reason=error.kind.value)
 
 
 def _merged(answers: list[Fetched], merge: Callable[[list[Any]], Any]) -> Answer:

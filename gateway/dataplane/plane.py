@@ -14,9 +14,11 @@ from gateway.config.specs import RulesSpec
 from gateway.dataplane.request import Reader
 from gateway.dataplane.snapshot import Health, Snapshot
 from gateway.dataplane.wheel import Wheel
-from gateway.observability.access_log import AccessLog
+from gateway.observability.access_log import AccessLog, Entry
 from gateway.observability.metrics import Metrics
 from gateway.observability.metrics import Snapshot as Counters
+from gateway.routing.decision import Target
+from gateway.wire.http1.head import RequestHead
 
 # How often connections are looked at for having been silent too long.
 _SWEEP_SECONDS = 1.0
@@ -54,6 +56,34 @@ class DataPlane:
 
     def __repr__(self) -> str:
         return f"<DataPlane {self.snapshot!r}, {len(self.connections)} connections>"
+
+    def log(
+        self,
+        peer: str,
+        head: RequestHead | None,
+        status: int,
+        reason: str,
+        seconds: float,
+        request_id: bytes = b"",
+        target: Target | None = None,
+        endpoint: str = "",
+    ) -> None:
+        """Write a request that has ended to the access log, if there is one; head None: it could not be read."""
+        if self.access_log is not None:
+            entry = Entry(
+                peer=peer,
+                method=head.method if head else "-",
+                target=head.target.decode("latin-1") if head else "-",
+                route=target.route if target else "",
+                arm=(target.arm or "") if target else "",
+                engine=target.engine if target else "",
+                endpoint=endpoint,
+                status=status,
+                reason=reason,
+                seconds=seconds,
+                request_id=request_id.decode("latin-1"),
+            )
+            self.access_log.write(entry)
 
     def new_request_id(self) -> bytes:
         return b"%b%x" % (self._id_prefix, self._next_id())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from gateway.dataplane.exchange import Exchange
 from gateway.dataplane.fleet import FleetCall
+from gateway.dataplane.replies import error_body, reason_line
 from gateway.dataplane.request import Request
-from gateway.dataplane.seams import Client, Handler, PlainHandler
+from gateway.dataplane.seams import Client, Handler, OwnAnswer
 from gateway.protocol.errors import ErrorKind, GatewayError
 
 
@@ -19,22 +20,18 @@ def handler_for(client: Client, request: Request) -> Handler:
     return Exchange(client, request)
 
 
-class Refusal(PlainHandler):
+class Refusal(OwnAnswer):
     """Reads a request to its end, then says why nobody answers it."""
 
     def __init__(self, client: Client, request: Request, error: GatewayError) -> None:
-        self._client = client
-        self._request = request
+        super().__init__(client, request)
         self._error = error
 
     def body_received(self, data: bytes, ended: bool) -> None:
         # A client that waits for leave to send its body is told at once.
-        if ended or self._request.plan.head.expects_continue:
-            unrouted = self._client.plane.metrics.unrouted
-            unrouted.count_error(self._error.kind.value)
-            unrouted.count_failure(self._error.status.http, 0.0)
-            request_id = self._request.id or self._client.plane.new_request_id()
-            lines = b"x-request-id: %b\r\n" % request_id
-            if self._error.kind is ErrorKind.METHOD_NOT_ALLOWED:
-                lines += b"allow: %b\r\n" % ", ".join(self._request.plan.call.verbs).encode("ascii")
-            self._client.refuse(self._error, lines)
+        if ended or self._plan.head.expects_continue:
+            error = self._error
+            lines = reason_line(error)
+            if error.kind is ErrorKind.METHOD_NOT_ALLOWED:
+                lines += b"allow: %b\r\n" % ", ".join(self._plan.call.verbs).encode("ascii")
+            self._tell(error.status.http, error_body(error.message), lines, reason=error.kind.value)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import monotonic
 from typing import Protocol
 
 from gateway.dataplane.plane import DataPlane
 from gateway.dataplane.replies import JSON
+from gateway.dataplane.request import Request
 from gateway.protocol.errors import GatewayError
 
 
@@ -83,10 +85,27 @@ class Handler(Protocol):
         ...
 
 
-class PlainHandler:
-    """What a handler need not do that answers in one piece, after the body has come."""
+class OwnAnswer:
+    """A handler that answers by itself, in one piece, after the body has come."""
 
     begun = False
+
+    def __init__(self, client: Client, request: Request) -> None:
+        self._client = client
+        self._request = request
+        self._plan = request.plan
+        self._started_at = monotonic()
+
+    def _tell(self, status: int, body: bytes, lines: bytes, content_type: str = JSON, reason: str = "") -> None:
+        """Count, log and send the answer; `reason` names the kind of a failure."""
+        plane = self._client.plane
+        seconds = monotonic() - self._started_at
+        if reason:
+            plane.metrics.unrouted.count_error(reason)
+        plane.metrics.unrouted.count_failure(status, seconds)
+        request_id = self._request.id or plane.new_request_id()
+        plane.log(self._client.peer, self._plan.head, status, reason, seconds, request_id)
+        self._client.respond(status, body, lines + b"x-request-id: %b\r\n" % request_id, content_type)
 
     def client_gone(self, reason: str = "client_gone") -> None:
         """Nothing is under way."""

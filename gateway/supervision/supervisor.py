@@ -22,6 +22,7 @@ from gateway.protocol.condition import Condition
 from gateway.supervision.ports import ReservedPort
 from gateway.supervision.worker_process import COMMAND
 from gateway.supervision.workforce import Workforce
+from gateway.upstream.engine import client_tls
 from gateway.upstream.health import Prober
 
 _log = logging.getLogger("pointsman")
@@ -40,6 +41,19 @@ class Addresses:
     http_port: int
     admin_host: str
     admin_port: int
+
+
+def unusable_files(rules: RulesSpec) -> list[str]:
+    """What is wrong with the certificate files that the rules name: workers would refuse the rules for it."""
+    found = []
+    for name, engine in rules.engines.items():
+        for endpoint in engine.endpoints:
+            try:
+                client_tls(engine.tls, endpoint.url)
+            except OSError as error:  # ssl.SSLError is one
+                found.append(f"{engine.location}: error: the TLS files of engine '{name}' cannot be used: {error}")
+                break
+    return found
 
 
 class Supervisor:
@@ -146,10 +160,11 @@ class Supervisor:
     def reload(self) -> None:
         """Read the rule files again; a mistake in them leaves the rules in force as they are."""
         loaded = load_rules(self._paths)
-        self.problems = [str(problem) for problem in loaded.problems]
+        unusable = unusable_files(loaded.rules) if loaded.rules is not None else []
+        self.problems = [*map(str, loaded.problems), *unusable]
         for problem in self.problems:
             _log.warning("%s", problem)
-        if loaded.rules is None:
+        if loaded.rules is None or unusable:
             self._reloads_refused += 1
             _log.error("the new rules are refused; rules %d stay in force", self.rules_number)
             return

@@ -192,3 +192,26 @@ def test_the_access_log_tells_each_request(start_gateway: StartGateway, engine: 
             assert (told["method"], told["target"], told["reason"]) == ("POST", INFER, "")
         else:
             assert f'127.0.0.1 "POST {INFER}" 200 ' in engine_line[0]
+
+
+def test_refusals_are_logged_too(start_gateway: StartGateway, engine: CannedEngine) -> None:
+    """The access log tells of what no engine answered too: unknown paths, its own answers, malformed heads."""
+    gateway = start_gateway(rules(engine), extra_args=["--access-log"])
+    assert httpx.get(gateway.http_url + "/nothing").status_code == 404
+    assert httpx.get(gateway.http_url + "/v2/health/live").status_code == 200
+    with socket.create_connection(("127.0.0.1", gateway.http_port)) as raw:
+        raw.sendall(b"GET / HTTP/1.1\n\n")
+        assert raw.recv(100).startswith(b"HTTP/1.1 400")
+    lines = ('"GET /nothing" 404 not_found', '"GET /v2/health/live" 200 ', '"- -" 400 bad_request')
+    eventually(lambda: all(line in gateway.log() for line in lines))
+
+
+def test_rules_with_a_missing_certificate_are_refused(start_gateway: StartGateway, engine: CannedEngine) -> None:
+    """New rules with a certificate file that is not there are refused like any mistake; no worker sees them."""
+    gateway = start_gateway(rules(engine))
+    bad = rules(engine).replace("endpoints", "tls: {ca: /nowhere.pem}, endpoints").replace("http://", "https://")
+    gateway.rules_path.write_text(bad)
+    (problem,) = eventually(lambda: httpx.get(gateway.admin_url + "/rules").json()["problems"])
+    assert "the TLS files of engine 'it' cannot be used" in problem
+    assert ask(gateway) == "one"
+    assert metric(gateway, "pointsman_rules_number ") == 1
