@@ -77,12 +77,10 @@ class _Server(uvicorn.Server):
         yield
 
 
-def admin_server(app: FastAPI, host: str, port: int) -> uvicorn.Server:
-    """A server to be run in the supervisor's loop by `serve()` and stopped by `should_exit`."""
+def admin_server(app: FastAPI) -> uvicorn.Server:
+    """A server to be run in the supervisor's loop by `serve([listening socket])` and stopped by `should_exit`."""
     config = uvicorn.Config(
         app,
-        host=host,
-        port=port,
         access_log=False,
         log_level="warning",
         log_config=None,

@@ -156,14 +156,13 @@ def _run(settings: Settings, paths: list[Path], ready_file: Path | None) -> int:
     from gateway.supervision.workforce import StartError
 
     set_up_logging(settings.log_format)
-    supervisor = None
 
     def ready(addresses: Addresses) -> None:
         scheme = "https" if settings.tls else "http"
         log = logging.getLogger("pointsman")
         log.info("%s", summarize(loaded))
-        log.info("inference  %s://%s:%d/v2", scheme, addresses.host, addresses.http_port)
-        log.info("metrics    http://%s:%d/metrics", addresses.admin_host, addresses.admin_port)
+        log.info("inference  %s://%s:%d/v2", scheme, _in_url(addresses.host), addresses.http_port)
+        log.info("metrics    http://%s:%d/metrics", _in_url(addresses.admin_host), addresses.admin_port)
 
     supervisor = Supervisor(settings, paths, ready_file=ready_file, ready=ready)
     loaded = load_rules(paths)
@@ -177,3 +176,7 @@ def _run(settings: Settings, paths: list[Path], ready_file: Path | None) -> int:
     except (PortError, StartError, OSError) as error:
         print(f"pointsman: {error}", file=sys.stderr)
         return 1
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -12,11 +12,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+
+if TYPE_CHECKING:
+    import httpx
 
 _START_SECONDS = 60.0
 _DRAIN_SECONDS = 3.0  # a demo's requests are short, and whoever presses Ctrl-C waits for them
@@ -90,7 +93,7 @@ def up(
             console.print(escape(str(error)), style="red", soft_wrap=True)
             return 1
         finally:
-            _ignore_signals()  # a second Ctrl-C must not keep the stack from stopping what it started
+            _ignore_signals()
     return 0
 
 
@@ -102,11 +105,13 @@ def _take_signals(stack: ExitStack) -> None:
 
 
 def _ignore_signals() -> None:
+    """From here on only stopping is left, and a second Ctrl-C must not cut it short."""
     for number in _STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
+    _ignore_signals()
     raise KeyboardInterrupt
 
 
@@ -175,9 +180,11 @@ def _ask_the_samples(console: Console, gateway: _Gateway) -> None:
     except (InferenceServerException, OSError) as error:
         raise _DemoError(f"A sample request failed: {error}") from error
     text = "one url for every engine"
-    told, route = _ask(gateway, "POST", "/v2/models/text/generate", {"text_input": text})
+    reply = _ask(gateway, "POST", "/v2/models/text/generate", {"text_input": text})
+    if not reply.is_success:
+        raise _DemoError(f"A sample request failed: {reply.status_code} {reply.text}")
     console.print(f"\n[bold]generate text[/]  {text!r}")
-    console.print(f"  {told['text_output']!r}, by route {route!r}", markup=False)
+    console.print(f"  {reply.json()['text_output']!r}, by route {reply.headers['x-pointsman-route']!r}", markup=False)
 
 
 def _infer(console: Console, gateway: _Gateway, model: str) -> None:
@@ -197,35 +204,34 @@ def _infer(console: Console, gateway: _Gateway, model: str) -> None:
 
 
 def _ask_about_the_engine(console: Console, gateway: _Gateway) -> None:
-    """What any V2 engine answers, whatever its models are: its metadata, and its models where it lists them.
+    """What can be asked without knowing a model: the metadata, which the gateway tells of itself, and the models,
+    which the engine tells; one that does not list them may say so.
 
     Raises: _DemoError.
     """
-    told, _ = _ask(gateway, "GET", "/v2")
-    console.print("\n[bold]the engine[/]  GET /v2")
-    console.print(f"  {json.dumps(told)}", soft_wrap=True, markup=False)
-    console.print("\n[bold]models behind the gateway[/]  POST /v2/repository/index")
-    try:
-        told, _ = _ask(gateway, "POST", "/v2/repository/index")
-        console.print(f"  {json.dumps(told)}", soft_wrap=True, markup=False)
-    except _DemoError as error:  # an extension of the protocol, which not every engine has
-        console.print(f"  {error}", soft_wrap=True, markup=False)
+    for title, method, path in (
+        ("server metadata", "GET", "/v2"),
+        ("models behind the gateway", "POST", "/v2/repository/index"),
+    ):
+        reply = _ask(gateway, method, path)
+        console.print(f"\n[bold]{title}[/]  {method} {path} ({reply.status_code})")
+        console.print(f"  {reply.text}", soft_wrap=True, markup=False)
 
 
-def _ask(gateway: _Gateway, method: str, path: str, body: Any = None) -> tuple[Any, str]:
-    """The JSON that is answered, and by which route.
+def _ask(gateway: _Gateway, method: str, path: str, body: object = None) -> httpx.Response:
+    """The engine's reply, whatever it says.
 
-    Raises: _DemoError where it is no success.
+    Raises: _DemoError where no engine has answered.
     """
     import httpx
 
     try:
         reply = httpx.request(method, gateway.base + path, json=body, timeout=30, trust_env=False)
-        if not reply.is_success:
-            raise _DemoError(f"{method} {path} is answered {reply.status_code}: {reply.text}")
-        return reply.json(), reply.headers.get("x-pointsman-route", "")
-    except (httpx.HTTPError, ValueError) as error:
-        raise _DemoError(f"{method} {path} is not answered as a V2 engine answers: {error}") from error
+    except httpx.HTTPError as error:
+        raise _DemoError(f"{method} {path} is not answered: {error}") from error
+    if "x-pointsman-reason" in reply.headers:
+        raise _DemoError(f"{method} {path} is answered {reply.status_code} by the gateway itself: {reply.text}")
+    return reply
 
 
 def _tell_what_is_next(console: Console, gateway: _Gateway, has_samples: bool) -> None:

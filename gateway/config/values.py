@@ -117,11 +117,16 @@ def name(text: str) -> str:
 
 
 def text(text: str) -> str:
-    """Any text that may stand in a header: no control characters, not empty."""
+    """Any text that may stand in a header: not empty, no control characters, Latin-1. It may be a secret, so what is
+    wrong with it is told without it."""
     if not text:
         raise ValueError("an empty text stands here")
     if _CONTROL.search(text):
-        raise ValueError(f"{text!r} has control characters")
+        raise ValueError("the text has control characters (a line break at its end?)")
+    try:
+        text.encode("latin-1")
+    except UnicodeEncodeError as error:
+        raise ValueError(f"the text has a character that no header can carry, at place {error.start + 1}") from None
     return text
 
 

@@ -30,6 +30,9 @@ __all__ = [
 
 SAMPLE_MODELS = Path(__file__).parent / "models"
 
+# A proxy that the environment names has no way to this machine's own Triton.
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
 SERVICES = ("http", "grpc", "metrics")
 # Triton takes a second or two to load its models; the interval is short beside that.
 POLL_INTERVAL_SECONDS = 0.05
@@ -175,7 +178,7 @@ def fill_in_free_ports(ports: Sequence[int]) -> list[int]:
 
 def is_ready(http_url: str) -> bool:
     try:
-        with urllib.request.urlopen(f"{http_url}/v2/health/ready", timeout=5.0):
+        with _DIRECT.open(f"{http_url}/v2/health/ready", timeout=5.0):
             return True
     except (OSError, http.client.HTTPException):  # refused, reset, or a status other than 200
         return False

@@ -15,6 +15,21 @@ class PortError(Exception):
     """A port cannot be had; the message says which, and what to do."""
 
 
+def listen(host: str, port: int, option: str) -> socket.socket:
+    """A socket that listens for this process alone; callers wait in its backlog until somebody accepts.
+
+    Raises: PortError.
+    """
+    listener = _socket(host)
+    try:
+        listener.bind((host, port))
+        listener.listen()
+    except OSError as error:
+        listener.close()
+        raise _refusal(error, host, port, option) from error
+    return listener
+
+
 class ReservedPort:
     """A port that is ours until it is closed, so that 0 is chosen once and nobody else takes it between two workers.
 
@@ -26,7 +41,7 @@ class ReservedPort:
         self._socket = _socket(host)
         if WORKERS_BIND:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        self._bind(self._socket, host, port, option)
+        _bind(self._socket, host, port, option)
         self.port: int = self._socket.getsockname()[1]
         self.listener: socket.socket | None = None
         if not WORKERS_BIND:
@@ -41,20 +56,22 @@ class ReservedPort:
         """With SO_REUSEPORT a second gateway of this user would share the port unseen, and answer by its own rules."""
         if port:
             with _socket(host) as probe:
-                cls._bind(probe, host, port, option)
+                _bind(probe, host, port, option)
 
-    @staticmethod
-    def _bind(taker: socket.socket, host: str, port: int, option: str) -> None:
-        try:
-            taker.bind((host, port))
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                message = f"port {port} on {host} is in use; stop who uses it, or choose another with {option}"
-            elif error.errno == errno.EACCES:
-                message = f"port {port} needs more rights than this user has; choose one above 1023 with {option}"
-            else:
-                message = f"cannot listen on {host}:{port}: {error.strerror or error}"
-            raise PortError(message) from error
+
+def _bind(taker: socket.socket, host: str, port: int, option: str) -> None:
+    try:
+        taker.bind((host, port))
+    except OSError as error:
+        raise _refusal(error, host, port, option) from error
+
+
+def _refusal(error: OSError, host: str, port: int, option: str) -> PortError:
+    if error.errno == errno.EADDRINUSE:
+        return PortError(f"port {port} on {host} is in use; stop who uses it, or choose another with {option}")
+    if error.errno == errno.EACCES:
+        return PortError(f"port {port} needs more rights than this user has; choose one above 1023 with {option}")
+    return PortError(f"cannot listen on {host}:{port}: {error.strerror or error}")
 
 
 def _socket(host: str) -> socket.socket:

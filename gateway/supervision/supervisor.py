@@ -12,23 +12,24 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from uvicorn import Server
+
 from gateway.admin.app import admin_server, make_app
-from gateway.config.rules import LoadedRules, load_rules
+from gateway.config.rules import LoadedRules
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
-from gateway.config.watch import RuleFiles
 from gateway.observability.exposition import ExpositionState
 from gateway.protocol.condition import Condition
-from gateway.supervision.ports import ReservedPort
+from gateway.supervision.ports import PortError, ReservedPort, listen
+from gateway.supervision.rulebook import Rulebook
 from gateway.supervision.worker_process import COMMAND
-from gateway.supervision.workforce import Workforce
-from gateway.upstream.engine import client_tls
+from gateway.supervision.workforce import StartError, Workforce
 from gateway.upstream.health import Prober
 
 _log = logging.getLogger("pointsman")
 
-_WATCH_SECONDS = 1.0
-_COUNT_SECONDS = 5.0
+# A worker that dies takes with it what it has counted since.
+_COUNT_SECONDS = 2.0
 # How long readiness waits for the first probes; an engine that does not answer by then is not healthy yet.
 _FIRST_PROBES_SECONDS = 2.0
 
@@ -41,19 +42,6 @@ class Addresses:
     http_port: int
     admin_host: str
     admin_port: int
-
-
-def unusable_files(rules: RulesSpec) -> list[str]:
-    """What is wrong with the certificate files that the rules name: workers would refuse the rules for it."""
-    found = []
-    for name, engine in rules.engines.items():
-        for endpoint in engine.endpoints:
-            try:
-                client_tls(engine.tls, endpoint.url)
-            except OSError as error:  # ssl.SSLError is one
-                found.append(f"{engine.location}: error: the TLS files of engine '{name}' cannot be used: {error}")
-                break
-    return found
 
 
 class Supervisor:
@@ -69,16 +57,11 @@ class Supervisor:
         worker_command: Sequence[str] = COMMAND,
     ) -> None:
         self._settings = settings
-        self._paths = rule_paths
         self._ready_file = ready_file
         self._ready = ready
         self._worker_command = worker_command
-        self._watch = RuleFiles(rule_paths)
         self._stop_signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
-        self._reloads_ok = 0
-        self._reloads_refused = 0
-        self.problems: list[str] = []
-        self._loaded: LoadedRules | None = None
+        self._book = Rulebook(rule_paths)
         self._workforce: Workforce | None = None
         self._prober: Prober | None = None
 
@@ -86,16 +69,19 @@ class Supervisor:
 
     @property
     def rules(self) -> RulesSpec:
-        assert self._loaded is not None and self._loaded.rules is not None
-        return self._loaded.rules
+        return self._book.rules
 
     @property
     def rules_number(self) -> int:
-        return self._workforce.number if self._workforce is not None else 1
+        return self._book.number
 
     @property
     def rule_files(self) -> list[str]:
-        return [str(file) for file in self._loaded.files] if self._loaded is not None else []
+        return self._book.files
+
+    @property
+    def problems(self) -> list[str]:
+        return self._book.problems
 
     async def exposition(self) -> ExpositionState:
         """All counters, as fresh as the workers answer."""
@@ -107,9 +93,9 @@ class Supervisor:
             connections=workforce.tally.connections,
             health=self._prober.health,
             breakers_open=workforce.tally.breakers_open(),
-            rules_number=workforce.number,
-            reloads_ok=self._reloads_ok,
-            reloads_refused=self._reloads_refused,
+            rules_number=self._book.number,
+            reloads_ok=self._book.readings_ok,
+            reloads_refused=self._book.readings_refused,
             workers=workforce.num_serving,
             worker_restarts=workforce.restarts,
             version=version("pointsman"),
@@ -122,64 +108,63 @@ class Supervisor:
 
         Raises: PortError, StartError.
         """
-        self._loaded = loaded
-        self.problems = [str(problem) for problem in loaded.problems]
-        settings = self._settings
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop_signals.put_nowait, number)
+        settings, loop = self._settings, asyncio.get_running_loop()
+        self._book.open(loaded)
+        self._take_signals(loop)
+        self._forget_ready_file()  # one that a crash has left would be taken for ours
         http = ReservedPort(settings.host, settings.http_port, "--http-port")
-        admin = ReservedPort(settings.admin_host, settings.admin_port, "--admin-port")
+        if (settings.host, http.port) == (settings.admin_host, settings.admin_port):
+            raise PortError(f"port {http.port} cannot serve both: choose another with --http-port or --admin-port")
+        admin = listen(settings.admin_host, settings.admin_port, "--admin-port")
+        addresses = Addresses(settings.host, http.port, settings.admin_host, admin.getsockname()[1])
         self._prober = prober = Prober(self._health_changed)
         self._workforce = workforce = Workforce(settings, self.rules, prober.health, http, self._worker_command)
-        server = admin_server(make_app(self), settings.admin_host, admin.port)
-        background: list[asyncio.Task[None]] = []
+        server = admin_server(make_app(self))
+        serving_admin = loop.create_task(server.serve([admin]))
+        keeping: list[asyncio.Task[None]] = []
         try:
-            prober.use(self.rules.engines)
-            await workforce.start()
-            admin.close()
-            background = [loop.create_task(work) for work in (server.serve(), self._keep_watch(), self._keep_count())]
-            await prober.first_round(_FIRST_PROBES_SECONDS)
-            while not server.started and not background[0].done():
-                await asyncio.sleep(0.01)
-            loop.add_signal_handler(signal.SIGHUP, self.reload)
-            addresses = Addresses(settings.host, http.port, settings.admin_host, admin.port)
-            self._announce(addresses)
-            return await self._until_stopped()
+            starting = loop.create_task(self._start(server, serving_admin))
+            stopping = loop.create_task(self._stop_signals.get())
+            await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                starting.result()
+                keeping = [loop.create_task(work) for work in (self._keep_rules(), self._keep_count())]
+                self._announce(addresses)
+            starting.cancel()
+            await stopping
+            return await self._drain()
         finally:
-            if self._ready_file is not None:
-                self._ready_file.unlink(missing_ok=True)
+            self._forget_ready_file()
             workforce.kill()
             server.should_exit = True
-            for task in background[1:]:
+            for task in keeping:
                 task.cancel()
-            await asyncio.gather(*background, return_exceptions=True)
+            await asyncio.gather(serving_admin, *keeping, return_exceptions=True)
             await prober.close()
             http.close()
 
-    def reload(self) -> None:
-        """Read the rule files again; a mistake in them leaves the rules in force as they are."""
-        loaded = load_rules(self._paths)
-        unusable = unusable_files(loaded.rules) if loaded.rules is not None else []
-        self.problems = [*map(str, loaded.problems), *unusable]
-        for problem in self.problems:
-            _log.warning("%s", problem)
-        if loaded.rules is None or unusable:
-            self._reloads_refused += 1
-            _log.error("the new rules are refused; rules %d stay in force", self.rules_number)
-            return
-        assert self._workforce is not None and self._prober is not None
-        self._reloads_ok += 1
-        if loaded.rules.digest == self.rules.digest:
-            _log.info("the rules have not changed; rules %d stay in force", self.rules_number)
-            return
-        self._loaded = loaded
-        self._workforce.use_rules(loaded.rules)
-        self._prober.use(loaded.rules.engines)
-        _log.info("rules %d are in force (%s)", self._workforce.number, loaded.rules.digest[:12])
+    def _take_signals(self, loop: asyncio.AbstractEventLoop) -> None:
+        """From the first moment on: a signal's default would end this process and leave its workers behind."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop_signals.put_nowait, number)
+        loop.add_signal_handler(signal.SIGHUP, self._book.ask)
 
-    async def _until_stopped(self) -> int:
-        await self._stop_signals.get()
+    async def _start(self, server: Server, serving_admin: asyncio.Task[None]) -> None:
+        """Return once workers and admin API serve and the endpoints have been probed, as far as they answer.
+
+        Raises: StartError.
+        """
+        assert self._workforce is not None and self._prober is not None
+        self._prober.use(self.rules.engines)
+        await self._workforce.start()
+        await self._prober.first_round(_FIRST_PROBES_SECONDS)
+        while not server.started:
+            if serving_admin.done():
+                raise StartError("the admin API does not serve")
+            await asyncio.sleep(0.01)
+
+    async def _drain(self) -> int:
+        """Let requests in flight end; a second signal stops at once."""
         assert self._workforce is not None
         loop = asyncio.get_running_loop()
         _log.info("stopping: requests in flight may end within %g s", self._settings.drain_timeout)
@@ -207,12 +192,17 @@ class Supervisor:
         if self._workforce is not None:
             self._workforce.set_health(health)
 
-    async def _keep_watch(self) -> None:
-        """Notice changed rule files; reading them is work for a thread, so that a slow disk holds nobody up."""
+    def _forget_ready_file(self) -> None:
+        if self._ready_file is not None:
+            self._ready_file.unlink(missing_ok=True)
+
+    async def _keep_rules(self) -> None:
+        assert self._workforce is not None and self._prober is not None
         while True:
-            await asyncio.sleep(_WATCH_SECONDS)
-            if await asyncio.to_thread(self._watch.changed):
-                self.reload()
+            rules = await self._book.next()
+            self._workforce.use_rules(rules, self._book.number)
+            self._prober.use(rules.engines)
+            _log.info("rules %d are in force (%s)", self._book.number, rules.digest[:12])
 
     async def _keep_count(self) -> None:
         """Have recent counters of every worker, for the case that it dies."""

@@ -71,11 +71,11 @@ class Workforce:
         loop = asyncio.get_running_loop()
         self._minders = [loop.create_task(self._mind(worker)) for worker in workers]
 
-    def use_rules(self, rules: RulesSpec) -> None:
+    def use_rules(self, rules: RulesSpec, number: int) -> None:
         """Swap the rules in all workers, and in those to come."""
         self._rules = rules
-        self.number += 1
-        self._say_to_all(UseRules(rules, self.number))
+        self.number = number
+        self._say_to_all(UseRules(rules, number))
 
     def set_health(self, health: Mapping[tuple[str, str], Condition]) -> None:
         self._health = health
@@ -103,6 +103,7 @@ class Workforce:
         for minder in self._minders:
             minder.cancel()
         self._say_to_all(Drain())
+        self._port.close()  # where the workers share it, it would take connections as long as it is open here
         ends = [worker.ended for worker in self._workers if worker.ended is not None]
         if ends:
             await asyncio.wait(ends, timeout=self._settings.drain_timeout + _KILL_MARGIN_SECONDS)
@@ -156,15 +157,15 @@ class Workforce:
             self.restarts += 1
             if loop.time() - since > _WELL_AFTER_SECONDS:
                 pause = _FIRST_PAUSE_SECONDS
+            _log.error("worker %d ended with status %d; starting another in %g s", worker.pid, status, pause)
             while True:
-                _log.error("worker %d ended with status %d; starting another in %g s", worker.pid, status, pause)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
                 try:
                     worker = await self._start_one()
                     break
                 except (StartError, OSError) as error:
-                    _log.error("cannot start a worker: %s", error)
+                    _log.error("cannot start a worker: %s; trying again in %g s", error, pause)
 
     def _forget(self, worker: WorkerProcess) -> None:
         worker.kill()
@@ -175,7 +176,8 @@ class Workforce:
     def _heard(self, worker: WorkerProcess, message: Message) -> None:
         serving = self._serving.get(worker)
         if isinstance(message, Counters):
-            self.tally.take(worker, message.snapshot)
+            if worker in self._workers:  # one given up may still speak; its counts are retired
+                self.tally.take(worker, message.snapshot)
             answer = self._answers.get((message.token, worker))
             if answer is not None and not answer.done():
                 answer.set_result(None)

@@ -10,6 +10,9 @@ from itertools import count
 from gateway.config.specs import Balance
 from gateway.upstream.endpoint import Endpoint
 
+# Where a first reply is waited for, nothing is known: a price above that of any endpoint that answers.
+_UNKNOWN_SECONDS = 1e9
+
 Choose = Callable[[Sequence[Endpoint], str | None], Endpoint]
 
 
@@ -41,10 +44,11 @@ def power_of_two(endpoints: Sequence[Endpoint], session: str | None) -> Endpoint
 def latency(endpoints: Sequence[Endpoint], session: str | None) -> Endpoint:
     """Of two drawn by chance the one that promises to be done sooner: peak EWMA of latency x (in flight + 1).
 
-    Source: Finagle's PeakEwma. An endpoint without a measured latency is tried first.
+    Source: Finagle's PeakEwma. An endpoint without a measured latency is tried first, by one request at a time: one
+    that never answers must not draw all of them.
     """
     one, other = _draw_two(endpoints)
-    return one if one.latency * (one.in_flight + 1) <= other.latency * (other.in_flight + 1) else other
+    return one if _seconds_promised(one) <= _seconds_promised(other) else other
 
 
 def by_session(endpoints: Sequence[Endpoint], session: str | None) -> Endpoint:
@@ -71,6 +75,12 @@ _CHOOSERS: dict[Balance, Choose] = {
     Balance.LATENCY: latency,
     Balance.SESSION: by_session,
 }
+
+
+def _seconds_promised(endpoint: Endpoint) -> float:
+    if not endpoint.latency:
+        return endpoint.in_flight * _UNKNOWN_SECONDS
+    return endpoint.latency * (endpoint.in_flight + 1)
 
 
 def _draw_two(endpoints: Sequence[Endpoint]) -> tuple[Endpoint, Endpoint]:

@@ -29,7 +29,18 @@ class Pool:
     first in it when it does not, so nobody waits for an attempt that is over.
     """
 
-    __slots__ = ("_connecting", "_idle", "_server_name", "_spec", "_tls", "_waiting", "host", "port", "size")
+    __slots__ = (
+        "_idle",
+        "_num_connecting",
+        "_server_name",
+        "_spec",
+        "_tasks",
+        "_tls",
+        "_waiting",
+        "host",
+        "port",
+        "size",
+    )
 
     def __init__(
         self,
@@ -47,7 +58,8 @@ class Pool:
         self._server_name = server_name
         self._idle: list[UpstreamConnection] = []
         self._waiting: deque[Waiter] = deque()
-        self._connecting: set[asyncio.Task[None]] = set()
+        self._num_connecting = 0
+        self._tasks: set[asyncio.Task[None]] = set()  # the attempts: the event loop alone would not keep them alive
 
     def __repr__(self) -> str:
         return (
@@ -96,8 +108,7 @@ class Pool:
         self.size -= 1
         if connection in self._idle:
             self._idle.remove(connection)
-        if len(self._waiting) > len(self._connecting) and self.size < self._spec.max_connections:
-            self._connect()
+        self._connect_for_the_line()
 
     def close_idle(self, idle_before: float = float("inf")) -> None:
         """Close the connections that nobody has used since `idle_before` (seconds of `monotonic`)."""
@@ -116,11 +127,17 @@ class Pool:
         if self._idle:
             self.close_idle(now - self._spec.idle_timeout)
 
+    def _connect_for_the_line(self) -> None:
+        """There is room again: somebody in the line may have no attempt made for him."""
+        if len(self._waiting) > self._num_connecting and self.size < self._spec.max_connections:
+            self._connect()
+
     def _connect(self) -> None:
         self.size += 1
+        self._num_connecting += 1
         task = asyncio.get_running_loop().create_task(self._make_connection())
-        self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _make_connection(self) -> None:
         loop = asyncio.get_running_loop()
@@ -133,11 +150,14 @@ class Pool:
                     ssl=self._tls,
                     server_hostname=self._server_name,
                 )
-        except (OSError, TimeoutError) as error:  # ssl.SSLError is an OSError
+        except (OSError, UnicodeError) as error:  # as are ssl.SSLError and TimeoutError; a name no resolver can ask for
+            self._num_connecting -= 1
             self.size -= 1
             if self._waiting:
                 self._waiting.popleft().connect_failed(self._connect_error(error))
+            self._connect_for_the_line()
             return
+        self._num_connecting -= 1
         if self._waiting:
             self._waiting.popleft().connected(connection)
         else:

@@ -10,26 +10,33 @@ _WINDOW_SECONDS = 10.0
 class RetryBudget:
     """Allows a share of the requests of the last ten seconds, and a few in any case.
 
-    Counts are kept in the present and the past window; the past one fades as the present one fills.
+    Counts are kept in the present and the past window; the past one fades as the present one fills. Where nobody asked
+    for long, the present one is longer than ten seconds, and its share of ten seconds becomes the past.
     """
 
-    __slots__ = ("_retries", "_spec", "_window_start", "requests")
+    __slots__ = ("_past_requests", "_past_retries", "_retries", "_spec", "_window_start", "requests")
 
     def __init__(self, spec: RetrySpec) -> None:
         self._spec = spec
         self._window_start = 0.0
         self.requests = 0.0  # added to by the hot path, one a request
         self._retries = 0.0
+        self._past_requests = 0.0
+        self._past_retries = 0.0
 
     def take(self, now: float) -> bool:
         """Whether one more retry is allowed now; counts it if so."""
         elapsed = now - self._window_start
         if elapsed >= _WINDOW_SECONDS:
-            fading = 0.5 if elapsed < 2 * _WINDOW_SECONDS else 0.0
-            self.requests *= fading
-            self._retries *= fading
+            share = _WINDOW_SECONDS / elapsed
+            self._past_requests, self.requests = self.requests * share, 0.0
+            self._past_retries, self._retries = self._retries * share, 0.0
             self._window_start = now
-        if self._retries >= self._spec.budget_floor + self._spec.budget * self.requests:
+            elapsed = 0.0
+        fading = 1 - elapsed / _WINDOW_SECONDS
+        requests = self.requests + self._past_requests * fading
+        retries = self._retries + self._past_retries * fading
+        if retries >= self._spec.budget_floor + self._spec.budget * requests:
             return False
         self._retries += 1
         return True

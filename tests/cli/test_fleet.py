@@ -16,6 +16,14 @@ experiments:
 """
 
 
+ODD_RULES = """
+version: 1
+engines: {it: {endpoints: ['http://[fe80::1]:8000'], health: {interval: 0}}}
+routes: [{name: split, experiment: move}]
+experiments: {move: {arms: [{name: old, engine: it, weight: 1, model: 'a[/b]'}]}}
+"""
+
+
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "gateway", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
@@ -42,3 +50,32 @@ def test_a_gateway_that_does_not_answer_is_told() -> None:
     assert "No gateway answers at http://127.0.0.1:1" in shown.stderr
     assert "--admin" in shown.stderr
     assert "Traceback" not in shown.stderr
+
+
+def test_names_are_shown_as_they_are(start_gateway: Callable[..., GatewayProcess]) -> None:
+    """Square brackets in an address or a model's name are part of it."""
+    gateway = start_gateway(ODD_RULES)
+    shown = run("engines", "--admin", gateway.admin_url)
+    assert "http://[fe80::1]:8000" in shown.stdout
+    assert "unknown" in shown.stdout
+    shown = run("experiments", "--admin", gateway.admin_url)
+    assert shown.returncode == 0, shown.stderr
+    assert "a[/b]" in shown.stdout
+
+
+def test_a_stranger_at_the_address_is_told() -> None:
+    """What answers but is no gateway's admin API is told in one line too."""
+    with CannedEngine("stranger") as stranger:
+        shown = run("experiments", "--admin", stranger.url)
+    assert shown.returncode == 1
+    assert "/experiments is answered with something else" in shown.stderr
+    assert shown.stderr.count("\n") == 1
+
+
+def test_the_inference_port_is_not_the_admin_port(start_gateway: Callable[..., GatewayProcess]) -> None:
+    """Who names the inference port is told in one line which status it answers."""
+    gateway = start_gateway(ODD_RULES)
+    shown = run("engines", "--admin", gateway.http_url)
+    assert shown.returncode == 1
+    assert "/engines is answered 404" in shown.stderr
+    assert shown.stderr.count("\n") == 1

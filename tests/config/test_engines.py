@@ -118,7 +118,10 @@ PROBLEMS = [
     ("{retry: {idempotent: always}, endpoints: 'http://a'}", "2:35: error: unknown value 'always'; known: safe, infer"),
     ("{headers: {a b: c}, endpoints: 'http://a'}", "2:25: error: 'a b' is not a header name"),
     ("{headers: {A: b, a: c}, endpoints: 'http://a'}", "2:31: error: key 'a' is given twice, in different case"),
-    ("{api_key: \"a\\nb\", endpoints: 'http://a'}", "2:24: error: 'a\\nb' has control characters"),
+    (
+        "{api_key: \"a\\nb\", endpoints: 'http://a'}",
+        "2:24: error: the text has control characters (a line break at its end?)",
+    ),
     ("{tls: {key: k.pem}, endpoints: 'https://a'}", "2:11: error: engine 'e' has a tls key without its cert"),
     (
         "{tls: {verify: false}, endpoints: 'http://a'}",

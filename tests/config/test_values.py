@@ -51,7 +51,8 @@ BAD = [
     (values.one_of(["safe", "infer"]), "save", "unknown value 'save': did you mean 'safe'?"),
     (values.one_of(["safe", "infer"]), "x", "unknown value 'x'; known: safe, infer"),
     (values.header_name, "a b", "'a b' is not a header name"),
-    (values.text, "a\nb: c", "'a\\nb: c' has control characters"),
+    (values.text, "secret\nx: c", "the text has control characters (a line break at its end?)"),
+    (values.text, "key\u20ac", "the text has a character that no header can carry, at place 4"),
     (values.text, "", "an empty text stands here"),
     (values.path, "health", "'health' is not a path: it begins with '/' and has no spaces"),
     (

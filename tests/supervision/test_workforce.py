@@ -48,6 +48,8 @@ def test_workers_share_a_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, w
                 statuses.update(series.statuses)
             assert statuses == {200: 20}
             assert await force.drain()
+            with pytest.raises(httpx.ConnectError):  # nobody is left to answer, so nobody is kept waiting
+                await httpx.AsyncClient().get(f"http://127.0.0.1:{port.port}/v2/health/live")
         finally:
             force.kill()
             port.close()

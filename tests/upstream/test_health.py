@@ -1,10 +1,13 @@
 """Active health checks."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
+import trustme
 
 from gateway.config.specs import EndpointSpec, EngineSpec, HealthSpec, TlsSpec
 from gateway.protocol.condition import Condition
@@ -27,6 +30,10 @@ SPEC = HealthSpec(interval=0.02, timeout=0.5, unhealthy_after=3, healthy_after=2
         ("+---++", READY),
         ("+--o", UNREADY),  # what is said last counts, when enough say that all is not well
         ("o++", READY),
+        ("-o+", DOWN),  # a bad probe of another kind is not half a good one
+        ("o-+", UNREADY),
+        ("o-+--", UNREADY),  # nor does a good one help the bad ones to three
+        ("o-+---", DOWN),
     ],
 )
 def test_health_changes_when_enough_probes_agree(probes: str, condition: Condition) -> None:
@@ -61,10 +68,10 @@ class Engine:
 
 
 @asynccontextmanager
-async def running_engine() -> AsyncIterator[Engine]:
+async def running_engine(tls: ssl.SSLContext | None = None) -> AsyncIterator[Engine]:
     engine = Engine()
-    server = await asyncio.start_server(engine.serve, "127.0.0.1", 0)
-    engine.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    server = await asyncio.start_server(engine.serve, "127.0.0.1", 0, ssl=tls)
+    engine.url = f"{'https' if tls else 'http'}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
         yield engine
     finally:
@@ -110,6 +117,61 @@ def test_a_dead_endpoint_and_a_missing_certificate_are_unhealthy() -> None:
         await prober.first_round(5)
         assert prober.health == {("e", "http://127.0.0.1:1"): DOWN, ("tls", "https://127.0.0.1:1"): DOWN}
         await prober.close()
+
+    asyncio.run(scene())
+
+
+def test_what_cannot_be_asked_is_down() -> None:
+    """A path that is too long for a URL makes an endpoint down, as no answer would."""
+
+    async def scene() -> None:
+        async with running_engine() as engine:
+            prober = Prober(lambda health: None)
+            prober.use({"e": EngineSpec("e", (EndpointSpec(engine.url),), health=HealthSpec(path="/" + 70_000 * "x"))})
+            await prober.first_round(5)
+            assert prober.health == {("e", engine.url): DOWN}
+            await prober.close()
+
+    asyncio.run(scene())
+
+
+def test_a_certificate_may_come_later(tmp_path: Path) -> None:
+    """An engine whose authority's file is missing is down, and ready once the file is there."""
+    authority, tls = trustme.CA(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(tls)
+
+    async def scene() -> None:
+        changes: asyncio.Queue[dict[tuple[str, str], Condition]] = asyncio.Queue()
+        async with running_engine(tls) as engine:
+            prober = Prober(changes.put_nowait)
+            prober.use({"e": spec(engine.url, tls=TlsSpec(ca=str(tmp_path / "ca.pem")))})
+            assert await changes.get() == {}
+            assert await asyncio.wait_for(changes.get(), 5) == {("e", engine.url): DOWN}
+            authority.cert_pem.write_to_path(tmp_path / "ca.pem.partial")
+            (tmp_path / "ca.pem.partial").rename(tmp_path / "ca.pem")
+            assert await asyncio.wait_for(changes.get(), 5) == {("e", engine.url): READY}
+            await prober.close()
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("server_name, condition", [("engine.internal", READY), (None, DOWN)])
+def test_probes_check_the_certificate_as_requests_do(
+    server_name: str | None, condition: Condition, tmp_path: Path
+) -> None:
+    """An https engine whose certificate names another host is ready with `server_name`, and down without it."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("engine.internal").configure_cert(tls)
+
+    async def scene() -> None:
+        async with running_engine(tls) as engine:
+            prober = Prober(lambda health: None)
+            prober.use({"e": spec(engine.url, tls=TlsSpec(ca=str(tmp_path / "ca.pem"), server_name=server_name))})
+            await prober.first_round(5)
+            assert prober.health == {("e", engine.url): condition}
+            await prober.close()
 
     asyncio.run(scene())
 

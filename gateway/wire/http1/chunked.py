@@ -108,11 +108,13 @@ class ChunkedDecoder:
 
     def _read_line(self, data: bytes, position: int) -> int:
         """Read one line, or what there is of it; returns where to go on."""
-        end = data.find(b"\n", position, position + _MAX_LINE + 2)
+        longest = (_MAX_TRAILER_BYTES if self._at is _At.TRAILER else _MAX_LINE) + 2  # with its CRLF
+        room_end = position + longest - len(self._line)
+        end = data.find(b"\n", position, room_end)
         if end < 0:
-            self._line += data[position:]
-            if len(self._line) > _MAX_LINE:
+            if len(data) >= room_end:
                 raise ValueError("a chunk's size line or trailer is too long")
+            self._line += data[position:]
             return len(data)
         line = self._line + data[position:end]
         self._line = b""

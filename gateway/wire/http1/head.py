@@ -44,6 +44,9 @@ _HOP_BY_HOP = frozenset(
 _SINGLE = frozenset({b"content-length", b"host", b"expect", b"inference-header-content-length"})
 _SPECIAL = _HOP_BY_HOP | _SINGLE
 
+# llhttp reads RTSP, ICE and other versions too, an empty line before a reply, and any byte in a reason.
+_REQUEST_LINE = re.compile(rb"[\r\n]*[^\s]+ [^\s]+ HTTP/1\.[01]\r\n")
+_STATUS_LINE = re.compile(rb"HTTP/1\.[01] [1-9][0-9]{2}(?: [\t\x20-\x7e\x80-\xff]*)?\r\n")
 _ABSOLUTE = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
 _DIGITS = frozenset(b"0123456789")
 
@@ -85,7 +88,7 @@ class RequestHead(_Head):
         self.target = target if target.startswith(b"/") else _origin_form(target)
         self.is_http_10 = is_http_10
         self.body = 0 if body == UNTIL_CLOSE else body
-        self.keep_alive = b"keep-alive" in connection if is_http_10 else b"close" not in connection
+        self.keep_alive = _keeps_alive(connection, is_http_10)
         self.expects_continue = expect is not None and not is_http_10
 
     def __repr__(self) -> str:
@@ -108,7 +111,7 @@ class ResponseHead(_Head):
         self.status_line = status_line
         self.lines = b"".join([b"%b: %b\r\n" % field for field in self.fields if field[0] != b"x-request-id"])
         self.body = 0 if status < 200 or status in (204, 304) else body
-        self.keep_alive = b"keep-alive" in connection if is_http_10 else b"close" not in connection
+        self.keep_alive = _keeps_alive(connection, is_http_10)
 
     def __repr__(self) -> str:
         return f"<ResponseHead {self.status} {self.fields} body={self.body}>"
@@ -123,10 +126,10 @@ def read_request_head(head: bytes) -> RequestHead:
     parser = httptools.HttpRequestParser(collected)
     try:
         _feed(parser, head)
-        version = parser.get_http_version()
-        if version not in ("1.1", "1.0"):
+        if _REQUEST_LINE.match(head) is None:
             raise ValueError("this port speaks HTTP/1.1")
-        return RequestHead(parser.get_method(), collected.url, collected.fields, version == "1.0")
+        is_http_10 = parser.get_http_version() == "1.0"
+        return RequestHead(parser.get_method(), collected.url, collected.fields, is_http_10)
     except (httptools.HttpParserError, ValueError) as error:
         raise GatewayError(ErrorKind.BAD_REQUEST, f"malformed request: {error}") from error
 
@@ -140,8 +143,10 @@ def read_response_head(head: bytes) -> ResponseHead:
     parser = httptools.HttpResponseParser(collected)
     try:
         _feed(parser, head)
-        # Whatever 1.x the engine speaks, what goes on is HTTP/1.1.
-        status_line = b"HTTP/1.1" + head[8 : head.index(b"\r\n") + 2]
+        line = _STATUS_LINE.match(head)
+        if line is None:
+            raise ValueError("its status line is not of HTTP/1.1")
+        status_line = b"HTTP/1.1" + line[0][8:]  # whatever 1.x the engine speaks
         is_http_10 = parser.get_http_version() == "1.0"
         return ResponseHead(parser.get_status_code(), status_line, collected.fields, is_http_10)
     except (httptools.HttpParserError, ValueError) as error:
@@ -192,6 +197,11 @@ def _sort_out(fields: list[Field]) -> tuple[dict[bytes, bytes], list[Field], fro
     if connection:  # fields it names belong to this connection too, but no sender may make framing vanish
         kept = [field for field in kept if field[0] not in connection or field[0] in _SINGLE]
     return named, kept, connection
+
+
+def _keeps_alive(connection: frozenset[bytes], is_http_10: bool) -> bool:
+    """Whether the connection serves on after this message; `close` has the last word (RFC 9112 section 9.3)."""
+    return b"close" not in connection and (not is_http_10 or b"keep-alive" in connection)
 
 
 def _framing(named: dict[bytes, bytes]) -> int:

@@ -1,0 +1,96 @@
+"""The command line of `pointsman serve`."""
+
+import inspect
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gateway.cli import app
+from gateway.cli import serve as module
+from gateway.config.settings import Limits, ListenerTls, Settings
+
+run = CliRunner().invoke
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Settings, list[Path], Path | None]]:
+    """What gateways would have been started with."""
+    calls: list[tuple[Settings, list[Path], Path | None]] = []
+
+    def start(settings: Settings, rules: list[Path], ready_file: Path | None) -> int:
+        calls.append((settings, rules, ready_file))
+        return 0
+
+    # The package's name `serve` is the command; the module of that name holds what it calls.
+    monkeypatch.setitem(module.__globals__, "_run", start)
+    return calls
+
+
+def test_every_setting_is_an_option() -> None:
+    """Whatever is fixed at the start can be given on the command line, under its own name."""
+    options = set(inspect.signature(module).parameters)
+    assert {field.name for field in fields(Settings)} - {"tls", "limits"} <= options
+    assert {field.name for field in fields(Limits)} <= options
+
+
+def test_defaults_are_stated_once(started: list[Any]) -> None:
+    """A gateway that is given rules alone runs with the settings' own defaults."""
+    assert run(app, ["serve", "--rules", "a.yaml", "--rules", "more"]).exit_code == 0
+    assert started == [(Settings(), [Path("a.yaml"), Path("more")], None)]
+
+
+@pytest.mark.parametrize(
+    "options, settings",
+    [
+        ("--max-body-bytes 64MiB", Settings(limits=Limits(max_body_bytes=64 * 1024 * 1024))),
+        ("--header-timeout 500ms", Settings(limits=Limits(header_timeout=0.5))),
+        ("--drain-timeout 2m", Settings(drain_timeout=120.0)),
+        ("--http-port 0 --admin-port 0 --grpc-port 0", Settings(http_port=0, admin_port=0, grpc_port=0)),
+        ("--workers 4 --host 0.0.0.0", Settings(workers=4, host="0.0.0.0")),
+        ("--access-log --log-format json", Settings(access_log=True, log_format="json")),
+        ("--no-name-decision --trust-forwarded", Settings(name_decision=False, trust_forwarded=True)),
+        ("--ready-when any", Settings(ready_when="any")),
+        ("--tls-cert c.pem --tls-key k.pem", Settings(tls=ListenerTls("c.pem", "k.pem"))),
+        (
+            "--tls-cert c.pem --tls-key k.pem --tls-client-ca a.pem",
+            Settings(tls=ListenerTls("c.pem", "k.pem", "a.pem")),
+        ),
+    ],
+)
+def test_options_become_settings(started: list[Any], options: str, settings: Settings) -> None:
+    """Sizes and durations are written with their unit, as in rule files."""
+    result = run(app, ["serve", "--rules", "a.yaml", *options.split()])
+    assert result.exit_code == 0, result.output
+    assert started[0][0] == settings
+
+
+@pytest.mark.parametrize(
+    "options, complaint",
+    [
+        ("", "--rules"),
+        ("--rules a.yaml --max-body-bytes 5parsecs", "5parsecs"),
+        ("--rules a.yaml --drain-timeout soon", "soon"),
+        ("--rules a.yaml --workers 0", "--workers"),
+        ("--rules a.yaml --ready-when never", "never"),
+        ("--rules a.yaml --tls-cert c.pem", "--tls-key"),
+        ("--rules a.yaml --tls-client-ca a.pem", "--tls-cert"),
+    ],
+)
+def test_a_wrong_option_is_named(started: list[Any], options: str, complaint: str) -> None:
+    """What cannot be is refused with exit code 2 before anything starts, and named."""
+    result = run(app, ["serve", *options.split()], env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
+    assert result.exit_code == 2
+    assert complaint in result.output
+    assert started == []
+
+
+def test_the_command_line_imports_little() -> None:
+    """`pointsman --help` is quick: what serves and what asks over HTTP is imported by the commands that need it."""
+    program = "import sys, gateway.cli; print(*{'fastapi', 'httpx', 'uvicorn', 'numpy', 'uvloop'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.split() == []

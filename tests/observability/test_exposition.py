@@ -1,0 +1,124 @@
+"""Prometheus' text, from counters made by hand."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.observability.exposition import CONTENT_TYPE, ExpositionState, render
+from gateway.observability.metrics import LATENCY_BOUNDS, Metrics, SeriesKey, add_up
+from gateway.protocol.condition import Condition
+
+SPLIT = SeriesKey("split", "new", "mac", "http://c:1")
+SPLIT_LABELS = {"route": "split", "arm": "new", "engine": "mac", "endpoint": "http://c:1"}
+
+QUIET = ExpositionState(
+    series={},
+    connections=7,
+    health={("mac", "http://c:1"): Condition.READY, ("mac", "http://d:1"): Condition.UNREADY},
+    breakers_open={("mac", "http://c:1"): False, ("mac", "http://d:1"): True},
+    rules_number=3,
+    reloads_ok=1,
+    reloads_refused=2,
+    workers=4,
+    worker_restarts=5,
+    version="9",
+)
+
+
+def busy() -> ExpositionState:
+    """Two replies, 1 ms and an hour long, one of them retried, and a refusal."""
+    metrics = Metrics()
+    series = metrics.series(SPLIT)
+    series.count(200, total=0.001, first_byte=0.0004, upstream=0.0009)
+    series.count(200, total=3600.0, first_byte=0.2, upstream=3599.0)
+    series.count_failure(503, 0.0002)
+    series.count_error("overloaded")
+    series.retries, series.in_flight, series.request_bytes, series.response_bytes = 1, 2, 300, 4000
+    return replace(QUIET, series=add_up([metrics.snapshot()]))
+
+
+def scrape(state: ExpositionState) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """What a Prometheus server reads, by name and labels."""
+    families = text_string_to_metric_families(render(state).decode())
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+@pytest.mark.parametrize(
+    "name, labels, value",
+    [
+        ("pointsman_requests_total", {**SPLIT_LABELS, "status": "200"}, 2),
+        ("pointsman_requests_total", {**SPLIT_LABELS, "status": "503"}, 1),
+        ("pointsman_errors_total", {**SPLIT_LABELS, "reason": "overloaded"}, 1),
+        ("pointsman_retries_total", SPLIT_LABELS, 1),
+        ("pointsman_request_bytes_total", SPLIT_LABELS, 300),
+        ("pointsman_response_bytes_total", SPLIT_LABELS, 4000),
+        ("pointsman_in_flight", SPLIT_LABELS, 2),
+        ("pointsman_connections", {}, 7),
+        ("pointsman_endpoint_healthy", {"engine": "mac", "endpoint": "http://c:1"}, 1),
+        ("pointsman_endpoint_healthy", {"engine": "mac", "endpoint": "http://d:1"}, 0),
+        ("pointsman_breaker_open", {"engine": "mac", "endpoint": "http://c:1"}, 0),
+        ("pointsman_breaker_open", {"engine": "mac", "endpoint": "http://d:1"}, 1),
+        ("pointsman_rules_number", {}, 3),
+        ("pointsman_rules_reloads_total", {"result": "ok"}, 1),
+        ("pointsman_rules_reloads_total", {"result": "refused"}, 2),
+        ("pointsman_workers", {}, 4),
+        ("pointsman_worker_restarts_total", {}, 5),
+        ("pointsman_info", {"version": "9"}, 1),
+    ],
+)
+def test_what_is_told(name: str, labels: Mapping[str, str], value: float) -> None:
+    """Every metric has this name, these labels and this value."""
+    assert scrape(busy())[name, frozenset(labels.items())] == value
+
+
+@pytest.mark.parametrize(
+    "name, count, total",
+    [
+        ("pointsman_request_seconds", 3, 3600.0012),  # a refusal takes its time too
+        ("pointsman_upstream_seconds", 2, 3599.0009),
+        ("pointsman_first_byte_seconds", 2, 0.2004),
+    ],
+)
+def test_histograms_count_and_sum(name: str, count: int, total: float) -> None:
+    """The three latencies have a bucket for each bound and one above all, each holding what lies below it."""
+    told = scrape(busy())
+
+    def bucket(bound: str) -> float:
+        return told[f"{name}_bucket", frozenset({**SPLIT_LABELS, "le": bound}.items())]
+
+    buckets = [bucket(str(bound)) for bound in LATENCY_BOUNDS] + [bucket("+Inf")]
+    assert buckets == sorted(buckets)
+    assert buckets[-1] == count == told[f"{name}_count", frozenset(SPLIT_LABELS.items())]
+    assert told[f"{name}_sum", frozenset(SPLIT_LABELS.items())] == pytest.approx(total)
+
+
+def test_a_latency_on_a_bound_is_within_it() -> None:
+    """`le` means at most: a reply of exactly 1 ms is in the bucket of 0.001, and an hour only in the last."""
+    told = scrape(busy())
+    where = "pointsman_request_seconds_bucket"
+    assert told[where, frozenset({**SPLIT_LABELS, "le": "0.0005"}.items())] == 1
+    assert told[where, frozenset({**SPLIT_LABELS, "le": "0.001"}.items())] == 2
+    assert told[where, frozenset({**SPLIT_LABELS, "le": "120.0"}.items())] == 2
+
+
+def test_names_are_escaped() -> None:
+    """Quotes, backslashes and line ends in a name do not break the text."""
+    odd = 'a "b" \\ c\nd'
+    metrics = Metrics()
+    metrics.series(SeriesKey(odd)).count_failure(404, 0.001)
+    told = scrape(replace(QUIET, series=add_up([metrics.snapshot()])))
+    labels = {"route": odd, "arm": "", "engine": "", "endpoint": "", "status": "404"}
+    assert told["pointsman_requests_total", frozenset(labels.items())] == 1
+
+
+def test_scrapes_do_not_add_up() -> None:
+    """Each scrape tells the state that it was given: nothing stays from the one before."""
+    assert render(busy()) == render(busy())
+    assert ("pointsman_retries_total", frozenset(SPLIT_LABELS.items())) not in scrape(QUIET)
+    assert CONTENT_TYPE.startswith("text/plain; version=")

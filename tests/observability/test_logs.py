@@ -1,0 +1,54 @@
+"""The log's lines."""
+
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from gateway.observability.logs import set_up_logging
+
+
+@pytest.fixture(autouse=True)
+def kept_handlers() -> Iterator[None]:
+    """pytest's own handlers are back after a test."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_a_text_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """An event is one line on stderr: time, level, who, what."""
+    set_up_logging("text")
+    logging.getLogger("pointsman").warning("%s is %s", "it", "down")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.endswith(" WARNING pointsman: it is down\n")
+    assert err.count("\n") == 1
+
+
+def test_a_json_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """As JSON an event is one object on one line, with a time in UTC; an exception is in it, not below it."""
+    set_up_logging("json")
+    try:
+        raise ValueError("odd")
+    except ValueError:
+        logging.getLogger("pointsman").exception("two\nlines")
+    (line,) = capsys.readouterr().err.splitlines()
+    told = json.loads(line)
+    assert (told["level"], told["logger"], told["message"]) == ("error", "pointsman", "two\nlines")
+    assert told["time"].endswith("+00:00")
+    assert told["exception"].splitlines()[-1] == "ValueError: odd"
+
+
+def test_libraries_keep_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+    """What httpx and uvicorn tell of each request is not ours to print; their warnings are."""
+    set_up_logging("text")
+    for name in ("httpx", "httpcore", "uvicorn", "uvicorn.error", "asyncio"):
+        logging.getLogger(name).info("noise")
+        logging.getLogger(name).warning("trouble")
+    err = capsys.readouterr().err
+    assert "noise" not in err
+    assert err.count("trouble") == 5

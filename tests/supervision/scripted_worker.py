@@ -1,0 +1,66 @@
+"""A worker that does what a test says: `scripted_worker.py MODE NOTES --control-fd N`; it notes what it hears.
+
+It serves no port. The modes are what a worker may be like:
+
+    good        serves, counts one request, ends when told to drain
+    dies        ends with status 3 before it serves
+    once        serves the first time; after that two of its successors die before one serves
+    slow        hears, but does not serve; ends when told to drain
+    silent      serves, but does not tell its counters
+    stubborn    serves, but does not drain
+"""
+
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from gateway.control import AskSnapshot, Counters, Decoder, Drain, Message, Serving, Start, UseRules, encode
+from gateway.observability.metrics import Metrics, SeriesKey, Snapshot
+
+
+def counted() -> Snapshot:
+    """One answered request and one under way."""
+    metrics = Metrics()
+    series = metrics.series(SeriesKey("all", "", "it", "http://127.0.0.1:1"))
+    series.count(200, 0.1, 0.1, 0.1)
+    series.in_flight = 1
+    return Snapshot(series=metrics.snapshot(), connections=1)
+
+
+def note(notes: Path, line: str) -> None:
+    with notes.open("a") as file:
+        file.write(line + "\n")
+
+
+def obey(message: Message, mode: str, notes: Path, control: socket.socket) -> None:
+    if isinstance(message, Start):
+        note(notes, f"start {message.number} {sorted(state.value for state in message.health.values())}")
+        starts = notes.read_text().count("start ")
+        if mode == "dies" or (mode == "once" and starts in (2, 3)):
+            sys.exit(3)
+        if mode != "slow":
+            control.sendall(encode(Serving(os.getpid())))
+    elif isinstance(message, UseRules):
+        note(notes, f"rules {message.number}")
+    elif isinstance(message, AskSnapshot) and mode != "silent":
+        control.sendall(encode(Counters(message.token, counted())))
+    elif isinstance(message, Drain):
+        note(notes, "drain")
+        if mode != "stubborn":
+            sys.exit(0)
+
+
+def main() -> None:
+    mode, notes, _, descriptor = sys.argv[1:]
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    control = socket.socket(fileno=int(descriptor))
+    decoder = Decoder()
+    while data := control.recv(1 << 16):
+        for message in decoder.feed(data):
+            obey(message, mode, Path(notes), control)
+
+
+if __name__ == "__main__":
+    main()

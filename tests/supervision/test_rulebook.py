@@ -1,0 +1,143 @@
+"""Rules that take the place of others."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from gateway.config.specs import RulesSpec
+from gateway.supervision import rulebook
+from gateway.supervision.rulebook import Rulebook
+from tests.supervision.stage import RULES, loaded, rule_file
+
+OTHER_RULES = RULES.replace("name: all", "name: other")
+BAD_RULES = RULES.replace("engine: it", "engine: nobody")
+DEADLINE_SECONDS = 15.0
+
+
+@pytest.fixture(autouse=True)
+def quick_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rulebook, "_WATCH_SECONDS", 0.01)
+
+
+def play(file: Path, scene: Callable[[Rulebook, Awaitable[RulesSpec]], Awaitable[None]]) -> Rulebook:
+    """Run a scene with an open book, and what it waits for next."""
+
+    async def run() -> Rulebook:
+        book = Rulebook([file])
+        book.open(loaded(file))
+        coming = asyncio.create_task(book.next())
+        try:
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                await scene(book, coming)
+        finally:
+            coming.cancel()
+        return book
+
+    return asyncio.run(run())
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    while not is_so():
+        await asyncio.sleep(0.005)
+
+
+def test_a_changed_file_is_taken_over(tmp_path: Path) -> None:
+    """New rules get the next number."""
+    file = rule_file(tmp_path)
+
+    async def scene(book: Rulebook, coming: Awaitable[RulesSpec]) -> None:
+        file.write_text(OTHER_RULES)
+        assert [route.name for route in (await coming).routes] == ["other"]
+
+    assert repr(play(file, scene)) == "<Rulebook 2: 1 taken, 0 refused>"
+
+
+def test_a_mistake_changes_nothing_until_it_is_mended(tmp_path: Path) -> None:
+    """Rules with a mistake are refused and told; the next good ones are taken, and the mistake is forgotten."""
+    file = rule_file(tmp_path)
+
+    async def scene(book: Rulebook, coming: Awaitable[RulesSpec]) -> None:
+        before = book.rules
+        file.write_text(BAD_RULES)
+        await until(lambda: book.readings_refused == 1)
+        assert book.rules is before
+        assert any("rules.yaml:3:" in problem and "nobody" in problem for problem in book.problems)
+        file.write_text(OTHER_RULES)
+        await coming
+        assert book.problems == []
+
+    assert repr(play(file, scene)) == "<Rulebook 2: 1 taken, 1 refused>"
+
+
+def test_certificates_are_read_before_rules_are_taken(tmp_path: Path) -> None:
+    """A certificate that no worker could read is a mistake of the rules, with the engine's place."""
+    file = rule_file(tmp_path)
+
+    async def scene(book: Rulebook, coming: Awaitable[RulesSpec]) -> None:
+        file.write_text(RULES.replace("http:", "https:").replace("endpoints", "tls: {ca: /nowhere.pem}, endpoints"))
+        await until(lambda: book.readings_refused == 1)
+        (problem,) = book.problems
+        assert problem.startswith(f"{file}:2:")
+        assert "the TLS files of engine 'it' cannot be used" in problem
+
+    assert play(file, scene).number == 1
+
+
+def test_asked_for_rules_that_are_the_same_keep_their_number(tmp_path: Path) -> None:
+    """Who asks for a reading gets one; rules with the same text stay in force as they are."""
+    file = rule_file(tmp_path)
+
+    async def scene(book: Rulebook, coming: Awaitable[RulesSpec]) -> None:
+        book.ask()
+        await until(lambda: book.readings_ok == 1)
+
+    assert repr(play(file, scene)) == "<Rulebook 1: 1 taken, 0 refused>"
+
+
+def test_reading_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a long file is read, the control process goes on with everything else."""
+    file = rule_file(tmp_path)
+    is_reading, may_end = threading.Event(), threading.Event()
+    load = rulebook.load_rules
+
+    def long_load(paths: list[Path]) -> rulebook.LoadedRules:
+        is_reading.set()
+        assert may_end.wait(DEADLINE_SECONDS)
+        return load(paths)
+
+    async def scene(book: Rulebook, coming: Awaitable[RulesSpec]) -> None:
+        monkeypatch.setattr(rulebook, "load_rules", long_load)
+        file.write_text(OTHER_RULES)
+        await until(is_reading.is_set)  # these steps are the loop's own: it is free while the file is read
+        assert book.number == 1
+        may_end.set()
+        await coming
+
+    assert play(file, scene).number == 2
+
+
+def test_a_fault_of_ours_does_not_end_the_watch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A reading that breaks down is logged and counted as refused; the next change is read all the same."""
+    caplog.set_level(logging.ERROR)
+    file = rule_file(tmp_path)
+    load = rulebook.load_rules
+
+    def broken_load(paths: list[Path]) -> rulebook.LoadedRules:
+        raise RuntimeError("a fault")
+
+    async def scene(book: Rulebook, coming: Awaitable[RulesSpec]) -> None:
+        monkeypatch.setattr(rulebook, "load_rules", broken_load)
+        book.ask()
+        await until(lambda: book.readings_refused == 1)
+        monkeypatch.setattr(rulebook, "load_rules", load)
+        file.write_text(OTHER_RULES)
+        await coming
+
+    assert play(file, scene).number == 2
+    assert "cannot read the rules; rules 1 stay in force" in caplog.text

@@ -1,0 +1,145 @@
+"""The workforce with workers that die, fall silent or will not go."""
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from gateway.config.settings import Settings
+from gateway.protocol.condition import Condition
+from gateway.supervision import workforce
+from gateway.supervision.ports import ReservedPort
+from gateway.supervision.workforce import StartError, Workforce
+from tests.supervision.stage import any_rules, scripted
+
+DEADLINE_SECONDS = 15.0
+
+
+@asynccontextmanager
+async def force_of(mode: str, folder: Path, workers: int = 1) -> AsyncIterator[Workforce]:
+    """Workers of one mode; what they hear is in `notes` in the folder."""
+    port = ReservedPort("127.0.0.1", 0, "--http-port")
+    settings = Settings(workers=workers, drain_timeout=0.1)
+    force = Workforce(settings, any_rules(folder), {}, port, scripted(mode, folder / "notes"))
+    try:
+        yield force
+    finally:
+        force.kill()
+        port.close()
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while not is_so():
+            await asyncio.sleep(0.01)
+
+
+def kill_worker(force: Workforce) -> None:
+    """Kill the one worker, as the system does when memory is short."""
+    (worker,) = force._workers
+    os.kill(worker.pid, signal.SIGKILL)
+
+
+def test_a_worker_that_dies_at_the_start_is_told(tmp_path: Path) -> None:
+    """The gateway does not start where a worker dies before it serves; the message has its exit status."""
+
+    async def scene() -> None:
+        async with force_of("dies", tmp_path, workers=2) as force:
+            with pytest.raises(StartError, match="a worker ended with status 3"):
+                await force.start()
+
+    asyncio.run(scene())
+
+
+def test_restarts_slow_down(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A worker whose successors die is tried again after pauses that double, and each try is one line in the log."""
+    caplog.set_level(logging.ERROR)
+
+    async def scene() -> None:
+        async with force_of("once", tmp_path) as force:
+            await force.start()
+            kill_worker(force)
+            await until(lambda: force.restarts == 1 and force.num_serving == 1)
+
+    asyncio.run(scene())
+    ended, first, second = [record.getMessage() for record in caplog.records]
+    assert ended.endswith("ended with status -9; starting another in 0.1 s")
+    assert first == "cannot start a worker: a worker ended with status 3; trying again in 0.2 s"
+    assert second == "cannot start a worker: a worker ended with status 3; trying again in 0.4 s"
+
+
+def test_a_new_worker_knows_what_the_others_know(tmp_path: Path) -> None:
+    """A worker that replaces a dead one starts with the rules and the health of now, not with those of the start."""
+
+    async def scene() -> None:
+        async with force_of("good", tmp_path) as force:
+            await force.start()
+            force.use_rules(any_rules(tmp_path), 2)
+            force.set_health({("it", "http://127.0.0.1:1"): Condition.DOWN})
+            await until(lambda: "rules 2" in (tmp_path / "notes").read_text())
+            kill_worker(force)
+            await until(lambda: force.restarts == 1 and force.num_serving == 1)
+
+    asyncio.run(scene())
+    assert (tmp_path / "notes").read_text().splitlines() == ["start 1 []", "rules 2", "start 2 ['down']"]
+
+
+def test_counts_outlive_a_worker(tmp_path: Path) -> None:
+    """What a dead worker had counted stays in the sum; what it had under way and its connections are gone with it."""
+
+    async def scene() -> None:
+        async with force_of("good", tmp_path) as force:
+            await force.start()
+            await force.count()
+            assert [(series.statuses, series.in_flight) for series in force.tally.series().values()][-1] == (
+                {200: 1},
+                1,
+            )
+            assert force.tally.connections == 1
+            kill_worker(force)
+            await until(lambda: force.restarts == 1 and force.num_serving == 1)
+            assert [(series.statuses, series.in_flight) for series in force.tally.series().values()][-1] == (
+                {200: 1},
+                0,
+            )
+            assert force.tally.connections == 0
+            await force.count()
+            assert [series.statuses for series in force.tally.series().values()][-1] == {200: 2}
+
+    asyncio.run(scene())
+
+
+def test_a_silent_worker_holds_no_scrape_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scrape waits for a busy worker's counters for a moment only, then does without."""
+    monkeypatch.setattr(workforce, "_ANSWER_SECONDS", 0.05)
+
+    async def scene() -> None:
+        async with force_of("silent", tmp_path) as force:
+            await force.start()
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                await force.count()
+            assert force.tally.series() == {}
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("mode, goes", [("good", True), ("stubborn", False)])
+def test_drain_ends_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, goes: bool) -> None:
+    """Draining lets workers end by themselves, and kills those that do not in time, which it tells."""
+    monkeypatch.setattr(workforce, "_KILL_MARGIN_SECONDS", 0.2)
+
+    async def scene() -> None:
+        async with force_of(mode, tmp_path, workers=2) as force:
+            await force.start()
+            ends = [worker.ended for worker in force._workers if worker.ended is not None]
+            assert await force.drain() is goes
+            statuses = await asyncio.wait_for(asyncio.gather(*ends), DEADLINE_SECONDS)
+            assert statuses == [0 if goes else -signal.SIGKILL] * 2
+            assert force.restarts == 0
+
+    asyncio.run(scene())

@@ -1,0 +1,46 @@
+"""The sum of what workers count."""
+
+from gateway.observability.metrics import Metrics, SeriesKey, Snapshot
+from gateway.supervision.tally import Tally
+from gateway.supervision.worker_process import WorkerProcess
+
+KEY = SeriesKey("all", "", "it", "http://a:1")
+
+
+def worker() -> WorkerProcess:
+    return WorkerProcess(lambda worker, message: None)
+
+
+def snapshot(requests: int, in_flight: int = 0, connections: int = 0, is_open: bool = False) -> Snapshot:
+    metrics = Metrics()
+    series = metrics.series(KEY)
+    for _ in range(requests):
+        series.count(200, 0.5, 0.25, 0.25)
+    series.in_flight = in_flight
+    return Snapshot(metrics.snapshot(), connections, 1, {("it", "http://a:1"): is_open})
+
+
+def test_totals_never_go_back() -> None:
+    """Whatever workers die in whatever order, the sum is of all that was heard of them."""
+    tally, one, other = Tally(), worker(), worker()
+    tally.take(one, snapshot(3, in_flight=2, connections=4))
+    tally.take(other, snapshot(5, in_flight=1, connections=1))
+    tally.take(one, snapshot(4, in_flight=2, connections=4))  # newer, in place of the first
+    assert (tally.series()[KEY].statuses, tally.series()[KEY].in_flight, tally.connections) == ({200: 9}, 3, 5)
+    tally.retire(one)
+    assert (tally.series()[KEY].statuses, tally.series()[KEY].in_flight, tally.connections) == ({200: 9}, 1, 1)
+    tally.retire(other)
+    tally.retire(other)  # once is enough
+    assert (tally.series()[KEY].statuses, tally.series()[KEY].in_flight, tally.connections) == ({200: 9}, 0, 0)
+    assert tally.series()[KEY].total[1] == 4.5
+    assert repr(tally) == "<Tally of 0 workers>"
+
+
+def test_a_breaker_is_open_where_some_worker_says_so() -> None:
+    """Each worker has breakers of its own; the sum tells of the worst."""
+    tally = Tally()
+    tally.take(worker(), snapshot(0))
+    assert tally.breakers_open() == {("it", "http://a:1"): False}
+    tally.take(worker(), snapshot(0, is_open=True))
+    tally.take(worker(), snapshot(0))
+    assert tally.breakers_open() == {("it", "http://a:1"): True}
