@@ -150,7 +150,7 @@ class Pool:
                     ssl=self._tls,
                     server_hostname=self._server_name,
                 )
-        except (OSError, UnicodeError) as error:  # as are ssl.SSLError and TimeoutError; a name no resolver can ask for
+        except (OSError, UnicodeError) as error:  # OSError: TLS and time too; UnicodeError: a name nobody can look up
             self._num_connecting -= 1
             self.size -= 1
             if self._waiting:

@@ -21,6 +21,14 @@ def test_what_is_used_stays() -> None:
     assert repr(memo) in {f"<Memo {young} young, 3 old>" for young in (1, 2, 3)}
 
 
+def test_memory_is_bounded() -> None:
+    """However many different heads come, no more are kept than two generations hold."""
+    memo = Memo(bytes.upper, size=3)
+    for number in range(1000):
+        memo(b"x%d" % number)
+    assert repr(memo) == "<Memo 1 young, 3 old>"
+
+
 def test_errors_and_long_keys_are_not_remembered() -> None:
     """What cannot be read is tried again each time; a very long head is read each time."""
     calls = []

@@ -57,7 +57,36 @@ def test_what_is_encoded_is_decoded(chunks: list[bytes], places: list[int]) -> N
     assert decode(cut(wire, places)) == (b"".join(chunks), True, b"")
 
 
-@given(st.binary(max_size=60), st.lists(st.integers(0, 60), max_size=4))
+PARTS = st.sampled_from(
+    [
+        *(
+            b"3\r\nabc\r\n",
+            b"3\r\n",
+            b"abc",
+            b"\r\n",
+            b"\r",
+            b"\n",
+            b"0\r\n",
+            LAST_CHUNK,
+            b"5;x=y\r\nhello\r\n",
+            b"1f\r\n",
+        ),
+        *(
+            b"x-sum: 1\r\n",
+            b" ",
+            b";",
+            b"a" * 130,
+            b"f" * 8,
+            b"A\r\n0123456789\r\n",
+            b"0;last\r\n",
+            b"x:" + b"y" * 5000,
+        ),
+    ]
+)
+BYTES = st.one_of(st.binary(max_size=60), st.lists(PARTS, max_size=8).map(b"".join))
+
+
+@given(BYTES, st.lists(st.integers(0, 12000), max_size=4))
 def test_garbage_is_refused_by_a_value_error(garbage: bytes, places: list[int]) -> None:
     """No bytes make it fail in another way, and how they are cut does not change whether they are refused."""
     outcomes = []
@@ -84,12 +113,42 @@ def test_the_fast_ways_agree_with_the_slow_one(chunks: list[bytes], last: bool) 
             raise AssertionError("one small chunk is what it is for")
 
 
-@given(st.binary(max_size=40))
-def test_the_fast_ways_take_nothing_that_is_malformed(data: bytes) -> None:
-    """What would be refused when read is never passed as it is."""
+@given(st.lists(BYTES, max_size=6))
+def test_the_fast_ways_take_nothing_that_is_malformed(pieces: list[bytes]) -> None:
+    """At any point of a body, what would be refused when read is never passed as it is, and what is passed is whole."""
     for fast in (ChunkedDecoder.takes_plain_chunk, ChunkedDecoder.takes_whole):
-        if fast(ChunkedDecoder(), data):
-            decode([data])
+        quick, slow = ChunkedDecoder(), ChunkedDecoder()
+        for piece in pieces:
+            if quick.has_ended:
+                break
+            if fast(quick, piece):
+                assert slow.feed(piece) == decode([piece])[0]
+                assert slow.tail == b""
+            else:
+                try:
+                    data = slow.feed(piece)
+                except ValueError:
+                    with pytest.raises(ValueError):
+                        quick.feed(piece)
+                    break
+                assert quick.feed(piece) == data
+            assert (repr(quick), quick.has_ended) == (repr(slow), slow.has_ended)
+
+
+@pytest.mark.parametrize("opening, longest", [(b"3;", 256), (b"0\r\nx:", 8192)], ids=["a size line", "a trailer"])
+def test_lines_have_a_limit(opening: bytes, longest: int) -> None:
+    """A line may be so long and no longer, however it is cut; one that never ends is refused once it is too long."""
+    start = opening.rpartition(b"\n")[2]
+    for excess in (0, 1):
+        wire = opening + b"a" * (longest - len(start) + excess) + b"\r\n"
+        for pieces in ([wire], cut(wire, [longest - 1]), cut(wire, [len(wire) - 1]), cut(wire, list(range(len(wire))))):
+            if not excess:
+                decode(pieces)
+            else:
+                with pytest.raises(ValueError, match="too long"):
+                    decode(pieces)
+    with pytest.raises(ValueError, match="too long"):
+        ChunkedDecoder().feed(opening + b"a" * (longest + 2))
 
 
 def test_the_fast_ways_wait_for_a_chunk_to_end() -> None:

@@ -1,11 +1,13 @@
-"""Heads of requests and responses. What must be refused stands in tests/dataplane/test_limits.py, end to end."""
+"""Heads of requests and responses. What must be refused stands in test_smuggling.py."""
+
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.wire.http1.head import CHUNKED, UNTIL_CLOSE, read_request_head, read_response_head
+from gateway.wire.http1.head import CHUNKED, UNTIL_CLOSE, read_length, read_request_head, read_response_head
 
 
 def test_a_request_head() -> None:
@@ -41,12 +43,15 @@ def test_targets(target: bytes, path: bytes) -> None:
         (b"1.1", b"", True),
         (b"1.1", b"Connection: close\r\n", False),
         (b"1.1", b"Connection: x, Close\r\n", False),
+        (b"1.1", b"Connection: keep-alive\r\nConnection: close\r\n", False),
+        (b"1.1", b"Connection: closed, not-close\r\n", True),
         (b"1.0", b"", False),
         (b"1.0", b"Connection: Keep-Alive\r\n", True),
+        (b"1.0", b"Connection: keep-alive, close\r\n", False),
     ],
 )
 def test_keep_alive(version: bytes, connection: bytes, keeps: bool) -> None:
-    """HTTP/1.1 keeps a connection unless told not to, HTTP/1.0 only when told to."""
+    """HTTP/1.1 keeps a connection unless told not to, HTTP/1.0 only when told to; `close` has the last word."""
     fields = b"Host: a\r\n" + connection + b"\r\n"
     assert read_request_head(b"GET / HTTP/" + version + b"\r\n" + fields).keep_alive is keeps
     assert read_response_head(b"HTTP/" + version + b" 200 OK\r\n" + connection + b"\r\n").keep_alive is keeps
@@ -75,6 +80,43 @@ def test_a_response_head_goes_on() -> None:
     )
     assert (head.status, head.status_line) == (418, b"HTTP/1.1 418 I'm a teapot\r\n")
     assert head.lines == b"x-a: 1\r\ncontent-length: 3\r\n"
+
+
+@pytest.mark.parametrize(
+    "line, status_line",
+    [
+        (b"HTTP/1.1 200 OK", b"HTTP/1.1 200 OK\r\n"),
+        (b"HTTP/1.0 503 Model is loading", b"HTTP/1.1 503 Model is loading\r\n"),
+        (b"HTTP/1.1 200 ", b"HTTP/1.1 200 \r\n"),
+        (b"HTTP/1.1 200", b"HTTP/1.1 200\r\n"),
+        (b"HTTP/1.1 599 Grund f\xfcr alles", b"HTTP/1.1 599 Grund f\xfcr alles\r\n"),
+    ],
+)
+def test_status_lines(line: bytes, status_line: bytes) -> None:
+    """A status line goes on with its own reason, as HTTP/1.1."""
+    head = read_response_head(line + b"\r\nContent-Length: 0\r\n\r\n")
+    assert (head.status, head.status_line) == (int(line[9:12]), status_line)
+
+
+def test_an_empty_line_before_a_request_is_read_over() -> None:
+    """Some clients end a body with a CRLF that is not part of it (RFC 9112 section 2.2)."""
+    assert read_request_head(b"\r\nGET /v2 HTTP/1.1\r\nHost: a\r\n\r\n").target == b"/v2"
+
+
+@pytest.mark.parametrize("text, length", [(b"0", 0), (b"12", 12), (b"007", 7), (b"9" * 18, 10**18 - 1)])
+def test_lengths(text: bytes, length: int) -> None:
+    """A length is digits alone."""
+    assert read_length(text) == length
+
+
+@given(st.binary(max_size=20))
+def test_other_lengths(text: bytes) -> None:
+    """What is anything but digits is no length, whatever Python's `int` would make of it."""
+    if re.fullmatch(rb"[0-9]{1,18}", text):
+        assert read_length(text) == int(text)
+    else:
+        with pytest.raises(ValueError):
+            read_length(text)
 
 
 @given(st.binary(max_size=80))
