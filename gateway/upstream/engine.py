@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Collection, Mapping
+from time import monotonic
 from types import MappingProxyType
 
 from gateway.config.specs import EngineSpec, TlsSpec
@@ -27,7 +28,7 @@ class Engine:
         self.spec = spec
         self.adapter: Adapter = adapter_for(spec.protocol)
         self.endpoints = [_endpoint(spec, endpoint.url, known.get(endpoint.url)) for endpoint in spec.endpoints]
-        self.budget = RetryBudget(spec.retry)
+        self.budget = RetryBudget(spec.retry, monotonic())
         self.extra_lines = _extra_lines(spec)
         self.extra_names = frozenset(line.partition(b":")[0] for line in self.extra_lines.split(b"\r\n") if line)
         self._choose = chooser(spec.balance)

@@ -68,6 +68,8 @@ class Engine:
             writer.transport.abort()
         elif step is Act.WAIT:
             await self.go_on.wait()
+        elif writer.transport.is_closing():
+            raise ConnectionResetError
         else:
             writer.write(step)
             await writer.drain()

@@ -1,10 +1,9 @@
-"""Leaving out what fails: the breaker and the retry budget, with a clock moved by hand."""
+"""Leaving out what fails, with a clock moved by hand."""
 
 import pytest
 
-from gateway.config.specs import BreakerSpec, RetrySpec
+from gateway.config.specs import BreakerSpec
 from gateway.upstream.breaker import Breaker
-from gateway.upstream.retry import RetryBudget
 
 CASES = [
     # events: f(ailed), s(ucceeded), t(rial sent), a(bandoned), a number: seconds pass;  allows afterwards
@@ -20,7 +19,14 @@ CASES = [
     ("fff 5 tf 5", False),  # the second pause is twice as long
     ("fff 5 tf 10", True),
     ("fff 5 ta", True),  # a trial that told nothing is had anew
+    ("fff 5 ta t", False),
     ("fff 5 ts ff", True),  # all is forgotten after a success
+    ("fff 5 tf 10 ts fff 4", False),  # the length of the pause too
+    ("fff 5 tf 10 ts fff 5", True),
+    ("fff 3 ff 2", True),  # what was under way and fails later does not make the pause longer
+    ("fff 3 s", True),  # what was under way and succeeds shows that the endpoint lives
+    ("fff 3 a", False),  # a request that was under way tells nothing
+    ("fff 3 t 2", True),  # sent in spite of the pause, where there is no other endpoint: not the trial
     ("fff" + " 60 tf" * 9 + " 59", False),
     ("fff" + " 60 tf" * 9 + " 60", True),  # no pause is longer than twelve times the first
 ]
@@ -42,6 +48,29 @@ def test_the_breaker(events: str, allows: bool) -> None:
             else:
                 {"s": breaker.succeeded, "a": breaker.abandoned}[event]()
     assert breaker.allows(now) is allows
+    assert breaker.is_closed or not breaker.is_spotless
+
+
+def test_what_counts_as_a_failure() -> None:
+    """Of replies only those of a proxy that could not reach its server: a 503 or a 500 is mostly one model's."""
+    breaker = Breaker(BreakerSpec())
+    assert [status for status in range(100, 600) if breaker.counts(status)] == [502, 504]
+
+
+def test_its_repr_tells_its_state() -> None:
+    """A breaker says what it lets through, and why."""
+    breaker = Breaker(BreakerSpec(failures=2, open_for=5.0))
+    told = [repr(breaker)]
+    for act in (lambda: breaker.failed(1.0), lambda: breaker.failed(2.0), lambda: breaker.sent(7.0), breaker.succeeded):
+        act()
+        told.append(repr(breaker))
+    assert told == [
+        "<Breaker closed, 0 failures>",
+        "<Breaker closed, 1 failures>",
+        "<Breaker open, 2 failures>",
+        "<Breaker trial, 2 failures>",
+        "<Breaker closed, 0 failures>",
+    ]
 
 
 def test_the_breaker_can_be_off() -> None:
@@ -50,12 +79,3 @@ def test_the_breaker_can_be_off() -> None:
     for _ in range(100):
         breaker.failed(0.0)
     assert breaker.allows(0.0)
-
-
-def test_the_retry_budget() -> None:
-    """Retries are a share of the requests of the last ten seconds, above a few that are always allowed."""
-    budget = RetryBudget(RetrySpec(budget=0.2, budget_floor=3))
-    assert [budget.take(100.0) for _ in range(5)] == [True, True, True, False, False]
-    budget.requests += 50
-    assert sum(budget.take(105.0) for _ in range(50)) == 10
-    assert sum(budget.take(131.0) for _ in range(50)) == 3  # all of that is long past
