@@ -12,12 +12,13 @@ from gateway.wire.http1.chunked import LAST_CHUNK, ChunkedDecoder, encode_chunk
 def decode(pieces: list[bytes]) -> tuple[bytes, bool, bytes]:
     """The data, whether the body has ended, and what came after it."""
     decoder = ChunkedDecoder()
-    data = b""
+    data = after = b""
     for piece in pieces:
         if decoder.has_ended:
-            return data, True, decoder.tail + piece
-        data += decoder.feed(piece)
-    return data, decoder.has_ended, decoder.tail
+            after += piece
+        else:
+            data += decoder.feed(piece)
+    return data, decoder.has_ended, decoder.tail + after
 
 
 def cut(whole: bytes, places: list[int]) -> list[bytes]:
@@ -89,7 +90,7 @@ BYTES = st.one_of(st.binary(max_size=60), st.lists(PARTS, max_size=8).map(b"".jo
 @given(BYTES, st.lists(st.integers(0, 12000), max_size=4))
 def test_garbage_is_refused_by_a_value_error(garbage: bytes, places: list[int]) -> None:
     """No bytes make it fail in another way, and how they are cut does not change whether they are refused."""
-    outcomes = []
+    outcomes: list[object] = []
     for pieces in ([garbage], cut(garbage, places)):
         try:
             outcomes.append(decode(pieces))
