@@ -7,6 +7,7 @@ from enum import Enum
 from time import monotonic
 from typing import cast
 
+from gateway.dataplane.hangup import has_hung_up
 from gateway.dataplane.plane import DataPlane
 from gateway.dataplane.replies import (
     CLOSE_END,
@@ -25,10 +26,11 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.http1.chunked import ChunkedDecoder
 from gateway.wire.http1.head import CHUNKED, HEAD_END
 
-# How long, and for how much, a connection is still read after its last reply while the client is sending: closing
-# under a client that writes would reset the connection, and could destroy the reply before it is read.
+# How long a connection is still read after its last reply: until the client has been silent for the first time, or for
+# the second in all. Closing under a client that writes would reset the connection, and could destroy the reply before
+# it is read; most clients read nothing until their body is sent whole, and bodies that are refused are long.
 _LINGER_SECONDS = 2.0
-_LINGER_BYTES = 16 * 1024 * 1024
+_LINGER_SECONDS_IN_ALL = 30.0
 
 
 class State(Enum):
@@ -48,11 +50,11 @@ class ClientConnection(asyncio.Protocol):
         "_buffer",
         "_closes_after_reply",
         "_decoder",
-        "_discarded",
         "_expects_continue",
         "_handler",
         "_is_reading",
         "_is_tls",
+        "_lingers_until",
         "_pauses_body",
         "_received",
         "_remaining",
@@ -91,7 +93,7 @@ class ClientConnection(asyncio.Protocol):
         self._is_tls = False
         self._writes_at_once = False
         self._unsent = 0
-        self._discarded = 0
+        self._lingers_until = 0.0
         self._active_at = 0.0  # when it became idle, or when the last part of a head or body came
 
     def __repr__(self) -> str:
@@ -110,13 +112,16 @@ class ClientConnection(asyncio.Protocol):
         self._is_tls = transport.get_extra_info("sslcontext") is not None
         self.forwarded_proto_line = b"x-forwarded-proto: %b\r\n" % (b"https" if self._is_tls else b"http")
         self._active_at = monotonic()
-        if limits.max_connections and len(self.plane.connections) >= limits.max_connections:
+        # Those that only linger have given their place back: a crowd that is refused must not keep others out.
+        num_served = len(self.plane.connections) - self.plane.num_lingering
+        if limits.max_connections and num_served >= limits.max_connections:
             full = GatewayError(ErrorKind.OVERLOADED, f"{limits.max_connections} connections are open already")
             self._give_up(full)
         self.plane.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.plane.connections.discard(self)
+        self.plane.num_lingering -= self._state is State.LINGER
         handler, self._handler = self._handler, None
         if handler is not None:
             handler.client_gone()
@@ -132,9 +137,7 @@ class ClientConnection(asyncio.Protocol):
             if len(self._buffer) > self.plane.settings.limits.max_header_bytes:
                 self._set_reading(False)
         else:
-            self._discarded += len(data)
-            if self._discarded > _LINGER_BYTES:
-                self._transport.abort()
+            self._active_at = monotonic()
 
     def pause_writing(self) -> None:
         self.is_paused = True
@@ -311,15 +314,15 @@ class ClientConnection(asyncio.Protocol):
         handler, self._handler = self._handler, None
         if handler is None:
             self.plane.metrics.unrouted.count_error(error.kind.value)
+            self.plane.metrics.unrouted.count_failure(error.status.http, 0.0)
+            head = self._request.plan.head if self._request is not None else None
+            self.plane.log(self.peer, head, error.status.http, error.kind.value, 0.0)
         else:
             has_begun = handler.begun
-            handler.client_gone(error.kind.value)
+            handler.client_gone(error.kind.value, error.status.http)
             if has_begun:
                 self.break_off()
                 return
-        self.plane.metrics.unrouted.count_failure(error.status.http, 0.0)
-        head = self._request.plan.head if self._request is not None else None
-        self.plane.log(self.peer, head, error.status.http, error.kind.value, 0.0)
         self.refuse(error)
 
     def break_off(self) -> None:
@@ -344,8 +347,11 @@ class ClientConnection(asyncio.Protocol):
         silent = now - self._active_at
         if self._handler is not None:
             self._handler.sweep(now)
-        if self.is_paused:
-            unsent = self._transport.get_write_buffer_size()
+        unsent = self._transport.get_write_buffer_size()
+        is_leaving = self._state is State.LINGER or self._transport.is_closing()
+        if not self._is_reading and has_hung_up(self._transport):
+            self._transport.abort()
+        elif self.is_paused or (is_leaving and unsent):  # closing waits until all is sent: not for ever
             if unsent != self._unsent:
                 self._unsent, self._active_at = unsent, now
             elif silent > limits.body_timeout:
@@ -359,7 +365,7 @@ class ClientConnection(asyncio.Protocol):
         elif self._state is State.BODY and not self._pauses_body and silent > limits.body_timeout:
             what = f"no more of the request's body came for {limits.body_timeout:g} s"
             self._give_up(GatewayError(ErrorKind.REQUEST_TIMEOUT, what))
-        elif self._state is State.LINGER and silent > _LINGER_SECONDS:
+        elif self._state is State.LINGER and (silent > _LINGER_SECONDS or now > self._lingers_until):
             self._transport.abort()
 
     def _close_gently(self) -> None:
@@ -369,6 +375,8 @@ class ClientConnection(asyncio.Protocol):
             self._state = State.LINGER
             self._buffer = b""
             self._active_at = monotonic()
+            self._lingers_until = self._active_at + _LINGER_SECONDS_IN_ALL
+            self.plane.num_lingering += 1
             self._set_reading(True)
             if self._transport.can_write_eof():
                 self._transport.write_eof()

@@ -62,6 +62,7 @@ class Exchange:
         "_status",
         "_swept_bytes",
         "_tried",
+        "_waits_for_engine",
     )
 
     def __init__(self, client: Client, request: Request) -> None:
@@ -84,6 +85,7 @@ class Exchange:
         self._tried: tuple[Endpoint, ...] = ()
         self._attempts = 0
         self._sent_at = 0.0
+        self._waits_for_engine = False  # to read more of the body
         # The reply: once there is a status, the caller has read it and errors cannot change it any more
         self._status = 0
         self._first_byte_at = 0.0
@@ -117,12 +119,16 @@ class Exchange:
         elif self._body.size > self._client.plane.settings.limits.high_water_bytes:
             self._client.pause_body()  # until there is a connection to send it on
 
-    def client_gone(self, reason: str = "client_gone") -> None:
+    def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
         """Nobody waits for the reply any more: the engine is told at once."""
         self._drop_try()
         if self._is_trying:
             self._leave(None)
-        self._counters().count_error(reason)
+        series = self._counters()
+        series.count_error(reason)
+        if status and not self._status:
+            self._status = status
+            series.count_failure(status, monotonic() - self._started_at)
         self._log(reason)
 
     def client_paused(self) -> None:
@@ -171,7 +177,8 @@ class Exchange:
         lane = self._lane
         assert lane is not None
         engine = lane.engine
-        now = self._started_at if not self._attempts else monotonic()
+        # Where the head alone decided, the request starts this very moment.
+        now = self._started_at if not self._attempts and self._plan.lane is not None else monotonic()
         endpoint = engine.choose(self._session, now, self._tried)
         if endpoint is None:
             self._fail(after or GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy"))
@@ -214,6 +221,7 @@ class Exchange:
         self._sent_at = now
         connection.begin(self, wants_payload=plan.head.is_http_10)
         connection.request_is_sent = body.is_complete
+        self._waits_for_engine = False
         head = b"".join(
             (
                 plan.opening or plan.opening_for(lane),
@@ -240,9 +248,11 @@ class Exchange:
             connection.send_all([head, body.take(keeps=keeps)])
 
     def sending_paused(self) -> None:
+        self._waits_for_engine = True
         self._client.pause_body()
 
     def sending_resumed(self) -> None:
+        self._waits_for_engine = False
         self._client.resume_body()
 
     # The reply
@@ -321,15 +331,19 @@ class Exchange:
         spec = self._lane.engine.spec
         was_sent = self._connection is not None
         is_final = bool(spec.timeout) and monotonic() - self._started_at >= spec.timeout
+        # Nobody can answer a request of which more must come: that says nothing of the endpoint.
+        says_nothing = was_sent and not self._body.is_complete and not self._waits_for_engine
         self._drop_try()
         limit = spec.timeout if is_final else spec.try_timeout
         error = GatewayError(ErrorKind.DEADLINE, f"the engine did not answer within {limit:g} s")
-        self._try_failed(error, was_sent=was_sent, is_final=is_final)
+        self._try_failed(error, was_sent=was_sent, is_final=is_final, is_good=None if says_nothing else False)
 
-    def _try_failed(self, error: GatewayError, *, was_sent: bool, is_final: bool = False) -> None:
+    def _try_failed(
+        self, error: GatewayError, *, was_sent: bool, is_final: bool = False, is_good: bool | None = False
+    ) -> None:
         """A try ended without a whole reply: another one where that can do no harm, else the caller is told."""
         self._connection = None
-        self._leave(False)
+        self._leave(is_good)
         if self._status or is_final or not self._may_try_again(was_sent):
             self._fail(error)
             return

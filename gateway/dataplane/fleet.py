@@ -84,9 +84,10 @@ class FleetCall(OwnAnswer):
         else:
             self._client.expect_body()
 
-    def client_gone(self, reason: str = "client_gone") -> None:
+    def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
         if self._task is not None:
             self._task.cancel()
+        super().client_gone(reason, status)
 
     async def _answer(self, body: bytes) -> None:
         try:
@@ -115,13 +116,13 @@ class FleetCall(OwnAnswer):
     # Gathered from all, as far as they answer
 
     async def _statistics(self, body: bytes) -> Answer:
-        return _merged(await self._ask_what_answers(self._everywhere(), body), merge_statistics)
+        return _merged(await self._ask_what_answers(self._everywhere(), body), merge_statistics, dict)
 
     async def _model_statistics(self, body: bytes) -> Answer:
-        return _merged(await self._ask_what_answers(self._where_the_model_is(), body), merge_statistics)
+        return _merged(await self._ask_what_answers(self._where_the_model_is(), body), merge_statistics, dict)
 
     async def _index(self, body: bytes) -> Answer:
-        return _merged(await self._ask_what_answers(self._everywhere(), body), merge_index)
+        return _merged(await self._ask_what_answers(self._everywhere(), body), merge_index, list)
 
     # Sent to all, and done only when all have done it
 
@@ -146,14 +147,14 @@ class FleetCall(OwnAnswer):
             )
         if self._plan.head.method == "POST":
             return _agreed(await self._ask(questions, body))
-        return _merged(await self._ask_what_answers(questions, body), merge_regions)
+        return _merged(await self._ask_what_answers(questions, body), merge_regions, list)
 
     # Asking
 
     def _everywhere(self) -> list[Question]:
         engines = self._plan.snapshot.engines.values()
         target = self._plan.head.target
-        return [(engine, endpoint, target) for engine in engines for endpoint in engine.endpoints]
+        return _once_each([(engine, endpoint, target) for engine in engines for endpoint in engine.endpoints])
 
     def _where_the_model_is(self) -> list[Question]:
         """Every endpoint of every engine that the rules may send this model's requests to."""
@@ -165,7 +166,7 @@ class FleetCall(OwnAnswer):
             questions += [(engine, endpoint, path) for endpoint in engine.endpoints]
         if not questions:
             raise no_route(plan.facts)
-        return questions
+        return _once_each(questions)
 
     async def _ask(self, questions: list[Question], body: bytes) -> list[Fetched | GatewayError]:
         """Ask all at once; who cannot be reached answers by the error."""
@@ -204,11 +205,27 @@ def _refused(error: GatewayError) -> Answer:
     return Answer(error.status.http, error_body(error.message), lines=reason_line(error), reason=error.kind.value)
 
 
-def _merged(answers: list[Fetched], merge: Callable[[list[Any]], Any]) -> Answer:
-    """One answer from many; a single one stays as it is, to the byte."""
+def _once_each(questions: list[Question]) -> list[Question]:
+    """Each server asked once: engines of other limits may stand for the same one."""
+    return list({(endpoint.url, target): (engine, endpoint, target) for engine, endpoint, target in questions}.values())
+
+
+def _merged(answers: list[Fetched], merge: Callable[[list[Any]], Any], shape: type) -> Answer:
+    """One answer from those that have its shape; a single one stays as it is, to the byte."""
     if len(answers) == 1:
         return _passed_on(answers[0])
-    return Answer(200, orjson.dumps(merge([orjson.loads(answer.body) for answer in answers])))
+    told = [value for answer in answers if isinstance(value := _json_of(answer), shape)]
+    if not told:
+        raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "no engine answered as the V2 protocol says")
+    return Answer(200, orjson.dumps(merge(told)))
+
+
+def _json_of(answer: Fetched) -> Any:
+    """What an endpoint answered; None where that is not JSON."""
+    try:
+        return orjson.loads(answer.body)
+    except orjson.JSONDecodeError:
+        return None
 
 
 def _agreed(answers: list[Fetched | GatewayError]) -> Answer:

@@ -45,6 +45,7 @@ class DataPlane:
         self.metrics = Metrics()
         self.wheel = Wheel(self.loop)
         self.connections: set[Connection] = set()
+        self.num_lingering = 0  # of the connections: answered for the last time, and read on for a moment
         self.is_draining = False
         self.access_log = AccessLog(settings.log_format) if settings.access_log else None
         self._health = health

@@ -58,9 +58,10 @@ class Request:
         Raises: ValueError that says what is malformed.
         """
         self.plan = plan
+        # A field that some rule asks for was not cut out: it stands in the plan's head.
         self.body = plan.head.body
-        self.id: bytes | None = None
-        self.json_length: bytes | None = None
+        self.id: bytes | None = plan.head.value(_REQUEST_ID)
+        self.json_length: bytes | None = plan.head.value(_JSON_LENGTH)
         self._volatile = volatile
         length: bytes | None = None
         lines: list[bytes] = []

@@ -70,8 +70,9 @@ class Handler(Protocol):
         """Whether something of the reply is written already."""
         ...
 
-    def client_gone(self, reason: str = "client_gone") -> None:
-        """Nobody waits for the reply: the connection is lost, or the request turned out to be refused for `reason`."""
+    def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
+        """Nobody waits for the reply: the connection is lost, or the request turned out to be refused for `reason`,
+        which the connection tells with this status."""
         ...
 
     def client_paused(self) -> None:
@@ -107,8 +108,13 @@ class OwnAnswer:
         plane.log(self._client.peer, self._plan.head, status, reason, seconds, request_id)
         self._client.respond(status, body, lines + b"x-request-id: %b\r\n" % request_id, content_type)
 
-    def client_gone(self, reason: str = "client_gone") -> None:
-        """Nothing is under way."""
+    def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
+        plane = self._client.plane
+        seconds = monotonic() - self._started_at
+        plane.metrics.unrouted.count_error(reason)
+        if status:
+            plane.metrics.unrouted.count_failure(status, seconds)
+        plane.log(self._client.peer, self._plan.head, status, reason, seconds, self._request.id or b"")
 
     def client_paused(self) -> None:
         """Nothing is under way."""

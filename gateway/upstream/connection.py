@@ -234,7 +234,10 @@ class UpstreamConnection(asyncio.Protocol):
         self._head = None
         self._decoder = None
         self.receiver = None
-        if head.keep_alive and self.request_is_sent and self._remaining >= 0:
+        if not self.request_is_sent or self._transport.get_write_buffer_size():
+            # Answered before all of it was read: closing would wait, maybe for ever, until the engine reads the rest.
+            self._transport.abort()
+        elif head.keep_alive and self._remaining >= 0:
             self.is_used = True
             self._home.release(self)
         else:

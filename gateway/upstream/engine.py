@@ -27,7 +27,8 @@ class Engine:
         self.name = spec.name
         self.spec = spec
         self.adapter: Adapter = adapter_for(spec.protocol)
-        self.endpoints = [_endpoint(spec, endpoint.url, known.get(endpoint.url)) for endpoint in spec.endpoints]
+        urls = dict.fromkeys(endpoint.url for endpoint in spec.endpoints)  # one listed twice is one endpoint
+        self.endpoints = [_endpoint(spec, url, known.get(url)) for url in urls]
         self.budget = RetryBudget(spec.retry, monotonic())
         self.extra_lines = _extra_lines(spec)
         self.extra_names = frozenset(line.partition(b":")[0] for line in self.extra_lines.split(b"\r\n") if line)

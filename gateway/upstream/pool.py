@@ -32,6 +32,7 @@ class Pool:
     __slots__ = (
         "_idle",
         "_num_connecting",
+        "_open",
         "_server_name",
         "_spec",
         "_tasks",
@@ -39,7 +40,6 @@ class Pool:
         "_waiting",
         "host",
         "port",
-        "size",
     )
 
     def __init__(
@@ -52,10 +52,10 @@ class Pool:
     ) -> None:
         self.host = host
         self.port = port
-        self.size = 0  # connections, those being made included
         self._spec = spec
         self._tls = tls
         self._server_name = server_name
+        self._open: set[UpstreamConnection] = set()  # those being made included
         self._idle: list[UpstreamConnection] = []
         self._waiting: deque[Waiter] = deque()
         self._num_connecting = 0
@@ -65,6 +65,11 @@ class Pool:
         return (
             f"<Pool {self.host}:{self.port} {self.size} connections, {len(self._idle)} idle, {len(self._waiting)} wait>"
         )
+
+    @property
+    def size(self) -> int:
+        """Connections, those being made included."""
+        return len(self._open)
 
     @property
     def num_busy(self) -> int:
@@ -105,7 +110,7 @@ class Pool:
 
     def discard(self, connection: UpstreamConnection) -> None:
         """A connection is closed."""
-        self.size -= 1
+        self._open.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
         self._connect_for_the_line()
@@ -133,18 +138,19 @@ class Pool:
             self._connect()
 
     def _connect(self) -> None:
-        self.size += 1
+        connection = UpstreamConnection(self)
+        self._open.add(connection)
         self._num_connecting += 1
-        task = asyncio.get_running_loop().create_task(self._make_connection())
+        task = asyncio.get_running_loop().create_task(self._make_connection(connection))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _make_connection(self) -> None:
+    async def _make_connection(self, connection: UpstreamConnection) -> None:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._spec.connect_timeout or None):
-                _, connection = await loop.create_connection(
-                    lambda: UpstreamConnection(self),
+                await loop.create_connection(
+                    lambda: connection,
                     self.host,
                     self.port,
                     ssl=self._tls,
@@ -152,7 +158,7 @@ class Pool:
                 )
         except (OSError, UnicodeError) as error:  # OSError: TLS and time too; UnicodeError: a name nobody can look up
             self._num_connecting -= 1
-            self.size -= 1
+            self._open.discard(connection)  # it may have been made just when its time was up, and tell of its end too
             if self._waiting:
                 self._waiting.popleft().connect_failed(self._connect_error(error))
             self._connect_for_the_line()

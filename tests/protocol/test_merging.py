@@ -1,5 +1,7 @@
 """Several servers' answers as one."""
 
+from copy import deepcopy
+
 from gateway.protocol.merging import merge_index, merge_regions, merge_statistics
 
 
@@ -51,3 +53,40 @@ def test_indexes_and_regions_are_joined() -> None:
     assert merge_index([[loading, unloaded], [ready], [loading]]) == [unloaded, ready]
     region = {"name": "r", "key": "/k", "offset": 0, "byte_size": 1}
     assert merge_regions([[region], [region, {"name": "q"}]]) == [{"name": "q"}, region]
+
+
+def test_what_servers_leave_out() -> None:
+    """Older servers tell less, others more: what one of them tells is told, and nothing fails."""
+    old = {"name": "m", "version": "1", "inference_count": 1}
+    new = {
+        "name": "m",
+        "version": "1",
+        "inference_count": 2,
+        "last_inference": 7,
+        "batch_stats": [{"batch_size": 4, "compute_infer": {"count": 1, "ns": 2}}],
+        "memory_usage": [{"type": "GPU", "id": 0, "byte_size": 10}],
+        "response_stats": None,
+    }
+    for answers in ([old, new], [new, old]):
+        assert merge_statistics({"model_stats": [answer]} for answer in answers)["model_stats"] == [
+            {**new, "inference_count": 3}
+        ]
+    assert merge_statistics([{}, {"model_stats": []}]) == {"model_stats": []}
+    assert merge_statistics([]) == {"model_stats": []}
+
+
+def test_memory_of_all_servers_is_listed() -> None:
+    """Each server has memory of its own: sizes are listed, not added up."""
+    one = {"name": "m", "version": "1", "memory_usage": [{"type": "GPU", "id": 0, "byte_size": 10}]}
+    other = {"name": "m", "version": "1", "memory_usage": [{"type": "GPU", "id": 0, "byte_size": 20}]}
+    (merged,) = merge_statistics([{"model_stats": [one]}, {"model_stats": [other]}])["model_stats"]
+    assert [usage["byte_size"] for usage in merged["memory_usage"]] == [10, 20]
+
+
+def test_merging_changes_no_answer() -> None:
+    """The answers themselves stay as they came."""
+    one = {"name": "m", "version": "1", "inference_count": 1, "batch_stats": [{"batch_size": 1, "n": 1}]}
+    answers = [{"model_stats": [one]}, {"model_stats": [dict(one)]}]
+    before = deepcopy(answers)
+    merge_statistics(answers)
+    assert answers == before

@@ -1,66 +1,101 @@
 """Every URL that Triton answers, and what it asks for."""
 
+from urllib.parse import unquote
+
 import pytest
 
-from gateway.protocol.errors import STATUSES, ErrorKind, GatewayError
 from gateway.protocol.operations import FLEET_OPERATIONS, MODEL_OPERATIONS, Operation, read_path
 
+GET, POST = ("GET",), ("POST",)
+BOTH = ("GET", "POST")
+
+# Every URL of PROTOCOL.md a.1: the operation, the methods it answers to, the model, the version.
 URLS = {
-    "/v2": (Operation.SERVER_METADATA, None, None),
-    "/v2/health/live": (Operation.SERVER_LIVE, None, None),
-    "/v2/health/ready": (Operation.SERVER_READY, None, None),
-    "/v2/models/stats": (Operation.SERVER_STATS, None, None),
-    "/v2/models/m": (Operation.MODEL_METADATA, "m", None),
-    "/v2/models/m/versions/3": (Operation.MODEL_METADATA, "m", "3"),
-    "/v2/models/m/infer": (Operation.INFER, "m", None),
-    "/v2/models/m/versions/12/infer": (Operation.INFER, "m", "12"),
-    "/v2/models/m/generate": (Operation.GENERATE, "m", None),
-    "/v2/models/m/versions/1/generate_stream": (Operation.GENERATE_STREAM, "m", "1"),
-    "/v2/models/m/ready": (Operation.MODEL_READY, "m", None),
-    "/v2/models/m/config": (Operation.MODEL_CONFIG, "m", None),
-    "/v2/models/m/stats": (Operation.MODEL_STATS, "m", None),
-    "/v2/models/stats/infer": (Operation.INFER, "stats", None),
-    "/v2/models/a%20b/infer": (Operation.INFER, "a b", None),
-    "/v2/models/m/trace/setting": (Operation.MODEL_TRACE, "m", None),
-    "/v2/trace/setting": (Operation.TRACE, None, None),
-    "/v2/logging": (Operation.LOGGING, None, None),
-    "/v2/repository/index": (Operation.REPOSITORY_INDEX, None, None),
-    "/v2/repository/r/index": (Operation.REPOSITORY_INDEX, None, None),
-    "/v2/repository/models/m/load": (Operation.LOAD, "m", None),
-    "/v2/repository/r/models/m/unload": (Operation.UNLOAD, "m", None),
-    "/v2/systemsharedmemory/status": (Operation.SHARED_MEMORY, None, None),
-    "/v2/systemsharedmemory/region/r/status": (Operation.SHARED_MEMORY, None, None),
-    "/v2/cudasharedmemory/region/r/register": (Operation.SHARED_MEMORY, None, None),
-    "/v2/cudasharedmemory/unregister": (Operation.SHARED_MEMORY, None, None),
+    "/v2": (Operation.SERVER_METADATA, GET, None, None),
+    "/v2/health/live": (Operation.SERVER_LIVE, GET, None, None),
+    "/v2/health/ready": (Operation.SERVER_READY, GET, None, None),
+    "/v2/models/m": (Operation.MODEL_METADATA, GET, "m", None),
+    "/v2/models/m/versions/3": (Operation.MODEL_METADATA, GET, "m", "3"),
+    "/v2/models/m/ready": (Operation.MODEL_READY, GET, "m", None),
+    "/v2/models/m/versions/3/ready": (Operation.MODEL_READY, GET, "m", "3"),
+    "/v2/models/m/config": (Operation.MODEL_CONFIG, GET, "m", None),
+    "/v2/models/m/versions/3/config": (Operation.MODEL_CONFIG, GET, "m", "3"),
+    "/v2/models/m/stats": (Operation.MODEL_STATS, GET, "m", None),
+    "/v2/models/m/versions/3/stats": (Operation.MODEL_STATS, GET, "m", "3"),
+    "/v2/models/stats": (Operation.SERVER_STATS, GET, None, None),
+    "/v2/models/m/infer": (Operation.INFER, POST, "m", None),
+    "/v2/models/m/versions/12/infer": (Operation.INFER, POST, "m", "12"),
+    "/v2/models/m/versions/001/infer": (Operation.INFER, POST, "m", "001"),
+    "/v2/models/m/generate": (Operation.GENERATE, POST, "m", None),
+    "/v2/models/m/versions/1/generate": (Operation.GENERATE, POST, "m", "1"),
+    "/v2/models/m/generate_stream": (Operation.GENERATE_STREAM, POST, "m", None),
+    "/v2/models/m/versions/1/generate_stream": (Operation.GENERATE_STREAM, POST, "m", "1"),
+    "/v2/models/m/trace/setting": (Operation.MODEL_TRACE, BOTH, "m", None),
+    "/v2/trace/setting": (Operation.TRACE, BOTH, None, None),
+    "/v2/logging": (Operation.LOGGING, BOTH, None, None),
+    "/v2/repository/index": (Operation.REPOSITORY_INDEX, POST, None, None),
+    "/v2/repository/r/index": (Operation.REPOSITORY_INDEX, POST, None, None),
+    "/v2/repository/models/m/load": (Operation.LOAD, POST, "m", None),
+    "/v2/repository/r/models/m/load": (Operation.LOAD, POST, "m", None),
+    "/v2/repository/models/m/unload": (Operation.UNLOAD, POST, "m", None),
+    "/v2/repository/r/models/m/unload": (Operation.UNLOAD, POST, "m", None),
+    "/v2/systemsharedmemory/status": (Operation.SHARED_MEMORY, GET, None, None),
+    "/v2/systemsharedmemory/region/r/status": (Operation.SHARED_MEMORY, GET, None, None),
+    "/v2/systemsharedmemory/region/r/register": (Operation.SHARED_MEMORY, POST, None, None),
+    "/v2/systemsharedmemory/unregister": (Operation.SHARED_MEMORY, POST, None, None),
+    "/v2/systemsharedmemory/region/r/unregister": (Operation.SHARED_MEMORY, POST, None, None),
+    "/v2/cudasharedmemory/status": (Operation.SHARED_MEMORY, GET, None, None),
+    "/v2/cudasharedmemory/region/r/status": (Operation.SHARED_MEMORY, GET, None, None),
+    "/v2/cudasharedmemory/region/r/register": (Operation.SHARED_MEMORY, POST, None, None),
+    "/v2/cudasharedmemory/unregister": (Operation.SHARED_MEMORY, POST, None, None),
+    "/v2/cudasharedmemory/region/r/unregister": (Operation.SHARED_MEMORY, POST, None, None),
+    # Names that look like something else, and names that need escapes.
+    "/v2/models/stats/infer": (Operation.INFER, POST, "stats", None),
+    "/v2/models/infer": (Operation.MODEL_METADATA, GET, "infer", None),
+    "/v2/models/versions/versions/1": (Operation.MODEL_METADATA, GET, "versions", "1"),
+    "/v2/models/../infer": (Operation.INFER, POST, "..", None),
+    "/v2/models/a%20b/infer": (Operation.INFER, POST, "a b", None),
+    "/v2/models/a%2Fb/infer": (Operation.INFER, POST, "a/b", None),
+    "/v2/models/%D0%B6/infer": (Operation.INFER, POST, "ж", None),
+    "/v2/models/a%zz/infer": (Operation.INFER, POST, "a%zz", None),
 }
 NOT_FOUND = [
-    *("/", "", "/v1/models", "/v2/", "/v2/health", "/v2/health/live/", "/v2/models", "/v2/models/", "/metrics"),
+    *("", "/", "//v2", "/v1/models", "/v2/", "/V2", "/v2/v2", "/metrics", "v2", "/v2\n", "/v2?x"),
+    *("/v2/health", "/v2/health/", "/v2/health/live/", "/v2/health/started"),
+    *("/v2/models", "/v2/models/", "/v2/models//infer", "/v2/models/stats/", "/v2/models/m/", "/v2/models/m/../infer"),
     *(
-        "/v2/models/m/versions/x/infer",
         "/v2/models/m/infer/",
+        "/v2/models/m/infer/1",
+        "/v2/models/m/INFER",
         "/v2/models/m/other",
-        "/v2/models/m/versions/1/trace/setting",
+        "/v2/models/a/b/infer",
     ),
     *(
-        "/v2/repository/models/m",
-        "/v2/repository/models/m/load/",
-        "/v2/systemsharedmemory",
-        "//v2",
-        "/v2/models/m/../infer",
+        "/v2/models/m/versions",
+        "/v2/models/m/versions/",
+        "/v2/models/m/versions//infer",
+        "/v2/models/m/versions/x/infer",
     ),
+    *("/v2/models/m/versions/-1/infer", "/v2/models/m/versions/1.0/infer", "/v2/models/m/versions/\u0663/infer"),
+    *("/v2/models/m/trace", "/v2/models/m/versions/1/trace/setting", "/v2/trace", "/v2/trace/setting/", "/v2/logging/"),
+    *("/v2/repository", "/v2/repository/", "/v2/repository/index/", "/v2/repository/a/b/index", "/v2/repository/load"),
+    *("/v2/repository/models/m", "/v2/repository/models/m/load/", "/v2/repository/models//load"),
+    *("/v2/systemsharedmemory", "/v2/systemsharedmemory/", "/v2/systemsharedmemory/region/status"),
+    *("/v2/systemsharedmemory/region//status", "/v2/xpusharedmemory/status", "/v2/sharedmemory/status"),
 ]
 
 
 @pytest.mark.parametrize("path", URLS)
 def test_urls(path: str) -> None:
-    """Each of Triton's URLs names its operation, model and version."""
+    """Each of Triton's URLs names its operation, the methods it answers to, its model and version."""
     call = read_path(path)
     assert call is not None
-    assert (call.operation, call.model, call.version) == URLS[path]
+    assert (call.operation, call.verbs, call.model, call.version) == URLS[path]
     assert call.operation.names_a_model is (call.model is not None)
     if call.model_span is not None:
         start, end = call.model_span
         assert path[:start].endswith("models/")
+        assert unquote(path[start:end]) == call.model
         assert path[end : end + 1] in ("", "/")
 
 
@@ -75,10 +110,3 @@ def test_every_operation_has_somebody_to_answer_it() -> None:
     assert set(Operation) == MODEL_OPERATIONS | FLEET_OPERATIONS
     both = {Operation.LOAD, Operation.UNLOAD, Operation.MODEL_STATS, Operation.MODEL_TRACE}
     assert both == MODEL_OPERATIONS & FLEET_OPERATIONS
-
-
-def test_every_kind_of_error_has_a_status() -> None:
-    """One table tells how each kind looks on HTTP and on gRPC."""
-    assert STATUSES.keys() == set(ErrorKind)
-    assert all(400 <= status.http < 600 and 1 <= status.grpc <= 16 for status in STATUSES.values())
-    assert GatewayError(ErrorKind.OVERLOADED, "full").status.http == 503

@@ -1,124 +1,170 @@
 """Choosing among endpoints."""
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
-from gateway.config.specs import Balance, EndpointSpec, EngineSpec
-from gateway.protocol.condition import Condition
+from gateway.config.specs import Balance, EngineSpec
+from gateway.upstream.balancing import Choose, by_session, chooser, least_outstanding, power_of_two, round_robin
 from gateway.upstream.endpoint import Endpoint
-from gateway.upstream.engine import Engine
 
 
-def engine(balance: Balance, num_endpoints: int = 3) -> Engine:
-    urls = tuple(EndpointSpec(f"http://e{number}:80") for number in range(num_endpoints))
-    return Engine(EngineSpec("it", urls, balance=balance))
+def endpoints(number: int = 3, latency: float = 0.0) -> list[Endpoint]:
+    """http://e0:80, http://e1:80 and so on, none of them busy."""
+    made = [Endpoint(EngineSpec("it", ()), f"http://e{index}:80", None) for index in range(number)]
+    for endpoint in made:
+        endpoint.latency = latency
+    return made
 
 
-def choices(it: Engine, number: int = 300, session: Callable[[int], str | None] = lambda number: None) -> Counter[str]:
-    found: Counter[str] = Counter()
-    for turn in range(number):
-        chosen = it.choose(session(turn), 0.0)
-        assert chosen is not None
-        found[chosen.url] += 1
-    return found
+def choices(
+    choose: Choose,
+    among: list[Endpoint],
+    number: int = 300,
+    session: Callable[[int], str | None] = lambda number: None,
+) -> Counter[str]:
+    """How often each endpoint is chosen, none of the requests lasting."""
+    return Counter(choose(among, session(turn)).url for turn in range(number))
 
 
 def test_round_robin_takes_turns() -> None:
-    """Every endpoint gets the same number of requests."""
-    assert set(choices(engine(Balance.ROUND_ROBIN)).values()) == {100}
+    """Every endpoint gets the same number of requests, one after the other."""
+    among = endpoints()
+    choose = round_robin()
+    turns = [choose(among, None) for _ in range(300)]
+    assert set(Counter(turns).values()) == {100}
+    assert all(one is not next_one for one, next_one in pairwise(turns))
+
+
+def test_round_robin_of_workers_is_not_in_step() -> None:
+    """Workers start anywhere in the round, so that the first endpoint does not get every worker's first request."""
+    among = endpoints()
+    assert len({round_robin()(among, None) for _ in range(100)}) == 3
 
 
 @pytest.mark.parametrize("balance", list(Balance))
 def test_equal_endpoints_share_the_work(balance: Balance) -> None:
     """While all are alike none is preferred: nobody's bookkeeping pins one of them."""
-    counts = choices(engine(balance), session=lambda turn: f"s{turn}")
+    counts = choices(chooser(balance), endpoints(), session=lambda turn: f"s{turn}")
     assert min(counts.values()) > 50, counts
+
+
+@pytest.mark.parametrize("balance", list(Balance))
+def test_a_single_endpoint_is_chosen(balance: Balance) -> None:
+    """Where there is one, it serves, however busy it is."""
+    among = endpoints(1)
+    among[0].in_flight = 1000
+    assert chooser(balance)(among, "s") is among[0]
 
 
 @pytest.mark.parametrize("balance", [Balance.LEAST_OUTSTANDING, Balance.POWER_OF_TWO, Balance.LATENCY])
 def test_a_busy_endpoint_gets_less(balance: Balance) -> None:
     """Requests in flight turn further ones away."""
-    it = engine(balance)
-    for endpoint in it.endpoints:
-        endpoint.latency = 0.01
-    it.endpoints[0].in_flight = 50
-    counts = choices(it)
-    assert counts["http://e0:80"] == 0
+    among = endpoints(latency=0.01)
+    among[0].in_flight = 50
+    assert choices(chooser(balance), among)["http://e0:80"] == 0
+
+
+@pytest.mark.parametrize(
+    "in_flight, chosen",
+    [
+        ((0, 0, 0), {0, 1, 2}),
+        ((1, 0, 1), {1}),
+        ((2, 2, 5), {0, 1}),
+        ((9, 8, 8), {1, 2}),
+    ],
+)
+def test_least_outstanding(in_flight: tuple[int, ...], chosen: set[int]) -> None:
+    """The endpoint with the fewest requests in flight serves; chance decides among equals."""
+    among = endpoints()
+    for endpoint, number in zip(among, in_flight, strict=True):
+        endpoint.in_flight = number
+    assert set(choices(least_outstanding, among)) == {f"http://e{index}:80" for index in chosen}
+
+
+def test_power_of_two_avoids_the_busiest() -> None:
+    """Of any two the less busy one serves: the busiest of all never, the others by their rank."""
+    among = endpoints(4)
+    for index, endpoint in enumerate(among):
+        endpoint.in_flight = index
+    counts = choices(power_of_two, among, 600)
+    assert counts["http://e3:80"] == 0
+    assert counts["http://e0:80"] > counts["http://e1:80"] > counts["http://e2:80"] > 0
 
 
 def test_a_slow_endpoint_gets_less() -> None:
     """`latency` turns requests away from an endpoint whose replies take longer, by the time to their first byte."""
-    it = engine(Balance.LATENCY, 2)
-    it.endpoints[0].observe_latency(0.5)
-    it.endpoints[1].observe_latency(0.01)
-    assert choices(it)["http://e1:80"] > 200
+    among = endpoints(2)
+    among[0].observe_latency(0.5)
+    among[1].observe_latency(0.01)
+    assert choices(chooser(Balance.LATENCY), among)["http://e1:80"] > 200
     for _ in range(100):
-        it.endpoints[0].observe_latency(0.001)
-    assert choices(it)["http://e0:80"] > 200
+        among[0].observe_latency(0.001)
+    assert choices(chooser(Balance.LATENCY), among)["http://e0:80"] > 200
+
+
+def test_a_slow_endpoint_helps_a_busy_one() -> None:
+    """What counts is when a request would be done: ten in flight at 10 ms are worse than one at 50 ms."""
+    among = endpoints(2)
+    among[0].latency, among[1].latency = 0.01, 0.05
+    among[0].in_flight = 10
+    assert choices(chooser(Balance.LATENCY), among) == {"http://e1:80": 300}
+
+
+def test_a_new_endpoint_is_tried_by_one_request() -> None:
+    """One without a measured latency is tried first, and then waited for: if it never answers it got one request."""
+    among = endpoints(2)
+    among[0].latency = 0.5
+    choose = chooser(Balance.LATENCY)
+    assert choose(among, None) is among[1]
+    among[1].in_flight = 1
+    assert choices(choose, among) == {"http://e0:80": 300}
+    among[0].in_flight = 1000
+    assert choices(choose, among) == {"http://e0:80": 300}
+
+
+def test_all_endpoints_are_new() -> None:
+    """At the start nothing is measured anywhere: the less busy one of two serves."""
+    among = endpoints(2)
+    among[0].in_flight, among[1].in_flight = 5, 4
+    assert choices(chooser(Balance.LATENCY), among) == {"http://e1:80": 300}
+
+
+def assignment(among: list[Endpoint]) -> dict[str, str]:
+    return {f"s{number}": by_session(among, f"s{number}").url for number in range(300)}
 
 
 def test_sessions_stay_and_move_as_little_as_they_must() -> None:
-    """A session always finds the same endpoint; when one goes, only its own sessions move, and come back with it."""
-    it = engine(Balance.SESSION)
-
-    def assignment() -> dict[str, str]:
-        found = {}
-        for number in range(300):
-            chosen = it.choose(f"s{number}", 0.0)
-            assert chosen is not None
-            found[f"s{number}"] = chosen.url
-        return found
-
-    before = assignment()
-    assert before == assignment()
-    it.endpoints[1].condition = Condition.DOWN
-    during = assignment()
-    assert all(during[session] == url for session, url in before.items() if url != "http://e1:80")
-    assert "http://e1:80" not in during.values()
-    it.endpoints[1].condition = None
-    assert assignment() == before
+    """A session always finds the same endpoint, in whatever order they are declared; when one goes, only its own
+    sessions move; when one comes, it takes its share from all, and none moves between the others."""
+    among = endpoints()
+    before = assignment(among)
+    assert assignment(among[::-1]) == before
+    during = assignment([among[0], among[2]])
+    assert {session for session in before if during[session] != before[session]} == {
+        session for session, url in before.items() if url == "http://e1:80"
+    }
+    after = assignment(endpoints(4))
+    moved = {session: url for session, url in after.items() if url != before[session]}
+    assert set(moved.values()) == {"http://e3:80"}
+    assert 40 < len(moved) < 115
+    assert {before[session] for session in moved} == {"http://e0:80", "http://e1:80", "http://e2:80"}
 
 
-def test_who_may_be_chosen() -> None:
-    """Ready before unready, never who is down, never who was tried; open breakers last, but not never."""
-    it = engine(Balance.POWER_OF_TWO)
-    one, two, three = it.endpoints
-
-    def chosen(*tried: Endpoint) -> set[Endpoint | None]:
-        return {it.choose(None, 0.0, tried) for _ in range(100)}
-
-    assert chosen() == {one, two, three}
-    assert chosen(one) == {two, three}
-    one.condition = Condition.UNREADY
-    assert chosen() == {two, three}
-    assert chosen(two, three) == {one}
-    two.condition = three.condition = Condition.DOWN
-    assert chosen() == {one}
-    one.condition = Condition.DOWN
-    assert chosen() == {None}
-    one.condition = two.condition = three.condition = Condition.READY
-    for _ in range(5):
-        one.breaker.failed(0.0)
-    assert chosen() == {two, three}
-    for endpoint in (two, three):
-        for _ in range(5):
-            endpoint.breaker.failed(0.0)
-    assert chosen() == {one, two, three}
+def test_sessions_are_the_same_everywhere() -> None:
+    """Other workers and machines, today and after an upgrade, send a session to the same place."""
+    assert [by_session(endpoints(), session).url for session in ("", "a", "session-0", "жук")] == [
+        "http://e1:80",
+        "http://e0:80",
+        "http://e2:80",
+        "http://e0:80",
+    ]
 
 
-def test_a_new_declaration_keeps_what_fits() -> None:
-    """An endpoint that is declared as before lives on with its state; one whose limits changed is made anew."""
-
-    async def scene() -> None:
-        before = engine(Balance.ROUND_ROBIN)
-        before.endpoints[0].in_flight = 7
-        known = {endpoint.url: endpoint for endpoint in before.endpoints}
-        same = Engine(EngineSpec("it", before.spec.endpoints, timeout=5.0), known)
-        assert same.endpoints == before.endpoints
-        other = Engine(EngineSpec("it", before.spec.endpoints, breaker=type(before.spec.breaker)(failures=1)), known)
-        assert not set(other.endpoints) & set(before.endpoints)
-
-    asyncio.run(scene())
+def test_requests_without_a_session() -> None:
+    """Where there is no session to keep together, the less busy of two endpoints serves."""
+    among = endpoints()
+    among[0].in_flight = 50
+    assert choices(by_session, among)["http://e0:80"] == 0

@@ -326,6 +326,9 @@ class Wire:
 
     abort = close
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def is_closing(self) -> bool:
         return self.is_closed
 

@@ -152,10 +152,22 @@ def test_lines_have_a_limit(opening: bytes, longest: int) -> None:
         ChunkedDecoder().feed(opening + b"a" * (longest + 2))
 
 
-def test_the_fast_ways_wait_for_a_chunk_to_end() -> None:
+@pytest.mark.parametrize(
+    "before, data",
+    [
+        (b"1", b"3\r\nabc\r\n"),  # in a size: it becomes 13
+        (b"3;x=", b"3\r\nabc\r\n"),
+        (b"20\r\n", b"3\r\nabc\r\n"),  # in a chunk's data
+        (b"3\r\nabc", b"3\r\nabc\r\n"),
+        (b"3\r\nabc\r", b"3\r\nabc\r\n"),
+        (b"0\r\n", b"3\r\nabc\r\n"),  # in the trailers
+        (b"0\r\n\r\n", b"3\r\nabc\r\n"),  # after the end
+        (b"0\r\n", LAST_CHUNK),
+    ],
+)
+def test_the_fast_ways_wait_for_a_chunk_to_end(before: bytes, data: bytes) -> None:
     """In the middle of a chunk nothing is taken for a new one, though it looks like it."""
     decoder = ChunkedDecoder()
-    decoder.feed(b"20\r\n")
-    assert not decoder.takes_plain_chunk(b"3\r\nabc\r\n")
-    assert not decoder.takes_whole(b"3\r\nabc\r\n")
-    assert decoder.feed(b"3\r\nabc\r\n") == b"3\r\nabc\r\n"
+    decoder.feed(before)
+    assert not decoder.takes_plain_chunk(data)
+    assert not decoder.takes_whole(data)

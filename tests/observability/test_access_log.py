@@ -1,0 +1,147 @@
+"""One line a request."""
+
+import asyncio
+import io
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import orjson
+import pytest
+
+from gateway.observability.access_log import AccessLog, Entry
+
+ENTRY = Entry(
+    peer="10.0.0.9",
+    method="POST",
+    target="/v2/models/m/infer",
+    route="all",
+    arm="candidate",
+    engine="triton",
+    endpoint="http://e0:8000",
+    status=200,
+    reason="",
+    seconds=0.01234,
+    request_id="abc",
+)
+
+
+def play(scene: Callable[[list[float]], Iterator[None]]) -> None:
+    """Run a scene in an event loop whose clock it moves by hand: the one number of the list. The loop takes its turn
+    wherever the scene yields."""
+
+    async def act() -> None:
+        loop, clock = asyncio.get_running_loop(), [1000.0]
+        loop.time = lambda: clock[0]  # type: ignore[method-assign]
+        for _ in scene(clock):
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+
+    with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+        runner.run(act())
+
+
+def written(log_format: str, *entries: Entry) -> str:
+    stream = io.StringIO()
+
+    async def act() -> None:
+        log = AccessLog(log_format, stream)
+        for entry in entries:
+            log.write(entry)
+        log.flush()
+
+    asyncio.run(act())
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    "entry, line",
+    [
+        (
+            ENTRY,
+            '10.0.0.9 "POST /v2/models/m/infer" 200 12.3ms all candidate triton http://e0:8000 abc',
+        ),
+        (
+            replace(ENTRY, arm="", status=504, reason="deadline", seconds=60.0),
+            '10.0.0.9 "POST /v2/models/m/infer" 504 deadline 60000.0ms all triton http://e0:8000 abc',
+        ),
+        (
+            replace(ENTRY, route="", arm="", engine="", endpoint="", status=404, reason="no_route", seconds=0.0),
+            '10.0.0.9 "POST /v2/models/m/infer" 404 no_route 0.0ms - abc',
+        ),
+    ],
+)
+def test_text(entry: Entry, line: str) -> None:
+    """As text: when, who, what, the status, why it failed, how long it took, and where it went."""
+    when, _, rest = written("text", entry).partition(" ")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", when)
+    assert rest == line + "\n"
+
+
+def test_json() -> None:
+    """As JSON: every field by its name, one object a line, whatever a client put into its request."""
+    odd = replace(ENTRY, target='/v2/"\x85\u2028', request_id="é\t")
+    lines = written("json", ENTRY, odd).split("\n")
+    assert lines.pop() == ""
+    one, other = map(orjson.loads, lines)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", one.pop("time"))
+    assert one == {
+        "peer": "10.0.0.9",
+        "method": "POST",
+        "target": "/v2/models/m/infer",
+        "route": "all",
+        "arm": "candidate",
+        "engine": "triton",
+        "endpoint": "http://e0:8000",
+        "status": 200,
+        "reason": "",
+        "seconds": 0.01234,
+        "request_id": "abc",
+    }
+    assert (other["target"], other["request_id"]) == ('/v2/"\x85\u2028', "é\t")
+
+
+def test_lines_are_written_in_batches() -> None:
+    """A line waits half a second for others, so that no request waits for the disk; all of them go in one write."""
+    stream = io.StringIO()
+
+    def scene(clock: list[float]) -> Iterator[None]:
+        log = AccessLog("text", stream)
+        log.write(ENTRY)
+        yield
+        clock[0] += 0.4
+        log.write(ENTRY)
+        yield
+        assert stream.getvalue() == ""
+        clock[0] += 0.11
+        yield
+        assert stream.getvalue().count("\n") == 2
+        log.write(ENTRY)
+        clock[0] += 0.4
+        yield
+        assert stream.getvalue().count("\n") == 2  # the next batch has half a second of its own
+
+    play(scene)
+
+
+def test_a_long_batch_is_written_at_once() -> None:
+    """Under load five hundred lines are a batch, however young."""
+    stream = io.StringIO()
+
+    def scene(clock: list[float]) -> Iterator[None]:
+        log = AccessLog("text", stream)
+        for _ in range(499):
+            log.write(ENTRY)
+        assert stream.getvalue() == ""
+        log.write(ENTRY)
+        assert stream.getvalue().count("\n") == 500
+        clock[0] += 1.0
+        yield
+        assert stream.getvalue().count("\n") == 500
+
+    play(scene)
+
+
+def test_nothing_to_write() -> None:
+    """Flushing an empty log writes nothing."""
+    assert written("text") == written("json") == ""

@@ -1,0 +1,88 @@
+"""Counting on the hot path, and adding up what several workers counted."""
+
+import pytest
+
+from gateway.observability.metrics import LATENCY_BOUNDS, Histogram, Metrics, SeriesKey, add_up
+
+KEY = SeriesKey("all", "candidate", "triton", "http://e0:8000")
+
+
+@pytest.mark.parametrize(
+    "seconds, bound",
+    [
+        (0.0, 0.0001),
+        (0.0001, 0.0001),  # a bound belongs to its bucket, as `le` says
+        (0.00011, 0.00025),
+        (0.02, 0.025),
+        (0.9, 1.0),
+        (120.0, 120.0),
+        (121.0, None),
+    ],
+)
+def test_buckets(seconds: float, bound: float | None) -> None:
+    """A time is counted in the first bucket whose bound it does not exceed; what exceeds all has the last one."""
+    histogram = Histogram()
+    histogram.observe(seconds)
+    index = len(LATENCY_BOUNDS) if bound is None else LATENCY_BOUNDS.index(bound)
+    assert [place for place, count in enumerate(histogram.counts) if count] == [index]
+    assert histogram.sum == seconds
+    assert sorted(LATENCY_BOUNDS) == list(LATENCY_BOUNDS)
+
+
+def test_what_is_counted() -> None:
+    """An engine's reply is counted with all its times, a reply of our own with the time that it took alone."""
+    metrics = Metrics()
+    series = metrics.series(KEY)
+    series.count(200, total=0.3, first_byte=0.2, upstream=0.1)
+    series.count(503, total=0.3, first_byte=0.2, upstream=0.1)
+    series.count_failure(503, 2.0)
+    series.count_error("deadline")
+    series.count_error("deadline")
+    unrouted, told = metrics.snapshot()
+    assert (unrouted.key, unrouted.statuses) == (SeriesKey(), {})
+    assert (told.key, told.statuses, told.errors) == (KEY, {200: 1, 503: 2}, {"deadline": 2})
+    assert (sum(told.total[0]), told.total[1]) == (3, pytest.approx(2.6))
+    assert (sum(told.first_byte[0]), told.first_byte[1]) == (2, pytest.approx(0.4))
+    assert (sum(told.upstream[0]), told.upstream[1]) == (2, pytest.approx(0.2))
+
+
+def test_a_key_has_one_series() -> None:
+    """Whoever asks for the same route, arm, engine and endpoint counts in the same place."""
+    metrics = Metrics()
+    assert metrics.series(KEY) is metrics.series(SeriesKey("all", "candidate", "triton", "http://e0:8000"))
+    assert metrics.series(SeriesKey()) is metrics.unrouted
+
+
+def test_a_snapshot_stays_as_it_is() -> None:
+    """What was told to the control process does not change while requests are counted on."""
+    metrics = Metrics()
+    series = metrics.series(KEY)
+    series.count(200, 0.1, 0.1, 0.1)
+    before, expected = metrics.snapshot(), metrics.snapshot()
+    series.count(200, 0.1, 0.1, 0.1)
+    series.count_error("deadline")
+    series.in_flight += 1
+    assert before == expected
+    assert metrics.snapshot() != expected
+
+
+def test_workers_add_up() -> None:
+    """The fleet's numbers are the sums of its workers', series by series; one that only one worker knows is its own."""
+    one, other = Metrics(), Metrics()
+    for metrics, status in ((one, 200), (other, 200), (other, 404)):
+        series = metrics.series(KEY)
+        series.count(status, 0.1, 0.1, 0.1)
+        series.count_error("client_gone")
+        series.retries += 1
+        series.in_flight += 2
+        series.request_bytes += 10
+        series.response_bytes += 100
+    other.series(SeriesKey("other")).count(200, 1.0, 1.0, 1.0)
+    sums = add_up([one.snapshot(), other.snapshot()])
+    both = sums[KEY]
+    assert sums.keys() == {SeriesKey(), KEY, SeriesKey("other")}
+    assert (both.statuses, both.errors) == ({200: 2, 404: 1}, {"client_gone": 3})
+    assert (both.retries, both.in_flight, both.request_bytes, both.response_bytes) == (3, 6, 30, 300)
+    assert (sum(both.total[0]), both.total[1]) == (3, pytest.approx(0.3))
+    assert sums[SeriesKey("other")].statuses == {200: 1}
+    assert add_up([]) == {}

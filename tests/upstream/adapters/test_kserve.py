@@ -1,0 +1,39 @@
+"""Requests for engines that speak the V2 protocol."""
+
+import pytest
+
+from gateway.config.specs import EngineProtocol
+from gateway.protocol.operations import read_path
+from gateway.upstream.adapters import adapter_for
+
+
+@pytest.mark.parametrize(
+    "target, model, there",
+    [
+        (b"/v2/models/m/infer", None, b"/v2/models/m/infer"),
+        (b"/v2/models/m/infer", "other", b"/v2/models/other/infer"),
+        (b"/v2/models/m/versions/3/infer", "other", b"/v2/models/other/versions/3/infer"),
+        (b"/v2/models/m", "other", b"/v2/models/other"),
+        (b"/v2/models/m/infer?m=m", "other", b"/v2/models/other/infer?m=m"),
+        (b"/v2/models/models/infer", "m", b"/v2/models/m/infer"),
+        (b"/v2/models/a%20b/infer", None, b"/v2/models/a%20b/infer"),
+        (b"/v2/models/a%20b/infer", "c", b"/v2/models/c/infer"),
+        (b"/v2/models/m/infer", "meta-llama/Llama 3.1", b"/v2/models/meta-llama%2FLlama%203.1/infer"),
+        (b"/v2/models/m/infer", "a?b#c%d", b"/v2/models/a%3Fb%23c%25d/infer"),
+        (b"/v2/models/m/infer", "жук", b"/v2/models/%D0%B6%D1%83%D0%BA/infer"),
+        (b"/v2/models/m/infer", "a\r\nx: b", b"/v2/models/a%0D%0Ax%3A%20b/infer"),
+        (b"/v2/repository/models/m/load", "other", b"/v2/repository/models/other/load"),
+        (b"/v2/repository/r/models/m/unload", "other", b"/v2/repository/r/models/other/unload"),
+        (b"/v2/logging", "other", b"/v2/logging"),
+    ],
+)
+def test_a_rename_changes_the_name_alone(target: bytes, model: str | None, there: bytes) -> None:
+    """Everything passes as it came; a model that has another name there is renamed in its place, as one segment."""
+    call = read_path(target.decode().partition("?")[0])
+    assert call is not None
+    assert adapter_for(EngineProtocol.KSERVE).target(call, target, model) == there
+
+
+def test_every_protocol_has_an_adapter() -> None:
+    """What a rule file may name can be spoken."""
+    assert all(adapter_for(protocol) is adapter_for(protocol) for protocol in EngineProtocol)

@@ -1,0 +1,177 @@
+"""An engine's endpoints, and which of them a request may go to."""
+
+import ssl
+from pathlib import Path
+
+import pytest
+
+from gateway.config.specs import Balance, BreakerSpec, EndpointSpec, EngineSpec, HealthSpec, TlsSpec
+from gateway.protocol.condition import Condition
+from gateway.upstream.endpoint import Endpoint
+from gateway.upstream.engine import Engine, client_tls
+from tests.dataplane.stage import run, until
+from tests.upstream.stage import Caller, engine
+
+READY, UNREADY, DOWN = Condition.READY, Condition.UNREADY, Condition.DOWN
+
+
+def made(num_endpoints: int = 3, **options: object) -> Engine:
+    urls = tuple(EndpointSpec(f"http://e{number}:80") for number in range(num_endpoints))
+    return Engine(EngineSpec("it", urls, **options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "endpoints, tried, chosen",
+    [
+        # each endpoint: ? not probed yet, + ready, o unready, - down;  ! its breaker is open
+        ("? ? ?", "", "012"),
+        ("+ + +", "", "012"),
+        ("+ ? -", "", "01"),
+        ("+ + +", "0", "12"),
+        ("+ + +", "02", "1"),
+        ("+ + +", "012", ""),
+        ("+ o o", "", "0"),  # who says it is not ready serves only where no other is left
+        ("+ o o", "0", "12"),
+        ("- o o", "", "12"),
+        ("- o o", "1", "2"),
+        ("- - -", "", ""),
+        ("- - -", "0", ""),
+        ("+! + +", "", "12"),
+        ("+! + -", "1", "0"),  # rather one whose requests failed than none
+        ("+! +! +!", "", "012"),  # all breakers open: some answer is better than an outage by our own doing
+        ("+! ?! -!", "", "01"),
+        ("+! o o", "", "0"),  # a probe says more than requests that failed a while ago
+        ("o! o -", "", "1"),
+        ("+!", "", "0"),
+        ("?", "", "0"),
+        ("o", "", "0"),
+        ("-", "", ""),
+        ("+", "0", ""),
+    ],
+)
+def test_who_may_be_chosen(endpoints: str, tried: str, chosen: str) -> None:
+    """Never who is down or was tried; ready before unready; open breakers last, but not never."""
+    conditions = {"?": None, "+": READY, "o": UNREADY, "-": DOWN}
+    it = made(len(endpoints.split()), balance=Balance.POWER_OF_TWO, breaker=BreakerSpec(failures=1, open_for=5.0))
+    for endpoint, signs in zip(it.endpoints, endpoints.split(), strict=True):
+        endpoint.condition = conditions[signs[0]]
+        if "!" in signs:
+            endpoint.breaker.failed(100.0)
+    excluded = [it.endpoints[int(index)] for index in tried]
+    found: set[Endpoint | None] = {it.choose(None, 101.0, excluded) for _ in range(100)}
+    expected: set[Endpoint | None] = {it.endpoints[int(index)] for index in chosen}
+    assert found == (expected or {None})
+
+
+def test_a_breaker_whose_pause_is_over() -> None:
+    """An endpoint that was left out gets its trial among the others; while that is under way, no second request."""
+    it = made(2, balance=Balance.ROUND_ROBIN, breaker=BreakerSpec(failures=1, open_for=5.0))
+    broken, sound = it.endpoints
+    broken.breaker.failed(100.0)
+    assert {it.choose(None, 104.0) for _ in range(10)} == {sound}
+    assert {it.choose(None, 105.0) for _ in range(10)} == {broken, sound}
+    broken.breaker.sent(105.0)
+    assert {it.choose(None, 105.0) for _ in range(10)} == {sound}
+
+
+def test_sessions_come_back() -> None:
+    """While an endpoint is down its sessions are served elsewhere, and nobody else's move; then they return."""
+    it = made(3, balance=Balance.SESSION)
+    sessions = [f"s{number}" for number in range(100)]
+
+    def assignment() -> list[Endpoint | None]:
+        return [it.choose(session, 0.0) for session in sessions]
+
+    before = assignment()
+    it.endpoints[1].condition = DOWN
+    during = assignment()
+    assert it.endpoints[1] not in during
+    assert all(now is then for now, then in zip(during, before, strict=True) if then is not it.endpoints[1])
+    it.endpoints[1].condition = READY
+    assert assignment() == before
+
+
+@pytest.mark.parametrize(
+    "interval, conditions, ready",
+    [
+        (2.0, (READY, DOWN), True),
+        (2.0, (UNREADY, DOWN), False),
+        (2.0, (None, None), False),  # nothing is known yet
+        (0.0, (None, None), True),  # nothing will ever be known, and nothing has failed
+    ],
+)
+def test_is_ready(interval: float, conditions: tuple[Condition | None, ...], ready: bool) -> None:
+    """An engine is ready when some endpoint says so, or, where nobody asks them, when requests do not fail."""
+    it = made(2, health=HealthSpec(interval=interval), breaker=BreakerSpec(failures=1))
+    for endpoint, condition in zip(it.endpoints, conditions, strict=True):
+        endpoint.condition = condition
+    assert it.is_ready is ready
+    if not interval:
+        for endpoint in it.endpoints:
+            endpoint.breaker.failed(0.0)
+        assert not it.is_ready
+
+
+def test_its_repr_tells_its_state() -> None:
+    """An engine says how many endpoints it has, how many may serve, and how busy they are."""
+    it = made(3, breaker=BreakerSpec(failures=1))
+    it.endpoints[0].condition = DOWN
+    it.endpoints[1].breaker.failed(0.0)
+    it.endpoints[2].in_flight = 5
+    assert repr(it) == "<Engine it: 3 endpoints, 1 available, 5 in flight>"
+
+
+def test_fields_of_its_own() -> None:
+    """The fields and the key that an engine is declared with are ready to be sent, and known by name."""
+    it = made(headers={"X-Team": "vision", "x-lang": "fr\xe9"}, api_key="secret")
+    assert it.extra_lines == b"x-team: vision\r\nx-lang: fr\xe9\r\nauthorization: Bearer secret\r\n"
+    assert it.extra_names == {b"x-team", b"x-lang", b"authorization"}
+    assert (made().extra_lines, made().extra_names) == (b"", frozenset())
+    assert "secret" not in repr(it) + repr(it.spec)
+
+
+def test_a_new_declaration_keeps_what_fits() -> None:
+    """An endpoint that is declared as before lives on with its state; one whose limits changed is made anew."""
+    before = made(balance=Balance.ROUND_ROBIN)
+    before.endpoints[0].in_flight = 7
+    known = {endpoint.url: endpoint for endpoint in before.endpoints}
+    urls = before.spec.endpoints
+    same = Engine(EngineSpec("it", urls, timeout=5.0, balance=Balance.SESSION, api_key="new"), known)
+    assert same.endpoints == before.endpoints
+    fewer = Engine(EngineSpec("it", (*urls[1:], EndpointSpec("http://e9:80"))), known)
+    assert fewer.endpoints[:2] == before.endpoints[1:]
+    assert fewer.endpoints[2].url == "http://e9:80"
+    for changed in (
+        EngineSpec("it", urls, breaker=BreakerSpec(failures=1)),
+        EngineSpec("it", urls, tls=TlsSpec(verify=False)),
+    ):
+        other = Engine(changed, known)
+        assert not set(other.endpoints) & set(before.endpoints)
+
+
+def test_idle_connections_can_be_closed() -> None:
+    """A worker that ends leaves no connection behind."""
+
+    async def scene() -> None:
+        async with engine() as serving:
+            it = Engine(EngineSpec("it", (EndpointSpec(f"http://127.0.0.1:{serving.port}"),)))
+            await Caller().ask(it.endpoints[0].pool).over()
+            it.close_idle_connections()
+            await until(lambda: serving.num_open == 0)
+
+    run(scene())
+
+
+def test_tls_to_engines(tmp_path: Path) -> None:
+    """Plain endpoints need none; others are verified unless the rules say not to; a missing file is told."""
+    assert client_tls(TlsSpec(), "http://a") is None
+    strict = client_tls(TlsSpec(), "https://a")
+    assert strict is not None
+    assert (strict.verify_mode, strict.check_hostname) == (ssl.CERT_REQUIRED, True)
+    lax = client_tls(TlsSpec(verify=False), "https://a")
+    assert lax is not None
+    assert (lax.verify_mode, lax.check_hostname) == (ssl.CERT_NONE, False)
+    (tmp_path / "empty.pem").write_bytes(b"")
+    for missing in (TlsSpec(ca="/nowhere.pem"), TlsSpec(cert=str(tmp_path / "empty.pem"))):
+        with pytest.raises(OSError):
+            client_tls(missing, "https://a")
