@@ -33,7 +33,7 @@ from gateway.control import (
     UseRules,
     encode,
 )
-from gateway.dataplane.connection import ClientConnection
+from gateway.dataplane.listener import Newcomer
 from gateway.dataplane.plane import DataPlane
 from gateway.observability.logs import set_up_logging
 
@@ -109,7 +109,7 @@ class Worker:
             tls = listener_tls(start.settings.tls) if start.settings.tls else None
             listener = socket.socket(fileno=start.http_fd) if start.http_fd is not None else bind(start.settings)
             server = await asyncio.get_running_loop().create_server(
-                lambda: ClientConnection(plane), sock=listener, ssl=tls, backlog=_BACKLOG
+                lambda: Newcomer(plane), sock=listener, ssl=tls, backlog=_BACKLOG
             )
         except (OSError, ValueError) as error:
             self._say(Failed(f"cannot serve: {error}"))
@@ -178,7 +178,7 @@ def listener_tls(spec: ListenerTls) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(spec.cert, spec.key)
-    context.set_alpn_protocols(["http/1.1"])
+    context.set_alpn_protocols(["h2", "http/1.1"])
     if spec.client_ca:
         context.load_verify_locations(spec.client_ca)
         context.verify_mode = ssl.CERT_REQUIRED

@@ -93,6 +93,8 @@ _CONNECTIONS = Record(
         "max_pending": scalar(_count),
         "idle_timeout": _positive_span,
         "connect_timeout": _positive_span,
+        "max_streams": scalar(_positive_count),
+        "window_bytes": scalar(values.at_least(65_535, values.size)),
     },
 )
 _TLS = Record(

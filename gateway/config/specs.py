@@ -43,8 +43,8 @@ class EngineProtocol(Enum):
 class EndpointSpec:
     """One address of an engine."""
 
-    url: str  # http://host:port or https://host:port, no path
-    grpc: str | None = None  # host:port of its gRPC, where it has one
+    url: str  # http://host:port or https://host:port, no path; empty where it speaks gRPC alone
+    grpc: str | None = None  # host:port of its gRPC, where it has one; encrypted where the url is https
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,8 @@ class ConnectionSpec:
     max_pending: int = 1024  # requests that may wait for a connection; more are answered `overloaded`
     idle_timeout: float = 55.0  # idle connections are closed before common engines' 60 s; 0 keeps none
     connect_timeout: float = 2.0
+    max_streams: int = 100  # gRPC calls on one HTTP/2 connection before another one is made
+    window_bytes: int = 256 * 1024  # what a gRPC stream may bring before the client has taken it
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,8 @@
                          ^                            |
                          +------- another try --------+
 
-Everything here happens in callbacks: no task, no future, no lock. However a request ends, each of its tries passes
-`_leave` once (the endpoint's count and breaker), and the request itself ends in `_finish` (answered), `_fail` (answered
-by us) or `client_gone`.
+Everything here happens in callbacks: no task, no future, no lock. However a request ends, it ends in `_finish`
+(answered), `_fail` (answered by us) or `client_gone`; see `Tries` for what stands between.
 """
 
 from __future__ import annotations
@@ -18,9 +17,7 @@ from gateway.dataplane.plan import no_route
 from gateway.dataplane.replies import stream_error
 from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client
-from gateway.dataplane.snapshot import Lane
-from gateway.dataplane.wheel import Slot
-from gateway.observability.metrics import Series
+from gateway.dataplane.tries import Tries
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import INFERENCE_OPERATIONS
 from gateway.routing.decision import Decision, Undecided
@@ -35,59 +32,38 @@ _JOIN_BYTES = 16 * 1024
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
 
 
-class Exchange:
+class Exchange(Tries):
     """A request that the rules send to an engine, from its head to the end of its reply."""
 
     __slots__ = (
         "_active_at",
-        "_attempts",
         "_body",
         "_client",
         "_connection",
-        "_endpoint",
         "_first_byte_at",
         "_is_event_stream",
         "_is_relayed",
-        "_is_trying",
-        "_lane",
         "_plan",
         "_request",
         "_request_id",
         "_response_bytes",
-        "_sent_at",
-        "_series",
-        "_session",
-        "_slot",
-        "_started_at",
-        "_status",
         "_swept_bytes",
-        "_tried",
         "_waits_for_engine",
     )
 
     def __init__(self, client: Client, request: Request) -> None:
         plane = client.plane
         plan = request.plan
+        super().__init__(plane, plan.lane, plan.session)
         self._client = client
         self._request = request
         self._plan = plan
-        self._started_at = monotonic()
         self._body = RequestBody(request, plane.settings.limits.retry_body_bytes)
-        self._lane: Lane | None = plan.lane
-        self._session = plan.session
         self._request_id = request.id or plane.new_request_id()
         # The try under way
-        self._endpoint: Endpoint | None = None
         self._connection: UpstreamConnection | None = None
-        self._series: Series | None = None
-        self._slot: Slot | None = None
-        self._is_trying = False
-        self._tried: tuple[Endpoint, ...] = ()
-        self._attempts = 0
-        self._sent_at = 0.0
         self._waits_for_engine = False  # to read more of the body
-        # The reply: once there is a status, the caller has read it and errors cannot change it any more
-        self._status = 0
+        # The reply
         self._first_byte_at = 0.0
         self._active_at = 0.0
         self._response_bytes = 0
@@ -115,7 +91,7 @@ class Exchange:
         if self._lane is None:
             self._decide()
         elif not self._attempts:
-            self._try()
+            self._try(self._started_at)
         elif self._body.size > self._client.plane.settings.limits.high_water_bytes:
             self._client.pause_body()  # until there is a connection to send it on
 
@@ -168,50 +144,19 @@ class Exchange:
             return
         self._lane = self._plan.snapshot.lane(decision.target)
         self._session = decision.session
-        self._try()
+        self._try(monotonic())
 
     # Trying
 
-    def _try(self, after: GatewayError | None = None) -> None:
-        """Send the request to some endpoint; `after` is why the try before failed."""
-        lane = self._lane
-        assert lane is not None
-        engine = lane.engine
-        # Where the head alone decided, the request starts this very moment.
-        now = self._started_at if not self._attempts and self._plan.lane is not None else monotonic()
-        endpoint = engine.choose(self._session, now, self._tried)
-        if endpoint is None:
-            self._fail(after or GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy"))
-            return
-        self._endpoint = endpoint
-        self._series = series = lane.series(endpoint)
-        self._attempts += 1
-        self._is_trying = True
-        endpoint.in_flight += 1
-        series.in_flight += 1
-        if not endpoint.breaker.is_spotless:
-            endpoint.breaker.sent(now)
-        spec = engine.spec
-        if spec.timeout or spec.try_timeout:
-            overall = self._started_at + spec.timeout if spec.timeout else float("inf")
-            at = min(overall, now + spec.try_timeout) if spec.try_timeout else overall
-            self._slot = self._client.plane.wheel.add(self, at)
-        try:
-            connection = endpoint.pool.acquire(self)
-        except GatewayError as error:
-            self._drop_try()
-            self._leave(None)
-            self._fail(error)
-            return
+    def _ask(self, endpoint: Endpoint, now: float) -> None:
+        assert endpoint.pool is not None
+        connection = endpoint.pool.acquire(self)
         if connection is not None:
             self._send(connection, now)
 
     def connected(self, connection: UpstreamConnection) -> None:
         """The pool has a connection for us."""
         self._send(connection, monotonic())
-
-    def connect_failed(self, error: GatewayError) -> None:
-        self._try_failed(error, was_sent=False)
 
     def _send(self, connection: UpstreamConnection, now: float) -> None:
         plan, lane, body, client, endpoint = self._plan, self._lane, self._body, self._client, self._endpoint
@@ -307,6 +252,7 @@ class Exchange:
         return encode_chunk(data) + LAST_CHUNK if ended else encode_chunk(data)
 
     def reply_failed(self, error: GatewayError) -> None:
+        self._connection = None
         self._try_failed(error, was_sent=True)
 
     def _framed_by_us(self, head: ResponseHead, data: bytes) -> tuple[bytes, bytes]:
@@ -324,45 +270,15 @@ class Exchange:
 
     # Ends
 
-    def expired(self) -> None:
-        """The time until the first byte is over, for this try or for all."""
-        self._slot = None
-        assert self._lane is not None
-        spec = self._lane.engine.spec
-        was_sent = self._connection is not None
-        is_final = bool(spec.timeout) and monotonic() - self._started_at >= spec.timeout
-        # Nobody can answer a request of which more must come: that says nothing of the endpoint.
-        says_nothing = was_sent and not self._body.is_complete and not self._waits_for_engine
-        self._drop_try()
-        limit = spec.timeout if is_final else spec.try_timeout
-        error = GatewayError(ErrorKind.DEADLINE, f"the engine did not answer within {limit:g} s")
-        self._try_failed(error, was_sent=was_sent, is_final=is_final, is_good=None if says_nothing else False)
+    @property
+    def _was_sent(self) -> bool:
+        return self._connection is not None
 
-    def _try_failed(
-        self, error: GatewayError, *, was_sent: bool, is_final: bool = False, is_good: bool | None = False
-    ) -> None:
-        """A try ended without a whole reply: another one where that can do no harm, else the caller is told."""
-        self._connection = None
-        self._leave(is_good)
-        if self._status or is_final or not self._may_try_again(was_sent):
-            self._fail(error)
-            return
-        assert self._lane is not None and self._endpoint is not None and self._series is not None
-        self._series.retries += 1
-        tried = (*self._tried, self._endpoint)
-        # Where every endpoint has failed once, the next try may go to any of them again.
-        self._tried = tried if len(tried) < len(self._lane.engine.endpoints) else ()
-        self._drop_try()
-        self._try(error)
+    def _waits_for_client(self) -> bool:
+        return self._was_sent and not self._body.is_complete and not self._waits_for_engine
 
-    def _may_try_again(self, was_sent: bool) -> bool:
-        assert self._lane is not None
-        retry = self._lane.engine.spec.retry
-        if self._attempts > retry.attempts or not self._body.can_be_sent_again:
-            return False
-        if was_sent and not self._is_idempotent(retry.idempotent):
-            return False
-        return self._lane.engine.budget.take(monotonic())
+    def _can_be_sent_again(self) -> bool:
+        return self._body.can_be_sent_again
 
     def _is_idempotent(self, declared: str) -> bool:
         plan = self._plan
@@ -372,30 +288,12 @@ class Exchange:
             declared == "infer" and plan.call.operation in INFERENCE_OPERATIONS and not self._body.may_name_a_sequence
         )
 
-    def _drop_try(self) -> None:
-        """Cancel the try under way, whatever its stage."""
-        if self._slot is not None:
-            self._slot.discard(self)
-            self._slot = None
+    def _abandon(self) -> None:
         if self._connection is not None:
             self._connection.abandon()
             self._connection = None
-        elif self._is_trying and self._endpoint is not None:
+        elif self._is_trying and self._endpoint is not None and self._endpoint.pool is not None:
             self._endpoint.pool.forget(self)
-
-    def _leave(self, is_good: bool | None) -> None:
-        """The try is over; `is_good` is what it says of the endpoint, None where it says nothing."""
-        endpoint, series = self._endpoint, self._series
-        assert endpoint is not None and series is not None and self._is_trying
-        self._is_trying = False
-        endpoint.in_flight -= 1
-        series.in_flight -= 1
-        if is_good is None:
-            endpoint.breaker.abandoned()
-        elif not is_good:
-            endpoint.breaker.failed(monotonic())
-        elif not endpoint.breaker.is_spotless:
-            endpoint.breaker.succeeded()
 
     def _finish(self, now: float) -> None:
         """The reply is whole."""
@@ -418,7 +316,7 @@ class Exchange:
         status = self._status or error.status.http
         series.count_failure(status, monotonic() - self._started_at)
         self._drop_try()
-        told = GatewayError(error.kind, error.message + self._whereabouts(error))
+        told = GatewayError(error.kind, error.message + self._whereabouts())
         if not self._status:
             self._status = status
             lines = self._lane.reply_lines if self._lane else b""
@@ -429,21 +327,6 @@ class Exchange:
         if self._is_event_stream and not self._plan.without_body:
             self._client.write(stream_error(told, chunked=not self._plan.head.is_http_10))
         self._client.break_off()
-
-    def _whereabouts(self, error: GatewayError) -> str:
-        """Where in the fleet it happened; nothing where no rule had sent it anywhere."""
-        if self._lane is None:
-            return ""
-        target = self._lane.target
-        endpoint = f", endpoint {self._endpoint.url}" if self._endpoint is not None else ""
-        return f" (route '{target.route}', engine '{target.engine}'{endpoint})"
-
-    def _counters(self) -> Series:
-        if self._series is not None:
-            return self._series
-        if self._lane is not None:
-            return self._lane.series(None)
-        return self._client.plane.metrics.unrouted
 
     def _log(self, reason: str) -> None:
         plane = self._client.plane

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
+from gateway.dataplane.grpc.plan import CallReader
 from gateway.dataplane.request import Reader
 from gateway.dataplane.snapshot import Health, Snapshot
 from gateway.dataplane.wheel import Wheel
@@ -37,7 +38,7 @@ class Connection(Protocol):
 
 
 class DataPlane:
-    """One worker's data plane. `read` reads heads by the snapshot in force."""
+    """One worker's data plane. `read` and `read_call` read heads by the snapshot in force."""
 
     def __init__(self, settings: Settings, rules: RulesSpec, number: int, health: Health) -> None:
         self.loop = asyncio.get_running_loop()
@@ -49,7 +50,7 @@ class DataPlane:
         self.is_draining = False
         self.access_log = AccessLog(settings.log_format) if settings.access_log else None
         self._health = health
-        self.snapshot, self.read = self._compile(rules, number, None)
+        self.snapshot, self.read, self.read_call = self._compile(rules, number, None)
         # Ids that differ between workers and restarts, and cost a format each.
         self._id_prefix = f"{os.getpid():x}-{random.getrandbits(40):010x}-".encode()
         self._next_id = count(1).__next__
@@ -71,10 +72,42 @@ class DataPlane:
     ) -> None:
         """Write a request that has ended to the access log, if there is one; head None: it could not be read."""
         if self.access_log is not None:
-            entry = Entry(
+            method, path = (head.method, head.target.decode("latin-1")) if head else ("-", "-")
+            self._write(peer, method, path, status, reason, seconds, request_id, target, endpoint)
+
+    def log_call(
+        self,
+        peer: str,
+        path: str,
+        status: int,
+        reason: str,
+        seconds: float,
+        request_id: bytes = b"",
+        target: Target | None = None,
+        endpoint: str = "",
+    ) -> None:
+        """The same for a gRPC call; `status` is the HTTP status beside its own."""
+        if self.access_log is not None:
+            self._write(peer, "POST", path, status, reason, seconds, request_id, target, endpoint)
+
+    def _write(
+        self,
+        peer: str,
+        method: str,
+        path: str,
+        status: int,
+        reason: str,
+        seconds: float,
+        request_id: bytes,
+        target: Target | None,
+        endpoint: str,
+    ) -> None:
+        assert self.access_log is not None
+        self.access_log.write(
+            Entry(
                 peer=peer,
-                method=head.method if head else "-",
-                target=head.target.decode("latin-1") if head else "-",
+                method=method,
+                target=path,
                 route=target.route if target else "",
                 arm=(target.arm or "") if target else "",
                 engine=target.engine if target else "",
@@ -84,7 +117,7 @@ class DataPlane:
                 seconds=seconds,
                 request_id=request_id.decode("latin-1"),
             )
-            self.access_log.write(entry)
+        )
 
     def new_request_id(self) -> bytes:
         return b"%b%x" % (self._id_prefix, self._next_id())
@@ -92,13 +125,13 @@ class DataPlane:
     def use_rules(self, rules: RulesSpec, number: int) -> None:
         """Swap the rules; requests under way end with those they started with."""
         before = self.snapshot
-        self.snapshot, self.read = self._compile(rules, number, before)
+        self.snapshot, self.read, self.read_call = self._compile(rules, number, before)
         before.retire(self.snapshot)
 
-    def _compile(self, rules: RulesSpec, number: int, before: Snapshot | None) -> tuple[Snapshot, Reader]:
+    def _compile(self, rules: RulesSpec, number: int, before: Snapshot | None) -> tuple[Snapshot, Reader, CallReader]:
         snapshot = Snapshot(rules, number, self.settings, self.metrics, before)
         snapshot.set_health(self._health)
-        return snapshot, Reader(snapshot, self.settings)
+        return snapshot, Reader(snapshot, self.settings), CallReader(snapshot, self.settings)
 
     def set_health(self, health: Health) -> None:
         self._health = health
@@ -138,6 +171,6 @@ class DataPlane:
             connection.sweep(now)
         for engine in self.snapshot.engines.values():
             for endpoint in engine.endpoints:
-                endpoint.pool.close_stale(now)
+                endpoint.close_stale(now)
         self.wheel.rest()
         self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self._sweep)

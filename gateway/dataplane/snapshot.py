@@ -23,12 +23,13 @@ Health = Mapping[tuple[str, str], Condition]
 class Lane:
     """A target of the rules with all that serving it takes: its engine, its counters, what its replies say of it."""
 
-    __slots__ = ("_metrics", "_series", "engine", "reply_lines", "target")
+    __slots__ = ("_metrics", "_series", "engine", "reply_fields", "reply_lines", "target")
 
     def __init__(self, target: Target, engine: Engine, metrics: Metrics, name_decision: bool) -> None:
         self.target = target
         self.engine = engine
-        self.reply_lines = _reply_lines(target) if name_decision else b""
+        self.reply_fields = _reply_fields(target) if name_decision else []
+        self.reply_lines = b"".join(b"%b: %b\r\n" % field for field in self.reply_fields)
         self._metrics = metrics
         self._series: dict[Endpoint | None, Series] = {}
 
@@ -85,7 +86,7 @@ class Snapshot:
         for engine in self.engines.values():
             for endpoint in engine.endpoints:
                 if endpoint not in kept:
-                    endpoint.pool.retire()
+                    endpoint.retire()
 
     def is_ready(self, ready_when: str) -> bool:
         """Whether every route ('all'), or some route ('any'), has an engine with a healthy endpoint."""
@@ -105,6 +106,6 @@ def _headers_asked(rules: RulesSpec) -> frozenset[str]:
     return frozenset(names)
 
 
-def _reply_lines(target: Target) -> bytes:
-    named = {"x-pointsman-route": target.route, "x-pointsman-engine": target.engine, "x-pointsman-arm": target.arm}
-    return b"".join(f"{name}: {value}\r\n".encode("latin-1", "replace") for name, value in named.items() if value)
+def _reply_fields(target: Target) -> list[tuple[bytes, bytes]]:
+    named = {b"x-pointsman-route": target.route, b"x-pointsman-engine": target.engine, b"x-pointsman-arm": target.arm}
+    return [(name, value.encode("latin-1", "replace")) for name, value in named.items() if value]

@@ -11,7 +11,7 @@ from pathlib import Path
 from gateway.config.rules import LoadedRules, load_rules
 from gateway.config.specs import RulesSpec
 from gateway.config.watch import RuleFiles
-from gateway.upstream.engine import client_tls
+from gateway.upstream.tls import endpoint_tls
 
 _log = logging.getLogger("pointsman")
 
@@ -109,7 +109,7 @@ def unusable_files(rules: RulesSpec) -> list[str]:
     for name, engine in rules.engines.items():
         for endpoint in engine.endpoints:
             try:
-                client_tls(engine.tls, endpoint.url)
+                endpoint_tls(engine.tls, endpoint.url)
             except OSError as error:  # ssl.SSLError is one
                 found.append(f"{engine.location}: error: the TLS files of engine '{name}' cannot be used: {error}")
                 break

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ssl
 from urllib.parse import urlsplit
 
-from gateway.config.specs import EngineSpec
+from gateway.config.specs import EndpointSpec, EngineSpec
 from gateway.protocol.condition import Condition
 from gateway.upstream.breaker import Breaker
 from gateway.upstream.pool import Pool
+from gateway.upstream.stream_pool import StreamPool
+from gateway.upstream.tls import client_tls
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -20,9 +22,11 @@ class Endpoint:
     """State of one endpoint in one worker: observed, never configured.
 
     `condition` is what the probes last said, None before the first; `in_flight` counts requests sent and not ended.
+    `pool` has its HTTP/1.1 connections, `streams` its gRPC ones, each None where it does not speak that.
     """
 
     __slots__ = (
+        "authority",
         "breaker",
         "condition",
         "engine",
@@ -30,29 +34,44 @@ class Endpoint:
         "in_flight",
         "latency",
         "pool",
+        "scheme",
+        "streams",
         "url",
     )
 
-    def __init__(self, engine: EngineSpec, url: str, tls: ssl.SSLContext | None) -> None:
-        parts = urlsplit(url)
-        host = parts.hostname or ""
-        port = parts.port or _DEFAULT_PORTS[parts.scheme]
+    def __init__(self, engine: EngineSpec, spec: EndpointSpec, tls: ssl.SSLContext | None) -> None:
         self.engine = engine
-        self.url = url
-        self.host_line = b"host: %b\r\n" % parts.netloc.rpartition("@")[2].encode("ascii")
+        self.url = spec.url
         self.in_flight = 0
         self.condition: Condition | None = None
         self.latency = 0.0  # seconds to the first byte, peak EWMA; 0 before the first reply
         self.breaker = Breaker(engine.breaker)
-        self.pool = Pool(host, port, engine.connections, tls, (engine.tls.server_name or host) if tls else None)
+        parts = urlsplit(spec.url)
+        self.host_line = b"host: %b\r\n" % parts.netloc.rpartition("@")[2].encode("ascii")
+        self.pool: Pool | None = None
+        if parts.scheme in _DEFAULT_PORTS:
+            host, port = parts.hostname or "", parts.port or _DEFAULT_PORTS[parts.scheme]
+            self.pool = Pool(host, port, engine.connections, tls, (engine.tls.server_name or host) if tls else None)
+        self.streams: StreamPool | None = None
+        self.authority = (spec.grpc or "").encode("ascii")
+        self.scheme = b"https" if tls else b"http"
+        if spec.grpc is not None:
+            host, _, digits = spec.grpc.rpartition(":")
+            host = host.strip("[]")
+            if tls is not None:
+                tls = client_tls(engine.tls, "h2")
+            name = (engine.tls.server_name or host) if tls else None
+            self.streams = StreamPool(host, int(digits), engine.connections, tls, name)
 
     def __repr__(self) -> str:
         condition = self.condition.value if self.condition is not None else "unknown"
         return f"<Endpoint {self.url}: {condition}, {self.breaker.state.value}, {self.in_flight} in flight>"
 
-    def fits(self, engine: EngineSpec) -> bool:
+    def fits(self, engine: EngineSpec, spec: EndpointSpec) -> bool:
         """Whether this endpoint's connections and breaker are made as `engine` now declares them."""
         mine = self.engine
+        if self.authority != (spec.grpc or "").encode("ascii"):
+            return False
         return (mine.breaker, mine.connections, mine.tls) == (engine.breaker, engine.connections, engine.tls)
 
     def observe_latency(self, seconds: float) -> None:
@@ -61,3 +80,20 @@ class Endpoint:
             self.latency = seconds
         else:
             self.latency += (seconds - self.latency) * _EWMA_SHARE
+
+    def close_idle_connections(self) -> None:
+        for pool in self._pools():
+            pool.close_idle()
+
+    def close_stale(self, now: float) -> None:
+        """Close what has been idle for longer than the limit; called about once a second."""
+        for pool in self._pools():
+            pool.close_stale(now)
+
+    def retire(self) -> None:
+        """The rules no longer name it: what is under way ends, nothing is kept for later."""
+        for pool in self._pools():
+            pool.retire()
+
+    def _pools(self) -> list[Pool | StreamPool]:
+        return [pool for pool in (self.pool, self.streams) if pool is not None]

@@ -2,36 +2,51 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Collection, Mapping
 from time import monotonic
 from types import MappingProxyType
 
-from gateway.config.specs import EngineSpec, TlsSpec
+from gateway.config.specs import EndpointSpec, EngineSpec
 from gateway.protocol.condition import Condition
 from gateway.upstream.adapters import Adapter, adapter_for
 from gateway.upstream.balancing import chooser
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.retry import RetryBudget
+from gateway.upstream.tls import endpoint_tls
 
 _NOT_READY = (Condition.UNREADY, Condition.DOWN)
 
 
 class Engine:
-    """The endpoints of one engine. `extra_lines` are the fields that each request to it carries."""
+    """The endpoints of one engine. `extra_fields` are those that each request to it carries."""
 
-    __slots__ = ("_choose", "adapter", "budget", "endpoints", "extra_lines", "extra_names", "name", "spec")
+    __slots__ = (
+        "_choose",
+        "adapter",
+        "budget",
+        "endpoints",
+        "extra_fields",
+        "extra_lines",
+        "extra_names",
+        "name",
+        "speaks_grpc",
+        "speaks_rest",
+        "spec",
+    )
 
     def __init__(self, spec: EngineSpec, known: Mapping[str, Endpoint] = MappingProxyType({})) -> None:
         """`known` are endpoints of an engine of this name in the snapshot before, by URL: those that fit live on."""
         self.name = spec.name
         self.spec = spec
         self.adapter: Adapter = adapter_for(spec.protocol)
-        urls = dict.fromkeys(endpoint.url for endpoint in spec.endpoints)  # one listed twice is one endpoint
-        self.endpoints = [_endpoint(spec, url, known.get(url)) for url in urls]
+        listed = {endpoint.url: endpoint for endpoint in spec.endpoints}  # one listed twice is one endpoint
+        self.endpoints = [_endpoint(spec, endpoint, known.get(url)) for url, endpoint in listed.items()]
+        self.speaks_rest = all(endpoint.pool is not None for endpoint in self.endpoints)
+        self.speaks_grpc = all(endpoint.streams is not None for endpoint in self.endpoints)
         self.budget = RetryBudget(spec.retry, monotonic())
-        self.extra_lines = _extra_lines(spec)
-        self.extra_names = frozenset(line.partition(b":")[0] for line in self.extra_lines.split(b"\r\n") if line)
+        self.extra_fields = _extra_fields(spec)
+        self.extra_lines = b"".join(b"%b: %b\r\n" % field for field in self.extra_fields)
+        self.extra_names = frozenset(name for name, _ in self.extra_fields)
         self._choose = chooser(spec.balance)
 
     def __repr__(self) -> str:
@@ -70,34 +85,17 @@ class Engine:
 
     def close_idle_connections(self) -> None:
         for endpoint in self.endpoints:
-            endpoint.pool.close_idle()
+            endpoint.close_idle_connections()
 
 
-def _endpoint(engine: EngineSpec, url: str, known: Endpoint | None) -> Endpoint:
-    if known is not None and known.fits(engine):
+def _endpoint(engine: EngineSpec, spec: EndpointSpec, known: Endpoint | None) -> Endpoint:
+    if known is not None and known.fits(engine, spec):
         return known
-    return Endpoint(engine, url, client_tls(engine.tls, url))
+    return Endpoint(engine, spec, endpoint_tls(engine.tls, spec.url))
 
 
-def client_tls(spec: TlsSpec, url: str) -> ssl.SSLContext | None:
-    """What a connection to an https endpoint is made with.
-
-    Raises: OSError or ssl.SSLError where a certificate file cannot be read.
-    """
-    if not url.startswith("https:"):
-        return None
-    context = ssl.create_default_context(cafile=spec.ca)
-    if not spec.verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if spec.cert:
-        context.load_cert_chain(spec.cert, spec.key)
-    context.set_alpn_protocols(["http/1.1"])
-    return context
-
-
-def _extra_lines(spec: EngineSpec) -> bytes:
+def _extra_fields(spec: EngineSpec) -> list[tuple[bytes, bytes]]:
     fields = dict(spec.headers)
     if spec.api_key:
         fields["authorization"] = f"Bearer {spec.api_key}"
-    return b"".join(f"{name.lower()}: {value}\r\n".encode("latin-1") for name, value in fields.items())
+    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in fields.items()]

@@ -79,19 +79,21 @@ async def fetch(
 
     Raises: GatewayError (UPSTREAM_..., OVERLOADED, DEADLINE).
     """
+    pool = endpoint.pool
+    assert pool is not None
     opening = b"%b %b HTTP/1.1\r\n" % (method.encode("ascii"), target)
     length = b"content-length: %d\r\n" % len(body) if body or method != "GET" else b""
     request = _Fetch(b"".join((opening, endpoint.host_line, lines, length, b"\r\n", body)))
     try:
         async with asyncio.timeout(timeout or None):
-            connection = endpoint.pool.acquire(request)
+            connection = pool.acquire(request)
             if connection is not None:
                 request.connected(connection)
             status, content_type, answer = await request.done
     except TimeoutError as error:
         raise GatewayError(ErrorKind.DEADLINE, f"{endpoint.url} did not answer within {timeout:g} s") from error
     finally:
-        endpoint.pool.forget(request)
+        pool.forget(request)
         if request.connection is not None:
             request.connection.abandon()
     return Fetched(endpoint, status, content_type, answer)

@@ -12,7 +12,7 @@ import httpx
 
 from gateway.config.specs import EngineSpec, HealthSpec
 from gateway.protocol.condition import Condition
-from gateway.upstream.engine import client_tls
+from gateway.upstream.tls import endpoint_tls
 
 _log = logging.getLogger(__name__)
 
@@ -156,7 +156,7 @@ def _client(engine: EngineSpec, url: str) -> httpx.AsyncClient:
     headers = dict(engine.headers)
     if engine.api_key:
         headers["authorization"] = f"Bearer {engine.api_key}"
-    verify: ssl.SSLContext | bool = client_tls(engine.tls, url) or False
+    verify: ssl.SSLContext | bool = endpoint_tls(engine.tls, url) or False
     return httpx.AsyncClient(
         base_url=url, headers=headers, timeout=engine.health.timeout, verify=verify, trust_env=False
     )

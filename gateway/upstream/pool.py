@@ -11,6 +11,7 @@ from typing import Protocol
 
 from gateway.config.specs import ConnectionSpec
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.upstream.connecting import connect, connect_error
 from gateway.upstream.connection import UpstreamConnection
 
 
@@ -146,21 +147,14 @@ class Pool:
         task.add_done_callback(self._tasks.discard)
 
     async def _make_connection(self, connection: UpstreamConnection) -> None:
-        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self._spec.connect_timeout or None):
-                await loop.create_connection(
-                    lambda: connection,
-                    self.host,
-                    self.port,
-                    ssl=self._tls,
-                    server_hostname=self._server_name,
-                )
-        except (OSError, UnicodeError) as error:  # OSError: TLS and time too; UnicodeError: a name nobody can look up
+            await connect(connection, self.host, self.port, self._spec.connect_timeout, self._tls, self._server_name)
+        except (OSError, UnicodeError) as error:
             self._num_connecting -= 1
             self._open.discard(connection)  # it may have been made just when its time was up, and tell of its end too
             if self._waiting:
-                self._waiting.popleft().connect_failed(self._connect_error(error))
+                failed = connect_error(error, self.host, self.port, self._spec.connect_timeout)
+                self._waiting.popleft().connect_failed(failed)
             self._connect_for_the_line()
             return
         self._num_connecting -= 1
@@ -175,12 +169,3 @@ class Pool:
             return
         connection.idle_since = monotonic()
         self._idle.append(connection)
-
-    def _connect_error(self, error: Exception) -> GatewayError:
-        if isinstance(error, TimeoutError):
-            why = f"it did not answer within {self._spec.connect_timeout:g} s"
-        elif isinstance(error, ssl.SSLError):
-            why = f"the TLS handshake failed: {error.reason or error}"
-        else:
-            why = str(error)
-        return GatewayError(ErrorKind.UPSTREAM_CONNECT, f"cannot connect to {self.host}:{self.port}: {why}")

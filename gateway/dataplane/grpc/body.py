@@ -1,0 +1,156 @@
+"""The one message of a unary call on its way through: held until it is known whom it names, then passed on."""
+
+from __future__ import annotations
+
+from gateway.protocol.body_facts import NO_BODY, BodyFacts
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.message_head import Names, NamesReader, facts_or_none, read_names, renamed
+from gateway.wire.grpc import PREFIX, PREFIX_BYTES, decompress, framed, too_long
+
+
+class CallBody:
+    """What has come of a call's message.
+
+    A message up to `hold_bytes` is read whole, so that names which come late or twice count as protobuf says; of a
+    longer one, the names are acted on as soon as its tensors begin. What was sent stays here up to `replay_bytes`, to be
+    sent again.
+    """
+
+    __slots__ = (
+        "_encoding",
+        "_hold_bytes",
+        "_is_compressed",
+        "_limit",
+        "_message_bytes",
+        "_pieces",
+        "_plain",
+        "_reader",
+        "_replay_bytes",
+        "_was_taken",
+        "can_be_sent_again",
+        "is_complete",
+        "names",
+        "size",
+    )
+
+    def __init__(self, encoding: bytes, *, limit: int, hold_bytes: int, replay_bytes: int) -> None:
+        """`encoding` is the call's `grpc-encoding`; `limit` is the longest message, in bytes."""
+        self._encoding = encoding
+        self._limit = limit
+        self._hold_bytes = hold_bytes
+        self._replay_bytes = replay_bytes
+        self._pieces: list[bytes] = []
+        self._message_bytes = -1  # until the prefix has come
+        self._is_compressed = False
+        self._plain: bytes | None = None  # the whole message, decompressed
+        self._reader: NamesReader | None = None
+        self._was_taken = False
+        self.size = 0
+        self.is_complete = False
+        self.can_be_sent_again = True
+        self.names: Names | None = None  # once they are known
+
+    def __repr__(self) -> str:
+        return f"<CallBody {self.size} of {self._message_bytes} bytes, {self.names}>"
+
+    def add(self, data: bytes, ended: bool) -> None:
+        """Hold what has come.
+
+        Raises: GatewayError that says what is wrong with the message.
+        """
+        self.is_complete = ended
+        self.size += len(data)
+        self._pieces.append(data)
+        if self.names is None:
+            if self._message_bytes < 0:
+                self._read_prefix()
+            if self._message_bytes >= 0:
+                self._read_names(data)
+            if ended and self.names is None:
+                what = "ends before its message is whole" if self.size else "has no message"
+                raise GatewayError(ErrorKind.BAD_REQUEST, f"the call {what}")
+        elif self._reader is not None:
+            self._reader.feed(data)
+
+    def facts(self) -> BodyFacts | None:
+        """What rules may ask of the message; None while more of it must come."""
+        if self._plain is None:
+            if self.size < PREFIX_BYTES + self._message_bytes:
+                return None
+            self._plain = self._joined()[PREFIX_BYTES : PREFIX_BYTES + self._message_bytes]
+        return facts_or_none(self._plain) if self._plain else NO_BODY
+
+    def take(self, model: bytes | None, *, keeps: bool) -> bytes:
+        """All that has come so far, ready to be sent, for this model's name there where it is another one; what comes
+        later is to be passed on. `keeps`: it may be needed for another try after this one."""
+        if not keeps:
+            self._replay_bytes = -1
+        self._was_taken = True
+        data = self._joined()
+        if model is not None:
+            data = self._renamed(data, model)
+        self._forget_if_long()
+        return data
+
+    def pass_on(self, data: bytes, ended: bool) -> None:
+        """A further piece is being sent on.
+
+        Raises: GatewayError where it changes the names that were acted on.
+        """
+        self.add(data, ended)
+        self._forget_if_long()
+
+    @property
+    def may_name_a_sequence(self) -> bool:
+        """Whether sending it twice could advance a sequence twice. Asked only once a try has failed."""
+        return self._is_compressed or b"sequence_id" in self._joined()
+
+    def _read_prefix(self) -> None:
+        if self.size < PREFIX_BYTES:
+            return
+        flag, size = PREFIX.unpack_from(self._joined())
+        if flag > 1:
+            raise GatewayError(ErrorKind.BAD_REQUEST, "the message's first byte is neither 0 nor 1")
+        if size > self._limit:
+            raise too_long(size, self._limit)
+        self._is_compressed = flag == 1
+        self._message_bytes = size
+
+    def _read_names(self, data: bytes) -> None:
+        stop = PREFIX_BYTES + self._message_bytes
+        if self.size >= stop:
+            whole = self._joined()
+            if self._is_compressed:
+                self._plain = decompress(whole[PREFIX_BYTES:stop], self._encoding, self._limit)
+                self.names = read_names(self._plain, 0, len(self._plain))
+            else:
+                self.names = read_names(whole, PREFIX_BYTES, stop)
+            self._reader = None
+        elif self._message_bytes > self._hold_bytes and not self._is_compressed:
+            if self._reader is None:
+                self._reader = NamesReader()
+                data = self._joined()[PREFIX_BYTES:]
+            self._reader.feed(data)
+            if self._reader.may_settle:
+                self.names = self._reader.settle()
+
+    def _renamed(self, data: bytes, model: bytes) -> bytes:
+        names = self.names
+        assert names is not None
+        if self._plain is not None and self._is_compressed:  # one message may go without compression
+            return framed(renamed(self._plain, names, model))
+        stop = PREFIX_BYTES + self._message_bytes
+        message = renamed(data[PREFIX_BYTES:stop], names, model)
+        more = len(message) - len(data[PREFIX_BYTES:stop])
+        return PREFIX.pack(0, self._message_bytes + more) + message + data[stop:]
+
+    def _joined(self) -> bytes:
+        pieces = self._pieces
+        if len(pieces) != 1:
+            pieces[:] = [b"".join(pieces)]
+        return pieces[0]
+
+    def _forget_if_long(self) -> None:
+        if self._was_taken and self.size > self._replay_bytes:
+            self._pieces.clear()
+            self.can_be_sent_again = False

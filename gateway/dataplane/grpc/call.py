@@ -1,0 +1,338 @@
+"""One unary call on its way: decided by its message's names, sent to an endpoint, answered as the reply comes.
+
+Bytes pass through: neither side's messages are decoded. Everything here happens in callbacks, as in `Exchange`.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from gateway.dataplane.grpc.body import CallBody
+from gateway.dataplane.grpc.client import CallClient
+from gateway.dataplane.grpc.plan import CallHead, Way
+from gateway.dataplane.grpc.replies import OPENING, error_fields, relayed, request_id_literal
+from gateway.dataplane.plan import no_route
+from gateway.dataplane.tries import Tries
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.grpc_status import DEADLINE_EXCEEDED, http_status, write_timeout
+from gateway.protocol.operations import Operation
+from gateway.routing.decision import Undecided
+from gateway.upstream.endpoint import Endpoint
+from gateway.upstream.stream_connection import StreamConnection
+from gateway.wire.http2.fields import Block
+from gateway.wire.http2.frames import ErrorCode
+from gateway.wire.http2.hpack import Steady, literals
+from gateway.wire.http2.stream import Stream
+
+
+class RelayedCall(Tries):
+    """A call about one model, relayed to an engine that speaks gRPC. It receives from both its client's stream and the
+    engine's."""
+
+    __slots__ = (
+        "_active_at",
+        "_body",
+        "_client",
+        "_expires_at",
+        "_first_byte_at",
+        "_has_begun",
+        "_head",
+        "_owed_to_client",
+        "_owed_to_engine",
+        "_request_id",
+        "_response_bytes",
+        "_stream",
+        "_up",
+        "_way",
+    )
+
+    def __init__(self, client: CallClient, stream: Stream, head: CallHead) -> None:
+        plane = client.plane
+        super().__init__(plane, None, None)
+        limits = plane.settings.limits
+        self._client = client
+        self._stream = stream
+        self._head = head
+        self._body = CallBody(
+            head.plan.encoding,
+            limit=limits.max_body_bytes,
+            hold_bytes=limits.high_water_bytes,
+            replay_bytes=limits.retry_body_bytes,
+        )
+        self._expires_at = self._started_at + head.timeout if head.timeout is not None else 0.0
+        self._request_id = head.id or plane.new_request_id()
+        self._way: Way | None = None
+        self._up: Stream | None = None
+        self._owed_to_client = 0  # bytes that wait for the engine to take them
+        self._owed_to_engine = 0
+        self._has_begun = False  # the reply's first fields are sent
+        self._first_byte_at = 0.0
+        self._active_at = self._started_at
+        self._response_bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<RelayedCall {self._head.plan!r} at {self._endpoint!r}>"
+
+    # What streams tell it
+
+    def data_received(self, stream: Stream, data: bytes, ended: bool) -> None:
+        if stream is self._up:
+            self._relay_data(data, ended)
+        elif stream is self._stream:
+            self._take(data, ended)
+
+    def headers_received(self, stream: Stream, block: Block, ended: bool) -> None:
+        """The engine's reply begins; `ended`: it is trailers only."""
+        if stream is not self._up:
+            return
+        lane, endpoint = self._lane, self._endpoint
+        assert lane is not None and endpoint is not None
+        now = monotonic()
+        self._clear_deadline()
+        self._first_byte_at = self._active_at = now
+        endpoint.observe_latency(now - self._sent_at)
+        found = relayed(block, lane)
+        self._has_begun = True
+        if ended:
+            self._up = None
+            self._status = found.http_status if found.status is None else http_status(found.status)
+            self._stream.send_headers(found.steady, request_id_literal(self._request_id), ended=True)
+            self._finish(now, found.status)
+            return
+        self._status = found.http_status
+        if self._expires_at:
+            self._slot = self._plane.wheel.add(self, self._expires_at)
+        self._stream.send_headers(found.steady, request_id_literal(self._request_id))
+
+    def trailers_received(self, stream: Stream, block: Block) -> None:
+        if stream is self._stream:
+            self._take(b"", True)  # gRPC clients send none, but HTTP/2 allows them
+            return
+        if stream is not self._up:
+            return
+        assert self._lane is not None
+        self._up = None
+        found = relayed(block, self._lane)
+        if found.status is not None:
+            self._status = http_status(found.status)
+        self._stream.send_trailers(found.steady)
+        self._finish(monotonic(), found.status)
+
+    def stream_reset(self, stream: Stream, code: int, why: str) -> None:
+        if stream is self._stream:
+            self._client_gone()
+        elif stream is self._up:
+            self._up = None
+            was_sent = code != ErrorCode.REFUSED_STREAM  # that promises it was not touched (RFC 9113 section 8.7)
+            name = ErrorCode(code).name if code in ErrorCode.__members__.values() else str(code)
+            error = GatewayError(ErrorKind.UPSTREAM_RESET, f"the engine broke the call off: {why} ({name})")
+            self._try_failed(error, was_sent=was_sent)
+
+    def drained(self, stream: Stream) -> None:
+        if stream is self._up:
+            if self._owed_to_client:
+                owed, self._owed_to_client = self._owed_to_client, 0
+                self._stream.credit(owed)
+        elif self._up is not None and self._owed_to_engine:
+            owed, self._owed_to_engine = self._owed_to_engine, 0
+            self._up.credit(owed)
+
+    def sweep(self, now: float) -> None:
+        """Called about once a second: has a side fallen silent in the middle?"""
+        if not self._body.is_complete and self._up is None and not self._is_trying:
+            limit = self._plane.settings.limits.body_timeout
+            if now - self._active_at > limit:
+                what = f"no more of the request's message came for {limit:g} s"
+                self._fail(GatewayError(ErrorKind.REQUEST_TIMEOUT, what))
+        elif self._status and self._lane is not None and not self._stream.is_waiting:
+            limit = self._lane.engine.spec.idle_timeout
+            if limit and now - self._active_at > limit:
+                self._drop_try()
+                silence = GatewayError(ErrorKind.DEADLINE, f"the engine sent nothing for {limit:g} s")
+                self._try_failed(silence, was_sent=True)
+
+    # The request
+
+    def _take(self, data: bytes, ended: bool) -> None:
+        """More of the client's message."""
+        up, body = self._up, self._body
+        try:
+            if up is not None:
+                body.pass_on(data, ended)
+                up.send_data(data, ended)
+                if up.is_waiting:
+                    self._owed_to_client += len(data)
+                elif not ended:
+                    self._stream.credit(len(data))
+                return
+            body.add(data, ended)
+        except GatewayError as error:
+            self._refuse(error)
+            return
+        if self._lane is None:
+            if not ended:
+                self._active_at = monotonic()
+                self._stream.credit(len(data))  # as far as the message's limit, since more is needed to decide
+            if body.names is not None:
+                self._decide()
+        else:
+            self._owed_to_client += len(data)  # nobody takes it yet
+
+    def _decide(self) -> None:
+        plan, names = self._head.plan, self._body.names
+        assert names is not None
+        decision = plan.decide(names, None)
+        if decision is Undecided.NEEDS_BODY:
+            facts = self._body.facts()
+            if facts is None:
+                return
+            decision = plan.decide(names, facts)
+        if isinstance(decision, Undecided):
+            self._refuse(no_route(plan.facts(names)))
+            return
+        self._way, self._session = decision
+        self._lane = self._way.lane
+        now = self._started_at if self._body.is_complete else monotonic()
+        self._try(now)
+
+    def _refuse(self, error: GatewayError) -> None:
+        """What the client sent cannot be served."""
+        if self._is_trying:
+            self._drop_try()
+            self._leave(None)
+        self._fail(error)
+
+    def _ask(self, endpoint: Endpoint, now: float) -> None:
+        assert endpoint.streams is not None
+        connection = endpoint.streams.acquire(self)
+        if connection is not None:
+            self._send(connection, now)
+
+    def stream_ready(self, connection: StreamConnection) -> None:
+        self._send(connection, monotonic())
+
+    def _send(self, connection: StreamConnection, now: float) -> None:
+        way, body, endpoint, lane = self._way, self._body, self._endpoint, self._lane
+        assert way is not None and endpoint is not None and lane is not None
+        self._up = up = connection.open_stream(self)
+        self._sent_at = now
+        passing = [self._client.passing, self._head.passing, request_id_literal(self._request_id)]
+        if self._expires_at:
+            passing.append(literals([(b"grpc-timeout", write_timeout(self._expires_at - now))]))
+        up.send_headers(way.head(endpoint), b"".join(passing))
+        # Once sent, only what may run twice is ever sent again.
+        keeps = lane.engine.spec.retry.idempotent == "infer"
+        up.send_data(body.take(way.model, keeps=keeps), body.is_complete)
+        if not up.is_waiting and self._owed_to_client:
+            owed, self._owed_to_client = self._owed_to_client, 0
+            self._stream.credit(owed)
+
+    # The reply
+
+    def _relay_data(self, data: bytes, ended: bool) -> None:
+        size = len(data)
+        self._response_bytes += size
+        self._active_at = monotonic()
+        stream = self._stream
+        if size:
+            stream.send_data(data)
+        if ended:  # without trailers, and so without a status
+            self._up = None
+            self._try_failed(
+                GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "the engine's reply ended without a status"), was_sent=True
+            )
+        elif stream.is_waiting:
+            self._owed_to_engine += size
+        else:
+            assert self._up is not None
+            self._up.credit(size)
+
+    # Ends
+
+    def _deadline(self, now: float) -> float:
+        at = super()._deadline(now)
+        if not self._expires_at:
+            return at
+        return min(at, self._expires_at) if at else self._expires_at
+
+    def expired(self) -> None:
+        if not self._expires_at or monotonic() < self._expires_at:
+            super().expired()
+            return
+        self._slot = None
+        self._drop_try()
+        if self._is_trying:
+            self._leave(None)  # the client's patience says nothing of the endpoint
+        self._fail(GatewayError(ErrorKind.DEADLINE, "the call's deadline (grpc-timeout) has passed"))
+
+    @property
+    def _was_sent(self) -> bool:
+        return self._up is not None
+
+    def _waits_for_client(self) -> bool:
+        return self._up is not None and not self._body.is_complete and not self._up.is_waiting
+
+    def _can_be_sent_again(self) -> bool:
+        return self._body.can_be_sent_again
+
+    def _is_idempotent(self, declared: str) -> bool:
+        rpc = self._head.plan.rpc
+        if rpc is not None and rpc.operation is not Operation.INFER:
+            return True  # it only asks
+        return declared == "infer" and not self._body.may_name_a_sequence
+
+    def _abandon(self) -> None:
+        if self._up is not None:
+            up, self._up = self._up, None
+            up.reset(ErrorCode.CANCEL)
+        elif self._is_trying and self._endpoint is not None and self._endpoint.streams is not None:
+            self._endpoint.streams.forget(self)
+
+    def _client_gone(self) -> None:
+        """Nobody waits for the reply any more: the engine is told at once."""
+        self._drop_try()
+        if self._is_trying:
+            self._leave(None)
+        self._counters().count_error("client_gone")
+        self._log("client_gone")
+
+    def _finish(self, now: float, status: int | None) -> None:
+        """The reply is whole."""
+        series, endpoint, lane = self._series, self._endpoint, self._lane
+        assert series is not None and endpoint is not None and lane is not None
+        self._clear_deadline()
+        fails = endpoint.breaker.counts(self._status) and status != DEADLINE_EXCEEDED
+        self._leave(not fails)
+        lane.engine.budget.requests += 1
+        series.request_bytes += self._body.size
+        series.response_bytes += self._response_bytes
+        started_at = self._started_at
+        series.count(self._status, now - started_at, self._first_byte_at - started_at, now - self._sent_at)
+        if self._plane.access_log is not None:
+            self._log("")
+        self._client.call_ended(self._stream)
+
+    def _fail(self, error: GatewayError) -> None:
+        series = self._counters()
+        series.count_error(error.kind.value)
+        series.count_failure(error.status.http, monotonic() - self._started_at)
+        self._drop_try()
+        self._status = error.status.http
+        told = GatewayError(error.kind, error.message + self._whereabouts())
+        fields = error_fields(told)
+        if self._has_begun:
+            self._stream.send_trailers(Steady(fields))
+        else:
+            named = self._lane.reply_fields if self._lane is not None else []
+            steady = Steady(OPENING + fields + named)
+            self._stream.send_headers(steady, request_id_literal(self._request_id), ended=True)
+        self._log(error.kind.value)
+        self._client.call_ended(self._stream)
+
+    def _log(self, reason: str) -> None:
+        if self._plane.access_log is not None:
+            target = self._lane.target if self._lane is not None else None
+            url = self._endpoint.url if self._endpoint is not None else ""
+            seconds = monotonic() - self._started_at
+            path = self._head.plan.path.decode("latin-1")
+            self._plane.log_call(self._client.peer, path, self._status, reason, seconds, self._request_id, target, url)

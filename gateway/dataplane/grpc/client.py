@@ -1,0 +1,28 @@
+"""Between a client's HTTP/2 connection and whoever answers its calls: what each may ask of the other."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from gateway.dataplane.plane import DataPlane
+from gateway.wire.http2.stream import Receiver, Stream
+
+
+class CallClient(Protocol):
+    """A client's connection, as a call sees it. `passing` are the fields that tell engines of the client, encoded."""
+
+    plane: DataPlane
+    peer: str
+    passing: bytes
+
+    def call_ended(self, stream: Stream) -> None:
+        """The reply is sent, or waits for the client to read it; what of the request still comes is not wanted."""
+        ...
+
+
+class Call(Receiver, Protocol):
+    """Whoever answers a call; it ends by the client's `call_ended`, or by `stream_reset` of its stream."""
+
+    def sweep(self, now: float) -> None:
+        """Called about once a second; `now` is of `time.monotonic`."""
+        ...

@@ -1,0 +1,175 @@
+"""What a call's fields ask for, and all that can be prepared before its message is seen."""
+
+from __future__ import annotations
+
+import random
+
+from gateway.config.settings import Settings
+from gateway.dataplane.plan import VIA
+from gateway.dataplane.request import VOLATILE_FIELDS
+from gateway.dataplane.snapshot import Lane, Snapshot
+from gateway.protocol.body_facts import BodyFacts
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.grpc_methods import RPCS_BY_PATH
+from gateway.protocol.grpc_status import read_timeout
+from gateway.protocol.message_head import Names
+from gateway.protocol.operations import Operation
+from gateway.routing.decision import Decision, Undecided
+from gateway.routing.facts import Facts
+from gateway.upstream.endpoint import Endpoint
+from gateway.wire.http2.fields import Block, Field
+from gateway.wire.http2.hpack import Steady, literals
+from gateway.wire.memo import Memo
+
+_REQUEST_ID = b"x-request-id"
+_TIMEOUT = b"grpc-timeout"
+_SECRETS = frozenset({b"authorization", b"cookie"})
+# Written anew for each hop, or by HTTP/2 itself.
+_REWRITTEN = frozenset({b"te", b"host", b"content-length", b"via", _REQUEST_ID, _TIMEOUT})
+_FORWARDED = frozenset({b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"forwarded"})
+# Who invents names must not fill the memory.
+_MAX_DECISIONS = 1024
+
+
+class Way:
+    """A lane for the calls of one plan: the fields as each endpoint gets them."""
+
+    __slots__ = ("_heads", "_plan", "lane", "model")
+
+    def __init__(self, plan: CallPlan, lane: Lane) -> None:
+        self._plan = plan
+        self.lane = lane
+        self.model = lane.target.model.encode() if lane.target.model is not None else None
+        self._heads: dict[Endpoint, Steady] = {}
+
+    def head(self, endpoint: Endpoint) -> Steady:
+        found = self._heads.get(endpoint)
+        if found is None:
+            found = self._heads[endpoint] = Steady(self._plan.fields_for(self.lane, endpoint))
+        return found
+
+
+class CallPlan:
+    """The fields that calls have in common and what follows from them; immutable, since all such calls share it."""
+
+    __slots__ = ("_decided", "_facts_headers", "_ways", "authority", "encoding", "fields", "path", "rpc", "snapshot")
+
+    def __init__(self, fields: list[Field], snapshot: Snapshot, settings: Settings) -> None:
+        named = dict(reversed(fields))  # the first of each name
+        self.snapshot = snapshot
+        self.path = named[b":path"]
+        self.authority = named.get(b":authority") or named.get(b"host") or b""
+        self.rpc = RPCS_BY_PATH.get(self.path)
+        self.encoding = named.get(b"grpc-encoding", b"identity")
+        self._facts_headers = {
+            text: named[name].decode("latin-1")
+            for name in named
+            if (text := name.decode("latin-1")) in snapshot.headers_asked
+        }
+        dropped = _REWRITTEN if settings.trust_forwarded else _REWRITTEN | _FORWARDED
+        self.fields = [field for field in fields if field[0] not in dropped and not field[0].startswith(b":")]
+        self.fields.append((b"via", b", ".join([value for name, value in fields if name == b"via"] + [VIA])))
+        self._ways: dict[int, Way] = {}
+        self._decided: dict[tuple[bytes, bytes], tuple[Way, str | None]] = {}
+
+    def __repr__(self) -> str:
+        return f"<CallPlan {self.path!r}>"
+
+    def facts(self, names: Names, body: BodyFacts | None = None) -> Facts:
+        """A call as the rules see it."""
+        operation = self.rpc.operation if self.rpc is not None else Operation.INFER
+        version = names.version.decode("utf-8", "replace") or None
+        return Facts(names.model.decode("utf-8", "replace"), version, "grpc", operation, self._facts_headers, body)
+
+    def decide(self, names: Names, body: BodyFacts | None) -> tuple[Way, str | None] | Undecided:
+        """The rules' answer for a message of these names: the way it goes, and its session."""
+        key = (names.model, names.version)
+        known = self._decided.get(key)
+        if known is not None:
+            return known
+        decision = self.snapshot.table.decide(self.facts(names, body), random.random)
+        if not isinstance(decision, Decision):
+            return decision
+        answer = (self.way(self.snapshot.lane(decision.target)), decision.session)
+        if decision.repeatable and len(self._decided) < _MAX_DECISIONS:
+            self._decided[key] = answer
+        return answer
+
+    def way(self, lane: Lane) -> Way:
+        found = self._ways.get(id(lane))
+        if found is None:
+            found = self._ways[id(lane)] = Way(self, lane)
+        return found
+
+    def fields_for(self, lane: Lane, endpoint: Endpoint) -> list[Field]:
+        """The fields as an endpoint gets them; those that its engine declares take the place of the caller's."""
+        engine = lane.engine
+        fields = [
+            (b":method", b"POST"),
+            (b":scheme", endpoint.scheme),
+            (b":path", self.path),
+            (b":authority", endpoint.authority),
+            (b"te", b"trailers"),
+        ]
+        fields += [field for field in self.fields if field[0] not in engine.extra_names]
+        return fields + engine.extra_fields
+
+
+class CallHead:
+    """One call's fields, read: its plan, and what is its own. `passing` are the volatile fields as they go on, encoded;
+    `id` is None where the client gave none; `timeout` is in seconds, None where the client waits for ever."""
+
+    __slots__ = ("error", "id", "passing", "plan", "timeout")
+
+    def __init__(self, plan: CallPlan, volatile: list[Field]) -> None:
+        self.plan = plan
+        self.id: bytes | None = None
+        self.timeout: float | None = None
+        self.error: GatewayError | None = None
+        passing: list[bytes] = []
+        for field in volatile:
+            name, value = field
+            if name == _REQUEST_ID:
+                self.id = value
+            elif name == _TIMEOUT:
+                self.timeout = read_timeout(value)
+                if self.timeout is None:
+                    self.error = GatewayError(ErrorKind.BAD_REQUEST, f"grpc-timeout {value!r} is not a number and unit")
+            else:
+                passing.append(literals([field], secret=name in _SECRETS))
+        self.passing = b"".join(passing)
+
+    def __repr__(self) -> str:
+        return f"<CallHead {self.plan!r} timeout={self.timeout}>"
+
+
+class CallReader:
+    """Reads calls' fields by one snapshot of the rules, and remembers what they come to."""
+
+    def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
+        identity = {snapshot.table.identity.session_header.encode(), snapshot.table.identity.tenant_header.encode()}
+        asked = {name.encode() for name in snapshot.headers_asked}
+        self._volatile = (VOLATILE_FIELDS | identity) - asked | {_TIMEOUT, _REQUEST_ID}
+        self._plans = Memo(lambda key: CallPlan(_fields_of(key), snapshot, settings))
+
+    def __call__(self, block: Block) -> CallHead:
+        note = block.note
+        if note is not None and note[0] is self:
+            head: CallHead = note[1]
+            return head
+        steady: list[bytes] = []
+        volatile: list[Field] = []
+        for field in block.fields:
+            if field[0] in self._volatile:
+                volatile.append(field)
+            else:
+                steady += field
+        head = CallHead(self._plans(b"\0".join(steady)), volatile)
+        block.note = (self, head)
+        return head
+
+
+def _fields_of(key: bytes) -> list[Field]:
+    """Undo the joining: no field holds a NUL."""
+    parts = key.split(b"\0")
+    return list(zip(parts[::2], parts[1::2], strict=True))

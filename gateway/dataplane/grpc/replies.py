@@ -1,0 +1,52 @@
+"""What a call's client reads: the engine's fields with ours beside them, or a status of our own."""
+
+from __future__ import annotations
+
+from gateway.dataplane.snapshot import Lane
+from gateway.protocol.errors import GatewayError
+from gateway.protocol.grpc_status import read_status, write_message
+from gateway.wire.http2.fields import Block, Field
+from gateway.wire.http2.hpack import Steady, literals
+
+OPENING: list[Field] = [(b":status", b"200"), (b"content-type", b"application/grpc")]
+_REQUEST_ID = b"x-request-id"
+
+
+class Relayed:
+    """A block of an engine's reply as it goes on; `status` is the gRPC status in it, None where it tells none."""
+
+    __slots__ = ("http_status", "status", "steady")
+
+    def __init__(self, block: Block, lane: Lane) -> None:
+        fields = [field for field in block.fields if field[0] not in (_REQUEST_ID, b"content-length")]
+        is_opening = block.fields[:1] and block.fields[0][0] == b":status"
+        if is_opening:
+            fields += lane.reply_fields
+        self.steady = Steady(fields)
+        told = block.value(b"grpc-status")
+        self.status = read_status(told) if told is not None else None
+        self.http_status = int(block.fields[0][1]) if is_opening else 200
+
+
+def relayed(block: Block, lane: Lane) -> Relayed:
+    """The block for the clients of a lane, made once for each time that the engine's fields change."""
+    notes: dict[Lane, Relayed] | None = block.note
+    if notes is None:
+        notes = block.note = {}
+    found = notes.get(lane)
+    if found is None:
+        found = notes[lane] = Relayed(block, lane)
+    return found
+
+
+def request_id_literal(request_id: bytes) -> bytes:
+    return literals([(_REQUEST_ID, request_id)])
+
+
+def error_fields(error: GatewayError, code: int | None = None) -> list[Field]:
+    """The trailers that tell of an error."""
+    return [
+        (b"grpc-status", b"%d" % (error.status.grpc if code is None else code)),
+        (b"grpc-message", write_message(error.message)),
+        (b"x-pointsman-reason", error.kind.value.encode("ascii")),
+    ]

@@ -1,0 +1,129 @@
+"""One client's HTTP/2 connection: calls come and go on its streams."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from time import monotonic
+from typing import cast
+
+from gateway.dataplane.grpc.client import Call
+from gateway.dataplane.grpc.plan import CallHead
+from gateway.dataplane.hangup import has_hung_up
+from gateway.dataplane.plane import DataPlane
+from gateway.upstream.carrier import Carrier
+from gateway.wire.http2.connection import Http2Limits
+from gateway.wire.http2.fields import Block
+from gateway.wire.http2.frames import MAX_WINDOW, ErrorCode
+from gateway.wire.http2.hpack import literals
+from gateway.wire.http2.stream import Stream
+
+# How long a client has to hear that the connection closes before streams that it opens are refused.
+_LEAVE_SECONDS = 1.0
+
+Answer = Callable[["Http2Client", Stream, CallHead, Block], Call]
+
+
+class Http2Client(Carrier):
+    """Reads calls and hands each to who answers it; `answer` makes that choice."""
+
+    __slots__ = ("_active_at", "_answer", "_leaves_at", "_unsent", "passing", "peer", "plane")
+
+    def __init__(self, plane: DataPlane, answer: Answer) -> None:
+        limits = plane.settings.limits
+        super().__init__(
+            Http2Limits(
+                max_streams=limits.max_streams,
+                window_bytes=limits.high_water_bytes,
+                max_header_bytes=limits.max_header_bytes,
+                max_resets=limits.max_resets,
+            ),
+            is_client=False,
+        )
+        self.plane = plane
+        self._answer = answer
+        self._active_at = monotonic()
+        self._leaves_at = 0.0
+        self._unsent = 0
+        self.peer = "-"
+        self.passing = b""
+
+    def __repr__(self) -> str:
+        return f"<Http2Client {self.peer} {self.http2!r}>"
+
+    # What the event loop tells it
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        address = transport.get_extra_info("peername")
+        self.peer = str(address[0]) if address else "-"
+        is_tls = transport.get_extra_info("sslcontext") is not None
+        told = [
+            (b"x-forwarded-for", self.peer.encode("ascii", "replace")),
+            (b"x-forwarded-proto", b"https" if is_tls else b"http"),
+        ]
+        self.passing = literals(told)
+        super().connection_made(transport)
+        self.plane.connections.add(self)
+        if self.plane.is_draining:
+            self.drain()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.plane.connections.discard(self)
+        super().connection_lost(exc)
+
+    # What the HTTP/2 connection tells it
+
+    def stream_opened(self, stream: Stream, block: Block, ended: bool) -> None:
+        head = self.plane.read_call(block)
+        call = self._answer(self, stream, head, block)
+        stream.receiver = call
+        if ended:
+            call.data_received(stream, b"", True)
+
+    def stream_closed(self) -> None:
+        if not self.http2.streams:
+            self._active_at = monotonic()
+            if self._leaves_at:
+                self._loop.call_soon(self._close_if_idle)
+
+    # What calls ask of it
+
+    def call_ended(self, stream: Stream) -> None:
+        if not stream.is_received and stream.is_sent:
+            stream.reset(ErrorCode.NO_ERROR)
+
+    # Closing
+
+    def drain(self) -> None:
+        """Tell the client to open no more streams; close once those under way have ended (RFC 9113 section 6.8)."""
+        if not self._leaves_at:
+            self._leaves_at = monotonic() + _LEAVE_SECONDS
+            self.http2.leave(last_id=MAX_WINDOW)
+            self._loop.call_later(_LEAVE_SECONDS if self.http2.streams else 0.05, self._leave)
+
+    def _leave(self) -> None:
+        if not self._transport.is_closing():
+            self.http2.leave()
+            self._close_if_idle()
+
+    def _close_if_idle(self) -> None:
+        if not self.http2.streams and not self._transport.is_closing():
+            self.close()
+
+    def sweep(self, now: float) -> None:
+        """Called about once a second."""
+        limits = self.plane.settings.limits
+        self.http2.tick()
+        for stream in list(self.http2.streams.values()):
+            cast(Call, stream.receiver).sweep(now)
+        unsent = self._transport.get_write_buffer_size()
+        if self.http2.is_blocked or (unsent and self._transport.is_closing()):
+            if unsent != self._unsent:
+                self._unsent, self._active_at = unsent, now
+            elif now - self._active_at > limits.body_timeout or has_hung_up(self._transport):
+                self._transport.abort()
+        elif self.http2.awaits_opening:
+            if now - self._active_at > limits.header_timeout:
+                self._transport.abort()
+        elif not self.http2.streams and now - self._active_at > limits.idle_timeout:
+            self.drain()

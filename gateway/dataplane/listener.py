@@ -1,0 +1,76 @@
+"""A new connection: its first bytes tell what it speaks."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from time import monotonic
+from typing import cast
+
+from gateway.dataplane.answering import answer_call
+from gateway.dataplane.connection import ClientConnection
+from gateway.dataplane.http2 import Http2Client
+from gateway.dataplane.plane import DataPlane
+from gateway.wire.http2.frames import PREFACE
+
+
+class Newcomer(asyncio.Protocol):
+    """Waits until it is clear whether HTTP/2's preface comes (RFC 9113 section 3.4), then steps aside.
+
+    Under TLS the handshake has settled it (ALPN); who offered nothing is read like everybody else.
+    """
+
+    __slots__ = ("_buffer", "_plane", "_since", "_transport")
+
+    def __init__(self, plane: DataPlane) -> None:
+        self._plane = plane
+        self._buffer = b""
+        self._since = monotonic()
+        self._transport: asyncio.Transport = cast(asyncio.Transport, None)  # set before anything else happens
+
+    def __repr__(self) -> str:
+        return f"<Newcomer {self._buffer!r}>"
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        plane = self._plane
+        limit = plane.settings.limits.max_connections
+        tls = transport.get_extra_info("ssl_object")
+        chosen = tls.selected_alpn_protocol() if isinstance(tls, ssl.SSLObject) else None
+        if chosen == "h2":
+            self._become(Http2Client(plane, answer_call))
+        elif chosen is not None or (limit and len(plane.connections) - plane.num_lingering >= limit):
+            self._become(ClientConnection(plane))
+        else:
+            plane.connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        data = self._buffer + data if self._buffer else data
+        if data.startswith(PREFACE):
+            self._become(Http2Client(self._plane, answer_call), data)
+        elif PREFACE.startswith(data):
+            self._buffer = data
+        else:
+            self._become(ClientConnection(self._plane), data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._plane.connections.discard(self)
+
+    def drain(self) -> None:
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def sweep(self, now: float) -> None:
+        """Nothing has come: what an HTTP/1.1 connection may do for as long as it is idle."""
+        limits = self._plane.settings.limits
+        if now - self._since > (limits.header_timeout if self._buffer else limits.idle_timeout):
+            self._transport.close()
+
+    def _become(self, protocol: ClientConnection | Http2Client, data: bytes = b"") -> None:
+        self._plane.connections.discard(self)
+        self._transport.set_protocol(protocol)
+        protocol.connection_made(self._transport)
+        if data:
+            protocol.data_received(data)

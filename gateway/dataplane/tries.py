@@ -1,0 +1,206 @@
+"""The tries of one request, whatever it speaks: an endpoint chosen, counted and timed, and another one where that can
+do no harm.
+
+However a request ends, each of its tries passes `_leave` once (the endpoint's count and breaker).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from time import monotonic
+
+from gateway.dataplane.plane import DataPlane
+from gateway.dataplane.snapshot import Lane
+from gateway.dataplane.wheel import Slot
+from gateway.observability.metrics import Series
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.upstream.endpoint import Endpoint
+
+
+class Tries(ABC):
+    """What every front's requests do alike. A subclass sends and cancels (`_ask`, `_abandon`), tells its caller
+    (`_fail`), and knows whether its request can be sent again."""
+
+    __slots__ = (
+        "_attempts",
+        "_endpoint",
+        "_is_trying",
+        "_lane",
+        "_plane",
+        "_sent_at",
+        "_series",
+        "_session",
+        "_slot",
+        "_started_at",
+        "_status",
+        "_tried",
+    )
+
+    def __init__(self, plane: DataPlane, lane: Lane | None, session: str | None) -> None:
+        self._plane = plane
+        self._lane = lane
+        self._session = session
+        self._started_at = monotonic()
+        self._endpoint: Endpoint | None = None
+        self._series: Series | None = None
+        self._slot: Slot | None = None
+        self._is_trying = False
+        self._tried: tuple[Endpoint, ...] = ()
+        self._attempts = 0
+        self._sent_at = 0.0
+        # Once there is a status, the caller has read it and errors cannot change it any more.
+        self._status = 0
+
+    # What a front does in its own way
+
+    @abstractmethod
+    def _ask(self, endpoint: Endpoint, now: float) -> None:
+        """Send the request, now or when there is a connection.
+
+        Raises: GatewayError where too many wait for one already.
+        """
+
+    @abstractmethod
+    def _abandon(self) -> None:
+        """Stop the try under way, whatever its stage; nothing more is heard of it."""
+
+    @abstractmethod
+    def _fail(self, error: GatewayError) -> None:
+        """Nobody answers this request, or not to the end: tell the caller."""
+
+    @abstractmethod
+    def _can_be_sent_again(self) -> bool:
+        """Whether all of the request is still at hand."""
+
+    @abstractmethod
+    def _is_idempotent(self, declared: str) -> bool:
+        """Whether engines may see it twice; `declared` is the engine's `retry.idempotent`."""
+
+    @property
+    @abstractmethod
+    def _was_sent(self) -> bool:
+        """Whether something of the try under way may have reached the endpoint."""
+
+    # Trying
+
+    def _try(self, now: float, after: GatewayError | None = None) -> None:
+        """Send the request to some endpoint; `after` is why the try before failed."""
+        lane = self._lane
+        assert lane is not None
+        engine = lane.engine
+        endpoint = engine.choose(self._session, now, self._tried)
+        if endpoint is None:
+            self._fail(after or GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy"))
+            return
+        self._endpoint = endpoint
+        self._series = series = lane.series(endpoint)
+        self._attempts += 1
+        self._is_trying = True
+        endpoint.in_flight += 1
+        series.in_flight += 1
+        if not endpoint.breaker.is_spotless:
+            endpoint.breaker.sent(now)
+        at = self._deadline(now)
+        if at:
+            self._slot = self._plane.wheel.add(self, at)
+        try:
+            self._ask(endpoint, now)
+        except GatewayError as error:
+            self._drop_try()
+            self._leave(None)
+            self._fail(error)
+
+    def _deadline(self, now: float) -> float:
+        """When this try is over for want of a reply; 0 where never."""
+        assert self._lane is not None
+        spec = self._lane.engine.spec
+        if not spec.timeout:
+            return now + spec.try_timeout if spec.try_timeout else 0.0
+        overall = self._started_at + spec.timeout
+        return min(overall, now + spec.try_timeout) if spec.try_timeout else overall
+
+    def connect_failed(self, error: GatewayError) -> None:
+        self._try_failed(error, was_sent=False)
+
+    def expired(self) -> None:
+        """The time until the first byte is over, for this try or for all."""
+        self._slot = None
+        assert self._lane is not None
+        spec = self._lane.engine.spec
+        is_final = bool(spec.timeout) and monotonic() - self._started_at >= spec.timeout
+        was_sent = self._was_sent
+        says_nothing = self._waits_for_client()
+        self._drop_try()
+        limit = spec.timeout if is_final else spec.try_timeout
+        error = GatewayError(ErrorKind.DEADLINE, f"the engine did not answer within {limit:g} s")
+        self._try_failed(error, was_sent=was_sent, is_final=is_final, is_good=None if says_nothing else False)
+
+    def _waits_for_client(self) -> bool:
+        """Whether nobody can answer, since more of the request must come: that says nothing of the endpoint."""
+        return False
+
+    def _try_failed(
+        self, error: GatewayError, *, was_sent: bool, is_final: bool = False, is_good: bool | None = False
+    ) -> None:
+        """A try ended without a whole reply: another one where that can do no harm, else the caller is told."""
+        self._leave(is_good)
+        if self._status or is_final or not self._may_try_again(was_sent):
+            self._fail(error)
+            return
+        assert self._lane is not None and self._endpoint is not None and self._series is not None
+        self._series.retries += 1
+        tried = (*self._tried, self._endpoint)
+        # Where every endpoint has failed once, the next try may go to any of them again.
+        self._tried = tried if len(tried) < len(self._lane.engine.endpoints) else ()
+        self._drop_try()
+        self._try(monotonic(), error)
+
+    def _may_try_again(self, was_sent: bool) -> bool:
+        assert self._lane is not None
+        retry = self._lane.engine.spec.retry
+        if self._attempts > retry.attempts or not self._can_be_sent_again():
+            return False
+        if was_sent and not self._is_idempotent(retry.idempotent):
+            return False
+        return self._lane.engine.budget.take(monotonic())
+
+    def _drop_try(self) -> None:
+        """Cancel the try under way, whatever its stage."""
+        self._clear_deadline()
+        self._abandon()
+
+    def _clear_deadline(self) -> None:
+        if self._slot is not None:
+            self._slot.discard(self)
+            self._slot = None
+
+    def _leave(self, is_good: bool | None) -> None:
+        """The try is over; `is_good` is what it says of the endpoint, None where it says nothing."""
+        endpoint, series = self._endpoint, self._series
+        assert endpoint is not None and series is not None and self._is_trying
+        self._is_trying = False
+        endpoint.in_flight -= 1
+        series.in_flight -= 1
+        if is_good is None:
+            endpoint.breaker.abandoned()
+        elif not is_good:
+            endpoint.breaker.failed(monotonic())
+        elif not endpoint.breaker.is_spotless:
+            endpoint.breaker.succeeded()
+
+    # Telling what happened
+
+    def _whereabouts(self) -> str:
+        """Where in the fleet it happened; nothing where no rule had sent it anywhere."""
+        if self._lane is None:
+            return ""
+        target = self._lane.target
+        endpoint = f", endpoint {self._endpoint.url}" if self._endpoint is not None else ""
+        return f" (route '{target.route}', engine '{target.engine}'{endpoint})"
+
+    def _counters(self) -> Series:
+        if self._series is not None:
+            return self._series
+        if self._lane is not None:
+            return self._lane.series(None)
+        return self._plane.metrics.unrouted

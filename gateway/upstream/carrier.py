@@ -1,0 +1,98 @@
+"""Carries the bytes of an HTTP/2 connection over a socket; clients' and engines' connections stand on it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+from gateway.wire.http2.connection import Http2Connection, Http2Limits
+from gateway.wire.http2.fields import Block
+from gateway.wire.http2.stream import Stream
+
+# What a peer that does not read may make us hold: acknowledgements it asks for, beyond what windows bound.
+_MAX_UNSENT_BYTES = 4 * 1024 * 1024
+# From here on, pieces are handed to the socket as they are instead of being copied into one.
+_JOIN_BYTES = 64 * 1024
+
+
+class Carrier(asyncio.Protocol):
+    """One socket with HTTP/2 on it. Output is written once a turn of the event loop, however much of it there is."""
+
+    __slots__ = ("_is_feeding", "_loop", "_transport", "http2")
+
+    def __init__(self, limits: Http2Limits, *, is_client: bool) -> None:
+        self._transport: asyncio.Transport = cast(asyncio.Transport, None)  # set before anything else happens
+        self._loop = asyncio.get_running_loop()
+        self._is_feeding = False
+        self.http2 = Http2Connection(self, limits, is_client=is_client)
+
+    # What the event loop tells it
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        is_tls = transport.get_extra_info("sslcontext") is not None
+        # Zero: what the kernel does not take at once stops us; under TLS a mark of zero would stop us for ever.
+        self._transport.set_write_buffer_limits(high=_JOIN_BYTES if is_tls else 0)
+        self.http2.start()
+
+    def data_received(self, data: bytes) -> None:
+        self._is_feeding = True
+        self.http2.feed(data)
+        self._is_feeding = False
+        if self.http2.out:
+            self.flush()
+        if self.http2.failed is not None:
+            self._transport.close()
+
+    def pause_writing(self) -> None:
+        self.http2.is_blocked = True
+
+    def resume_writing(self) -> None:
+        self.http2.unblock()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.http2.lose("the connection was lost")
+
+    # What the HTTP/2 connection asks
+
+    def has_output(self) -> None:
+        if not self._is_feeding:
+            self._loop.call_soon(self.flush)
+
+    def stream_opened(self, stream: Stream, block: Block, ended: bool) -> None:
+        """The peer asks something; only clients do."""
+
+    def stream_closed(self) -> None:
+        """There is room for one more stream."""
+
+    def peer_is_leaving(self) -> None:
+        """The peer takes no new streams."""
+
+    # Writing
+
+    def flush(self) -> None:
+        """Write what there is."""
+        out = self.http2.out
+        if not out:
+            return
+        if len(out) == 1:
+            self._transport.write(out[0])
+        elif len(out) < 8 or sum(map(len, out)) < _JOIN_BYTES:
+            self._transport.write(b"".join(out))
+        else:
+            self._transport.writelines(out)
+        self.http2.out = []
+        if self.http2.is_blocked and self._transport.get_write_buffer_size() > _MAX_UNSENT_BYTES:
+            self._transport.abort()
+
+    def close(self) -> None:
+        """Close once everything is written."""
+        self.flush()
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    @property
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()

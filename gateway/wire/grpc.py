@@ -1,0 +1,95 @@
+"""gRPC's messages in a stream of bytes: one byte that says whether it is compressed, four of length, the message.
+
+Source: grpc/grpc `doc/PROTOCOL-HTTP2.md`, "Length-Prefixed-Message".
+"""
+
+from __future__ import annotations
+
+import zlib
+from struct import Struct
+
+from gateway.protocol.errors import ErrorKind, GatewayError
+
+PREFIX = Struct(">BI")
+PREFIX_BYTES = PREFIX.size
+
+# wbits of zlib.decompressobj: gzip, and deflate in its zlib wrapping.
+_DECOMPRESS_WBITS = {b"gzip": 31, b"deflate": 15}
+
+
+def framed(message: bytes, *, compressed: bool = False) -> bytes:
+    """A message as it stands on a stream."""
+    return PREFIX.pack(compressed, len(message)) + message
+
+
+def too_long(size: int, limit: int) -> GatewayError:
+    return GatewayError(
+        ErrorKind.BODY_TOO_LARGE, f"a message of {size} bytes is longer than {limit} (--max-body-bytes)"
+    )
+
+
+def decompress(message: bytes, encoding: bytes, limit: int) -> bytes:
+    """A compressed message's content.
+
+    Raises: GatewayError where the encoding is unknown (UNSUPPORTED), the content is malformed (BAD_REQUEST) or longer
+    than `limit` bytes (BODY_TOO_LARGE).
+    """
+    wbits = _DECOMPRESS_WBITS.get(encoding)
+    if wbits is None:
+        raise GatewayError(ErrorKind.UNSUPPORTED, f"grpc-encoding {encoding.decode('latin-1')!r}: gzip or deflate")
+    decompressor = zlib.decompressobj(wbits)
+    try:
+        content = decompressor.decompress(message, limit + 1)
+    except zlib.error as error:
+        raise GatewayError(ErrorKind.BAD_REQUEST, f"a compressed message is malformed: {error}") from error
+    if len(content) > limit:
+        raise too_long(len(content), limit)
+    if not decompressor.eof:
+        raise GatewayError(ErrorKind.BAD_REQUEST, "a compressed message ends too early")
+    return content
+
+
+class MessageReader:
+    """Cuts a stream into messages."""
+
+    __slots__ = ("_limit", "_needed", "_pieces", "_size")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._pieces: list[bytes] = []  # of a message that is not whole
+        self._size = 0
+        self._needed = PREFIX_BYTES
+
+    @property
+    def is_between_messages(self) -> bool:
+        return not self._size
+
+    def feed(self, data: bytes) -> list[tuple[bool, bytes]]:
+        """The messages that are whole by now, each with whether it is compressed.
+
+        Raises: GatewayError (BODY_TOO_LARGE, BAD_REQUEST).
+        """
+        if self._size:
+            self._pieces.append(data)
+            self._size += len(data)
+            if self._size < self._needed:  # a long message is put together once, when it is whole
+                return []
+            data = b"".join(self._pieces)
+        messages: list[tuple[bool, bytes]] = []
+        at, end = 0, len(data)
+        self._needed = PREFIX_BYTES
+        while end - at >= PREFIX_BYTES:
+            flag, size = PREFIX.unpack_from(data, at)
+            if flag > 1:
+                raise GatewayError(ErrorKind.BAD_REQUEST, "a message's first byte is neither 0 nor 1")
+            if size > self._limit:
+                raise too_long(size, self._limit)
+            stop = at + PREFIX_BYTES + size
+            if stop > end:
+                self._needed = stop - at
+                break
+            messages.append((bool(flag), data[at + PREFIX_BYTES : stop]))
+            at = stop
+        self._size = end - at
+        self._pieces = [data[at:]] if self._size else []
+        return messages
