@@ -21,15 +21,14 @@ _LENGTH = struct.Struct(">I")
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The first message a worker gets. `http_fds` and `grpc_fds` are listening sockets that it inherited; where they
-    are empty it binds the settings' ports itself, with SO_REUSEPORT."""
+    """The first message a worker gets. `listener_fds` are listening sockets that it inherited; where there are none it
+    binds the settings' ports itself, with SO_REUSEPORT."""
 
     settings: Settings
     rules: RulesSpec
     number: int
     health: Mapping[tuple[str, str], Condition] = field(default_factory=dict)
-    http_fd: int | None = None
-    grpc_fd: int | None = None
+    listener_fds: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

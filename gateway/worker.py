@@ -57,7 +57,7 @@ class Worker:
         self._reader = reader
         self._writer = writer
         self._plane: DataPlane | None = None
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._stopping = asyncio.Event()
 
     async def run(self) -> int:
@@ -107,14 +107,15 @@ class Worker:
         try:
             plane = DataPlane(start.settings, start.rules, start.number, start.health)
             tls = listener_tls(start.settings.tls) if start.settings.tls else None
-            listener = socket.socket(fileno=start.http_fd) if start.http_fd is not None else bind(start.settings)
-            server = await asyncio.get_running_loop().create_server(
-                lambda: Newcomer(plane), sock=listener, ssl=tls, backlog=_BACKLOG
-            )
+            loop = asyncio.get_running_loop()
+            servers = [
+                await loop.create_server(lambda: Newcomer(plane), sock=listener, ssl=tls, backlog=_BACKLOG)
+                for listener in listeners(start)
+            ]
         except (OSError, ValueError) as error:
             self._say(Failed(f"cannot serve: {error}"))
             return
-        self._plane, self._server = plane, server
+        self._plane, self._servers = plane, servers
         # What is loaded by now stays: the collector need not walk it again and again.
         gc.collect()
         gc.freeze()
@@ -130,8 +131,8 @@ class Worker:
 
     async def _drain(self, plane: DataPlane) -> None:
         """Stop accepting; let what is in flight end, within the limit."""
-        assert self._server is not None
-        self._server.close()
+        for server in self._servers:
+            server.close()
         plane.drain()
         deadline = asyncio.get_running_loop().time() + plane.settings.drain_timeout
         while plane.connections and asyncio.get_running_loop().time() < deadline:
@@ -160,13 +161,23 @@ def keep_buffers() -> None:
         mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
-def bind(settings: Settings) -> socket.socket:
+def listeners(start: Start) -> list[socket.socket]:
+    """The listening sockets: inherited, or bound to the settings' ports.
+
+    Raises: OSError.
+    """
+    if start.listener_fds:
+        return [socket.socket(fileno=fd) for fd in start.listener_fds]
+    return [bind(start.settings, port) for port in dict.fromkeys((start.settings.http_port, start.settings.grpc_port))]
+
+
+def bind(settings: Settings, port: int) -> socket.socket:
     """A listening socket that shares its port with those of the other workers."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    listener.bind((settings.host, settings.http_port))
+    listener.bind((settings.host, port))
     return listener
 
 

@@ -49,7 +49,11 @@ def serve(
     host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 for every one.")] = _DEFAULTS.host,
     http_port: Annotated[int, typer.Option(help="The inference port; 0 takes a free one.")] = _DEFAULTS.http_port,
     grpc_port: Annotated[
-        int, typer.Option(help="Reserved for gRPC, which comes with the next version; nothing listens there yet.")
+        int,
+        typer.Option(
+            help="A second inference port, where gRPC clients expect one; 0 takes a free one. Both ports "
+            "speak both: give the same number as --http-port to have one."
+        ),
     ] = _DEFAULTS.grpc_port,
     admin_port: Annotated[
         int, typer.Option(help="Metrics and the read-only admin API; 0 takes a free one.")
@@ -103,6 +107,12 @@ def serve(
     body_timeout: Annotated[
         float, typer.Option(parser=_duration, metavar="DURATION", help="Longest silence inside a request's body.")
     ] = _LIMITS.body_timeout,
+    max_streams: Annotated[
+        int, typer.Option(min=1, help="gRPC calls at the same time on one connection.")
+    ] = _LIMITS.max_streams,
+    max_resets: Annotated[
+        int, typer.Option(min=1, help="gRPC calls that one connection may break off in a burst.")
+    ] = _LIMITS.max_resets,
     max_connections: Annotated[
         int, typer.Option(min=0, help="Client connections per worker; 0 for no limit of ours.")
     ] = _LIMITS.max_connections,
@@ -133,6 +143,8 @@ def serve(
             header_timeout=header_timeout,
             idle_timeout=idle_timeout,
             body_timeout=body_timeout,
+            max_streams=max_streams,
+            max_resets=max_resets,
             max_connections=max_connections,
         ),
     )
@@ -162,6 +174,7 @@ def _run(settings: Settings, paths: list[Path], ready_file: Path | None) -> int:
         log = logging.getLogger("pointsman")
         log.info("%s", summarize(loaded))
         log.info("inference  %s://%s:%d/v2", scheme, _in_url(addresses.host), addresses.http_port)
+        log.info("gRPC       %s:%d", _in_url(addresses.host), addresses.grpc_port)
         log.info("metrics    http://%s:%d/metrics", _in_url(addresses.admin_host), addresses.admin_port)
 
     supervisor = Supervisor(settings, paths, ready_file=ready_file, ready=ready)

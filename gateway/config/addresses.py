@@ -5,20 +5,23 @@ from __future__ import annotations
 import re
 
 _AUTHORITY = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9._-]{0,252}|\[[0-9A-Fa-f:.]{2,45}\])(?::([0-9]{1,5}))?")
-_SCHEMES = ("http", "https")
+_SCHEMES = ("http", "https", "grpc", "grpcs")
 
 
-def http_url(text: str) -> str:
-    """`http://host[:port]` or `https://host[:port]`; one trailing slash is dropped."""
+def endpoint_url(text: str) -> str:
+    """`http://host[:port]` or `https://host[:port]`, or `grpc://host:port` or `grpcs://host:port` for a server without
+    REST; one trailing slash is dropped."""
     scheme, separator, rest = text.partition("://")
     if not separator:
         raise ValueError(f"URL {text!r} has no scheme: did you mean 'http://{text}'?")
     if scheme not in _SCHEMES:
-        raise ValueError(f"URL {text!r} must begin with http:// or https://")
+        raise ValueError(f"URL {text!r} must begin with http://, https://, grpc:// or grpcs://")
     authority, _, path = rest.partition("/")
     if path:
         raise ValueError(f"URL {text!r} has a path: did you mean '{scheme}://{authority}'?")
-    _check_authority(authority, f"URL {text!r}")
+    port = _check_authority(authority, f"URL {text!r}")
+    if scheme.startswith("grpc") and not port:
+        raise ValueError(f"URL {text!r} has no port: gRPC has no usual one")
     return f"{scheme}://{authority}"
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gateway.config import values
-from gateway.config.addresses import host_port, http_url
+from gateway.config.addresses import endpoint_url, host_port
 from gateway.config.problems import suggest
 from gateway.config.readers import Reading, Record, keyed, one_or_many, scalar
 from gateway.config.specs import (
@@ -58,7 +60,9 @@ def _statuses(node: Node, reading: Reading) -> frozenset[int] | None:
     return None if statuses is None else frozenset(statuses)
 
 
-_ENDPOINT = Record("an endpoint", EndpointSpec, {"url": scalar(http_url), "grpc": scalar(host_port)}, required=("url",))
+_ENDPOINT = Record(
+    "an endpoint", EndpointSpec, {"url": scalar(endpoint_url), "grpc": scalar(host_port)}, required=("url",)
+)
 _HEALTH = Record(
     "health",
     HealthSpec,
@@ -111,11 +115,15 @@ _TLS = Record(
 
 
 def _endpoint(node: Node, reading: Reading) -> EndpointSpec | None:
-    """Read `{url, grpc}`, or a URL alone."""
+    """Read `{url, grpc}`, or a URL alone; a gRPC server's URL says both."""
     if isinstance(node, Map):
-        return _ENDPOINT(node, reading)
-    url = scalar(http_url)(node, reading)
-    return None if url is None else EndpointSpec(url)
+        endpoint = _ENDPOINT(node, reading)
+    else:
+        url = scalar(endpoint_url)(node, reading)
+        endpoint = None if url is None else EndpointSpec(url)
+    if endpoint is None or not endpoint.url.startswith("grpc"):
+        return endpoint
+    return replace(endpoint, grpc=endpoint.url.partition("://")[2])
 
 
 _ENGINE = Record(
@@ -150,6 +158,10 @@ def read_engine(name: str, location: Location, node: Node, reading: Reading) -> 
 
 
 def _check_endpoints(engine: EngineSpec, location: Location, reading: Reading) -> None:
+    for spoken, said in (("grpc", "an address for gRPC"), ("rest", "an address for REST")):
+        if 0 < sum(getattr(endpoint, f"speaks_{spoken}") for endpoint in engine.endpoints) < len(engine.endpoints):
+            what = f"some endpoints of engine {engine.name!r} have {said} and others have none: give it to all, or none"
+            reading.error(location, what)
     seen = set()
     for endpoint in engine.endpoints:
         if endpoint.url in seen:
@@ -160,5 +172,7 @@ def _check_endpoints(engine: EngineSpec, location: Location, reading: Reading) -
 def _check_tls(engine: EngineSpec, location: Location, reading: Reading) -> None:
     if engine.tls.key is not None and engine.tls.cert is None:
         reading.error(location, f"engine {engine.name!r} has a tls key without its cert")
-    if engine.tls != TlsSpec() and not any(endpoint.url.startswith("https:") for endpoint in engine.endpoints):
-        reading.warn(location, f"engine {engine.name!r} has tls settings, but no endpoint is https")
+    if engine.tls != TlsSpec() and not any(
+        endpoint.url.startswith(("https:", "grpcs:")) for endpoint in engine.endpoints
+    ):
+        reading.warn(location, f"engine {engine.name!r} has tls settings, but no endpoint is https or grpcs")

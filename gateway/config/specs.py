@@ -43,8 +43,16 @@ class EngineProtocol(Enum):
 class EndpointSpec:
     """One address of an engine."""
 
-    url: str  # http://host:port or https://host:port, no path; empty where it speaks gRPC alone
+    url: str  # http://host:port or https://host:port, no path; grpc://... or grpcs://... where it has no REST
     grpc: str | None = None  # host:port of its gRPC, where it has one; encrypted where the url is https
+
+    @property
+    def speaks_rest(self) -> bool:
+        return self.url.startswith("http")
+
+    @property
+    def speaks_grpc(self) -> bool:
+        return self.grpc is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ class Addresses:
 
     host: str
     http_port: int
+    grpc_port: int
     admin_host: str
     admin_port: int
 
@@ -113,12 +114,16 @@ class Supervisor:
         self._take_signals(loop)
         self._forget_ready_file()  # one that a crash has left would be taken for ours
         http = ReservedPort(settings.host, settings.http_port, "--http-port")
-        if (settings.host, http.port) == (settings.admin_host, settings.admin_port):
-            raise PortError(f"port {http.port} cannot serve both: choose another with --http-port or --admin-port")
+        ports = [http]
+        if settings.grpc_port != http.port:
+            ports.append(ReservedPort(settings.host, settings.grpc_port, "--grpc-port"))
+        for port in ports:
+            if (settings.host, port.port) == (settings.admin_host, settings.admin_port):
+                raise PortError(f"port {port.port} cannot serve both: choose another with --admin-port")
         admin = listen(settings.admin_host, settings.admin_port, "--admin-port")
-        addresses = Addresses(settings.host, http.port, settings.admin_host, admin.getsockname()[1])
+        addresses = Addresses(settings.host, http.port, ports[-1].port, settings.admin_host, admin.getsockname()[1])
         self._prober = prober = Prober(self._health_changed)
-        self._workforce = workforce = Workforce(settings, self.rules, prober.health, http, self._worker_command)
+        self._workforce = workforce = Workforce(settings, self.rules, prober.health, ports, self._worker_command)
         server = admin_server(make_app(self))
         serving_admin = loop.create_task(server.serve([admin]))
         keeping: list[asyncio.Task[None]] = []
@@ -141,7 +146,8 @@ class Supervisor:
                 task.cancel()
             await asyncio.gather(serving_admin, *keeping, return_exceptions=True)
             await prober.close()
-            http.close()
+            for port in ports:
+                port.close()
 
     def _take_signals(self, loop: asyncio.AbstractEventLoop) -> None:
         """From the first moment on: a signal's default would end this process and leave its workers behind."""
@@ -181,8 +187,12 @@ class Supervisor:
 
     def _announce(self, addresses: Addresses) -> None:
         if self._ready_file is not None:
-            # gRPC arrives with the next version; nothing listens for it yet.
-            told = {"http": addresses.http_port, "grpc": None, "admin": addresses.admin_port, "pid": os.getpid()}
+            told = {
+                "http": addresses.http_port,
+                "grpc": addresses.grpc_port,
+                "admin": addresses.admin_port,
+                "pid": os.getpid(),
+            }
             partial = self._ready_file.with_name(self._ready_file.name + ".partial")
             partial.write_text(json.dumps(told) + "\n")
             partial.rename(self._ready_file)

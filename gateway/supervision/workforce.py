@@ -41,13 +41,14 @@ class Workforce:
         settings: Settings,
         rules: RulesSpec,
         health: Mapping[tuple[str, str], Condition],
-        port: ReservedPort,
+        ports: Sequence[ReservedPort],
         command: Sequence[str] = COMMAND,
     ) -> None:
-        self._settings = replace(settings, http_port=port.port)
+        """`ports` are those of inference: HTTP's first."""
+        self._settings = replace(settings, http_port=ports[0].port, grpc_port=ports[-1].port)
         self._rules = rules
         self._health = health
-        self._port = port
+        self._ports = ports
         self._command = command
         self._workers: set[WorkerProcess] = set()
         self._serving: dict[WorkerProcess, asyncio.Future[None]] = {}
@@ -103,7 +104,8 @@ class Workforce:
         for minder in self._minders:
             minder.cancel()
         self._say_to_all(Drain())
-        self._port.close()  # where the workers share it, it would take connections as long as it is open here
+        for port in self._ports:
+            port.close()  # where the workers share it, it would take connections as long as it is open here
         ends = [worker.ended for worker in self._workers if worker.ended is not None]
         if ends:
             await asyncio.wait(ends, timeout=self._settings.drain_timeout + _KILL_MARGIN_SECONDS)
@@ -121,12 +123,11 @@ class Workforce:
         worker = WorkerProcess(self._heard, self._command)
         serving: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._serving[worker] = serving
-        listener = self._port.listener
-        await worker.start([listener.fileno()] if listener is not None else [])
+        inherited = [port.listener.fileno() for port in self._ports if port.listener is not None]
+        await worker.start(inherited)
         assert worker.ended is not None
         self._workers.add(worker)
-        fd = listener.fileno() if listener is not None else None
-        worker.say(Start(self._settings, self._rules, self.number, self._health, http_fd=fd))
+        worker.say(Start(self._settings, self._rules, self.number, self._health, tuple(inherited)))
         either: list[asyncio.Future[Any]] = [serving, worker.ended]
         await asyncio.wait(either, timeout=_START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if not serving.done():

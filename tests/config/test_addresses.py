@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.config.addresses import host_port, http_url
+from gateway.config.addresses import endpoint_url, host_port
 
 GOOD = [
-    (http_url, "http://10.0.0.5:8000", "http://10.0.0.5:8000"),
-    (http_url, "http://10.0.0.5:8000/", "http://10.0.0.5:8000"),
-    (http_url, "https://triton.example.org", "https://triton.example.org"),
-    (http_url, "http://[::1]:8000", "http://[::1]:8000"),
-    (http_url, "http://engine_1:8000", "http://engine_1:8000"),
+    (endpoint_url, "http://10.0.0.5:8000", "http://10.0.0.5:8000"),
+    (endpoint_url, "http://10.0.0.5:8000/", "http://10.0.0.5:8000"),
+    (endpoint_url, "https://triton.example.org", "https://triton.example.org"),
+    (endpoint_url, "http://[::1]:8000", "http://[::1]:8000"),
+    (endpoint_url, "http://engine_1:8000", "http://engine_1:8000"),
     (host_port, "10.0.0.5:8001", "10.0.0.5:8001"),
     (host_port, "[::1]:8001", "[::1]:8001"),
 ]
@@ -26,14 +26,15 @@ def test_an_endpoint_is_a_host_and_a_port(parse: Callable[[str], str], text: str
 
 
 BAD = [
-    (http_url, "10.0.0.5:8000", "URL '10.0.0.5:8000' has no scheme: did you mean 'http://10.0.0.5:8000'?"),
-    (http_url, "grpc://a:1", "URL 'grpc://a:1' must begin with http:// or https://"),
-    (http_url, "http://a:8000/v2", "URL 'http://a:8000/v2' has a path: did you mean 'http://a:8000'?"),
-    (http_url, "http://a:8000?x", "URL 'http://a:8000?x' is not a host with an optional port"),
-    (http_url, "http://u:p@a:8000", "URL 'http://u:p@a:8000' is not a host with an optional port"),
-    (http_url, "http://", "URL 'http://' is not a host with an optional port"),
-    (http_url, "http://a:0", "URL 'http://a:0' has port 0: 1 to 65535"),
-    (http_url, "http://a:65536", "URL 'http://a:65536' has port 65536: 1 to 65535"),
+    (endpoint_url, "10.0.0.5:8000", "URL '10.0.0.5:8000' has no scheme: did you mean 'http://10.0.0.5:8000'?"),
+    (endpoint_url, "ws://a:1", "URL 'ws://a:1' must begin with http://, https://, grpc:// or grpcs://"),
+    (endpoint_url, "grpc://a", "URL 'grpc://a' has no port: gRPC has no usual one"),
+    (endpoint_url, "http://a:8000/v2", "URL 'http://a:8000/v2' has a path: did you mean 'http://a:8000'?"),
+    (endpoint_url, "http://a:8000?x", "URL 'http://a:8000?x' is not a host with an optional port"),
+    (endpoint_url, "http://u:p@a:8000", "URL 'http://u:p@a:8000' is not a host with an optional port"),
+    (endpoint_url, "http://", "URL 'http://' is not a host with an optional port"),
+    (endpoint_url, "http://a:0", "URL 'http://a:0' has port 0: 1 to 65535"),
+    (endpoint_url, "http://a:65536", "URL 'http://a:65536' has port 65536: 1 to 65535"),
     (host_port, "grpc://a:8001", "address 'grpc://a:8001' has a scheme: did you mean 'a:8001'?"),
     (host_port, "a", "address 'a' has no port: write host:port"),
     (host_port, "a b:1", "address 'a b:1' is not a host with an optional port"),

@@ -26,7 +26,7 @@ engines:
   e:
     protocol: kserve
     endpoints:
-      - https://gpu1
+      - {url: "https://gpu1", grpc: "gpu1:8001"}
       - {url: "https://gpu2:8443", grpc: "gpu2:8001"}
     balance: least_outstanding
     timeout: 2m
@@ -37,7 +37,8 @@ engines:
     health: {path: /ready, interval: 1s, timeout: 250ms, unhealthy_after: 2, healthy_after: 4}
     breaker: {failures: 3, open_for: 10s, statuses: [500, 502]}
     retry: {attempts: 1, idempotent: infer, budget: 10%, budget_floor: 3}
-    connections: {max_connections: 8, max_pending: 0, idle_timeout: 20s, connect_timeout: 1s}
+    connections:
+      {max_connections: 8, max_pending: 0, idle_timeout: 20s, connect_timeout: 1s, max_streams: 4, window_bytes: 1MiB}
     tls: {verify: false, ca: ca.pem, cert: me.pem, key: me.key, server_name: triton}
 """
 
@@ -48,7 +49,7 @@ def test_every_key_of_an_engine_is_read(load: Load) -> None:
     assert rules is not None
     assert rules.engines["e"] == EngineSpec(
         name="e",
-        endpoints=(EndpointSpec("https://gpu1"), EndpointSpec("https://gpu2:8443", "gpu2:8001")),
+        endpoints=(EndpointSpec("https://gpu1", "gpu1:8001"), EndpointSpec("https://gpu2:8443", "gpu2:8001")),
         protocol=EngineProtocol.KSERVE,
         balance=Balance.LEAST_OUTSTANDING,
         timeout=120.0,
@@ -59,10 +60,19 @@ def test_every_key_of_an_engine_is_read(load: Load) -> None:
         health=HealthSpec("/ready", 1.0, 0.25, 2, 4),
         breaker=BreakerSpec(3, 10.0, frozenset({500, 502})),
         retry=RetrySpec(1, "infer", 0.1, 3),
-        connections=ConnectionSpec(8, 0, 20.0, 1.0),
+        connections=ConnectionSpec(8, 0, 20.0, 1.0, 4, 1 << 20),
         tls=TlsSpec(False, "ca.pem", "me.pem", "me.key", "triton"),
         location=Location("rules.yaml", 3, 3),
     )
+
+
+def test_a_server_without_rest(load: Load) -> None:
+    """A gRPC URL is the address of both the endpoint and its gRPC."""
+    rules = load("version: 1\nengines: {e: {endpoints: ['grpc://a:8001', 'grpcs://b:1']}}\n" + ROUTES).rules
+    assert rules is not None
+    one, other = rules.engines["e"].endpoints
+    assert (one, other) == (EndpointSpec("grpc://a:8001", "a:8001"), EndpointSpec("grpcs://b:1", "b:1"))
+    assert one.speaks_grpc and not one.speaks_rest
 
 
 def test_an_engine_needs_endpoints_alone(load: Load) -> None:
@@ -125,7 +135,7 @@ PROBLEMS = [
     ("{tls: {key: k.pem}, endpoints: 'https://a'}", "2:11: error: engine 'e' has a tls key without its cert"),
     (
         "{tls: {verify: false}, endpoints: 'http://a'}",
-        "2:11: warning: engine 'e' has tls settings, but no endpoint is https",
+        "2:11: warning: engine 'e' has tls settings, but no endpoint is https or grpcs",
     ),
     (
         "{endpoints: ['http://a', 'http://a/']}",

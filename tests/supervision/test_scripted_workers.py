@@ -25,7 +25,7 @@ async def force_of(mode: str, folder: Path, workers: int = 1) -> AsyncIterator[W
     """Workers of one mode; what they hear is in `notes` in the folder."""
     port = ReservedPort("127.0.0.1", 0, "--http-port")
     settings = Settings(workers=workers, drain_timeout=0.1)
-    force = Workforce(settings, any_rules(folder), {}, port, scripted(mode, folder / "notes"))
+    force = Workforce(settings, any_rules(folder), {}, [port], scripted(mode, folder / "notes"))
     try:
         yield force
     finally:

@@ -103,7 +103,12 @@ def test_the_ready_file_is_there_while_requests_are_served(tmp_path: Path) -> No
     """The ready file tells ports and pid from when inference and admin API answer, until the gateway has ended."""
     gateway = GatewayProcess.start(RULES, tmp_path).wait_ready()
     told = json.loads(gateway.ready_path.read_text())
-    assert told == {"http": gateway.http_port, "grpc": None, "admin": gateway.admin_port, "pid": gateway.process.pid}
+    assert told == {
+        "http": gateway.http_port,
+        "grpc": gateway.grpc_port,
+        "admin": gateway.admin_port,
+        "pid": gateway.process.pid,
+    }
     assert httpx.get(gateway.http_url + "/v2/health/live").status_code == 200
     assert httpx.get(gateway.admin_url + "/healthz").status_code == 200
     gateway.stop()
@@ -119,7 +124,7 @@ def test_one_port_cannot_serve_both(tmp_path: Path) -> None:
     command += ["--http-port", port, "--admin-port", port]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 1
-    assert done.stderr == f"pointsman: port {port} cannot serve both: choose another with --http-port or --admin-port\n"
+    assert done.stderr == f"pointsman: port {port} cannot serve both: choose another with --admin-port\n"
 
 
 def test_an_address_of_version_6_is_printed_as_a_url(start_gateway: StartGateway) -> None:

@@ -34,7 +34,7 @@ def test_workers_share_a_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, w
 
     async def scene() -> None:
         port = ReservedPort("127.0.0.1", 0, "--http-port")
-        force = Workforce(Settings(workers=2, drain_timeout=5.0), any_rules(tmp_path), {}, port)
+        force = Workforce(Settings(workers=2, drain_timeout=5.0), any_rules(tmp_path), {}, [port])
         try:
             await force.start()
             assert force.num_serving == 2
@@ -65,7 +65,7 @@ def test_a_worker_that_cannot_start_is_told(tmp_path: Path) -> None:
 
         port = ReservedPort("127.0.0.1", 0, "--http-port")
         settings = Settings(tls=ListenerTls("/nowhere/cert.pem", "/nowhere/key.pem"))
-        force = Workforce(settings, any_rules(tmp_path), {}, port)
+        force = Workforce(settings, any_rules(tmp_path), {}, [port])
         with pytest.raises(StartError, match=r"cannot serve: .*No such file"):
             await force.start()
         port.close()
@@ -77,7 +77,7 @@ def test_a_port_that_is_served_is_not_shared() -> None:
     """A port that workers serve is nobody else's, though they share it among themselves: a second gateway of the same
     user is refused, and told what to do."""
     first = ReservedPort("127.0.0.1", 0, "--http-port")
-    with bind(Settings(http_port=first.port)) as served, bind(Settings(http_port=first.port)) as by_another:
+    with bind(Settings(), first.port) as served, bind(Settings(), first.port) as by_another:
         served.listen()
         by_another.listen()
         with pytest.raises(PortError, match=rf"port {first.port} on 127.0.0.1 is in use.*--http-port"):

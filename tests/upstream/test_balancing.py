@@ -6,14 +6,14 @@ from itertools import pairwise
 
 import pytest
 
-from gateway.config.specs import Balance, EngineSpec
+from gateway.config.specs import Balance, EndpointSpec, EngineSpec
 from gateway.upstream.balancing import Choose, by_session, chooser, least_outstanding, power_of_two, round_robin
 from gateway.upstream.endpoint import Endpoint
 
 
 def endpoints(number: int = 3, latency: float = 0.0) -> list[Endpoint]:
     """http://e0:80, http://e1:80 and so on, none of them busy."""
-    made = [Endpoint(EngineSpec("it", ()), f"http://e{index}:80", None) for index in range(number)]
+    made = [Endpoint(EngineSpec("it", ()), EndpointSpec(f"http://e{index}:80"), None) for index in range(number)]
     for endpoint in made:
         endpoint.latency = latency
     return made

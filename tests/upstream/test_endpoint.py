@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.config.specs import EngineSpec
+from gateway.config.specs import EndpointSpec, EngineSpec
 from gateway.protocol.condition import Condition
 from gateway.upstream.endpoint import Endpoint
 
@@ -20,13 +20,13 @@ from gateway.upstream.endpoint import Endpoint
 )
 def test_urls(url: str, host: str, port: int, line: bytes) -> None:
     """A URL tells where to connect to, and the Host field of each request."""
-    endpoint = Endpoint(EngineSpec("it", ()), url, None)
+    endpoint = Endpoint(EngineSpec("it", ()), EndpointSpec(url), None)
     assert (endpoint.pool.host, endpoint.pool.port, endpoint.host_line) == (host, port, line)
 
 
 def test_latency() -> None:
     """A slower reply counts at once, faster ones bring the average down by and by."""
-    endpoint = Endpoint(EngineSpec("it", ()), "http://a", None)
+    endpoint = Endpoint(EngineSpec("it", ()), EndpointSpec("http://a"), None)
     told = []
     for seconds in (0.1, 0.5, 0.1, 0.1):
         endpoint.observe_latency(seconds)
@@ -36,7 +36,7 @@ def test_latency() -> None:
 
 def test_its_repr_tells_its_state() -> None:
     """An endpoint says what the probes and the requests tell of it."""
-    endpoint = Endpoint(EngineSpec("it", ()), "http://a", None)
+    endpoint = Endpoint(EngineSpec("it", ()), EndpointSpec("http://a"), None)
     assert repr(endpoint) == "<Endpoint http://a: unknown, closed, 0 in flight>"
     endpoint.condition, endpoint.in_flight = Condition.UNREADY, 3
     for _ in range(5):

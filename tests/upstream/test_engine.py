@@ -8,7 +8,8 @@ import pytest
 from gateway.config.specs import Balance, BreakerSpec, EndpointSpec, EngineSpec, HealthSpec, TlsSpec
 from gateway.protocol.condition import Condition
 from gateway.upstream.endpoint import Endpoint
-from gateway.upstream.engine import Engine, client_tls
+from gateway.upstream.engine import Engine
+from gateway.upstream.tls import endpoint_tls
 from tests.dataplane.stage import run, until
 from tests.upstream.stage import Caller, engine
 
@@ -164,14 +165,14 @@ def test_idle_connections_can_be_closed() -> None:
 
 def test_tls_to_engines(tmp_path: Path) -> None:
     """Plain endpoints need none; others are verified unless the rules say not to; a missing file is told."""
-    assert client_tls(TlsSpec(), "http://a") is None
-    strict = client_tls(TlsSpec(), "https://a")
+    assert endpoint_tls(TlsSpec(), "http://a") is None
+    strict = endpoint_tls(TlsSpec(), "https://a")
     assert strict is not None
     assert (strict.verify_mode, strict.check_hostname) == (ssl.CERT_REQUIRED, True)
-    lax = client_tls(TlsSpec(verify=False), "https://a")
+    lax = endpoint_tls(TlsSpec(verify=False), "https://a")
     assert lax is not None
     assert (lax.verify_mode, lax.check_hostname) == (ssl.CERT_NONE, False)
     (tmp_path / "empty.pem").write_bytes(b"")
     for missing in (TlsSpec(ca="/nowhere.pem"), TlsSpec(cert=str(tmp_path / "empty.pem"))):
         with pytest.raises(OSError):
-            client_tls(missing, "https://a")
+            endpoint_tls(missing, "https://a")

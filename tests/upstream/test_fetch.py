@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.config.specs import ConnectionSpec, EngineSpec
+from gateway.config.specs import ConnectionSpec, EndpointSpec, EngineSpec
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.fetch import fetch
@@ -14,7 +14,9 @@ from tests.upstream.stage import OK, Act, Engine, engine
 
 
 def endpoint_of(it: Engine, **limits: Any) -> Endpoint:
-    return Endpoint(EngineSpec("it", (), connections=ConnectionSpec(**limits)), f"http://127.0.0.1:{it.port}", None)
+    return Endpoint(
+        EngineSpec("it", (), connections=ConnectionSpec(**limits)), EndpointSpec(f"http://127.0.0.1:{it.port}"), None
+    )
 
 
 @pytest.mark.parametrize(

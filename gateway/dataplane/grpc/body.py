@@ -12,8 +12,8 @@ class CallBody:
     """What has come of a call's message.
 
     A message up to `hold_bytes` is read whole, so that names which come late or twice count as protobuf says; of a
-    longer one, the names are acted on as soon as its tensors begin. What was sent stays here up to `replay_bytes`, to be
-    sent again.
+    longer one, the names are acted on as soon as its tensors begin. What was sent stays here up to `replay_bytes`, to
+    be sent again.
     """
 
     __slots__ = (
