@@ -56,6 +56,8 @@ class Series:
         "first_byte",
         "in_flight",
         "key",
+        "messages_received",
+        "messages_sent",
         "request_bytes",
         "response_bytes",
         "retries",
@@ -72,6 +74,8 @@ class Series:
         self.in_flight = 0
         self.request_bytes = 0
         self.response_bytes = 0
+        self.messages_sent = 0  # of streams, to engines
+        self.messages_received = 0
         self.total = Histogram()
         self.first_byte = Histogram()
         self.upstream = Histogram()
@@ -103,6 +107,8 @@ class SeriesSnapshot:
     in_flight: int
     request_bytes: int
     response_bytes: int
+    messages_sent: int
+    messages_received: int
     total: tuple[list[int], float]
     first_byte: tuple[list[int], float]
     upstream: tuple[list[int], float]
@@ -144,6 +150,8 @@ def _frozen(series: Series) -> SeriesSnapshot:
         in_flight=series.in_flight,
         request_bytes=series.request_bytes,
         response_bytes=series.response_bytes,
+        messages_sent=series.messages_sent,
+        messages_received=series.messages_received,
         total=_copy(series.total),
         first_byte=_copy(series.first_byte),
         upstream=_copy(series.upstream),
@@ -173,6 +181,8 @@ def _sum(one: SeriesSnapshot, other: SeriesSnapshot) -> SeriesSnapshot:
         in_flight=one.in_flight + other.in_flight,
         request_bytes=one.request_bytes + other.request_bytes,
         response_bytes=one.response_bytes + other.response_bytes,
+        messages_sent=one.messages_sent + other.messages_sent,
+        messages_received=one.messages_received + other.messages_received,
         total=_sum_histograms(one.total, other.total),
         first_byte=_sum_histograms(one.first_byte, other.first_byte),
         upstream=_sum_histograms(one.upstream, other.upstream),

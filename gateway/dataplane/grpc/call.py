@@ -9,19 +9,19 @@ from time import monotonic
 
 from gateway.dataplane.grpc.body import CallBody
 from gateway.dataplane.grpc.client import CallClient
+from gateway.dataplane.grpc.outgoing import Outgoing
 from gateway.dataplane.grpc.plan import CallHead, Way
-from gateway.dataplane.grpc.replies import OPENING, error_fields, relayed, request_id_literal
+from gateway.dataplane.grpc.replies import broken_off, relayed, request_id_literal, tell_error
 from gateway.dataplane.plan import no_route
 from gateway.dataplane.tries import Tries
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.grpc_status import DEADLINE_EXCEEDED, http_status, write_timeout
+from gateway.protocol.grpc_status import DEADLINE_EXCEEDED, http_status
 from gateway.protocol.operations import Operation
 from gateway.routing.decision import Undecided
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.stream_connection import StreamConnection
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import ErrorCode
-from gateway.wire.http2.hpack import Steady, literals
 from gateway.wire.http2.stream import Stream
 
 
@@ -33,10 +33,10 @@ class RelayedCall(Tries):
         "_active_at",
         "_body",
         "_client",
-        "_expires_at",
         "_first_byte_at",
         "_has_begun",
         "_head",
+        "_outgoing",
         "_owed_to_client",
         "_owed_to_engine",
         "_request_id",
@@ -59,8 +59,8 @@ class RelayedCall(Tries):
             hold_bytes=limits.high_water_bytes,
             replay_bytes=limits.retry_body_bytes,
         )
-        self._expires_at = self._started_at + head.timeout if head.timeout is not None else 0.0
         self._request_id = head.id or plane.new_request_id()
+        self._outgoing = Outgoing(client, head, self._request_id, self._started_at)
         self._way: Way | None = None
         self._up: Stream | None = None
         self._owed_to_client = 0  # bytes that wait for the engine to take them
@@ -100,8 +100,8 @@ class RelayedCall(Tries):
             self._finish(now, found.status)
             return
         self._status = found.http_status
-        if self._expires_at:
-            self._slot = self._plane.wheel.add(self, self._expires_at)
+        if self._outgoing.expires_at:
+            self._slot = self._plane.wheel.add(self, self._outgoing.expires_at)
         self._stream.send_headers(found.steady, request_id_literal(self._request_id))
 
     def trailers_received(self, stream: Stream, block: Block) -> None:
@@ -124,9 +124,7 @@ class RelayedCall(Tries):
         elif stream is self._up:
             self._up = None
             was_sent = code != ErrorCode.REFUSED_STREAM  # that promises it was not touched (RFC 9113 section 8.7)
-            name = ErrorCode(code).name if code in ErrorCode.__members__.values() else str(code)
-            error = GatewayError(ErrorKind.UPSTREAM_RESET, f"the engine broke the call off: {why} ({name})")
-            self._try_failed(error, was_sent=was_sent)
+            self._try_failed(broken_off("call", why, code), was_sent=was_sent)
 
     def drained(self, stream: Stream) -> None:
         if stream is self._up:
@@ -214,12 +212,8 @@ class RelayedCall(Tries):
     def _send(self, connection: StreamConnection, now: float) -> None:
         way, body, endpoint, lane = self._way, self._body, self._endpoint, self._lane
         assert way is not None and endpoint is not None and lane is not None
-        self._up = up = connection.open_stream(self)
         self._sent_at = now
-        passing = [self._client.passing, self._head.passing, request_id_literal(self._request_id)]
-        if self._expires_at:
-            passing.append(literals([(b"grpc-timeout", write_timeout(self._expires_at - now))]))
-        up.send_headers(way.head(endpoint), b"".join(passing))
+        self._up = up = self._outgoing.open(connection, self, way, endpoint, now)
         # Once sent, only what may run twice is ever sent again.
         keeps = lane.engine.spec.retry.idempotent == "infer"
         up.send_data(body.take(way.model, keeps=keeps), body.is_complete)
@@ -251,12 +245,12 @@ class RelayedCall(Tries):
 
     def _deadline(self, now: float) -> float:
         at = super()._deadline(now)
-        if not self._expires_at:
+        if not self._outgoing.expires_at:
             return at
-        return min(at, self._expires_at) if at else self._expires_at
+        return min(at, self._outgoing.expires_at) if at else self._outgoing.expires_at
 
     def expired(self) -> None:
-        if not self._expires_at or monotonic() < self._expires_at:
+        if not self._outgoing.expires_at or monotonic() < self._outgoing.expires_at:
             super().expired()
             return
         self._slot = None
@@ -319,13 +313,7 @@ class RelayedCall(Tries):
         self._drop_try()
         self._status = error.status.http
         told = GatewayError(error.kind, error.message + self._whereabouts())
-        fields = error_fields(told)
-        if self._has_begun:
-            self._stream.send_trailers(Steady(fields))
-        else:
-            named = self._lane.reply_fields if self._lane is not None else []
-            steady = Steady(OPENING + fields + named)
-            self._stream.send_headers(steady, request_id_literal(self._request_id), ended=True)
+        tell_error(self._stream, told, self._request_id, self._lane, has_begun=self._has_begun)
         self._log(error.kind.value)
         self._client.call_ended(self._stream)
 

@@ -52,7 +52,18 @@ class Way:
 class CallPlan:
     """The fields that calls have in common and what follows from them; immutable, since all such calls share it."""
 
-    __slots__ = ("_decided", "_facts_headers", "_ways", "authority", "encoding", "fields", "path", "rpc", "snapshot")
+    __slots__ = (
+        "_decided",
+        "_facts_headers",
+        "_ways",
+        "authority",
+        "encoding",
+        "fields",
+        "path",
+        "rpc",
+        "snapshot",
+        "wants_grpc_errors",
+    )
 
     def __init__(self, fields: list[Field], snapshot: Snapshot, settings: Settings) -> None:
         named = dict(reversed(fields))  # the first of each name
@@ -61,6 +72,7 @@ class CallPlan:
         self.authority = named.get(b":authority") or named.get(b"host") or b""
         self.rpc = RPCS_BY_PATH.get(self.path)
         self.encoding = named.get(b"grpc-encoding", b"identity")
+        self.wants_grpc_errors = named.get(b"triton_grpc_error", b"").lower() == b"true"
         self._facts_headers = {
             text: named[name].decode("latin-1")
             for name in named

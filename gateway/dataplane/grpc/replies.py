@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from gateway.dataplane.snapshot import Lane
-from gateway.protocol.errors import GatewayError
-from gateway.protocol.grpc_status import read_status, write_message
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.grpc_status import read_message, read_status, write_message
 from gateway.wire.http2.fields import Block, Field
+from gateway.wire.http2.frames import ErrorCode
 from gateway.wire.http2.hpack import Steady, literals
+from gateway.wire.http2.stream import Stream
 
 OPENING: list[Field] = [(b":status", b"200"), (b"content-type", b"application/grpc")]
+TRAILERS_OK = Steady([(b"grpc-status", b"0")])
 _REQUEST_ID = b"x-request-id"
 
 
 class Relayed:
-    """A block of an engine's reply as it goes on; `status` is the gRPC status in it, None where it tells none."""
+    """A block of an engine's reply as it goes on; `status` is the gRPC status in it, None where it tells none, with its
+    `message`."""
 
-    __slots__ = ("http_status", "status", "steady")
+    __slots__ = ("http_status", "message", "status", "steady")
 
     def __init__(self, block: Block, lane: Lane) -> None:
         fields = [field for field in block.fields if field[0] not in (_REQUEST_ID, b"content-length")]
@@ -25,6 +29,7 @@ class Relayed:
         self.steady = Steady(fields)
         told = block.value(b"grpc-status")
         self.status = read_status(told) if told is not None else None
+        self.message = read_message(block.value(b"grpc-message"))
         self.http_status = int(block.fields[0][1]) if is_opening else 200
 
 
@@ -50,3 +55,28 @@ def error_fields(error: GatewayError, code: int | None = None) -> list[Field]:
         (b"grpc-message", write_message(error.message)),
         (b"x-pointsman-reason", error.kind.value.encode("ascii")),
     ]
+
+
+def tell_error(
+    stream: Stream,
+    error: GatewayError,
+    request_id: bytes,
+    lane: Lane | None,
+    *,
+    has_begun: bool,
+    code: int | None = None,
+) -> None:
+    """End a call with an error; `has_begun`: its first fields are sent already. `code` is the gRPC status where it is
+    not the one that the error's kind stands for."""
+    fields = error_fields(error, code)
+    if has_begun:
+        stream.send_trailers(Steady(fields))
+    else:
+        named = lane.reply_fields if lane is not None else []
+        stream.send_headers(Steady(OPENING + fields + named), request_id_literal(request_id), ended=True)
+
+
+def broken_off(what: str, why: str, code: int) -> GatewayError:
+    """An engine has reset a stream."""
+    name = ErrorCode(code).name if code in ErrorCode.__members__.values() else str(code)
+    return GatewayError(ErrorKind.UPSTREAM_RESET, f"the engine broke the {what} off: {why} ({name})")

@@ -1,0 +1,276 @@
+"""An engine's stream under a client's: the messages of one lane, and what comes back for them."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import Protocol
+
+from gateway.dataplane.grpc.outgoing import Outgoing
+from gateway.dataplane.grpc.plan import Way
+from gateway.dataplane.grpc.replies import Relayed, broken_off, relayed
+from gateway.dataplane.plane import DataPlane
+from gateway.dataplane.tries import Tries
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.grpc_status import DEADLINE_EXCEEDED, OK, http_status
+from gateway.protocol.message_head import Names
+from gateway.upstream.endpoint import Endpoint
+from gateway.upstream.stream_connection import StreamConnection
+from gateway.wire.boundaries import Boundaries
+from gateway.wire.grpc import MessageReader
+from gateway.wire.http2.fields import Block
+from gateway.wire.http2.frames import ErrorCode
+from gateway.wire.http2.stream import Stream
+
+
+class LegOwner(Protocol):
+    """The client's call, as its legs see it."""
+
+    plane: DataPlane
+    outgoing: Outgoing
+
+    def leg_began(self, leg: Leg, found: Relayed) -> None: ...
+
+    def leg_answered(self, leg: Leg, data: bytes) -> None:
+        """Responses, cut anywhere; `Leg.credit` gives their window back."""
+        ...
+
+    def leg_drained(self, leg: Leg) -> None:
+        """It takes more messages again."""
+        ...
+
+    def leg_refused(self, leg: Leg, error: GatewayError, unsent: list[Names]) -> None:
+        """Nobody has got any of its messages, and nobody will."""
+        ...
+
+    def leg_broke(self, leg: Leg, error: GatewayError) -> None:
+        """Some of its messages will stay without an answer."""
+        ...
+
+    def leg_ended(self, leg: Leg, found: Relayed) -> None:
+        """The engine has ended the stream with a status."""
+        ...
+
+
+class Leg(Tries):
+    """Opens one stream to an endpoint of the lane, and keeps to it: sequences stay where they began.
+
+    Until the endpoint has begun to answer, what was sent is held, as far as `retry_body_bytes` goes, for an endpoint
+    that refuses the stream untouched. No time limit but the client's own applies: nobody knows when a response is due.
+    """
+
+    __slots__ = (
+        "_call",
+        "_has_ended",
+        "_held",
+        "_held_bytes",
+        "_is_held",
+        "_owed",
+        "_up",
+        "_was_sent_once",
+        "boundaries",
+        "encoding",
+        "num_sent",
+        "reader",
+        "request_bytes",
+        "response_bytes",
+        "way",
+    )
+
+    def __init__(self, call: LegOwner, way: Way, session: str | None) -> None:
+        super().__init__(call.plane, way.lane, session)
+        self._call = call
+        self.way = way
+        self._up: Stream | None = None
+        self._held: list[tuple[bytes, Names]] = []
+        self._held_bytes = 0
+        self._is_held = True
+        self._has_ended = False  # the client sends no more
+        self._was_sent_once = False
+        self._owed = 0  # bytes of responses whose window is not given back
+        self.num_sent = 0  # messages
+        self.request_bytes = 0
+        self.response_bytes = 0
+        self.encoding = b"identity"  # of compressed responses
+        self.boundaries = Boundaries()  # of the responses, while these pass through uncut
+        self.reader: MessageReader | None = None  # of the responses, once they are placed one by one
+
+    def __repr__(self) -> str:
+        return f"<Leg {self.way.lane!r} at {self._endpoint!r}: {self.num_sent} sent, {self.boundaries.count} answered>"
+
+    # What the client's call asks of it
+
+    def start(self) -> None:
+        self._try(self._started_at)
+
+    def send(self, framed: bytes, names: Names) -> None:
+        self.num_sent += 1
+        self.request_bytes += len(framed)
+        up = self._up
+        if self._is_held:
+            self._held.append((framed, names))
+            self._held_bytes += len(framed)
+            if up is not None and self._held_bytes > self._plane.settings.limits.retry_body_bytes:
+                self._forget_held()
+        if up is not None:
+            up.send_data(framed)
+
+    def end(self) -> None:
+        """No more messages come."""
+        self._has_ended = True
+        if self._up is not None:
+            self._up.send_data(b"", True)
+
+    @property
+    def is_backed_up(self) -> bool:
+        """Whether messages wait: for a connection, or for the endpoint to read."""
+        return self._up is None or self._up.is_waiting
+
+    def credit(self, size: int) -> None:
+        """So much of the responses is done with."""
+        if self._up is not None:
+            self._up.credit(size)
+
+    def owe(self, size: int) -> None:
+        """So much of the responses waits for the client."""
+        self._owed += size
+
+    def pay(self) -> None:
+        if self._owed:
+            owed, self._owed = self._owed, 0
+            self.credit(owed)
+
+    def cancel(self, reason: str) -> None:
+        """Nobody waits for its responses."""
+        self._drop_try()
+        if self._is_trying:
+            self._leave(None)
+        self._count_bytes()
+        self._counters().count_error(reason)
+
+    # What its stream tells it
+
+    def headers_received(self, stream: Stream, block: Block, ended: bool) -> None:
+        if stream is not self._up:
+            return
+        found = relayed(block, self.way.lane)
+        if ended:
+            self._end(found)
+            return
+        self._status = found.http_status
+        self._forget_held()
+        self.encoding = block.value(b"grpc-encoding") or self.encoding
+        assert self._endpoint is not None
+        self._call.leg_began(self, found)
+
+    def data_received(self, stream: Stream, data: bytes, ended: bool) -> None:
+        if stream is not self._up:
+            return
+        self.response_bytes += len(data)
+        if data:
+            self._call.leg_answered(self, data)
+        if ended and self._up is not None:  # without trailers, and so without a status
+            self._up = None
+            self._try_failed(
+                GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "the engine's stream ended without a status"), was_sent=True
+            )
+
+    def trailers_received(self, stream: Stream, block: Block) -> None:
+        if stream is self._up:
+            self._end(relayed(block, self.way.lane))
+
+    def stream_reset(self, stream: Stream, code: int, why: str) -> None:
+        if stream is self._up:
+            self._up = None
+            was_sent = code != ErrorCode.REFUSED_STREAM  # that promises it was not touched (RFC 9113 section 8.7)
+            self._try_failed(broken_off("stream", why, code), was_sent=was_sent)
+
+    def drained(self, stream: Stream) -> None:
+        if stream is self._up:
+            self._call.leg_drained(self)
+
+    # Trying
+
+    def _ask(self, endpoint: Endpoint, now: float) -> None:
+        assert endpoint.streams is not None
+        connection = endpoint.streams.acquire(self)
+        if connection is not None:
+            self._send(connection, now)
+
+    def stream_ready(self, connection: StreamConnection) -> None:
+        self._send(connection, monotonic())
+        self._call.leg_drained(self)
+
+    def _send(self, connection: StreamConnection, now: float) -> None:
+        assert self._endpoint is not None
+        self._sent_at = now
+        self._was_sent_once = True
+        self._up = up = self._call.outgoing.open(connection, self, self.way, self._endpoint, now)
+        for framed, _ in self._held:
+            up.send_data(framed)
+        if self._held_bytes > self._plane.settings.limits.retry_body_bytes:
+            self._forget_held()
+        if self._has_ended:
+            up.send_data(b"", True)
+
+    def _deadline(self, now: float) -> float:
+        return 0.0
+
+    @property
+    def _was_sent(self) -> bool:
+        return self._up is not None
+
+    def _can_be_sent_again(self) -> bool:
+        return self._is_held
+
+    def _is_idempotent(self, declared: str) -> bool:
+        return False  # a message may be of a sequence
+
+    def _abandon(self) -> None:
+        if self._up is not None:
+            up, self._up = self._up, None
+            up.reset(ErrorCode.CANCEL)
+        elif self._is_trying and self._endpoint is not None and self._endpoint.streams is not None:
+            self._endpoint.streams.forget(self)
+
+    # Ends
+
+    def _end(self, found: Relayed) -> None:
+        self._up = None
+        status = found.status
+        self._status = http_status(status) if status is not None else found.http_status
+        assert self._endpoint is not None and self._series is not None and self._lane is not None
+        fails = self._endpoint.breaker.counts(self._status) and status != DEADLINE_EXCEEDED
+        self._leave(not fails)
+        self._lane.engine.budget.requests += 1
+        now = monotonic()
+        self._count_bytes()
+        self._series.count(self._status, now - self._started_at, now - self._started_at, now - self._sent_at)
+        if status != OK:
+            self._series.count_error(f"grpc_{status}" if status is not None else ErrorKind.UPSTREAM_PROTOCOL.value)
+        self._call.leg_ended(self, found)
+
+    def _fail(self, error: GatewayError) -> None:
+        self._drop_try()
+        if self._is_trying:
+            self._leave(None)
+        series = self._counters()
+        self._count_bytes()
+        series.count_error(error.kind.value)
+        series.count_failure(error.status.http, monotonic() - self._started_at)
+        told = GatewayError(error.kind, error.message + self._whereabouts())
+        if self._was_sent_once:
+            self._call.leg_broke(self, told)
+        else:
+            self._call.leg_refused(self, told, [names for _, names in self._held])
+
+    def _count_bytes(self) -> None:
+        series = self._counters()
+        series.request_bytes += self.request_bytes
+        series.response_bytes += self.response_bytes
+        series.messages_sent += self.num_sent
+        series.messages_received += self.boundaries.count
+
+    def _forget_held(self) -> None:
+        self._is_held = False
+        self._held.clear()
+        self._held_bytes = 0

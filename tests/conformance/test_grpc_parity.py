@@ -1,0 +1,55 @@
+"""Whatever a client asks over gRPC, the gateway answers what Triton answers.
+
+Each call runs twice, against Triton and through the gateway, and the two answers are compared.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gateway.demo.triton import TritonProcess
+from tests.conformance.grpc_calls import CALLS, STREAM_CALLS
+from tests.support.servers import GatewayProcess
+
+pytestmark = pytest.mark.triton
+
+
+@pytest.mark.parametrize("call", [*CALLS, *STREAM_CALLS], ids=lambda call: call.__name__)
+def test_client(call: Callable[[str], Any], triton: TritonProcess, gateway: GatewayProcess) -> None:
+    """A client gets the same results from both."""
+    assert call(gateway.grpc_url) == call(triton.grpc_url)
+
+
+@pytest.mark.parametrize("call", STREAM_CALLS, ids=lambda call: call.__name__)
+def test_a_stream_over_several_engines(
+    call: Callable[[str], Any], triton: TritonProcess, scattered: GatewayProcess
+) -> None:
+    """Models that different engines serve look like one server's: the same answers, in the same order."""
+    assert call(scattered.grpc_url) == call(triton.grpc_url)
+
+
+@pytest.fixture(scope="module")
+def scattered(triton: TritonProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """A gateway that takes one Triton for three engines."""
+    endpoint = f'{{url: "{triton.http_url}", grpc: "{triton.grpc_url}"}}'
+    rules = f"""
+version: 1
+engines:
+  one: {{endpoints: [{endpoint}]}}
+  two: {{endpoints: [{endpoint}]}}
+  three: {{endpoints: [{endpoint}]}}
+routes:
+  - {{name: slow, match: {{model: sleeper}}, engine: one}}
+  - {{name: repeaters, match: {{model: repeater}}, engine: two}}
+  - {{name: rest, engine: three}}
+"""
+    server = GatewayProcess.start(rules, tmp_path_factory.mktemp("scattered"))
+    yield server.wait_ready()
+    server.stop()
+
+
+def test_one_port_serves_both(gateway: GatewayProcess) -> None:
+    """The REST port takes gRPC calls: the first bytes tell."""
+    for call in CALLS[:3]:
+        assert call(f"127.0.0.1:{gateway.http_port}") == call(gateway.grpc_url)
