@@ -17,6 +17,7 @@ from gateway.dataplane.plan import no_route
 from gateway.dataplane.replies import stream_error
 from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client
+from gateway.dataplane.snapshot import Lane
 from gateway.dataplane.tries import Tries
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import INFERENCE_OPERATIONS
@@ -51,10 +52,11 @@ class Exchange(Tries):
         "_waits_for_engine",
     )
 
-    def __init__(self, client: Client, request: Request) -> None:
+    def __init__(self, client: Client, request: Request, decided: tuple[Lane, str | None] | None = None) -> None:
+        """`decided` are the lane and the session where somebody has asked the rules already."""
         plane = client.plane
         plan = request.plan
-        super().__init__(plane, plan.lane, plan.session)
+        super().__init__(plane, *(decided or (plan.lane, plan.session)))
         self._client = client
         self._request = request
         self._plan = plan
@@ -169,9 +171,9 @@ class Exchange(Tries):
         self._waits_for_engine = False
         head = b"".join(
             (
-                plan.opening or plan.opening_for(lane),
+                plan.opening if lane is plan.lane else plan.opening_for(lane),
                 endpoint.host_line,
-                plan.lines or plan.lines_for(engine),
+                plan.lines if lane is plan.lane else plan.lines_for(engine),
                 self._request.lines_without(engine.extra_names) if engine.extra_names else self._request.lines,
                 client.forwarded_for_line,
                 b"" if plan.keeps_forwarded_proto else client.forwarded_proto_line,

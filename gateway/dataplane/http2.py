@@ -8,7 +8,6 @@ from time import monotonic
 from typing import cast
 
 from gateway.dataplane.grpc.client import Call
-from gateway.dataplane.grpc.plan import CallHead
 from gateway.dataplane.hangup import has_hung_up
 from gateway.dataplane.plane import DataPlane
 from gateway.upstream.carrier import Carrier
@@ -21,13 +20,13 @@ from gateway.wire.http2.stream import Stream
 # How long a client has to hear that the connection closes before streams that it opens are refused.
 _LEAVE_SECONDS = 1.0
 
-Answer = Callable[["Http2Client", Stream, CallHead, Block], Call]
+Answer = Callable[["Http2Client", Stream, Block], Call]
 
 
 class Http2Client(Carrier):
     """Reads calls and hands each to who answers it; `answer` makes that choice."""
 
-    __slots__ = ("_active_at", "_answer", "_leaves_at", "_unsent", "passing", "peer", "plane")
+    __slots__ = ("_active_at", "_answer", "_leaves_at", "_unsent", "is_tls", "passing", "peer", "plane")
 
     def __init__(self, plane: DataPlane, answer: Answer) -> None:
         limits = plane.settings.limits
@@ -46,6 +45,7 @@ class Http2Client(Carrier):
         self._leaves_at = 0.0
         self._unsent = 0
         self.peer = "-"
+        self.is_tls = False
         self.passing = b""
 
     def __repr__(self) -> str:
@@ -56,10 +56,10 @@ class Http2Client(Carrier):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         address = transport.get_extra_info("peername")
         self.peer = str(address[0]) if address else "-"
-        is_tls = transport.get_extra_info("sslcontext") is not None
+        self.is_tls = transport.get_extra_info("sslcontext") is not None
         told = [
             (b"x-forwarded-for", self.peer.encode("ascii", "replace")),
-            (b"x-forwarded-proto", b"https" if is_tls else b"http"),
+            (b"x-forwarded-proto", b"https" if self.is_tls else b"http"),
         ]
         self.passing = literals(told)
         super().connection_made(transport)
@@ -74,8 +74,8 @@ class Http2Client(Carrier):
     # What the HTTP/2 connection tells it
 
     def stream_opened(self, stream: Stream, block: Block, ended: bool) -> None:
-        head = self.plane.read_call(block)
-        call = self._answer(self, stream, head, block)
+        stream.is_received = ended
+        call = self._answer(self, stream, block)
         stream.receiver = call
         if ended:
             call.data_received(stream, b"", True)

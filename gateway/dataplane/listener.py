@@ -7,7 +7,7 @@ import ssl
 from time import monotonic
 from typing import cast
 
-from gateway.dataplane.answering import answer_call
+from gateway.dataplane.answering import answer
 from gateway.dataplane.connection import ClientConnection
 from gateway.dataplane.http2 import Http2Client
 from gateway.dataplane.plane import DataPlane
@@ -38,7 +38,7 @@ class Newcomer(asyncio.Protocol):
         tls = transport.get_extra_info("ssl_object")
         chosen = tls.selected_alpn_protocol() if isinstance(tls, ssl.SSLObject) else None
         if chosen == "h2":
-            self._become(Http2Client(plane, answer_call))
+            self._become(Http2Client(plane, answer))
         elif chosen is not None or (limit and len(plane.connections) - plane.num_lingering >= limit):
             self._become(ClientConnection(plane))
         else:
@@ -47,7 +47,7 @@ class Newcomer(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         data = self._buffer + data if self._buffer else data
         if data.startswith(PREFACE):
-            self._become(Http2Client(self._plane, answer_call), data)
+            self._become(Http2Client(self._plane, answer), data)
         elif PREFACE.startswith(data):
             self._buffer = data
         else:

@@ -44,7 +44,8 @@ class Plan:
         "without_body",
     )
 
-    def __init__(self, head: RequestHead, snapshot: Snapshot, settings: Settings) -> None:
+    def __init__(self, head: RequestHead, snapshot: Snapshot, settings: Settings, protocol: str = "rest") -> None:
+        """`protocol` is what the client speaks, as rules name it."""
         self.snapshot = snapshot
         self.head = head
         self.keeps_forwarded_proto = settings.trust_forwarded and head.value(b"x-forwarded-proto") is not None
@@ -71,6 +72,7 @@ class Plan:
         self.facts = Facts(
             model=call.model or "",
             version=call.version,
+            protocol=protocol,
             operation=call.operation,
             headers=_headers(head.fields, snapshot.headers_asked),
         )

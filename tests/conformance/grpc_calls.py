@@ -4,6 +4,7 @@ A call that changes the server's state changes it back, and answers everything i
 """
 
 import asyncio
+import json
 import queue
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,7 +15,7 @@ import numpy as np
 import tritonclient.grpc as sync_client
 import tritonclient.grpc.aio as aio_client
 from tritonclient.grpc import service_pb2, service_pb2_grpc
-from tritonclient.utils import InferenceServerException
+from tritonclient.utils import InferenceServerException, shared_memory
 
 Call = Callable[[str], Any]
 CALLS: list[Call] = []
@@ -201,6 +202,93 @@ def model_control_plane(client):
     ]
 
 
+@with_client
+def versions_and_unknown_models(client):
+    return [
+        client.is_model_ready("adder", "9"),
+        plain(client.get_model_metadata("adder", "1")),
+        refusal(client.get_model_metadata, "adder", "9"),
+        refusal(client.get_inference_statistics, "nobody"),
+        refusal(client.get_model_config, "adder", "9"),
+    ]
+
+
+@with_client
+def statistics(client):
+    """All but what changes while one looks."""
+    one = client.get_inference_statistics("adder", as_json=True)["model_stats"]
+    every = client.get_inference_statistics(as_json=True)["model_stats"]
+    return [sorted(stat) for stat in one], sorted((stat["name"], stat["version"]) for stat in every)
+
+
+@with_client
+def repository(client):
+    index = client.get_model_repository_index()
+    before = sorted((model.name, model.version, model.state) for model in index.models)
+    client.unload_model("text")
+    during = client.is_model_ready("text"), refusal(client.infer, "text", text_inputs("gone"))
+    client.load_model("text")
+    return before, during, client.is_model_ready("text"), refusal(client.load_model, "nobody")
+
+
+@with_client
+def load_with_a_configuration(client):
+    config = client.get_model_config("text", as_json=True)["config"]
+    client.load_model("text", config=json.dumps({**config, "max_batch_size": 2}))
+    changed = client.get_model_config("text", as_json=True)["config"].get("max_batch_size")
+    client.unload_model("text")
+    client.load_model("text")
+    return changed, client.get_model_config("text", as_json=True)["config"].get("max_batch_size")
+
+
+@with_client
+def trace_settings(client):
+    before = plain(client.get_trace_settings())
+    changed = plain(client.update_trace_settings(settings={"trace_rate": "500"}))
+    of_model = plain(client.update_trace_settings("adder", {"trace_count": "7"}))
+    cleared = plain(client.update_trace_settings("adder", {"trace_count": None}))
+    return before, changed, of_model, cleared, plain(client.update_trace_settings(settings={"trace_rate": "1000"}))
+
+
+@with_client
+def log_settings(client):
+    before = plain(client.get_log_settings())
+    changed = plain(client.update_log_settings({"log_verbose_level": 1, "log_warning": False}))
+    client.update_log_settings({"log_verbose_level": 0, "log_warning": True})
+    return before, changed, plain(client.get_log_settings())
+
+
+@with_client
+def shared_memory_infer(client):
+    """A tensor that never travels: both ways through a region that the engine maps."""
+    size = NUMBERS.nbytes
+    region = shared_memory.create_shared_memory_region("grpc_parity", "/grpc_parity", size * 3)
+    try:
+        shared_memory.set_shared_memory_region(region, [NUMBERS, NUMBERS * 10])
+        client.register_system_shared_memory("grpc_parity", "/grpc_parity", size * 3)
+        status = plain(client.get_system_shared_memory_status())
+        inputs = [sync_client.InferInput(name, [1, 3], "INT32") for name in ("a", "b")]
+        inputs[0].set_shared_memory("grpc_parity", size)
+        inputs[1].set_shared_memory("grpc_parity", size, size)
+        wanted = sync_client.InferRequestedOutput("sum")
+        wanted.set_shared_memory("grpc_parity", size, size * 2)
+        answer = plain(client.infer("adder", inputs, outputs=[wanted]))
+        total = shared_memory.get_contents_as_numpy(region, np.int32, [1, 3], size * 2)
+        client.unregister_system_shared_memory("grpc_parity")
+        return status, answer, total.tolist(), plain(client.get_system_shared_memory_status())
+    finally:
+        client.unregister_system_shared_memory()
+        shared_memory.destroy_shared_memory_region(region)
+
+
+@with_client
+def cuda_shared_memory_status(client):
+    try:
+        return plain(client.get_cuda_shared_memory_status())
+    except InferenceServerException as error:
+        return error.status(), error.message()
+
+
 @with_aio_client
 async def aio_infer(client):
     results = await asyncio.gather(*[client.infer("adder", adder_inputs(factor)) for factor in range(20)])
@@ -336,7 +424,9 @@ def stream_of_large_tensors(client):
 def stream(address: str, requests: Sequence[Any], **options: Any) -> tuple[list[Any], Any, str]:
     """Send requests on a stream by the stub, end it, and read to its end."""
     with grpc.insecure_channel(address) as channel:
-        call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer(iter(requests), timeout=20, **options)
+        call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer(
+            iter(requests), timeout=20, **options
+        )
         try:
             answers = [str(answer) for answer in call]
         except grpc.RpcError:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from time import monotonic
 
+from gateway.dataplane.bridging.converted_call import ConvertedCall
 from gateway.dataplane.grpc.body import CallBody
 from gateway.dataplane.grpc.client import CallClient
 from gateway.dataplane.grpc.outgoing import Outgoing
@@ -188,10 +189,20 @@ class RelayedCall(Tries):
         if isinstance(decision, Undecided):
             self._refuse(no_route(plan.facts(names)))
             return
+        way, session = decision
+        if not way.lane.engine.speaks_grpc:
+            self._convert(way, session)
+            return
         self._way, self._session = decision
-        self._lane = self._way.lane
+        self._lane = way.lane
         now = self._started_at if self._body.is_complete else monotonic()
         self._try(now)
+
+    def _convert(self, way: Way, session: str | None) -> None:
+        """The engine has REST alone: somebody else takes the call from here."""
+        stream, body = self._stream, self._body
+        stream.receiver = call = ConvertedCall(self._client, stream, self._head, (way.lane, session))
+        call.data_received(stream, body.take(None, keeps=False), body.is_complete)
 
     def _refuse(self, error: GatewayError) -> None:
         """What the client sent cannot be served."""

@@ -13,6 +13,7 @@ class CallClient(Protocol):
 
     plane: DataPlane
     peer: str
+    is_tls: bool
     passing: bytes
 
     def call_ended(self, stream: Stream) -> None:

@@ -27,6 +27,10 @@ _SECRETS = frozenset({b"authorization", b"cookie"})
 # Written anew for each hop, or by HTTP/2 itself.
 _REWRITTEN = frozenset({b"te", b"host", b"content-length", b"via", _REQUEST_ID, _TIMEOUT})
 _FORWARDED = frozenset({b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"forwarded"})
+# What a REST request has in its own way, or not at all.
+_OF_GRPC = frozenset(
+    {b"content-type", b"via", b"expect", b"inference-header-content-length", b"triton_grpc_error", _REQUEST_ID}
+)
 # Who invents names must not fill the memory.
 _MAX_DECISIONS = 1024
 
@@ -131,10 +135,11 @@ class CallHead:
     """One call's fields, read: its plan, and what is its own. `passing` are the volatile fields as they go on, encoded;
     `id` is None where the client gave none; `timeout` is in seconds, None where the client waits for ever."""
 
-    __slots__ = ("error", "id", "passing", "plan", "timeout")
+    __slots__ = ("_volatile", "error", "id", "passing", "plan", "timeout")
 
     def __init__(self, plan: CallPlan, volatile: list[Field]) -> None:
         self.plan = plan
+        self._volatile = volatile
         self.id: bytes | None = None
         self.timeout: float | None = None
         self.error: GatewayError | None = None
@@ -153,6 +158,11 @@ class CallHead:
 
     def __repr__(self) -> str:
         return f"<CallHead {self.plan!r} timeout={self.timeout}>"
+
+    def rest_fields(self) -> list[Field]:
+        """The caller's metadata as a REST request has it: without what is gRPC's own."""
+        fields = self.plan.fields + self._volatile
+        return [field for field in fields if field[0] not in _OF_GRPC and not field[0].startswith(b"grpc-")]
 
 
 class CallReader:

@@ -49,12 +49,14 @@ def request_id_literal(request_id: bytes) -> bytes:
 
 
 def error_fields(error: GatewayError, code: int | None = None) -> list[Field]:
-    """The trailers that tell of an error."""
-    return [
-        (b"grpc-status", b"%d" % (error.status.grpc if code is None else code)),
-        (b"grpc-message", write_message(error.message)),
-        (b"x-pointsman-reason", error.kind.value.encode("ascii")),
-    ]
+    """The trailers that tell of an error of the gateway's."""
+    fields = status_fields(error.status.grpc if code is None else code, error.message)
+    return [*fields, (b"x-pointsman-reason", error.kind.value.encode("ascii"))]
+
+
+def status_fields(code: int, message: str) -> list[Field]:
+    """The trailers that tell a status that is not OK."""
+    return [(b"grpc-status", b"%d" % code), (b"grpc-message", write_message(message))]
 
 
 def tell_error(
@@ -68,7 +70,13 @@ def tell_error(
 ) -> None:
     """End a call with an error; `has_begun`: its first fields are sent already. `code` is the gRPC status where it is
     not the one that the error's kind stands for."""
-    fields = error_fields(error, code)
+    tell_status(stream, error_fields(error, code), request_id, lane, has_begun=has_begun)
+
+
+def tell_status(
+    stream: Stream, fields: list[Field], request_id: bytes, lane: Lane | None, *, has_begun: bool = False
+) -> None:
+    """End a call with these trailers."""
     if has_begun:
         stream.send_trailers(Steady(fields))
     else:

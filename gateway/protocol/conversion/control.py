@@ -1,0 +1,161 @@
+"""Control calls, by REST or by gRPC: every RPC but the inferences, as the request and the reply of Triton's REST that
+say the same, and back. What is particular to an RPC stands in `control_table`.
+
+Raises, wherever not said otherwise: KeyError for an RPC that is none of these.
+"""
+
+from __future__ import annotations
+
+import re
+
+import orjson
+
+from gateway.protocol import protobuf
+from gateway.protocol.conversion import RestBody, RestRequest
+from gateway.protocol.conversion.control_errors import (
+    RestReply,
+    RpcError,
+    bad_answer,
+    malformed,
+    rest_error,
+    rpc_error,
+)
+from gateway.protocol.conversion.control_messages import Json
+from gateway.protocol.conversion.control_table import CONTROLS, Control
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.protobuf import Message
+
+__all__ = ["RestReply", "RpcError", "rest_error", "rest_request", "rest_response", "rpc_request", "rpc_response"]
+
+# Triton reads a version as an int64.
+_MAX_VERSION = (1 << 63) - 1
+_VERSION = re.compile("0*([0-9]{1,19})")
+
+_NOT_READY = orjson.dumps({"error": "Model version not ready"})
+
+
+def rest_request(rpc: str, message: bytes) -> RestRequest:
+    """The REST request that asks what a serialised request message asks.
+
+    Raises: GatewayError: BAD_REQUEST where the message is malformed, its version is no number, or it names nobody
+    where it must; UNSUPPORTED where REST has no way to ask it.
+    """
+    control = CONTROLS[rpc]
+    try:
+        asked = protobuf.parse(f"inference.{rpc}Request", message)
+    except ValueError as error:
+        raise malformed(str(error)) from error
+    _check_version(getattr(asked, "version", ""))
+    path = control.path.fill(lambda name: str(getattr(asked, name)))
+    if path is None:
+        raise malformed(f"the {rpc} request names no model")
+    if _find(path)[0] is not control:
+        raise GatewayError(ErrorKind.UNSUPPORTED, f"REST has no path for this {rpc}: {path} asks for something else")
+    body = control.write_body(asked)
+    if body is None:
+        return RestRequest(control.verbs[0], path)
+    return RestRequest(control.verbs[-1], path, RestBody(orjson.dumps(body)))
+
+
+def rpc_response(rpc: str, status: int, body: bytes) -> bytes:
+    """The serialised response message that says what a REST reply says.
+
+    Raises: RpcError where the reply is a refusal, GatewayError(UPSTREAM_PROTOCOL) where it cannot be understood.
+    """
+    control = CONTROLS[rpc]
+    made = _new(f"{rpc}Response")
+    if control.health and status in (200, 400):
+        setattr(made, control.health, status == 200 and not _denies(body, control.health))
+    elif not 200 <= status < 300:
+        raise rpc_error(status, body)
+    else:
+        try:
+            control.read_reply(made, orjson.loads(body or b"{}"))
+        except ValueError as error:  # that of orjson too
+            raise bad_answer(rpc, str(error)) from error
+    return _serialised(made)
+
+
+def rpc_request(method: str, target: str, body: bytes) -> tuple[str, bytes]:
+    """The RPC, and its serialised request message, that ask what a REST request asks.
+
+    Raises: GatewayError: NOT_FOUND where no control RPC has such a path, METHOD_NOT_ALLOWED, BAD_REQUEST where the body
+    is malformed.
+    """
+    control, fields = _find(target.partition("?")[0])
+    if control is None:
+        raise GatewayError(ErrorKind.NOT_FOUND, "Not Found")
+    if method not in control.verbs:
+        raise GatewayError(ErrorKind.METHOD_NOT_ALLOWED, "Method Not Allowed")
+    _check_version(fields.get("version", ""))
+    made = _new(f"{control.rpc}Request")
+    for name, text in fields.items():
+        setattr(made, name, text)
+    if method == "POST":
+        try:
+            control.read_body(made, _object(body))
+        except ValueError as error:
+            raise malformed(f"failed to read the request JSON: {error}") from error
+    return control.rpc, _serialised(made)
+
+
+def rest_response(rpc: str, message: bytes) -> RestReply:
+    """The REST reply, in Triton's own form, that says what a serialised response message says.
+
+    Raises: GatewayError(UPSTREAM_PROTOCOL) where the message is malformed.
+    """
+    control = CONTROLS[rpc]
+    try:
+        said = protobuf.parse(f"inference.{rpc}Response", message)
+    except ValueError as error:
+        raise bad_answer(rpc, str(error)) from error
+    if control.health:
+        if getattr(said, control.health):
+            return RestReply(200, b"")
+        return RestReply(400, _NOT_READY if rpc == "ModelReady" else b"")
+    reply = control.write_reply(said)
+    return RestReply(200, b"" if reply is None else orjson.dumps(reply))
+
+
+def _find(path: str) -> tuple[Control | None, dict[str, str]]:
+    for control in CONTROLS.values():
+        fields = control.path.read(path)
+        if fields is not None:
+            return control, fields
+    return None, {}
+
+
+def _check_version(version: str) -> None:
+    """A path takes no other versions, and of these Triton refuses what is too long (`GetModelVersionFromString`)."""
+    if not version:
+        return
+    found = _VERSION.fullmatch(version)
+    if found is None or int(found[1]) > _MAX_VERSION:
+        text = f"failed to get model version from specified version string '{version[:80]}'"
+        raise malformed(f"{text}, version should be an integral value > 0")
+
+
+def _denies(body: bytes, field: str) -> bool:
+    """Whether a server of the Open Inference Protocol says no in its JSON: Triton says it by the status alone."""
+    try:
+        said = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(said, dict) and said.get(field) is False
+
+
+def _object(body: bytes) -> Json:
+    """Raises: ValueError."""
+    made = orjson.loads(body or b"{}")
+    if not isinstance(made, dict):
+        raise ValueError("it is no object")
+    return made
+
+
+def _new(name: str) -> Message:
+    return protobuf.message(f"inference.{name}")()
+
+
+def _serialised(message: Message) -> bytes:
+    data: bytes = message.SerializeToString(deterministic=True)
+    return data

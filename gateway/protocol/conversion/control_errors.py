@@ -1,0 +1,96 @@
+"""Failures of control calls, in the words of either protocol.
+
+Source: Triton's status tables (server `src/http_server.cc` HttpCodeFromError, `src/grpc/grpc_utils.cc`); where Triton
+has no answer, google/rpc/code.proto.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.grpc_status import INTERNAL, INVALID_ARGUMENT, UNKNOWN, http_status
+
+# gRPC sends a message in a header field, whose readers allow 8 KiB for all fields; three bytes stand for an odd one.
+_MAX_MESSAGE_CHARACTERS = 1000
+
+_CODES = {
+    400: INVALID_ARGUMENT,
+    401: 16,  # UNAUTHENTICATED
+    403: 7,  # PERMISSION_DENIED
+    404: 5,  # NOT_FOUND
+    405: 12,  # UNIMPLEMENTED
+    408: 4,  # DEADLINE_EXCEEDED
+    409: 10,  # ABORTED
+    413: 8,  # RESOURCE_EXHAUSTED
+    422: INVALID_ARGUMENT,
+    429: 8,
+    431: 8,
+    499: 1,  # CANCELLED
+    500: INTERNAL,
+    501: 12,
+    502: 14,  # UNAVAILABLE
+    503: 14,
+    504: 4,
+}
+# CANCELLED, UNKNOWN and ALREADY_EXISTS are 400 to Triton.
+_TRITON_STATUSES = {1: 400, 2: 400, 6: 400}
+
+
+@dataclass(frozen=True, slots=True)
+class RestReply:
+    """A reply of Triton's REST protocol; the body is JSON, or empty."""
+
+    status: int
+    body: bytes
+
+
+class RpcError(Exception):
+    """An engine's refusal: `code` is the number of google.rpc.Code, the message is what the engine said."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+def rpc_code(status: int) -> int:
+    """The gRPC status for an HTTP status that is a failure."""
+    return _CODES.get(status, INVALID_ARGUMENT if 400 <= status < 500 else INTERNAL if status >= 500 else UNKNOWN)
+
+
+def rpc_error(status: int, body: bytes) -> RpcError:
+    """A REST refusal as a gRPC status: the message is the `error` of a JSON body, else the body's text, else the
+    status."""
+    return RpcError(rpc_code(status), (_error_text(body) or f"HTTP status {status}")[:_MAX_MESSAGE_CHARACTERS])
+
+
+def rest_error(code: int, message: str) -> RestReply:
+    """A gRPC status as Triton's REST would tell it: `{"error": message}`."""
+    text = message.encode("utf-8", "replace").decode("utf-8")
+    return RestReply(_TRITON_STATUSES.get(code) or http_status(code), orjson.dumps({"error": text}))
+
+
+def malformed(message: str) -> GatewayError:
+    """What a client sent cannot be understood."""
+    return GatewayError(ErrorKind.BAD_REQUEST, message)
+
+
+def bad_answer(rpc: str, reason: str) -> GatewayError:
+    """What an engine answered cannot be understood."""
+    return GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"the engine's answer to {rpc} cannot be read: {reason}")
+
+
+def _error_text(body: bytes) -> str:
+    try:
+        said: Any = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return body.decode("utf-8", "replace").strip()
+    if isinstance(said, dict):
+        said = said.get("error", said.get("detail", said))
+    if isinstance(said, dict):  # an OpenAI error object
+        said = said.get("message", said)
+    return said.strip() if isinstance(said, str) else body.decode("utf-8", "replace").strip()

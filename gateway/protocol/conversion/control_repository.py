@@ -1,0 +1,115 @@
+"""Repository index, load and unload: gRPC's messages and the JSON of Triton's REST.
+
+Source: Triton's model repository extension; server `src/grpc/grpc_server.cc` RegisterRepository*, `src/http_server.cc`
+HandleRepository*.
+"""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode, b64encode
+
+from gateway.protocol.conversion.control_errors import malformed
+from gateway.protocol.conversion.control_messages import Json, read_fields, write_fields
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.protobuf import Message
+
+_INDEX_OPTIONAL = ("version", "state", "reason")
+
+
+def write_index_body(message: Message) -> Json:
+    if message.repository_name:  # Triton's gRPC refuses it, and its REST would answer for all of them
+        raise GatewayError(ErrorKind.UNSUPPORTED, "'repository_name' specification is not supported")
+    return {"ready": message.ready}
+
+
+def read_index_body(message: Message, body: Json) -> None:
+    ready = body.get("ready", False)
+    if not isinstance(ready, bool):
+        raise malformed("Invalid value for 'ready': expected a boolean")
+    message.ready = ready
+
+
+def write_index_reply(message: Message) -> Json:
+    """An array of models; a model without a version (it was never loaded) has only its name."""
+    models = write_fields(message)["models"]
+    return [{key: text for key, text in model.items() if text or key not in _INDEX_OPTIONAL} for model in models]
+
+
+def read_index_reply(message: Message, reply: Json) -> None:
+    read_fields(message, {"models": reply})
+
+
+def write_load_body(message: Message) -> Json:
+    """`config` is text, and a `file:...` is bytes, which JSON holds as base64."""
+    made = {name: _load_parameter(name, message.parameters[name]) for name in sorted(message.parameters)}
+    return {"parameters": made} if made else {}
+
+
+def read_load_body(message: Message, body: Json) -> None:
+    for name, value in _parameters(body).items():
+        if not isinstance(value, str):
+            raise malformed(f"load parameter '{name}' must be a string")
+        if name == "config":
+            message.parameters[name].string_param = value
+        elif name.startswith("file:"):
+            message.parameters[name].bytes_param = read_base64(name, value)
+        else:
+            raise malformed(f"unrecognized load parameter '{name}'.")
+
+
+def write_unload_body(message: Message) -> Json:
+    made = {name: _unload_parameter(name, message.parameters[name]) for name in sorted(message.parameters)}
+    return {"parameters": made} if made else {}
+
+
+def read_unload_body(message: Message, body: Json) -> None:
+    for name, value in _parameters(body).items():
+        if isinstance(value, bool):
+            message.parameters[name].bool_param = value
+        elif isinstance(value, str):
+            message.parameters[name].string_param = value
+        elif isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
+            message.parameters[name].int64_param = value
+        else:
+            raise malformed(f"unload parameter '{name}' must be a boolean, a string or a whole number of 64 bits")
+
+
+def read_base64(name: str, text: str) -> bytes:
+    """Raises: GatewayError(BAD_REQUEST) where the text is no base64; line breaks in it are none of its business."""
+    try:
+        return b64decode("".join(text.split()), validate=True)
+    except (binascii.Error, ValueError):
+        raise malformed(f"'{name}' must be base64") from None
+
+
+def write_base64(data: bytes) -> str:
+    return b64encode(data).decode("ascii")
+
+
+def _parameters(body: Json) -> dict[str, Json]:
+    parameters = body.get("parameters", {})
+    if not isinstance(parameters, dict):
+        raise malformed("'parameters' must be an object")
+    return parameters
+
+
+def _load_parameter(name: str, parameter: Message) -> str:
+    if name == "config":
+        expected = "string_param"
+    elif name.startswith("file:"):
+        expected = "bytes_param"
+    else:
+        raise malformed(f"unrecognized load parameter '{name}'.")
+    if parameter.WhichOneof("parameter_choice") != expected:
+        raise malformed(f"invalid value type for load parameter '{name}', expected {expected}.")
+    return write_base64(parameter.bytes_param) if expected == "bytes_param" else str(parameter.string_param)
+
+
+def _unload_parameter(name: str, parameter: Message) -> Json:
+    choice = parameter.WhichOneof("parameter_choice")
+    if name == "unload_dependents" and choice != "bool_param":
+        raise malformed("invalid value type for 'unload_dependents' parameter, expected bool_param.")
+    if choice is None or choice == "bytes_param":
+        raise malformed(f"unload parameter '{name}' must be a boolean, a string or a number")
+    return getattr(parameter, choice)

@@ -1,0 +1,144 @@
+"""What each control RPC is in Triton's REST: its path, its verbs, its body and its reply.
+
+Source: Triton's `grpc_service.proto`; server `src/http_server.cc`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gateway.protocol.conversion import control_memory as memory
+from gateway.protocol.conversion import control_repository as repository
+from gateway.protocol.conversion import control_settings as settings
+from gateway.protocol.conversion.control_messages import Json, read_fields, write_fields
+from gateway.protocol.conversion.control_paths import Path
+from gateway.protocol.protobuf import Message
+
+_GET, _POST, _BOTH = ("GET",), ("POST",), ("GET", "POST")
+
+Write = Callable[[Message], Json]
+Read = Callable[[Message, Json], None]
+
+
+def _nothing(message: Message) -> Json:
+    return None
+
+
+def _ignore(message: Message, body: Json) -> None:
+    pass
+
+
+def _write_config(message: Message) -> Json:
+    return write_fields(message.config)
+
+
+def _read_config(message: Message, reply: Json) -> None:
+    read_fields(message.config, reply)
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """One RPC as REST. Of two verbs the first goes without a body; None is written as an empty body.
+
+    `health`: the reply is no more than its status, and this field of the response.
+    """
+
+    rpc: str
+    path: Path
+    verbs: tuple[str, ...] = _GET
+    write_body: Write = _nothing
+    read_body: Read = _ignore
+    write_reply: Write = write_fields
+    read_reply: Read = read_fields
+    health: str = ""
+
+
+def _act(rpc: str, path: str, write_body: Write = _nothing, read_body: Read = _ignore) -> Control:
+    """An RPC that changes something, and answers with an empty reply."""
+    return Control(rpc, Path(path), _POST, write_body, read_body, _nothing, _ignore)
+
+
+CONTROLS: dict[str, Control] = {
+    control.rpc: control
+    for control in (
+        Control("ServerLive", Path("/v2/health/live"), health="live"),
+        Control("ServerReady", Path("/v2/health/ready"), health="ready"),
+        Control("ServerMetadata", Path("/v2")),
+        Control("ModelReady", Path("/v2/models/{name}[/versions/{version}]/ready"), health="ready"),
+        # Before the metadata of a model: "stats" is read as a model's name last of all.
+        Control("ModelStatistics", Path("/v2/models[/{name}[/versions/{version}]]/stats")),
+        Control("ModelMetadata", Path("/v2/models/{name}[/versions/{version}]")),
+        Control(
+            "ModelConfig",
+            Path("/v2/models/{name}[/versions/{version}]/config"),
+            write_reply=_write_config,
+            read_reply=_read_config,
+        ),
+        Control(
+            "RepositoryIndex",
+            Path("/v2/repository[/{repository_name}]/index"),
+            _POST,
+            repository.write_index_body,
+            repository.read_index_body,
+            repository.write_index_reply,
+            repository.read_index_reply,
+        ),
+        _act(
+            "RepositoryModelLoad",
+            "/v2/repository[/{repository_name}]/models/{model_name}/load",
+            repository.write_load_body,
+            repository.read_load_body,
+        ),
+        _act(
+            "RepositoryModelUnload",
+            "/v2/repository[/{repository_name}]/models/{model_name}/unload",
+            repository.write_unload_body,
+            repository.read_unload_body,
+        ),
+        Control(
+            "SystemSharedMemoryStatus",
+            Path("/v2/systemsharedmemory[/region/{name}]/status"),
+            write_reply=memory.write_status_reply,
+            read_reply=memory.read_status_reply,
+        ),
+        _act(
+            "SystemSharedMemoryRegister",
+            "/v2/systemsharedmemory[/region/{name}]/register",
+            memory.write_system_body,
+            memory.read_system_body,
+        ),
+        _act("SystemSharedMemoryUnregister", "/v2/systemsharedmemory[/region/{name}]/unregister"),
+        Control(
+            "CudaSharedMemoryStatus",
+            Path("/v2/cudasharedmemory[/region/{name}]/status"),
+            write_reply=memory.write_status_reply,
+            read_reply=memory.read_status_reply,
+        ),
+        _act(
+            "CudaSharedMemoryRegister",
+            "/v2/cudasharedmemory[/region/{name}]/register",
+            memory.write_cuda_body,
+            memory.read_cuda_body,
+        ),
+        _act("CudaSharedMemoryUnregister", "/v2/cudasharedmemory[/region/{name}]/unregister"),
+        Control(
+            "TraceSetting",
+            Path("/v2[/models/{model_name}]/trace/setting"),
+            _BOTH,
+            settings.write_trace_body,
+            settings.read_trace_body,
+            settings.write_trace_reply,
+            settings.read_trace_reply,
+        ),
+        Control(
+            "LogSettings",
+            Path("/v2/logging"),
+            _BOTH,
+            settings.write_log_body,
+            settings.read_log_body,
+            settings.write_log_reply,
+            settings.read_log_reply,
+        ),
+    )
+}

@@ -1,0 +1,92 @@
+"""gRPC's server reflection: which services there are, and the schemas of whatever a client names.
+
+Both versions of the protocol are the same messages in two packages.
+Source: grpc/grpc `doc/server-reflection.md`, grpc/reflection/v1/reflection.proto.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.protocol import protobuf
+from gateway.protocol.grpc_status import INVALID_ARGUMENT
+from gateway.protocol.protobuf import Message
+
+PACKAGES = ("grpc.reflection.v1", "grpc.reflection.v1alpha")
+PATHS = {f"/{package}.ServerReflection/ServerReflectionInfo".encode("ascii"): package for package in PACKAGES}
+
+_NOT_FOUND = 5
+
+
+def answer(package: str, request: bytes) -> bytes:
+    """The serialised ServerReflectionResponse to one serialised ServerReflectionRequest, both of one of PACKAGES.
+
+    What cannot be found, or understood, is an error inside the response: the stream goes on.
+    """
+    response = protobuf.message(f"{package}.ServerReflectionResponse")()
+    try:
+        asked = protobuf.parse(f"{package}.ServerReflectionRequest", request)
+    except ValueError as error:
+        _fail(response, INVALID_ARGUMENT, str(error))
+    else:
+        response.valid_host = asked.host
+        response.original_request.CopyFrom(asked)
+        _answer(asked, response)
+    data: bytes = response.SerializeToString()
+    return data
+
+
+def _answer(asked: Message, response: Message) -> None:
+    kind = asked.WhichOneof("message_request")
+    try:
+        if kind == "list_services":
+            for service in sorted(protobuf.SERVICES):
+                response.list_services_response.service.add(name=service)
+        elif kind == "file_by_filename":
+            _add_file(response, protobuf.pool().FindFileByName(asked.file_by_filename))
+        elif kind == "file_containing_symbol":
+            _add_file(response, _file_of(asked.file_containing_symbol))
+        elif kind == "file_containing_extension":
+            extension = asked.file_containing_extension
+            extended = protobuf.pool().FindMessageTypeByName(extension.containing_type)
+            found = protobuf.pool().FindExtensionByNumber(extended, extension.extension_number)
+            _add_file(response, _file_of(found.full_name))
+        elif kind == "all_extension_numbers_of_type":
+            extended = protobuf.pool().FindMessageTypeByName(asked.all_extension_numbers_of_type)
+            numbers = response.all_extension_numbers_response
+            numbers.base_type_name = extended.full_name
+            numbers.extension_number.extend(sorted(each.number for each in protobuf.pool().FindAllExtensions(extended)))
+        else:
+            _fail(response, INVALID_ARGUMENT, "the request asks nothing that is known here")
+    except KeyError:
+        _fail(response, _NOT_FOUND, "there is no such file, symbol or extension")
+
+
+def _file_of(symbol: str) -> Any:
+    """The file that declares a service, method, message, field or enum.
+
+    Raises: KeyError.
+    """
+    pool = protobuf.pool()
+    try:
+        return pool.FindFileContainingSymbol(symbol)
+    except KeyError:  # Python's pool does not know methods as symbols
+        service, _, method = symbol.rpartition(".")
+        return pool.FindServiceByName(service).methods_by_name[method].containing_service.file
+
+
+def _add_file(response: Message, file: Any) -> None:
+    """The file, and after it all that it imports, each once."""
+    files = {file.name: file}
+    left = [file]
+    while left:
+        for imported in left.pop().dependencies:
+            if imported.name not in files:
+                files[imported.name] = imported
+                left.append(imported)
+    response.file_descriptor_response.file_descriptor_proto.extend(each.serialized_pb for each in files.values())
+
+
+def _fail(response: Message, code: int, text: str) -> None:
+    response.error_response.error_code = code
+    response.error_response.error_message = text
