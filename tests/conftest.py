@@ -36,6 +36,7 @@ def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonProcess]:
             "--model-control-mode=explicit",
             "--load-model=*",
             f"--http-header-forward-pattern={FORWARDED_HEADERS}",
+            f"--grpc-header-forward-pattern={FORWARDED_HEADERS}",
         ],
         log_path=tmp_path_factory.mktemp("triton") / "triton.log",
     ) as server:

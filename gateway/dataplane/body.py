@@ -4,16 +4,49 @@ from __future__ import annotations
 
 import zlib
 
+from gateway.dataplane.plan import Plan
 from gateway.dataplane.request import Request
 from gateway.protocol.body_facts import NO_BODY, BodyFacts
-from gateway.protocol.errors import GatewayError
+from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import Operation
 from gateway.protocol.v2_facts import read_body_facts
+from gateway.routing.decision import Decision, Undecided
 from gateway.wire.http1.chunked import LAST_CHUNK, encode_chunk
 from gateway.wire.http1.head import CHUNKED
 
 # wbits of zlib.decompressobj for what V2 clients send: gzip, and deflate in its zlib wrapping.
 _DECOMPRESS_WBITS = {b"gzip": 31, b"deflate": 15}
+
+
+def decoded(request: Request, data: bytes, max_bytes: int) -> bytes:
+    """A whole body without its Content-Encoding.
+
+    Raises: GatewayError where the coding is unknown (UNSUPPORTED), the body malformed (BAD_REQUEST) or longer than
+    `max_bytes` (BODY_TOO_LARGE).
+    """
+    coding = _coding(request)
+    if coding == b"identity":
+        return data
+    if coding not in _DECOMPRESS_WBITS:
+        raise GatewayError(ErrorKind.UNSUPPORTED, "Unsupported compression type")
+    try:
+        plain = zlib.decompressobj(_DECOMPRESS_WBITS[coding]).decompress(data, max_bytes + 1)
+    except zlib.error as error:
+        raise GatewayError(ErrorKind.BAD_REQUEST, f"the compressed body is malformed: {error}") from error
+    if len(plain) > max_bytes:
+        what = f"the decompressed body is longer than {max_bytes} bytes (--max-body-bytes)"
+        raise GatewayError(ErrorKind.BODY_TOO_LARGE, what)
+    return plain
+
+
+def decide(plan: Plan, body: RequestBody, max_bytes: int) -> Decision | Undecided:
+    """The rules' answer for a request; NEEDS_BODY while more of it must come."""
+    decision = plan.decide(None)
+    if decision is Undecided.NEEDS_BODY:
+        facts = body.facts(plan.call.operation, max_bytes)
+        if facts is not None:
+            return plan.decide(facts)
+    return decision
 
 
 class RequestBody:
@@ -86,22 +119,26 @@ class RequestBody:
             return data
         return encode_chunk(data) + LAST_CHUNK if ended else encode_chunk(data)
 
+    def held(self) -> bytes:
+        """All that has come, as it came."""
+        return b"".join(self._pieces)
+
     def facts(self, operation: Operation, max_bytes: int) -> BodyFacts | None:
         """What the body's JSON says; None while more of it must come.
 
         A body that cannot be read has no facts: whoever gets it will say what is wrong with it.
         """
-        coding = (self._request.plan.head.value(b"content-encoding") or b"identity").strip().lower()
+        coding = _coding(self._request)
         length = self._json_bytes() if coding == b"identity" else None
         if not self.is_complete and (length is None or self.size < length):
             return None
         data = b"".join(self._pieces)
         try:
             if coding != b"identity":
-                data = zlib.decompressobj(_DECOMPRESS_WBITS[coding]).decompress(data, max_bytes)
+                data = decoded(self._request, data, max_bytes)
                 length = self._json_bytes()
             return read_body_facts(operation, data if length is None else data[:length])
-        except (GatewayError, zlib.error, KeyError):
+        except GatewayError:
             return NO_BODY
 
     @property
@@ -120,3 +157,7 @@ class RequestBody:
         if self._was_taken and self.size > self._replay_bytes:
             self._pieces.clear()
             self.can_be_sent_again = False
+
+
+def _coding(request: Request) -> bytes:
+    return (request.plan.head.value(b"content-encoding") or b"identity").strip().lower()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from time import monotonic
 
-from gateway.dataplane.body import RequestBody
+from gateway.dataplane.body import RequestBody, decide
 from gateway.dataplane.plan import no_route
 from gateway.dataplane.replies import stream_error
 from gateway.dataplane.request import Request
@@ -134,13 +134,10 @@ class Exchange(Tries):
     # Deciding
 
     def _decide(self) -> None:
-        decision = self._plan.decide(None)
+        decision = decide(self._plan, self._body, self._client.plane.settings.limits.max_body_bytes)
         if decision is Undecided.NEEDS_BODY:
-            facts = self._body.facts(self._plan.call.operation, self._client.plane.settings.limits.max_body_bytes)
-            if facts is None:
-                self._client.expect_body()
-                return
-            decision = self._plan.decide(facts)
+            self._client.expect_body()
+            return
         if not isinstance(decision, Decision):
             self._fail(no_route(self._plan.facts))
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection
+from typing import Any
 
 from gateway.config.settings import Settings
 from gateway.dataplane.snapshot import Lane, Snapshot
@@ -38,6 +39,7 @@ class Plan:
         "keeps_forwarded_proto",
         "lane",
         "lines",
+        "note",
         "opening",
         "session",
         "snapshot",
@@ -52,6 +54,7 @@ class Plan:
         self._trust_forwarded = settings.trust_forwarded
         self.without_body = head.method == "HEAD"
         self.lines = b""
+        self.note: Any = None  # room for what a handler prepares once for all requests with this head
         self.lane: Lane | None = None
         self.session: str | None = None
         self.opening = b""

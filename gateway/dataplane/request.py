@@ -47,10 +47,11 @@ class Request:
     """A request's head, read: its plan, and what is its own.
 
     `body` is the body's length or CHUNKED; `json_length` is where the JSON of a V2 body ends and binary tensors start;
-    `id` is None where the client gave none. `lines` are the volatile fields as they go on to an engine.
+    `id` is None where the client gave none. `volatile` are the fields that few requests share, `lines` the same as they
+    go on to an engine.
     """
 
-    __slots__ = ("_volatile", "body", "id", "json_length", "lines", "plan")
+    __slots__ = ("body", "id", "json_length", "lines", "plan", "volatile")
 
     def __init__(self, plan: Plan, volatile: list[Field]) -> None:
         """`volatile` are the fields that were cut out, names in lower case.
@@ -62,7 +63,7 @@ class Request:
         self.body = plan.head.body
         self.id: bytes | None = plan.head.value(_REQUEST_ID)
         self.json_length: bytes | None = plan.head.value(_JSON_LENGTH)
-        self._volatile = volatile
+        self.volatile = volatile
         length: bytes | None = None
         lines: list[bytes] = []
         for field in volatile:
@@ -87,7 +88,7 @@ class Request:
 
     def lines_without(self, names: Collection[bytes]) -> bytes:
         """`lines` but for the fields that the engine's own take the place of."""
-        kept = [field for field in self._volatile if field[0] not in names and field[0] != _REQUEST_ID]
+        kept = [field for field in self.volatile if field[0] not in names and field[0] != _REQUEST_ID]
         return b"".join([b"%b: %b\r\n" % field for field in kept])
 
 

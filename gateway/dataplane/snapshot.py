@@ -61,6 +61,7 @@ class Snapshot:
             before = previous.engines.get(name) if previous else None
             known = {endpoint.url: endpoint for endpoint in before.endpoints} if before else {}
             self.engines[name] = Engine(spec, known)
+        self.all_speak_rest = all(engine.speaks_rest for engine in self.engines.values())
         # By identity, since the table makes one object for each target: comparing their fields would cost more than
         # all the rest of the decision.
         self._lanes = {

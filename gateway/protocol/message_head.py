@@ -14,15 +14,39 @@ from dataclasses import dataclass
 from gateway.protocol.body_facts import NO_BODY, BodyFacts, InputFacts, Scalar
 from gateway.protocol.datatypes import data_bytes
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.wire_fields import (
+    BYTES,
+    END_GROUP,
+    FIXED64,
+    MAX_DEPTH,
+    START_GROUP,
+    VARINT,
+    fields,
+    malformed,
+    read_tag,
+    read_varint,
+    skip,
+    write_varint,
+)
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+__all__ = [
+    "MODEL_TAG",
+    "Names",
+    "NamesReader",
+    "facts_or_none",
+    "fields",
+    "read_body_facts",
+    "read_names",
+    "read_varint",
+    "renamed",
+    "write_varint",
+]
+
 MODEL_TAG = 0x0A  # field 1, bytes
 _VERSION_TAG = 0x12
 _ID_TAG = 0x1A
 _FIRST_TENSOR_TAG = 0x2A  # field 5, bytes
 _MAX_NAME_BYTES = 64 * 1024
-
-Field = tuple[int, int, int | bytes]  # number, wire type, value
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +66,13 @@ class NamesReader:
     begin, the names can be acted on: `settle`. A message that names something else after that is refused.
     """
 
-    __slots__ = ("_at", "_buffer", "_is_settled", "_model", "_skip", "_spans", "_version", "may_settle")
+    __slots__ = ("_at", "_buffer", "_groups", "_is_settled", "_model", "_skip", "_spans", "_version", "may_settle")
 
     def __init__(self) -> None:
         self._at = 0  # of the buffer's start in the message
         self._buffer = b""
         self._skip = 0  # bytes of a field that nobody reads
+        self._groups: list[int] = []  # the numbers of those under way
         self._model = b""
         self._version = b""
         self._spans: tuple[tuple[int, int], ...] = ()
@@ -84,24 +109,30 @@ class NamesReader:
         self._at += min(at, len(data))
         self._buffer = rest
         if len(rest) > _MAX_NAME_BYTES:
-            raise _malformed()
+            raise malformed()
 
     def _read_field(self, data: bytes, start: int) -> int:
         """Returns where the field ends, which may lie behind what there is.
 
         Raises: IndexError where its head or, of a name, its text is not there yet.
         """
-        tag, at = read_varint(data, start)
-        if tag & 7 != _BYTES:
-            return _skip(data, at, tag & 7)
+        tag, at = read_tag(data, start)
+        kind = tag & 7
+        if kind in (START_GROUP, END_GROUP):
+            self._enter_or_leave_group(tag)
+            return at
+        if kind != BYTES:
+            return skip(data, at, tag)
         size, at = read_varint(data, at)
         stop = at + size
+        if self._groups:  # whatever is in them belongs to them
+            return stop
         if tag not in (MODEL_TAG, _VERSION_TAG):
             if tag >= _FIRST_TENSOR_TAG:
                 self.may_settle = bool(self._spans)
             return stop
         if size > _MAX_NAME_BYTES:
-            raise _malformed()
+            raise malformed()
         if stop > len(data):
             raise IndexError
         name = data[at:stop]
@@ -114,6 +145,14 @@ class NamesReader:
         else:
             self._version = name
         return stop
+
+    def _enter_or_leave_group(self, tag: int) -> None:
+        if tag & 7 == START_GROUP:
+            self._groups.append(tag >> 3)
+            if len(self._groups) > MAX_DEPTH:
+                raise malformed()
+        elif not self._groups or self._groups.pop() != tag >> 3:
+            raise malformed()
 
 
 def read_names(data: bytes, at: int, end: int) -> Names:
@@ -130,9 +169,8 @@ def read_names(data: bytes, at: int, end: int) -> Names:
             tag = data[at]
             at += 1
             if tag >= 0x80:
-                tag, at = read_varint(data, start)
-            kind = tag & 7
-            if kind == _BYTES:
+                tag, at = read_tag(data, start)
+            if tag & 7 == BYTES:
                 size = data[at]
                 at += 1
                 if size >= 0x80:
@@ -145,13 +183,17 @@ def read_names(data: bytes, at: int, end: int) -> Names:
                     version = data[at:stop]
                 elif tag == _ID_TAG:
                     request_id = data[at:stop]
+                elif tag < 8:
+                    raise malformed()
                 at = stop
+            elif tag < 8:
+                raise malformed()
             else:
-                at = _skip(data, at, kind)
+                at = skip(data, at, tag)
     except IndexError:
         at = end + 1
     if at != end:
-        raise _malformed()
+        raise malformed()
     return Names(model, version, request_id, spans)
 
 
@@ -175,7 +217,7 @@ def read_body_facts(message: bytes) -> BodyFacts:
     inputs: list[tuple[str, str, tuple[int, ...], int | None]] = []
     raw: list[int] = []
     for number, kind, value in fields(message):
-        if kind != _BYTES or not isinstance(value, bytes):
+        if kind != BYTES or not isinstance(value, bytes):
             continue
         if number == 4:
             _add_parameter(parameters, value)
@@ -201,84 +243,22 @@ def facts_or_none(message: bytes) -> BodyFacts:
         return NO_BODY
 
 
-def fields(message: bytes) -> Iterator[Field]:
-    """The fields of a message, in their order.
-
-    Raises: GatewayError(BAD_REQUEST) where it is malformed.
-    """
-    at, end = 0, len(message)
-    try:
-        while at < end:
-            tag, at = read_varint(message, at)
-            number, kind = tag >> 3, tag & 7
-            value: int | bytes
-            if kind == _BYTES:
-                size, at = read_varint(message, at)
-                value = message[at : at + size]
-                at += size
-            elif kind == _VARINT:
-                value, at = read_varint(message, at)
-            else:
-                start, at = at, _skip(message, at, kind)
-                value = message[start:at]
-            if at > end:
-                raise _malformed()
-            yield number, kind, value
-    except IndexError:
-        raise _malformed() from None
-
-
-def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number and where it ends.
-
-    Raises: IndexError where the data ends first; GatewayError where it is longer than ten bytes.
-    """
-    number = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return number, at
-        shift += 7
-        if shift > 63:
-            raise _malformed()
-
-
-def write_varint(number: int) -> bytes:
-    out = bytearray()
-    while number >= 0x80:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-def _skip(data: bytes, at: int, kind: int) -> int:
-    if kind == _VARINT:
-        return read_varint(data, at)[1]
-    if kind == _FIXED64:
-        return at + 8
-    if kind == _FIXED32:
-        return at + 4
-    raise _malformed()
-
-
 def _add_parameter(parameters: dict[str, Scalar], entry: bytes) -> None:
     """An entry of `map<string, InferParameter>`."""
     key, chosen = "", b""
-    for number, _, value in fields(entry):
-        if isinstance(value, bytes):
+    for number, kind, value in fields(entry):
+        if kind == BYTES and isinstance(value, bytes):
             if number == 1:
                 key = value.decode("utf-8", "replace")
             elif number == 2:
-                chosen = value
-    for number, _, value in fields(chosen):
+                chosen += value  # messages that come twice are one
+    for number, kind, value in fields(chosen):
         if isinstance(value, int):
-            parameters[key] = bool(value) if number == 1 else _signed(value) if number == 2 else value
-        elif number == 3:
+            if number in (1, 2, 5):
+                parameters[key] = bool(value) if number == 1 else _signed(value) if number == 2 else value
+        elif number == 3 and kind == BYTES:
             parameters[key] = value.decode("utf-8", "replace")
-        elif number == 4 and len(value) == 8:
+        elif number == 4 and kind == FIXED64:
             parameters[key] = struct.unpack("<d", value)[0]
 
 
@@ -288,18 +268,21 @@ def _input(tensor: bytes) -> tuple[str, str, tuple[int, ...], int | None]:
     shape: list[int] = []
     contents: bytes | None = None
     parameters: dict[str, Scalar] = {}
-    for number, _, value in fields(tensor):
-        if number == 3:
-            shape += [_signed(value)] if isinstance(value, int) else [_signed(axis) for axis in _packed(value)]
-        elif isinstance(value, bytes):
+    for number, kind, value in fields(tensor):
+        if kind == VARINT and isinstance(value, int):
+            if number == 3:
+                shape.append(_signed(value))
+        elif kind == BYTES and isinstance(value, bytes):
             if number == 1:
                 name = value.decode("utf-8", "replace")
             elif number == 2:
                 datatype = value.decode("utf-8", "replace")
+            elif number == 3:
+                shape += [_signed(axis) for axis in _packed(value)]
             elif number == 4:
                 _add_parameter(parameters, value)
             elif number == 5:
-                contents = value
+                contents = (contents or b"") + value
     declared = parameters.get("shared_memory_byte_size")
     if isinstance(declared, int):
         return name, datatype, tuple(shape), declared
@@ -314,14 +297,13 @@ def _input(tensor: bytes) -> tuple[str, str, tuple[int, ...], int | None]:
 def _packed(value: bytes) -> Iterator[int]:
     at = 0
     while at < len(value):
-        number, at = read_varint(value, at)
+        try:
+            number, at = read_varint(value, at)
+        except IndexError:
+            raise malformed() from None
         yield number
 
 
 def _signed(number: int) -> int:
     """An int64 as varints hold it."""
     return number - (1 << 64) if number >> 63 else number
-
-
-def _malformed() -> GatewayError:
-    return GatewayError(ErrorKind.BAD_REQUEST, "the request is no protobuf message of this method")

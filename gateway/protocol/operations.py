@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 
 class Operation(Enum):
@@ -117,6 +117,12 @@ _FIXED: dict[str, Call] = {
     "/v2/trace/setting": Call(Operation.TRACE, _BOTH),
     "/v2/logging": Call(Operation.LOGGING, _BOTH),
 }
+
+
+def path_segment(name: str) -> str:
+    """A model's name as it stands in a path. Triton does not resolve escapes, so only what must be is escaped (RFC 3986
+    section 3.3)."""
+    return quote(name, safe="!$&'()*+,;=:@")
 
 
 def read_path(path: str) -> Call | None:

@@ -44,7 +44,7 @@ class Engine:
         self.speaks_rest = all(endpoint.pool is not None for endpoint in self.endpoints)
         self.speaks_grpc = all(endpoint.streams is not None for endpoint in self.endpoints)
         self.budget = RetryBudget(spec.retry, monotonic())
-        self.extra_fields = _extra_fields(spec)
+        self.extra_fields = extra_fields(spec)
         self.extra_lines = b"".join(b"%b: %b\r\n" % field for field in self.extra_fields)
         self.extra_names = frozenset(name for name, _ in self.extra_fields)
         self._choose = chooser(spec.balance)
@@ -94,7 +94,9 @@ def _endpoint(engine: EngineSpec, spec: EndpointSpec, known: Endpoint | None) ->
     return Endpoint(engine, spec, endpoint_tls(engine.tls, spec.url))
 
 
-def _extra_fields(spec: EngineSpec) -> list[tuple[bytes, bytes]]:
+def extra_fields(spec: EngineSpec) -> list[tuple[bytes, bytes]]:
+    """What each request to an engine carries by its declaration, names in lower case."""
+    """The fields that each request to an engine carries, names in lower case."""
     fields = dict(spec.headers)
     if spec.api_key:
         fields["authorization"] = f"Bearer {spec.api_key}"

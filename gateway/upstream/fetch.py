@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from gateway.protocol.conversion.control import rest_error, rest_response, rpc_request
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.grpc_methods import RPCS
+from gateway.upstream.ask import ask
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.endpoint import Endpoint
 from gateway.wire.http1.head import ResponseHead
@@ -75,12 +78,14 @@ class _Fetch:
 async def fetch(
     endpoint: Endpoint, method: str, target: bytes, body: bytes, *, lines: bytes = b"", timeout: float | None
 ) -> Fetched:
-    """Ask an endpoint. `lines` are further fields; `timeout` is for all of it, in seconds.
+    """Ask an endpoint, by REST or, where it has none, by the RPC that asks the same. `lines` are further fields;
+    `timeout` is for all of it, in seconds.
 
     Raises: GatewayError (UPSTREAM_..., OVERLOADED, DEADLINE).
     """
     pool = endpoint.pool
-    assert pool is not None
+    if pool is None:
+        return await _fetch_by_grpc(endpoint, method, target, body, lines, timeout)
     opening = b"%b %b HTTP/1.1\r\n" % (method.encode("ascii"), target)
     length = b"content-length: %d\r\n" % len(body) if body or method != "GET" else b""
     request = _Fetch(b"".join((opening, endpoint.host_line, lines, length, b"\r\n", body)))
@@ -97,3 +102,22 @@ async def fetch(
         if request.connection is not None:
             request.connection.abandon()
     return Fetched(endpoint, status, content_type, answer)
+
+
+async def _fetch_by_grpc(
+    endpoint: Endpoint, method: str, target: bytes, body: bytes, lines: bytes, timeout: float | None
+) -> Fetched:
+    assert endpoint.streams is not None
+    rpc, message = rpc_request(method, target.decode("latin-1"), body)
+    split = [line.partition(b": ") for line in lines.split(b"\r\n") if line]
+    answered = await ask(
+        endpoint.streams,
+        RPCS[rpc].path,
+        message,
+        authority=endpoint.authority,
+        scheme=endpoint.scheme,
+        fields=[(name.lower(), value) for name, _, value in split if name.lower() != b"content-type"],
+        timeout=timeout,
+    )
+    reply = rest_response(rpc, answered.message) if answered.is_good else rest_error(answered.status, answered.text)
+    return Fetched(endpoint, reply.status, "application/json", reply.body)

@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import ssl
 from collections.abc import Callable, Mapping
-
-import httpx
 
 from gateway.config.specs import EngineSpec, HealthSpec
 from gateway.protocol.condition import Condition
-from gateway.upstream.tls import endpoint_tls
+from gateway.upstream.probing import asker_for
 
 _log = logging.getLogger(__name__)
 
@@ -120,15 +117,17 @@ class Prober:
         interval = probe.engine.health.interval
         while True:
             try:
-                client = _client(probe.engine, probe.url)
+                asker = asker_for(probe.engine, probe.url)
             except Exception as error:  # a certificate file that cannot be read may be there later
                 self._observe(probe, Condition.DOWN, f": cannot be probed: {error}")
                 await asyncio.sleep(_jittered(interval))
                 continue
-            async with client:
+            try:
                 while True:
-                    self._observe(probe, await _ask(client, probe.engine))
+                    self._observe(probe, await asker.ask())
                     await asyncio.sleep(_jittered(interval))
+            finally:
+                await asker.close()
 
     def _observe(self, probe: _Probe, found: Condition, why: str = "") -> None:
         was_known = probe.health.condition is not None
@@ -150,26 +149,3 @@ def _relevant(engine: EngineSpec) -> EngineSpec:
     return EngineSpec(
         engine.name, (), health=engine.health, tls=engine.tls, headers=engine.headers, api_key=engine.api_key
     )
-
-
-def _client(engine: EngineSpec, url: str) -> httpx.AsyncClient:
-    headers = dict(engine.headers)
-    if engine.api_key:
-        headers["authorization"] = f"Bearer {engine.api_key}"
-    verify: ssl.SSLContext | bool = endpoint_tls(engine.tls, url) or False
-    return httpx.AsyncClient(
-        base_url=url, headers=headers, timeout=engine.health.timeout, verify=verify, trust_env=False
-    )
-
-
-async def _ask(client: httpx.AsyncClient, engine: EngineSpec) -> Condition:
-    spec, server_name = engine.health, engine.tls.server_name
-    extensions = {"sni_hostname": server_name} if server_name else {}  # the name that the certificate is checked for
-    try:
-        async with asyncio.timeout(spec.timeout):  # httpx's own timeout is for each step
-            response = await client.get(spec.path, extensions=extensions)
-    except Exception as error:  # whatever a probe meets, no answer has come
-        # Its kind alone: the text of some errors quotes the header that they refuse, and one of these is a secret.
-        _log.debug("a probe of %s failed: %s", client.base_url, type(error).__name__)
-        return Condition.DOWN
-    return Condition.READY if response.is_success else Condition.UNREADY

@@ -43,9 +43,13 @@ def decompress(message: bytes, encoding: bytes, limit: int) -> bytes:
     except zlib.error as error:
         raise GatewayError(ErrorKind.BAD_REQUEST, f"a compressed message is malformed: {error}") from error
     if len(content) > limit:
-        raise too_long(len(content), limit)
+        raise GatewayError(
+            ErrorKind.BODY_TOO_LARGE, f"a compressed message holds more than {limit} bytes (--max-body-bytes)"
+        )
     if not decompressor.eof:
         raise GatewayError(ErrorKind.BAD_REQUEST, "a compressed message ends too early")
+    if decompressor.unused_data:  # some readers would take it for more of the message, others not
+        raise GatewayError(ErrorKind.BAD_REQUEST, "bytes stand behind the end of a compressed message")
     return content
 
 

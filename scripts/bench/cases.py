@@ -6,28 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench import messages
-from bench.load import LoadResult, LoadSpec, run_load
-from bench.messages import EXCHANGES
+from bench.load import LoadSpec, run_load
+from bench.messages import EXCHANGES, upstream_of
 from bench.processes import BenchError
-from bench.proxies import Running
+from bench.programs import Running
+from bench.samples import Case, Sample, sample_of
 from bench.wrk import run_wrk
 
 # Health checks must have found the upstream before a proxy may be expected to answer.
 FIRST_ANSWER_SECONDS = 15.0
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One question put to all proxies."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpCase(Case):
+    """A case of the HTTP benchmark."""
 
-    name: str
-    title: str
     exchange: str
-    connections: int | None  # None: as --connections says
-    unit: str = "request"
+    connections: int | None = None  # None: as --connections says
     unique_heads: bool = False
-    serial: bool = False
-    body_bytes: int = 0  # body bytes that one unit moves, both ways together; 0 where that is not the question
 
     @property
     def may_use_wrk(self) -> bool:
@@ -37,38 +33,21 @@ class Case:
 CASES = {
     case.name: case
     for case in (
-        Case("small", "small JSON infer", "small", None),
-        Case("unique", "small JSON infer, every head unique", "small", None, unique_heads=True),
-        Case(
-            "tensor",
-            "600 KB tensor in, 600 KB tensor out",
-            "tensor",
-            8,
+        HttpCase(name="small", title="small JSON infer", exchange="small"),
+        HttpCase(name="unique", title="small JSON infer, every head unique", exchange="small", unique_heads=True),
+        HttpCase(
+            name="tensor",
+            title="600 KB tensor in, 600 KB tensor out",
+            exchange="tensor",
+            connections=8,
             body_bytes=len(EXCHANGES["tensor"].body) + len(messages.TENSOR_ANSWER),
         ),
-        Case("sse", "server-sent events, 200 streams", "sse", 200, unit="token"),
-        Case("latency", "small JSON infer, one connection", "small", 1, serial=True),
+        HttpCase(name="sse", title="server-sent events, 200 streams", exchange="sse", connections=200, unit="token"),
+        HttpCase(
+            name="latency", title="small JSON infer, one connection", exchange="small", connections=1, serial=True
+        ),
     )
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """What one round of one case gave for one proxy. CPU and busy figures are None for direct."""
-
-    case: str
-    proxy: str
-    round: int
-    units: int
-    units_per_second: float
-    megabytes_per_second: float
-    p50_us: float
-    p99_us: float
-    cpu_us: float | None  # of the whole process tree, for one unit
-    worker_cpu_us: float | None  # of the one process that carries requests, for one unit
-    busy: float | None  # share of one core that the tree used; near 1: the proxy is what limits the rate
-    upstream_busy: float
-    loader_busy: float | None  # None where wrk made the load
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +60,11 @@ class Loader:
     cores: Sequence[int] | None
     upstream_pids: list[int]
 
-    def sample(self, case: Case, running: Running, round_number: int) -> Sample:
+    def sample(self, case: HttpCase, running: Running, round_number: int) -> Sample:
         """Run one round and put its figures in relation to its units."""
         spec = LoadSpec(
             exchange=case.exchange,
-            port=running.ports.of(case.exchange),
+            port=running.ports[upstream_of(case.exchange)],
             connections=case.connections or self.connections,
             seconds=self.seconds,
             groups=running.groups() | {"upstream": self.upstream_pids},
@@ -97,41 +76,13 @@ class Loader:
             result = run(spec, self.cores)
         except BenchError as error:
             raise BenchError(f"{case.name} through {running.name}: {error}") from error
-        return _sample(case, running.name, round_number, result)
-
-
-def _sample(case: Case, proxy: str, round_number: int, result: LoadResult) -> Sample:
-    if not result.units:
-        raise BenchError(f"{case.name} through {proxy}: no answer in the whole window")
-
-    def per_unit(group: str) -> float | None:
-        cpu = result.group_cpu_seconds.get(group)
-        return None if cpu is None else cpu / result.units * 1e6
-
-    def share(cpu: float | None) -> float | None:
-        return None if cpu is None else cpu / result.seconds
-
-    return Sample(
-        case=case.name,
-        proxy=proxy,
-        round=round_number,
-        units=result.units,
-        units_per_second=result.units / result.seconds,
-        megabytes_per_second=result.units * case.body_bytes / result.seconds / 1e6,
-        p50_us=result.p50_us,
-        p99_us=result.p99_us,
-        cpu_us=per_unit("tree"),
-        worker_cpu_us=per_unit("worker"),
-        busy=share(result.group_cpu_seconds.get("tree")),
-        upstream_busy=share(result.group_cpu_seconds["upstream"]) or 0.0,
-        loader_busy=share(result.loader_cpu_seconds),
-    )
+        return sample_of(case, running.name, round_number, result)
 
 
 def answer_of(running: Running, exchange_name: str) -> tuple[int, bytes]:
     """Status and body of one request through a proxy."""
     exchange = EXCHANGES[exchange_name]
-    connection = http.client.HTTPConnection("127.0.0.1", running.ports.of(exchange_name), timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", running.ports[upstream_of(exchange_name)], timeout=10)
     try:
         headers = dict(line.split(": ", 1) for line in exchange.headers)
         connection.request("POST", exchange.path, exchange.body, headers)

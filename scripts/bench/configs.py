@@ -5,50 +5,36 @@ All route by the model's name to two upstreams: `simple` to the one for small JS
 
 import json
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from bench import messages
+from bench.processes import Ports
 
 KEEPALIVE_REQUESTS = 1_000_000_000
 
 _ENVOY = "type.googleapis.com/envoy.extensions.filters"
 
 
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """Where small JSON goes and where everything else goes.
-
-    For the upstreams these are two servers (one where nginx is not installed), for a proxy its one port twice.
-    """
-
-    small: int
-    bulk: int
-
-    def of(self, exchange: str) -> int:
-        return self.small if exchange == "small" else self.bulk
-
-
 def envoy_config(port: int, upstreams: Ports) -> str:
     """Router filter, active health checks like ours, its own statistics; neither request ids nor x-envoy headers."""
+    routes = [_envoy_route("/v2/models/simple/", "small"), _envoy_route("/", "bulk")]
+    clusters = [envoy_cluster(name, upstream) for name, upstream in upstreams.items()]
+    return envoy_document([envoy_listener("bench", port, routes)], clusters)
+
+
+def envoy_document(listeners: Sequence[dict[str, Any]], clusters: Sequence[dict[str, Any]]) -> str:
+    return json.dumps({"static_resources": {"listeners": listeners, "clusters": clusters}}, indent=1)
+
+
+def envoy_listener(name: str, port: int, routes: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """A listener that only routes."""
     manager = {
         "@type": f"{_ENVOY}.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": "bench",
         "generate_request_id": False,
         "stream_idle_timeout": "0s",
-        "route_config": {
-            "virtual_hosts": [
-                {
-                    "name": "all",
-                    "domains": ["*"],
-                    "routes": [
-                        _envoy_route("/v2/models/simple/", "small"),
-                        _envoy_route("/", "bulk"),
-                    ],
-                }
-            ]
-        },
+        "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": routes}]},
         "http_filters": [
             {
                 "name": "envoy.filters.http.router",
@@ -59,15 +45,13 @@ def envoy_config(port: int, upstreams: Ports) -> str:
             }
         ],
     }
-    listener = {
-        "name": "bench",
+    return {
+        "name": name,
         "address": _envoy_address(port),
         "filter_chains": [
             {"filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]}
         ],
     }
-    clusters = [_envoy_cluster("small", upstreams.small), _envoy_cluster("bulk", upstreams.bulk)]
-    return json.dumps({"static_resources": {"listeners": [listener], "clusters": clusters}}, indent=1)
 
 
 def _envoy_address(port: int) -> dict[str, Any]:
@@ -78,7 +62,8 @@ def _envoy_route(prefix: str, cluster: str) -> dict[str, Any]:
     return {"match": {"prefix": prefix}, "route": {"cluster": cluster, "timeout": "0s"}}
 
 
-def _envoy_cluster(name: str, port: int) -> dict[str, Any]:
+def envoy_cluster(name: str, port: int) -> dict[str, Any]:
+    """An upstream under active health checks."""
     # Envoy's own limits (1,024 connections and requests) would refuse what the cases ask for.
     limits = dict.fromkeys(("max_connections", "max_pending_requests", "max_requests"), 100_000)
     return {
@@ -106,7 +91,7 @@ def nginx_proxy_config(port: int, upstreams: Ports) -> str:
     """One worker, keepalive pools upstream, bodies kept out of files, event streams passed on unbuffered."""
     pools = "\n".join(
         f"upstream {name} {{ server 127.0.0.1:{upstream}; keepalive 512; keepalive_requests {KEEPALIVE_REQUESTS}; }}"
-        for name, upstream in (("small", upstreams.small), ("bulk", upstreams.bulk))
+        for name, upstream in upstreams.items()
     )
     return _nginx(
         f"""
@@ -175,17 +160,14 @@ def pointsman_rules(upstreams: Ports) -> str:
     def engine(port: int) -> str:
         return f'{{protocol: kserve, endpoints: ["http://127.0.0.1:{port}"], timeout: 600s, {health}}}'
 
-    def lines(*rows: Iterable[str] | str) -> str:
-        return "".join(f"{row}\n" for row in rows)
-
-    return lines(
+    lines = (
         "version: 1",
         "engines:",
-        f"  small: {engine(upstreams.small)}",
-        f"  bulk: {engine(upstreams.bulk)}",
+        *(f"  {name}: {engine(port)}" for name, port in upstreams.items()),
         "routes:",
         '  - {name: migrate-llama, match: {model: "llama-*"}, engine: bulk}',
         "  - {name: premium-chat, match: {model: chat, header: {x-tier: premium}}, engine: bulk}",
         "  - {name: simple, match: {model: simple}, engine: small}",
         "  - {name: everything-else, engine: bulk}",
     )
+    return "".join(f"{line}\n" for line in lines)

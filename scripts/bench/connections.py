@@ -10,24 +10,10 @@ from collections.abc import Callable
 from typing import cast
 
 from bench import messages
+from bench.closed_loop import Tally
 from bench.messages import Exchange
 
 READ_BUFFER_BYTES = 1 << 20
-
-
-class Tally:
-    """What all connections of a run count together."""
-
-    def __init__(self, on_failure: Callable[[str], None]) -> None:
-        self.units = 0.0  # requests, or tokens where the answers are streams
-        self.latencies_us: list[float] = []
-        self.is_over = False
-        self._on_failure = on_failure
-
-    def fail(self, message: str) -> None:
-        if not self.is_over:
-            self.is_over = True
-            self._on_failure(message)
 
 
 class WholeAnswers(asyncio.BufferedProtocol):

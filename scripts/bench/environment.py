@@ -5,17 +5,16 @@ import importlib.metadata
 import os
 import platform
 import resource
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from bench.proxies import PROXIES
-from bench.wrk import wrk_version
 
-
-def describe(proxies: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
+def describe(
+    proxies: Mapping[str, str | None], generators: Sequence[str | None], options: dict[str, Any]
+) -> dict[str, Any]:
     """Everything that a reader needs to judge or to repeat a run."""
     return {
         "time": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -27,8 +26,8 @@ def describe(proxies: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
         "open_files_limit": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "python": platform.python_version(),
         "uvloop": importlib.metadata.version("uvloop"),
-        "wrk": wrk_version(),
-        "proxies": {name: PROXIES[name].find() for name in proxies},
+        "load_generators": [version for version in generators if version],
+        "proxies": dict(proxies),
         "options": options,
     }
 
@@ -44,7 +43,7 @@ def _processor() -> str:
 
 
 def as_lines(environment: dict[str, Any]) -> list[str]:
-    versions = [f"python {environment['python']}", f"uvloop {environment['uvloop']}", environment["wrk"]]
+    versions = [f"python {environment['python']}", f"uvloop {environment['uvloop']}", *environment["load_generators"]]
     versions += [version for name, version in environment["proxies"].items() if name != "direct"]
     return [
         f"{environment['processor']}, {environment['cores']} cores, {environment['memory_gb']} GB, "

@@ -12,7 +12,7 @@ import psutil
 from bench.cases import answer_of
 from bench.messages import EXCHANGES, content_length
 from bench.processes import BenchError, tree
-from bench.proxies import Running
+from bench.programs import Running
 
 SETTLE_SECONDS = 0.5
 SAMPLE_SECONDS = 0.01
@@ -124,7 +124,9 @@ def _idle_connections(running: Running, count: int, worker: psutil.Process) -> i
     with contextlib.ExitStack() as stack:
         opened: list[socket.socket] = []
         for _ in range(count):
-            connection = stack.enter_context(socket.create_connection(("127.0.0.1", running.ports.small), timeout=10))
+            connection = stack.enter_context(
+                socket.create_connection(("127.0.0.1", running.ports["small"]), timeout=10)
+            )
             connection.sendall(request)
             if not connection.recv(65_536).startswith(b"HTTP/1.1 200"):
                 raise BenchError(f"memory: connection {len(opened)} of {count} through {running.name} had no 200")
@@ -149,7 +151,7 @@ def _is_closed(connection: socket.socket) -> bool:
 
 def _open_huge(running: Running) -> tuple[socket.socket, int, int]:
     """Ask for the huge answer: the connection, the body's announced length, and how much of it came with the head."""
-    connection = socket.create_connection(("127.0.0.1", running.ports.bulk), timeout=20)
+    connection = socket.create_connection(("127.0.0.1", running.ports["bulk"]), timeout=20)
     connection.sendall(EXCHANGES["huge"].request())
     answer = b""
     while (end := answer.find(b"\r\n\r\n")) < 0:

@@ -118,6 +118,11 @@ EXCHANGES = {
 }
 
 
+def upstream_of(exchange: str) -> str:
+    """Which of the two upstreams answers an exchange: `small` JSON has one of its own, `bulk` has everything else."""
+    return "small" if exchange == "small" else "bulk"
+
+
 def unique_requests(exchange: Exchange) -> Callable[[], bytes]:
     """A function that writes the same request each time under another x-request-id and traceparent."""
     before, after = exchange.parts()

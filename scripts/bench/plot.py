@@ -1,6 +1,7 @@
 """The plot of a run: one panel a figure; bars are medians, dots the single rounds."""
 
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,41 +9,36 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from bench.goals import MEGABYTE
+from bench.medians import MEGABYTE
 from bench.report import proxies_of
-from bench.run import Results
+from bench.samples import Results
 
 # Proxy -> the figures of its rounds.
 Bars = dict[str, list[float]]
 
-LOAD_PANELS = (
-    ("small", "cpu_us", "small infer: CPU µs/request"),
-    ("small", "units_per_second", "small infer: requests/s"),
-    ("unique", "cpu_us", "unique heads: CPU µs/request"),
-    ("tensor", "megabytes_per_second", "600 KB tensors: MB/s"),
-    ("sse", "cpu_us", "streams: CPU µs/token"),
-    ("latency", "p50_us", "one connection: p50 µs"),
-)
+# Case, figure of its samples, title.
+Panel = tuple[str, str, str]
+
 MEMORY_PANELS = (("idle", "idle worker: MB"), ("connections_added", "idle connections add: MB"))
-COLOURS = {"ours": "#c8442c", "envoy": "#7a5ca8", "nginx": "#3f8f5b", "direct": "#9a9a9a"}
+COLOURS = {"ours": "#c8442c", "envoy": "#7a5ca8", "nginx": "#3f8f5b", "grpcio": "#3f6f9b", "direct": "#9a9a9a"}
 COLUMNS = 4
 
 
-def write_plot(results: Results, environment: dict[str, Any], path: Path) -> None:
-    panels = [(title, _rounds(results, case, figure)) for case, figure, title in LOAD_PANELS]
+def write_plot(results: Results, panels: Sequence[Panel], environment: dict[str, Any], path: Path) -> None:
+    drawn = [(title, _rounds(results, case, figure)) for case, figure, title in panels]
     for figure, title in MEMORY_PANELS:
-        panels.append((title, {each.proxy: [getattr(each, figure) / MEGABYTE] for each in results.memory}))
-    panels = [(title, bars) for title, bars in panels if bars]
-    if not panels:
+        drawn.append((title, {each.proxy: [getattr(each, figure) / MEGABYTE] for each in results.memory}))
+    drawn = [(title, bars) for title, bars in drawn if bars]
+    if not drawn:
         return
-    columns = min(COLUMNS, len(panels))
-    rows = -(-len(panels) // columns)
+    columns = min(COLUMNS, len(drawn))
+    rows = -(-len(drawn) // columns)
     sheet = Figure(figsize=(3.4 * columns, 3.1 * rows), layout="constrained")
     FigureCanvasAgg(sheet)  # draws into a file: no display is needed or opened
     axes = sheet.subplots(rows, columns, squeeze=False)
-    for axis in axes.flat[len(panels) :]:
+    for axis in axes.flat[len(drawn) :]:
         axis.set_visible(False)
-    for axis, (title, bars) in zip(axes.flat, panels, strict=False):
+    for axis, (title, bars) in zip(axes.flat, drawn, strict=False):
         _draw(axis, title, bars)
     sheet.suptitle(f"{environment['processor']}, {environment['cores']} cores, {environment['time']}", fontsize=9)
     sheet.savefig(path, dpi=130)

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -18,6 +18,10 @@ SCRIPTS = Path(__file__).resolve().parent.parent
 
 # A proxy may drain its connections for a while; what has not ended by then is killed.
 STOP_SECONDS = 5.0
+
+
+# The name of an upstream -> its port; of a proxy: the port on which it leads to that upstream.
+Ports = Mapping[str, int]
 
 
 class BenchError(Exception):

@@ -2,15 +2,15 @@
 
 import dataclasses
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from bench.cases import CASES, Case
-from bench.goals import MEGABYTE, added_p50, median, verdicts
-from bench.run import Results
+from bench.medians import MEGABYTE, Verdict, added_p50, median
+from bench.samples import Case, Results
 
 NOT_MEASURED = "-"
 
@@ -87,32 +87,37 @@ def memory_table(results: Results) -> Table:
     return table
 
 
-def goals_table(results: Results) -> Table:
+def goals_table(verdicts: Sequence[Verdict]) -> Table:
     table = Table(title="the product's goals", title_justify="left", title_style="bold")
     for head in ("", "goal", "ours", "limit"):
         table.add_column(head, justify="right" if head in ("ours", "limit") else "left")
     words = {True: "[green]PASS[/]", False: "[bold red]FAIL[/]", None: "[dim]not measured[/]"}
-    for verdict in verdicts(results):
+    for verdict in verdicts:
         cells = (f"{_number(value)} {verdict.unit}" for value in (verdict.measured, verdict.limit))
         table.add_row(words[verdict.passed], verdict.goal, *cells)
     return table
 
 
-def show(results: Results, console: Console) -> None:
-    for case in CASES.values():
+def show(results: Results, cases: Iterable[Case], verdicts: Sequence[Verdict], console: Console) -> None:
+    for case in cases:
         if proxies_of(results, case.name):
             console.print(case_table(results, case))
+        for failure in results.failures:
+            if failure.case == case.name:
+                text = f"{case.name} through {failure.proxy} failed: {failure.why}"
+                console.print(text, style="bold red", markup=False, highlight=False)
     if results.memory:
         console.print(memory_table(results))
-    console.print(goals_table(results))
+    console.print(goals_table(verdicts))
 
 
-def write_json(results: Results, environment: dict[str, Any], path: Path) -> None:
+def write_json(results: Results, verdicts: Sequence[Verdict], environment: dict[str, Any], path: Path) -> None:
     """Everything: the machine, each sample of each round, and the verdicts."""
     document = {
         "environment": environment,
         "samples": [dataclasses.asdict(sample) for sample in results.samples],
+        "failures": [dataclasses.asdict(failure) for failure in results.failures],
         "memory": [dataclasses.asdict(sample) for sample in results.memory],
-        "goals": [dataclasses.asdict(verdict) | {"passed": verdict.passed} for verdict in verdicts(results)],
+        "goals": [dataclasses.asdict(verdict) | {"passed": verdict.passed} for verdict in verdicts],
     }
     path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")

@@ -15,9 +15,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.load import GRACE_SECONDS, LoadResult, LoadSpec
+from bench.load import LoadSpec
 from bench.messages import EXCHANGES
-from bench.processes import BenchError, group_cpu_seconds, pinned
+from bench.processes import BenchError, group_cpu_seconds
+from bench.window import LoadResult, run_program
 
 SCRIPT = """
 local before, after, run, serial = {before}, {after}, {run}, 0
@@ -65,22 +66,12 @@ def script(spec: LoadSpec) -> str:
 def run_wrk(spec: LoadSpec, cores: Sequence[int] | None) -> LoadResult:
     """Run wrk with one thread. Its CPU window is the whole run, opening the connections included."""
     seconds = max(1, math.ceil(spec.seconds))  # wrk counts whole seconds
-    with tempfile.NamedTemporaryFile("w", suffix=".lua") as file, pinned(cores):
+    with tempfile.NamedTemporaryFile("w", suffix=".lua") as file:
         file.write(script(spec))
         file.flush()
         argv = [wrk_path() or "wrk", "-t1", f"-c{spec.connections}", f"-d{seconds}s", "-s", str(Path(file.name))]
         cpu = group_cpu_seconds(spec.groups)
-        try:
-            done = subprocess.run(
-                [*argv, f"http://127.0.0.1:{spec.port}/"],
-                capture_output=True,
-                text=True,
-                timeout=seconds + GRACE_SECONDS,
-                start_new_session=True,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise BenchError("wrk did not end in time") from error
+        done = run_program([*argv, f"http://127.0.0.1:{spec.port}/"], seconds, cores)
         cpu_after = group_cpu_seconds(spec.groups)
     found = re.search(r"RESULT (\{.*\})", done.stdout)
     if done.returncode or not found:

@@ -5,6 +5,7 @@ A call that changes the server's state changes it back, and answers everything i
 
 import asyncio
 import json
+import os
 import queue
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,6 +22,7 @@ Call = Callable[[str], Any]
 CALLS: list[Call] = []
 STREAM_CALLS: list[Call] = []
 
+KEY = f"/grpc_parity_{os.getpid()}"  # of shared memory: two runs on one machine must not meet
 NUMBERS = np.array([[1, 2, 3]], dtype=np.int32)
 
 
@@ -262,10 +264,10 @@ def log_settings(client):
 def shared_memory_infer(client):
     """A tensor that never travels: both ways through a region that the engine maps."""
     size = NUMBERS.nbytes
-    region = shared_memory.create_shared_memory_region("grpc_parity", "/grpc_parity", size * 3)
+    region = shared_memory.create_shared_memory_region("grpc_parity", KEY, size * 3)
     try:
         shared_memory.set_shared_memory_region(region, [NUMBERS, NUMBERS * 10])
-        client.register_system_shared_memory("grpc_parity", "/grpc_parity", size * 3)
+        client.register_system_shared_memory("grpc_parity", KEY, size * 3)
         status = plain(client.get_system_shared_memory_status())
         inputs = [sync_client.InferInput(name, [1, 3], "INT32") for name in ("a", "b")]
         inputs[0].set_shared_memory("grpc_parity", size)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote
-
 from gateway.dataplane.bridging.rest_client import RestClient
 from gateway.dataplane.exchange import Exchange
 from gateway.dataplane.fleet import FleetCall
@@ -12,8 +10,8 @@ from gateway.dataplane.grpc.own_call import OwnCall
 from gateway.dataplane.grpc.plan import CallHead
 from gateway.dataplane.grpc.replies import status_fields, tell_status
 from gateway.dataplane.plan import Plan
+from gateway.dataplane.refusal import Refusal
 from gateway.dataplane.request import Request
-from gateway.dataplane.rest import Refusal
 from gateway.dataplane.seams import Handler
 from gateway.dataplane.snapshot import Lane
 from gateway.protocol.conversion import RestRequest
@@ -23,7 +21,7 @@ from gateway.protocol.conversion.infer import infer_response_of_rest, rest_of_in
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_methods import Rpc
 from gateway.protocol.message_head import read_names
-from gateway.protocol.operations import Operation
+from gateway.protocol.operations import Operation, path_segment
 from gateway.wire.http1.head import Field, RequestHead
 from gateway.wire.http2.stream import Stream
 
@@ -146,7 +144,7 @@ def rest_of_infer(message: bytes) -> RestRequest:
     if names.version and not names.version.isdigit():
         version = names.version.decode("utf-8", "replace")
         raise GatewayError(ErrorKind.BAD_REQUEST, f"model_version {version!r} is no number")
-    path = f"/v2/models/{quote(names.model, safe='')}"
+    path = f"/v2/models/{path_segment(names.model.decode('utf-8', 'replace'))}"
     if names.version:
         path += f"/versions/{names.version.decode()}"
     return RestRequest("POST", f"{path}/infer", rest_of_infer_request(message))

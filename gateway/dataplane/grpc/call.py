@@ -34,6 +34,7 @@ class RelayedCall(Tries):
         "_active_at",
         "_body",
         "_client",
+        "_decided",
         "_first_byte_at",
         "_has_begun",
         "_head",
@@ -47,7 +48,10 @@ class RelayedCall(Tries):
         "_way",
     )
 
-    def __init__(self, client: CallClient, stream: Stream, head: CallHead) -> None:
+    def __init__(
+        self, client: CallClient, stream: Stream, head: CallHead, decided: tuple[Way, str | None] | None = None
+    ) -> None:
+        """`decided` are the way and the session where somebody has asked the rules already."""
         plane = client.plane
         super().__init__(plane, None, None)
         limits = plane.settings.limits
@@ -63,6 +67,7 @@ class RelayedCall(Tries):
         self._request_id = head.id or plane.new_request_id()
         self._outgoing = Outgoing(client, head, self._request_id, self._started_at)
         self._way: Way | None = None
+        self._decided = decided
         self._up: Stream | None = None
         self._owed_to_client = 0  # bytes that wait for the engine to take them
         self._owed_to_engine = 0
@@ -180,7 +185,7 @@ class RelayedCall(Tries):
     def _decide(self) -> None:
         plan, names = self._head.plan, self._body.names
         assert names is not None
-        decision = plan.decide(names, None)
+        decision = self._decided or plan.decide(names, None)
         if decision is Undecided.NEEDS_BODY:
             facts = self._body.facts()
             if facts is None:

@@ -28,27 +28,60 @@ class LegOwner(Protocol):
     plane: DataPlane
     outgoing: Outgoing
 
-    def leg_began(self, leg: Leg, found: Relayed) -> None: ...
+    def leg_began(self, leg: AnyLeg, found: Relayed) -> None: ...
 
-    def leg_answered(self, leg: Leg, data: bytes) -> None:
+    def leg_answered(self, leg: AnyLeg, data: bytes) -> None:
         """Responses, cut anywhere; `Leg.credit` gives their window back."""
         ...
 
-    def leg_drained(self, leg: Leg) -> None:
+    def leg_drained(self, leg: AnyLeg) -> None:
         """It takes more messages again."""
         ...
 
-    def leg_refused(self, leg: Leg, error: GatewayError, unsent: list[Names]) -> None:
+    def leg_refused(self, leg: AnyLeg, error: GatewayError, unsent: list[Names]) -> None:
         """Nobody has got any of its messages, and nobody will."""
         ...
 
-    def leg_broke(self, leg: Leg, error: GatewayError) -> None:
+    def leg_failed(self, leg: AnyLeg, text: str, code: int, names: Names) -> None:
+        """One message has failed, and the leg goes on."""
+        ...
+
+    def leg_broke(self, leg: AnyLeg, error: GatewayError) -> None:
         """Some of its messages will stay without an answer."""
         ...
 
-    def leg_ended(self, leg: Leg, found: Relayed) -> None:
-        """The engine has ended the stream with a status."""
+    def leg_ended(self, leg: AnyLeg, found: Relayed | None) -> None:
+        """The engine has ended the stream with a status; None where all messages are answered and it had no stream."""
         ...
+
+
+class AnyLeg(Protocol):
+    """A leg, as the client's call sees it; see `Leg`."""
+
+    way: Way
+    boundaries: Boundaries
+    encoding: bytes
+    num_sent: int
+    reader: MessageReader | None
+
+    def start(self) -> None: ...
+
+    def send(self, framed: bytes, names: Names) -> None: ...
+
+    def end(self) -> None: ...
+
+    @property
+    def is_backed_up(self) -> bool: ...
+
+    def credit(self, size: int) -> None: ...
+
+    def owe(self, size: int) -> None: ...
+
+    def pay(self) -> None: ...
+
+    def cancel(self, reason: str) -> None: ...
+
+    def sweep(self, now: float) -> None: ...
 
 
 class Leg(Tries):
@@ -138,6 +171,9 @@ class Leg(Tries):
         if self._owed:
             owed, self._owed = self._owed, 0
             self.credit(owed)
+
+    def sweep(self, now: float) -> None:
+        """Its silence may mean anything."""
 
     def cancel(self, reason: str) -> None:
         """Nobody waits for its responses."""

@@ -10,15 +10,17 @@ import asyncio
 from collections import deque
 from time import monotonic
 
+from gateway.dataplane.bridging.metadata import is_decoupled
+from gateway.dataplane.bridging.rest_leg import RestLeg
 from gateway.dataplane.grpc.client import CallClient
-from gateway.dataplane.grpc.decoupled import is_decoupled
-from gateway.dataplane.grpc.legs import Leg
+from gateway.dataplane.grpc.legs import AnyLeg, Leg
 from gateway.dataplane.grpc.order import ResponseOrder
 from gateway.dataplane.grpc.outgoing import Outgoing
 from gateway.dataplane.grpc.plan import CallHead, Way
 from gateway.dataplane.grpc.replies import OPENING, TRAILERS_OK, Relayed, request_id_literal, tell_error
 from gateway.dataplane.plan import no_route
 from gateway.dataplane.wheel import Slot
+from gateway.protocol.conversion.control import RpcError
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import OK, http_status
 from gateway.protocol.message_head import Names, facts_or_none, read_names, renamed
@@ -68,7 +70,15 @@ class StreamCall:
         "plane",
     )
 
-    def __init__(self, client: CallClient, stream: Stream, head: CallHead) -> None:
+    def __init__(
+        self,
+        client: CallClient,
+        stream: Stream,
+        head: CallHead,
+        decided: tuple[Way, str | None] | None = None,
+        key: Key = (b"", b""),
+    ) -> None:
+        """`decided` are the way and the session of model `key`, where somebody has asked the rules already."""
         self.plane = plane = client.plane
         self._client = client
         self._stream = stream
@@ -79,7 +89,7 @@ class StreamCall:
         self._reader = MessageReader(plane.settings.limits.max_body_bytes)
         self._ways: dict[Key, Way] = {}
         self._sessions: dict[Way, str | None] = {}
-        self._legs: dict[Way, Leg] = {}
+        self._legs: dict[Way, AnyLeg] = {}
         self._num_legs = 0  # that there ever were
         self._owed = 0  # bytes of messages that wait for an engine to take them
         self._has_begun = False  # the reply's first fields are sent
@@ -92,6 +102,9 @@ class StreamCall:
         self._decoupled: dict[Key, bool] = {}
         self._lookup: asyncio.Task[None] | None = None
         self._queue: deque[tuple[bool, bytes]] = deque()  # messages that wait for it
+        if decided is not None:
+            self._ways[key] = decided[0]
+            self._sessions[decided[0]] = decided[1]
         self._slot: Slot | None = None
         if self.outgoing.expires_at:
             self._slot = plane.wheel.add(self, self.outgoing.expires_at)
@@ -149,6 +162,8 @@ class StreamCall:
 
     def sweep(self, now: float) -> None:
         """Called about once a second: has the client fallen silent in the middle of a message?"""
+        for leg in list(self._legs.values()):
+            leg.sweep(now)
         limit = self.plane.settings.limits.body_timeout
         if not self._reader.is_between_messages and now - self._active_at > limit:
             what = f"no more of the request's message came for {limit:g} s"
@@ -204,12 +219,18 @@ class StreamCall:
         if leg is not None:
             leg.send(data, names)
             return
-        leg = self._legs[way] = Leg(self, way, self._sessions.get(way))
+        leg = self._legs[way] = self._new_leg(way)
         if self._order is not None:
             leg.reader = self._new_reader()
         self._num_legs += 1
         leg.send(data, names)
         leg.start()
+
+    def _new_leg(self, way: Way) -> AnyLeg:
+        session = self._sessions.get(way)
+        if way.lane.engine.speaks_grpc:
+            return Leg(self, way, session)
+        return RestLeg(self, way, session, self._client, self._head, self._request_id)
 
     def _decide(self, data: bytes, plain: bytes | None, names: Names) -> Way:
         plan = self._head.plan
@@ -265,7 +286,10 @@ class StreamCall:
         self._lookup = asyncio.get_running_loop().create_task(self._ask_engine(key, way))
 
     async def _ask_engine(self, key: Key, way: Way) -> None:
-        found = await is_decoupled(way, key)
+        try:
+            found = await is_decoupled(way.lane, key[0].decode("utf-8", "replace"), key[1].decode("utf-8", "replace"))
+        except (GatewayError, RpcError):
+            found = True  # nobody must wait for an answer that is not promised
         self._lookup = None
         if self._is_over:
             return
@@ -299,11 +323,13 @@ class StreamCall:
 
     # What its legs tell it
 
-    def leg_began(self, leg: Leg, found: Relayed) -> None:
+    def leg_began(self, leg: AnyLeg, found: Relayed) -> None:
         if not self._has_begun:
             self._begin(found.steady)
 
-    def leg_answered(self, leg: Leg, data: bytes) -> None:
+    def leg_answered(self, leg: AnyLeg, data: bytes) -> None:
+        if not self._has_begun:
+            self._begin(_OPENING)
         if leg.reader is None:
             leg.boundaries.feed(data)
             self._stream.send_data(data)
@@ -332,7 +358,7 @@ class StreamCall:
         else:
             leg.credit(size)
 
-    def _place(self, leg: Leg, messages: list[tuple[bool, bytes]]) -> None:
+    def _place(self, leg: AnyLeg, messages: list[tuple[bool, bytes]]) -> None:
         order = self._order
         assert order is not None
         for is_compressed, message in messages:
@@ -346,10 +372,10 @@ class StreamCall:
             if other is not leg and not order.held_bytes.get(other.way):
                 other.pay()
 
-    def leg_drained(self, leg: Leg) -> None:
+    def leg_drained(self, leg: AnyLeg) -> None:
         self._credit_client()
 
-    def leg_refused(self, leg: Leg, error: GatewayError, unsent: list[Names]) -> None:
+    def leg_refused(self, leg: AnyLeg, error: GatewayError, unsent: list[Names]) -> None:
         del self._legs[leg.way]
         for names in unsent:
             self._answer_error(leg.way, error, names)
@@ -357,13 +383,19 @@ class StreamCall:
             self._succeed()
         self._credit_client()
 
-    def leg_broke(self, leg: Leg, error: GatewayError) -> None:
+    def leg_failed(self, leg: AnyLeg, text: str, code: int, names: Names) -> None:
+        self._answer_error(leg.way, GatewayError(ErrorKind.UPSTREAM_RESET, text), names, code)
+
+    def leg_broke(self, leg: AnyLeg, error: GatewayError) -> None:
         self._legs.pop(leg.way, None)
         self._fail(error, is_counted=True)
 
-    def leg_ended(self, leg: Leg, found: Relayed) -> None:
+    def leg_ended(self, leg: AnyLeg, found: Relayed | None) -> None:
         self._legs.pop(leg.way, None)
-        if self._num_legs == 1 and not self._queue:  # it was the engine's stream in all but name
+        if found is None:
+            if not self._legs and not self._queue:
+                self._succeed()
+        elif self._num_legs == 1 and not self._queue:  # it was the engine's stream in all but name
             self._finish(found.status)
             if self._has_begun:
                 self._stream.send_trailers(found.steady)
@@ -392,16 +424,16 @@ class StreamCall:
         else:
             self._stream.send_data(response)
 
-    def _write_later(self, leg: Leg) -> None:
+    def _write_later(self, leg: AnyLeg) -> None:
         if leg.boundaries.is_between_messages:
             later, self._later = self._later, []
             for response in later:
                 self._stream.send_data(response)
 
-    def _answer_error(self, way: Way | None, error: GatewayError, names: Names) -> None:
+    def _answer_error(self, way: Way | None, error: GatewayError, names: Names, code: int | None = None) -> None:
         """One message has no other answer than this."""
         if self._head.plan.wants_grpc_errors:
-            self._fail(error)
+            self._fail(error, code=code, is_counted=True)
             return
         response = framed(error_response(error.message, names.id))
         order = self._order

@@ -89,13 +89,13 @@ def rpc_request(method: str, target: str, body: bytes) -> tuple[str, bytes]:
         raise GatewayError(ErrorKind.METHOD_NOT_ALLOWED, "Method Not Allowed")
     _check_version(fields.get("version", ""))
     made = _new(f"{control.rpc}Request")
-    for name, text in fields.items():
-        setattr(made, name, text)
-    if method == "POST":
-        try:
+    try:
+        for name, text in fields.items():
+            setattr(made, name, text)
+        if method == "POST":
             control.read_body(made, _object(body))
-        except ValueError as error:
-            raise malformed(f"failed to read the request JSON: {error}") from error
+    except ValueError as error:  # text that is no Unicode too
+        raise malformed(f"failed to read the {control.rpc} request: {error}") from error
     return control.rpc, _serialised(made)
 
 

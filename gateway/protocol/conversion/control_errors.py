@@ -93,4 +93,4 @@ def _error_text(body: bytes) -> str:
         said = said.get("error", said.get("detail", said))
     if isinstance(said, dict):  # an OpenAI error object
         said = said.get("message", said)
-    return said.strip() if isinstance(said, str) else body.decode("utf-8", "replace").strip()
+    return said if isinstance(said, str) else body.decode("utf-8", "replace").strip()

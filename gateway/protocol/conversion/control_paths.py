@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
-# What may stand in a path segment as it is (RFC 3986, 3.3): Triton does not resolve escapes, so the fewer the better.
-_SAFE = "!$&'()*+,;=:@"
+from gateway.protocol.operations import path_segment
 
 _INNERMOST = re.compile(r"\[([^\[\]]*)\]")
 _FIELD = re.compile(r"\{(\w+)\}")
@@ -38,7 +37,7 @@ class Path:
         path, num_left = self._template, 1
         while num_left:
             path, num_left = _INNERMOST.subn(lambda found: found[1] if is_whole(found[1]) else "", path)
-        return _FIELD.sub(lambda found: quote(field(found[1]), _SAFE), path) if is_whole(path) else None
+        return _FIELD.sub(lambda found: path_segment(field(found[1])), path) if is_whole(path) else None
 
     def read(self, path: str) -> dict[str, str] | None:
         """The fields that a path (without its query) tells, decoded; None where it is another path."""

@@ -6,8 +6,9 @@ HandleRepository*.
 
 from __future__ import annotations
 
-import binascii
-from base64 import b64decode, b64encode
+from base64 import b64encode
+from binascii import a2b_base64
+from contextlib import suppress
 
 from gateway.protocol.conversion.control_errors import malformed
 from gateway.protocol.conversion.control_messages import Json, read_fields, write_fields
@@ -78,9 +79,11 @@ def read_unload_body(message: Message, body: Json) -> None:
 def read_base64(name: str, text: str) -> bytes:
     """Raises: GatewayError(BAD_REQUEST) where the text is no base64; line breaks in it are none of its business."""
     try:
-        return b64decode("".join(text.split()), validate=True)
-    except (binascii.Error, ValueError):
-        raise malformed(f"'{name}' must be base64") from None
+        return a2b_base64(text, strict_mode=True)
+    except ValueError:
+        with suppress(ValueError):
+            return a2b_base64("".join(text.split()), strict_mode=True)
+    raise malformed(f"'{name}' must be base64")
 
 
 def write_base64(data: bytes) -> str:

@@ -99,7 +99,7 @@ def generate_of_infer_response(message: bytes) -> bytes:
         for key, value in json_of(response.parameters, (IS_FINAL,)).items():
             values.setdefault(key, value)
         for output, raw in zip(response.outputs, data, strict=True):
-            values.setdefault(output.name, _flat_json("output", output, raw))
+            values.setdefault(output.name, orjson.Fragment(_flat_json("output", output, raw)))
         return rest_json.write(dict(sorted(values.items())))
 
 
@@ -110,7 +110,7 @@ def sse_of_infer_response(message: bytes) -> bytes:
 
 def error_json(text: str) -> bytes:
     """The JSON object of an error, as all of Triton's REST replies have it."""
-    return rest_json.write({"error": text})
+    return rest_json.write({"error": text.encode("utf-8", "replace").decode()})
 
 
 def sse_of_error(text: str) -> bytes:
@@ -142,15 +142,13 @@ def generate_of_infer_request(message: bytes, metadata: bytes = b"") -> RestBody
                 raise unsupported(f"input '{tensor.name}' is in shared memory, and a generate request is JSON alone")
             if tensor.name in ("id", _PARAMETERS) or tensor.name in request.parameters:
                 raise unsupported(f"input '{tensor.name}' has the name of another member of a generate request")
-            if tensor.name in known and _filled(known[tensor.name].shape, element_count(tensor.shape)) != [
-                *tensor.shape
-            ]:
-                raise unsupported(
-                    f"input '{tensor.name}' has shape {list(tensor.shape)}, which a generate request does not tell"
-                )
-            content[tensor.name] = _flat_json("input", tensor, raw)
-            if not rest_json.is_utf8(content[tensor.name].contents):
+            shape, open_shape = list(tensor.shape), known[tensor.name].shape if tensor.name in known else None
+            if open_shape is not None and _filled(open_shape, element_count(shape)) != shape:
+                raise unsupported(f"input '{tensor.name}' has shape {shape}, which a generate request does not tell")
+            written = _flat_json("input", tensor, raw)
+            if not rest_json.is_utf8(written):
                 raise unsupported(f"input '{tensor.name}' has bytes that are not UTF-8, which JSON does not hold")
+            content[tensor.name] = orjson.Fragment(written)
         if parameters := json_of_request(request.parameters):
             content[_PARAMETERS] = parameters
         return RestBody(rest_json.write(content))
@@ -246,11 +244,11 @@ def _looks_like(value: Any) -> Tensor | None:
     return None if datatype is None else Tensor(datatype, (-1,))
 
 
-def _flat_json(side: str, tensor: Message, raw: Raw) -> Any:
+def _flat_json(side: str, tensor: Message, raw: Raw) -> bytes:
     """A tensor's elements as one flat array, or the only one by itself."""
     with about(f"{side} '{tensor.name}'"):
         if tensor.datatype in ("FP16", "BF16"):
             raise unsupported(f"{side} '{tensor.name}': sending {tensor.datatype} data via JSON is not supported")
         count = element_count(tensor.shape)
         written = json_of_raw(tensor.datatype, raw, count)
-        return orjson.Fragment(written[1:-1] if count == 1 else written)
+        return written[1:-1] if count == 1 else written

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote
-
-from gateway.protocol.operations import Call
+from gateway.protocol.operations import Call, path_segment
 
 
 class KServeAdapter:
@@ -14,4 +12,4 @@ class KServeAdapter:
         if model is None or call.model_span is None:
             return target
         start, end = call.model_span
-        return target[:start] + quote(model, safe="").encode("ascii") + target[end:]
+        return target[:start] + path_segment(model).encode("ascii") + target[end:]

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 Field = tuple[bytes, bytes]
 
 # Names in lower case (section 8.2.1); values without NUL, CR and LF, and without blanks around them.
-_NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
-_VALUE = re.compile(rb"(?:[\x21-\x7e\x80-\xff](?:[\t\x20-\x7e\x80-\xff]*[\x21-\x7e\x80-\xff])?)?")
+_NAME = rb"[!#$%&'*+\-.^_`|~0-9a-z]++"
+_VALUE = rb"(?![ \t])[\t\x20-\x7e\x80-\xff]*+(?<![ \t])"
 # What belongs to an HTTP/1.1 connection (section 8.2.2).
-_OF_CONNECTIONS = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"})
+_OF_CONNECTIONS = rb"(?:connection|keep-alive|proxy-connection|transfer-encoding|upgrade)\n|te\n(?!trailers\n)"
+# A whole block, each name on a line and its value on the next: pseudo-fields stand first (section 8.3).
+_WELL_FORMED = re.compile(
+    rb"(?>:%(name)b\n%(value)b\n)*+(?>(?!%(not)b)%(name)b\n%(value)b\n)*+"
+    % {b"name": _NAME, b"value": _VALUE, b"not": _OF_CONNECTIONS}
+)
+_ONE_NAME = re.compile(rb":?" + _NAME)
+_ONE_VALUE = re.compile(_VALUE)
+_ONE_OF_CONNECTIONS = re.compile(_OF_CONNECTIONS)
 _OF_REQUESTS = frozenset({b":method", b":scheme", b":path", b":authority"})
+# A request's method, scheme, path and authority, one on a line (section 8.3.1): the path has no blanks and no fragment,
+# the authority names no user.
+_TARGET = re.compile(
+    rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+\n[A-Za-z][A-Za-z0-9+.\-]*\n/[\x21\x22\x24-\x7e\x80-\xff]*"
+    rb"|OPTIONS\n[A-Za-z][A-Za-z0-9+.\-]*\n\*)\n[^\x00-\x20#/?@\x7f-\xff]*"
+)
+_STATUS = re.compile(rb"[1-9][0-9][0-9]")
 
 
 class Block:
@@ -23,23 +39,31 @@ class Block:
     reader made of it.
     """
 
-    __slots__ = ("error", "fields", "length", "note")
+    __slots__ = ("_fault", "_judge", "error", "fields", "length", "note")
 
     def __init__(self, fields: list[Field]) -> None:
         self.fields = fields
         self.length: int | None = None
-        self.error = _first_fault(fields)
-        told = {value for name, value in fields if name == b"content-length"} if self.error is None else ()
-        if told:
-            text = next(iter(told))
-            if len(told) > 1 or not text.isdigit() or len(text) > 18:
-                self.error = "content-length is not one number"
-            else:
-                self.length = int(text)
         self.note: Any = None
+        self._judge: Callable[[Block], str | None] | None = None
+        self._fault: str | None = None
+        lines: list[bytes] = []
+        for field in fields:
+            lines += field
+        text = b"\n".join(lines) + b"\n" if lines else b""
+        is_well_formed = _WELL_FORMED.fullmatch(text) and text.count(b"\n") == len(lines)
+        self.error = None if is_well_formed else _first_fault(fields)
+        if b"content-length\n" in text and is_well_formed:
+            self._read_length()
 
     def __repr__(self) -> str:
         return f"<Block {self.fields}>"
+
+    def fault(self, judge: Callable[[Block], str | None]) -> str | None:
+        """What is malformed in it as that for which `judge` takes it; None where nothing is."""
+        if self._judge is not judge:
+            self._judge, self._fault = judge, self.error or judge(self)
+        return self._fault
 
     def value(self, name: bytes) -> bytes | None:
         """The first value of a field."""
@@ -48,33 +72,47 @@ class Block:
                 return value
         return None
 
+    def _read_length(self) -> None:
+        told = {value for name, value in self.fields if name == b"content-length"}
+        if not told:
+            return
+        text = told.pop()
+        if told or not text.isdigit() or len(text) > 18:
+            self.error = "content-length is not one number"
+        else:
+            self.length = int(text)
+
 
 def request_fault(block: Block) -> str | None:
-    """What is malformed in a request's pseudo-fields (section 8.3.1)."""
-    pseudo = [field for field in block.fields if field[0].startswith(b":")]
-    names = [name for name, _ in pseudo]
-    if not _OF_REQUESTS.issuperset(names) or len(set(names)) != len(names):
-        return "its pseudo-fields are not those of a request, each once"
-    found = dict(pseudo)
-    if not found.get(b":method") or not found.get(b":scheme") or not found.get(b":path"):
-        return "a request needs :method, :scheme and :path"
-    if found[b":method"] == b"CONNECT":
+    """What is malformed in a request's pseudo-fields (section 8.3.1); the block itself has no error."""
+    found: dict[bytes, bytes] = {}
+    for name, value in block.fields:
+        if not name.startswith(b":"):
+            break
+        if name in found or name not in _OF_REQUESTS:
+            return f"the pseudo-field {name[:40].decode()} is not one of a request, or comes twice"
+        found[name] = value
+    method, authority = found.get(b":method"), found.get(b":authority", b"")
+    if method == b"CONNECT":
         return "CONNECT is not served here"
-    if not found[b":path"].startswith(b"/") and found[b":path"] != b"*":
-        return "its :path does not start with '/'"
-    authority, host = found.get(b":authority"), block.value(b"host")
-    if authority is not None and host is not None and authority != host:
+    target = (method or b"", found.get(b":scheme", b""), found.get(b":path", b""), authority)
+    if not _TARGET.fullmatch(b"\n".join(target)):
+        return "a request needs a :method, :scheme and :path, and a host alone as its :authority"
+    hosts = {value.lower() for name, value in block.fields if name == b"host"}
+    if hosts and (len(hosts) > 1 or (b":authority" in found and authority.lower() not in hosts)):
         return ":authority and host do not agree"
     return None
 
 
 def reply_fault(block: Block) -> str | None:
-    """What is malformed in a reply's pseudo-fields (section 8.3.2)."""
-    pseudo = [field for field in block.fields if field[0].startswith(b":")]
-    if len(pseudo) != 1 or pseudo[0][0] != b":status":
+    """What is malformed in a reply's pseudo-fields (section 8.3.2); the block itself has no error."""
+    fields = block.fields
+    if not fields or fields[0][0] != b":status" or (len(fields) > 1 and fields[1][0].startswith(b":")):
         return "a reply has the pseudo-field :status, and no other"
-    status = pseudo[0][1]
-    return None if len(status) == 3 and status.isdigit() else ":status is not a number of three digits"
+    status = fields[0][1]
+    if not _STATUS.fullmatch(status):
+        return ":status is not a number of three digits"
+    return "status 101 switches to another protocol" if status == b"101" else None  # section 8.6
 
 
 def trailer_fault(block: Block) -> str | None:
@@ -82,21 +120,14 @@ def trailer_fault(block: Block) -> str | None:
     return "its trailers have pseudo-fields" if block.fields and block.fields[0][0].startswith(b":") else None
 
 
-def _first_fault(fields: list[Field]) -> str | None:
+def _first_fault(fields: list[Field]) -> str:
     """What is malformed wherever a block stands."""
-    regular = False
     for name, value in fields:
-        if name.startswith(b":"):
-            if regular:
-                return "a pseudo-field stands after other fields"
-            bare = name[1:]
-        else:
-            regular = True
-            bare = name
-        if not _NAME.fullmatch(bare):
-            return f"the field name {name!r} is not in lower case, or no name"
-        if not _VALUE.fullmatch(value):
-            return f"the value of {name.decode()} has a character that is not allowed"
-        if name in _OF_CONNECTIONS or (name == b"te" and value != b"trailers"):
-            return f"the field {name.decode()} belongs to an HTTP/1.1 connection"
-    return None
+        shown = name[:40]
+        if not _ONE_NAME.fullmatch(name):
+            return f"the field name {shown!r} is not in lower case, or no name"
+        if not _ONE_VALUE.fullmatch(value):
+            return f"the value of {shown.decode()} has a character that is not allowed"
+        if _ONE_OF_CONNECTIONS.match(name + b"\n" + value + b"\n"):
+            return f"the field {shown.decode()} belongs to an HTTP/1.1 connection"
+    return "a pseudo-field stands after other fields"

@@ -57,6 +57,11 @@ class ErrorCode(IntEnum):
     HTTP_1_1_REQUIRED = 0xD
 
 
+def error_name(code: int) -> str:
+    """The name of a code, or its number where it has none: peers may send any."""
+    return ErrorCode(code).name if code in ErrorCode.__members__.values() else str(code)
+
+
 class Setting(IntEnum):
     """RFC 9113 section 6.5.2."""
 
@@ -69,13 +74,12 @@ class Setting(IntEnum):
 
 
 class Http2Error(Exception):
-    """What the other side did wrong: of the whole connection, or of one stream where `stream_id` is set."""
+    """What the other side did wrong, for which the connection ends."""
 
-    def __init__(self, code: ErrorCode, message: str, stream_id: int = 0) -> None:
+    def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
-        self.stream_id = stream_id
 
 
 def head(kind: int, flags: int, stream_id: int, length: int) -> bytes:

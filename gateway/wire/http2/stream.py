@@ -15,7 +15,8 @@ _JOIN_BYTES = 4096
 
 
 class Receiver(Protocol):
-    """Whoever a stream is for. After `trailers_received`, an `ended`, or `stream_reset` no more comes."""
+    """Whoever a stream is for. After `trailers_received` or an `ended` no more comes but, while this side still sends,
+    `stream_reset`; after that, nothing."""
 
     def headers_received(self, stream: Stream, block: Block, ended: bool) -> None:
         """The reply's fields; only where the stream was opened by this side."""
@@ -32,7 +33,7 @@ class Receiver(Protocol):
         ...
 
     def drained(self, stream: Stream) -> None:
-        """What had waited for the peer's window is sent."""
+        """What was seen to wait for the peer's window is sent."""
         ...
 
 
@@ -58,11 +59,12 @@ class Channel(Protocol):
 
 class Stream:
     """Made by its connection. `send_...` never block: what the windows do not allow waits here, and `drained` tells
-    when it is gone; who sends much looks at `is_waiting` first."""
+    when it is gone; who sends much looks at `is_waiting` first. On a stream that is over they do nothing."""
 
     __slots__ = (
         "_channel",
-        "_num_waiting",
+        "_is_late",
+        "_num_pushed",
         "_owed",
         "_sends_end",
         "_trailers",
@@ -72,6 +74,7 @@ class Stream:
         "id",
         "is_received",
         "is_sent",
+        "num_waiting",
         "receive_window",
         "receiver",
         "send_window",
@@ -89,17 +92,19 @@ class Stream:
         self.receive_window = window_bytes
         self.expected_bytes = -1  # by its content-length; -1 where none was told
         self.has_headers = False  # the peer's first fields have come
-        self.is_sent = False
+        self.is_sent = False  # all that this side sends, or the stream is over
         self.is_received = False
+        self.num_waiting = 0  # bytes
         self._owed = 0  # received, done with, and not yet given back
         self._waiting: deque[bytes] = deque()
-        self._num_waiting = 0
+        self._num_pushed = 0  # bytes of the first piece that waits
+        self._is_late = False  # somebody saw it wait
         self._sends_end = False
         self._trailers: tuple[Steady, bytes] | None = None
 
     def __repr__(self) -> str:
         ends = ("sent " if self.is_sent else "") + ("received" if self.is_received else "")
-        return f"<Stream {self.id} {ends or 'open'}, {self._num_waiting} bytes wait>"
+        return f"<Stream {self.id} {ends or 'open'}, {self.num_waiting} bytes wait>"
 
     @property
     def is_waiting(self) -> bool:
@@ -108,6 +113,8 @@ class Stream:
 
     def send_headers(self, steady: Steady, passing: bytes = b"", *, ended: bool = False) -> None:
         """Send the first fields; see `FieldEncoder.encode`."""
+        if self.is_sent:
+            return
         channel = self._channel
         block = channel.encoder.encode(steady, passing)
         channel.emit(frames.headers(self.id, block, ended=ended, max_frame_bytes=channel.send_frame_bytes))
@@ -119,11 +126,12 @@ class Stream:
         channel = self._channel
         size = len(data)
         if (
-            not self._waiting
-            and size <= self.send_window
+            0 < size <= self.send_window
             and size <= channel.send_window
             and size <= channel.send_frame_bytes
+            and not self._waiting
             and not channel.is_blocked
+            and not self.is_sent
         ):
             self.send_window -= size
             channel.send_window -= size
@@ -135,12 +143,8 @@ class Stream:
                 channel.emit(data)
             if ended:
                 self._sent()
-            return
-        if size or (ended and not self._waiting):
-            self._waiting.append(data)
-            self._num_waiting += size
-        self._sends_end = ended
-        self.push()
+        elif not self.is_sent and (size or ended):
+            self._send_later(data, ended)
 
     def send_trailers(self, steady: Steady, passing: bytes = b"") -> None:
         """Send the last fields, after all data."""
@@ -151,44 +155,48 @@ class Stream:
 
     def push(self) -> None:
         """Send what waits, as far as the windows go."""
-        channel = self._channel
-        waiting = self._waiting
-        while waiting and not channel.is_blocked:
-            data = waiting[0]
-            room = min(self.send_window, channel.send_window, channel.send_frame_bytes)
-            size = len(data)
-            if size > room:
-                if room <= 0:
-                    break
-                piece, waiting[0] = data[:room], data[room:]
-                size = room
-            else:
-                piece = data
-                waiting.popleft()
-            is_last = self._sends_end and not waiting
-            self._num_waiting -= size
-            self.send_window -= size
-            channel.send_window -= size
-            channel.emit(HEAD.pack(size << 8 | DATA, END_STREAM if is_last else 0, self.id))
-            channel.emit(piece)
-        if waiting:
-            # A stream whose own window is shut waits for that; others for their turn on the connection.
-            if self.send_window > 0 or not len(waiting[0]):
+        while self._waiting and self.push_frame():
+            pass
+
+    def push_frame(self) -> bool:
+        """Send one frame of what waits; False where nothing may be sent now."""
+        channel, waiting = self._channel, self._waiting
+        room = min(self.send_window, channel.send_window, channel.send_frame_bytes)
+        # An end without data needs no window; yet peers (h2) refuse one when theirs is below nothing.
+        if room <= 0 or channel.is_blocked if waiting[0] else self.send_window < 0:
+            if self.send_window > 0:  # else it waits for its own window, not for its turn on the connection
                 channel.waiting[self] = None
-            return
-        channel.waiting.pop(self, None)
-        if self._sends_end:
-            self._sent()
-        elif self._trailers is not None:
-            (steady, passing), self._trailers = self._trailers, None
-            self.send_headers(steady, passing, ended=True)
-        self.receiver.drained(self)
+            return False
+        start = self._num_pushed
+        piece = waiting[0][start : start + room]
+        size = len(piece)
+        if start + size == len(waiting[0]):
+            waiting.popleft()
+            self._num_pushed = 0
+        else:
+            self._num_pushed += size
+        self.num_waiting -= size
+        self.send_window -= size
+        channel.send_window -= size
+        ended = self._sends_end and not waiting
+        channel.emit(HEAD.pack(size << 8 | DATA, END_STREAM if ended else 0, self.id))
+        channel.emit(piece)
+        if not waiting:
+            self._all_pushed(ended)
+        return True
 
     def reset(self, code: ErrorCode = ErrorCode.CANCEL) -> None:
         """End it before its end; the receiver hears nothing of it."""
-        self._waiting.clear()
-        self._channel.waiting.pop(self, None)
+        self.stop()
         self._channel.drop(self, code)
+
+    def stop(self) -> None:
+        """It is over: what is sent on it from now on goes nowhere."""
+        self.is_sent = self.is_received = True
+        self._waiting.clear()
+        self._trailers = None
+        self.num_waiting = 0
+        self._channel.waiting.pop(self, None)
 
     def credit(self, size: int) -> None:
         """`size` bytes of what came are done with: the peer may send as many more."""
@@ -197,6 +205,25 @@ class Stream:
             self.receive_window += self._owed
             self._channel.emit(frames.window_update(self.id, self._owed))
             self._owed = 0
+
+    def _send_later(self, data: bytes, ended: bool) -> None:
+        self._sends_end = ended
+        if data or not self._waiting:
+            self._waiting.append(data)
+            self.num_waiting += len(data)
+            self.push()
+            self._is_late = bool(self._waiting)
+
+    def _all_pushed(self, ended: bool) -> None:
+        self._channel.waiting.pop(self, None)
+        if ended:
+            self._sent()
+        elif self._trailers is not None:
+            (steady, passing), self._trailers = self._trailers, None
+            self.send_headers(steady, passing, ended=True)
+        if self._is_late:
+            self._is_late = False
+            self.receiver.drained(self)
 
     def _sent(self) -> None:
         self.is_sent = True

@@ -1,0 +1,80 @@
+"""What engines say of their models, asked for conversions and remembered for a moment."""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from gateway.dataplane.snapshot import Lane
+from gateway.protocol.conversion.control import RpcError, rpc_response
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.grpc_methods import RPCS
+from gateway.protocol.operations import path_segment
+from gateway.protocol.protobuf import message, parse
+from gateway.upstream.ask import ask
+from gateway.upstream.fetch import fetch
+
+# A model that is loaded anew with other tensors is known by then.
+_REMEMBERED_SECONDS = 10.0
+_MAX_REMEMBERED = 1024
+
+_known: dict[tuple[int, str, str, str], tuple[float, Lane, bytes]] = {}
+
+
+async def ask_metadata(lane: Lane, model: str, version: str) -> bytes:
+    """A serialised ModelMetadataResponse; `model` as the client names it.
+
+    Raises: RpcError where the engine refuses, GatewayError where no answer comes.
+    """
+    return await _remembered("ModelMetadata", lane, model, version)
+
+
+async def is_decoupled(lane: Lane, model: str, version: str) -> bool:
+    """Whether a request may have any number of responses.
+
+    Raises: as `ask_metadata`.
+    """
+    answer = await _remembered("ModelConfig", lane, model, version)
+    try:
+        config = parse("inference.ModelConfigResponse", answer).config
+    except ValueError as error:
+        raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"the model's config cannot be read: {error}") from error
+    return bool(config.model_transaction_policy.decoupled)
+
+
+async def _remembered(rpc: str, lane: Lane, model: str, version: str) -> bytes:
+    key = (id(lane), rpc, model, version)
+    known = _known.get(key)
+    now = monotonic()
+    if known is not None and known[1] is lane and now < known[0]:
+        return known[2]
+    found = await _ask(rpc, lane, lane.target.model or model, version)
+    if len(_known) >= _MAX_REMEMBERED:
+        _known.clear()
+    _known[key] = (now + _REMEMBERED_SECONDS, lane, found)
+    return found
+
+
+async def _ask(rpc: str, lane: Lane, model: str, version: str) -> bytes:
+    engine = lane.engine
+    endpoint = engine.choose(None, monotonic())
+    if endpoint is None:
+        raise GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy")
+    if endpoint.streams is not None:
+        request = message(f"inference.{rpc}Request")(name=model, version=version).SerializeToString()
+        answered = await ask(
+            endpoint.streams,
+            RPCS[rpc].path,
+            request,
+            authority=endpoint.authority,
+            scheme=endpoint.scheme,
+            fields=engine.extra_fields,
+            timeout=engine.spec.timeout,
+        )
+        if not answered.is_good:
+            raise RpcError(answered.status, answered.text)
+        return answered.message
+    path = f"/v2/models/{path_segment(model)}" + (f"/versions/{version}" if version else "")
+    path += "/config" if rpc == "ModelConfig" else ""
+    timeout = engine.spec.timeout
+    fetched = await fetch(endpoint, "GET", path.encode("ascii"), b"", lines=engine.extra_lines, timeout=timeout)
+    return rpc_response(rpc, fetched.status, fetched.body)

@@ -1,0 +1,281 @@
+"""The messages of a ModelStreamInfer call for an engine with REST alone: each is a request, one after another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from gateway.dataplane.bridging.converted_call import rest_of_call, rest_of_infer
+from gateway.dataplane.bridging.metadata import ask_metadata, is_decoupled
+from gateway.dataplane.bridging.rest_client import RestClient
+from gateway.dataplane.exchange import Exchange
+from gateway.dataplane.grpc.client import CallClient
+from gateway.dataplane.grpc.legs import LegOwner
+from gateway.dataplane.grpc.plan import CallHead, Way
+from gateway.protocol.conversion import RestRequest
+from gateway.protocol.conversion.control import RpcError
+from gateway.protocol.conversion.control_errors import rpc_error
+from gateway.protocol.conversion.generate import (
+    generate_error,
+    generate_of_infer_request,
+    infer_response_of_generate,
+)
+from gateway.protocol.conversion.infer import infer_response_of_rest
+from gateway.protocol.conversion.sse import SseReader
+from gateway.protocol.conversion.stream import stream_error, stream_response
+from gateway.protocol.errors import GatewayError
+from gateway.protocol.grpc_status import INVALID_ARGUMENT
+from gateway.protocol.message_head import Names
+from gateway.protocol.operations import path_segment
+from gateway.wire.boundaries import Boundaries
+from gateway.wire.grpc import PREFIX, PREFIX_BYTES, MessageReader, decompress, framed
+from gateway.wire.http1.head import Field
+
+_JSON_LENGTH = b"inference-header-content-length"
+_FINAL = b"triton_enable_empty_final_response"
+
+
+class RestLeg:
+    """Asks one message after another: by `infer`, or by `generate_stream` where the model is decoupled. What a `Leg` is
+    to a stream, this is to the same call: see there for what its owner asks of it."""
+
+    __slots__ = (
+        "_answer",
+        "_call",
+        "_client",
+        "_events",
+        "_fields",
+        "_handler",
+        "_has_ended",
+        "_head",
+        "_is_busy",
+        "_is_over",
+        "_metadata",
+        "_names",
+        "_queue",
+        "_queued_bytes",
+        "_request_id",
+        "_rest",
+        "_session",
+        "_status",
+        "_task",
+        "_wants_final",
+        "boundaries",
+        "encoding",
+        "num_sent",
+        "reader",
+        "way",
+    )
+
+    def __init__(
+        self, call: LegOwner, way: Way, session: str | None, client: CallClient, head: CallHead, request_id: bytes
+    ) -> None:
+        self._call = call
+        self.way = way
+        self._session = session
+        self._client = client
+        self._head = head
+        self._request_id = request_id
+        self._queue: deque[tuple[bytes, Names]] = deque()
+        self._queued_bytes = 0
+        self._has_ended = False  # the client sends no more
+        self._is_over = False
+        self.num_sent = 0
+        self.encoding = b"identity"
+        self.boundaries = Boundaries()
+        self.reader: MessageReader | None = None
+        # The message under way
+        self._is_busy = False
+        self._task: asyncio.Task[None] | None = None
+        self._rest = RestClient(client.plane, self, client.peer, is_tls=client.is_tls)
+        self._handler: Exchange | None = None
+        self._names = Names(b"", b"", b"", ())
+        self._metadata = b""  # of a decoupled model
+        self._wants_final = False
+        self._events: SseReader | None = None
+        self._status = 0
+        self._fields: list[Field] = []
+        self._answer: list[bytes] = []
+
+    def __repr__(self) -> str:
+        return f"<RestLeg {self.way.lane!r}: {self.num_sent} sent, {len(self._queue)} wait>"
+
+    # What the client's call asks of it
+
+    def start(self) -> None:
+        """The first message has started it."""
+
+    def send(self, framed: bytes, names: Names) -> None:
+        self.num_sent += 1
+        self._queue.append((framed, names))
+        self._queued_bytes += len(framed)
+        self._go_on()
+
+    def end(self) -> None:
+        self._has_ended = True
+        self._go_on()
+
+    @property
+    def is_backed_up(self) -> bool:
+        return self._queued_bytes > self._call.plane.settings.limits.high_water_bytes
+
+    def credit(self, size: int) -> None:
+        """The client reads as fast as the engine answers."""
+
+    def owe(self, size: int) -> None:
+        if not self._rest.is_paused:
+            self._rest.is_paused = True
+            if self._handler is not None:
+                self._handler.client_paused()
+
+    def pay(self) -> None:
+        if self._rest.is_paused:
+            self._rest.is_paused = False
+            if self._handler is not None:
+                self._handler.client_resumed()
+
+    def cancel(self, reason: str) -> None:
+        self._is_over = True
+        if self._task is not None:
+            self._task.cancel()
+        if self._handler is not None:
+            self._handler.client_gone(reason)
+
+    def sweep(self, now: float) -> None:
+        """Called about once a second."""
+        if self._handler is not None:
+            self._handler.sweep(now)
+
+    # One message after another
+
+    def _go_on(self) -> None:
+        if self._is_busy or self._is_over:
+            return
+        if self._queue:
+            framed, self._names = self._queue.popleft()
+            self._queued_bytes -= len(framed)
+            self._is_busy = True
+            self._task = asyncio.get_running_loop().create_task(self._ask(framed))
+            self._call.leg_drained(self)
+        elif self._has_ended:
+            self._is_over = True
+            self._call.leg_ended(self, None)
+
+    async def _ask(self, data: bytes) -> None:
+        lane, names = self.way.lane, self._names
+        limit = self._call.plane.settings.limits.max_body_bytes
+        self._status, self._fields, self._answer, self._events = 0, [], [], None
+        try:
+            is_compressed, _ = PREFIX.unpack_from(data)
+            message = data[PREFIX_BYTES:]
+            if is_compressed:
+                message = decompress(message, self._head.plan.encoding, limit)
+            model, version = names.model.decode("utf-8", "replace"), names.version.decode("utf-8", "replace")
+            if await is_decoupled(lane, model, version):
+                self._metadata = await ask_metadata(lane, model, version)
+                self._wants_final = _FINAL in message
+                self._events = SseReader()
+                path = f"/v2/models/{path_segment(model)}" + (f"/versions/{version}" if version else "")
+                body = generate_of_infer_request(message, self._metadata)
+                asked = RestRequest("POST", f"{path}/generate_stream", body)
+            else:
+                asked = rest_of_infer(message)
+            request = rest_of_call(self._client, self._head, asked, self._request_id)
+        except RpcError as error:
+            self._task = None
+            self._tell_error(error.message, error.code)
+            return
+        except GatewayError as error:
+            self._task = None
+            self._call.plane.metrics.unrouted.count_error(error.kind.value)
+            self._tell_error(error.message, error.status.grpc)
+            return
+        self._task = None
+        self._rest = RestClient(self._client.plane, self, self._client.peer, is_tls=self._client.is_tls)
+        self._handler = Exchange(self._rest, request, (lane, self._session))
+        self._handler.body_received(asked.body.data, True)
+
+    # What the handler tells it
+
+    def reply_started(self, status: int, fields: list[Field]) -> None:
+        self._status = status
+        self._fields = fields
+
+    def reply_continued(self, data: bytes) -> None:
+        if self._events is None or self._status != 200:
+            self._answer.append(data)
+            return
+        try:
+            for event in self._events.feed(data):
+                self._tell_event(event)
+        except GatewayError as error:
+            handler, self._handler = self._handler, None
+            if handler is not None:
+                handler.client_gone(error.kind.value)
+            self._tell_error(error.message, error.status.grpc)
+
+    def reply_ended(self) -> None:
+        self._handler = None
+        body = b"".join(self._answer)
+        if self._status != 200:
+            for event in SseReader().feed(body):  # Triton tells the failure of a first response in an event
+                body = event
+            error = rpc_error(self._status, body)
+            self._tell_error(error.message, error.code)
+        elif self._events is not None:
+            if self._wants_final:
+                self._tell(stream_response(self._response(b"{}"), is_final=True))
+            self._done()
+        else:
+            length = dict(self._fields).get(_JSON_LENGTH)
+            try:
+                answer = infer_response_of_rest(body, int(length) if length is not None else None)
+            except GatewayError as error_:
+                self._tell_error(error_.message, error_.status.grpc)
+                return
+            self._tell(stream_response(answer, is_final=True))
+            self._done()
+
+    def refused(self, error: GatewayError, fields: list[Field]) -> None:
+        self._handler = None
+        self._tell_error(error.message, error.status.grpc)
+
+    def reply_broken(self) -> None:
+        self._handler = None
+        if self._events is not None and self._status == 200:
+            self._done()  # its last event has told why
+        else:
+            self._tell_error("the engine broke its reply off", 14)
+
+    def pause_body(self) -> None:
+        """The request is whole."""
+
+    def resume_body(self) -> None:
+        """The request is whole."""
+
+    # Telling
+
+    def _tell_event(self, event: bytes) -> None:
+        text = generate_error(event)
+        if text is not None:
+            self._tell(stream_error(text, self._names.id.decode("utf-8", "replace")))
+        else:
+            self._tell(stream_response(self._response(event), is_final=False))
+
+    def _response(self, event: bytes) -> bytes:
+        request_id, model = (name.decode("utf-8", "replace") for name in (self._names.id, self._names.model))
+        return infer_response_of_generate(event, self._metadata, id=request_id, model=model)
+
+    def _tell_error(self, text: str, code: int = INVALID_ARGUMENT) -> None:
+        if self._is_over:
+            return
+        self._call.leg_failed(self, text, code, self._names)
+        self._done()
+
+    def _tell(self, message: bytes) -> None:
+        if not self._is_over:
+            self._call.leg_answered(self, framed(message))
+
+    def _done(self) -> None:
+        self._is_busy = False
+        self._go_on()

@@ -1,0 +1,25 @@
+"""A request that nobody answers."""
+
+from __future__ import annotations
+
+from gateway.dataplane.replies import error_body, reason_line
+from gateway.dataplane.request import Request
+from gateway.dataplane.seams import Client, OwnAnswer
+from gateway.protocol.errors import ErrorKind, GatewayError
+
+
+class Refusal(OwnAnswer):
+    """Reads a request to its end, then says why nobody answers it."""
+
+    def __init__(self, client: Client, request: Request, error: GatewayError) -> None:
+        super().__init__(client, request)
+        self._error = error
+
+    def body_received(self, data: bytes, ended: bool) -> None:
+        # A client that waits for leave to send its body is told at once.
+        if ended or self._plan.head.expects_continue:
+            error = self._error
+            lines = reason_line(error)
+            if error.kind is ErrorKind.METHOD_NOT_ALLOWED:
+                lines += b"allow: %b\r\n" % ", ".join(self._plan.call.verbs).encode("ascii")
+            self._tell(error.status.http, error_body(error.message), lines, reason=error.kind.value)

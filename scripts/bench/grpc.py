@@ -1,0 +1,123 @@
+"""The gRPC benchmark: direct, Envoy, grpcio.aio and ours, one after another in short rounds, on this machine only.
+
+    python scripts/bench/grpc.py              # everything that is installed, about four minutes
+    python scripts/bench/grpc.py --quick      # a glance, under a minute
+    python scripts/bench/grpc.py --cases unary,stream --proxies ours,envoy --rounds 5
+
+README.md beside this file says what is measured and how to read it.
+"""
+
+import contextlib
+import shlex
+import signal
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+# Started by its path, Python looks for modules in this folder first, where `grpc` is this file and not the library.
+sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+import typer  # noqa: E402
+
+from bench import command, environment  # noqa: E402
+from bench.grpc_cases import CASES  # noqa: E402
+from bench.grpc_goals import verdicts  # noqa: E402
+from bench.grpc_h2load import command_line, h2load_version  # noqa: E402
+from bench.grpc_messages import GrpcLoad  # noqa: E402
+from bench.grpc_proxies import PROXIES  # noqa: E402
+from bench.grpc_run import Plan, carry_out, held  # noqa: E402
+
+# Long enough for a profile.
+HOLD_SECONDS = 15
+
+PANELS = (
+    ("unary", "cpu_us", "small ModelInfer: CPU µs/call"),
+    ("unary", "units_per_second", "small ModelInfer: calls/s"),
+    ("unary-triton", "cpu_us", "real Triton: CPU µs/call"),
+    ("unique", "cpu_us", "every call unique: CPU µs/call"),
+    ("churn", "cpu_us", "header tables change: CPU µs/call"),
+    ("tensor", "megabytes_per_second", "600 KB tensors: MB/s"),
+    ("stream", "cpu_us", "streams: CPU µs/message"),
+    ("latency", "p50_us", "one call at a time: p50 µs"),
+    ("grpcio", "cpu_us", "grpcio client: CPU µs/call"),
+)
+
+
+CASE_HELP = "; ".join(f"{case.name} ({case.title})" for case in CASES.values())
+
+
+def main(
+    cases: Annotated[str, typer.Option(metavar="CASES", help=f"Separated by commas, of: {CASE_HELP}.")] = "",
+    proxies: Annotated[
+        str, typer.Option(metavar="PROXIES", help=f"Separated by commas, of: {', '.join(PROXIES)}.")
+    ] = "",
+    rounds: Annotated[int, typer.Option(min=1, max=50, help="Rounds of every case; medians are shown.")] = 3,
+    seconds: Annotated[int, typer.Option(min=1, max=60, help="Length of one round of one proxy.")] = 2,
+    quick: Annotated[bool, typer.Option("--quick", help="One round of one second: a glance, not a figure.")] = False,
+    pin: Annotated[
+        bool, typer.Option(help="Give the proxies one core and load and upstream the others (Linux).")
+    ] = True,
+    hold: Annotated[
+        str, typer.Option(metavar="PROXY", help="Measure nothing: start this proxy and say how to load and profile it.")
+    ] = "",
+    results: Annotated[Path, typer.Option(metavar="FOLDER", help="Where grpc.json and grpc.png go.")] = command.RESULTS,
+    json: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the JSON here, and not into the folder of results.")
+    ] = None,
+) -> None:
+    """Measure gRPC proxies before a canned engine and a real Triton: direct, Envoy, grpcio.aio and Pointsman, one
+    worker each.
+
+    The main figure is CPU microseconds of the proxy for one call or message: unlike calls/s it hardly depends on what
+    else this machine does. All traffic stays on 127.0.0.1. Every reply is checked; a proxy that gives a wrong one has
+    failed in that case, which is told, and the run goes on. Exits with 1 where one has failed; goals that are missed
+    are shown, and do not change the exit status.
+
+    Most load comes from h2load (apt install nghttp2-client).
+    """
+    if hold:
+        _hold(command.installed(hold, PROXIES)[0], pin)
+        return
+    names = command.installed(proxies, PROXIES)
+    plan = Plan(
+        proxies=names,
+        cases=command.chosen(cases, list(CASES), "case") if cases else list(CASES),
+        rounds=1 if quick else rounds,
+        seconds=1 if quick else seconds,
+        pin=pin,
+    )
+    options = {"rounds": plan.rounds, "seconds": plan.seconds, "pin": pin}
+    machine = environment.describe({name: PROXIES[name].find() for name in names}, [h2load_version()], options)
+    measured = command.carry_out(
+        "grpc", partial(carry_out, plan), CASES.values(), verdicts, PANELS, machine, results, json
+    )
+    if measured.failures:
+        raise typer.Exit(1)
+
+
+def _hold(proxy: str, pin: bool) -> None:
+    """Keep one proxy running until Ctrl-C."""
+    command.end_by_signal()
+    with contextlib.suppress(KeyboardInterrupt), held(proxy, pin) as running, tempfile.TemporaryDirectory() as folder:
+        case = CASES["unary"]
+        load = GrpcLoad(
+            exchange=case.exchange,
+            reply_bytes=0,
+            port=running.ports[case.upstream],
+            connections=case.connections,
+            calls=case.calls,
+            seconds=0,
+            groups={},
+        )
+        print(f"{proxy} listens on {load.port}" + (f", its worker is {running.worker.pid}" if running.worker else ""))
+        print("load:", shlex.join(command_line(load, Path(folder) / "request", HOLD_SECONDS)))
+        if running.worker:
+            print(f"profile: py-spy record --rate 500 --duration 10 --pid {running.worker.pid} -o profile.svg")
+        print("Ctrl-C ends it", flush=True)
+        signal.pause()
+
+
+if __name__ == "__main__":
+    typer.run(main)

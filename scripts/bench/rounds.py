@@ -1,0 +1,59 @@
+"""How proxies take turns: every one in every round, on a core of its own."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich.progress import Progress
+
+from bench.programs import Running
+from bench.samples import Case, Failure, Results, Sample
+
+# One round of one case through one proxy.
+Measure = Callable[[Case, Running, int], Sample | Failure]
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """One core for the proxy under measurement, the others for load and upstream; None: as the scheduler likes."""
+
+    proxy: Sequence[int] | None = None
+    others: Sequence[int] | None = None
+
+    @classmethod
+    def split(cls) -> "Cores":
+        if not hasattr(os, "sched_getaffinity"):
+            return cls()
+        *others, proxy = sorted(os.sched_getaffinity(0))
+        return cls([proxy], others) if others else cls()
+
+
+def interleave(
+    cases: Sequence[Case],
+    running: Sequence[Running],
+    rounds: int,
+    measure: Measure,
+    progress: Progress,
+    results: Results,
+) -> None:
+    """Every proxy takes its turn in every round, so that noise of the machine falls on all of them alike.
+
+    One that fails in a case is left out for the rest of it.
+    """
+    for case in cases:
+        task = progress.add_task(case.title, total=rounds * len(running))
+        failed: set[str] = set()
+        for round_number in range(rounds):
+            # Begin each round with another proxy: none always runs first, on a rested machine.
+            first = round_number % len(running)
+            for each in [*running[first:], *running[:first]]:
+                progress.update(task, description=f"{case.title}: {each.name}, round {round_number + 1} of {rounds}")
+                if each.name not in failed:
+                    found = measure(case, each, round_number)
+                    if isinstance(found, Failure):
+                        failed.add(each.name)
+                        results.failures.append(found)
+                    else:
+                        results.samples.append(found)
+                progress.advance(task)
+        progress.update(task, description=case.title)

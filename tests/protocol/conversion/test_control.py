@@ -1,0 +1,174 @@
+"""Control calls in either protocol: what a request and a reply of the one look like in the other."""
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway.protocol.conversion import RestBody, RestRequest
+from gateway.protocol.conversion.control import rest_request, rest_response, rpc_request, rpc_response
+from gateway.protocol.conversion.control_table import CONTROLS
+from gateway.protocol.grpc_methods import RPCS
+from gateway.protocol.operations import Operation, read_path
+from gateway.protocol.protobuf import message, parse
+from tests.protocol.conversion.control_cases import REPLIES, REQUESTS, Fields, body, request, response
+
+
+def test_every_control_rpc_has_an_entry() -> None:
+    """Of Triton's RPCs only the two inferences are converted elsewhere, and each entry stands in both tables here."""
+    assert CONTROLS.keys() == RPCS.keys() - {"ModelInfer", "ModelStreamInfer"}
+    assert CONTROLS.keys() == {rpc for rpc, *_ in REQUESTS}
+    assert CONTROLS.keys() == {rpc for rpc, *_ in REPLIES} | {"ModelConfig"}
+
+
+@pytest.mark.parametrize(("rpc", "fields", "method", "target", "json_body"), REQUESTS)
+def test_requests(rpc: str, fields: Fields, method: str, target: str, json_body: Any) -> None:
+    """A request asks the same in both protocols, to the byte."""
+    asked = RestRequest(method, target, RestBody(body(json_body).replace(b"\\u00fc", "ü".encode())))
+    assert rest_request(rpc, request(rpc, **fields)) == asked
+    assert rpc_request(method, target, asked.body.data) == (rpc, request(rpc, **fields))
+
+
+# A model's traces and the statistics of all models are operations of their own to whoever routes REST.
+SPECIAL_OPERATIONS = {Operation.MODEL_TRACE: Operation.TRACE, Operation.SERVER_STATS: Operation.MODEL_STATS}
+
+
+@pytest.mark.parametrize(("rpc", "method", "target"), [(rpc, method, target) for rpc, _, method, target, _ in REQUESTS])
+def test_requests_are_routed_alike(rpc: str, method: str, target: str) -> None:
+    """What a path asks for is the operation of the RPC that it is converted to."""
+    call = read_path(target)
+    assert call is not None
+    assert SPECIAL_OPERATIONS.get(call.operation, call.operation) is RPCS[rpc].operation
+    assert method in call.verbs
+
+
+@pytest.mark.parametrize(("rpc", "fields", "status", "json_body"), REPLIES)
+def test_replies(rpc: str, fields: Fields, status: int, json_body: Any) -> None:
+    """A reply says the same in both protocols."""
+    reply = rest_response(rpc, response(rpc, **fields))
+    assert (reply.status, json.loads(reply.body) if reply.body else None) == (status, json_body)
+    assert rpc_response(rpc, status, body(json_body)) == response(rpc, **fields)
+
+
+def test_settings_keep_triton_s_order() -> None:
+    """Settings come in the order in which Triton tells them, whatever order a map has; unknown ones behind."""
+    names = ["zone", "trace_mode", "trace_rate", "area", "trace_level"]
+    reply = rest_response("TraceSetting", response("TraceSetting", settings={name: {"value": ["1"]} for name in names}))
+    assert list(json.loads(reply.body)) == ["trace_level", "trace_rate", "trace_mode", "area", "zone"]
+
+
+CONFIG = {
+    "name": "m",
+    "backend": "python",
+    "max_batch_size": 8,
+    "version_policy": {"specific": {"versions": [1, 2]}},
+    "input": [{"name": "a", "data_type": "TYPE_INT32", "dims": [-1, 4]}],
+    "dynamic_batching": {
+        "max_queue_delay_microseconds": 5_000_000_000,
+        "priority_queue_policy": {"2": {"timeout_action": "DELAY", "default_timeout_microseconds": 8}},
+    },
+    "instance_group": [{"kind": "KIND_GPU", "count": 2, "gpus": [0]}],
+    "parameters": {"x": {"string_value": "y"}},
+}
+
+
+def test_configuration() -> None:
+    """A configuration is the JSON that Triton writes: 64-bit numbers are numbers, defaults are told."""
+    data = rpc_response("ModelConfig", 200, body(CONFIG))
+    config = parse("inference.ModelConfigResponse", data).config
+    assert config.dynamic_batching.priority_queue_policy[2].default_timeout_microseconds == 8
+    assert list(config.input[0].dims) == [-1, 4]
+    written = json.loads(rest_response("ModelConfig", data).body)
+    assert written["dynamic_batching"]["max_queue_delay_microseconds"] == 5_000_000_000
+    assert written["dynamic_batching"]["priority_queue_policy"]["2"]["timeout_action"] == "DELAY"
+    assert written["version_policy"] == {"specific": {"versions": [1, 2]}}
+    assert written["input"][0] | {"dims": [-1, 4], "format": "FORMAT_NONE", "optional": False} == written["input"][0]
+    assert (written["platform"], written["output"]) == ("", [])
+    assert rpc_response("ModelConfig", 200, body(written)) == data
+
+
+@pytest.mark.parametrize("path", ["initial_state", "secondary_devices"])
+def test_numbers_that_triton_tells_as_texts(path: str) -> None:
+    """Three 64-bit numbers of a configuration are texts in Triton's JSON, and so they are here."""
+    configs = {
+        "initial_state": {
+            "sequence_batching": {"state": [{"dims": [3], "initial_state": [{"dims": [5], "zero_data": True}]}]}
+        },
+        "secondary_devices": {"instance_group": [{"secondary_devices": [{"device_id": 5}]}]},
+    }
+    data = rpc_response("ModelConfig", 200, body(configs[path]))
+    written = rest_response("ModelConfig", data).body
+    assert b'"5"' in written
+    assert b'"3"' not in written
+    assert rpc_response("ModelConfig", 200, written) == data
+
+
+@pytest.mark.parametrize(
+    ("rpc", "reply", "fields"),
+    [
+        ("ModelConfig", {"name": "m", "of_tomorrow": {"x": [1]}, "input": [{"data_type": "TYPE_FP4"}]}, {"name": "m"}),
+        ("ModelConfig", None, {}),
+        ("ModelMetadata", {"name": "m", "properties": {"a": "b"}, "inputs": None}, {"name": "m"}),
+        ("ServerMetadata", {"name": "kserve", "version": "1", "live": True}, {"name": "kserve", "version": "1"}),
+        ("ModelStatistics", {"model_stats": [{"name": "m", "p99": 3}]}, {"model_stats": [{"name": "m"}]}),
+        ("RepositoryIndex", [{"name": "m", "pinned": True}], {"models": [{"name": "m"}]}),
+    ],
+)
+def test_what_younger_servers_say(rpc: str, reply: Any, fields: Fields) -> None:
+    """A field that the schema does not have is left out, and the rest is told."""
+    said = parse(f"inference.{rpc}Response", rpc_response(rpc, 200, body(reply)))
+    if rpc == "ModelConfig":
+        assert said.config.name == fields.get("name", "")
+    else:
+        assert said == message(f"inference.{rpc}Response")(**fields)
+
+
+@pytest.mark.parametrize(
+    ("rpc", "field", "status", "reply", "is_so"),
+    [
+        ("ServerLive", "live", 200, b'{"live":true}', True),
+        ("ServerLive", "live", 200, b'{"live":false}', False),
+        ("ServerReady", "ready", 200, b"OK", True),
+        ("ServerReady", "ready", 400, b"<html>", False),
+        ("ModelReady", "ready", 200, b'{"name":"m","ready":false}', False),
+        ("ModelReady", "ready", 200, b'{"name":"m","ready":true}', True),
+        ("ModelReady", "ready", 200, b"[]", True),
+    ],
+)
+def test_health_in_other_dialects(rpc: str, field: str, status: int, reply: bytes, is_so: bool) -> None:
+    """Triton tells health by the status alone; servers of the Open Inference Protocol may deny it in JSON."""
+    assert getattr(parse(f"inference.{rpc}Response", rpc_response(rpc, status, reply)), field) is is_so
+
+
+# Requests of one protocol that need not look like the other's.
+@pytest.mark.parametrize(
+    ("method", "target", "data", "rpc", "fields"),
+    [
+        ("GET", "/v2/health/live?verbose=1", b"ignored", "ServerLive", {}),
+        ("GET", "/v2/models/%61dder", b"", "ModelMetadata", {"name": "adder"}),
+        ("POST", "/v2/repository/index", b"", "RepositoryIndex", {}),
+        ("POST", "/v2/repository/r/index", b'{"more":1}', "RepositoryIndex", {"repository_name": "r"}),
+        ("POST", "/v2/repository/models/m/load", b"", "RepositoryModelLoad", {"model_name": "m"}),
+        (
+            "POST",
+            "/v2/repository/models/m/load",
+            b'{"parameters":{"file:1/x":"e \\n30="}}',
+            "RepositoryModelLoad",
+            {"model_name": "m", "parameters": {"file:1/x": {"bytes_param": b"{}"}}},
+        ),
+        ("POST", "/v2/repository/models/m/unload", b"", "RepositoryModelUnload", {"model_name": "m"}),
+        (
+            "POST",
+            "/v2/systemsharedmemory/region/r/register",
+            b'{"key":"k","byte_size":8,"name":"another"}',
+            "SystemSharedMemoryRegister",
+            {"name": "r", "key": "k", "byte_size": 8},
+        ),
+        ("POST", "/v2/trace/setting", b"{}", "TraceSetting", {}),
+        ("POST", "/v2/trace/setting", b'{"trace_level":[]}', "TraceSetting", {}),
+        ("POST", "/v2/logging", b'{"log_info":null}', "LogSettings", {}),
+    ],
+)
+def test_rest_requests(method: str, target: str, data: bytes, rpc: str, fields: Fields) -> None:
+    """Bodies may be empty where Triton needs none, and null leaves a log setting as it is."""
+    assert rpc_request(method, target, data) == (rpc, request(rpc, **fields))

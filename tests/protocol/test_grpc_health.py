@@ -1,0 +1,108 @@
+"""gRPC's health protocol in bytes."""
+
+import subprocess
+import sys
+from concurrent import futures
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from gateway.protocol import grpc_health
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.grpc_methods import SERVICE
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (grpc_health.SERVING, "SERVING"),
+        (grpc_health.NOT_SERVING, "NOT_SERVING"),
+        (grpc_health.SERVICE_UNKNOWN, "SERVICE_UNKNOWN"),
+        (grpc_health.write_status(True), "SERVING"),
+        (grpc_health.write_status(False), "NOT_SERVING"),
+    ],
+)
+def test_answers(data: bytes, status: str) -> None:
+    """The bytes are the messages that gRPC's own library reads and writes."""
+    response = health_pb2.HealthCheckResponse.FromString(data)
+    assert health_pb2.HealthCheckResponse.ServingStatus.Name(response.status) == status
+    assert response.SerializeToString() == data
+
+
+@pytest.mark.parametrize("service", ["", SERVICE, "grpc.health.v1.Health", "models.ü", "x" * 300])
+def test_services_are_read(service: str) -> None:
+    """A request names a service; the empty name is the whole server."""
+    assert grpc_health.read_service(health_pb2.HealthCheckRequest(service=service).SerializeToString()) == service
+
+
+@pytest.mark.parametrize(
+    ("data", "service"),
+    [
+        (b"\x0a\x01a\x0a\x01b", "b"),  # of a field that comes twice the last one counts
+        (b"\x10\x07\x1d\x01\x02\x03\x04\x0a\x01a\x21\x01\x02\x03\x04\x05\x06\x07\x08", "a"),  # fields of tomorrow
+        (b"\x08\x01", ""),  # a number where the name should be
+    ],
+)
+def test_unusual_requests(data: bytes, service: str) -> None:
+    """What protobuf allows is read as protobuf reads it."""
+    assert grpc_health.read_service(data) == service
+    assert health_pb2.HealthCheckRequest.FromString(data).service == service
+
+
+@pytest.mark.parametrize("data", [b"\x0a", b"\x0a\x05a", b"\x0a\x02\xff\xfe", b"\x0b", b"\xff" * 11])
+def test_malformed_requests(data: bytes) -> None:
+    """What is no protobuf message is refused."""
+    with pytest.raises(GatewayError) as refused:
+        grpc_health.read_service(data)
+    assert refused.value.kind is ErrorKind.BAD_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("service", "is_known"),
+    [("", True), (SERVICE, True), ("grpc.health.v1.Health", True), ("inference", False), ("my.Service", False)],
+)
+def test_known_services(service: str, is_known: bool) -> None:
+    """The gateway speaks for itself as a whole, for Triton's service and for this one."""
+    assert grpc_health.is_known(service) is is_known
+
+
+def test_a_client_checks_health() -> None:
+    """gRPC's own stub understands the answers on a server made of these pieces."""
+
+    def check(request: bytes, context: grpc.ServicerContext) -> bytes:
+        service = grpc_health.read_service(request)
+        if not grpc_health.is_known(service):
+            error = grpc_health.unknown_service(service)
+            assert error.status.grpc == grpc.StatusCode.NOT_FOUND.value[0]
+            context.abort(grpc.StatusCode.NOT_FOUND, error.message)
+        return grpc_health.write_status(service == "")
+
+    _, service, method = grpc_health.CHECK_PATH.decode().split("/")
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    handler = grpc.unary_unary_rpc_method_handler(check)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            assert stub.Check(health_pb2.HealthCheckRequest(), timeout=10).status == 1
+            assert stub.Check(health_pb2.HealthCheckRequest(service=SERVICE), timeout=10).status == 2
+            with pytest.raises(grpc.RpcError) as refused:
+                stub.Check(health_pb2.HealthCheckRequest(service="nobody"), timeout=10)
+            assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+            assert "'nobody'" in refused.value.details()
+    finally:
+        server.stop(None).wait()
+
+
+def test_checks_need_no_schemas() -> None:
+    """A gateway that is asked for its health does not load protobuf for it."""
+    script = (
+        "import sys\nfrom gateway.protocol import grpc_health\n"
+        "assert grpc_health.is_known(grpc_health.read_service(b'')) and grpc_health.write_status(True)\n"
+        "print([name for name in sys.modules if name.startswith('google')])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,172 @@
+"""Our side of an HTTP/2 connection with everything written down, and the bytes that a peer sends."""
+
+from dataclasses import dataclass, field
+
+from gateway.wire.http2 import frames
+from gateway.wire.http2.connection import Http2Connection, Http2Limits
+from gateway.wire.http2.fields import Block, Field
+from gateway.wire.http2.frames import ErrorCode
+from gateway.wire.http2.hpack import Steady, literals
+from gateway.wire.http2.stream import Stream
+
+REQUEST: list[Field] = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a"), (b":authority", b"host")]
+REPLY: list[Field] = [(b":status", b"200"), (b"content-type", b"application/grpc")]
+SETTINGS = frames.settings({})
+OPENING = frames.PREFACE + SETTINGS
+
+
+@dataclass
+class Heard:
+    """What the receiver of one stream was told."""
+
+    stream: Stream
+    fields: list[Field] | None = None
+    body: bytes = b""
+    trailers: list[Field] | None = None
+    ended: bool = False
+    reset: int | None = None
+    why: str = ""
+    num_drained: int = 0
+
+    @property
+    def outcome(self) -> tuple[object, ...]:
+        return self.fields, self.body, self.trailers, self.ended, self.reset
+
+
+@dataclass
+class Side:
+    """The owner of a connection and the receiver of its streams. It checks that nothing is told twice or too late."""
+
+    is_client: bool
+    limits: Http2Limits = field(default_factory=Http2Limits)
+    credits: bool = True  # gives windows back as it reads
+
+    def __post_init__(self) -> None:
+        self.http2 = Http2Connection(self, self.limits, is_client=self.is_client)
+        self.heard: dict[int, Heard] = {}
+        self.sent = b""
+        self.num_closed = 0
+        self.num_farewells = 0
+        self.http2.start()
+
+    def feed(self, *pieces: bytes) -> "Side":
+        for piece in pieces:
+            self.http2.feed(piece)
+        return self
+
+    def take(self) -> bytes:
+        """What it has sent since the last time."""
+        data = b"".join(self.http2.out)
+        self.http2.out = []
+        self.sent += data
+        return data
+
+    def open(self, fields: list[Field] = REQUEST, *, ended: bool = False) -> Heard:
+        stream = self.http2.open_stream(self)
+        heard = self.heard[stream.id] = Heard(stream)
+        stream.send_headers(Steady(fields), ended=ended)
+        return heard
+
+    # As the connection's owner
+
+    def stream_opened(self, stream: Stream, block: Block, ended: bool) -> None:
+        assert stream.id not in self.heard
+        self.heard[stream.id] = Heard(stream, block.fields, ended=ended)
+        stream.receiver = self
+
+    def stream_closed(self) -> None:
+        self.num_closed += 1
+
+    def peer_is_leaving(self) -> None:
+        self.num_farewells += 1
+
+    def has_output(self) -> None:
+        assert self.http2.out
+
+    # As the receiver of all its streams
+
+    def headers_received(self, stream: Stream, block: Block, ended: bool) -> None:
+        heard = self._listen(stream)
+        assert self.is_client and heard.fields is None and not heard.ended
+        heard.fields, heard.ended = block.fields, ended
+
+    def data_received(self, stream: Stream, data: bytes, ended: bool) -> None:
+        heard = self._listen(stream)
+        assert heard.fields is not None and not heard.ended
+        heard.body += data
+        heard.ended = ended
+        if self.credits:
+            stream.credit(len(data))
+
+    def trailers_received(self, stream: Stream, block: Block) -> None:
+        heard = self._listen(stream)
+        assert heard.fields is not None and not heard.ended
+        heard.trailers, heard.ended = block.fields, True
+
+    def stream_reset(self, stream: Stream, code: int, why: str) -> None:
+        heard = self._listen(stream)
+        assert why and stream.id not in self.http2.streams
+        assert stream.is_sent and stream.is_received and not stream.is_waiting
+        heard.reset, heard.why = code, why
+
+    def drained(self, stream: Stream) -> None:
+        self._listen(stream).num_drained += 1
+
+    def _listen(self, stream: Stream) -> Heard:
+        heard = self.heard[stream.id]
+        assert heard.stream is stream and heard.reset is None
+        return heard
+
+
+def server(limits: Http2Limits | None = None) -> Side:
+    """A server whose client has said hello."""
+    side = Side(is_client=False, limits=limits or Http2Limits())
+    side.feed(OPENING)
+    side.take()
+    return side
+
+
+def client(limits: Http2Limits | None = None) -> Side:
+    """A client whose server has said hello."""
+    side = Side(is_client=True, limits=limits or Http2Limits())
+    side.feed(SETTINGS)
+    side.take()
+    return side
+
+
+Frame = tuple[int, int, int, bytes]  # type, flags, stream, payload
+
+
+def cut(data: bytes) -> list[Frame]:
+    """Bytes as frames."""
+    found = []
+    while data:
+        kind, flags, stream_id = frames.HEAD.unpack_from(data)
+        stop = frames.HEAD_BYTES + (kind >> 8)
+        assert len(data) >= stop
+        found.append((kind & 0xFF, flags, stream_id, data[frames.HEAD_BYTES : stop]))
+        data = data[stop:]
+    return found
+
+
+def errors(data: bytes) -> list[tuple[int, ErrorCode]]:
+    """What was refused: streams with the code of each RST_STREAM, and 0 with that of GOAWAY."""
+    return [
+        (stream_id, ErrorCode(frames.read_u32(payload[4:] if kind == frames.GOAWAY else payload)))
+        for kind, _, stream_id, payload in cut(data)
+        if kind in (frames.RST_STREAM, frames.GOAWAY)
+    ]
+
+
+def headers(
+    stream_id: int = 1, fields: list[Field] | bytes = REQUEST, *, ended: bool = False, flags: int = frames.END_HEADERS
+) -> bytes:
+    block = fields if isinstance(fields, bytes) else literals(fields)
+    return frames.frame(frames.HEADERS, flags | (frames.END_STREAM if ended else 0), stream_id, block)
+
+
+def data(stream_id: int = 1, body: bytes = b"", *, ended: bool = False, padding: int | None = None) -> bytes:
+    flags = frames.END_STREAM if ended else 0
+    if padding is not None:
+        return frames.frame(frames.DATA, flags | frames.PADDED, stream_id, bytes([padding]) + body + bytes(padding))
+    return frames.frame(frames.DATA, flags, stream_id, body)

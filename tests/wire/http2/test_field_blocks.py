@@ -1,0 +1,213 @@
+"""Header blocks against the `hpack` library: what it writes we read, what we write it reads."""
+
+import pytest
+from hpack import Decoder, Encoder, HPACKError
+from hpack.struct import HeaderTuple, NeverIndexedHeaderTuple
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gateway.wire.http2.field_decoder import TABLE_BYTES, FieldDecoder
+from gateway.wire.http2.fields import Block, Field
+from gateway.wire.http2.frames import ErrorCode, Http2Error
+from gateway.wire.http2.hpack import FieldEncoder, Steady, literals
+
+# Few names and values, so that tables are hit; some long enough to push others out.
+NAMES = st.sampled_from([b":path", b":status", b"x-a", b"cookie", b"date", b"", b"x" * 200, b"te", b":method"])
+VALUES = st.one_of(
+    st.sampled_from(
+        [b"", b"/", b"200", b"GET", b"v" * 126, b"v" * 127, b"v" * 128, b"w" * 2000, b"u" * 5000, b"\xff\0"]
+    ),
+    st.binary(max_size=300),
+)
+FIELDS = st.lists(st.tuples(NAMES, VALUES), max_size=6)
+SIZES = st.sampled_from([None, None, None, 0, 33, 100, 600, 4095, 4096])
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(FIELDS, st.booleans(), st.sampled_from(["index", "never"]), SIZES), max_size=12))
+def test_what_hpack_writes(blocks: list[tuple[list[Field], bool, str, int | None]]) -> None:
+    """Blocks with Huffman and without, indexed and never indexed, between changes of the table's size: we read what
+    was written, and so does the library; each twice, since a block that came before may be remembered."""
+    encoder, decoder, reference = Encoder(), FieldDecoder(1 << 20), Decoder(1 << 20)
+    for fields, huffman, kind, size in blocks:
+        if size is not None:
+            encoder.header_table_size = size
+        for _ in range(2):
+            made = HeaderTuple if kind == "index" else NeverIndexedHeaderTuple
+            block = encoder.encode([made(*field) for field in fields], huffman=huffman)
+            assert decoder.decode(block).fields == fields
+            assert [tuple(field) for field in reference.decode(block, raw=True)] == fields
+        entries = len(reference.header_table.dynamic_entries)
+        assert repr(decoder).startswith(
+            f"<FieldDecoder {entries} entries, {reference.header_table._current_size} bytes"
+        )
+
+
+PIECES = st.one_of(
+    st.sampled_from(
+        [
+            *(b"\x82", b"\xbe", b"\xbf", b"\xc0", b"\x40\x01a\x01b", b"\x00\x01a\x01b", b"\x10\x01a\x01b", b"\x20"),
+            *(b"\x3f\x45", b"\x3f\xe1\x1f", b"\x7e\x01z", b"\x41\x00", b"\x0f\x2f\x01q", b"\xff\x00", b"\xff\x01"),
+            *(b"\x40\x81\x1f\x81\x1f", b"\x00\x7f\x00" + bytes(127) + b"\x00", b"\x04\x82\x60\x7f", b"\x7f\x80\x01a"),
+        ]
+    ),
+    st.binary(max_size=6),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.lists(PIECES, max_size=8).map(b"".join), max_size=5), st.sampled_from([100, 1 << 16]))
+@example([b"\x40\x01a\x01b", b"\xbe", b"\x20", b"\xbe"], 1 << 16)
+@example([b"\x40\x01a\x01b", b"\xbe", b"\x40\x01c\x01d", b"\xbe"], 1 << 16)
+@example([b"\x82" * 3], 100)
+def test_any_block(blocks: list[bytes], max_list_bytes: int) -> None:
+    """Well-formed or not: we come to the same fields as the library, or both refuse."""
+    decoder, reference = FieldDecoder(max_list_bytes), Decoder(max_list_bytes)
+    for block in blocks:
+        try:
+            expected = [tuple(field) for field in reference.decode(block, raw=True)]
+        except HPACKError:
+            with pytest.raises(Http2Error) as refused:
+                decoder.decode(block)
+            assert refused.value.code in (ErrorCode.COMPRESSION_ERROR, ErrorCode.ENHANCE_YOUR_CALM)
+            return
+        assert decoder.decode(block).fields == expected
+
+
+def test_a_block_is_remembered_until_the_table_changes() -> None:
+    """A block that comes again is the same object; after an insertion its index means another field."""
+    decoder = FieldDecoder(1 << 16)
+    decoder.decode(b"\x40\x01a\x01b")
+    block = decoder.decode(b"\xbe")
+    assert block.fields == [(b"a", b"b")]
+    block.note = "read"
+    assert decoder.decode(b"\xbe") is block
+    assert decoder.decode(b"\x20\x3f\xe1\x1f\x82").fields == [(b":method", b"GET")]  # empties the table
+    with pytest.raises(Http2Error, match="malformed header block"):
+        decoder.decode(b"\xbe")
+
+
+def test_blocks_in_use_stay_remembered() -> None:
+    """Blocks that come only once do not push out one that comes again and again."""
+    decoder = FieldDecoder(1 << 16)
+    often = decoder.decode(b"\x83\x86\x84")
+    for number in range(1000):
+        decoder.decode(literals([(b"x-request-id", b"%d" % number)]))
+        assert decoder.decode(b"\x83\x86\x84") is often
+    known = int(repr(decoder).split(" blocks known")[0].rsplit(" ", 1)[1])
+    assert known <= 128
+
+
+STEADIES = [
+    Steady([(b":status", b"200"), (b"content-type", b"application/grpc")]),
+    Steady([(b":method", b"POST"), (b":path", b"/a"), (b"x-a", b"1")]),
+    Steady([(b"x-a", b"1"), (b"x-b", b"2" * 300)]),
+    Steady([(b"x-a", b"1"), (b"x-a", b"1"), (b"x-c", b"")]),
+    Steady([(b"long", b"l" * 3000)]),
+    Steady([(b"longer", b"l" * 3900)]),
+    Steady([(b"longest", b"l" * 9000)]),
+    Steady([]),
+]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.sampled_from(STEADIES), FIELDS),
+            st.tuples(st.just(None), st.sampled_from([0, 10, 40, 200, 4095, 4096, 10_000])),
+        ),
+        max_size=16,
+    )
+)
+def test_what_hpack_reads(steps: list[tuple[Steady | None, object]]) -> None:
+    """The library reads what we write, whatever was remembered, through all changes of its table; its table never has
+    more in it than was allowed."""
+    encoder, decoder = FieldEncoder(), Decoder(1 << 20)
+    allowed = decoder.max_allowed_table_size
+    for steady, given_ in steps:
+        if steady is None:
+            assert isinstance(given_, int)
+            encoder.resize(given_)
+            allowed = given_
+            decoder.max_allowed_table_size = given_
+            continue
+        passing = [field for field in given_ if field[0]]  # type: ignore[attr-defined]
+        block = encoder.encode(steady, literals(passing, secret=bool(passing)))
+        assert [tuple(field) for field in decoder.decode(block, raw=True)] == [*steady.fields, *passing]
+        assert decoder.header_table._current_size <= min(allowed, TABLE_BYTES)
+
+
+def test_what_comes_again_is_short() -> None:
+    """Fields cost their length the first two times, and a byte each from then on; what is unlike is never indexed."""
+    encoder, decoder = FieldEncoder(), Decoder()
+    sizes = []
+    for number in range(4):
+        block = encoder.encode(STEADIES[1], literals([(b"x-request-id", b"%d" % number)]))
+        sizes.append(len(block))
+        decoder.decode(block)
+    assert sizes[2] == sizes[3] == 3 + len(literals([(b"x-request-id", b"1")]))
+    assert len(decoder.header_table.dynamic_entries) == 2
+
+
+def test_secrets_are_never_indexed() -> None:
+    """RFC 7541 section 7.1.3: whoever relays them is told so."""
+    [field] = Decoder().decode(literals([(b"authorization", b"Bearer a")], secret=True), raw=True)
+    assert isinstance(field, NeverIndexedHeaderTuple)
+
+
+NAME = st.one_of(
+    st.sampled_from([b"a", b":path", b"te", b"connection", b":", b"", b"A", b"a b", b"a\nb", b"a:b", b"host"]),
+    st.binary(max_size=4),
+)
+VALUE = st.one_of(
+    st.sampled_from([b"", b"a", b" a", b"a ", b"a\t", b"a b", b"a\nb", b"\n", b"a\r", b"\0", b"trailers", b"\xff"]),
+    st.binary(max_size=6),
+)
+
+
+def has_fault(fields: list[Field]) -> bool:
+    """The slow, obvious way (RFC 9113 sections 8.2.1, 8.2.2, 8.3)."""
+    token = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz"
+    regular = False
+    for name, value in fields:
+        bare = name[1:] if name.startswith(b":") else name
+        if not bare or any(byte not in token for byte in bare) or (name[:1] == b":" and regular):
+            return True
+        regular = regular or name[:1] != b":"
+        if any((byte < 0x20 and byte != 9) or byte == 0x7F for byte in value) or value != value.strip(b" \t"):
+            return True
+        if name in (b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"):
+            return True
+        if name == b"te" and value != b"trailers":
+            return True
+    return False
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(NAME, VALUE), max_size=4))
+@example([])
+@example([(b"a", b"b\n"), (b"c", b"d")])
+def test_malformed_fields(fields: list[Field]) -> None:
+    """All names at once, and all values, are judged as each of them would be."""
+    assert (Block(fields).error is not None) == has_fault(fields)
+
+
+@pytest.mark.parametrize(
+    "fields, why",
+    [
+        ([(b"X", b"")], "the field name b'X' is not in lower case, or no name"),
+        ([(b"n" * 999 + b" ", b"")], f"the field name b'{'n' * 40}' is not in lower case, or no name"),
+        ([(b"x", b"a\n")], "the value of x has a character that is not allowed"),
+        ([(b"te", b"gzip")], "the field te belongs to an HTTP/1.1 connection"),
+        ([(b"a", b""), (b":path", b"/")], "a pseudo-field stands after other fields"),
+        ([(b"content-length", b"1, 1")], "content-length is not one number"),
+        ([(b"content-length", b"12")], None),
+        ([(b"x", b"content-length")], None),
+    ],
+)
+def test_what_is_wrong_is_said(fields: list[Field], why: str | None) -> None:
+    """The first fault in a block, in words that fit into a log."""
+    block = Block(fields)
+    assert block.error == why
+    assert block.length == (12 if why is None and fields[0][0] == b"content-length" else None)
