@@ -34,6 +34,10 @@ class Wheel:
 
     def add(self, expiring: Expiring, at: float) -> Slot:
         """Call `expired` at this time of `monotonic`, unless it is discarded from the returned slot before."""
+        slot = self._slots.get(int(at / RESOLUTION_SECONDS) + 1)
+        if slot is not None:  # and so it is to come
+            slot.add(expiring)
+            return slot
         tick = max(int(at / RESOLUTION_SECONDS), self._now()) + 1
         slot = self._slots.get(tick)
         if slot is None:

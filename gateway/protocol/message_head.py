@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gateway.protocol.body_facts import NO_BODY, BodyFacts, InputFacts, Scalar
 from gateway.protocol.datatypes import data_bytes
@@ -49,8 +49,7 @@ _FIRST_TENSOR_TAG = 0x2A  # field 5, bytes
 _MAX_NAME_BYTES = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
+class Names(NamedTuple):
     """Whom a message names. `spans` is where the model's field stands in it, tag and all: mostly once, at its start."""
 
     model: bytes

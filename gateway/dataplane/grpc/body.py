@@ -8,6 +8,49 @@ from gateway.protocol.message_head import Names, NamesReader, facts_or_none, rea
 from gateway.wire.grpc import PREFIX, PREFIX_BYTES, decompress, framed, too_long
 
 
+class WholeMessage:
+    """A call's message that came in one piece, not compressed: see `CallBody` for what is asked of it."""
+
+    __slots__ = ("_data", "names")
+
+    is_complete = True
+    can_be_sent_again = True
+
+    def __init__(self, data: bytes, names: Names) -> None:
+        self._data = data
+        self.names = names
+
+    def __repr__(self) -> str:
+        return f"<WholeMessage {self.size} bytes, {self.names}>"
+
+    @property
+    def size(self) -> int:
+        return len(self._data)
+
+    def facts(self) -> BodyFacts | None:
+        return facts_or_none(self._data[PREFIX_BYTES:])
+
+    def take(self, model: bytes | None, *, keeps: bool) -> bytes:
+        if model is None:
+            return self._data
+        return framed(renamed(self._data[PREFIX_BYTES:], self.names, model))
+
+    @property
+    def may_name_a_sequence(self) -> bool:
+        return b"sequence_id" in self._data
+
+
+def whole_message(data: bytes, limit: int) -> WholeMessage | None:
+    """All that a call sends; None where that is not one plain message, of up to `limit` bytes.
+
+    Raises: GatewayError(BAD_REQUEST) where it is no protobuf message.
+    """
+    size = len(data)
+    if not PREFIX_BYTES <= size <= limit or PREFIX.unpack_from(data) != (0, size - PREFIX_BYTES):
+        return None
+    return WholeMessage(data, read_names(data, PREFIX_BYTES, size))
+
+
 class CallBody:
     """What has come of a call's message.
 

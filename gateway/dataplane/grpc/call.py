@@ -8,21 +8,21 @@ from __future__ import annotations
 from time import monotonic
 
 from gateway.dataplane.bridging.converted_call import ConvertedCall
-from gateway.dataplane.grpc.body import CallBody
+from gateway.dataplane.grpc.body import CallBody, WholeMessage, whole_message
 from gateway.dataplane.grpc.client import CallClient
-from gateway.dataplane.grpc.outgoing import Outgoing
 from gateway.dataplane.grpc.plan import CallHead, Way
 from gateway.dataplane.grpc.replies import broken_off, relayed, request_id_literal, tell_error
 from gateway.dataplane.plan import no_route
 from gateway.dataplane.tries import Tries
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.grpc_status import DEADLINE_EXCEEDED, http_status
+from gateway.protocol.grpc_status import DEADLINE_EXCEEDED, http_status, write_timeout
 from gateway.protocol.operations import Operation
 from gateway.routing.decision import Undecided
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.stream_connection import StreamConnection
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import ErrorCode
+from gateway.wire.http2.hpack import literal
 from gateway.wire.http2.stream import Stream
 
 
@@ -35,15 +35,17 @@ class RelayedCall(Tries):
         "_body",
         "_client",
         "_decided",
+        "_expires_at",
         "_first_byte_at",
         "_has_begun",
         "_head",
-        "_outgoing",
+        "_id_literal",
         "_owed_to_client",
         "_owed_to_engine",
         "_request_id",
         "_response_bytes",
         "_stream",
+        "_swept_bytes",
         "_up",
         "_way",
     )
@@ -54,18 +56,13 @@ class RelayedCall(Tries):
         """`decided` are the way and the session where somebody has asked the rules already."""
         plane = client.plane
         super().__init__(plane, None, None)
-        limits = plane.settings.limits
         self._client = client
         self._stream = stream
         self._head = head
-        self._body = CallBody(
-            head.plan.encoding,
-            limit=limits.max_body_bytes,
-            hold_bytes=limits.high_water_bytes,
-            replay_bytes=limits.retry_body_bytes,
-        )
+        self._body: WholeMessage | CallBody | None = None
         self._request_id = head.id or plane.new_request_id()
-        self._outgoing = Outgoing(client, head, self._request_id, self._started_at)
+        self._id_literal = request_id_literal(self._request_id)
+        self._expires_at = self._started_at + head.timeout if head.timeout is not None else 0.0
         self._way: Way | None = None
         self._decided = decided
         self._up: Stream | None = None
@@ -75,6 +72,7 @@ class RelayedCall(Tries):
         self._first_byte_at = 0.0
         self._active_at = self._started_at
         self._response_bytes = 0
+        self._swept_bytes = 0
 
     def __repr__(self) -> str:
         return f"<RelayedCall {self._head.plan!r} at {self._endpoint!r}>"
@@ -94,7 +92,6 @@ class RelayedCall(Tries):
         lane, endpoint = self._lane, self._endpoint
         assert lane is not None and endpoint is not None
         now = monotonic()
-        self._clear_deadline()
         self._first_byte_at = self._active_at = now
         endpoint.observe_latency(now - self._sent_at)
         found = relayed(block, lane)
@@ -102,13 +99,11 @@ class RelayedCall(Tries):
         if ended:
             self._up = None
             self._status = found.http_status if found.status is None else http_status(found.status)
-            self._stream.send_headers(found.steady, request_id_literal(self._request_id), ended=True)
+            self._stream.send_headers(found.steady, self._id_literal, ended=True)
             self._finish(now, found.status)
             return
         self._status = found.http_status
-        if self._outgoing.expires_at:
-            self._slot = self._plane.wheel.add(self, self._outgoing.expires_at)
-        self._stream.send_headers(found.steady, request_id_literal(self._request_id))
+        self._stream.send_headers(found.steady, self._id_literal)
 
     def trailers_received(self, stream: Stream, block: Block) -> None:
         if stream is self._stream:
@@ -143,11 +138,13 @@ class RelayedCall(Tries):
 
     def sweep(self, now: float) -> None:
         """Called about once a second: has a side fallen silent in the middle?"""
-        if not self._body.is_complete and self._up is None and not self._is_trying:
+        if (self._body is None or not self._body.is_complete) and self._up is None and not self._is_trying:
             limit = self._plane.settings.limits.body_timeout
             if now - self._active_at > limit:
                 what = f"no more of the request's message came for {limit:g} s"
                 self._fail(GatewayError(ErrorKind.REQUEST_TIMEOUT, what))
+        elif self._response_bytes != self._swept_bytes:
+            self._swept_bytes, self._active_at = self._response_bytes, now
         elif self._status and self._lane is not None and not self._stream.is_waiting:
             limit = self._lane.engine.spec.idle_timeout
             if limit and now - self._active_at > limit:
@@ -161,6 +158,20 @@ class RelayedCall(Tries):
         """More of the client's message."""
         up, body = self._up, self._body
         try:
+            if body is None:
+                limits = self._plane.settings.limits
+                if ended:  # mostly, the message comes in one piece
+                    body = self._body = whole_message(data, limits.max_body_bytes)
+                    if body is not None:
+                        self._decide(body)
+                        return
+                body = self._body = CallBody(
+                    self._head.plan.encoding,
+                    limit=limits.max_body_bytes,
+                    hold_bytes=limits.high_water_bytes,
+                    replay_bytes=limits.retry_body_bytes,
+                )
+            assert isinstance(body, CallBody)
             if up is not None:
                 body.pass_on(data, ended)
                 up.send_data(data, ended)
@@ -178,16 +189,16 @@ class RelayedCall(Tries):
                 self._active_at = monotonic()
                 self._stream.credit(len(data))  # as far as the message's limit, since more is needed to decide
             if body.names is not None:
-                self._decide()
+                self._decide(body)
         else:
             self._owed_to_client += len(data)  # nobody takes it yet
 
-    def _decide(self) -> None:
-        plan, names = self._head.plan, self._body.names
+    def _decide(self, body: WholeMessage | CallBody) -> None:
+        plan, names = self._head.plan, body.names
         assert names is not None
         decision = self._decided or plan.decide(names, None)
         if decision is Undecided.NEEDS_BODY:
-            facts = self._body.facts()
+            facts = body.facts()
             if facts is None:
                 return
             decision = plan.decide(names, facts)
@@ -196,16 +207,16 @@ class RelayedCall(Tries):
             return
         way, session = decision
         if not way.lane.engine.speaks_grpc:
-            self._convert(way, session)
+            self._convert(body, way, session)
             return
         self._way, self._session = decision
         self._lane = way.lane
-        now = self._started_at if self._body.is_complete else monotonic()
+        now = self._started_at if body.is_complete else monotonic()
         self._try(now)
 
-    def _convert(self, way: Way, session: str | None) -> None:
+    def _convert(self, body: WholeMessage | CallBody, way: Way, session: str | None) -> None:
         """The engine has REST alone: somebody else takes the call from here."""
-        stream, body = self._stream, self._body
+        stream = self._stream
         stream.receiver = call = ConvertedCall(self._client, stream, self._head, (way.lane, session))
         call.data_received(stream, body.take(None, keeps=False), body.is_complete)
 
@@ -227,12 +238,19 @@ class RelayedCall(Tries):
 
     def _send(self, connection: StreamConnection, now: float) -> None:
         way, body, endpoint, lane = self._way, self._body, self._endpoint, self._lane
-        assert way is not None and endpoint is not None and lane is not None
+        assert way is not None and body is not None and endpoint is not None and lane is not None
         self._sent_at = now
-        self._up = up = self._outgoing.open(connection, self, way, endpoint, now)
+        self._up = up = connection.open_stream(self)
+        passing = self._client.passing + self._head.passing + self._id_literal
+        if self._expires_at:
+            passing += literal(b"grpc-timeout", write_timeout(self._expires_at - now))
         # Once sent, only what may run twice is ever sent again.
-        keeps = lane.engine.spec.retry.idempotent == "infer"
-        up.send_data(body.take(way.model, keeps=keeps), body.is_complete)
+        data = body.take(way.model, keeps=lane.engine.spec.retry.idempotent == "infer")
+        if body.is_complete:
+            up.send_whole(way.head(endpoint), passing, data)
+        else:
+            up.send_headers(way.head(endpoint), passing)
+            up.send_data(data)
         if not up.is_waiting and self._owed_to_client:
             owed, self._owed_to_client = self._owed_to_client, 0
             self._stream.credit(owed)
@@ -242,7 +260,6 @@ class RelayedCall(Tries):
     def _relay_data(self, data: bytes, ended: bool) -> None:
         size = len(data)
         self._response_bytes += size
-        self._active_at = monotonic()
         stream = self._stream
         if size:
             stream.send_data(data)
@@ -261,13 +278,16 @@ class RelayedCall(Tries):
 
     def _deadline(self, now: float) -> float:
         at = super()._deadline(now)
-        if not self._outgoing.expires_at:
+        if not self._expires_at:
             return at
-        return min(at, self._outgoing.expires_at) if at else self._outgoing.expires_at
+        return min(at, self._expires_at) if at else self._expires_at
 
     def expired(self) -> None:
-        if not self._outgoing.expires_at or monotonic() < self._outgoing.expires_at:
-            super().expired()
+        if not self._expires_at or monotonic() < self._expires_at:
+            if not self._status:
+                super().expired()
+            else:  # the first byte came in time: from then on only the client's own limit applies
+                self._slot = self._plane.wheel.add(self, self._expires_at) if self._expires_at else None
             return
         self._slot = None
         self._drop_try()
@@ -280,16 +300,17 @@ class RelayedCall(Tries):
         return self._up is not None
 
     def _waits_for_client(self) -> bool:
-        return self._up is not None and not self._body.is_complete and not self._up.is_waiting
+        body, up = self._body, self._up
+        return up is not None and body is not None and not body.is_complete and not up.is_waiting
 
     def _can_be_sent_again(self) -> bool:
-        return self._body.can_be_sent_again
+        return self._body is not None and self._body.can_be_sent_again
 
     def _is_idempotent(self, declared: str) -> bool:
         rpc = self._head.plan.rpc
         if rpc is not None and rpc.operation is not Operation.INFER:
             return True  # it only asks
-        return declared == "infer" and not self._body.may_name_a_sequence
+        return declared == "infer" and self._body is not None and not self._body.may_name_a_sequence
 
     def _abandon(self) -> None:
         if self._up is not None:
@@ -309,7 +330,7 @@ class RelayedCall(Tries):
     def _finish(self, now: float, status: int | None) -> None:
         """The reply is whole."""
         series, endpoint, lane = self._series, self._endpoint, self._lane
-        assert series is not None and endpoint is not None and lane is not None
+        assert series is not None and endpoint is not None and lane is not None and self._body is not None
         self._clear_deadline()
         fails = endpoint.breaker.counts(self._status) and status != DEADLINE_EXCEEDED
         self._leave(not fails)

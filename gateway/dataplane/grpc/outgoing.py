@@ -8,7 +8,7 @@ from gateway.dataplane.grpc.replies import request_id_literal
 from gateway.protocol.grpc_status import write_timeout
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.stream_connection import StreamConnection
-from gateway.wire.http2.hpack import literals
+from gateway.wire.http2.hpack import literal
 from gateway.wire.http2.stream import Receiver, Stream
 
 
@@ -29,6 +29,6 @@ class Outgoing:
         stream = connection.open_stream(receiver)
         passing = self._passing
         if self.expires_at:
-            passing += literals([(b"grpc-timeout", write_timeout(self.expires_at - now))])
+            passing += literal(b"grpc-timeout", write_timeout(self.expires_at - now))
         stream.send_headers(way.head(endpoint), passing)
         return stream

@@ -18,7 +18,7 @@ from gateway.routing.decision import Decision, Undecided
 from gateway.routing.facts import Facts
 from gateway.upstream.endpoint import Endpoint
 from gateway.wire.http2.fields import Block, Field
-from gateway.wire.http2.hpack import Steady, literals
+from gateway.wire.http2.hpack import Steady, literal
 from gateway.wire.memo import Memo
 
 _REQUEST_ID = b"x-request-id"
@@ -153,7 +153,7 @@ class CallHead:
                 if self.timeout is None:
                     self.error = GatewayError(ErrorKind.BAD_REQUEST, f"grpc-timeout {value!r} is not a number and unit")
             else:
-                passing.append(literals([field], secret=name in _SECRETS))
+                passing.append(literal(name, value, secret=name in _SECRETS))
         self.passing = b"".join(passing)
 
     def __repr__(self) -> str:
@@ -175,10 +175,6 @@ class CallReader:
         self._plans = Memo(lambda key: CallPlan(_fields_of(key), snapshot, settings))
 
     def __call__(self, block: Block) -> CallHead:
-        note = block.note
-        if note is not None and note[0] is self:
-            head: CallHead = note[1]
-            return head
         steady: list[bytes] = []
         volatile: list[Field] = []
         for field in block.fields:
@@ -186,9 +182,7 @@ class CallReader:
                 volatile.append(field)
             else:
                 steady += field
-        head = CallHead(self._plans(b"\0".join(steady)), volatile)
-        block.note = (self, head)
-        return head
+        return CallHead(self._plans(b"\0".join(steady)), volatile)
 
 
 def _fields_of(key: bytes) -> list[Field]:

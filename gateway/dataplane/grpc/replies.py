@@ -7,7 +7,7 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import read_message, read_status, write_message
 from gateway.wire.http2.fields import Block, Field
 from gateway.wire.http2.frames import ErrorCode
-from gateway.wire.http2.hpack import Steady, literals
+from gateway.wire.http2.hpack import Steady, literal
 from gateway.wire.http2.stream import Stream
 
 OPENING: list[Field] = [(b":status", b"200"), (b"content-type", b"application/grpc")]
@@ -45,7 +45,7 @@ def relayed(block: Block, lane: Lane) -> Relayed:
 
 
 def request_id_literal(request_id: bytes) -> bytes:
-    return literals([(_REQUEST_ID, request_id)])
+    return literal(_REQUEST_ID, request_id)
 
 
 def error_fields(error: GatewayError, code: int | None = None) -> list[Field]:

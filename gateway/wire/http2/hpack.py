@@ -9,10 +9,12 @@ from hpack.table import HeaderTable
 
 from gateway.wire.http2.field_decoder import ENTRY_BYTES, TABLE_BYTES
 from gateway.wire.http2.fields import Field
+from gateway.wire.memo import Memo
 
 _MAX_REMEMBERED = 256  # blocks of one connection
 
 _STATIC: dict[Field, int] = {field: index for index, field in reversed(list(enumerate(HeaderTable.STATIC_TABLE, 1)))}
+_INDEXED = [bytes((0x80 | index,)) for index in range(len(HeaderTable.STATIC_TABLE) + 1)]
 _STATIC_NAMES = {name: index for (name, _), index in reversed(list(_STATIC.items()))}
 
 
@@ -91,21 +93,38 @@ class Steady:
 
 def literals(fields: Iterable[Field], *, secret: bool = False) -> bytes:
     """Fields without a trace in any table; `secret` ones must not be indexed by who relays them (RFC 7541 7.1.3)."""
-    out = bytearray()
+    pieces: list[bytes] = []
     for field in fields:
         index = _STATIC.get(field)
         if index is not None and field[1] and not secret:
-            out.append(0x80 | index)
-            continue
-        name, value = field
-        named = _STATIC_NAMES.get(name, 0)
-        _integer(out, named, 4, 0x10 if secret else 0)
-        if not named:
-            _integer(out, len(name), 7, 0)
-            out += name
-        _integer(out, len(value), 7, 0)
-        out += value
+            pieces.append(_INDEXED[index])
+        else:
+            pieces.append(literal(*field, secret=secret))
+    return b"".join(pieces)
+
+
+def literal(name: bytes, value: bytes, *, secret: bool = False) -> bytes:
+    """One field without a trace in any table."""
+    named = (_secret_name if secret else _plain_name)(name)
+    if len(value) < 0x7F:
+        return b"%b%c%b" % (named, len(value), value)
+    size = bytearray()
+    _integer(size, len(value), 7, 0)
+    return named + bytes(size) + value
+
+
+def _literal_name(name: bytes, flags: int) -> bytes:
+    out = bytearray()
+    named = _STATIC_NAMES.get(name, 0)
+    _integer(out, named, 4, flags)
+    if not named:
+        _integer(out, len(name), 7, 0)
+        out += name
     return bytes(out)
+
+
+_plain_name = Memo(lambda name: _literal_name(name, 0))
+_secret_name = Memo(lambda name: _literal_name(name, 0x10))
 
 
 def _integer(out: bytearray, number: int, prefix_bits: int, flags: int) -> None:

@@ -14,6 +14,10 @@ from gateway.wire.http2.hpack import FieldEncoder, Steady
 _JOIN_BYTES = 4096
 
 
+# What waits on most streams; never added to.
+_NOTHING: deque[bytes] = deque()
+
+
 class Receiver(Protocol):
     """Whoever a stream is for. After `trailers_received` or an `ended` no more comes but, while this side still sends,
     `stream_reset`; after that, nothing."""
@@ -96,7 +100,7 @@ class Stream:
         self.is_received = False
         self.num_waiting = 0  # bytes
         self._owed = 0  # received, done with, and not yet given back
-        self._waiting: deque[bytes] = deque()
+        self._waiting = _NOTHING
         self._num_pushed = 0  # bytes of the first piece that waits
         self._is_late = False  # somebody saw it wait
         self._sends_end = False
@@ -146,6 +150,27 @@ class Stream:
         elif not self.is_sent and (size or ended):
             self._send_later(data, ended)
 
+    def send_whole(self, steady: Steady, passing: bytes, data: bytes) -> None:
+        """Send fields and all data, and with that the end."""
+        channel = self._channel
+        size = len(data)
+        if (
+            0 < size <= _JOIN_BYTES
+            and size <= self.send_window
+            and size <= channel.send_window
+            and not channel.is_blocked
+            and not self.is_sent
+        ):
+            self.send_window -= size
+            channel.send_window -= size
+            block = channel.encoder.encode(steady, passing)
+            opening = frames.headers(self.id, block, ended=False, max_frame_bytes=channel.send_frame_bytes)
+            channel.emit(b"%b%b%b" % (opening, HEAD.pack(size << 8 | DATA, END_STREAM, self.id), data))
+            self._sent()
+        else:
+            self.send_headers(steady, passing)
+            self.send_data(data, True)
+
     def send_trailers(self, steady: Steady, passing: bytes = b"") -> None:
         """Send the last fields, after all data."""
         if self._waiting:
@@ -193,7 +218,7 @@ class Stream:
     def stop(self) -> None:
         """It is over: what is sent on it from now on goes nowhere."""
         self.is_sent = self.is_received = True
-        self._waiting.clear()
+        self._waiting = _NOTHING
         self._trailers = None
         self.num_waiting = 0
         self._channel.waiting.pop(self, None)
@@ -209,6 +234,8 @@ class Stream:
     def _send_later(self, data: bytes, ended: bool) -> None:
         self._sends_end = ended
         if data or not self._waiting:
+            if self._waiting is _NOTHING:
+                self._waiting = deque()
             self._waiting.append(data)
             self.num_waiting += len(data)
             self.push()
