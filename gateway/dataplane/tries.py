@@ -24,6 +24,7 @@ class Tries(ABC):
     __slots__ = (
         "_attempts",
         "_endpoint",
+        "_expires_at",
         "_is_trying",
         "_lane",
         "_plane",
@@ -41,6 +42,7 @@ class Tries(ABC):
         self._lane = lane
         self._session = session
         self._started_at = monotonic()
+        self._expires_at = 0.0  # when the client's own patience ends, if it told
         self._endpoint: Endpoint | None = None
         self._series: Series | None = None
         self._slot: Slot | None = None
@@ -114,10 +116,12 @@ class Tries(ABC):
         """When this try is over for want of a reply; 0 where never."""
         assert self._lane is not None
         spec = self._lane.engine.spec
-        if not spec.timeout:
-            return now + spec.try_timeout if spec.try_timeout else 0.0
-        overall = self._started_at + spec.timeout
-        return min(overall, now + spec.try_timeout) if spec.try_timeout else overall
+        at = self._started_at + spec.timeout if spec.timeout else 0.0
+        if spec.try_timeout and (not at or now + spec.try_timeout < at):
+            at = now + spec.try_timeout
+        if self._expires_at and (not at or self._expires_at < at):
+            return self._expires_at
+        return at
 
     def connect_failed(self, error: GatewayError) -> None:
         self._try_failed(error, was_sent=False)

@@ -83,9 +83,16 @@ class Series:
     def count(self, status: int, total: float, first_byte: float, upstream: float) -> None:
         """A reply has ended; times in seconds."""
         self.statuses[status] = self.statuses.get(status, 0) + 1
-        self.total.observe(total)
-        self.first_byte.observe(first_byte)
-        self.upstream.observe(upstream)
+        # What `Histogram.observe` does, three times on the hot path
+        histogram = self.total
+        histogram.counts[bisect_left(LATENCY_BOUNDS, total)] += 1
+        histogram.sum += total
+        histogram = self.first_byte
+        histogram.counts[bisect_left(LATENCY_BOUNDS, first_byte)] += 1
+        histogram.sum += first_byte
+        histogram = self.upstream
+        histogram.counts[bisect_left(LATENCY_BOUNDS, upstream)] += 1
+        histogram.sum += upstream
 
     def count_failure(self, status: int, total: float) -> None:
         """The gateway itself answered, since no engine did."""

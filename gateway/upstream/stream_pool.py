@@ -137,7 +137,8 @@ class StreamPool:
         limit = self._spec.max_streams
         for connection in self._connections:
             http2 = connection.http2
-            if len(http2.streams) < limit and http2.can_open:
+            num_streams = len(http2.streams)
+            if num_streams < limit and num_streams < http2.peer_max_streams and not http2.is_leaving:
                 return connection
         return None
 

@@ -11,18 +11,17 @@ from gateway.dataplane.bridging.converted_call import ConvertedCall
 from gateway.dataplane.grpc.body import CallBody, WholeMessage, whole_message
 from gateway.dataplane.grpc.client import CallClient
 from gateway.dataplane.grpc.plan import CallHead, Way
-from gateway.dataplane.grpc.replies import broken_off, relayed, request_id_literal, tell_error
+from gateway.dataplane.grpc.replies import broken_off, relayed, request_id_literal, tell_error, timeout_literal
 from gateway.dataplane.plan import no_route
 from gateway.dataplane.tries import Tries
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.grpc_status import DEADLINE_EXCEEDED, http_status, write_timeout
+from gateway.protocol.grpc_status import DEADLINE_EXCEEDED, http_status
 from gateway.protocol.operations import Operation
 from gateway.routing.decision import Undecided
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.stream_connection import StreamConnection
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import ErrorCode
-from gateway.wire.http2.hpack import literal
 from gateway.wire.http2.stream import Stream
 
 
@@ -35,7 +34,6 @@ class RelayedCall(Tries):
         "_body",
         "_client",
         "_decided",
-        "_expires_at",
         "_first_byte_at",
         "_has_begun",
         "_head",
@@ -62,7 +60,8 @@ class RelayedCall(Tries):
         self._body: WholeMessage | CallBody | None = None
         self._request_id = head.id or plane.new_request_id()
         self._id_literal = request_id_literal(self._request_id)
-        self._expires_at = self._started_at + head.timeout if head.timeout is not None else 0.0
+        if head.timeout is not None:
+            self._expires_at = self._started_at + head.timeout
         self._way: Way | None = None
         self._decided = decided
         self._up: Stream | None = None
@@ -243,7 +242,7 @@ class RelayedCall(Tries):
         self._up = up = connection.open_stream(self)
         passing = self._client.passing + self._head.passing + self._id_literal
         if self._expires_at:
-            passing += literal(b"grpc-timeout", write_timeout(self._expires_at - now))
+            passing += timeout_literal(self._expires_at - now)
         # Once sent, only what may run twice is ever sent again.
         data = body.take(way.model, keeps=lane.engine.spec.retry.idempotent == "infer")
         if body.is_complete:
@@ -275,12 +274,6 @@ class RelayedCall(Tries):
             self._up.credit(size)
 
     # Ends
-
-    def _deadline(self, now: float) -> float:
-        at = super()._deadline(now)
-        if not self._expires_at:
-            return at
-        return min(at, self._expires_at) if at else self._expires_at
 
     def expired(self) -> None:
         if not self._expires_at or monotonic() < self._expires_at:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from gateway.dataplane.grpc.client import CallClient
 from gateway.dataplane.grpc.plan import CallHead, Way
-from gateway.dataplane.grpc.replies import request_id_literal
-from gateway.protocol.grpc_status import write_timeout
+from gateway.dataplane.grpc.replies import request_id_literal, timeout_literal
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.stream_connection import StreamConnection
-from gateway.wire.http2.hpack import literal
 from gateway.wire.http2.stream import Receiver, Stream
 
 
@@ -29,6 +27,6 @@ class Outgoing:
         stream = connection.open_stream(receiver)
         passing = self._passing
         if self.expires_at:
-            passing += literal(b"grpc-timeout", write_timeout(self.expires_at - now))
+            passing += timeout_literal(self.expires_at - now)
         stream.send_headers(way.head(endpoint), passing)
         return stream

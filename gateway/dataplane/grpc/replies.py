@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from gateway.dataplane.snapshot import Lane
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.grpc_status import read_message, read_status, write_message
+from gateway.protocol.grpc_status import read_message, read_status, write_message, write_timeout
 from gateway.wire.http2.fields import Block, Field
 from gateway.wire.http2.frames import ErrorCode
-from gateway.wire.http2.hpack import Steady, literal
+from gateway.wire.http2.hpack import Steady, literal_name, with_value
 from gateway.wire.http2.stream import Stream
 
 OPENING: list[Field] = [(b":status", b"200"), (b"content-type", b"application/grpc")]
 TRAILERS_OK = Steady([(b"grpc-status", b"0")])
 _REQUEST_ID = b"x-request-id"
+_REQUEST_ID_NAME = literal_name(_REQUEST_ID)
+_TIMEOUT_NAME = literal_name(b"grpc-timeout")
 
 
 class Relayed:
@@ -45,7 +47,11 @@ def relayed(block: Block, lane: Lane) -> Relayed:
 
 
 def request_id_literal(request_id: bytes) -> bytes:
-    return literal(_REQUEST_ID, request_id)
+    return with_value(_REQUEST_ID_NAME, request_id)
+
+
+def timeout_literal(seconds: float) -> bytes:
+    return with_value(_TIMEOUT_NAME, write_timeout(seconds))
 
 
 def error_fields(error: GatewayError, code: int | None = None) -> list[Field]:

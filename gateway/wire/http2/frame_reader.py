@@ -72,6 +72,7 @@ class FrameReader:
             at = self._read_part(data, at, end)
         state = self._state
         limit = state.limits.max_frame_bytes
+        is_special = self.awaits_settings or self._block_stream != 0
         while end - at >= HEAD_BYTES:
             kind, flags, stream_id = HEAD.unpack_from(data, at)
             length = kind >> 8
@@ -81,11 +82,12 @@ class FrameReader:
                 raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, f"a frame is longer than {limit} bytes")
             start = at + HEAD_BYTES
             stop = start + length
-            if self.awaits_settings or self._block_stream:
+            if is_special:
                 if stop > end:
                     break
                 self._expect(kind, flags, stream_id)
                 self._read_frame(kind, flags, stream_id, data[start:stop])
+                is_special = self._block_stream != 0
             elif kind == DATA:
                 if stop <= end:
                     payload = data[start:stop]
@@ -104,6 +106,7 @@ class FrameReader:
                 take_block(state, stream_id, data[start:stop], flags & END_STREAM != 0)
             else:
                 self._read_frame(kind, flags, stream_id, data[start:stop])
+                is_special = self._block_stream != 0
             at = stop
         if at < end:
             self._buffer = data[at:] if at else data

@@ -91,13 +91,10 @@ def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
     return HEAD.pack(len(payload) << 8 | kind, flags, stream_id) + payload
 
 
-def headers(stream_id: int, block: bytes, *, ended: bool, max_frame_bytes: int) -> bytes:
-    """A header block as HEADERS, and as many CONTINUATION frames as it takes."""
-    end = END_STREAM if ended else 0
-    if len(block) <= max_frame_bytes:
-        return HEAD.pack(len(block) << 8 | HEADERS, end | END_HEADERS, stream_id) + block
+def long_headers(stream_id: int, block: bytes, *, ended: bool, max_frame_bytes: int) -> bytes:
+    """A header block that is longer than a frame may be: HEADERS, and as many CONTINUATION frames as it takes."""
     pieces = [block[at : at + max_frame_bytes] for at in range(0, len(block), max_frame_bytes)]
-    frames = [frame(HEADERS, end, stream_id, pieces[0])]
+    frames = [frame(HEADERS, END_STREAM if ended else 0, stream_id, pieces[0])]
     frames += [frame(CONTINUATION, 0, stream_id, piece) for piece in pieces[1:-1]]
     frames.append(frame(CONTINUATION, END_HEADERS, stream_id, pieces[-1]))
     return b"".join(frames)

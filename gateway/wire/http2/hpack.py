@@ -105,26 +105,31 @@ def literals(fields: Iterable[Field], *, secret: bool = False) -> bytes:
 
 def literal(name: bytes, value: bytes, *, secret: bool = False) -> bytes:
     """One field without a trace in any table."""
-    named = (_secret_name if secret else _plain_name)(name)
+    return with_value((_secret_name if secret else _plain_name)(name), value)
+
+
+def with_value(name: bytes, value: bytes) -> bytes:
+    """A literal from its name, made by `literal_name`."""
     if len(value) < 0x7F:
-        return b"%b%c%b" % (named, len(value), value)
+        return b"%b%c%b" % (name, len(value), value)
     size = bytearray()
     _integer(size, len(value), 7, 0)
-    return named + bytes(size) + value
+    return name + bytes(size) + value
 
 
-def _literal_name(name: bytes, flags: int) -> bytes:
+def literal_name(name: bytes, *, secret: bool = False) -> bytes:
+    """All of a literal that stands before its value."""
     out = bytearray()
     named = _STATIC_NAMES.get(name, 0)
-    _integer(out, named, 4, flags)
+    _integer(out, named, 4, 0x10 if secret else 0)
     if not named:
         _integer(out, len(name), 7, 0)
         out += name
     return bytes(out)
 
 
-_plain_name = Memo(lambda name: _literal_name(name, 0))
-_secret_name = Memo(lambda name: _literal_name(name, 0x10))
+_plain_name = Memo(literal_name)
+_secret_name = Memo(lambda name: literal_name(name, secret=True))
 
 
 def _integer(out: bytearray, number: int, prefix_bits: int, flags: int) -> None:

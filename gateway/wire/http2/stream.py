@@ -7,13 +7,14 @@ from typing import Protocol
 
 from gateway.wire.http2 import frames
 from gateway.wire.http2.fields import Block
-from gateway.wire.http2.frames import DATA, END_STREAM, HEAD, ErrorCode
+from gateway.wire.http2.frames import DATA, END_HEADERS, END_STREAM, HEAD, HEADERS, ErrorCode
 from gateway.wire.http2.hpack import FieldEncoder, Steady
 
 # Up to here, copying a payload behind its head is cheaper than a piece of its own.
 _JOIN_BYTES = 4096
 
 
+_HEADERS_AND_END = END_HEADERS | END_STREAM
 # What waits on most streams; never added to.
 _NOTHING: deque[bytes] = deque()
 
@@ -121,7 +122,11 @@ class Stream:
             return
         channel = self._channel
         block = channel.encoder.encode(steady, passing)
-        channel.emit(frames.headers(self.id, block, ended=ended, max_frame_bytes=channel.send_frame_bytes))
+        size = len(block)
+        if size <= channel.send_frame_bytes:
+            channel.emit(HEAD.pack(size << 8 | HEADERS, _HEADERS_AND_END if ended else END_HEADERS, self.id) + block)
+        else:
+            channel.emit(frames.long_headers(self.id, block, ended=ended, max_frame_bytes=channel.send_frame_bytes))
         if ended:
             self._sent()
 
@@ -163,9 +168,8 @@ class Stream:
         ):
             self.send_window -= size
             channel.send_window -= size
-            block = channel.encoder.encode(steady, passing)
-            opening = frames.headers(self.id, block, ended=False, max_frame_bytes=channel.send_frame_bytes)
-            channel.emit(b"%b%b%b" % (opening, HEAD.pack(size << 8 | DATA, END_STREAM, self.id), data))
+            self.send_headers(steady, passing)
+            channel.emit(HEAD.pack(size << 8 | DATA, END_STREAM, self.id) + data)
             self._sent()
         else:
             self.send_headers(steady, passing)
