@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 from typing import cast
+from weakref import WeakKeyDictionary
 
 from gateway.wire.http2.connection import Http2Connection, Http2Limits
 from gateway.wire.http2.fields import Block
@@ -15,14 +17,39 @@ _MAX_UNSENT_BYTES = 4 * 1024 * 1024
 _JOIN_BYTES = 64 * 1024
 
 
-class Carrier(asyncio.Protocol):
-    """One socket with HTTP/2 on it. Output is written once a turn of the event loop, however much of it there is."""
+# Reads that follow each other this closely are a burst: what they bring for another connection is written together.
+_BURST_SECONDS = 20e-6
+# A read that is longer brings more than one message, and so has company.
+_SINGLE_BYTES = 512
 
-    __slots__ = ("_is_feeding", "_loop", "_transport", "http2")
+
+class _Reads:
+    """What the carriers of one event loop read, and for which others it has brought output."""
+
+    __slots__ = ("are_single", "ended_at", "others")
+
+    def __init__(self) -> None:
+        self.are_single = False  # the read under way stands alone: others need not wait for the turn's end
+        self.ended_at = 0.0  # when the last one was done with, by `time.monotonic`
+        self.others: list[Carrier] = []
+
+
+_reads_of: WeakKeyDictionary[asyncio.AbstractEventLoop, _Reads] = WeakKeyDictionary()
+
+
+class Carrier(asyncio.Protocol):
+    """One socket with HTTP/2 on it.
+
+    What a read brings is written when it is done with, on this connection at once. On another one too, where reads come
+    one by one; in a burst of them that is written once a turn of the event loop, however much of it there is.
+    """
+
+    __slots__ = ("_is_feeding", "_loop", "_reads", "_transport", "http2")
 
     def __init__(self, limits: Http2Limits, *, is_client: bool) -> None:
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)  # set before anything else happens
         self._loop = asyncio.get_running_loop()
+        self._reads = _reads_of.setdefault(self._loop, _Reads())
         self._is_feeding = False
         self.http2 = Http2Connection(self, limits, is_client=is_client)
 
@@ -36,11 +63,19 @@ class Carrier(asyncio.Protocol):
         self.http2.start()
 
     def data_received(self, data: bytes) -> None:
+        reads = self._reads
+        reads.are_single = len(data) <= _SINGLE_BYTES and monotonic() - reads.ended_at > _BURST_SECONDS
         self._is_feeding = True
         self.http2.feed(data)
         self._is_feeding = False
         if self.http2.out:
             self.flush()
+        if reads.others:
+            for other in reads.others:
+                other.flush()
+            reads.others.clear()
+        reads.are_single = False
+        reads.ended_at = monotonic()
         if self.http2.failed is not None:
             self._transport.close()
 
@@ -56,7 +91,11 @@ class Carrier(asyncio.Protocol):
     # What the HTTP/2 connection asks
 
     def has_output(self) -> None:
-        if not self._is_feeding:
+        if self._is_feeding:
+            return
+        if self._reads.are_single:
+            self._reads.others.append(self)
+        else:
             self._loop.call_soon(self.flush)
 
     def stream_opened(self, stream: Stream, block: Block, ended: bool) -> None:

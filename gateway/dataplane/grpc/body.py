@@ -5,6 +5,7 @@ from __future__ import annotations
 from gateway.protocol.body_facts import NO_BODY, BodyFacts
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.message_head import Names, NamesReader, facts_or_none, read_names, renamed
+from gateway.protocol.message_layouts import Layouts
 from gateway.wire.grpc import PREFIX, PREFIX_BYTES, decompress, framed, too_long
 
 
@@ -48,7 +49,10 @@ def whole_message(data: bytes, limit: int) -> WholeMessage | None:
     size = len(data)
     if not PREFIX_BYTES <= size <= limit or PREFIX.unpack_from(data) != (0, size - PREFIX_BYTES):
         return None
-    return WholeMessage(data, read_names(data, PREFIX_BYTES, size))
+    return WholeMessage(data, _layouts.read_names(data, PREFIX_BYTES, size))
+
+
+_layouts = Layouts()  # of all calls of a worker
 
 
 class CallBody:

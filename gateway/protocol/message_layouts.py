@@ -1,0 +1,90 @@
+"""The names of messages that repeat themselves: a client sends the same tensors again and again, with other contents.
+
+Where the fields of such a message stand is remembered as a pattern, which says of the next message of that size in one
+match whether it has the same fields in the same places. A message that does not is read field by field.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from gateway.protocol.message_head import MODEL_TAG, Names, read_names
+from gateway.protocol.wire_fields import BYTES, read_tag, read_varint
+
+# How often a size must come before it is worth a pattern, and how many are remembered.
+_WORTH = 16
+_MAX_KNOWN = 256
+_MAX_SEEN = 4096
+_MAX_FIELDS = 64
+_CAPTURED = (MODEL_TAG, 0x12, 0x1A)  # model_name, model_version, id
+
+
+class _Layout(NamedTuple):
+    pattern: re.Pattern[bytes]
+    spans: tuple[tuple[int, int], ...]
+
+
+class Layouts:
+    """Remembers layouts by the messages' sizes."""
+
+    __slots__ = ("_known", "_seen")
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Layout] = {}
+        self._seen: dict[int, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<Layouts of {len(self._known)} sizes>"
+
+    def read_names(self, data: bytes, at: int, end: int) -> Names:
+        """As `message_head.read_names`, with the same result.
+
+        Raises: GatewayError(BAD_REQUEST) where it is no protobuf message.
+        """
+        known = self._known.get(end - at)
+        if known is not None:
+            found = known.pattern.fullmatch(data, at, end)
+            if found is not None:
+                model, version, request_id = found.group("model", "version", "id")
+                return Names(model, version, request_id, known.spans)
+            return read_names(data, at, end)
+        names = read_names(data, at, end)
+        self._count(names, data, at, end)
+        return names
+
+    def _count(self, names: Names, data: bytes, at: int, end: int) -> None:
+        if len(self._seen) >= _MAX_SEEN:
+            self._seen.clear()
+        size = end - at
+        times = self._seen[size] = self._seen.get(size, 0) + 1
+        if times < _WORTH:
+            return
+        del self._seen[size]
+        pattern = _pattern_of(data, at, end)
+        if pattern is not None:
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            self._known[size] = _Layout(pattern, names.spans)
+
+
+def _pattern_of(data: bytes, at: int, end: int) -> re.Pattern[bytes] | None:
+    """What matches messages with fields of the same tags and sizes; None where they are not plain or too many."""
+    pieces: list[bytes] = []
+    missing = dict(zip(_CAPTURED, (b"model", b"version", b"id"), strict=True))
+    while at < end:
+        start = at
+        tag, at = read_tag(data, at)
+        if tag & 7 != BYTES or len(pieces) >= _MAX_FIELDS:
+            return None
+        size, at = read_varint(data, at)
+        content = b".{%d}" % size
+        if tag in _CAPTURED:
+            name = missing.pop(tag, None)
+            if name is None:  # a name that comes twice
+                return None
+            content = b"(?P<%b>%b)" % (name, content)
+        pieces.append(re.escape(data[start:at]) + content)
+        at += size
+    pieces += [b"(?P<%b>)" % name for name in missing.values()]
+    return re.compile(b"".join(pieces), re.DOTALL)
