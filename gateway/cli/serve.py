@@ -95,6 +95,14 @@ def serve(
             parser=_size, metavar="SIZE", help="What may wait for a slow reader, each way, before the sender is paused."
         ),
     ] = _LIMITS.high_water_bytes,
+    window_bytes: Annotated[
+        int,
+        typer.Option(
+            parser=_size,
+            metavar="SIZE",
+            help="The same for each HTTP/2 stream: what a client may send before it is taken; 64KiB at the least.",
+        ),
+    ] = _LIMITS.window_bytes,
     retry_body_bytes: Annotated[
         int, typer.Option(parser=_size, metavar="SIZE", help="Longest body that is kept so that it can be sent again.")
     ] = _LIMITS.retry_body_bytes,
@@ -139,6 +147,7 @@ def serve(
             max_header_bytes=max_header_bytes,
             max_body_bytes=max_body_bytes,
             high_water_bytes=high_water_bytes,
+            window_bytes=window_bytes,
             retry_body_bytes=retry_body_bytes,
             header_timeout=header_timeout,
             idle_timeout=idle_timeout,

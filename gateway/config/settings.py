@@ -26,6 +26,7 @@ class Limits:
     # How much may wait in memory for a slow reader, each way and connection, before the sender is paused. A socket read
     # brings up to 256 KiB at once and may stand on top of it.
     high_water_bytes: int = 256 * 1024
+    window_bytes: int = 1024 * 1024  # the same for each HTTP/2 stream: what a client may send before it is taken
     retry_body_bytes: int = 1024 * 1024  # longer bodies are streamed on and cannot be tried a second time
     header_timeout: float = 15.0  # from a request's first byte (or the connection's start) to the end of its head
     idle_timeout: float = 75.0  # a connection without a request is closed after this

@@ -103,7 +103,7 @@ class ConnectionSpec:
     idle_timeout: float = 55.0  # idle connections are closed before common engines' 60 s; 0 keeps none
     connect_timeout: float = 2.0
     max_streams: int = 100  # gRPC calls on one HTTP/2 connection before another one is made
-    window_bytes: int = 256 * 1024  # what a gRPC stream may bring before the client has taken it
+    window_bytes: int = 1024 * 1024  # what a gRPC stream may bring before the client has taken it
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ class Http2Client(Carrier):
         super().__init__(
             Http2Limits(
                 max_streams=limits.max_streams,
-                window_bytes=limits.high_water_bytes,
+                window_bytes=limits.window_bytes,
                 max_header_bytes=limits.max_header_bytes,
                 max_resets=limits.max_resets,
             ),
