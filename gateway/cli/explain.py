@@ -14,14 +14,18 @@ from gateway.cli.check import RulePaths, print_problems, summarize
 from gateway.config import values
 from gateway.config.routes import OPERATIONS, PROTOCOLS
 from gateway.config.rules import load_rules
-from gateway.config.specs import IdentitySpec
+from gateway.config.specs import EndpointSpec, EngineSpec, IdentitySpec
 from gateway.protocol.datatypes import DATATYPES, data_bytes
+from gateway.protocol.grpc_methods import RPCS
 from gateway.protocol.operations import Operation
-from gateway.routing.decision import Undecided
+from gateway.routing.decision import Decision, Target
 from gateway.routing.explain import Assignment, Check, Explanation, Step, Verdict
 from gateway.routing.explain import explain as explain_decision
 from gateway.routing.facts import BodyFacts, Facts, InputFacts, Scalar
 from gateway.routing.table import Table
+
+# What an RPC asks once it names a model.
+_OF_A_MODEL = {Operation.TRACE: Operation.MODEL_TRACE}
 
 _MARKS = {Verdict.MATCHED: ("✓", "bold green"), Verdict.FAILED: ("✗", "red"), Verdict.NOT_ASKED: ("·", "dim")}
 
@@ -29,11 +33,22 @@ _MARKS = {Verdict.MATCHED: ("✓", "bold green"), Verdict.FAILED: ("✗", "red")
 def explain(
     paths: RulePaths,
     model: Annotated[str, typer.Option(help="The model that the request names.", show_default=False)],
-    version: Annotated[str | None, typer.Option(help="The version in the URL, if any.")] = None,
-    protocol: Annotated[str, typer.Option(help=f"What the caller speaks: {', '.join(PROTOCOLS)}.")] = "rest",
-    operation: Annotated[str, typer.Option(help=f"What is asked: {', '.join(OPERATIONS)}.")] = "infer",
+    version: Annotated[str | None, typer.Option(help="The version that it names, if any.")] = None,
+    protocol: Annotated[
+        str | None, typer.Option(help=f"What the caller speaks: {', '.join(PROTOCOLS)}.", show_default="rest")
+    ] = None,
+    operation: Annotated[
+        str | None, typer.Option(help=f"What is asked: {', '.join(OPERATIONS)}.", show_default="infer")
+    ] = None,
+    rpc: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="The gRPC method that asks, as ModelInfer: --protocol and --operation in one."
+        ),
+    ] = None,
     header: Annotated[
-        list[str] | None, typer.Option(metavar="NAME:VALUE", help="A header of the request; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="NAME:VALUE", help="A header of the request, or its gRPC metadata; may be repeated."),
     ] = None,
     parameter: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="A parameter of the body; may be repeated.")
@@ -63,14 +78,13 @@ def explain(
     facts = Facts(
         model,
         version,
-        _checked(protocol, PROTOCOLS, "--protocol"),
-        Operation(_checked(operation, OPERATIONS, "--operation")),
+        *asked(protocol, operation, rpc),
         _headers(header or (), session, tenant, table.identity),
         BodyFacts(dict(_parameter(text) for text in parameter or ()), tuple(_input(text) for text in input or ())),
     )
     explanation = explain_decision(table, facts, random.random)
     print_explanation(explanation, facts, table, Console(highlight=False, soft_wrap=True))
-    return 1 if isinstance(explanation.decision, Undecided) else 0
+    return 0 if explanation.finds_somebody else 1
 
 
 def print_explanation(explanation: Explanation, facts: Facts, table: Table, console: Console) -> None:
@@ -128,16 +142,66 @@ def _assignment(assignment: Assignment) -> Iterable[Text]:
 
 def _outcome(explanation: Explanation, facts: Facts, table: Table) -> Text:
     decision = explanation.decision
-    if isinstance(decision, Undecided):
-        return Text(f"no route takes model {facts.model}: the caller is answered 404, no_route", "bold red")
+    if explanation.targets:
+        asked = f"{facts.operation.value} of model {facts.model} goes to every endpoint that its requests may reach:"
+        return Text("\n  ").join([Text(asked), *(_everywhere(target, table) for target in explanation.targets)])
+    if not isinstance(decision, Decision):
+        return Text(f"no route takes model {facts.model}: {_refusal(facts)}", "bold red")
     target = decision.target
     arm = f", arm {target.arm}" if target.arm else ""
-    renamed = f" as {target.model}" if target.model else ""
     engine = table.engines[target.engine]
-    urls = ", ".join(endpoint.url for endpoint in engine.endpoints)
     line = Text.assemble(f"model {facts.model} goes by route {target.route}{arm} to engine ", (target.engine, "bold"))
     session = f", session {decision.session}" if decision.session else ""
-    return line.append(f"{renamed} ({engine.balance.value} over {urls}{session})")
+    return line.append(
+        f"{_renamed(target)} ({engine.balance.value} over {_addresses(engine, facts.protocol)}{session})"
+    )
+
+
+def _everywhere(target: Target, table: Table) -> Text:
+    urls = ", ".join(endpoint.url for endpoint in table.engines[target.engine].endpoints)
+    return Text.assemble("engine ", (target.engine, "bold"), f"{_renamed(target)} ({urls})")
+
+
+def _renamed(target: Target) -> str:
+    return f" as {target.model}" if target.model else ""
+
+
+def _refusal(facts: Facts) -> str:
+    if facts.protocol != "grpc":
+        return "the caller is answered 404, no_route"
+    if facts.operation is Operation.GENERATE_STREAM:
+        return "the message is answered by an error_message, or ends the stream by NOT_FOUND with triton_grpc_error"
+    return "the caller is answered NOT_FOUND, no_route"
+
+
+def _addresses(engine: EngineSpec, protocol: str) -> str:
+    """Where the request is sent, and whether it is converted first."""
+    endpoints = engine.endpoints
+    if protocol == "grpc" and all(endpoint.speaks_grpc for endpoint in endpoints):
+        return ", ".join(map(_grpc_url, endpoints))
+    urls = ", ".join(endpoint.url for endpoint in endpoints)
+    if protocol == "grpc":
+        return f"{urls}, converted to REST"
+    return urls if all(endpoint.speaks_rest for endpoint in endpoints) else f"{urls}, converted to gRPC"
+
+
+def _grpc_url(endpoint: EndpointSpec) -> str:
+    is_encrypted = endpoint.url.startswith(("https:", "grpcs:"))
+    return f"{'grpcs' if is_encrypted else 'grpc'}://{endpoint.grpc}"
+
+
+def asked(protocol: str | None, operation: str | None, rpc: str | None) -> tuple[str, Operation]:
+    """The protocol and the operation, as rules know them."""
+    if rpc is None:
+        known = _checked(operation or "infer", OPERATIONS, "--operation")
+        return _checked(protocol or "rest", PROTOCOLS, "--protocol"), Operation(known)
+    if protocol is not None or operation is not None:
+        raise typer.BadParameter("it stands for --protocol and --operation: leave them out", param_hint="--rpc")
+    meant = RPCS[_checked(rpc, tuple(RPCS), "--rpc")].operation
+    meant = _OF_A_MODEL.get(meant, meant)
+    if not meant.names_a_model:
+        raise typer.BadParameter(f"{rpc} concerns no model: no rule decides on it", param_hint="--rpc")
+    return "grpc", meant
 
 
 def _checked(text: str, known: tuple[str, ...], option: str) -> str:

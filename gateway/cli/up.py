@@ -8,11 +8,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -34,7 +36,7 @@ version: 1
 engines:
   triton:
     protocol: kserve
-    endpoints: ["{url}"]
+    endpoints: [{endpoint}]
 routes:
   - name: renamed
     match: {{model: sum-and-difference}}
@@ -55,6 +57,7 @@ class _Gateway:
 
     process: subprocess.Popen[bytes]
     base: str
+    grpc: str
     admin: str
     rules: Path
 
@@ -62,9 +65,13 @@ class _Gateway:
 def up(
     engine: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Put this running V2 engine behind the gateway instead of starting a Triton."),
+        typer.Option(
+            metavar="URL",
+            help="Put this running V2 engine, http://... or grpc://..., behind the gateway instead of a Triton.",
+        ),
     ] = None,
     http_port: Annotated[int, typer.Option(help="The gateway's inference port; 0 takes a free one.")] = 8000,
+    grpc_port: Annotated[int, typer.Option(help="Its second one, for gRPC clients; 0 takes a free one.")] = 8001,
     admin_port: Annotated[int, typer.Option(help="Its port for metrics; 0 takes a free one.")] = 8002,
     once: Annotated[bool, typer.Option("--once", help="Stop after the sample requests.")] = False,
 ) -> int:
@@ -76,8 +83,9 @@ def up(
     with ExitStack() as stack:
         _take_signals(stack)
         try:
-            url = engine or _start_triton(stack, console)
-            gateway = _start_gateway(stack, url, ("--http-port", str(http_port), "--admin-port", str(admin_port)))
+            endpoint = f'"{engine}"' if engine else _start_triton(stack, console)
+            ports = {"--http-port": http_port, "--grpc-port": grpc_port, "--admin-port": admin_port}
+            gateway = _start_gateway(stack, endpoint, ports)
             if engine:
                 _ask_about_the_engine(console, gateway)
             else:
@@ -116,7 +124,10 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _start_triton(stack: ExitStack, console: Console) -> str:
-    """Raises: _DemoError."""
+    """Start it, and return its address as rules write it.
+
+    Raises: _DemoError.
+    """
     from gateway.demo.triton import SAMPLE_MODELS, TritonDiedError, TritonNotReadyError, TritonProcess, why_unavailable
 
     elsewhere = "With an engine that runs elsewhere: pointsman up --engine http://HOST:8000"
@@ -129,20 +140,21 @@ def _start_triton(stack: ExitStack, console: Console) -> str:
             triton.wait_ready(_START_SECONDS)
     except (TritonDiedError, TritonNotReadyError, OSError) as error:
         raise _DemoError(f"Triton did not start: {error}\n{elsewhere}") from error
-    console.print(f"Triton serves [bold]adder[/] and [bold]text[/] on {triton.http_url}")
-    return triton.http_url
+    console.print(f"Triton serves [bold]adder[/] and [bold]text[/] on {triton.http_url}, gRPC on {triton.grpc_url}")
+    return f'{{url: "{triton.http_url}", grpc: "{triton.grpc_url}"}}'
 
 
-def _start_gateway(stack: ExitStack, engine: str, ports: tuple[str, ...]) -> _Gateway:
+def _start_gateway(stack: ExitStack, endpoint: str, ports: Mapping[str, int]) -> _Gateway:
     """Start `pointsman serve` as a child, and wait for its ready file.
 
     Raises: _DemoError where it does not start; it has said why itself.
     """
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pointsman-up-")))
     rules, ready = folder / "rules.yaml", folder / "ready.json"
-    rules.write_text(_RULES.format(url=engine))
-    options = ("--rules", str(rules), "--ready-file", str(ready), "--drain-timeout", f"{_DRAIN_SECONDS:g}s", *ports)
-    command = (sys.executable, "-m", "gateway", "serve", *options)
+    rules.write_text(_RULES.format(endpoint=endpoint))
+    options = ("--rules", str(rules), "--ready-file", str(ready), "--drain-timeout", f"{_DRAIN_SECONDS:g}s")
+    listen = (f"{option}={port}" for option, port in ports.items())
+    command = (sys.executable, "-m", "gateway", "serve", *options, *listen)
     # A session of its own: Ctrl-C comes to us alone, and the gateway drains when we say so.
     gateway = subprocess.Popen(command, start_new_session=True)
     stack.callback(_stop, gateway)
@@ -152,7 +164,8 @@ def _start_gateway(stack: ExitStack, engine: str, ports: tuple[str, ...]) -> _Ga
             raise _DemoError("The gateway did not start; see above.")
         time.sleep(0.05)
     told = json.loads(ready.read_text())
-    return _Gateway(gateway, f"http://127.0.0.1:{told['http']}", f"http://127.0.0.1:{told['admin']}", rules)
+    base, grpc, admin = (f"127.0.0.1:{told[port]}" for port in ("http", "grpc", "admin"))
+    return _Gateway(gateway, f"http://{base}", grpc, f"http://{admin}", rules)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -175,8 +188,8 @@ def _ask_the_samples(console: Console, gateway: _Gateway) -> None:
     from tritonclient.utils import InferenceServerException
 
     try:
-        for model in ("adder", "sum-and-difference"):
-            _infer(console, gateway, model)
+        _infer_by_rest(console, gateway, "adder")
+        _infer_by_grpc(console, gateway, "sum-and-difference")
     except (InferenceServerException, OSError) as error:
         raise _DemoError(f"A sample request failed: {error}") from error
     text = "one url for every engine"
@@ -187,20 +200,38 @@ def _ask_the_samples(console: Console, gateway: _Gateway) -> None:
     console.print(f"  {reply.json()['text_output']!r}, by route {reply.headers['x-pointsman-route']!r}", markup=False)
 
 
-def _infer(console: Console, gateway: _Gateway, model: str) -> None:
-    import numpy
-    from tritonclient.http import InferenceServerClient, InferInput
+def _infer_by_rest(console: Console, gateway: _Gateway, model: str) -> None:
+    from tritonclient import http
 
-    tensors = {"a": numpy.array([[1, 2, 3]], numpy.int32), "b": numpy.array([[10, 20, 30]], numpy.int32)}
-    inputs = [InferInput(name, list(data.shape), "INT32") for name, data in tensors.items()]
-    for each, data in zip(inputs, tensors.values(), strict=True):
-        each.set_data_from_numpy(data)
-    with InferenceServerClient(gateway.base.removeprefix("http://")) as client:
-        result = client.infer(model, inputs)
-    response = result.get_response()
-    console.print(f"\n[bold]infer {model}[/]  a=[1 2 3] b=[10 20 30]  (tritonclient, binary tensors)")
-    for output in response["outputs"]:
-        console.print(f"  {output['name']} = {result.as_numpy(output['name'])[0]}  from '{response['model_name']}'")
+    with http.InferenceServerClient(gateway.base.removeprefix("http://")) as client:
+        result = client.infer(model, _inputs(http))
+    _show(console, f"infer {model}", "tritonclient.http", result, result.get_response()["model_name"])
+
+
+def _infer_by_grpc(console: Console, gateway: _Gateway, model: str) -> None:
+    from tritonclient import grpc
+
+    with grpc.InferenceServerClient(gateway.grpc) as client:
+        result = client.infer(model, _inputs(grpc))
+    _show(console, f"infer {model}", "tritonclient.grpc", result, result.get_response().model_name)
+
+
+def _inputs(client: Any) -> list[Any]:
+    """The adder's, as one of Triton's two clients has them."""
+    import numpy
+
+    made = []
+    for name, values in (("a", [[1, 2, 3]]), ("b", [[10, 20, 30]])):
+        data = numpy.array(values, numpy.int32)
+        made.append(client.InferInput(name, list(data.shape), "INT32"))
+        made[-1].set_data_from_numpy(data)
+    return made
+
+
+def _show(console: Console, title: str, client: str, result: Any, model: str) -> None:
+    console.print(f"\n[bold]{title}[/]  a=[1 2 3] b=[10 20 30]  ({client})")
+    for name in ("sum", "diff"):
+        console.print(f"  {name} = {result.as_numpy(name)[0]}  from '{model}'", markup=False)
 
 
 def _ask_about_the_engine(console: Console, gateway: _Gateway) -> None:
@@ -238,6 +269,7 @@ def _tell_what_is_next(console: Console, gateway: _Gateway, has_samples: bool) -
     base, admin, rules = gateway.base, gateway.admin, gateway.rules
     console.print("\n[bold]Where things are[/]")
     console.print(f"  inference   {base}/v2")
+    console.print(f"  gRPC        {gateway.grpc} (both ports take both)")
     console.print(f"  metrics     {admin}/metrics")
     console.print(f"  engines     {admin}/engines")
     console.print(f"  rules       {rules} (edit it: the gateway notices)", soft_wrap=True)
@@ -247,5 +279,9 @@ def _tell_what_is_next(console: Console, gateway: _Gateway, has_samples: bool) -
         console.print(f"  curl -i {base}/v2/models/text/generate -d '{body}'", soft_wrap=True)
     else:
         console.print(f"  curl -i {base}/v2", soft_wrap=True)
+    if find_spec("tritonclient") and find_spec("grpc"):
+        asked = 'get_model_metadata("adder")' if has_samples else "get_server_metadata()"
+        script = f'from tritonclient.grpc import *; print(InferenceServerClient("{gateway.grpc}").{asked})'
+        console.print(f"  {sys.executable} -c '{script}'", soft_wrap=True, markup=False)
     console.print(f"  {Path(sys.executable).parent / 'pointsman'} engines --admin {admin}", soft_wrap=True)
     console.print(f"  {Path(sys.executable).parent / 'pointsman'} explain {rules} --model adder", soft_wrap=True)

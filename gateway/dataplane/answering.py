@@ -11,7 +11,7 @@ from gateway.dataplane.bridging.rest_stream import RestStream
 from gateway.dataplane.grpc.call import RelayedCall
 from gateway.dataplane.grpc.client import Call, CallClient
 from gateway.dataplane.grpc.own_call import RefusedCall
-from gateway.dataplane.grpc.plan import CallReader
+from gateway.dataplane.grpc.plan import CallHead, CallReader
 from gateway.dataplane.grpc.services import SERVICE_CALLS
 from gateway.dataplane.grpc.streams import StreamCall
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -27,10 +27,18 @@ Answer = tuple[Callable[[CallClient, Stream, Any], Call], Any]
 def answer(client: CallClient, stream: Stream, block: Block) -> Call:
     """The one who answers. A block that comes again is answered by the same, as long as the rules stay."""
     read = client.plane.read_call
-    note = block.note
+    known = block.base or block
+    note = known.note
     if note is None or note[0] is not read:
-        note = block.note = (read, *_answer_for(read, block))
-    call: Call = note[1](client, stream, note[2])
+        note = known.note = (read, *_answer_for(read, known))
+    _, maker, what = note
+    if known is not block:
+        head = read.again(what, block.own) if isinstance(what, CallHead) else None
+        if head is not None and head.error is None:
+            what = head
+        else:
+            maker, what = _answer_for(read, block)
+    call: Call = maker(client, stream, what)
     return call
 
 

@@ -10,10 +10,11 @@ from typing import cast
 from gateway.dataplane.grpc.client import Call
 from gateway.dataplane.hangup import has_hung_up
 from gateway.dataplane.plane import DataPlane
+from gateway.protocol.errors import GatewayError
 from gateway.upstream.carrier import Carrier
 from gateway.wire.http2.connection import Http2Limits
 from gateway.wire.http2.fields import Block
-from gateway.wire.http2.frames import MAX_WINDOW, ErrorCode
+from gateway.wire.http2.frames import MAX_WINDOW, ErrorCode, Http2Error
 from gateway.wire.http2.hpack import literals
 from gateway.wire.http2.stream import Stream
 
@@ -38,6 +39,7 @@ class Http2Client(Carrier):
                 max_resets=limits.max_resets,
             ),
             is_client=False,
+            volatile=plane.read_call.volatile,
         )
         self.plane = plane
         self._answer = answer
@@ -93,6 +95,12 @@ class Http2Client(Carrier):
             stream.reset(ErrorCode.NO_ERROR)
 
     # Closing
+
+    def refuse(self, error: GatewayError) -> None:
+        """Serve nothing on this connection."""
+        self.plane.metrics.unrouted.count_error(error.kind.value)
+        self.http2.fail(Http2Error(ErrorCode.ENHANCE_YOUR_CALM, error.message))
+        self.close()
 
     def drain(self) -> None:
         """Tell the client to open no more streams; close once those under way have ended (RFC 9113 section 6.8)."""

@@ -11,6 +11,7 @@ from gateway.dataplane.answering import answer
 from gateway.dataplane.connection import ClientConnection
 from gateway.dataplane.http2 import Http2Client
 from gateway.dataplane.plane import DataPlane
+from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.http2.frames import PREFACE
 
 
@@ -37,9 +38,13 @@ class Newcomer(asyncio.Protocol):
         limit = plane.settings.limits.max_connections
         tls = transport.get_extra_info("ssl_object")
         chosen = tls.selected_alpn_protocol() if isinstance(tls, ssl.SSLObject) else None
+        is_full = bool(limit) and len(plane.connections) - plane.num_lingering >= limit
         if chosen == "h2":
-            self._become(Http2Client(plane, answer))
-        elif chosen is not None or (limit and len(plane.connections) - plane.num_lingering >= limit):
+            client = Http2Client(plane, answer)
+            self._become(client)
+            if is_full:
+                client.refuse(GatewayError(ErrorKind.OVERLOADED, f"{limit} connections are open already"))
+        elif chosen is not None or is_full:
             self._become(ClientConnection(plane))
         else:
             plane.connections.add(self)

@@ -68,6 +68,16 @@ class _State(Collector):
         yield self._counter("retries", "Tries after the first one.", lambda series: series.retries)
         yield self._counter("request_bytes", "Bytes of requests' bodies.", lambda series: series.request_bytes)
         yield self._counter("response_bytes", "Bytes of replies' bodies.", lambda series: series.response_bytes)
+        yield self._counter(
+            "request_messages",
+            "Messages of gRPC streams that have ended, to engines.",
+            lambda series: series.messages_sent,
+        )
+        yield self._counter(
+            "response_messages",
+            "Messages of gRPC streams that have ended, from engines.",
+            lambda series: series.messages_received,
+        )
         in_flight = GaugeMetricFamily("pointsman_in_flight", "Requests at an endpoint now.", labels=_LABELS)
         for key, series in self._state.series.items():
             in_flight.add_metric(_values(key), series.in_flight)

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from gateway.protocol.operations import INFERENCE_OPERATIONS
-from gateway.routing.decision import Decision, Undecided
+from gateway.protocol.operations import FLEET_OPERATIONS, INFERENCE_OPERATIONS
+from gateway.routing.decision import Decision, Target, Undecided
 from gateway.routing.experiments import Draw
 from gateway.routing.facts import NO_BODY, Facts
 from gateway.routing.matchers import Condition, Subject
@@ -63,11 +63,18 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A decision with its reasons: one step for each route, in order."""
+    """A decision with its reasons: one step for each route, in order. What concerns all that a model's requests may
+    reach (load, stats, ...) goes to all `targets`, and no arm is chosen."""
 
     steps: tuple[Step, ...]
     decision: Decision | Undecided
     assignment: Assignment | None = None
+    targets: tuple[Target, ...] = ()
+
+    @property
+    def finds_somebody(self) -> bool:
+        """Whether anybody is asked."""
+        return bool(self.targets) or isinstance(self.decision, Decision)
 
 
 def explain(table: Table, facts: Facts, chance: Callable[[], float]) -> Explanation:
@@ -88,9 +95,12 @@ def explain(table: Table, facts: Facts, chance: Callable[[], float]) -> Explanat
             winner = route
         verdict = Verdict.FAILED if winner is None else Verdict.MATCHED
         steps.append(Step(route.name, verdict, head + body))
+    targets = table.targets_for(facts) if facts.operation in FLEET_OPERATIONS else ()
     if winner is None:
-        return Explanation(tuple(steps), Undecided.NO_ROUTE)
+        return Explanation(tuple(steps), Undecided.NO_ROUTE, targets=targets)
     decision = winner.choose(facts, chance, in_head)
+    if targets:
+        return Explanation(tuple(steps), decision, targets=targets)
     return Explanation(tuple(steps), decision, _assignment(winner, facts, decision))
 
 

@@ -46,12 +46,12 @@ class Carrier(asyncio.Protocol):
 
     __slots__ = ("_is_feeding", "_loop", "_reads", "_transport", "http2")
 
-    def __init__(self, limits: Http2Limits, *, is_client: bool) -> None:
+    def __init__(self, limits: Http2Limits, *, is_client: bool, volatile: frozenset[bytes] = frozenset()) -> None:
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)  # set before anything else happens
         self._loop = asyncio.get_running_loop()
         self._reads = _reads_of.setdefault(self._loop, _Reads())
         self._is_feeding = False
-        self.http2 = Http2Connection(self, limits, is_client=is_client)
+        self.http2 = Http2Connection(self, limits, is_client=is_client, volatile=volatile)
 
     # What the event loop tells it
 
@@ -113,6 +113,9 @@ class Carrier(asyncio.Protocol):
         """Write what there is."""
         out = self.http2.out
         if not out:
+            return
+        if self._transport.is_closing():
+            out.clear()
             return
         if len(out) == 1:
             self._transport.write(out[0])

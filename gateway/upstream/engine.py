@@ -96,7 +96,6 @@ def _endpoint(engine: EngineSpec, spec: EndpointSpec, known: Endpoint | None) ->
 
 def extra_fields(spec: EngineSpec) -> list[tuple[bytes, bytes]]:
     """What each request to an engine carries by its declaration, names in lower case."""
-    """The fields that each request to an engine carries, names in lower case."""
     fields = dict(spec.headers)
     if spec.api_key:
         fields["authorization"] = f"Bearer {spec.api_key}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Protocol
 
 from gateway.upstream.carrier import Carrier
@@ -41,9 +40,6 @@ class StreamConnection(Carrier):
 
     def open_stream(self, receiver: Receiver) -> Stream:
         return self.http2.open_stream(receiver)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._home.discard(self)

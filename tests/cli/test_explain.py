@@ -8,7 +8,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from gateway.cli.explain import explain
+from gateway.cli.explain import asked, explain
+from gateway.protocol.conversion.control import rest_request
+from gateway.protocol.operations import read_path
+from gateway.protocol.protobuf import message
 
 RULES = """\
 version: 1
@@ -79,7 +82,9 @@ CASES = [
             "✗ split   model is m, wanted split",
             "✓ acme    version is 2; protocol is grpc; operation is load; tenant is acme",
             "",
-            "model m goes by route acme to engine cpu (power_of_two over http://cpu:8000)",
+            "load of model m goes to every endpoint that its requests may reach:",
+            "  engine gpu (http://gpu1:8000, http://gpu2:8000)",
+            "  engine cpu (http://cpu:8000)",
         ],
     ),
     (
@@ -95,6 +100,75 @@ CASES = [
             "",
             "no route takes model m: the caller is answered 404, no_route",
         ],
+    ),
+]
+
+
+# What the last line says of engines that speak gRPC too, alone, or not at all.
+GRPC_RULES = """\
+version: 1
+engines:
+  both: {endpoints: [{url: "http://b1:8000", grpc: "b1:8001"}, {url: "http://b2:8000", grpc: "b2:8001"}]}
+  safe: {endpoints: [{url: "https://s:8000", grpc: "s:8001"}]}
+  bare: {endpoints: "grpc://g:8001"}
+  rest: {endpoints: "http://r:8000"}
+routes:
+  - {name: tokens, match: {model: both, protocol: grpc, operation: stream, header: {x-tier: gold}}, engine: bare}
+  - {name: both, match: {model: both}, experiment: half}
+  - {name: safe, match: {model: safe}, engine: safe}
+  - {name: bare, match: {model: bare}, engine: bare, model: b}
+  - {name: rest, match: {model: rest}, engine: rest}
+experiments:
+  half: {arms: [{name: a, engine: both, weight: 1}, {name: b, engine: rest, model: r, weight: 0}]}
+"""
+
+BOTH = "model both goes by route both, arm a to engine both (power_of_two over "
+EVERYWHERE = "model both goes to every endpoint that its requests may reach:"
+PLACES = ["  engine both (http://b1:8000, http://b2:8000)", "  engine rest as r (http://r:8000)"]
+
+GRPC_CASES = [
+    (["--model", "both"], 0, [BOTH + "http://b1:8000, http://b2:8000)"]),
+    (["--model", "both", "--rpc", "ModelInfer"], 0, [BOTH + "grpc://b1:8001, grpc://b2:8001)"]),
+    (
+        ["--model", "both", "--rpc", "ModelStreamInfer", "--header", "x-tier:gold"],
+        0,
+        ["model both goes by route tokens to engine bare (power_of_two over grpc://g:8001)"],
+    ),
+    (["--model", "both", "--rpc", "RepositoryModelLoad"], 0, [f"load of {EVERYWHERE}", *PLACES]),
+    (["--model", "both", "--rpc", "TraceSetting"], 0, [f"trace of {EVERYWHERE}", *PLACES]),
+    (["--model", "both", "--operation", "stats"], 0, [f"stats of {EVERYWHERE}", *PLACES]),
+    (
+        ["--model", "safe", "--protocol", "grpc", "--operation", "metadata"],
+        0,
+        ["model safe goes by route safe to engine safe (power_of_two over grpcs://s:8001)"],
+    ),
+    (
+        ["--model", "bare", "--operation", "generate"],
+        0,
+        ["model bare goes by route bare to engine bare as b (power_of_two over grpc://g:8001, converted to gRPC)"],
+    ),
+    (
+        ["--model", "rest", "--rpc", "ModelStreamInfer"],
+        0,
+        ["model rest goes by route rest to engine rest (power_of_two over http://r:8000, converted to REST)"],
+    ),
+    (
+        ["--model", "none", "--rpc", "ModelInfer"],
+        1,
+        ["no route takes model none: the caller is answered NOT_FOUND, no_route"],
+    ),
+    (
+        ["--model", "none", "--rpc", "ModelStreamInfer"],
+        1,
+        [
+            "no route takes model none: the message is answered by an error_message, "
+            "or ends the stream by NOT_FOUND with triton_grpc_error"
+        ],
+    ),
+    (
+        ["--model", "none", "--rpc", "RepositoryModelUnload"],
+        1,
+        ["no route takes model none: the caller is answered NOT_FOUND, no_route"],
     ),
 ]
 
@@ -124,6 +198,38 @@ def test_explain_says_which_route_and_why_not_the_others(
     assert result.return_value == code
 
 
+@pytest.mark.parametrize("options, code, lines", GRPC_CASES)
+def test_grpc_is_explained_as_it_is_served(
+    options: list[str], code: int, lines: list[str], tmp_path: Path, app: typer.Typer
+) -> None:
+    """Where a call goes, by which address, and whether it is converted on the way."""
+    (tmp_path / "rules.yaml").write_text(GRPC_RULES)
+    options = [str(tmp_path / "rules.yaml"), "--session", "s1", *options]
+    result = CliRunner().invoke(app, options, standalone_mode=False)
+    told = [line.replace(", session s1)", ")") for line in result.output.splitlines()]
+    assert told[-len(lines) :] == lines
+    assert result.return_value == code
+
+
+# Those that name a model, and are answered by all engines that have it: in the data plane they are the REST requests
+# that ask the same.
+OF_ALL_THAT_HAVE_A_MODEL = [
+    ("ModelStatistics", "name"),
+    ("RepositoryModelLoad", "model_name"),
+    ("RepositoryModelUnload", "model_name"),
+    ("TraceSetting", "model_name"),
+]
+
+
+@pytest.mark.parametrize("rpc, field", OF_ALL_THAT_HAVE_A_MODEL)
+def test_an_rpc_is_the_operation_that_the_data_plane_takes_it_for(rpc: str, field: str) -> None:
+    """What rules are asked about it is the same here and there."""
+    request = rest_request(rpc, message(f"inference.{rpc}Request")(**{field: "m"}).SerializeToString())
+    call = read_path(request.target)
+    assert call is not None
+    assert asked(None, None, rpc) == ("grpc", call.operation)
+
+
 def test_an_arm_by_chance_is_told_as_such(arguments: list[str], app: typer.Typer) -> None:
     """Without a session two runs may differ, and the line says why."""
     output = CliRunner().invoke(app, [*arguments, "--model", "split"], standalone_mode=False).output
@@ -140,6 +246,9 @@ def test_refused_rules_are_told_as_check_tells_them(tmp_path: Path, capsys: pyte
 WRONG = [
     (["--protocol", "http"], "unknown value 'http'; known: rest, grpc, openai"),
     (["--operation", "infre"], "unknown value 'infre': did you mean 'infer'?"),
+    (["--rpc", "ModelInfre"], "unknown value 'ModelInfre': did you mean 'ModelInfer'?"),
+    (["--rpc", "ServerLive"], "ServerLive concerns no model: no rule decides on it"),
+    (["--rpc", "ModelInfer", "--protocol", "rest"], "it stands for --protocol and --operation: leave them out"),
     (["--header", "x-tier"], "'x-tier' is not NAME:VALUE"),
     (["--parameter", "priority"], "'priority' is not NAME=VALUE"),
     (["--input", "x:1"], "'x:1' is not NAME:DATATYPE:SHAPE[:SIZE]"),
@@ -147,11 +256,11 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("options, message", WRONG)
+@pytest.mark.parametrize("options, told", WRONG)
 def test_a_wrong_option_says_the_right_form(
-    options: list[str], message: str, arguments: list[str], app: typer.Typer
+    options: list[str], told: str, arguments: list[str], app: typer.Typer
 ) -> None:
     """Options are refused as rules are, with the nearest right spelling."""
     result = CliRunner().invoke(app, [*arguments, "--model", "m", *options], standalone_mode=False)
     assert isinstance(result.exception, typer.BadParameter)
-    assert message in result.exception.message
+    assert told in result.exception.message

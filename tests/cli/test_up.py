@@ -1,21 +1,23 @@
 """The demo, as a new user runs it."""
 
+import contextlib
 import os
 import re
 import signal
 import subprocess
 import sys
 import threading
-from typing import IO
+from collections.abc import Iterator
 
 import httpx
 import pytest
 from typer.testing import CliRunner
 
 from gateway.cli import app
+from gateway.demo.triton import TritonProcess
 from tests.support.canned_engine import CannedEngine
 
-KEEP_UP = [sys.executable, "-m", "gateway", "up", "--http-port", "0", "--admin-port", "0"]
+KEEP_UP = [sys.executable, "-m", "gateway", "up", "--http-port", "0", "--grpc-port", "0", "--admin-port", "0"]
 UP = [*KEEP_UP, "--once"]
 
 
@@ -24,7 +26,10 @@ def test_the_demo_answers_real_requests() -> None:
     """`pointsman up` starts a Triton and the gateway, shows real answers, and leaves nothing running."""
     done = subprocess.run(UP, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "sum = [11 22 33]" in done.stdout
+    for title in ("infer adder", "infer sum-and-difference"):
+        assert re.search(rf"{title} .*\n  sum = \[11 22 33\]  from 'adder'", done.stdout)
+    assert "(tritonclient.http)" in done.stdout
+    assert "(tritonclient.grpc)" in done.stdout
     assert "'ONE URL FOR EVERY ENGINE', by route 'everything-else'" in done.stdout
     assert "/metrics" in done.stdout
     assert "Traceback" not in done.stderr
@@ -36,6 +41,28 @@ def test_the_demo_takes_an_engine_that_runs() -> None:
         done = subprocess.run([*UP, "--engine", engine.url], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert '"served_by": "mine"' in done.stdout
+
+
+@pytest.mark.triton
+def test_the_demo_takes_an_engine_that_speaks_grpc_alone(triton: TritonProcess) -> None:
+    """What it asks by REST is converted on the way."""
+    done = subprocess.run(
+        [*UP, "--engine", f"grpc://{triton.grpc_url}"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "POST /v2/repository/index (200)" in done.stdout
+    assert '"name":"adder"' in done.stdout
+
+
+def test_what_to_try_next_by_grpc() -> None:
+    """The line that it prints asks the gateway that it has started, by gRPC."""
+    with CannedEngine("mine") as engine, up_before(engine) as (_, told):
+        address = re.search(r"gRPC +(\S+) \(both ports take both\)", told)
+        line = next(line for line in told.splitlines() if "tritonclient.grpc" in line)
+        assert address is not None and address[1] in line
+        done = subprocess.run(line.strip(), shell=True, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+    assert 'name: "pointsman"' in done.stdout
 
 
 def test_the_demo_fails_where_the_engine_does() -> None:
@@ -62,33 +89,39 @@ def test_the_demo_says_why_it_has_no_triton(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_demo_stops_all_that_it_started(number: signal.Signals) -> None:
     """However it is told to stop, and even with a request in flight, no process of it stays."""
-    with CannedEngine("mine") as engine:
-        up = subprocess.Popen(
-            [*KEEP_UP, "--engine", engine.url],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )
-        assert up.stdout is not None
-        asking = ask_slowly(inference_url(up.stdout))
+    with CannedEngine("mine") as engine, up_before(engine) as (up, told):
+        found = re.search(r"inference +(http://\S+)/v2", told)
+        assert found is not None
+        asking = ask_slowly(found[1])
         up.send_signal(number)
         up.send_signal(number)  # impatience changes nothing
-        told, _ = up.communicate(timeout=30)  # the gateway and its workers hold the pipe: it ends with the last of them
+        rest, _ = up.communicate(timeout=30)  # the gateway and its workers hold the pipe: it ends with the last of them
         asking.join()
-    assert up.returncode == 0, told
-    assert "Traceback" not in told
+    assert up.returncode == 0, told + rest
+    assert "Traceback" not in told + rest
 
 
-def inference_url(output: IO[str]) -> str:
-    """The address that the demo prints; returns once it serves."""
-    base = ""
-    for line in output:
-        if found := re.search(r"inference +(http://\S+)/v2", line):
-            base = found[1]
-        if "Ctrl-C" in line:
-            break
-    return base
+@contextlib.contextmanager
+def up_before(engine: CannedEngine) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The demo before an engine, and what it has told by the time that it waits for Ctrl-C."""
+    up = subprocess.Popen(
+        [*KEEP_UP, "--engine", engine.url],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        assert up.stdout is not None
+        told = ""
+        for line in up.stdout:
+            told += line
+            if "Ctrl-C" in line:
+                break
+        yield up, told
+    finally:
+        up.terminate()
+        up.communicate(timeout=30)
 
 
 def ask_slowly(base: str) -> threading.Thread:

@@ -188,6 +188,9 @@ def refusals(client):
         refusal(client.infer, "adder", adder_inputs()[:1]),
         refusal(client.infer, "failer", text_inputs("please")),
         refusal(client.infer, "repeater", text_inputs("decoupled")),
+        refusal(client.infer, "adder", [tensor(name, NUMBERS[:, :1], "INT32") for name in "ab"], model_version="x"),
+        refusal(client.infer, "repeater", adder_inputs()),
+        refusal(client.infer, "identity_fp32", [tensor("INPUT0", np.zeros(1, dtype=np.float32), "FP32")]),
         refusal(client.get_model_metadata, "nobody"),
         refusal(client.get_model_config, "nobody"),
     ]

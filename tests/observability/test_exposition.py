@@ -28,7 +28,7 @@ QUIET = ExpositionState(
 
 
 def busy() -> ExpositionState:
-    """Two replies, 1 ms and an hour long, one of them retried, and a refusal."""
+    """Two replies, 1 ms and an hour long, one of them retried, a refusal, and a stream's messages."""
     metrics = Metrics()
     series = metrics.series(SPLIT)
     series.count(200, total=0.001, first_byte=0.0004, upstream=0.0009)
@@ -36,6 +36,7 @@ def busy() -> ExpositionState:
     series.count_failure(503, 0.0002)
     series.count_error("overloaded")
     series.retries, series.in_flight, series.request_bytes, series.response_bytes = 1, 2, 300, 4000
+    series.messages_sent, series.messages_received = 5, 60
     return replace(QUIET, series=add_up([metrics.snapshot()]))
 
 
@@ -58,6 +59,8 @@ def scrape(state: ExpositionState) -> dict[tuple[str, frozenset[tuple[str, str]]
         ("pointsman_retries_total", SPLIT_LABELS, 1),
         ("pointsman_request_bytes_total", SPLIT_LABELS, 300),
         ("pointsman_response_bytes_total", SPLIT_LABELS, 4000),
+        ("pointsman_request_messages_total", SPLIT_LABELS, 5),
+        ("pointsman_response_messages_total", SPLIT_LABELS, 60),
         ("pointsman_in_flight", SPLIT_LABELS, 2),
         ("pointsman_connections", {}, 7),
         ("pointsman_endpoint_healthy", {"engine": "mac", "endpoint": "http://c:1"}, 1),

@@ -77,12 +77,15 @@ def test_workers_add_up() -> None:
         series.in_flight += 2
         series.request_bytes += 10
         series.response_bytes += 100
+        series.messages_sent += 3
+        series.messages_received += 4
     other.series(SeriesKey("other")).count(200, 1.0, 1.0, 1.0)
     sums = add_up([one.snapshot(), other.snapshot()])
     both = sums[KEY]
     assert sums.keys() == {SeriesKey(), KEY, SeriesKey("other")}
     assert (both.statuses, both.errors) == ({200: 2, 404: 1}, {"client_gone": 3})
     assert (both.retries, both.in_flight, both.request_bytes, both.response_bytes) == (3, 6, 30, 300)
+    assert (both.messages_sent, both.messages_received) == (9, 12)
     assert (sum(both.total[0]), both.total[1]) == (3, pytest.approx(0.3))
     assert sums[SeriesKey("other")].statuses == {200: 1}
     assert add_up([]) == {}

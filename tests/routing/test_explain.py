@@ -61,3 +61,22 @@ def test_an_arm_by_chance_has_no_race() -> None:
     one = table(by("x"), experiments=(split("x", cpu=50, gpu=50),))
     explanation = explain(one, Facts("m"), lambda: 0.7)
     assert explanation.assignment == Assignment("x", "session", None, "gpu", ())
+
+
+def test_a_load_has_no_arm() -> None:
+    """It goes to all that the model's requests may reach, also by a route that only the body tells apart."""
+    one = table(to("gpu", "p", MatchSpec(parameter={"p": ("1",)})), by("x"), experiments=(split("x", cpu=90, gpu=10),))
+    explanation = explain(one, Facts("m", operation=Operation.LOAD), lambda: 0.0)
+    assert explanation.targets == one.targets_for(Facts("m", operation=Operation.LOAD))
+    assert [target.engine for target in explanation.targets] == ["gpu", "cpu"]
+    assert explanation.assignment is None
+    assert explanation.finds_somebody
+
+
+def test_a_load_that_only_bodies_lead_anywhere() -> None:
+    """No route takes it as a request, and yet it reaches the engine that inferences reach."""
+    one = table(to("gpu", "p", MatchSpec(parameter={"p": ("1",)})))
+    explanation = explain(one, Facts("m", operation=Operation.LOAD), lambda: 0.0)
+    assert explanation.decision is Undecided.NO_ROUTE
+    assert explanation.finds_somebody
+    assert not explain(one, Facts("m"), lambda: 0.0).finds_somebody

@@ -31,7 +31,7 @@ class WholeMessage:
     def facts(self) -> BodyFacts | None:
         return facts_or_none(self._data[PREFIX_BYTES:])
 
-    def take(self, model: bytes | None, *, keeps: bool) -> bytes:
+    def take(self, model: bytes | None) -> bytes:
         if model is None:
             return self._data
         return framed(renamed(self._data[PREFIX_BYTES:], self.names, model))
@@ -127,11 +127,9 @@ class CallBody:
             self._plain = self._joined()[PREFIX_BYTES : PREFIX_BYTES + self._message_bytes]
         return facts_or_none(self._plain) if self._plain else NO_BODY
 
-    def take(self, model: bytes | None, *, keeps: bool) -> bytes:
+    def take(self, model: bytes | None) -> bytes:
         """All that has come so far, ready to be sent, for this model's name there where it is another one; what comes
-        later is to be passed on. `keeps`: it may be needed for another try after this one."""
-        if not keeps:
-            self._replay_bytes = -1
+        later is to be passed on."""
         self._was_taken = True
         data = self._joined()
         if model is not None:

@@ -27,6 +27,7 @@ _SECRETS = frozenset({b"authorization", b"cookie"})
 # Written anew for each hop, or by HTTP/2 itself.
 _REWRITTEN = frozenset({b"te", b"host", b"content-length", b"via", _REQUEST_ID, _TIMEOUT})
 _FORWARDED = frozenset({b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"forwarded"})
+_OF_MESSAGES = frozenset({b"content-length", b"inference-header-content-length"})
 # What a REST request has in its own way, or not at all.
 _OF_GRPC = frozenset(
     {b"content-type", b"via", b"expect", b"inference-header-content-length", b"triton_grpc_error", _REQUEST_ID}
@@ -135,11 +136,11 @@ class CallHead:
     """One call's fields, read: its plan, and what is its own. `passing` are the volatile fields as they go on, encoded;
     `id` is None where the client gave none; `timeout` is in seconds, None where the client waits for ever."""
 
-    __slots__ = ("_volatile", "error", "id", "passing", "plan", "timeout")
+    __slots__ = ("error", "id", "passing", "plan", "timeout", "volatile")
 
     def __init__(self, plan: CallPlan, volatile: list[Field]) -> None:
         self.plan = plan
-        self._volatile = volatile
+        self.volatile = volatile
         self.id: bytes | None = None
         self.timeout: float | None = None
         self.error: GatewayError | None = None
@@ -161,7 +162,7 @@ class CallHead:
 
     def rest_fields(self) -> list[Field]:
         """The caller's metadata as a REST request has it: without what is gRPC's own."""
-        fields = self.plan.fields + self._volatile
+        fields = self.plan.fields + self.volatile
         return [field for field in fields if field[0] not in _OF_GRPC and not field[0].startswith(b"grpc-")]
 
 
@@ -172,6 +173,8 @@ class CallReader:
         identity = {snapshot.table.identity.session_header.encode(), snapshot.table.identity.tenant_header.encode()}
         asked = {name.encode() for name in snapshot.headers_asked}
         self._volatile = (VOLATILE_FIELDS | identity) - asked | {_TIMEOUT, _REQUEST_ID}
+        # What a connection may leave out when it compares blocks: nothing that tells of the message.
+        self.volatile = frozenset(self._volatile - _OF_MESSAGES)
         self._plans = Memo(lambda key: CallPlan(_fields_of(key), snapshot, settings))
 
     def __call__(self, block: Block) -> CallHead:
@@ -183,6 +186,13 @@ class CallReader:
             else:
                 steady += field
         return CallHead(self._plans(b"\0".join(steady)), volatile)
+
+    def again(self, head: CallHead, own: list[Field]) -> CallHead | None:
+        """The head of a call that has a few more fields than one before; None where these are not its own alone."""
+        for field in own:
+            if field[0] not in self._volatile:
+                return None
+        return CallHead(head.plan, head.volatile + own)
 
 
 def _fields_of(key: bytes) -> list[Field]:

@@ -21,8 +21,11 @@ class Http2Connection(ConnectionState):
 
     __slots__ = ("_reader",)
 
-    def __init__(self, owner: Owner, limits: Http2Limits, *, is_client: bool) -> None:
-        super().__init__(owner, limits, is_client=is_client)
+    def __init__(
+        self, owner: Owner, limits: Http2Limits, *, is_client: bool, volatile: frozenset[bytes] = frozenset()
+    ) -> None:
+        """`volatile` names fields that the peer sends with another value each time, see `FieldDecoder`."""
+        super().__init__(owner, limits, is_client=is_client, volatile=volatile)
         self._reader = FrameReader(self)
 
     def start(self) -> None:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 
 from hpack.exceptions import HPACKError
 from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
 
-from gateway.wire.http2.fields import Block, Field
+from gateway.wire.http2.fields import ENTRY_BYTES, Block, Field
 from gateway.wire.http2.frames import ErrorCode, Http2Error
 from gateway.wire.memo import Memo
 
 # The dynamic table's initial size on both sides, which is never asked to be another.
 TABLE_BYTES = 4096
-# What an entry counts beyond its name and value (section 4.1), and a field of a list (RFC 9113 section 6.5.2).
-ENTRY_BYTES = 32
 # Two are all that a change of settings takes (section 4.2); some encoders tell every step.
 _MAX_SIZE_UPDATES = 8
 # Blocks remembered in one generation, and how long they may be: a peer must not fill the memory by them.
@@ -26,6 +25,9 @@ _MAX_REMEMBERED_FIELDS = 64
 _STATIC: tuple[Field, ...] = ((b"", b""), *HeaderTable.STATIC_TABLE)
 _FIRST_DYNAMIC = len(_STATIC)
 
+# Indexed fields, each in one byte.
+_INDEXED = re.compile(rb"[\x80-\xfe]+")
+
 _decode_huffman = Memo(decode_huffman)
 
 
@@ -33,13 +35,24 @@ class FieldDecoder:
     """Decodes the blocks of one connection, in the order in which they come.
 
     A block that leaves the dynamic table as it was means the same until some other block changes it: until then it is
-    looked up.
+    looked up. `volatile` names fields that peers send with another value each time (ids, traces): a block is looked up
+    without these.
     """
 
-    __slots__ = ("_entries", "_has_changed", "_max_list_bytes", "_max_table_bytes", "_old", "_table_bytes", "_young")
+    __slots__ = (
+        "_entries",
+        "_has_changed",
+        "_max_list_bytes",
+        "_max_table_bytes",
+        "_old",
+        "_table_bytes",
+        "_volatile",
+        "_young",
+    )
 
-    def __init__(self, max_list_bytes: int) -> None:
+    def __init__(self, max_list_bytes: int, volatile: frozenset[bytes] = frozenset()) -> None:
         self._max_list_bytes = max_list_bytes
+        self._volatile = volatile
         self._entries: deque[Field] = deque()  # the newest first
         self._table_bytes = 0
         self._max_table_bytes = TABLE_BYTES  # the encoder may ask for less
@@ -58,7 +71,59 @@ class FieldDecoder:
         Raises: Http2Error(COMPRESSION_ERROR), or ENHANCE_YOUR_CALM where the fields are too long: what follows could
         not be read any more.
         """
-        return self._young.get(block) or self._recall_or_read(block)
+        return self._young.get(block) or (self._volatile and self._decode_parted(block)) or self._recall_or_read(block)
+
+    def _decode_parted(self, block: bytes) -> Block | None:
+        """Decode a block in which volatile fields stand as literals; None where none do, or the table changes."""
+        try:
+            parted = self._part(block)
+        except (IndexError, HPACKError):
+            return None  # whoever reads all of it says what is wrong
+        if parted is None:
+            return None
+        rest, own = parted
+        base = self._young.get(rest) or self._recall_or_read(rest)
+        found = Block.like(base, own)
+        if found is not None and found.list_bytes > self._max_list_bytes:
+            raise _too_long()
+        return found
+
+    def _part(self, block: bytes) -> tuple[bytes, list[Field]] | None:
+        """The block without its volatile fields, and these."""
+        kept: list[bytes] = []
+        own: list[Field] = []
+        at, end = 0, len(block)
+        while at < end:
+            start = at
+            first = block[at]
+            if first >= 0x80:
+                run = _INDEXED.match(block, at)
+                if run is None:
+                    return None
+                at = run.end()
+                kept.append(run[0])
+                continue
+            if first >= 0x20:
+                return None
+            at += 1
+            index = first & 0x0F
+            if index == 0x0F:
+                index, at = _read_integer(block, at, 0x0F)
+            if index:
+                name = self._field(index)[0]
+            else:
+                name, at = _read_string(block, at)
+            if name in self._volatile:
+                value, at = _read_string(block, at)
+                own.append((name, value))
+            else:
+                size = block[at] & 0x7F
+                at += 1
+                if size == 0x7F:
+                    size, at = _read_integer(block, at, 0x7F)
+                at += size
+                kept.append(block[start:at])
+        return (b"".join(kept), own) if own and at == end else None
 
     def _recall_or_read(self, block: bytes) -> Block:
         found = self._old.get(block)
@@ -117,7 +182,7 @@ class FieldDecoder:
                 continue
             left -= len(field[0]) + len(field[1]) + ENTRY_BYTES
             if left < 0:
-                raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "the header fields are too long")
+                raise _too_long()
             fields.append(field)
         return fields
 
@@ -177,6 +242,10 @@ def _read_integer(block: bytes, at: int, number: int) -> tuple[int, int]:
         if byte < 0x80:
             return number, at
     raise _malformed("an integer of more than five bytes")
+
+
+def _too_long() -> Http2Error:
+    return Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "the header fields are too long")
 
 
 def _malformed(what: str) -> Http2Error:

@@ -8,6 +8,9 @@ from typing import Any
 
 Field = tuple[bytes, bytes]
 
+# What a field of a list counts beyond its name and value (RFC 9113 section 6.5.2), and an entry of HPACK's table.
+ENTRY_BYTES = 32
+
 # Names in lower case (section 8.2.1); values without NUL, CR and LF, and without blanks around them.
 _NAME = rb"[!#$%&'*+\-.^_`|~0-9a-z]++"
 _VALUE = rb"(?![ \t])[\t\x20-\x7e\x80-\xff]*+(?<![ \t])"
@@ -33,25 +36,45 @@ _STATUS = re.compile(rb"[1-9][0-9][0-9]")
 
 class Block:
     """The fields of one header block, in their order. `error` says what is malformed, None where nothing is; `length`
-    is what a content-length tells.
+    is what a content-length tells, `list_bytes` what the fields count against the longest list.
 
     A connection whose peer repeats itself hands over the same object again and again: `note` is a place for what its
-    reader made of it.
+    reader made of it. Where all but a few fields are those of a block before, `base` is that block, and `own` are the
+    few, which stand last in `fields`.
     """
 
-    __slots__ = ("_fault", "_judge", "error", "fields", "length", "note")
+    __slots__ = (
+        "_fault",
+        "_judge",
+        "base",
+        "error",
+        "fields",
+        "has_blanks",
+        "length",
+        "list_bytes",
+        "names",
+        "note",
+        "own",
+    )
 
     def __init__(self, fields: list[Field]) -> None:
         self.fields = fields
         self.length: int | None = None
         self.note: Any = None
+        self.base: Block | None = None
+        self.own: list[Field] = []
         self._judge: Callable[[Block], str | None] | None = None
         self._fault: str | None = None
-        lines: list[bytes] = []
-        for field in fields:
-            lines += field
-        text = b"\n".join(lines) + b"\n" if lines else b""
-        is_well_formed = _WELL_FORMED.fullmatch(text) and text.count(b"\n") == len(lines)
+        self.names: frozenset[bytes] | None = None  # once somebody needs them
+        self.has_blanks = False
+        text = _text(fields)
+        self.list_bytes = len(text) - 2 * len(fields) + ENTRY_BYTES * len(fields)
+        is_well_formed = _is_well_formed(text, fields)
+        if not is_well_formed:
+            # Triton ends messages of errors with blanks: replies are taken without them, requests not at all.
+            self.fields = [(name, _without_blanks(name, value)) for name, value in fields]
+            text = _text(self.fields)
+            self.has_blanks = is_well_formed = _is_well_formed(text, self.fields)
         self.error = None if is_well_formed else _first_fault(fields)
         if b"content-length\n" in text and is_well_formed:
             self._read_length()
@@ -59,8 +82,35 @@ class Block:
     def __repr__(self) -> str:
         return f"<Block {self.fields}>"
 
+    @classmethod
+    def like(cls, base: Block, own: list[Field]) -> Block | None:
+        """The fields of another block, and a few more, whose names are known to be well-formed; None where it has one
+        of these names already, since it might have to stand behind them."""
+        names = base.names
+        if names is None:
+            names = base.names = frozenset(name for name, _ in base.fields)
+        for name, _ in own:
+            if name in names:
+                return None
+        made = cls.__new__(cls)
+        made.fields = base.fields + own
+        made.length = base.length
+        made.note = made._judge = made._fault = None
+        made.base = base
+        made.list_bytes = base.list_bytes + sum([len(name) + len(value) + ENTRY_BYTES for name, value in own])
+        made.own = own
+        made.error = base.error
+        made.names = None
+        made.has_blanks = base.has_blanks
+        for field in own:
+            if not _ONE_VALUE.fullmatch(field[1]):
+                made.error = _first_fault([field])
+        return made
+
     def fault(self, judge: Callable[[Block], str | None]) -> str | None:
         """What is malformed in it as that for which `judge` takes it; None where nothing is."""
+        if self.base is not None:
+            return self.error or self.base.fault(judge)
         if self._judge is not judge:
             self._judge, self._fault = judge, self.error or judge(self)
         return self._fault
@@ -83,8 +133,29 @@ class Block:
             self.length = int(text)
 
 
+def _text(fields: list[Field]) -> bytes:
+    lines: list[bytes] = []
+    for field in fields:
+        lines += field
+    return b"\n".join(lines) + b"\n" if lines else b""
+
+
+def _without_blanks(name: bytes, value: bytes) -> bytes:
+    """A value as it may stand (section 8.2.1); gRPC has a way to write those of its messages."""
+    stripped = value.rstrip(b" \t")
+    if name == b"grpc-message":
+        stripped += value[len(stripped) :].replace(b" ", b"%20").replace(b"\t", b"%09")
+    return stripped.lstrip(b" \t")
+
+
+def _is_well_formed(text: bytes, fields: list[Field]) -> bool:
+    return _WELL_FORMED.fullmatch(text) is not None and text.count(b"\n") == 2 * len(fields)
+
+
 def request_fault(block: Block) -> str | None:
     """What is malformed in a request's pseudo-fields (section 8.3.1); the block itself has no error."""
+    if block.has_blanks:
+        return "a value has blanks around it"
     found: dict[bytes, bytes] = {}
     for name, value in block.fields:
         if not name.startswith(b":"):

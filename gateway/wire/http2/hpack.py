@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from hpack import Encoder
 from hpack.table import HeaderTable
 
-from gateway.wire.http2.field_decoder import ENTRY_BYTES, TABLE_BYTES
-from gateway.wire.http2.fields import Field
+from gateway.wire.http2.field_decoder import TABLE_BYTES
+from gateway.wire.http2.fields import ENTRY_BYTES, Field
 from gateway.wire.memo import Memo
 
 _MAX_REMEMBERED = 256  # blocks of one connection

@@ -46,7 +46,9 @@ class ConnectionState:
         "window",
     )
 
-    def __init__(self, owner: Owner, limits: Http2Limits, *, is_client: bool) -> None:
+    def __init__(
+        self, owner: Owner, limits: Http2Limits, *, is_client: bool, volatile: frozenset[bytes] = frozenset()
+    ) -> None:
         self.owner = owner
         self.limits = limits
         self.is_client = is_client
@@ -54,7 +56,7 @@ class ConnectionState:
         self.streams: dict[int, Stream] = {}
         self.waiting: dict[Stream, None] = {}
         self.encoder = FieldEncoder()
-        self.decoder = FieldDecoder(limits.max_header_bytes)
+        self.decoder = FieldDecoder(limits.max_header_bytes, volatile)
         self.is_blocked = False
         self.is_leaving = False  # this side, or the peer, opens no new streams
         self.failed: Http2Error | None = None
