@@ -66,16 +66,17 @@ class Carrier(asyncio.Protocol):
         reads = self._reads
         reads.are_single = len(data) <= _SINGLE_BYTES and monotonic() - reads.ended_at > _BURST_SECONDS
         self._is_feeding = True
-        self.http2.feed(data)
-        self._is_feeding = False
-        if self.http2.out:
-            self.flush()
-        if reads.others:
-            for other in reads.others:
-                other.flush()
-            reads.others.clear()
-        reads.are_single = False
-        reads.ended_at = monotonic()
+        try:
+            self.http2.feed(data)
+        finally:
+            self._is_feeding = reads.are_single = False
+            if self.http2.out:
+                self.flush()
+            if reads.others:
+                for other in reads.others:
+                    other.flush()
+                reads.others.clear()
+            reads.ended_at = monotonic()
         if self.http2.failed is not None:
             self._transport.close()
 

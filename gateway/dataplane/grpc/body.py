@@ -9,6 +9,11 @@ from gateway.protocol.message_layouts import Layouts
 from gateway.wire.grpc import PREFIX, PREFIX_BYTES, decompress, framed, too_long
 
 
+# To hold more than this until the reply comes doubles the price of passing it on: memory that is let go at once is
+# still in the processor's cache when the next read needs some.
+_CHEAP_BYTES = 64 * 1024
+
+
 class WholeMessage:
     """A call's message that came in one piece, not compressed: see `CallBody` for what is asked of it."""
 
@@ -31,7 +36,7 @@ class WholeMessage:
     def facts(self) -> BodyFacts | None:
         return facts_or_none(self._data[PREFIX_BYTES:])
 
-    def take(self, model: bytes | None) -> bytes:
+    def take(self, model: bytes | None, *, keeps: bool) -> bytes:
         if model is None:
             return self._data
         return framed(renamed(self._data[PREFIX_BYTES:], self.names, model))
@@ -127,9 +132,12 @@ class CallBody:
             self._plain = self._joined()[PREFIX_BYTES : PREFIX_BYTES + self._message_bytes]
         return facts_or_none(self._plain) if self._plain else NO_BODY
 
-    def take(self, model: bytes | None) -> bytes:
+    def take(self, model: bytes | None, *, keeps: bool) -> bytes:
         """All that has come so far, ready to be sent, for this model's name there where it is another one; what comes
-        later is to be passed on."""
+        later is to be passed on. `keeps`: it may run twice, and so is worth its memory; else only little is held, in
+        case that an endpoint refuses it untouched."""
+        if not keeps:
+            self._replay_bytes = min(self._replay_bytes, _CHEAP_BYTES)
         self._was_taken = True
         data = self._joined()
         if model is not None:

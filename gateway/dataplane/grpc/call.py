@@ -217,7 +217,7 @@ class RelayedCall(Tries):
         """The engine has REST alone: somebody else takes the call from here."""
         stream = self._stream
         stream.receiver = call = ConvertedCall(self._client, stream, self._head, (way.lane, session))
-        call.data_received(stream, body.take(None), body.is_complete)
+        call.data_received(stream, body.take(None, keeps=False), body.is_complete)
 
     def _refuse(self, error: GatewayError) -> None:
         """What the client sent cannot be served."""
@@ -243,7 +243,7 @@ class RelayedCall(Tries):
         passing = self._client.passing + self._head.passing + self._id_literal
         if self._expires_at:
             passing += timeout_literal(self._expires_at - now)
-        data = body.take(way.model)
+        data = body.take(way.model, keeps=lane.engine.spec.retry.idempotent == "infer")
         if body.is_complete:
             up.send_whole(way.head(endpoint), passing, data)
         else:
