@@ -303,6 +303,16 @@ async def aio_infer(client):
     return [plain(result) for result in results]
 
 
+@with_aio_client
+async def aio_stream(client):
+    async def requests():
+        for number in range(5):
+            yield {"model_name": "adder", "inputs": adder_inputs(number), "request_id": str(number)}
+        yield {"model_name": "nobody", "inputs": adder_inputs(), "request_id": "nobody"}
+
+    return [told(result, error) async for result, error in client.stream_infer(requests())]
+
+
 @with_stub
 def typed_contents(stub):
     """Numbers as protobuf's own, instead of raw bytes."""

@@ -8,7 +8,6 @@ from gateway.protocol.message_head import Names, NamesReader, facts_or_none, rea
 from gateway.protocol.message_layouts import Layouts
 from gateway.wire.grpc import PREFIX, PREFIX_BYTES, decompress, framed, too_long
 
-
 # To hold more than this until the reply comes doubles the price of passing it on: memory that is let go at once is
 # still in the processor's cache when the next read needs some.
 _CHEAP_BYTES = 64 * 1024
