@@ -14,15 +14,13 @@ from gateway.dataplane.seams import Client, Handler
 def handler_for(client: Client, request: Request) -> Handler:
     """The handler of one request."""
     plan = request.plan
-    lane = plan.lane
-    if lane is not None:
-        return (
-            Exchange(client, request)
-            if lane.engine.speaks_rest
-            else ConvertedExchange(client, request, lane, plan.session)
-        )
     if plan.error is not None:
         return Refusal(client, request, plan.error)
     if plan.is_fleet:
         return FleetCall(client, request)
-    return Exchange(client, request) if plan.snapshot.all_speak_rest else Deciding(client, request)
+    lane = plan.lane
+    if lane is None:
+        return Exchange(client, request) if plan.snapshot.all_speak_rest else Deciding(client, request)
+    if lane.engine.speaks_rest:
+        return Exchange(client, request)
+    return ConvertedExchange(client, request, lane, plan.session)

@@ -59,7 +59,9 @@ class _Asking:
 
     def data_received(self, stream: Stream, data: bytes, ended: bool) -> None:
         try:
-            for _, message in self._reader.feed(data):
+            for is_compressed, message in self._reader.feed(data):
+                if is_compressed:  # nobody said that it may be
+                    raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "the endpoint answered with a compressed message")
                 self._message = message
         except GatewayError as error:
             self._settle(GatewayError(ErrorKind.UPSTREAM_PROTOCOL, error.message))

@@ -105,6 +105,9 @@ class Carrier(asyncio.Protocol):
     def stream_closed(self) -> None:
         """There is room for one more stream."""
 
+    def settings_changed(self) -> None:
+        """The peer takes another number of streams."""
+
     def peer_is_leaving(self) -> None:
         """The peer takes no new streams."""
 

@@ -24,12 +24,13 @@ class StreamHome(Protocol):
 class StreamConnection(Carrier):
     """Opens streams for whoever its pool sends."""
 
-    __slots__ = ("_home", "idle_since")
+    __slots__ = ("_home", "has_settings", "idle_since")
 
     def __init__(self, home: StreamHome, limits: Http2Limits) -> None:
         super().__init__(limits, is_client=True)
         self._home = home
         self.idle_since = 0.0
+        self.has_settings = False  # the endpoint has told how many streams it takes
 
     def __repr__(self) -> str:
         return f"<StreamConnection {self.http2!r}>"
@@ -49,6 +50,11 @@ class StreamConnection(Carrier):
         if self.http2.is_leaving and not self.http2.streams:
             self.close()
         else:
+            self._home.has_room(self)
+
+    def settings_changed(self) -> None:
+        self.has_settings = True
+        if not self.http2.is_leaving:
             self._home.has_room(self)
 
     def peer_is_leaving(self) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from collections import deque
 from dataclasses import replace
+from itertools import islice
 from time import monotonic
 from typing import Protocol
 
@@ -101,11 +102,12 @@ class StreamPool:
             self._waiting.remove(waiter)
 
     def has_room(self, connection: StreamConnection) -> None:
-        """A stream of a connection has ended."""
+        """A stream of a connection has ended, or the endpoint has told how many it takes."""
         if self._waiting:
             self._serve_the_line()
-        elif not connection.http2.streams:
-            connection.idle_since = monotonic()
+            self._connect_for_the_line()
+        if not connection.http2.streams:
+            self._rest(connection)
 
     def discard(self, connection: StreamConnection) -> None:
         """A connection takes no more streams."""
@@ -117,12 +119,11 @@ class StreamPool:
         """Close the connections that nobody has used since `idle_before` (seconds of `monotonic`)."""
         for connection in list(self._connections):
             if not connection.http2.streams and connection.idle_since < idle_before:
-                self._connections.remove(connection)
-                connection.http2.leave()
-                connection.close()
+                self._close(connection)
 
     def retire(self) -> None:
         """The rules no longer name this address: streams under way end, nothing is kept for later."""
+        self._spec = replace(self._spec, idle_timeout=0.0)
         self.close_idle()
         for connection in self._connections:
             connection.http2.leave()
@@ -133,11 +134,24 @@ class StreamPool:
             connection.http2.tick()
         self.close_idle(now - self._spec.idle_timeout)
 
+    def _rest(self, connection: StreamConnection) -> None:
+        """A connection has no stream."""
+        connection.idle_since = monotonic()
+        if not self._spec.idle_timeout and connection in self._connections:
+            self._close(connection)
+
+    def _close(self, connection: StreamConnection) -> None:
+        self._connections.remove(connection)
+        connection.http2.leave()
+        connection.close()
+
     def _with_room(self) -> StreamConnection | None:
         limit = self._spec.max_streams
         for connection in self._connections:
             http2 = connection.http2
             num_streams = len(http2.streams)
+            if num_streams and not connection.has_settings:
+                continue  # one may be tried; how many it takes is not known yet
             if num_streams < limit and num_streams < http2.peer_max_streams and not http2.is_leaving:
                 return connection
         return None
@@ -150,7 +164,9 @@ class StreamPool:
             self._waiting.popleft().stream_ready(connection)
 
     def _connect_for_the_line(self) -> None:
-        """One attempt for as many waiters as a connection takes."""
+        """One attempt for as many waiters as a connection takes, once it is known how many those there are take."""
+        if not all(connection.has_settings for connection in self._connections):
+            return
         wanted = -(-len(self._waiting) // self._spec.max_streams)
         while self._num_connecting < wanted and self.size < self._spec.max_connections:
             self._num_connecting += 1
@@ -166,15 +182,18 @@ class StreamPool:
             self._num_connecting -= 1
             failed = connect_error(error, self.host, self.port, self._spec.connect_timeout)
             # The attempt was made for all that one connection would have served.
-            for _ in range(min(len(self._waiting), self._spec.max_streams)):
-                self._waiting.popleft().connect_failed(failed)
+            for waiter in list(islice(self._waiting, self._spec.max_streams)):
+                if waiter in self._waiting:  # else another one's failure has taken it out
+                    self._waiting.remove(waiter)
+                    waiter.connect_failed(failed)
             self._connect_for_the_line()
             return
         self._num_connecting -= 1
         if connection.is_closing:
             self._connect_for_the_line()
             return
-        connection.idle_since = monotonic()
         self._connections.append(connection)
         self._serve_the_line()
         self._connect_for_the_line()
+        if not connection.http2.streams:  # who waited for it has left
+            self._rest(connection)

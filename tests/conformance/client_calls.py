@@ -383,11 +383,15 @@ def statistics_of_all(client):
 # Model control
 
 
-@with_client
-def unload_and_load(client):
+def unload_half_precision(client: sync_client.InferenceServerClient) -> None:
     client.unload_model("identity_fp16")
     while index(client)["identity_fp16", "1"][0] == "UNLOADING":
         time.sleep(0.01)  # Triton answers the unload before its end
+
+
+@with_client
+def unload_and_load(client):
+    unload_half_precision(client)
     seen = [
         client.is_model_ready("identity_fp16"),
         client.is_server_ready(),
@@ -405,10 +409,14 @@ def load_with_another_config(client):
     config = client.get_model_config("identity_fp16")
     changed = {**config, "input": [{**config["input"][0], "dims": [4]}]}
     client.load_model("identity_fp16", config=json.dumps(changed))
-    seen = client.get_model_metadata("identity_fp16")
+    seen = [client.get_model_metadata("identity_fp16")]
     client.load_model("identity_fp16")
-    assert seen["inputs"][0]["shape"] == [4]
-    return seen, client.get_model_metadata("identity_fp16")
+    seen.append(client.get_model_metadata("identity_fp16"))
+    assert seen[0]["inputs"][0]["shape"] == [4]
+    unload_half_precision(client)  # a load alone keeps the configuration
+    client.load_model("identity_fp16")
+    assert client.get_model_metadata("identity_fp16")["inputs"][0]["shape"] == [-1]
+    return seen
 
 
 @with_client

@@ -127,8 +127,7 @@ class ConvertedCall(OwnCall):
             return rpc_response(self._rpc.name, self._status, body)
         if self._status != 200:
             raise rpc_error(self._status, body)
-        length = dict(self._fields).get(_JSON_LENGTH)
-        return infer_response_of_rest(body, int(length) if length is not None else None)
+        return infer_response_of_rest(body, told_head_bytes(self._fields))
 
     @property
     def _lane(self) -> Lane | None:
@@ -141,6 +140,8 @@ def rest_of_infer(message: bytes) -> RestRequest:
     Raises: GatewayError.
     """
     names = read_names(message, 0, len(message))
+    if not names.model:  # as Triton's gRPC says it; a path cannot
+        raise GatewayError(ErrorKind.NOT_FOUND, "Request for unknown model: '' is not found")
     if names.version and not names.version.isdigit():
         version = names.version.decode("utf-8", "replace")
         raise GatewayError(ErrorKind.BAD_REQUEST, f"model_version {version!r} is no number")
@@ -148,6 +149,20 @@ def rest_of_infer(message: bytes) -> RestRequest:
     if names.version:
         path += f"/versions/{names.version.decode()}"
     return RestRequest("POST", f"{path}/infer", rest_of_infer_request(message))
+
+
+def told_head_bytes(fields: list[Field]) -> int | None:
+    """Where the JSON of a REST reply with these fields ends; None where all of its body is JSON.
+
+    Raises: GatewayError(UPSTREAM_PROTOCOL).
+    """
+    told = dict(fields).get(_JSON_LENGTH)
+    if told is None:
+        return None
+    if not told.isdigit() or len(told) > 18:
+        what = f"the engine's Inference-Header-Content-Length {told.decode('latin-1')!r} is no number"
+        raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, what)
+    return int(told)
 
 
 def rest_of_call(client: CallClient, head: CallHead, asked: RestRequest, request_id: bytes) -> Request:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 
-from gateway.dataplane.bridging.converted_call import rest_of_call, rest_of_infer
+from gateway.dataplane.bridging.converted_call import rest_of_call, rest_of_infer, told_head_bytes
 from gateway.dataplane.bridging.metadata import ask_metadata, is_decoupled
 from gateway.dataplane.bridging.rest_client import RestClient
 from gateway.dataplane.exchange import Exchange
 from gateway.dataplane.grpc.client import CallClient
-from gateway.dataplane.grpc.legs import LegOwner
 from gateway.dataplane.grpc.plan import CallHead, Way
+from gateway.dataplane.grpc.seams import LegOwner
 from gateway.protocol.conversion import RestRequest
 from gateway.protocol.conversion.control import RpcError
 from gateway.protocol.conversion.control_errors import rpc_error
@@ -24,14 +25,15 @@ from gateway.protocol.conversion.infer import infer_response_of_rest
 from gateway.protocol.conversion.sse import SseReader
 from gateway.protocol.conversion.stream import stream_error, stream_response
 from gateway.protocol.errors import GatewayError
-from gateway.protocol.grpc_status import INVALID_ARGUMENT
+from gateway.protocol.grpc_status import INTERNAL, INVALID_ARGUMENT, UNAVAILABLE
 from gateway.protocol.message_head import Names
 from gateway.protocol.operations import path_segment
 from gateway.wire.boundaries import Boundaries
 from gateway.wire.grpc import PREFIX, PREFIX_BYTES, MessageReader, decompress, framed
 from gateway.wire.http1.head import Field
 
-_JSON_LENGTH = b"inference-header-content-length"
+_log = logging.getLogger(__name__)
+
 _FINAL = b"triton_enable_empty_final_response"
 
 
@@ -62,7 +64,6 @@ class RestLeg:
         "_wants_final",
         "boundaries",
         "encoding",
-        "num_sent",
         "reader",
         "way",
     )
@@ -80,7 +81,6 @@ class RestLeg:
         self._queued_bytes = 0
         self._has_ended = False  # the client sends no more
         self._is_over = False
-        self.num_sent = 0
         self.encoding = b"identity"
         self.boundaries = Boundaries()
         self.reader: MessageReader | None = None
@@ -98,7 +98,7 @@ class RestLeg:
         self._answer: list[bytes] = []
 
     def __repr__(self) -> str:
-        return f"<RestLeg {self.way.lane!r}: {self.num_sent} sent, {len(self._queue)} wait>"
+        return f"<RestLeg {self.way.lane!r}: {len(self._queue)} wait>"
 
     # What the client's call asks of it
 
@@ -106,7 +106,6 @@ class RestLeg:
         """The first message has started it."""
 
     def send(self, framed: bytes, names: Names) -> None:
-        self.num_sent += 1
         self._queue.append((framed, names))
         self._queued_bytes += len(framed)
         self._go_on()
@@ -118,6 +117,10 @@ class RestLeg:
     @property
     def is_backed_up(self) -> bool:
         return self._queued_bytes > self._call.plane.settings.limits.high_water_bytes
+
+    @property
+    def num_unanswered(self) -> int:
+        return len(self._queue) + self._is_busy
 
     def credit(self, size: int) -> None:
         """The client reads as fast as the engine answers."""
@@ -134,12 +137,12 @@ class RestLeg:
             if self._handler is not None:
                 self._handler.client_resumed()
 
-    def cancel(self, reason: str) -> None:
+    def cancel(self, reason: str, status: int) -> None:
         self._is_over = True
         if self._task is not None:
             self._task.cancel()
         if self._handler is not None:
-            self._handler.client_gone(reason)
+            self._handler.client_gone(reason or "stream_failed", status if reason else 0)
 
     def sweep(self, now: float) -> None:
         """Called about once a second."""
@@ -190,6 +193,11 @@ class RestLeg:
             self._call.plane.metrics.unrouted.count_error(error.kind.value)
             self._tell_error(error.message, error.status.grpc)
             return
+        except Exception:
+            self._task = None
+            _log.exception("cannot convert a message for %s", lane)
+            self._tell_error("the gateway failed to ask the engine; its log says why", INTERNAL)
+            return
         self._task = None
         self._rest = RestClient(self._client.plane, self, self._client.peer, is_tls=self._client.is_tls)
         self._handler = Exchange(self._rest, request, (lane, self._session))
@@ -227,9 +235,8 @@ class RestLeg:
                 self._tell(stream_response(self._response(b"{}"), is_final=True))
             self._done()
         else:
-            length = dict(self._fields).get(_JSON_LENGTH)
             try:
-                answer = infer_response_of_rest(body, int(length) if length is not None else None)
+                answer = infer_response_of_rest(body, told_head_bytes(self._fields))
             except GatewayError as error_:
                 self._tell_error(error_.message, error_.status.grpc)
                 return
@@ -245,7 +252,7 @@ class RestLeg:
         if self._events is not None and self._status == 200:
             self._done()  # its last event has told why
         else:
-            self._tell_error("the engine broke its reply off", 14)
+            self._tell_error("the engine broke its reply off", UNAVAILABLE)
 
     def pause_body(self) -> None:
         """The request is whole."""

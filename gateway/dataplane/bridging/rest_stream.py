@@ -33,6 +33,7 @@ class RestStream:
         "_rest",
         "_size",
         "_stream",
+        "_without_body",
     )
 
     def __init__(self, client: CallClient, stream: Stream, block: Block) -> None:
@@ -44,6 +45,7 @@ class RestStream:
         self._owed = 0
         self._is_body_paused = False
         self._has_ended = stream.is_received
+        self._without_body = block.value(b":method") == b"HEAD"
         self._active_at = monotonic()
         try:
             request = client.plane.read(_head_of(block, has_body=not stream.is_received))
@@ -94,10 +96,11 @@ class RestStream:
             handler.client_gone()
 
     def drained(self, stream: Stream) -> None:
-        if self._rest.is_paused:
-            self._rest.is_paused = False
-            if self._handler is not None:
-                self._handler.client_resumed()
+        self._rest.is_paused = False
+        if self._handler is not None:
+            self._handler.client_resumed()
+        else:
+            self._client.call_ended(stream)
 
     def sweep(self, now: float) -> None:
         """Called about once a second."""
@@ -127,6 +130,8 @@ class RestStream:
 
     def reply_continued(self, data: bytes) -> None:
         stream = self._stream
+        if self._without_body:
+            return
         stream.send_data(data)
         if stream.is_waiting and not self._rest.is_paused:
             self._rest.is_paused = True

@@ -38,6 +38,7 @@ class RelayedCall(Tries):
         "_has_begun",
         "_head",
         "_id_literal",
+        "_is_over",
         "_owed_to_client",
         "_owed_to_engine",
         "_request_id",
@@ -68,6 +69,7 @@ class RelayedCall(Tries):
         self._owed_to_client = 0  # bytes that wait for the engine to take them
         self._owed_to_engine = 0
         self._has_begun = False  # the reply's first fields are sent
+        self._is_over = False  # answered to the end, though the client may have to read it yet
         self._first_byte_at = 0.0
         self._active_at = self._started_at
         self._response_bytes = 0
@@ -81,7 +83,7 @@ class RelayedCall(Tries):
     def data_received(self, stream: Stream, data: bytes, ended: bool) -> None:
         if stream is self._up:
             self._relay_data(data, ended)
-        elif stream is self._stream:
+        elif stream is self._stream and not self._is_over:
             self._take(data, ended)
 
     def headers_received(self, stream: Stream, block: Block, ended: bool) -> None:
@@ -106,7 +108,8 @@ class RelayedCall(Tries):
 
     def trailers_received(self, stream: Stream, block: Block) -> None:
         if stream is self._stream:
-            self._take(b"", True)  # gRPC clients send none, but HTTP/2 allows them
+            if not self._is_over:
+                self._take(b"", True)  # gRPC clients send none, but HTTP/2 allows them
             return
         if stream is not self._up:
             return
@@ -120,7 +123,8 @@ class RelayedCall(Tries):
 
     def stream_reset(self, stream: Stream, code: int, why: str) -> None:
         if stream is self._stream:
-            self._client_gone()
+            if not self._is_over:
+                self._client_gone()
         elif stream is self._up:
             self._up = None
             was_sent = code != ErrorCode.REFUSED_STREAM  # that promises it was not touched (RFC 9113 section 8.7)
@@ -131,12 +135,16 @@ class RelayedCall(Tries):
             if self._owed_to_client:
                 owed, self._owed_to_client = self._owed_to_client, 0
                 self._stream.credit(owed)
+        elif self._is_over:
+            self._client.call_ended(stream)
         elif self._up is not None and self._owed_to_engine:
             owed, self._owed_to_engine = self._owed_to_engine, 0
             self._up.credit(owed)
 
     def sweep(self, now: float) -> None:
         """Called about once a second: has a side fallen silent in the middle?"""
+        if self._is_over:
+            return
         if (self._body is None or not self._body.is_complete) and self._up is None and not self._is_trying:
             limit = self._plane.settings.limits.body_timeout
             if now - self._active_at > limit:
@@ -313,6 +321,7 @@ class RelayedCall(Tries):
 
     def _client_gone(self) -> None:
         """Nobody waits for the reply any more: the engine is told at once."""
+        self._is_over = True
         self._drop_try()
         if self._is_trying:
             self._leave(None)
@@ -321,6 +330,7 @@ class RelayedCall(Tries):
 
     def _finish(self, now: float, status: int | None) -> None:
         """The reply is whole."""
+        self._is_over = True
         series, endpoint, lane = self._series, self._endpoint, self._lane
         assert series is not None and endpoint is not None and lane is not None and self._body is not None
         self._clear_deadline()
@@ -336,6 +346,7 @@ class RelayedCall(Tries):
         self._client.call_ended(self._stream)
 
     def _fail(self, error: GatewayError) -> None:
+        self._is_over = True
         series = self._counters()
         series.count_error(error.kind.value)
         series.count_failure(error.status.http, monotonic() - self._started_at)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from time import monotonic
-from typing import Protocol
 
-from gateway.dataplane.grpc.outgoing import Outgoing
 from gateway.dataplane.grpc.plan import Way
 from gateway.dataplane.grpc.replies import Relayed, broken_off, relayed
-from gateway.dataplane.plane import DataPlane
+from gateway.dataplane.grpc.seams import LegOwner
 from gateway.dataplane.tries import Tries
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import DEADLINE_EXCEEDED, OK, http_status
@@ -22,76 +20,16 @@ from gateway.wire.http2.frames import ErrorCode
 from gateway.wire.http2.stream import Stream
 
 
-class LegOwner(Protocol):
-    """The client's call, as its legs see it."""
-
-    plane: DataPlane
-    outgoing: Outgoing
-
-    def leg_began(self, leg: AnyLeg, found: Relayed) -> None: ...
-
-    def leg_answered(self, leg: AnyLeg, data: bytes) -> None:
-        """Responses, cut anywhere; `Leg.credit` gives their window back."""
-        ...
-
-    def leg_drained(self, leg: AnyLeg) -> None:
-        """It takes more messages again."""
-        ...
-
-    def leg_refused(self, leg: AnyLeg, error: GatewayError, unsent: list[Names]) -> None:
-        """Nobody has got any of its messages, and nobody will."""
-        ...
-
-    def leg_failed(self, leg: AnyLeg, text: str, code: int, names: Names) -> None:
-        """One message has failed, and the leg goes on."""
-        ...
-
-    def leg_broke(self, leg: AnyLeg, error: GatewayError) -> None:
-        """Some of its messages will stay without an answer."""
-        ...
-
-    def leg_ended(self, leg: AnyLeg, found: Relayed | None) -> None:
-        """The engine has ended the stream with a status; None where all messages are answered and it had no stream."""
-        ...
-
-
-class AnyLeg(Protocol):
-    """A leg, as the client's call sees it; see `Leg`."""
-
-    way: Way
-    boundaries: Boundaries
-    encoding: bytes
-    num_sent: int
-    reader: MessageReader | None
-
-    def start(self) -> None: ...
-
-    def send(self, framed: bytes, names: Names) -> None: ...
-
-    def end(self) -> None: ...
-
-    @property
-    def is_backed_up(self) -> bool: ...
-
-    def credit(self, size: int) -> None: ...
-
-    def owe(self, size: int) -> None: ...
-
-    def pay(self) -> None: ...
-
-    def cancel(self, reason: str) -> None: ...
-
-    def sweep(self, now: float) -> None: ...
-
-
 class Leg(Tries):
     """Opens one stream to an endpoint of the lane, and keeps to it: sequences stay where they began.
 
     Until the endpoint has begun to answer, what was sent is held, as far as `retry_body_bytes` goes, for an endpoint
-    that refuses the stream untouched. No time limit but the client's own applies: nobody knows when a response is due.
+    that refuses the stream untouched. No time limit but the client's own applies where nobody knows when a response is
+    due.
     """
 
     __slots__ = (
+        "_active_at",
         "_call",
         "_has_ended",
         "_held",
@@ -119,6 +57,7 @@ class Leg(Tries):
         self._is_held = True
         self._has_ended = False  # the client sends no more
         self._was_sent_once = False
+        self._active_at = 0.0  # when some of a response came
         self._owed = 0  # bytes of responses whose window is not given back
         self.num_sent = 0  # messages
         self.request_bytes = 0
@@ -158,6 +97,10 @@ class Leg(Tries):
         """Whether messages wait: for a connection, or for the endpoint to read."""
         return self._up is None or self._up.is_waiting
 
+    @property
+    def num_unanswered(self) -> int:
+        return self.num_sent - self.boundaries.count - (not self.boundaries.is_between_messages)
+
     def credit(self, size: int) -> None:
         """So much of the responses is done with."""
         if self._up is not None:
@@ -170,18 +113,27 @@ class Leg(Tries):
     def pay(self) -> None:
         if self._owed:
             owed, self._owed = self._owed, 0
+            self._active_at = monotonic()  # the silence was ours
             self.credit(owed)
 
     def sweep(self, now: float) -> None:
-        """Its silence may mean anything."""
+        """Called about once a second: has the engine fallen silent while something is due?"""
+        limit = self.way.lane.engine.spec.idle_timeout
+        is_due = self._call.has_one_request and self.response_bytes and not self._owed
+        if is_due and limit and now - self._active_at > limit:
+            self._drop_try()
+            silence = GatewayError(ErrorKind.DEADLINE, f"the engine sent nothing for {limit:g} s")
+            self._try_failed(silence, was_sent=True)
 
-    def cancel(self, reason: str) -> None:
-        """Nobody waits for its responses."""
+    def cancel(self, reason: str, status: int) -> None:
         self._drop_try()
         if self._is_trying:
             self._leave(None)
         self._count_bytes()
-        self._counters().count_error(reason)
+        if reason:
+            self._counters().count_error(reason)
+            if status:
+                self._counters().count_failure(status, monotonic() - self._started_at)
 
     # What its stream tells it
 
@@ -191,6 +143,11 @@ class Leg(Tries):
         found = relayed(block, self.way.lane)
         if ended:
             self._end(found)
+            return
+        if found.http_status != 200:  # whatever comes now, it is no response
+            self._drop_try()
+            what = f"the engine answered with HTTP status {found.http_status}"
+            self._try_failed(GatewayError(ErrorKind.UPSTREAM_PROTOCOL, what), was_sent=True)
             return
         self._status = found.http_status
         self._forget_held()
@@ -203,6 +160,9 @@ class Leg(Tries):
             return
         self.response_bytes += len(data)
         if data:
+            if self._call.has_one_request:
+                self._active_at = monotonic()
+                self._clear_deadline()
             self._call.leg_answered(self, data)
         if ended and self._up is not None:  # without trailers, and so without a status
             self._up = None
@@ -211,8 +171,15 @@ class Leg(Tries):
             )
 
     def trailers_received(self, stream: Stream, block: Block) -> None:
-        if stream is self._up:
-            self._end(relayed(block, self.way.lane))
+        if stream is not self._up:
+            return
+        found = relayed(block, self.way.lane)
+        if found.status == OK and self._is_cut_short():
+            self._up = None
+            what = "the engine's stream ended in the middle of a response"
+            self._try_failed(GatewayError(ErrorKind.UPSTREAM_PROTOCOL, what), was_sent=True)
+        else:
+            self._end(found)
 
     def stream_reset(self, stream: Stream, code: int, why: str) -> None:
         if stream is self._up:
@@ -234,7 +201,6 @@ class Leg(Tries):
 
     def stream_ready(self, connection: StreamConnection) -> None:
         self._send(connection, monotonic())
-        self._call.leg_drained(self)
 
     def _send(self, connection: StreamConnection, now: float) -> None:
         assert self._endpoint is not None
@@ -247,9 +213,10 @@ class Leg(Tries):
             self._forget_held()
         if self._has_ended:
             up.send_data(b"", True)
+        self._call.leg_drained(self)
 
     def _deadline(self, now: float) -> float:
-        return 0.0
+        return super()._deadline(now) if self._call.has_one_request else 0.0
 
     @property
     def _was_sent(self) -> bool:
@@ -272,6 +239,7 @@ class Leg(Tries):
 
     def _end(self, found: Relayed) -> None:
         self._up = None
+        self._clear_deadline()
         status = found.status
         self._status = http_status(status) if status is not None else found.http_status
         assert self._endpoint is not None and self._series is not None and self._lane is not None
@@ -298,6 +266,10 @@ class Leg(Tries):
             self._call.leg_broke(self, told)
         else:
             self._call.leg_refused(self, told, [names for _, names in self._held])
+
+    def _is_cut_short(self) -> bool:
+        reader = self.reader
+        return not self.boundaries.is_between_messages or (reader is not None and not reader.is_between_messages)
 
     def _count_bytes(self) -> None:
         series = self._counters()

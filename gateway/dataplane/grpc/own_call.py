@@ -29,7 +29,7 @@ class OwnCall(ABC):
         "_has_ended",
         "_head",
         "_is_over",
-        "_messages",
+        "_message",
         "_owed",
         "_reader",
         "_request_id",
@@ -45,7 +45,7 @@ class OwnCall(ABC):
         self._started_at = self._active_at = monotonic()
         self._request_id = head.id or client.plane.new_request_id()
         self._reader = MessageReader(client.plane.settings.limits.max_body_bytes)
-        self._messages: list[bytes] = []
+        self._message: bytes | None = None  # of a call that takes one
         self._owed = 0  # bytes whose window is not given back
         self._has_begun = False
         self._has_ended = False  # the client sends no more
@@ -60,8 +60,13 @@ class OwnCall(ABC):
     # What a subclass does in its own way
 
     def _take(self, message: bytes) -> None:
-        """A message has come, decompressed."""
-        self._messages.append(message)
+        """A message has come, decompressed.
+
+        Raises: GatewayError(BAD_REQUEST) where no more is taken.
+        """
+        if self._message is not None:
+            raise self._not_one("more than one")
+        self._message = message
 
     @abstractmethod
     def _requests_ended(self) -> None:
@@ -75,10 +80,14 @@ class OwnCall(ABC):
 
         Raises: GatewayError(BAD_REQUEST).
         """
-        if len(self._messages) != 1:
-            what = f"{self._head.plan.path.decode('latin-1')} takes one message: {len(self._messages)} came"
-            raise GatewayError(ErrorKind.BAD_REQUEST, what)
-        return self._messages.pop()
+        message, self._message = self._message, b""
+        if message is None:
+            raise self._not_one("none")
+        return message
+
+    def _not_one(self, number: str) -> GatewayError:
+        path = self._head.plan.path.decode("latin-1")
+        return GatewayError(ErrorKind.BAD_REQUEST, f"{path} takes one message: {number} came")
 
     # What the client's stream tells it
 
@@ -96,7 +105,7 @@ class OwnCall(ABC):
             if not ended:
                 self._owed += len(data)
                 if not stream.is_waiting:
-                    self.drained(stream)
+                    self._credit()
                 return
             if not self._reader.is_between_messages:
                 raise GatewayError(ErrorKind.BAD_REQUEST, "the call ends before its message is whole")
@@ -113,9 +122,10 @@ class OwnCall(ABC):
             self._count(499, "client_gone")
 
     def drained(self, stream: Stream) -> None:
-        owed, self._owed = self._owed, 0
-        if owed:
-            stream.credit(owed)
+        if self._is_over:
+            self._client.call_ended(stream)
+        else:
+            self._credit()
 
     def sweep(self, now: float) -> None:
         """Called about once a second: is the client silent before its first message, or in the middle of one?"""
@@ -128,6 +138,12 @@ class OwnCall(ABC):
     def expired(self) -> None:
         self._slot = None
         self._fail(GatewayError(ErrorKind.DEADLINE, "the call's deadline (grpc-timeout) has passed"))
+
+    def _credit(self) -> None:
+        """What came is done with."""
+        owed, self._owed = self._owed, 0
+        if owed:
+            self._stream.credit(owed)
 
     # Telling
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -51,19 +52,33 @@ class HealthCall(OwnCall):
 
 
 class ReflectionCall(OwnCall):
-    """grpc.reflection: each message asks something, and is answered in its turn."""
+    """grpc.reflection: each message asks something, and is answered in its turn. Answers are many times as long as
+    questions, so these wait while the client does not read."""
 
-    __slots__ = ("_package",)
+    __slots__ = ("_package", "_questions")
 
     def __init__(self, client: CallClient, stream: Stream, head: CallHead, *, package: str) -> None:
         super().__init__(client, stream, head)
         self._package = package
+        self._questions: deque[bytes] = deque()
 
     def _take(self, message: bytes) -> None:
-        self._write(grpc_reflection.answer(self._package, message))
+        self._questions.append(message)
+        self._answer()
 
     def _requests_ended(self) -> None:
-        self._succeed()
+        self._answer()
+
+    def drained(self, stream: Stream) -> None:
+        self._answer()
+        if not stream.is_waiting:
+            super().drained(stream)
+
+    def _answer(self) -> None:
+        while self._questions and not self._stream.is_waiting and not self._is_over:
+            self._write(grpc_reflection.answer(self._package, self._questions.popleft()))
+        if self._has_ended and not self._questions:
+            self._succeed()
 
 
 SERVICE_CALLS: dict[bytes, Callable[[CallClient, Stream, CallHead], Call]] = {

@@ -40,7 +40,7 @@ def _read_settings(state: ConnectionState, flags: int, stream_id: int, payload: 
         if payload:
             raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "an acknowledgement of SETTINGS has a payload")
         return
-    window, max_streams = state.peer_window, state.peer_max_streams
+    window = state.peer_window
     for key, value in frames.read_settings(payload):
         if key == Setting.INITIAL_WINDOW_SIZE:
             if value > frames.MAX_WINDOW:
@@ -61,8 +61,7 @@ def _read_settings(state: ConnectionState, flags: int, stream_id: int, payload: 
     state.emit(frames.frame(frames.SETTINGS, ACK, 0))
     for stream in [stream for stream in state.streams.values() if stream.is_waiting]:
         stream.push()
-    if state.peer_max_streams > max_streams:
-        state.owner.stream_closed()
+    state.owner.settings_changed()
 
 
 def _resize_windows(state: ConnectionState, value: int) -> None:

@@ -31,6 +31,10 @@ class Owner(Protocol):
         """There is room for one more stream."""
         ...
 
+    def settings_changed(self) -> None:
+        """The peer has told how many streams it takes, for the first time or anew."""
+        ...
+
     def peer_is_leaving(self) -> None:
         """The peer takes no new streams (GOAWAY)."""
         ...

@@ -47,6 +47,7 @@ class Side:
         self.sent = b""
         self.num_closed = 0
         self.num_farewells = 0
+        self.num_settings = 0
         self.http2.start()
 
     def feed(self, *pieces: bytes) -> "Side":
@@ -76,6 +77,9 @@ class Side:
 
     def stream_closed(self) -> None:
         self.num_closed += 1
+
+    def settings_changed(self) -> None:
+        self.num_settings += 1
 
     def peer_is_leaving(self) -> None:
         self.num_farewells += 1

@@ -1,0 +1,84 @@
+"""Between a client's stream and the engines' streams under it: what each may ask of the other."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from gateway.dataplane.grpc.outgoing import Outgoing
+from gateway.dataplane.grpc.plan import Way
+from gateway.dataplane.grpc.replies import Relayed
+from gateway.dataplane.plane import DataPlane
+from gateway.protocol.errors import GatewayError
+from gateway.protocol.message_head import Names
+from gateway.wire.boundaries import Boundaries
+from gateway.wire.grpc import MessageReader
+
+
+class LegOwner(Protocol):
+    """The client's call, as its legs see it."""
+
+    plane: DataPlane
+    outgoing: Outgoing
+    has_one_request: bool  # and so a response is due: the engine's time limits hold
+
+    def leg_began(self, leg: AnyLeg, found: Relayed) -> None: ...
+
+    def leg_answered(self, leg: AnyLeg, data: bytes) -> None:
+        """Responses, cut anywhere; `Leg.credit` gives their window back."""
+        ...
+
+    def leg_drained(self, leg: AnyLeg) -> None:
+        """It takes more messages again."""
+        ...
+
+    def leg_refused(self, leg: AnyLeg, error: GatewayError, unsent: list[Names]) -> None:
+        """Nobody has got any of its messages, and nobody will."""
+        ...
+
+    def leg_failed(self, leg: AnyLeg, text: str, code: int, names: Names) -> None:
+        """One message has failed, and the leg goes on."""
+        ...
+
+    def leg_broke(self, leg: AnyLeg, error: GatewayError) -> None:
+        """Some of its messages will stay without an answer."""
+        ...
+
+    def leg_ended(self, leg: AnyLeg, found: Relayed | None) -> None:
+        """The engine has ended the stream with a status; None where all messages are answered and it had no stream."""
+        ...
+
+
+class AnyLeg(Protocol):
+    """A leg, as the client's call sees it; see `Leg`."""
+
+    way: Way
+    boundaries: Boundaries
+    encoding: bytes
+    reader: MessageReader | None
+
+    @property
+    def num_unanswered(self) -> int:
+        """Messages of whose response nothing has come, where each has one."""
+        ...
+
+    def start(self) -> None: ...
+
+    def send(self, framed: bytes, names: Names) -> None: ...
+
+    def end(self) -> None: ...
+
+    @property
+    def is_backed_up(self) -> bool: ...
+
+    def credit(self, size: int) -> None: ...
+
+    def owe(self, size: int) -> None: ...
+
+    def pay(self) -> None: ...
+
+    def cancel(self, reason: str, status: int) -> None:
+        """Nobody waits for its responses; `reason` is counted as an error, empty where that is another leg's, and
+        `status` as what the client is told, 0 where it is told nothing."""
+        ...
+
+    def sweep(self, now: float) -> None: ...

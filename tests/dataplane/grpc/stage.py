@@ -1,0 +1,186 @@
+"""The gRPC data plane on loopback, between peers of the h2 library, or raw ones."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from h2.settings import SettingCodes
+from tritonclient.grpc import service_pb2
+
+from gateway.config.settings import Limits, Settings
+from gateway.config.specs import ConnectionSpec
+from gateway.dataplane import plane as plane_module
+from gateway.dataplane.listener import Newcomer
+from gateway.dataplane.plane import DataPlane
+from gateway.observability.access_log import AccessLog
+from tests.dataplane.grpc.peers import GrpcClient, GrpcEngine
+from tests.dataplane.stage import Engine, Stage, load, until
+
+WINDOW = ConnectionSpec().window_bytes  # what may come on an engine's stream before its client has taken it
+RESULT = service_pb2.ModelInferResponse(model_name="m", model_version="1", id="a").SerializeToString()
+
+
+class GrpcStage(Stage):
+    """One data plane, and clients for it."""
+
+    def __init__(self, plane: DataPlane, port: int) -> None:
+        super().__init__(plane, port)
+        self.peers: list[GrpcClient] = []
+        self._log = io.StringIO()
+        plane.access_log = AccessLog("json", self._log)
+
+    async def grpc(self, *, settings: dict[SettingCodes, int] | None = None, **options: Any) -> GrpcClient:
+        """An HTTP/2 connection of its own."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, **options)
+        peer = GrpcClient(reader, writer, is_client=True, settings=settings)
+        self.peers.append(peer)
+        return peer
+
+    def log(self) -> list[Any]:
+        """The access log's lines."""
+        assert self.plane.access_log is not None
+        self.plane.access_log.flush()
+        return [json.loads(line) for line in self._log.getvalue().splitlines()]
+
+    def in_flight(self) -> int:
+        """Tries counted on endpoints, and in the counters: both must agree."""
+        counted = sum(endpoint.in_flight for endpoint in self.endpoints())
+        assert counted == sum(series.in_flight for series in self.plane.metrics.snapshot())
+        return counted
+
+    def requests(self) -> dict[int, int]:
+        """All counted requests by status."""
+        found: dict[int, int] = {}
+        for series in self.plane.metrics.snapshot():
+            for status, number in series.statuses.items():
+                found[status] = found.get(status, 0) + number
+        return found
+
+
+@asynccontextmanager
+async def grpc_stage(
+    text: str,
+    tmp_path: Any,
+    *,
+    limits: dict[str, Any] | None = None,
+    tls: Any = None,
+    sweep_seconds: float = 0.1,
+    **settings: Any,
+) -> AsyncIterator[GrpcStage]:
+    """The data plane by these rules; what it does once a second it does every `sweep_seconds`.
+
+    When a test is through, nothing may be left behind: no call counted in flight, no deadline, no stream, no task, no
+    connection, no error that the event loop had to report.
+    """
+    plane_module._SWEEP_SECONDS, swept = sweep_seconds, plane_module._SWEEP_SECONDS
+    loop = asyncio.get_running_loop()
+    reported: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _, context: None if is_of_grpc_aio(context) else reported.append(context))
+    plane = DataPlane(Settings(limits=Limits(**(limits or {})), **settings), load(text, tmp_path), 1, {})
+    first = plane.snapshot
+    server = await loop.create_server(lambda: Newcomer(plane), "127.0.0.1", 0, ssl=tls)
+    it = GrpcStage(plane, server.sockets[0].getsockname()[1])
+    try:
+        yield it
+        for client in it.clients:
+            client.close()
+        for peer in it.peers:
+            peer.abort()
+        await until(lambda: not plane.connections)
+        await until(lambda: not left_behind(plane, first.engines.values()) or reported)
+        assert not left_behind(plane, first.engines.values())
+        assert not reported, reported
+        await asyncio.gather(*[peer.task for peer in it.peers], return_exceptions=True)
+    finally:
+        plane_module._SWEEP_SECONDS = swept
+        plane.close()
+        server.close()
+
+
+def is_of_grpc_aio(context: dict[str, Any]) -> bool:
+    """Whether it is gRPC's own client that forgets its tasks."""
+    return "/grpc/aio/" in repr(context.get("task"))
+
+
+def left_behind(plane: DataPlane, engines: Any) -> list[str]:
+    """What of calls that are over is still there."""
+    found = []
+    for engine in {*engines, *plane.snapshot.engines.values()}:
+        for endpoint in engine.endpoints:
+            found += [f"{endpoint!r}"] if endpoint.in_flight else []
+            found += [f"{endpoint.pool!r}"] if endpoint.pool is not None and endpoint.pool.num_busy else []
+            streams = endpoint.streams
+            found += [f"{streams!r}"] if streams is not None and not is_at_rest(streams) else []
+    found += [f"{series.key} counts {series.in_flight}" for series in plane.metrics.snapshot() if series.in_flight]
+    plane.wheel.rest()
+    found += [] if "0 deadlines" in repr(plane.wheel) else [repr(plane.wheel)]
+    return found + gateway_tasks()
+
+
+def is_at_rest(pool: Any) -> bool:
+    """Whether nobody uses a pool's streams, waits for one or connects."""
+    return "0 streams, 0 wait>" in repr(pool) and pool.size == len(pool._connections)
+
+
+def gateway_tasks() -> list[str]:
+    """The tasks that run the gateway's own code."""
+    coroutines = [task.get_coro() for task in asyncio.all_tasks()]
+    return [
+        f"{coroutine!r}"
+        for coroutine in coroutines
+        if "/gateway/" in getattr(getattr(coroutine, "cr_code", None), "co_filename", "")
+    ]
+
+
+def grpc_rules(*engines: GrpcEngine | Engine, options: str = "", routes: str = "") -> str:
+    """One engine `it` with all the endpoints, and a route to it; `options` are more of the engine's keys."""
+    return many({"it": (engines, options)}, routes or "  - {name: all, engine: it}\n")
+
+
+def many(engines: dict[str, Any], routes: str = "") -> str:
+    """Engines by name, each a scripted one, several, or several with options; each of them serves the models that begin
+    with its name where nothing else is said."""
+    lines = ["version: 1", "engines:"]
+    made = ""
+    for name, given in engines.items():
+        endpoints, options = given if isinstance(given, tuple) and isinstance(given[-1], str) else (given, "")
+        endpoints = endpoints if isinstance(endpoints, tuple) else (endpoints,)
+        urls = ", ".join(f"'{each if isinstance(each, str) else each.url}'" for each in endpoints)
+        lines += [f"  {name}:", f"    endpoints: [{urls}]", "    health: {interval: 0}"]
+        lines += [f"    {options}"] if options else []
+        made += f"  - {{name: {name}, match: {{model: '{name}*'}}, engine: {name}}}\n"
+    return "\n".join(lines) + f"\nroutes:\n{routes or made}"
+
+
+def request(model: str = "m", request_id: str = "", **more: Any) -> bytes:
+    """A ModelInferRequest."""
+    parameters = more.pop("parameters", {})
+    made = service_pb2.ModelInferRequest(model_name=model, id=request_id, **more)
+    for key, value in parameters.items():
+        kind = {bool: "bool_param", int: "int64_param", str: "string_param"}[type(value)]
+        setattr(made.parameters[key], kind, value)
+    return bytes(made.SerializeToString())
+
+
+def response(model: str = "m", request_id: str = "", **more: Any) -> bytes:
+    """A ModelStreamInferResponse."""
+    made = service_pb2.ModelStreamInferResponse()
+    made.infer_response.model_name = model
+    made.infer_response.id = request_id
+    made.infer_response.raw_output_contents.extend(more.get("raw", []))
+    return bytes(made.SerializeToString())
+
+
+def answers(messages: list[bytes]) -> list[str]:
+    """What a stream's responses say, each in short: the id of what they answer, or the error."""
+    found = []
+    for message in messages:
+        read = service_pb2.ModelStreamInferResponse.FromString(message)
+        told = read.infer_response.id or read.infer_response.model_name
+        found.append(f"{told}: {read.error_message}" if read.error_message else told)
+    return found

@@ -1,0 +1,356 @@
+"""REST on HTTP/2: the same answers as on HTTP/1.1, each on a stream of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from h2.errors import ErrorCodes
+
+from tests.dataplane.grpc.peers import STREAM, Call, GrpcClient, GrpcEngine
+from tests.dataplane.grpc.stage import GrpcStage, grpc_rules, grpc_stage
+from tests.dataplane.grpc.test_rest_clients import GENERATE, INFER, STREAM_PATH, answer, metadata, text
+from tests.dataplane.stage import Engine, Heard, run, until
+
+
+def scene(tmp_path: Path, play: Any, script: Any = None, **more: Any) -> None:
+    """Play with an engine that speaks REST, or, where the script is a gRPC engine's, gRPC alone."""
+
+    async def whole() -> None:
+        engine: Any = script if isinstance(script, GrpcEngine) else Engine(*([script] if script else []))
+        await engine.start()
+        async with grpc_stage(grpc_rules(engine), tmp_path, **more) as it:
+            await play(it, await it.grpc(), engine)
+        stopped = engine.stop()
+        if stopped is not None:
+            await stopped
+
+    run(whole())
+
+
+async def ask(client: GrpcClient, method: str, path: str, body: bytes = b"", *fields: tuple[str, str]) -> Call:
+    call = client.request(method, path, *fields, ended=not body)
+    if body:
+        await call.send_raw(body, ended=True)
+    return await call.over()
+
+
+def status(call: Call) -> int:
+    return int(call.value(":status") or 0)
+
+
+def test_an_inference(tmp_path: Path) -> None:
+    """Fields of HTTP/1.1's connections stay behind; the engine gets an HTTP/1.1 request."""
+
+    async def play(it: GrpcStage, client: GrpcClient, engine: Engine) -> None:
+        call = await ask(
+            client, "POST", "/v2/models/m/infer", b"{}", ("x-mine", "1"), ("content-type", "application/json")
+        )
+        assert (status(call), bytes(call.data)) == (200, b'{"ok":true}')
+        assert call.value("connection") is None and call.value("x-pointsman-engine") == "it"
+        (heard,) = engine.heard
+        assert heard.line == "POST /v2/models/m/infer HTTP/1.1" and heard.body == b"{}"
+        assert heard.value("x-mine") == "1" and heard.value("content-length") == "2"
+
+    scene(tmp_path, play)
+
+
+def test_many_at_a_time(tmp_path: Path) -> None:
+    """Nobody waits for the one before."""
+    go_on = asyncio.Event()
+
+    async def slow(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+        if b"wait" in heard.body:
+            await go_on.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(heard.body), heard.body))
+
+    async def play(it: GrpcStage, client: GrpcClient, engine: Engine) -> None:
+        first = client.request("POST", "/v2/models/m/infer")
+        await first.send_raw(b"wait", ended=True)
+        calls = await asyncio.gather(*[ask(client, "POST", "/v2/models/m/infer", b"%d" % n) for n in range(1, 50)])
+        assert [bytes(call.data) for call in calls] == [b"%d" % n for n in range(1, 50)]
+        assert not first.is_over
+        go_on.set()
+        assert bytes((await first.over()).data) == b"wait"
+
+    scene(tmp_path, play, slow)
+
+
+ANSWERS = [
+    ("GET", "/v2/health/live", 200),
+    ("GET", "/v2", 200),
+    ("GET", "/v3", 404),
+    ("DELETE", "/v2", 405),
+    ("GET", "/v2/models/m", 200),
+    ("OPTIONS", "*", 404),
+]
+
+
+@pytest.mark.parametrize("method, path, told", ANSWERS)
+@pytest.mark.parametrize("kind", ["rest", "grpc"])
+def test_answers(tmp_path: Path, method: str, path: str, told: int, kind: str) -> None:
+    """HEAD is answered as GET, without the body: no DATA follows, whoever answers."""
+
+    async def play(it: GrpcStage, client: GrpcClient, engine: Any) -> None:
+        call = await ask(client, method, path)
+        assert status(call) == told and call.was_reset is None
+        if method == "GET":
+            head = await ask(client, "HEAD", path)
+            assert (status(head), bytes(head.data)) == (told, b"")
+            assert head.value("content-length") == call.value("content-length")
+            assert head.was_reset is None
+
+    scene(tmp_path, play, GrpcEngine(answer) if kind == "grpc" else None)
+
+
+def test_events_come_one_by_one(tmp_path: Path) -> None:
+    step = asyncio.Semaphore(0)
+
+    async def slow(call: Call) -> None:
+        if await metadata(call):
+            return
+        await call.over()
+        call.open()
+        for number in range(3):
+            await step.acquire()
+            await call.send(text(str(number)))
+        call.end()
+
+    async def play(it: GrpcStage, client: GrpcClient, engine: GrpcEngine) -> None:
+        call = client.request("POST", STREAM_PATH)
+        await call.send_raw(GENERATE, ended=True)
+        for number in range(3):
+            step.release()
+            await call.when(lambda number=number: call.data.count(b"data: ") == number + 1)
+        await call.over()
+        assert call.ended and call.value("content-type") == "text/event-stream; charset=utf-8"
+
+    scene(tmp_path, play, GrpcEngine(slow))
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_body_that_is_too_long(tmp_path: Path, told: bool) -> None:
+    """413, whether its length is told or not; the rest of it is not wanted."""
+
+    async def play(it: GrpcStage, client: GrpcClient, engine: Engine) -> None:
+        fields = [("content-length", "200000")] if told else []
+        call = client.request("POST", "/v2/models/m/infer", *fields)
+        sending = asyncio.create_task(call.send_raw(bytes(200_000), ended=True))
+        await call.when(lambda: call.fields)
+        assert status(call) == 413
+        await call.over()
+        await sending
+        assert (await ask(client, "GET", "/v2/health/live")).ended
+        assert it.errors() == {"body_too_large": 1}
+
+    scene(tmp_path, play, limits={"max_body_bytes": 100_000})
+
+
+def test_a_body_in_pieces(tmp_path: Path) -> None:
+    """It goes on as it comes, in chunks where its length is not told."""
+
+    async def play(it: GrpcStage, client: GrpcClient, engine: Engine) -> None:
+        body = bytes(range(256)) * 8000
+        call = client.request("POST", "/v2/models/m/infer")
+        for at in range(0, len(body), 100_000):
+            await call.send_raw(body[at : at + 100_000], ended=at + 100_000 >= len(body))
+        assert status(await call.over()) == 200
+        assert engine.heard[0].body == body
+
+    scene(tmp_path, play)
+
+
+def test_an_engine_that_does_not_read(tmp_path: Path) -> None:
+    """The client's window stays closed meanwhile: memory holds no whole body."""
+    go_on = asyncio.Event()
+
+    async def slow(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+        await go_on.wait()
+        await reader.readexactly(int(heard.value("content-length") or 0))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+    async def whole() -> None:
+        engine = Engine(slow, reads_bodies=False)
+        await engine.start()
+        async with grpc_stage(grpc_rules(engine), tmp_path) as it:
+            client = await it.grpc()
+            call = client.request("POST", "/v2/models/m/infer", ("content-length", "30000000"))
+            sending = asyncio.create_task(call.send_raw(bytes(30_000_000), ended=True))
+            before = -1
+            while before != call.num_sent or not before:
+                before = call.num_sent
+                await asyncio.sleep(0.05)
+            assert call.num_sent < 20_000_000
+            go_on.set()
+            assert status(await call.over()) == 200
+            await sending
+        engine.stop()
+
+    run(whole())
+
+
+def test_an_engine_that_answers_early(tmp_path: Path) -> None:
+    """The reply comes though the body is not whole, and the client is told to send no more."""
+
+    async def early(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+        writer.write(b"HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno")
+        await writer.drain()
+        writer.close()
+
+    async def whole() -> None:
+        engine = Engine(early, reads_bodies=False)
+        await engine.start()
+        async with grpc_stage(grpc_rules(engine), tmp_path) as it:
+            client = await it.grpc()
+            call = client.request("POST", "/v2/models/m/infer")
+            await call.send_raw(bytes(1000))
+            await call.when(lambda: call.ended)
+            assert (status(call), bytes(call.data)) == (403, b"no")
+            await call.when(lambda: call.was_reset == ErrorCodes.NO_ERROR)
+        engine.stop()
+
+    run(whole())
+
+
+def test_a_slow_client_of_an_early_answer(tmp_path: Path) -> None:
+    """Once it has read the reply its request is not wanted any more, and the stream is over."""
+    size = 100_000
+
+    async def early(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+        writer.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: %d\r\n\r\n" % size + bytes(size))
+
+    async def whole() -> None:
+        engine = Engine(early, reads_bodies=False)
+        await engine.start()
+        async with grpc_stage(grpc_rules(engine), tmp_path) as it:
+            client = await it.grpc()
+            call = client.request("POST", "/v2/models/m/infer")
+            call.pause()
+            await call.send_raw(b"{")
+            await until(lambda: len(call.data) >= 65_535 and it.in_flight() == 0)
+            call.resume()
+            await call.when(lambda: call.ended)
+            assert len(call.data) == size
+            await call.when(lambda: call.was_reset == ErrorCodes.NO_ERROR)
+            assert not next(iter(it.plane.connections)).http2.streams  # type: ignore[attr-defined]
+        engine.stop()
+
+    run(whole())
+
+
+def test_a_client_that_leaves(tmp_path: Path) -> None:
+    gone = asyncio.Event()
+
+    async def silent(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+        await reader.read()
+        gone.set()
+
+    async def play(it: GrpcStage, client: GrpcClient, engine: Engine) -> None:
+        call = client.request("POST", "/v2/models/m/infer")
+        await call.send_raw(b"{}", ended=True)
+        await until(lambda: engine.heard)
+        call.reset()
+        await asyncio.wait_for(gone.wait(), 5)
+        assert it.errors() == {"client_gone": 1}
+
+    scene(tmp_path, play, silent)
+
+
+def test_a_client_that_does_not_read(tmp_path: Path) -> None:
+    """It stops its engine; others on the same connection go on."""
+    size, sent = 30_000_000, [0]
+
+    async def long(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+        if b"long" not in heard.body:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+            return
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)
+        for _ in range(size // 100_000):
+            writer.write(bytes(100_000))
+            await writer.drain()
+            sent[0] += 100_000
+
+    async def play(it: GrpcStage, client: GrpcClient, engine: Engine) -> None:
+        call = client.request("POST", "/v2/models/m/infer")
+        call.pause()
+        await call.send_raw(b"long", ended=True)
+        await until(lambda: len(call.data) >= 65_535)
+        before = -1
+        while before != sent[0]:
+            before = sent[0]
+            assert status(await ask(client, "POST", "/v2/models/m/infer", b"{}")) == 200
+            await asyncio.sleep(0.05)
+        assert sent[0] < size
+        call.resume()
+        assert len((await call.over()).data) == size
+
+    scene(tmp_path, play, long)
+
+
+def test_an_engine_that_breaks_its_reply_off(tmp_path: Path) -> None:
+    """The stream is reset, so that nobody takes it for whole."""
+
+    async def cuts(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc")
+        await writer.drain()
+        writer.close()
+
+    async def play(it: GrpcStage, client: GrpcClient, engine: Engine) -> None:
+        call = await ask(client, "POST", "/v2/models/m/infer", b"{}")
+        assert (status(call), call.was_reset) == (200, ErrorCodes.INTERNAL_ERROR)
+
+    scene(tmp_path, play, cuts)
+
+
+def test_a_client_that_waits_for_leave(tmp_path: Path) -> None:
+    """`expect: 100-continue` has its interim answer."""
+
+    async def play(it: GrpcStage, client: GrpcClient, engine: Engine) -> None:
+        call = client.request("POST", "/v2/models/m/infer", ("expect", "100-continue"))
+        await call.when(lambda: call.interim)
+        await call.send_raw(b"{}", ended=True)
+        assert status(await call.over()) == 200
+
+    scene(tmp_path, play)
+
+
+def test_a_client_that_falls_silent_in_its_body(tmp_path: Path) -> None:
+    async def play(it: GrpcStage, client: GrpcClient, engine: Any) -> None:
+        call = client.request("POST", "/v2/models/m/infer")
+        await call.send_raw(b"{")
+        await call.over()
+        assert status(call) == 408
+
+    scene(tmp_path, play, GrpcEngine(answer), limits={"body_timeout": 0.2})
+
+
+def test_generate_stream_over_grpc(tmp_path: Path) -> None:
+    async def play(it: GrpcStage, client: GrpcClient, engine: GrpcEngine) -> None:
+        call = await ask(client, "POST", STREAM_PATH, GENERATE)
+        assert status(call) == 200 and call.data.count(b"data: ") == 2
+        assert [heard.value(":path") for heard in engine.calls][-1] == STREAM
+        call = await ask(client, "POST", "/v2/models/m/infer", INFER)
+        assert json.loads(bytes(call.data))["model_name"] == "m"
+
+    scene(tmp_path, play, GrpcEngine(answer))
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
+def test_curl(tmp_path: Path) -> None:
+    """By somebody else's HTTP/2."""
+
+    async def play(it: GrpcStage, client: GrpcClient, engine: Engine) -> None:
+        def curl(*arguments: str) -> str:
+            url = f"http://127.0.0.1:{it.port}/v2/models/m/infer"
+            command = ["curl", "-sS", "--noproxy", "*", "--http2-prior-knowledge", *arguments, url]
+            return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+
+        assert await asyncio.to_thread(curl, "-d", "{}", "-w", " %{http_version} %{http_code}") == '{"ok":true} 2 200'
+        assert "405" in await asyncio.to_thread(curl, "-I")
+
+    scene(tmp_path, play)

@@ -1,0 +1,686 @@
+"""ModelStreamInfer: messages that go several ways, and what comes back for them on the one stream."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from h2.errors import ErrorCodes
+from tritonclient.grpc import service_pb2
+
+from gateway.wire.grpc import framed
+from tests.dataplane.grpc.peers import OPENING, STREAM, Call, GrpcClient, GrpcEngine
+from tests.dataplane.grpc.stage import WINDOW, GrpcStage, answers, grpc_rules, grpc_stage, many, request, response
+from tests.dataplane.stage import run, until
+
+INVALID_ARGUMENT, DEADLINE, NOT_FOUND, EXHAUSTED, UNAVAILABLE = 3, 4, 5, 8, 14
+
+
+def id_of(message: bytes) -> str:
+    return str(service_pb2.ModelInferRequest.FromString(message).id)
+
+
+def model_of(message: bytes) -> str:
+    return str(service_pb2.ModelInferRequest.FromString(message).model_name)
+
+
+async def config(call: Call, *, decoupled: bool = False) -> bool:
+    """Answer where the call asks for a model's configuration."""
+    if not (call.value(":path") or "").endswith("ModelConfig"):
+        return False
+    await call.over()
+    made = service_pb2.ModelConfigResponse()
+    made.config.model_transaction_policy.decoupled = decoupled
+    call.open()
+    await call.send(made.SerializeToString())
+    call.end()
+    return True
+
+
+class Model:
+    """An engine's script: answers each message of a stream once, in order; `holds` keeps it from answering."""
+
+    def __init__(self, *, decoupled: bool = False, holds: bool = False, size: int = 0, times: int = 1) -> None:
+        self.decoupled = decoupled
+        self.go_on = asyncio.Event()
+        self.size = size
+        self.times = times
+        if not holds:
+            self.go_on.set()
+
+    async def __call__(self, call: Call) -> None:
+        if await config(call, decoupled=self.decoupled):
+            return
+        call.open()
+        while (message := await call.message()) is not None:
+            await self.go_on.wait()
+            for _ in range(self.times):
+                await call.send(response(model_of(message), id_of(message), raw=[bytes(self.size)]))
+        if call.was_reset is None and not call.peer.is_lost:
+            call.end()
+
+
+def scene(
+    tmp_path: Path, play: Any, engines: dict[str, Any], *, routes: str = "", options: Any = None, **more: Any
+) -> None:
+    """Play with a client and engines by name, which serve the models that begin with it."""
+
+    async def whole() -> None:
+        made = {name: await GrpcEngine(script).start() for name, script in engines.items()}
+        given = {name: (engine, (options or {}).get(name, "")) for name, engine in made.items()}
+        async with grpc_stage(many(given, routes), tmp_path, **more) as it:
+            await play(it, await it.grpc(), *made.values())
+        for engine in made.values():
+            await engine.stop()
+
+    run(whole())
+
+
+def streams_of(engine: GrpcEngine) -> list[Call]:
+    return [call for call in engine.calls if call.value(":path") == STREAM]
+
+
+async def got(call: Call, number: int) -> list[str]:
+    await call.when(lambda: len(call.messages) >= number or call.is_over)
+    return answers(call.messages)
+
+
+def test_messages_go_their_models_ways(tmp_path: Path) -> None:
+    """One stream to each engine, however many messages; the client's end is every engine's."""
+
+    async def play(it: GrpcStage, client: GrpcClient, a: GrpcEngine, b: GrpcEngine) -> None:
+        call = client.call(STREAM)
+        for number in range(4):
+            await call.send(request("a" if number % 2 else "b", str(number)))
+        assert await got(call, 4) == ["0", "1", "2", "3"]
+        await call.send(ended=True)
+        assert (await call.over()).status == 0
+        for engine, ids in ((a, ["1", "3"]), (b, ["0", "2"])):
+            (stream,) = streams_of(engine)
+            assert [id_of(message) for message in stream.messages] == ids
+            assert stream.ended
+
+    scene(tmp_path, play, {"a": Model(), "b": Model()})
+
+
+def test_an_empty_stream(tmp_path: Path) -> None:
+    """Nobody was asked, and so nothing went wrong."""
+
+    async def play(it: GrpcStage, client: GrpcClient, a: GrpcEngine) -> None:
+        call = client.call(STREAM, ended=True)
+        assert ((await call.over()).status, call.messages, a.calls) == (0, [], [])
+
+    scene(tmp_path, play, {"a": Model()})
+
+
+def test_the_slow_first(tmp_path: Path) -> None:
+    """Responses come in the order of the requests, though the second engine has answered long ago."""
+    slow = Model(holds=True)
+
+    async def play(it: GrpcStage, client: GrpcClient, a: GrpcEngine, b: GrpcEngine) -> None:
+        call = client.call(STREAM)
+        await call.send(request("a", "1"), request("b", "2"), request("b", "3"), request("a", "4"))
+        await until(lambda: b.calls and streams_of(b) and streams_of(b)[0].num_sent)
+        assert not call.messages
+        slow.go_on.set()
+        assert await got(call, 4) == ["1", "2", "3", "4"]
+        await call.send(ended=True)
+        assert (await call.over()).status == 0
+
+    scene(tmp_path, play, {"a": slow, "b": Model()})
+
+
+def test_decoupled_models_wait_for_nobody(tmp_path: Path) -> None:
+    """Their responses come when they come, any number of them."""
+    slow = Model(holds=True)
+
+    async def play(it: GrpcStage, client: GrpcClient, a: GrpcEngine, b: GrpcEngine) -> None:
+        call = client.call(STREAM)
+        await call.send(request("a", "1"), request("b", "2"))
+        assert await got(call, 3) == ["2", "2", "2"]
+        slow.go_on.set()
+        assert await got(call, 4) == ["2", "2", "2", "1"]
+        await call.send(ended=True)
+        assert (await call.over()).status == 0
+
+    scene(tmp_path, play, {"a": slow, "b": Model(decoupled=True, times=3)})
+
+
+def test_a_second_model_in_the_middle_of_a_response(tmp_path: Path) -> None:
+    """A response that passes through uncut stays whole, and counts: what comes behind it is not held for ever."""
+    go_on = asyncio.Event()
+
+    async def cut(call: Call) -> None:
+        if await config(call):
+            return
+        call.open()
+        await call.message()
+        whole = framed(response("a", "1", raw=[bytes(1000)]))
+        await call.send_raw(whole[:300])
+        await go_on.wait()
+        await call.send_raw(whole[300:])
+        assert await call.message() is not None
+        await call.send(response("a", "3"))
+        await call.over()
+        call.end()
+
+    async def play(it: GrpcStage, client: GrpcClient, a: GrpcEngine, b: GrpcEngine) -> None:
+        call = client.call(STREAM)
+        await call.send(request("a", "1"))
+        await call.when(lambda: len(call.data) == 300)
+        await call.send(request("b", "2"), request("nobody", "x"), request("a", "3"), request("b", "4"))
+        await until(lambda: streams_of(b) and streams_of(b)[0].num_sent)
+        assert len(call.data) == 300
+        go_on.set()
+        found = await got(call, 5)
+        assert (
+            found[:2] == ["1", "2"] and found[2].startswith("x: Request for unknown model") and found[3:] == ["3", "4"]
+        )
+        await call.send(ended=True)
+        assert (await call.over()).status == 0
+
+    scene(tmp_path, play, {"a": cut, "b": Model()})
+
+
+def test_one_model_that_goes_two_ways(tmp_path: Path) -> None:
+    """Where the rules ask for what is in each message, one model has two engines: their responses stay whole too."""
+    go_on = asyncio.Event()
+
+    async def cut(call: Call) -> None:
+        call.open()
+        await call.message()
+        whole = framed(response("m", "1", raw=[bytes(1000)]))
+        await call.send_raw(whole[:300])
+        await go_on.wait()
+        await call.send_raw(whole[300:])
+        await call.over()
+        call.end()
+
+    routes = "  - {name: slow, match: {parameter: {way: slow}}, engine: a}\n  - {name: rest, engine: b}\n"
+
+    async def play(it: GrpcStage, client: GrpcClient, a: GrpcEngine, b: GrpcEngine) -> None:
+        call = client.call(STREAM)
+        await call.send(request("m", "1", parameters={"way": "slow"}))
+        await call.when(lambda: len(call.data) == 300)
+        await call.send(request("m", "2"))
+        await until(lambda: streams_of(b) and streams_of(b)[0].num_sent)
+        await asyncio.sleep(0)
+        go_on.set()
+        assert await got(call, 2) == ["1", "2"]
+        await call.send(ended=True)
+        assert (await call.over()).status == 0
+
+    scene(tmp_path, play, {"a": cut, "b": Model()}, routes=routes)
+
+
+# Errors
+
+
+def test_no_route(tmp_path: Path) -> None:
+    """A message that nobody takes is answered in its place, and the stream goes on."""
+
+    async def play(it: GrpcStage, client: GrpcClient, a: GrpcEngine) -> None:
+        call = client.call(STREAM)
+        await call.send(request("nobody", "1"), request("a", "2"))
+        assert await got(call, 2) == ["1: Request for unknown model: 'nobody' is not found", "2"]
+        await call.send(ended=True)
+        assert (await call.over()).status == 0
+
+    scene(tmp_path, play, {"a": Model()})
+
+
+def test_who_asks_for_status_errors(tmp_path: Path) -> None:
+    """`triton_grpc_error: true` makes the first error the end of the stream, and every engine hears of it."""
+
+    async def play(it: GrpcStage, client: GrpcClient, a: GrpcEngine) -> None:
+        call = client.call(STREAM, ("triton_grpc_error", "true"))
+        await call.send(request("a", "1"))
+        assert await got(call, 1) == ["1"]
+        await call.send(request("nobody", "2"))
+        assert ((await call.over()).status, call.value("x-pointsman-reason")) == (NOT_FOUND, "no_route")
+        (stream,) = streams_of(a)
+        await stream.when(lambda: stream.was_reset == ErrorCodes.CANCEL)
+
+    scene(tmp_path, play, {"a": Model()})
+
+
+def test_an_engines_own_end(tmp_path: Path) -> None:
+    """With one engine its status is the client's, message, metadata and all."""
+
+    async def ends(call: Call) -> None:
+        await call.message()
+        call.open([*OPENING, ("x-began", "yes")])
+        call.end([("grpc-status", "3"), ("grpc-message", "not%20mine"), ("x-ended", "yes")])
+
+    async def play(it: GrpcStage, client: GrpcClient, a: GrpcEngine) -> None:
+        call = client.call(STREAM)
+        await call.send(request("a"))
+        await call.over()
+        assert [call.value(name) for name in ("grpc-status", "grpc-message", "x-began", "x-ended")] == [
+            "3",
+            "not%20mine",
+            "yes",
+            "yes",
+        ]
+
+    scene(tmp_path, play, {"a": ends})
+
+
+async def dies(call: Call) -> None:
+    await call.message()
+    call.peer.abort()
+
+
+async def breaks_off(call: Call) -> None:
+    call.open()
+    await call.message()
+    call.reset(ErrorCodes.INTERNAL_ERROR)
+
+
+async def ends_without_status(call: Call) -> None:
+    call.open()
+    await call.message()
+    await call.send(ended=True)
+
+
+async def is_no_grpc(call: Call) -> None:
+    await call.message()
+    call.open([(":status", "503"), ("content-type", "text/html")])
+    await call.send_raw(b"<html>overloaded</html>", ended=True)
+
+
+@pytest.mark.parametrize("script", [dies, breaks_off, ends_without_status, is_no_grpc], ids=lambda it: it.__name__)
+@pytest.mark.parametrize("others", [False, True])
+def test_an_engine_that_breaks_off(tmp_path: Path, script: Any, others: bool) -> None:
+    """Some messages will have no answer: the whole stream fails, the other engines' streams are cancelled."""
+
+    async def play(it: GrpcStage, client: GrpcClient, a: GrpcEngine, b: GrpcEngine) -> None:
+        call = client.call(STREAM)
+        if others:
+            await call.send(request("b", "1"))
+            assert await got(call, 1) == ["1"]
+        await call.send(request("a", "2"))
+        await call.over()
+        assert call.status == UNAVAILABLE
+        assert answers(call.messages) == (["1"] if others else [])
+        if others:
+            (stream,) = streams_of(b)
+            await stream.when(lambda: stream.was_reset == ErrorCodes.CANCEL)
+
+    async def whole(call: Call) -> None:
+        if not await config(call):
+            await script(call)
+
+    scene(tmp_path, play, {"a": whole, "b": Model()})
+
+
+def malformed(data: bytes) -> Any:
+    async def script(call: Call) -> None:
+        if await config(call):
+            return
+        call.open()
+        await call.message()
+        await call.send_raw(data)
+        await call.when(lambda: call.is_over)
+
+    return script
+
+
+@pytest.mark.parametrize(
+    "data", [b"\x07\0\0\0\0", framed(b"\xff\xff\xff"), b"\x01" + framed(b"no gzip")[1:]], ids=["flag", "proto", "gzip"]
+)
+def test_an_engine_that_answers_nonsense(tmp_path: Path, data: bytes) -> None:
+    """Where responses are placed one by one, what is no message ends the stream, and the engine's is cancelled."""
+
+    async def play(it: GrpcStage, client: GrpcClient, a: GrpcEngine, b: GrpcEngine) -> None:
+        call = client.call(STREAM)
+        await call.send(request("b", "1"), request("a", "2"))
+        await call.over()
+        assert call.status == UNAVAILABLE
+        (stream,) = streams_of(a)
+        await stream.when(lambda: stream.was_reset == ErrorCodes.CANCEL)
+
+    scene(tmp_path, play, {"a": malformed(data), "b": Model()})
+
+
+def test_an_engine_that_ends_without_answering(tmp_path: Path) -> None:
+    """What others answered behind its messages is told all the same."""
+
+    async def ends(call: Call) -> None:
+        if await config(call):
+            return
+        await call.over()
+        call.open()
+        call.end()
+
+    async def play(it: GrpcStage, client: GrpcClient, a: GrpcEngine, b: GrpcEngine) -> None:
+        call = client.call(STREAM)
+        await call.send(request("a", "1"), request("b", "2"), ended=True)
+        await call.over()
+        assert (call.status, answers(call.messages)) == (0, ["2"])
+
+    scene(tmp_path, play, {"a": ends, "b": Model()})
+
+
+def test_a_stream_refused_untouched_is_opened_elsewhere(tmp_path: Path) -> None:
+    """All that was sent is sent again, in its order."""
+
+    async def refuses(call: Call) -> None:
+        call.reset(ErrorCodes.REFUSED_STREAM)
+
+    async def whole() -> None:
+        first, second = await GrpcEngine(refuses).start(), await GrpcEngine(Model()).start()
+        async with grpc_stage(grpc_rules(first, second, options="balance: round_robin"), tmp_path) as it:
+            client = await it.grpc()
+            for _ in range(4):
+                call = client.call(STREAM)
+                await call.send(*[request("m", str(number)) for number in range(5)], ended=True)
+                await call.over()
+                assert (call.status, answers(call.messages)) == (0, ["0", "1", "2", "3", "4"])
+            assert first.calls
+        await first.stop()
+        await second.stop()
+
+    run(whole())
+
+
+def test_an_engine_that_cannot_be_reached(tmp_path: Path) -> None:
+    """Each message that waited for it is answered by an error in its place, and the stream goes on with the others."""
+
+    async def whole() -> None:
+        gone = await GrpcEngine().start()
+        gone.stop_listening()
+        there = await GrpcEngine(Model()).start()
+        text = many({"a": gone, "b": there})
+        async with grpc_stage(text, tmp_path) as it:
+            client = await it.grpc()
+            call = client.call(STREAM)
+            await call.send(*[request("ab"[number % 2], str(number)) for number in range(4)])
+            found = sorted(await got(call, 4))
+            assert found[1] == "1" and found[3] == "3"
+            assert all(found[at].startswith(f"{at}: cannot connect to 127.0.0.1") for at in (0, 2))
+            await call.send(ended=True)
+            assert (await call.over()).status == 0
+            call = client.call(STREAM, ("triton_grpc_error", "true"))
+            await call.send(request("a"), request("a"), ended=True)
+            assert ((await call.over()).status, call.value("x-pointsman-reason")) == (UNAVAILABLE, "upstream_connect")
+        await gone.stop()
+        await there.stop()
+
+    run(whole())
+
+
+@pytest.mark.parametrize("ends", ["answers", "says nothing"])
+def test_responses_held_for_a_slow_engine(tmp_path: Path, ends: str) -> None:
+    """What waits for its turn is bounded by windows, which open again once the slow engine has answered or ended."""
+    size, go_on = 400_000, asyncio.Event()
+
+    async def slow(call: Call) -> None:
+        if await config(call):
+            return
+        call.open()
+        await call.message()
+        await go_on.wait()
+        if ends == "answers":
+            await call.send(response("a", "x"))
+        else:
+            await call.over()
+        call.end()
+
+    async def play(it: GrpcStage, client: GrpcClient, a: GrpcEngine, b: GrpcEngine) -> None:
+        call = client.call(STREAM)
+        await call.send(request("a", "x"), *[request("b", str(number)) for number in range(16)], ended=True)
+        await until(lambda: streams_of(b) and streams_of(b)[0].num_sent > WINDOW - size)
+        assert not call.messages
+        assert streams_of(b)[0].num_sent < 3 * WINDOW
+        go_on.set()
+        await call.over()
+        assert call.status == 0
+        assert answers(call.messages) == [*(["x"] if ends == "answers" else []), *map(str, range(16))]
+
+    scene(tmp_path, play, {"a": slow, "b": Model(size=size)})
+
+
+def test_an_engine_that_ends_in_the_middle_of_a_response(tmp_path: Path) -> None:
+    """What it has told is no whole message: the stream cannot be said to have gone well."""
+
+    async def stops(call: Call) -> None:
+        call.open()
+        await call.message()
+        await call.send_raw(framed(response("a"))[:-1])
+        call.end()
+
+    async def play(it: GrpcStage, client: GrpcClient, a: GrpcEngine) -> None:
+        call = client.call(STREAM)
+        await call.send(request("a"))
+        await call.over()
+        assert (call.status, call.value("x-pointsman-reason")) == (UNAVAILABLE, "upstream_protocol")
+
+    scene(tmp_path, play, {"a": stops})
+
+
+# Cancellation and deadlines
+
+
+@pytest.mark.parametrize("way", ["reset", "abort"])
+def test_a_client_that_leaves(tmp_path: Path, way: str) -> None:
+    """Every engine's stream is cancelled at once."""
+
+    async def play(it: GrpcStage, client: GrpcClient, a: GrpcEngine, b: GrpcEngine) -> None:
+        call = client.call(STREAM)
+        await call.send(request("a"), request("b"))
+        await until(lambda: streams_of(a) and streams_of(b))
+        assert it.in_flight() == 2
+        call.reset() if way == "reset" else client.abort()
+        for engine in (a, b):
+            (stream,) = streams_of(engine)
+            await stream.when(lambda stream=stream: stream.was_reset == ErrorCodes.CANCEL)
+        assert it.in_flight() == 0
+
+    scene(tmp_path, play, {"a": Model(holds=True), "b": Model(holds=True)})
+
+
+def test_a_client_that_leaves_while_engines_are_asked(tmp_path: Path) -> None:
+    """The question whether a model is decoupled is not waited for."""
+    go_on = asyncio.Event()
+
+    async def silent(call: Call) -> None:
+        if (call.value(":path") or "").endswith("ModelConfig"):
+            await go_on.wait()
+        else:
+            await Model()(call)
+
+    async def play(it: GrpcStage, client: GrpcClient, a: GrpcEngine, b: GrpcEngine) -> None:
+        call = client.call(STREAM)
+        await call.send(request("a"), request("b"))
+        await until(lambda: len(a.calls) == 2)
+        call.reset()
+        await until(lambda: it.in_flight() == 0)
+        go_on.set()
+
+    scene(tmp_path, play, {"a": silent, "b": silent})
+
+
+def test_the_deadline_of_a_stream(tmp_path: Path) -> None:
+    """It ends everything; of its engines each knew how long it had. It is counted once."""
+
+    async def play(it: GrpcStage, client: GrpcClient, a: GrpcEngine, b: GrpcEngine) -> None:
+        call = client.call(STREAM, ("grpc-timeout", "300m"))
+        await call.send(request("a"), request("b"))
+        assert ((await call.over()).status, call.value("x-pointsman-reason")) == (DEADLINE, "deadline")
+        for engine in (a, b):
+            (stream,) = streams_of(engine)
+            assert (stream.value("grpc-timeout") or "")[-1] in "num"
+            await stream.when(lambda stream=stream: stream.was_reset is not None)
+        assert all(endpoint.breaker.is_spotless for endpoint in it.endpoints())
+        assert (it.errors(), it.requests()[504]) == ({"deadline": 2}, 2)  # one of each engine
+
+    scene(tmp_path, play, {"a": Model(holds=True), "b": Model(holds=True)})
+
+
+@pytest.mark.parametrize("data", [b"\0\0", framed(request("a"))[:-1]])
+def test_a_stream_that_ends_in_a_message(tmp_path: Path, data: bytes) -> None:
+    async def play(it: GrpcStage, client: GrpcClient, a: GrpcEngine) -> None:
+        call = client.call(STREAM)
+        await call.send(request("a", "1"))
+        assert await got(call, 1) == ["1"]
+        await call.send_raw(data, ended=True)
+        assert (await call.over()).status == INVALID_ARGUMENT
+        assert (it.errors(), it.requests()) == ({"bad_request": 1}, {400: 1})
+
+    scene(tmp_path, play, {"a": Model()})
+
+
+@pytest.mark.parametrize("data, status", [(b"\0\x7f\xff\xff\xff", EXHAUSTED), (framed(b"\xff\xff"), INVALID_ARGUMENT)])
+def test_malformed_messages(tmp_path: Path, data: bytes, status: int) -> None:
+    async def play(it: GrpcStage, client: GrpcClient, a: GrpcEngine) -> None:
+        call = client.call(STREAM)
+        await call.send_raw(data)
+        assert (await call.over()).status == status
+
+    scene(tmp_path, play, {"a": Model()})
+
+
+# Backpressure
+
+
+@pytest.mark.parametrize("models", ["a", "ab"])
+def test_a_client_that_does_not_read(tmp_path: Path, models: str) -> None:
+    """Its engines stop once their windows are full, alone or side by side; nothing is lost when it reads on."""
+
+    async def play(it: GrpcStage, client: GrpcClient, *engines: GrpcEngine) -> None:
+        call = client.call(STREAM)
+        if len(models) > 1:  # so that responses are placed one by one
+            await call.send(request("a", "x"), request("b", "y"))
+            assert sorted(await got(call, 100)) == ["x"] * 50 + ["y"] * 50
+        before = len(call.data)
+        call.pause()
+        await call.send(*[request(model, model) for model in models])
+        used = engines[: len(models)]
+        sent = -1
+        await until(lambda: len(call.data) - before >= 65_535 or before)
+        while sent != sum(streams_of(engine)[0].num_sent for engine in used):
+            sent = sum(streams_of(engine)[0].num_sent for engine in used)
+            await asyncio.sleep(0.05)
+        assert sent - len(call.data) < 2 * len(models) * WINDOW
+        call.resume()
+        await call.send(ended=True)
+        assert (await call.over()).status == 0
+        assert len(call.messages) == 50 * len(models) * len(models)
+
+    engines = {"a": Model(decoupled=True, times=50, size=100_000), "b": Model(decoupled=True, times=50, size=100_000)}
+    scene(tmp_path, play, engines)
+
+
+def test_an_engine_that_does_not_read(tmp_path: Path) -> None:
+    """The client is stopped by its window; no silence of its is punished that is ours."""
+    go_on = asyncio.Event()
+
+    async def slow(call: Call) -> None:
+        if await config(call):
+            return
+        call.pause()
+        await go_on.wait()
+        call.resume()
+        await Model()(call)
+
+    async def play(it: GrpcStage, client: GrpcClient, a: GrpcEngine) -> None:
+        call = client.call(STREAM)
+        messages = [request("a", str(number), raw_input_contents=[bytes(200_000)]) for number in range(40)]
+        sending = asyncio.create_task(call.send(*messages, ended=True))
+        await until(lambda: a.calls)
+        before = -1
+        while before != call.num_sent or not before:
+            before = call.num_sent
+            await asyncio.sleep(0.5 if before > 0 else 0.05)  # several sweeps, with a limit of 0.2 s
+        assert call.num_sent < 4 * WINDOW
+        assert call.status is None
+        go_on.set()
+        await sending
+        assert await got(call, 40) == [str(number) for number in range(40)]
+        assert (await call.over()).status == 0
+
+    scene(tmp_path, play, {"a": slow}, limits={"body_timeout": 0.2})
+
+
+def test_a_client_that_sends_while_the_first_endpoint_is_tried(tmp_path: Path) -> None:
+    """What it sent meanwhile is given back to its window when another endpoint has taken it."""
+
+    async def whole() -> None:
+        # Takes connections, and refuses every stream once a lot has come.
+        async def refuses(call: Call) -> None:
+            call.pause()
+            await call.when(lambda: len(call.data) >= 60_000)
+            call.reset(ErrorCodes.REFUSED_STREAM)
+
+        first, second = await GrpcEngine(refuses).start(), await GrpcEngine(Model()).start()
+        async with grpc_stage(grpc_rules(first, second, options="balance: round_robin"), tmp_path) as it:
+            client = await it.grpc()
+            for _ in range(3):
+                call = client.call(STREAM)
+                messages = [request("m", str(number), raw_input_contents=[bytes(50_000)]) for number in range(20)]
+                await asyncio.wait_for(call.send(*messages, ended=True), 10)
+                await call.over()
+                assert (call.status, len(call.messages)) == (0, 20)
+            assert first.calls
+        await first.stop()
+        await second.stop()
+
+    run(whole())
+
+
+def test_compressed_responses_of_two_engines(tmp_path: Path) -> None:
+    """The client is told one encoding: what comes in another one is unpacked for it."""
+
+    def packing(pack: Any, name: str) -> Any:
+        async def script(call: Call) -> None:
+            if await config(call):
+                return
+            call.open([*OPENING, ("grpc-encoding", name)])
+            while (message := await call.message()) is not None:
+                packed = pack(response(model_of(message), id_of(message)))
+                await call.send_raw(b"\x01" + len(packed).to_bytes(4) + packed)
+            call.end()
+
+        return script
+
+    async def play(it: GrpcStage, client: GrpcClient, a: GrpcEngine, b: GrpcEngine) -> None:
+        call = client.call(STREAM)
+        await call.send(request("a", "1"), request("b", "2"), ended=True)
+        await call.over()
+        assert call.status == 0
+        unpack = {"gzip": gzip.decompress, "deflate": zlib.decompress}.get(call.value("grpc-encoding") or "")
+        plain = [
+            unpack(message) if packed and unpack else message
+            for packed, message in zip(call.compressed, call.messages, strict=True)
+        ]
+        assert answers(plain) == ["1", "2"]
+
+    scene(tmp_path, play, {"a": packing(gzip.compress, "gzip"), "b": packing(zlib.compress, "deflate")})
+    scene(tmp_path, play, {"a": Model(), "b": packing(zlib.compress, "deflate")})
+
+
+def test_a_compressed_response_after_an_error_of_ours(tmp_path: Path) -> None:
+    """The first fields have gone out by then, without the engine's encoding."""
+
+    async def packs(call: Call) -> None:
+        call.open([*OPENING, ("grpc-encoding", "gzip")])
+        while (message := await call.message()) is not None:
+            packed = gzip.compress(response(model_of(message), id_of(message)))
+            await call.send_raw(b"\x01" + len(packed).to_bytes(4) + packed)
+        call.end()
+
+    async def play(it: GrpcStage, client: GrpcClient, a: GrpcEngine) -> None:
+        call = client.call(STREAM)
+        await call.send(request("nobody", "1"))
+        await got(call, 1)
+        await call.send(request("a", "2"), ended=True)
+        await call.over()
+        assert call.status == 0
+        assert call.value("grpc-encoding") == "gzip" or not any(call.compressed)
+
+    scene(tmp_path, play, {"a": packs})
