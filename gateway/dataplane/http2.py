@@ -27,7 +27,7 @@ Answer = Callable[["Http2Client", Stream, Block], Call]
 class Http2Client(Carrier):
     """Reads calls and hands each to who answers it; `answer` makes that choice."""
 
-    __slots__ = ("_active_at", "_answer", "_leaves_at", "_unsent", "is_tls", "passing", "peer", "plane")
+    __slots__ = ("_active_at", "_answer", "_leaves_at", "_unread", "_unsent", "is_tls", "passing", "peer", "plane")
 
     def __init__(self, plane: DataPlane, answer: Answer) -> None:
         limits = plane.settings.limits
@@ -46,6 +46,7 @@ class Http2Client(Carrier):
         self._active_at = monotonic()
         self._leaves_at = 0.0
         self._unsent = 0
+        self._unread: dict[Stream, tuple[int, float]] = {}  # how much waits on a stream, and since when just as much
         self.peer = "-"
         self.is_tls = False
         self.passing = b""
@@ -118,12 +119,25 @@ class Http2Client(Carrier):
         if not self.http2.streams and not self._transport.is_closing():
             self.close()
 
+    def _drop_unread(self, now: float) -> None:
+        """Break off streams whose client has read nothing of what waits for too long."""
+        waiting = {stream: stream.num_waiting for stream in self.http2.streams.values() if stream.num_waiting}
+        before, self._unread = self._unread, {}
+        for stream, size in waiting.items():
+            since = before[stream][1] if stream in before and before[stream][0] == size else now
+            if now - since > self.plane.settings.limits.body_timeout:
+                stream.reset(ErrorCode.CANCEL)
+                stream.receiver.stream_reset(stream, ErrorCode.CANCEL, "the client does not read")
+            else:
+                self._unread[stream] = (size, since)
+
     def sweep(self, now: float) -> None:
         """Called about once a second."""
         limits = self.plane.settings.limits
         self.http2.tick()
         for stream in list(self.http2.streams.values()):
             cast(Call, stream.receiver).sweep(now)
+        self._drop_unread(now)
         unsent = self._transport.get_write_buffer_size()
         if self.http2.is_blocked or (unsent and self._transport.is_closing()):
             if unsent != self._unsent:

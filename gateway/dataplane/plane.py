@@ -166,6 +166,7 @@ class DataPlane:
             self.access_log.flush()
 
     def _sweep(self) -> None:
+        self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self._sweep)  # first, so that nothing can end it
         now = monotonic()
         for connection in list(self.connections):
             connection.sweep(now)
@@ -173,4 +174,3 @@ class DataPlane:
             for endpoint in engine.endpoints:
                 endpoint.close_stale(now)
         self.wheel.rest()
-        self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self._sweep)

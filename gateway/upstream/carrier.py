@@ -44,13 +44,14 @@ class Carrier(asyncio.Protocol):
     one by one; in a burst of them that is written once a turn of the event loop, however much of it there is.
     """
 
-    __slots__ = ("_is_feeding", "_loop", "_reads", "_transport", "http2")
+    __slots__ = ("_is_feeding", "_loop", "_reads", "_transport", "_unasked_bytes", "http2")
 
     def __init__(self, limits: Http2Limits, *, is_client: bool, volatile: frozenset[bytes] = frozenset()) -> None:
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)  # set before anything else happens
         self._loop = asyncio.get_running_loop()
         self._reads = _reads_of.setdefault(self._loop, _Reads())
         self._is_feeding = False
+        self._unasked_bytes = 0  # written while the peer takes nothing
         self.http2 = Http2Connection(self, limits, is_client=is_client, volatile=volatile)
 
     # What the event loop tells it
@@ -84,6 +85,7 @@ class Carrier(asyncio.Protocol):
         self.http2.is_blocked = True
 
     def resume_writing(self) -> None:
+        self._unasked_bytes = 0
         self.http2.unblock()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -121,6 +123,10 @@ class Carrier(asyncio.Protocol):
         if self._transport.is_closing():
             out.clear()
             return
+        if self.http2.is_blocked:  # streams send nothing now: this is what the peer asks for without end
+            self._unasked_bytes += sum(map(len, out))
+            if self._unasked_bytes > _MAX_UNSENT_BYTES:
+                self._transport.abort()
         if len(out) == 1:
             self._transport.write(out[0])
         elif len(out) < 8 or sum(map(len, out)) < _JOIN_BYTES:
@@ -128,8 +134,6 @@ class Carrier(asyncio.Protocol):
         else:
             self._transport.writelines(out)
         self.http2.out = []
-        if self.http2.is_blocked and self._transport.get_write_buffer_size() > _MAX_UNSENT_BYTES:
-            self._transport.abort()
 
     def close(self) -> None:
         """Close once everything is written."""

@@ -366,7 +366,7 @@ def stream_of_a_decoupled_model(client):
     wait = conversation(client, 9)
     for number in range(3):
         client.async_stream_infer("repeater", text_inputs(f"text {number}", count=3), request_id=str(number))
-    return wait()
+    return sorted(wait())  # of which request comes first is left to Triton's threads
 
 
 @streaming
@@ -418,6 +418,17 @@ def stream_with_errors(client):
     client.async_stream_infer("adder", adder_inputs()[:1], request_id="3")
     client.async_stream_infer("failer", text_inputs("on a stream"), request_id="4")
     client.async_stream_infer("adder", adder_inputs(5), request_id="5")
+    return wait()
+
+
+@streaming
+def stream_with_an_error_in_its_turn(client):
+    """A model that nobody has is refused behind the slow one that was asked before it."""
+    wait = conversation(client, 3)
+    slow = [tensor("seconds", np.array([0.2], dtype=np.float32), "FP32")]
+    client.async_stream_infer("sleeper", slow, request_id="1")
+    client.async_stream_infer("nobody", adder_inputs(), request_id="2")
+    client.async_stream_infer("adder", adder_inputs(), request_id="3")
     return wait()
 
 

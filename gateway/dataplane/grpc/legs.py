@@ -31,6 +31,7 @@ class Leg(Tries):
     __slots__ = (
         "_active_at",
         "_call",
+        "_first_byte_at",
         "_has_ended",
         "_held",
         "_held_bytes",
@@ -59,6 +60,7 @@ class Leg(Tries):
         self._was_sent_once = False
         self._active_at = 0.0  # when some of a response came
         self._owed = 0  # bytes of responses whose window is not given back
+        self._first_byte_at = 0.0
         self.num_sent = 0  # messages
         self.request_bytes = 0
         self.response_bytes = 0
@@ -150,6 +152,7 @@ class Leg(Tries):
             self._try_failed(GatewayError(ErrorKind.UPSTREAM_PROTOCOL, what), was_sent=True)
             return
         self._status = found.http_status
+        self._first_byte_at = monotonic()
         self._forget_held()
         self.encoding = block.value(b"grpc-encoding") or self.encoding
         assert self._endpoint is not None
@@ -248,7 +251,8 @@ class Leg(Tries):
         self._lane.engine.budget.requests += 1
         now = monotonic()
         self._count_bytes()
-        self._series.count(self._status, now - self._started_at, now - self._started_at, now - self._sent_at)
+        first_byte_at = self._first_byte_at or now
+        self._series.count(self._status, now - self._started_at, first_byte_at - self._started_at, now - self._sent_at)
         if status != OK:
             self._series.count_error(f"grpc_{status}" if status is not None else ErrorKind.UPSTREAM_PROTOCOL.value)
         self._call.leg_ended(self, found)

@@ -88,6 +88,8 @@ class Ways:
         """Ask the engine whether the model is decoupled."""
         try:
             found = await is_decoupled(way.lane, key[0].decode("utf-8", "replace"), key[1].decode("utf-8", "replace"))
-        except (GatewayError, RpcError):
+        except RpcError:
+            found = False  # it refuses the model, and so will it the request: once
+        except GatewayError:
             found = True  # nobody must wait for an answer that is not promised
         self._decoupled[key] = found

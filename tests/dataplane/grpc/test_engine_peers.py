@@ -213,7 +213,6 @@ def test_one_engine_of_both_protocols(tmp_path: Path) -> None:
     run(whole())
 
 
-@pytest.mark.xfail(strict=True, reason="Carrier.flush takes a long message that the window allows for acknowledgements")
 def test_a_long_message_into_a_wide_window(tmp_path: Path) -> None:
     """What the engine's window allows may stand in the socket's buffer, and is no reason to break its connection: other
     calls are on it."""

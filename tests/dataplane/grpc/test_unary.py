@@ -665,7 +665,7 @@ def test_a_slow_client_of_an_early_answer(tmp_path: Path) -> None:
         assert it.errors() == {} and it.requests() == {200: 1}
         assert not next(iter(it.plane.connections)).http2.streams  # type: ignore[attr-defined]
 
-    scene(tmp_path, play, early, limits={"body_timeout": 0.2})
+    scene(tmp_path, play, early, limits={"body_timeout": 2.0})
 
 
 def test_a_client_that_leaves_before_it_has_read_all(tmp_path: Path) -> None:
@@ -687,3 +687,23 @@ def test_a_client_that_leaves_before_it_has_read_all(tmp_path: Path) -> None:
         assert it.requests() == {200: 1} and len(it.log()) == 1
 
     scene(tmp_path, play, long)
+
+
+def test_a_client_that_never_reads(tmp_path: Path) -> None:
+    """What waits for a client's window does not hold the engine's stream for ever; its other calls go on."""
+
+    async def long(call: Call) -> None:
+        await call.over()
+        call.open()
+        await call.send(bytes(200_000))
+        call.end()
+
+    async def play(it: GrpcStage, client: GrpcClient, engine: GrpcEngine) -> None:
+        call = client.call()
+        call.pause()
+        await call.send(request(), ended=True)
+        await call.when(lambda: call.was_reset == ErrorCodes.CANCEL)
+        other = await client.ask(request())
+        assert (other.status, len(other.messages)) == (0, 1)
+
+    scene(tmp_path, play, long, limits={"body_timeout": 0.2})
