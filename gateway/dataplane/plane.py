@@ -78,7 +78,7 @@ class DataPlane:
     def log_call(
         self,
         peer: str,
-        path: str,
+        asked: tuple[str, str],
         status: int,
         reason: str,
         seconds: float,
@@ -86,9 +86,9 @@ class DataPlane:
         target: Target | None = None,
         endpoint: str = "",
     ) -> None:
-        """The same for a gRPC call; `status` is the HTTP status beside its own."""
+        """The same for a gRPC call: `asked` are its method and path, `status` is the HTTP status beside its own."""
         if self.access_log is not None:
-            self._write(peer, "POST", path, status, reason, seconds, request_id, target, endpoint)
+            self._write(peer, *asked, status, reason, seconds, request_id, target, endpoint)
 
     def _write(
         self,

@@ -189,6 +189,7 @@ class ConvertedExchange:
         call_plan = plan.note.get(rpc)
         if call_plan is None:
             call_plan = plan.note[rpc] = CallPlan(self._fields(), plan.snapshot, self.plane.settings)
+            call_plan.asked = (plan.head.method, plan.head.target.decode("latin-1"))
         volatile = [field for field in self._request.volatile if field[0] not in _OF_REST]
         return CallHead(call_plan, [*volatile, (b"x-request-id", self._request_id)])
 

@@ -11,11 +11,15 @@ from gateway.protocol.grpc_methods import RPCS
 from gateway.protocol.operations import path_segment
 from gateway.protocol.protobuf import message, parse
 from gateway.upstream.ask import ask
+from gateway.upstream.engine import Engine
 from gateway.upstream.fetch import fetch
 
 # A model that is loaded anew with other tensors is known by then.
 _REMEMBERED_SECONDS = 10.0
 _MAX_REMEMBERED = 1024
+
+# Whoever asks has a request that waits for the answer.
+_TIMEOUT_SECONDS = 10.0
 
 _known: dict[tuple[int, str, str, str], tuple[float, Lane, bytes]] = {}
 
@@ -68,13 +72,17 @@ async def _ask(rpc: str, lane: Lane, model: str, version: str) -> bytes:
             authority=endpoint.authority,
             scheme=endpoint.scheme,
             fields=engine.extra_fields,
-            timeout=engine.spec.timeout,
+            timeout=_timeout(engine),
         )
         if not answered.is_good:
             raise RpcError(answered.status, answered.text)
         return answered.message
     path = f"/v2/models/{path_segment(model)}" + (f"/versions/{version}" if version else "")
     path += "/config" if rpc == "ModelConfig" else ""
-    timeout = engine.spec.timeout
+    timeout = _timeout(engine)
     fetched = await fetch(endpoint, "GET", path.encode("ascii"), b"", lines=engine.extra_lines, timeout=timeout)
     return rpc_response(rpc, fetched.status, fetched.body)
+
+
+def _timeout(engine: Engine) -> float:
+    return min(engine.spec.timeout or _TIMEOUT_SECONDS, _TIMEOUT_SECONDS)

@@ -362,5 +362,5 @@ class RelayedCall(Tries):
             target = self._lane.target if self._lane is not None else None
             url = self._endpoint.url if self._endpoint is not None else ""
             seconds = monotonic() - self._started_at
-            path = self._head.plan.path.decode("latin-1")
-            self._plane.log_call(self._client.peer, path, self._status, reason, seconds, self._request_id, target, url)
+            asked = self._head.plan.asked
+            self._plane.log_call(self._client.peer, asked, self._status, reason, seconds, self._request_id, target, url)

@@ -187,8 +187,7 @@ class OwnCall(ABC):
         if reason:
             plane.metrics.unrouted.count_error(reason)
         plane.metrics.unrouted.count_failure(status, seconds)
-        path = self._head.plan.path.decode("latin-1")
-        plane.log_call(self._client.peer, path, status, reason, seconds, self._request_id)
+        plane.log_call(self._client.peer, self._head.plan.asked, status, reason, seconds, self._request_id)
 
 
 class RefusedCall(OwnCall):

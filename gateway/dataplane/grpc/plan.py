@@ -61,6 +61,7 @@ class CallPlan:
         "_decided",
         "_facts_headers",
         "_ways",
+        "asked",
         "authority",
         "encoding",
         "fields",
@@ -74,6 +75,7 @@ class CallPlan:
         named = dict(reversed(fields))  # the first of each name
         self.snapshot = snapshot
         self.path = named[b":path"]
+        self.asked = ("POST", self.path.decode("latin-1"))  # what the client asked for, as the access log tells it
         self.authority = named.get(b":authority") or named.get(b"host") or b""
         self.rpc = RPCS_BY_PATH.get(self.path)
         self.encoding = named.get(b"grpc-encoding", b"identity")

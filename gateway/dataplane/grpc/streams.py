@@ -299,6 +299,6 @@ class StreamCall:
         if self.plane.access_log is not None:
             way = self._ways.first
             target = way.lane.target if way is not None else None
-            path = self._head.plan.path.decode("latin-1")
+            asked = self._head.plan.asked
             seconds = monotonic() - self._started_at
-            self.plane.log_call(self._client.peer, path, status, reason, seconds, self._request_id, target)
+            self.plane.log_call(self._client.peer, asked, status, reason, seconds, self._request_id, target)

@@ -443,7 +443,12 @@ def test_one_line_a_request(tmp_path: Path) -> None:
     async def play(it: GrpcStage, engine: GrpcEngine) -> None:
         for request in (post(body=INFER), post(STREAM_PATH, GENERATE), get("/v2/models/m"), get("/v2/models/m/ready")):
             await it.ask(request)
-        assert [line["status"] for line in it.log()] == [200, 200, 200, 200]
+        assert [(line["method"], line["target"], line["status"]) for line in it.log()] == [
+            ("POST", "/v2/models/m/infer", 200),
+            ("POST", STREAM_PATH, 200),
+            ("GET", "/v2/models/m", 200),
+            ("GET", "/v2/models/m/ready", 200),
+        ]
 
     scene(tmp_path, play)
 
