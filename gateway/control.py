@@ -1,4 +1,4 @@
-"""The messages between the control process and its workers.
+"""What the control process and its workers share: the messages between them, and the event loop that both run on.
 
 They travel as length-prefixed pickles over a socket pair that only a parent and its own child hold. A worker whose
 control process is gone keeps serving with what it knows.
@@ -6,9 +6,10 @@ control process is gone keeps serving with what it knows.
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from gateway.config.settings import Settings
@@ -106,3 +107,13 @@ class Decoder:
             messages.append(pickle.loads(bytes(self._buffer[_LENGTH.size : end])))
             del self._buffer[:end]
         return messages
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The event loop of both processes: uvloop where there is one, else None for asyncio's own."""
+    try:
+        import uvloop
+    except ImportError:  # plain asyncio serves the same, at a higher price
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory

@@ -16,7 +16,6 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 
 from gateway.config.settings import ListenerTls, Settings
@@ -32,6 +31,7 @@ from gateway.control import (
     Start,
     UseRules,
     encode,
+    loop_factory,
 )
 from gateway.dataplane.listener import Newcomer
 from gateway.dataplane.plane import DataPlane
@@ -209,17 +209,8 @@ def main() -> int:
     keep_buffers()
     control = socket.socket(fileno=arguments.control_fd)
     control.setblocking(False)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(serve(control))
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:  # plain asyncio serves the same, at a higher price
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
 
 
 if __name__ == "__main__":

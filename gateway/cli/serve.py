@@ -171,6 +171,7 @@ def _tls(cert: Path | None, key: Path | None, client_ca: Path | None) -> Listene
 def _run(settings: Settings, paths: list[Path], ready_file: Path | None) -> int:
     from gateway.cli.check import print_problems, summarize
     from gateway.config.rules import load_rules
+    from gateway.control import loop_factory
     from gateway.observability.logs import set_up_logging
     from gateway.supervision.ports import PortError
     from gateway.supervision.supervisor import Addresses, Supervisor
@@ -194,7 +195,8 @@ def _run(settings: Settings, paths: list[Path], ready_file: Path | None) -> int:
         print(summarize(loaded), file=sys.stderr)
         return 2
     try:
-        return asyncio.run(supervisor.run(loaded))
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            return runner.run(supervisor.run(loaded))
     except (PortError, StartError, OSError) as error:
         print(f"pointsman: {error}", file=sys.stderr)
         return 1
