@@ -11,21 +11,19 @@ from gateway.dataplane.bridging.converted_call import ConvertedCall
 from gateway.dataplane.grpc.body import CallBody, WholeMessage, whole_message
 from gateway.dataplane.grpc.client import CallClient
 from gateway.dataplane.grpc.plan import CallHead, Way
-from gateway.dataplane.grpc.replies import broken_off, relayed, request_id_literal, tell_error, timeout_literal
+from gateway.dataplane.grpc.replies import relayed, request_id_literal, tell_error, timeout_literal
+from gateway.dataplane.grpc.stream_tries import StreamTries
 from gateway.dataplane.plan import no_route
-from gateway.dataplane.tries import Tries
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.grpc_status import DEADLINE_EXCEEDED, http_status
+from gateway.protocol.grpc_status import http_status
 from gateway.protocol.operations import Operation
 from gateway.routing.decision import Undecided
-from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.stream_connection import StreamConnection
 from gateway.wire.http2.fields import Block
-from gateway.wire.http2.frames import ErrorCode
 from gateway.wire.http2.stream import Stream
 
 
-class RelayedCall(Tries):
+class RelayedCall(StreamTries):
     """A call about one model, relayed to an engine that speaks gRPC. It receives from both its client's stream and the
     engine's."""
 
@@ -45,7 +43,6 @@ class RelayedCall(Tries):
         "_response_bytes",
         "_stream",
         "_swept_bytes",
-        "_up",
         "_way",
     )
 
@@ -65,7 +62,6 @@ class RelayedCall(Tries):
             self._expires_at = self._started_at + head.timeout
         self._way: Way | None = None
         self._decided = decided
-        self._up: Stream | None = None
         self._owed_to_client = 0  # bytes that wait for the engine to take them
         self._owed_to_engine = 0
         self._has_begun = False  # the reply's first fields are sent
@@ -126,9 +122,7 @@ class RelayedCall(Tries):
             if not self._is_over:
                 self._client_gone()
         elif stream is self._up:
-            self._up = None
-            was_sent = code != ErrorCode.REFUSED_STREAM  # that promises it was not touched (RFC 9113 section 8.7)
-            self._try_failed(broken_off("call", why, code), was_sent=was_sent)
+            self._up_was_reset("call", code, why)
 
     def drained(self, stream: Stream) -> None:
         if stream is self._up:
@@ -234,15 +228,6 @@ class RelayedCall(Tries):
             self._leave(None)
         self._fail(error)
 
-    def _ask(self, endpoint: Endpoint, now: float) -> None:
-        assert endpoint.streams is not None
-        connection = endpoint.streams.acquire(self)
-        if connection is not None:
-            self._send(connection, now)
-
-    def stream_ready(self, connection: StreamConnection) -> None:
-        self._send(connection, monotonic())
-
     def _send(self, connection: StreamConnection, now: float) -> None:
         way, body, endpoint, lane = self._way, self._body, self._endpoint, self._lane
         assert way is not None and body is not None and endpoint is not None and lane is not None
@@ -295,10 +280,6 @@ class RelayedCall(Tries):
             self._leave(None)  # the client's patience says nothing of the endpoint
         self._fail(GatewayError(ErrorKind.DEADLINE, "the call's deadline (grpc-timeout) has passed"))
 
-    @property
-    def _was_sent(self) -> bool:
-        return self._up is not None
-
     def _waits_for_client(self) -> bool:
         body, up = self._body, self._up
         return up is not None and body is not None and not body.is_complete and not up.is_waiting
@@ -312,13 +293,6 @@ class RelayedCall(Tries):
             return True  # it only asks
         return declared == "infer" and self._body is not None and not self._body.may_name_a_sequence
 
-    def _abandon(self) -> None:
-        if self._up is not None:
-            up, self._up = self._up, None
-            up.reset(ErrorCode.CANCEL)
-        elif self._is_trying and self._endpoint is not None and self._endpoint.streams is not None:
-            self._endpoint.streams.forget(self)
-
     def _client_gone(self) -> None:
         """Nobody waits for the reply any more: the engine is told at once."""
         self._is_over = True
@@ -331,12 +305,10 @@ class RelayedCall(Tries):
     def _finish(self, now: float, status: int | None) -> None:
         """The reply is whole."""
         self._is_over = True
-        series, endpoint, lane = self._series, self._endpoint, self._lane
-        assert series is not None and endpoint is not None and lane is not None and self._body is not None
+        series = self._series
+        assert series is not None and self._body is not None
         self._clear_deadline()
-        fails = endpoint.breaker.counts(self._status) and status != DEADLINE_EXCEEDED
-        self._leave(not fails)
-        lane.engine.budget.requests += 1
+        self._answered(status)
         series.request_bytes += self._body.size
         series.response_bytes += self._response_bytes
         started_at = self._started_at

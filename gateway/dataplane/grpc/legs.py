@@ -5,22 +5,20 @@ from __future__ import annotations
 from time import monotonic
 
 from gateway.dataplane.grpc.plan import Way
-from gateway.dataplane.grpc.replies import Relayed, broken_off, relayed
+from gateway.dataplane.grpc.replies import Relayed, relayed
 from gateway.dataplane.grpc.seams import LegOwner
-from gateway.dataplane.tries import Tries
+from gateway.dataplane.grpc.stream_tries import StreamTries
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.grpc_status import DEADLINE_EXCEEDED, OK, http_status
+from gateway.protocol.grpc_status import OK, http_status
 from gateway.protocol.message_head import Names
-from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.stream_connection import StreamConnection
 from gateway.wire.boundaries import Boundaries
 from gateway.wire.grpc import MessageReader
 from gateway.wire.http2.fields import Block
-from gateway.wire.http2.frames import ErrorCode
 from gateway.wire.http2.stream import Stream
 
 
-class Leg(Tries):
+class Leg(StreamTries):
     """Opens one stream to an endpoint of the lane, and keeps to it: sequences stay where they began.
 
     Until the endpoint has begun to answer, what was sent is held, as far as `retry_body_bytes` goes, for an endpoint
@@ -37,7 +35,6 @@ class Leg(Tries):
         "_held_bytes",
         "_is_held",
         "_owed",
-        "_up",
         "_was_sent_once",
         "boundaries",
         "encoding",
@@ -52,7 +49,6 @@ class Leg(Tries):
         super().__init__(call.plane, way.lane, session)
         self._call = call
         self.way = way
-        self._up: Stream | None = None
         self._held: list[tuple[bytes, Names]] = []
         self._held_bytes = 0
         self._is_held = True
@@ -186,24 +182,13 @@ class Leg(Tries):
 
     def stream_reset(self, stream: Stream, code: int, why: str) -> None:
         if stream is self._up:
-            self._up = None
-            was_sent = code != ErrorCode.REFUSED_STREAM  # that promises it was not touched (RFC 9113 section 8.7)
-            self._try_failed(broken_off("stream", why, code), was_sent=was_sent)
+            self._up_was_reset("stream", code, why)
 
     def drained(self, stream: Stream) -> None:
         if stream is self._up:
             self._call.leg_drained(self)
 
     # Trying
-
-    def _ask(self, endpoint: Endpoint, now: float) -> None:
-        assert endpoint.streams is not None
-        connection = endpoint.streams.acquire(self)
-        if connection is not None:
-            self._send(connection, now)
-
-    def stream_ready(self, connection: StreamConnection) -> None:
-        self._send(connection, monotonic())
 
     def _send(self, connection: StreamConnection, now: float) -> None:
         assert self._endpoint is not None
@@ -221,22 +206,11 @@ class Leg(Tries):
     def _deadline(self, now: float) -> float:
         return super()._deadline(now) if self._call.has_one_request else 0.0
 
-    @property
-    def _was_sent(self) -> bool:
-        return self._up is not None
-
     def _can_be_sent_again(self) -> bool:
         return self._is_held
 
     def _is_idempotent(self, declared: str) -> bool:
         return False  # a message may be of a sequence
-
-    def _abandon(self) -> None:
-        if self._up is not None:
-            up, self._up = self._up, None
-            up.reset(ErrorCode.CANCEL)
-        elif self._is_trying and self._endpoint is not None and self._endpoint.streams is not None:
-            self._endpoint.streams.forget(self)
 
     # Ends
 
@@ -245,10 +219,8 @@ class Leg(Tries):
         self._clear_deadline()
         status = found.status
         self._status = http_status(status) if status is not None else found.http_status
-        assert self._endpoint is not None and self._series is not None and self._lane is not None
-        fails = self._endpoint.breaker.counts(self._status) and status != DEADLINE_EXCEEDED
-        self._leave(not fails)
-        self._lane.engine.budget.requests += 1
+        assert self._series is not None
+        self._answered(status)
         now = monotonic()
         self._count_bytes()
         first_byte_at = self._first_byte_at or now
