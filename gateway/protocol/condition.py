@@ -12,3 +12,11 @@ class Condition(Enum):
     READY = "ready"
     UNREADY = "unready"  # it answers, but says that it is not ready: used where nothing better is left
     DOWN = "down"  # it does not answer: never used
+
+    @property
+    def badness(self) -> int:
+        """0 for the best condition, more for each worse one."""
+        return _FROM_BEST_TO_WORST.index(self)
+
+
+_FROM_BEST_TO_WORST = tuple(Condition)

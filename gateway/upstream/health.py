@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import deque
 from collections.abc import Callable, Mapping
 
 from gateway.config.specs import EngineSpec, HealthSpec
@@ -22,34 +23,40 @@ Key = tuple[str, str]  # engine name, endpoint url
 class EndpointHealth:
     """An endpoint's condition: the first probe decides, later ones only when enough in a row say something else.
 
-    Good probes are counted in a row, and bad ones of both kinds: neither helps the other to its number.
+    It gets worse to what the last `unhealthy_after` probes all found at least, and better to what the last
+    `healthy_after` found at most: one lost answer amid those of a server that loads a model does not count as three,
+    and a server that was gone and now answers, though not ready, is there again at once.
     """
 
-    __slots__ = ("_against", "_spec", "_was_good", "condition")
+    __slots__ = ("_found", "_spec", "condition")
 
     def __init__(self, spec: HealthSpec) -> None:
         self._spec = spec
-        self._against = 0  # probes in a row that say something else, all good or all bad
-        self._was_good = False
+        self._found: deque[Condition] = deque(maxlen=max(spec.unhealthy_after, spec.healthy_after))
         self.condition: Condition | None = None
 
     def __repr__(self) -> str:
-        return f"<EndpointHealth {self.condition}, {self._against} against>"
+        return f"<EndpointHealth {self.condition}, last {[found.value for found in self._found]}>"
 
     def observe(self, found: Condition) -> bool:
         """Count a probe; tells whether the endpoint's condition has changed with it."""
-        if found is self.condition:
-            self._against = 0
-            return False
-        is_good = found is Condition.READY
-        self._against = self._against + 1 if is_good is self._was_good else 1
-        self._was_good = is_good
-        needed = self._spec.healthy_after if is_good else self._spec.unhealthy_after
-        if self.condition is not None and self._against < needed:
-            return False
-        self.condition = found
-        self._against = 0
-        return True
+        self._found.append(found)
+        before = self.condition
+        if before is None:
+            self.condition = found
+            return True
+        mildest = self._last(self._spec.unhealthy_after, min)
+        worst = self._last(self._spec.healthy_after, max)
+        if mildest is not None and mildest.badness > before.badness:
+            self.condition = mildest
+        elif worst is not None and worst.badness < before.badness:
+            self.condition = worst
+        return self.condition is not before
+
+    def _last(self, number: int, pick: Callable[..., Condition]) -> Condition | None:
+        """The mildest or worst of so many last probes; None where there were fewer."""
+        last = list(self._found)[-number:]
+        return pick(last, key=lambda found: found.badness) if len(last) == number else None
 
 
 class _Probe:

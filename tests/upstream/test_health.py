@@ -30,14 +30,19 @@ SPEC = HealthSpec(interval=0.02, timeout=0.5, unhealthy_after=3, healthy_after=2
         ("+---++", READY),
         ("+--o", UNREADY),  # what is said last counts, when enough say that all is not well
         ("o++", READY),
-        ("-o+", DOWN),  # a bad probe of another kind is not half a good one
+        ("+oo-", UNREADY),  # one lost answer of a server that loads a model does not make it gone
+        ("+oo---", DOWN),
+        ("-oo", UNREADY),  # it answers again: there, though not ready
+        ("-oo+", UNREADY),
+        ("-o+", UNREADY),
+        ("-o++", READY),
         ("o-+", UNREADY),
         ("o-+--", UNREADY),  # nor does a good one help the bad ones to three
         ("o-+---", DOWN),
     ],
 )
 def test_health_changes_when_enough_probes_agree(probes: str, condition: Condition) -> None:
-    """The first probe decides; later ones only when so many in a row say the opposite."""
+    """The first probe decides; later ones only when so many in a row say that it is worse, or better."""
     health = EndpointHealth(SPEC)
     for probe in probes:
         health.observe(SIGNS[probe])
