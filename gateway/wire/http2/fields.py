@@ -85,12 +85,12 @@ class Block:
     @classmethod
     def like(cls, base: Block, own: list[Field]) -> Block | None:
         """The fields of another block, and a few more, whose names are known to be well-formed; None where it has one
-        of these names already, since it might have to stand behind them."""
+        of these names already, since it might have to stand behind them, or a value is not well-formed."""
         names = base.names
         if names is None:
             names = base.names = frozenset(name for name, _ in base.fields)
-        for name, _ in own:
-            if name in names:
+        for name, value in own:
+            if name in names or not _ONE_VALUE.fullmatch(value):
                 return None
         made = cls.__new__(cls)
         made.fields = base.fields + own
@@ -102,9 +102,6 @@ class Block:
         made.error = base.error
         made.names = None
         made.has_blanks = base.has_blanks
-        for field in own:
-            if not _ONE_VALUE.fullmatch(field[1]):
-                made.error = _first_fault([field])
         return made
 
     def fault(self, judge: Callable[[Block], str | None]) -> str | None:
