@@ -15,6 +15,7 @@ from gateway.dataplane.replies import (
     JSON,
     KEEP_ALIVE_END,
     KEEP_ALIVE_END_10,
+    body_too_long,
     error_body,
     reason_line,
     reply,
@@ -190,7 +191,7 @@ class ClientConnection(asyncio.Protocol):
         self._remaining = length
         self._state = State.BODY
         if length > limits.max_body_bytes:
-            self._give_up(_body_too_long(self.plane))
+            self._give_up(body_too_long(self.plane.settings.limits.max_body_bytes))
             return
         self._handler = handler = handler_for(self, request)
         if body:
@@ -230,7 +231,7 @@ class ClientConnection(asyncio.Protocol):
             rest = self._decoder.tail
             self._received += len(data)
             if self._received > self.plane.settings.limits.max_body_bytes:
-                self._give_up(_body_too_long(self.plane))
+                self._give_up(body_too_long(self.plane.settings.limits.max_body_bytes))
                 return
         if ended:
             self._state = State.REPLY
@@ -390,8 +391,3 @@ class ClientConnection(asyncio.Protocol):
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
-
-
-def _body_too_long(plane: DataPlane) -> GatewayError:
-    limit = plane.settings.limits.max_body_bytes
-    return GatewayError(ErrorKind.BODY_TOO_LARGE, f"the request's body is longer than {limit} bytes (--max-body-bytes)")

@@ -6,7 +6,7 @@ from http.client import responses
 
 import orjson
 
-from gateway.protocol.errors import GatewayError
+from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.http1.chunked import encode_chunk
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -21,6 +21,10 @@ CLOSE_END = b"\r\nconnection: close\r\n\r\n"
 def error_body(message: str) -> bytes:
     """Triton's one shape of an error."""
     return orjson.dumps({"error": message})
+
+
+def body_too_long(limit: int) -> GatewayError:
+    return GatewayError(ErrorKind.BODY_TOO_LARGE, f"the request's body is longer than {limit} bytes (--max-body-bytes)")
 
 
 def reason_line(error: GatewayError) -> bytes:

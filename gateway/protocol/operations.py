@@ -125,6 +125,12 @@ def path_segment(name: str) -> str:
     return quote(name, safe="!$&'()*+,;=:@")
 
 
+def model_path(model: str, version: str) -> str:
+    """Where REST has a model; of its default version where that is empty."""
+    path = f"/v2/models/{path_segment(model)}"
+    return f"{path}/versions/{version}" if version else path
+
+
 def read_path(path: str) -> Call | None:
     """Name the operation that a V2 path (without its query) asks for; None where Triton answers 404."""
     fixed = _FIXED.get(path)

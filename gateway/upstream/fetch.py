@@ -11,7 +11,7 @@ from gateway.protocol.grpc_methods import RPCS
 from gateway.upstream.ask import ask
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.endpoint import Endpoint
-from gateway.wire.http1.head import ResponseHead
+from gateway.wire.http1.head import ResponseHead, fields_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +109,13 @@ async def _fetch_by_grpc(
 ) -> Fetched:
     assert endpoint.streams is not None
     rpc, message = rpc_request(method, target.decode("latin-1"), body)
-    split = [line.partition(b": ") for line in lines.split(b"\r\n") if line]
     answered = await ask(
         endpoint.streams,
         RPCS[rpc].path,
         message,
         authority=endpoint.authority,
         scheme=endpoint.scheme,
-        fields=[(name.lower(), value) for name, _, value in split if name.lower() != b"content-type"],
+        fields=[field for field in fields_of(lines) if field[0] != b"content-type"],
         timeout=timeout,
     )
     reply = rest_response(rpc, answered.message) if answered.is_good else rest_error(answered.status, answered.text)

@@ -6,19 +6,18 @@ import asyncio
 import logging
 import ssl
 from typing import Protocol
-from urllib.parse import urlsplit
 
 import httpx
 
-from gateway.config.specs import EngineSpec
+from gateway.config.specs import EndpointSpec, EngineSpec
 from gateway.protocol.condition import Condition
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.grpc_methods import RPCS
 from gateway.protocol.message_head import fields
 from gateway.upstream.ask import ask
+from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import extra_fields
-from gateway.upstream.stream_pool import StreamPool
-from gateway.upstream.tls import client_tls, endpoint_tls
+from gateway.upstream.tls import endpoint_tls
 
 _log = logging.getLogger(__name__)
 
@@ -66,33 +65,29 @@ class _RestAsker:
 
 class _GrpcAsker:
     def __init__(self, engine: EngineSpec, url: str) -> None:
-        parts = urlsplit(url)
-        host = parts.hostname or ""
-        tls = client_tls(engine.tls, "h2") if parts.scheme == "grpcs" else None
-        name = (engine.tls.server_name or host) if tls else None
-        self._url = url
+        spec = EndpointSpec(url, url.partition("://")[2])
+        self._endpoint = Endpoint(engine, spec, endpoint_tls(engine.tls, url))
         self._timeout = engine.health.timeout
-        self._scheme = b"https" if tls else b"http"
-        self._authority = parts.netloc.encode("ascii")
         self._fields = extra_fields(engine)
-        self._pool = StreamPool(host, parts.port or 0, engine.connections, tls, name)
 
     async def ask(self) -> Condition:
+        endpoint = self._endpoint
+        assert endpoint.streams is not None
         try:
             answered = await ask(
-                self._pool,
+                endpoint.streams,
                 RPCS["ServerReady"].path,
                 b"",
-                authority=self._authority,
-                scheme=self._scheme,
+                authority=endpoint.authority,
+                scheme=endpoint.scheme,
                 fields=self._fields,
                 timeout=self._timeout,
             )
             is_ready = answered.is_good and any(number == 1 and value for number, _, value in fields(answered.message))
         except GatewayError as error:
-            _log.debug("a probe of %s failed: %s", self._url, error.message)
+            _log.debug("a probe of %s failed: %s", endpoint.url, error.message)
             return Condition.DOWN
         return Condition.READY if is_ready else Condition.UNREADY
 
     async def close(self) -> None:
-        self._pool.retire()
+        self._endpoint.retire()

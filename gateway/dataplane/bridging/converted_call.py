@@ -21,7 +21,7 @@ from gateway.protocol.conversion.infer import infer_response_of_rest, rest_of_in
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_methods import Rpc
 from gateway.protocol.message_head import read_names
-from gateway.protocol.operations import Operation, path_segment
+from gateway.protocol.operations import Operation, model_path
 from gateway.wire.http1.head import Field, RequestHead
 from gateway.wire.http2.stream import Stream
 
@@ -142,13 +142,10 @@ def rest_of_infer(message: bytes) -> RestRequest:
     names = read_names(message, 0, len(message))
     if not names.model:  # as Triton's gRPC says it; a path cannot
         raise GatewayError(ErrorKind.NOT_FOUND, "Request for unknown model: '' is not found")
+    model, version = names.model.decode("utf-8", "replace"), names.version.decode("utf-8", "replace")
     if names.version and not names.version.isdigit():
-        version = names.version.decode("utf-8", "replace")
         raise GatewayError(ErrorKind.BAD_REQUEST, f"model_version {version!r} is no number")
-    path = f"/v2/models/{path_segment(names.model.decode('utf-8', 'replace'))}"
-    if names.version:
-        path += f"/versions/{names.version.decode()}"
-    return RestRequest("POST", f"{path}/infer", rest_of_infer_request(message))
+    return RestRequest("POST", f"{model_path(model, version)}/infer", rest_of_infer_request(message))
 
 
 def told_head_bytes(fields: list[Field]) -> int | None:

@@ -8,7 +8,7 @@ from gateway.dataplane.snapshot import Lane
 from gateway.protocol.conversion.control import RpcError, rpc_response
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_methods import RPCS
-from gateway.protocol.operations import path_segment
+from gateway.protocol.operations import model_path
 from gateway.protocol.protobuf import message, parse
 from gateway.upstream.ask import ask
 from gateway.upstream.engine import Engine
@@ -77,8 +77,7 @@ async def _ask(rpc: str, lane: Lane, model: str, version: str) -> bytes:
         if not answered.is_good:
             raise RpcError(answered.status, answered.text)
         return answered.message
-    path = f"/v2/models/{path_segment(model)}" + (f"/versions/{version}" if version else "")
-    path += "/config" if rpc == "ModelConfig" else ""
+    path = model_path(model, version) + ("/config" if rpc == "ModelConfig" else "")
     timeout = _timeout(engine)
     fetched = await fetch(endpoint, "GET", path.encode("ascii"), b"", lines=engine.extra_lines, timeout=timeout)
     return rpc_response(rpc, fetched.status, fetched.body)

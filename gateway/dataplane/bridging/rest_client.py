@@ -8,7 +8,7 @@ from gateway.dataplane.plane import DataPlane
 from gateway.dataplane.replies import JSON, KEEP_ALIVE_END
 from gateway.protocol.errors import GatewayError
 from gateway.wire.http1.chunked import ChunkedDecoder
-from gateway.wire.http1.head import CHUNKED, HEAD_END, Field, read_response_head
+from gateway.wire.http1.head import CHUNKED, HEAD_END, Field, fields_of, read_response_head
 
 
 class ReplySink(Protocol):
@@ -96,20 +96,14 @@ class RestClient:
         self._sink.reply_ended()
 
     def respond(self, status: int, body: bytes, lines: bytes = b"", content_type: str = JSON) -> None:
-        fields = [(b"content-type", content_type.encode("latin-1")), *_fields(lines)]
+        fields = [(b"content-type", content_type.encode("latin-1")), *fields_of(lines)]
         self._sink.reply_started(status, [*fields, (b"content-length", b"%d" % len(body))])
         if body:
             self._sink.reply_continued(body)
         self._sink.reply_ended()
 
     def refuse(self, error: GatewayError, lines: bytes = b"") -> None:
-        self._sink.refused(error, _fields(lines))
+        self._sink.refused(error, fields_of(lines))
 
     def break_off(self) -> None:
         self._sink.reply_broken()
-
-
-def _fields(lines: bytes) -> list[Field]:
-    """The fields of lines that the gateway has written itself."""
-    split = [line.partition(b": ") for line in lines.split(b"\r\n") if line]
-    return [(name.lower(), value) for name, _, value in split]

@@ -27,7 +27,7 @@ from gateway.protocol.conversion.stream import stream_error, stream_response
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.grpc_status import INTERNAL, INVALID_ARGUMENT, UNAVAILABLE
 from gateway.protocol.message_head import Names
-from gateway.protocol.operations import path_segment
+from gateway.protocol.operations import model_path
 from gateway.wire.boundaries import Boundaries
 from gateway.wire.grpc import PREFIX, PREFIX_BYTES, MessageReader, decompress, framed
 from gateway.wire.http1.head import Field
@@ -178,9 +178,8 @@ class RestLeg:
                 self._metadata = await ask_metadata(lane, model, version)
                 self._wants_final = _FINAL in message
                 self._events = SseReader()
-                path = f"/v2/models/{path_segment(model)}" + (f"/versions/{version}" if version else "")
                 body = generate_of_infer_request(message, self._metadata)
-                asked = RestRequest("POST", f"{path}/generate_stream", body)
+                asked = RestRequest("POST", f"{model_path(model, version)}/generate_stream", body)
             else:
                 asked = rest_of_infer(message)
             request = rest_of_call(self._client, self._head, asked, self._request_id)

@@ -7,7 +7,7 @@ from time import monotonic
 
 from gateway.dataplane.bridging.rest_client import RestClient
 from gateway.dataplane.grpc.client import CallClient
-from gateway.dataplane.replies import JSON, error_body, reason_line
+from gateway.dataplane.replies import JSON, body_too_long, error_body, reason_line
 from gateway.dataplane.rest import handler_for
 from gateway.dataplane.seams import Handler
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -78,8 +78,7 @@ class RestStream:
         self._size += len(data)
         limit = self._client.plane.settings.limits.max_body_bytes
         if self._size > limit:
-            what = f"the request's body is longer than {limit} bytes (--max-body-bytes)"
-            self._give_up(GatewayError(ErrorKind.BODY_TOO_LARGE, what))
+            self._give_up(body_too_long(limit))
             return
         handler.body_received(data, ended)
         if self._is_body_paused:

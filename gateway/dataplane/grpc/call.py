@@ -11,7 +11,14 @@ from gateway.dataplane.bridging.converted_call import ConvertedCall
 from gateway.dataplane.grpc.body import CallBody, WholeMessage, whole_message
 from gateway.dataplane.grpc.client import CallClient
 from gateway.dataplane.grpc.plan import CallHead, Way
-from gateway.dataplane.grpc.replies import relayed, request_id_literal, tell_error, timeout_literal
+from gateway.dataplane.grpc.replies import (
+    deadline_passed,
+    fell_silent,
+    relayed,
+    request_id_literal,
+    tell_error,
+    timeout_literal,
+)
 from gateway.dataplane.grpc.stream_tries import StreamTries
 from gateway.dataplane.plan import no_route
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -142,8 +149,7 @@ class RelayedCall(StreamTries):
         if (self._body is None or not self._body.is_complete) and self._up is None and not self._is_trying:
             limit = self._plane.settings.limits.body_timeout
             if now - self._active_at > limit:
-                what = f"no more of the request's message came for {limit:g} s"
-                self._fail(GatewayError(ErrorKind.REQUEST_TIMEOUT, what))
+                self._fail(fell_silent(limit))
         elif self._response_bytes != self._swept_bytes:
             self._swept_bytes, self._active_at = self._response_bytes, now
         elif self._status and self._lane is not None and not self._stream.is_waiting:
@@ -278,7 +284,7 @@ class RelayedCall(StreamTries):
         self._drop_try()
         if self._is_trying:
             self._leave(None)  # the client's patience says nothing of the endpoint
-        self._fail(GatewayError(ErrorKind.DEADLINE, "the call's deadline (grpc-timeout) has passed"))
+        self._fail(deadline_passed())
 
     def _waits_for_client(self) -> bool:
         body, up = self._body, self._up

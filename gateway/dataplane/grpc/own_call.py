@@ -7,7 +7,14 @@ from time import monotonic
 
 from gateway.dataplane.grpc.client import CallClient
 from gateway.dataplane.grpc.plan import CallHead
-from gateway.dataplane.grpc.replies import OPENING, TRAILERS_OK, request_id_literal, tell_error
+from gateway.dataplane.grpc.replies import (
+    OPENING,
+    TRAILERS_OK,
+    deadline_passed,
+    fell_silent,
+    request_id_literal,
+    tell_error,
+)
 from gateway.dataplane.snapshot import Lane
 from gateway.dataplane.wheel import Slot
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -132,12 +139,11 @@ class OwnCall(ABC):
         limit = self._client.plane.settings.limits.body_timeout
         is_due = not self._has_ended and (not self._has_begun or not self._reader.is_between_messages)
         if is_due and now - self._active_at > limit:
-            what = f"no more of the request's message came for {limit:g} s"
-            self._fail(GatewayError(ErrorKind.REQUEST_TIMEOUT, what))
+            self._fail(fell_silent(limit))
 
     def expired(self) -> None:
         self._slot = None
-        self._fail(GatewayError(ErrorKind.DEADLINE, "the call's deadline (grpc-timeout) has passed"))
+        self._fail(deadline_passed())
 
     def _credit(self) -> None:
         """What came is done with."""

@@ -90,6 +90,15 @@ def tell_status(
         stream.send_headers(Steady(OPENING + fields + named), request_id_literal(request_id), ended=True)
 
 
+def fell_silent(limit: float) -> GatewayError:
+    """The client has sent nothing for so many seconds, in the middle of a message."""
+    return GatewayError(ErrorKind.REQUEST_TIMEOUT, f"no more of the request's message came for {limit:g} s")
+
+
+def deadline_passed() -> GatewayError:
+    return GatewayError(ErrorKind.DEADLINE, "the call's deadline (grpc-timeout) has passed")
+
+
 def broken_off(what: str, why: str, code: int) -> GatewayError:
     """An engine has reset a stream."""
     name = ErrorCode(code).name if code in ErrorCode.__members__.values() else str(code)

@@ -13,7 +13,7 @@ from gateway.dataplane.grpc.client import CallClient
 from gateway.dataplane.grpc.legs import Leg
 from gateway.dataplane.grpc.outgoing import Outgoing
 from gateway.dataplane.grpc.plan import CallHead, Way
-from gateway.dataplane.grpc.replies import Relayed, tell_error
+from gateway.dataplane.grpc.replies import Relayed, deadline_passed, fell_silent, tell_error
 from gateway.dataplane.grpc.requests import Requests
 from gateway.dataplane.grpc.responses import Responses
 from gateway.dataplane.grpc.seams import AnyLeg
@@ -139,11 +139,10 @@ class StreamCall:
         limit = self.plane.settings.limits.body_timeout
         is_due = not self._requests.is_between_messages and not self._owed  # else the silence is ours
         if is_due and now - self._active_at > limit:
-            what = f"no more of the request's message came for {limit:g} s"
-            self._fail(GatewayError(ErrorKind.REQUEST_TIMEOUT, what))
+            self._fail(fell_silent(limit))
 
     def expired(self) -> None:
-        self._fail(GatewayError(ErrorKind.DEADLINE, "the call's deadline (grpc-timeout) has passed"))
+        self._fail(deadline_passed())
 
     # What its requests tell it
 
