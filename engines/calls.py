@@ -1,0 +1,107 @@
+"""An inference on its way through the host: schedulers queue it, instances answer it, and it ends exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from engines.errors import EngineError, ErrorCode
+from engines.messages import InferRequest, InferResponse, Tensor
+
+# What gets the answers: the response (None where the end comes alone), and whether it is the last.
+Sink = Callable[[InferResponse | None, bool], None]
+
+
+class Call:
+    """A request, and the way back to who asked.
+
+    Whoever holds the call sets `on_cancel`: it is called once, where the client no longer wants the answer. A call
+    that is cancelled still has to be ended by its holder, soon. Times are nanoseconds of one monotonic clock; 0 means
+    not yet.
+    """
+
+    __slots__ = (
+        "_on_end",
+        "_sink",
+        "arrived_ns",
+        "batch_size",
+        "compute_infer_ns",
+        "compute_input_ns",
+        "compute_output_ns",
+        "controls",
+        "error",
+        "first_response_ns",
+        "is_cancelled",
+        "is_over",
+        "note",
+        "num_responses",
+        "on_cancel",
+        "request",
+        "started_ns",
+        "state_key",
+    )
+
+    def __init__(self, request: InferRequest, sink: Sink, arrived_ns: int = 0) -> None:
+        self.request = request
+        self._sink = sink
+        self._on_end: Callable[[Call], None] | None = None
+        self.on_cancel: Callable[[], None] | None = None
+        self.controls: tuple[Tensor, ...] = ()  # inputs that a sequence batcher adds
+        self.state_key: str | None = None  # whose implicit state the instance keeps between steps
+        self.batch_size = 1  # of the request itself: its first axis where the model batches
+        self.note: Any = None  # a place for its present holder
+        self.error: EngineError | None = None
+        self.is_cancelled = False
+        self.is_over = False
+        self.num_responses = 0
+        self.arrived_ns = arrived_ns
+        self.started_ns = 0  # handed to an instance
+        self.first_response_ns = 0
+        self.compute_input_ns = self.compute_infer_ns = self.compute_output_ns = 0  # as the instance measured them
+
+    def __repr__(self) -> str:
+        state = "over" if self.is_over else "cancelled" if self.is_cancelled else "open"
+        return f"<Call {self.request.model} {self.request.id!r}: {state}, {self.num_responses} responses>"
+
+    def when_over(self, on_end: Callable[[Call], None]) -> None:
+        """Have `on_end` called when the call has ended (statistics)."""
+        self._on_end = on_end
+
+    def respond(self, response: InferResponse, *, is_final: bool) -> None:
+        """Hand over an answer; one to a call that is over is dropped."""
+        if self.is_over:
+            return
+        self.num_responses += 1
+        if response.error is not None:
+            self.error = response.error
+        if is_final:
+            self.is_over = True
+        self._sink(response, is_final)
+        if is_final and self._on_end is not None:
+            self._on_end(self)
+
+    def finish(self) -> None:
+        """End it without another answer."""
+        if not self.is_over:
+            self.is_over = True
+            self._sink(None, True)
+            if self._on_end is not None:
+                self._on_end(self)
+
+    def fail(self, error: EngineError) -> None:
+        """End it with an error."""
+        self.respond(InferResponse(error=error), is_final=True)
+
+    def cancel(self) -> None:
+        """The client does not want the answer any more."""
+        if not self.is_over and not self.is_cancelled:
+            self.is_cancelled = True
+            if self.on_cancel is not None:
+                self.on_cancel()
+
+    def fail_cancelled(self) -> None:
+        """End it as one that its client has cancelled."""
+        self.fail(EngineError(ErrorCode.CANCELLED, "inference request is cancelled"))
+
+
+Submit = Callable[[Call], None]
