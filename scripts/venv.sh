@@ -30,7 +30,12 @@ install_pointsman() {
         fi
     fi
     if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
-        echo "Installing Pointsman with its '$extra' extra into .venv (a minute or two, once)" >&2
+        echo "Installing Pointsman with its '$extra' extra into .venv (a few minutes, once)" >&2
+        if [ "$extra" = dev ] && ! .venv/bin/python -c 'import torch' 2>/dev/null; then
+            # This release first, so that a build for the CPU is taken where there is one.
+            .venv/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 2>&1 |
+                { grep --line-buffered -v '^WARNING' >&2 || true; }
+        fi
         .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[$extra]" 2>&1 |
             { grep --line-buffered -v '^WARNING' >&2 || true; }
         [ "${PIPESTATUS[0]}" = 0 ] || { echo "The installation failed; see above." >&2; exit 1; }

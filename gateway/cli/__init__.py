@@ -13,6 +13,7 @@ from gateway.cli.check import check
 from gateway.cli.explain import explain
 from gateway.cli.fleet import engines, experiments
 from gateway.cli.serve import serve
+from gateway.cli.services import CONTEXT, SERVICES, service
 from gateway.cli.up import up
 
 P = ParamSpec("P")
@@ -46,6 +47,8 @@ def _exiting(command: Callable[P, int | None]) -> Callable[P, None]:
 
 for _command in (up, serve, check, explain, engines, experiments):
     app.command()(_exiting(_command))
+for _name in SERVICES:
+    app.command(_name, context_settings=CONTEXT, add_help_option=False)(service(_name))
 
 
 def main() -> None:
