@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import ssl
+from string import punctuation
 from typing import Protocol
-
-import httpx
+from urllib.parse import quote
 
 from gateway.config.specs import EndpointSpec, EngineSpec
 from gateway.protocol.condition import Condition
-from gateway.protocol.errors import GatewayError
+from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_methods import RPCS
 from gateway.protocol.message_head import fields
 from gateway.upstream.ask import ask
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import extra_fields
+from gateway.upstream.fetch import Fetched, fetch
 from gateway.upstream.tls import endpoint_tls
 
 _log = logging.getLogger(__name__)
@@ -40,27 +39,33 @@ def asker_for(engine: EngineSpec, url: str) -> Asker:
 
 class _RestAsker:
     def __init__(self, engine: EngineSpec, url: str) -> None:
-        self._spec = engine.health
-        self._server_name = engine.tls.server_name
-        verify: ssl.SSLContext | bool = endpoint_tls(engine.tls, url) or False
-        self._client = httpx.AsyncClient(
-            base_url=url, headers=extra_fields(engine), timeout=engine.health.timeout, verify=verify, trust_env=False
-        )
+        self._endpoint = Endpoint(engine, EndpointSpec(url), endpoint_tls(engine.tls, url))
+        self._timeout = engine.health.timeout
+        self._path = quote(engine.health.path, safe=punctuation).encode("ascii")
+        self._lines = b"".join(b"%b: %b\r\n" % field for field in extra_fields(engine))
 
     async def ask(self) -> Condition:
-        # The name that the certificate is checked for
-        extensions = {"sni_hostname": self._server_name} if self._server_name else {}
         try:
-            async with asyncio.timeout(self._spec.timeout):  # httpx's own timeout is for each step
-                response = await self._client.get(self._spec.path, extensions=extensions)
-        except Exception as error:  # whatever a probe meets, no answer has come
-            # Its kind alone: the text of some errors quotes the header that they refuse, and one of these is a secret.
-            _log.debug("a probe of %s failed: %s", self._client.base_url, type(error).__name__)
+            answered = await self._fetch()
+        except GatewayError as error:
+            _log.debug("a probe of %s failed: %s", self._endpoint.url, error.message)
             return Condition.DOWN
-        return Condition.READY if response.is_success else Condition.UNREADY
+        return Condition.READY if answered.is_good else Condition.UNREADY
+
+    async def _fetch(self) -> Fetched:
+        """Once more where the connection of the last probe turns out to be gone: that says nothing of the engine."""
+        try:
+            return await self._fetch_once()
+        except GatewayError as error:
+            if error.kind is not ErrorKind.UPSTREAM_RESET:
+                raise
+            return await self._fetch_once()
+
+    async def _fetch_once(self) -> Fetched:
+        return await fetch(self._endpoint, "GET", self._path, b"", lines=self._lines, timeout=self._timeout)
 
     async def close(self) -> None:
-        await self._client.aclose()
+        self._endpoint.retire()
 
 
 class _GrpcAsker:
