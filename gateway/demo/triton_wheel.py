@@ -9,6 +9,8 @@ wants them. `install` lays them out in a cache directory and leaves site-package
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -18,6 +20,7 @@ import shutil
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -52,20 +55,18 @@ def why_unavailable() -> str | None:
 def install() -> Installation:
     """Lay out Triton's files in the cache directory, once for each environment, and answer where they are.
 
-    A layout is built aside and moved into place whole, so starts at the same time never see each other's halves.
+    A layout is built aside and moved into place whole, by one at a time: starts at the same time wait for the first.
     Raises: TritonUnavailableError.
     """
     wheel = Wheel.locate()
     directory = cache_directory() / wheel.cache_key
-    if not is_whole(directory):
-        shutil.rmtree(directory, ignore_errors=True)
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        building = Path(tempfile.mkdtemp(prefix=f".{wheel.cache_key}-", dir=directory.parent))
-        wheel.lay_out(building)
-        try:
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(directory.parent):
+        if not is_whole(directory):
+            shutil.rmtree(directory, ignore_errors=True)
+            building = Path(tempfile.mkdtemp(prefix=f".{wheel.cache_key}-", dir=directory.parent))
+            wheel.lay_out(building)
             building.rename(directory)
-        except OSError:  # another process was first, and its layout is as good as ours
-            shutil.rmtree(building)
     return Installation(directory / "bin" / "tritonserver", directory / "backends", wheel.environment())
 
 
@@ -184,6 +185,17 @@ def place_executable(source: Path, directory: Path) -> None:
 
 def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pointsman"
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Be the only one, of all processes and threads, in here."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def is_whole(directory: Path) -> bool:

@@ -186,6 +186,8 @@ class Supervisor:
         return 0 if draining.result() else 1
 
     def _announce(self, addresses: Addresses) -> None:
+        """Tell that it serves; the ready file last, since whoever waits for it may read the log then."""
+        self._ready(addresses)
         if self._ready_file is not None:
             told = {
                 "http": addresses.http_port,
@@ -196,7 +198,6 @@ class Supervisor:
             partial = self._ready_file.with_name(self._ready_file.name + ".partial")
             partial.write_text(json.dumps(told) + "\n")
             partial.rename(self._ready_file)
-        self._ready(addresses)
 
     def _health_changed(self, health: dict[tuple[str, str], Condition]) -> None:
         if self._workforce is not None:

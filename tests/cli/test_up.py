@@ -95,7 +95,7 @@ def test_the_demo_stops_all_that_it_started(number: signal.Signals) -> None:
         asking = ask_slowly(found[1])
         up.send_signal(number)
         up.send_signal(number)  # impatience changes nothing
-        rest, _ = up.communicate(timeout=30)  # the gateway and its workers hold the pipe: it ends with the last of them
+        rest, _ = up.communicate(timeout=60)  # the gateway and its workers hold the pipe: it ends with the last of them
         asking.join()
     assert up.returncode == 0, told + rest
     assert "Traceback" not in told + rest

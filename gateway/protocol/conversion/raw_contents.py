@@ -21,7 +21,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED = {_FIXED64: 8, _FIXED32: 4}
 
 
-def split(message: bytes, raw_tag: int) -> tuple[bytes, list[memoryview]]:
+def split(message: Raw, raw_tag: int) -> tuple[bytes, list[memoryview]]:
     """The message without its raw tensors, and these.
 
     Raises: ValueError where it is no protobuf message.
@@ -52,7 +52,7 @@ def split(message: bytes, raw_tag: int) -> tuple[bytes, list[memoryview]]:
     if at != end:
         raise ValueError("the message is malformed")
     if not tensors:
-        return message, tensors
+        return bytes(message), tensors
     rest.append(view[kept:])
     return b"".join(rest), tensors
 
