@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from heapq import merge
 
-from gateway.config.globs import all_covered
+from gateway.config.globs import all_covered, is_exact
 from gateway.config.specs import InputMatch, MatchSpec, RouteSpec
 
 
@@ -14,10 +15,21 @@ def find_unreachable(routes: Sequence[RouteSpec]) -> list[tuple[RouteSpec, Route
     Routes that only several earlier ones together shadow are not found.
     """
     pairs = []
+    # A route for models by their exact names takes all of another one only where it names the other's first model too.
+    by_model: dict[str, list[int]] = {}
+    others: list[int] = []
     for index, route in enumerate(routes):
-        earlier = next((other for other in routes[:index] if implies(route.match, other.match)), None)
-        if earlier is not None:
-            pairs.append((route, earlier))
+        models = route.match.model
+        named = by_model.get(models[0], ()) if models else ()
+        earlier = (routes[at] for at in merge(named, others))
+        taker = next((other for other in earlier if implies(route.match, other.match)), None)
+        if taker is not None:
+            pairs.append((route, taker))
+        if models and all(map(is_exact, models)):
+            for model in set(models):
+                by_model.setdefault(model, []).append(index)
+        else:
+            others.append(index)
     return pairs
 
 

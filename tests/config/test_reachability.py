@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gateway.config.reachability import implies
-from gateway.config.specs import InputMatch, MatchSpec
+from gateway.config.reachability import find_unreachable, implies
+from gateway.config.specs import InputMatch, MatchSpec, RouteSpec
 from tests.config.conftest import Load
 
 IMPLIED = [
@@ -43,6 +45,22 @@ def test_stricter_conditions_imply_weaker_ones(narrow: MatchSpec, wide: MatchSpe
 def test_conditions_that_do_not_imply(narrow: MatchSpec, wide: MatchSpec) -> None:
     """Some request meets the first match and misses the second; where it is not sure, none is claimed."""
     assert not implies(narrow, wide)
+
+
+MODELS = st.lists(st.sampled_from(["a", "b", "ab", "a*", "*", "[ab]"]), max_size=2).map(tuple)
+MATCHES = st.builds(MatchSpec, model=MODELS, version=st.sampled_from([(), ("1",)]))
+
+
+@given(st.lists(MATCHES, max_size=8))
+def test_the_first_route_that_takes_all_is_found(matches: list[MatchSpec]) -> None:
+    """Looking up models by their names finds what looking at every earlier route finds."""
+    routes = [RouteSpec(f"r{number}", match, engine="e") for number, match in enumerate(matches)]
+    plainly = [
+        (route, next(other for other in routes[:index] if implies(route.match, other.match)))
+        for index, route in enumerate(routes)
+        if any(implies(route.match, other.match) for other in routes[:index])
+    ]
+    assert find_unreachable(routes) == plainly
 
 
 def test_an_unreachable_route_is_a_warning_that_names_both(load: Load) -> None:
