@@ -73,6 +73,14 @@ def serve(
     drain_timeout: Annotated[
         float, typer.Option(parser=_duration, metavar="DURATION", help="After SIGTERM, how long requests may go on.")
     ] = _DEFAULTS.drain_timeout,
+    hang_timeout: Annotated[
+        float,
+        typer.Option(
+            parser=_duration,
+            metavar="DURATION",
+            help="A worker that answers nothing for so long is started anew; 0: never.",
+        ),
+    ] = _DEFAULTS.hang_timeout,
     ready_when: Annotated[
         Literal["all", "any"],
         typer.Option(help="/v2/health/ready wants a healthy endpoint behind all routes, or behind any."),
@@ -137,6 +145,7 @@ def serve(
         admin_host=admin_host,
         workers=workers,
         drain_timeout=drain_timeout,
+        hang_timeout=hang_timeout,
         access_log=access_log,
         log_format=log_format,
         tls=_tls(tls_cert, tls_key, tls_client_ca),

@@ -47,6 +47,9 @@ class Settings:
     admin_host: str = "127.0.0.1"
     workers: int = 1
     drain_timeout: float = 30.0  # how long requests in flight may go on after SIGTERM
+    # A worker that answers nothing for so long is started anew; 0 switches this off. A loop that stands still for
+    # seconds (a starved machine) may come back, one that does for half a minute serves nobody.
+    hang_timeout: float = 30.0
     access_log: bool = False
     log_format: str = "text"  # text | json
     tls: ListenerTls | None = None

@@ -55,6 +55,7 @@ class Workforce:
         self._minders: list[asyncio.Task[None]] = []
         self._answers: dict[tuple[int, WorkerProcess], asyncio.Future[None]] = {}
         self._token = 0
+        self._silent_since: dict[WorkerProcess, float] = {}  # asked, and nothing heard from since
         self._is_stopping = False
         self.number = 1
         self.restarts = 0
@@ -84,12 +85,13 @@ class Workforce:
 
     @property
     def num_serving(self) -> int:
-        return sum(future.done() and not future.cancelled() for future in self._serving.values())
+        return sum(map(self._is_serving, self._serving))
 
     async def count(self) -> None:
         """Bring the tally up to date, as far as the workers answer in time."""
         self._token += 1
         loop = asyncio.get_running_loop()
+        self._kill_hung(loop.time())
         waiting = {(self._token, worker): loop.create_future() for worker in self._workers}
         self._answers |= waiting
         self._say_to_all(AskSnapshot(self._token))
@@ -118,6 +120,19 @@ class Workforce:
         self._is_stopping = True
         for worker in self._workers:
             worker.kill()
+
+    def _kill_hung(self, now: float) -> None:
+        """Kill the workers that have not answered for too long; whoever minds them starts others."""
+        limit = self._settings.hang_timeout
+        for worker in self._workers:
+            since = self._silent_since.setdefault(worker, now)
+            if limit and now - since > limit and self._is_serving(worker):
+                _log.error("worker %d has not answered for %g s: it hangs, and is killed", worker.pid, now - since)
+                worker.kill()
+
+    def _is_serving(self, worker: WorkerProcess) -> bool:
+        serving = self._serving.get(worker)
+        return serving is not None and serving.done() and not serving.cancelled()
 
     async def _start_one(self) -> WorkerProcess:
         worker = WorkerProcess(self._heard, self._command)
@@ -171,11 +186,13 @@ class Workforce:
     def _forget(self, worker: WorkerProcess) -> None:
         worker.kill()
         self._workers.discard(worker)
+        self._silent_since.pop(worker, None)
         self._serving.pop(worker, None)
         self.tally.retire(worker)
 
     def _heard(self, worker: WorkerProcess, message: Message) -> None:
         serving = self._serving.get(worker)
+        self._silent_since.pop(worker, None)
         if isinstance(message, Counters):
             if worker in self._workers:  # one given up may still speak; its counts are retired
                 self.tally.take(worker, message.snapshot)

@@ -50,6 +50,7 @@ def test_defaults_are_stated_once(started: list[Any]) -> None:
         ("--max-body-bytes 64MiB", Settings(limits=Limits(max_body_bytes=64 * 1024 * 1024))),
         ("--header-timeout 500ms", Settings(limits=Limits(header_timeout=0.5))),
         ("--drain-timeout 2m", Settings(drain_timeout=120.0)),
+        ("--hang-timeout 0s", Settings(hang_timeout=0.0)),
         ("--http-port 0 --admin-port 0 --grpc-port 0", Settings(http_port=0, admin_port=0, grpc_port=0)),
         ("--workers 4 --host 0.0.0.0", Settings(workers=4, host="0.0.0.0")),
         ("--access-log --log-format json", Settings(access_log=True, log_format="json")),

@@ -21,10 +21,10 @@ DEADLINE_SECONDS = 15.0
 
 
 @asynccontextmanager
-async def force_of(mode: str, folder: Path, workers: int = 1) -> AsyncIterator[Workforce]:
+async def force_of(mode: str, folder: Path, workers: int = 1, hang_timeout: float = 30.0) -> AsyncIterator[Workforce]:
     """Workers of one mode; what they hear is in `notes` in the folder."""
     port = ReservedPort("127.0.0.1", 0, "--http-port")
-    settings = Settings(workers=workers, drain_timeout=0.1)
+    settings = Settings(workers=workers, drain_timeout=0.1, hang_timeout=hang_timeout)
     force = Workforce(settings, any_rules(folder), {}, [port], scripted(mode, folder / "notes"))
     try:
         yield force
@@ -124,6 +124,29 @@ def test_a_silent_worker_holds_no_scrape_up(tmp_path: Path, monkeypatch: pytest.
             async with asyncio.timeout(DEADLINE_SECONDS):
                 await force.count()
             assert force.tally.series() == {}
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    "mode, limit, is_killed", [("silent", 0.05, True), ("good", 0.05, False), ("silent", 0.0, False)]
+)
+def test_a_worker_that_hangs_is_started_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, limit: float, is_killed: bool
+) -> None:
+    """A worker that answers nothing for longer than the limit is killed and replaced; one that answers stays."""
+    monkeypatch.setattr(workforce, "_ANSWER_SECONDS", 0.2 if mode == "silent" else DEADLINE_SECONDS)
+
+    async def scene() -> None:
+        async with force_of(mode, tmp_path, hang_timeout=limit) as force:
+            await force.start()
+            (first,) = force._workers
+            await force.count()
+            await asyncio.sleep(2 * limit)
+            await force.count()
+            if is_killed:
+                await until(lambda: force.restarts == 1 and force.num_serving == 1)
+            assert (first in force._workers) is not is_killed
 
     asyncio.run(scene())
 
