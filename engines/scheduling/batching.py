@@ -1,0 +1,249 @@
+"""Dynamic batching: calls that wait together run together.
+
+A batch of a preferred size runs at once; a smaller one when its oldest call has waited for the allowed delay, or when
+it cannot grow. Batches are made when an instance is free to run them, so that those that wait meanwhile join.
+
+Source: Triton core `dynamic_batch_scheduler.cc` (GetDynamicBatch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engines.calls import Call
+from engines.errors import EngineError, unavailable
+from engines.scheduling.contract import Clock, Instance, Timer
+from engines.scheduling.ordering import Order
+from engines.scheduling.queues import PriorityQueue, Waiting
+from engines.scheduling.rate_limiter import Enrol
+from engines.scheduling.seats import Seats
+from engines.scheduling.shapes import SameShapes
+from engines.scheduling.texts import TIMEOUT_EXPIRED, queue_full, stopping
+
+# Where each request may bring a timeout of its own, late ones are looked for at most this often.
+REJECTION_PERIOD_NS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """When a batch is large enough; all in rows (`Call.batch_size`)."""
+
+    preferred: frozenset[int]
+    max_preferred: int
+    max: int
+    delay_ns: int
+
+    @classmethod
+    def of(cls, config: Any, batching: Any) -> Sizes:
+        """`batching` is the part of the configuration that describes the batches: ModelDynamicBatching, or
+        ModelSequenceBatching.StrategyOldest."""
+        preferred = frozenset(batching.preferred_batch_size)
+        if not preferred and config.max_batch_size > 0:
+            preferred = frozenset((config.max_batch_size,))
+        return cls(
+            preferred,
+            max(preferred, default=0),
+            max(config.max_batch_size, 1),
+            batching.max_queue_delay_microseconds * 1000,
+        )
+
+    def next_preferred(self, size: int) -> int:
+        """The preferred size to wait for with `size` rows at hand."""
+        return min((preferred for preferred in self.preferred if preferred > size), default=0)
+
+
+class DynamicBatcher:
+    def __init__(
+        self,
+        config: Any,
+        batching: Any,
+        instances: Sequence[Instance],
+        clock: Clock,
+        enrol: Enrol | None = None,
+        on_lost: Callable[[], None] | None = None,
+    ) -> None:
+        """Raises: EngineError, as `Seats` does."""
+        self._clock = clock
+        self._sizes = Sizes.of(config, batching)
+        self._same = SameShapes(config)
+        self._queue = PriorityQueue(config.dynamic_batching)  # of all defaults where the batches are of sequences
+        self._order = Order() if batching.preserve_ordering else None
+        self._queued_rows = 0
+        self._batch: list[Waiting] = []  # the one that is waited for to grow
+        self._wanted_rows = 0  # with fewer rows than these in the queue, it has not grown enough
+        self._delay_timer: Timer | None = None
+        self._rejection_timer: Timer | None = None
+        self._rejection_ns = 0
+        self._is_stopped = False
+        self._is_dispatching = False
+        self._seats = Seats(instances, clock, self._dispatch, on_lost, enrol)
+
+    def __repr__(self) -> str:
+        return f"<DynamicBatcher: {len(self._queue)} waiting, {self._seats}>"
+
+    @property
+    def num_pending(self) -> int:
+        return len(self._queue)
+
+    def submit(self, call: Call) -> None:
+        if self._is_stopped:
+            call.fail(stopping(call))
+            return
+        if call.is_cancelled:
+            call.fail_cancelled()
+            return
+        if not self._sizes.delay_ns and not self._queue and (seat := self._seats.take()) is not None:
+            if self._order is not None:
+                self._order.join(call)
+            self._seats.run(seat, (call,))
+            return
+        waiting = Waiting(call, self._clock.now_ns(), self._cancelled)
+        if not self._queue.add(waiting):
+            call.fail(queue_full(call))
+            return
+        call.on_cancel = waiting.cancel
+        self._queued_rows += call.batch_size
+        if waiting.deadline_ns:
+            self._watch_deadlines(waiting.deadline_ns)
+        if self._seats.free and not self._changes_nothing(waiting):
+            self._dispatch()
+
+    def instance_changed(self, instance: Instance) -> None:
+        self._seats.changed(instance)
+
+    def stop(self) -> None:
+        self._is_stopped = True
+        for waiting in self._clear():
+            waiting.call.fail(stopping(waiting.call))
+        self._seats.close()
+
+    def fail_waiting(self, error: EngineError) -> None:
+        """Fail what waits, and go on."""
+        for waiting in self._clear():
+            waiting.call.fail(error)
+
+    def _clear(self) -> list[Waiting]:
+        self._stop_waiting_for_more()
+        if self._rejection_timer is not None:
+            self._rejection_timer.cancel()
+            self._rejection_timer = None
+        self._queued_rows = 0
+        return self._queue.clear()
+
+    def _cancelled(self, waiting: Waiting) -> None:
+        if waiting.queue is not None:
+            self._take_out(waiting)
+            self._stop_waiting_for_more()
+            waiting.call.fail_cancelled()
+            if self._queue and self._seats.free:
+                self._dispatch()
+
+    def _take_out(self, waiting: Waiting) -> None:
+        self._queue.remove(waiting)
+        self._queued_rows -= waiting.call.batch_size
+        waiting.call.on_cancel = None
+
+    def _changes_nothing(self, waiting: Waiting) -> bool:
+        """Whether a batch that waits to grow still waits, now that this one has come: it is at the end of the queue,
+        goes with the others, and they do not make a preferred size yet."""
+        if self._delay_timer is None or self._queued_rows >= self._wanted_rows or waiting.call.request.priority:
+            return False
+        return not self._same.is_needed or self._shapes(waiting) == self._shapes(self._batch[0])
+
+    def _shapes(self, waiting: Waiting) -> object:
+        if waiting.shapes is None:
+            waiting.shapes = self._same.of(waiting.call)
+        return waiting.shapes
+
+    def _dispatch(self) -> None:
+        if self._is_dispatching:
+            return
+        self._is_dispatching = True
+        try:
+            while self._queue and self._seats.free:
+                self._stop_waiting_for_more()
+                now = self._clock.now_ns()
+                self._reject_late(now)
+                batch = self._form(now)
+                if not batch or (seat := self._seats.take()) is None:
+                    return
+                for waiting in batch:
+                    self._take_out(waiting)
+                    if self._order is not None:
+                        self._order.join(waiting.call)
+                self._seats.run(seat, [waiting.call for waiting in batch])
+        finally:
+            self._is_dispatching = False
+
+    def _form(self, now: int) -> list[Waiting]:
+        """The batch to run now, out of the head of the queue. None of it where it is better to wait: then a timer is
+        set."""
+        sizes = self._sizes
+        batch: list[Waiting] = []
+        rows = 0
+        best = 0  # so many calls make a preferred size, or all that goes into one
+        oldest = now
+        cannot_grow = False
+        for waiting in self._queue:
+            more = waiting.call.batch_size
+            if batch:
+                if not best and rows + more > sizes.max_preferred:
+                    best = len(batch)
+                if rows + more > sizes.max or (
+                    self._same.is_needed and self._shapes(waiting) != self._shapes(batch[0])
+                ):
+                    cannot_grow = True
+                    break
+            batch.append(waiting)
+            rows += more
+            if waiting.since_ns < oldest:
+                oldest = waiting.since_ns
+            if rows in sizes.preferred:
+                best = len(batch)
+        is_late = sizes.delay_ns > 0 and now - oldest >= sizes.delay_ns
+        if best and not is_late:
+            return batch[:best]
+        if cannot_grow or rows >= sizes.max_preferred or is_late or not sizes.delay_ns:
+            return batch
+        if batch:
+            self._batch = batch
+            self._wanted_rows = sizes.next_preferred(rows)
+            self._delay_timer = self._clock.call_at(oldest + sizes.delay_ns, self._delay_over)
+        return []
+
+    def _delay_over(self) -> None:
+        self._delay_timer = None
+        self._dispatch()
+
+    def _stop_waiting_for_more(self) -> None:
+        self._batch = []
+        if self._delay_timer is not None:
+            self._delay_timer.cancel()
+            self._delay_timer = None
+
+    def _watch_deadlines(self, deadline_ns: int, not_before: int = 0) -> None:
+        """Look for late calls once this deadline is over, or before."""
+        when = max(deadline_ns + 1, not_before)
+        if self._rejection_timer is not None:
+            if self._rejection_ns <= when:
+                return
+            self._rejection_timer.cancel()
+        self._rejection_ns = when
+        self._rejection_timer = self._clock.call_at(when, self._deadline_over)
+
+    def _deadline_over(self) -> None:
+        self._rejection_timer = None
+        now = self._clock.now_ns()
+        self._stop_waiting_for_more()
+        self._reject_late(now)
+        if deadline_ns := self._queue.next_rejection_ns():
+            self._watch_deadlines(deadline_ns, not_before=now + REJECTION_PERIOD_NS)
+        self._dispatch()
+
+    def _reject_late(self, now: int) -> None:
+        for waiting in self._queue.expire(now):
+            self._queued_rows -= waiting.call.batch_size
+            waiting.call.on_cancel = None
+            waiting.call.fail(unavailable(TIMEOUT_EXPIRED))

@@ -1,0 +1,181 @@
+"""Where the response cache keeps responses: in this process, or in Redis, which hosts may share."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol
+
+from engines.messages import InferResponse, Tensor
+from engines.scheduling.cache import Found
+from engines.scheduling.contract import Clock
+
+# What an entry costs beside its data: a few objects each.
+ENTRY_BYTES = 512
+
+# Responses that are being written to Redis at a time; more are not kept.
+MAX_WRITES = 64
+
+# How long Redis is left alone after it has failed.
+PAUSE_NS = 1_000_000_000
+
+
+class LocalStore:
+    """Keeps at most `max_bytes`, those used last."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._entries: OrderedDict[str, tuple[InferResponse, int]] = OrderedDict()
+        self.num_bytes = 0
+        self.num_evicted = 0
+
+    def __repr__(self) -> str:
+        return f"<LocalStore: {len(self._entries)} responses, {self.num_bytes} of {self._max_bytes} bytes>"
+
+    def get(self, key: str, found: Found) -> None:
+        entry = self._entries.get(key)
+        if entry is None:
+            found(None)
+        else:
+            self._entries.move_to_end(key)
+            found(entry[0])
+
+    def put(self, key: str, response: InferResponse) -> None:
+        size = _size(response)
+        if size > self._max_bytes:
+            return
+        if (before := self._entries.pop(key, None)) is not None:
+            self.num_bytes -= before[1]
+        self._entries[key] = response, size
+        self.num_bytes += size
+        while self.num_bytes > self._max_bytes:
+            _, (_, freed) = self._entries.popitem(last=False)
+            self.num_bytes -= freed
+            self.num_evicted += 1
+
+
+class RedisClient(Protocol):
+    """What is used of `redis.asyncio.Redis`."""
+
+    def get(self, name: str) -> Awaitable[bytes | None]: ...
+
+    def set(self, name: str, value: bytes) -> Awaitable[Any]: ...
+
+
+class RedisStore:
+    """A Redis that fails or is slow costs a miss, never a request: it has `deadline_ns` to answer, and is left alone
+    for a second after it has not. `spawn` runs a coroutine (`asyncio.create_task`, whose task its owner keeps)."""
+
+    def __init__(
+        self,
+        client: RedisClient,
+        clock: Clock,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        *,
+        deadline_ns: int = 50_000_000,
+        prefix: str = "pointsman:",
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._spawn = spawn
+        self._deadline_ns = deadline_ns
+        self._prefix = prefix
+        self._paused_until_ns = 0
+        self._num_writes = 0
+        self.num_failures = 0
+
+    def __repr__(self) -> str:
+        return f"<RedisStore: {self._num_writes} being written, {self.num_failures} failures>"
+
+    def get(self, key: str, found: Found) -> None:
+        if self._is_paused:
+            found(None)
+            return
+        lookup = _Lookup(self, found)
+        lookup.timer = self._clock.call_at(self._clock.now_ns() + self._deadline_ns, lookup.deadline_over)
+        self._spawn(self._read(key, lookup))
+
+    def put(self, key: str, response: InferResponse) -> None:
+        if self._num_writes < MAX_WRITES and not self._is_paused:
+            self._num_writes += 1
+            self._spawn(self._write(key, encode(response)))
+
+    def failed(self) -> None:
+        self.num_failures += 1
+        self._paused_until_ns = self._clock.now_ns() + PAUSE_NS
+
+    @property
+    def _is_paused(self) -> bool:
+        return self._clock.now_ns() < self._paused_until_ns
+
+    async def _read(self, key: str, lookup: _Lookup) -> None:
+        response = None
+        try:
+            value = await self._client.get(self._prefix + key)
+            if value is not None:
+                response = decode(value)
+        except Exception:  # whatever a client raises, and whatever another has written there
+            self.failed()
+        lookup.end(response)
+
+    async def _write(self, key: str, value: bytes) -> None:
+        try:
+            await self._client.set(self._prefix + key, value)
+        except Exception:
+            self.failed()
+        finally:
+            self._num_writes -= 1
+
+
+class _Lookup:
+    """One look into Redis: ends once, by its answer or by its deadline."""
+
+    __slots__ = ("_found", "_is_over", "_store", "timer")
+
+    def __init__(self, store: RedisStore, found: Found) -> None:
+        self._store = store
+        self._found = found
+        self._is_over = False
+        self.timer: Any = None
+
+    def end(self, response: InferResponse | None) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self.timer.cancel()
+            self._found(response)
+
+    def deadline_over(self) -> None:
+        self._store.failed()
+        self.end(None)
+
+
+def encode(response: InferResponse) -> bytes:
+    """A response as bytes: the length of a JSON head as four bytes, the head, and the data of its outputs."""
+    blobs = [bytes(tensor.data) for tensor in response.outputs if isinstance(tensor.data, bytes | memoryview)]
+    head = {
+        "outputs": [
+            [tensor.name, tensor.datatype, list(tensor.shape), len(blob)]
+            for tensor, blob in zip(response.outputs, blobs, strict=True)
+        ],
+        "parameters": dict(response.parameters),
+    }
+    text = json.dumps(head).encode()
+    return b"".join((len(text).to_bytes(4, "little"), text, *blobs))
+
+
+def decode(value: bytes) -> InferResponse:
+    """Raises: ValueError, KeyError or TypeError for what `encode` has not written."""
+    start = 4 + int.from_bytes(value[:4], "little")
+    head = json.loads(value[4:start])
+    outputs = []
+    for name, datatype, shape, size in head["outputs"]:
+        outputs.append(Tensor(name, datatype, tuple(shape), value[start : start + size]))
+        start += size
+    if start != len(value):
+        raise ValueError(f"a response of {start} bytes is stored as {len(value)}")
+    return InferResponse(tuple(outputs), head["parameters"])
+
+
+def _size(response: InferResponse) -> int:
+    return ENTRY_BYTES + sum(len(tensor.data) for tensor in response.outputs if isinstance(tensor.data, bytes))

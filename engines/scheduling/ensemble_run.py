@@ -1,0 +1,297 @@
+"""One request to an ensemble: which steps run, what they are asked, and what the client is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from engines.calls import Call, Submit
+from engines.errors import EngineError, invalid
+from engines.messages import InferRequest, InferResponse, Scalar, Tensor, WantedOutput
+from engines.scheduling.ensemble_graph import Graph, Step
+from engines.scheduling.ensemble_tensors import Standing, Tensors, fitted
+from engines.scheduling.texts import tag
+
+# Tensors that have just been made, by name and number.
+New = Sequence[tuple[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The model of a step. `dims` are those of its inputs, without a batch axis."""
+
+    submit: Submit
+    has_batches: bool
+    dims: Mapping[str, Sequence[int]]
+
+
+class Steps(Protocol):
+    """The ensemble, as its runs see it."""
+
+    graph: Graph
+    is_decoupled: bool
+    has_batches: bool
+
+    def target(self, step: Step) -> Target:
+        """The model of a step. Raises: EngineError where it does not serve."""
+        ...
+
+    def enter(self, step: int, go: Callable[[], None]) -> None: ...
+
+    def leave(self, step: int) -> None: ...
+
+
+class Run:
+    __slots__ = (
+        "_call",
+        "_ensemble",
+        "_has_answered",
+        "_num_in_flight",
+        "_outputs",
+        "_running",
+        "_standing",
+        "_targets",
+        "_tensors",
+        "_wanted",
+    )
+
+    def __init__(self, ensemble: Steps, call: Call) -> None:
+        request = call.request
+        self._ensemble = ensemble
+        self._call = call
+        self._outputs = {output.name: output for output in request.outputs}
+        self._wanted = [name for name in ensemble.graph.dims if not self._outputs or name in self._outputs]
+        self._tensors = Tensors(ensemble.graph.needed(self._wanted), self._wanted)
+        self._standing = Standing(request.sequence_id, request.sequence_start, request.sequence_end)
+        self._targets: list[Target] = []  # of each step
+        self._running: set[Call] = set()
+        self._num_in_flight = 0  # steps that have not ended, those too that are still to be sent off
+        self._has_answered = False
+
+    def __repr__(self) -> str:
+        return f"<Run of {self._call!r}: {self._num_in_flight} steps in flight>"
+
+    def start(self) -> None:
+        self._call.on_cancel = self._cancel
+        try:
+            self._targets = [self._ensemble.target(step) for step in self._ensemble.graph.steps]
+            new = self._take_inputs()
+        except EngineError as error:
+            self._fail(error)
+            return
+        self._go_on(new)
+
+    def _take_inputs(self) -> New:
+        rows = self._call.batch_size if self._ensemble.has_batches else 0
+        new = []
+        for tensor in self._call.request.inputs:
+            if tensor.name not in self._tensors:
+                raise invalid(
+                    f"{tag(self._call)}unexpected input '{tensor.name}' in request header that does not map to any "
+                    "ensemble inputs"
+                )
+            line = self._tensors.line(tensor.name)
+            line.rows = rows
+            new.append((tensor.name, line.add(tensor, None)))
+        for name in self._ensemble.graph.optional:
+            line = self._tensors.line(name)
+            if not line.next_number:
+                line.rows = rows
+                new.append((name, line.add(None, None)))
+        return new
+
+    def _go_on(self, new: New) -> None:
+        """Answer and send off what these tensors complete."""
+        try:
+            requests = [(step, self._request(step, number)) for step, number in self._tensors.ready_steps(new)]
+            self._num_in_flight += len(requests)
+            for number in self._tensors.ready_answers(new):
+                self._answer(number)
+        except EngineError as error:
+            self._fail(error)
+            return
+        self._end_if_over()
+        for step, request in requests:
+            self._ensemble.enter(step.number, partial(self._send, step, request))
+
+    def _end_if_over(self) -> None:
+        if self._num_in_flight or self._call.is_over:
+            return
+        if self._has_answered or self._ensemble.is_decoupled:
+            self._call.finish()
+        else:
+            self._fail(
+                invalid(
+                    f"{tag(self._call)}unexpected deadlock, at least one output is not set while no more ensemble "
+                    "steps can be made"
+                )
+            )
+
+    def _send(self, step: Step, request: InferRequest) -> None:
+        sink = _StepSink(self, step, self._standing_of(request))
+        sink.call = call = Call(request, sink)
+        if self._call.is_over:  # it has failed while this step waited
+            call.fail_cancelled()
+            return
+        call.batch_size = self._rows(step, request) or 1
+        self._running.add(call)
+        self._targets[step.number].submit(call)
+
+    def answered(self, sink: _StepSink, response: InferResponse | None, is_final: bool) -> None:
+        """A step has said something."""
+        call, step = sink.call, sink.step
+        if is_final:
+            self._num_in_flight -= 1
+            self._running.discard(call)
+            self._call.compute_input_ns += call.compute_input_ns
+            self._call.compute_infer_ns += call.compute_infer_ns
+            self._call.compute_output_ns += call.compute_output_ns
+        try:
+            if self._call.is_over:
+                return
+            if response is not None and response.error is not None:
+                self._fail(response.error)
+            elif response is not None:
+                self._go_on(self._take_outputs(sink, response))
+            elif is_final:
+                self._end_if_over()
+        except EngineError as error:
+            self._fail(error)
+        finally:
+            if is_final:
+                self._ensemble.leave(step.number)
+
+    def _take_outputs(self, sink: _StepSink, response: InferResponse) -> New:
+        standing = _standing_said(response.parameters, sink.standing)
+        made = {tensor.name: tensor for tensor in response.outputs}
+        rows = self._rows(sink.step, sink.call.request)
+        new = []
+        for name, source in sink.step.outputs.items():
+            line = self._tensors.line(source)
+            line.rows = rows
+            # One that is missing may be an optional input of the next model.
+            new.append((source, line.add(made.get(name), standing)))
+        return new
+
+    def _request(self, step: Step, number: int) -> InferRequest:
+        """What a step is asked with the tensors of this number."""
+        target = self._targets[step.number]
+        inputs, standing = [], None
+        for name, source in step.inputs.items():
+            line = self._tensors.line(source)
+            made = line.made[number]
+            if made.tensor is not None:
+                shape = made.tensor.shape
+                if name in target.dims:
+                    shape = fitted(target.dims[name], batches=target.has_batches, rows=line.rows, shape=shape)
+                inputs.append(Tensor(name, made.tensor.datatype, shape, made.tensor.data))
+            standing = standing or made.standing
+        for source in dict.fromkeys(step.inputs.values()):
+            self._tensors.line(source).use(number)
+        standing = standing or self._standing
+        request = self._call.request
+        return InferRequest(
+            model=step.model,
+            version=step.version,
+            id=request.id,
+            parameters=request.parameters,
+            inputs=tuple(inputs),
+            outputs=tuple(self._wanted_of(name, source) for name, source in step.outputs.items()),
+            sequence_id=standing.sequence_id,
+            sequence_start=standing.is_start,
+            sequence_end=standing.is_end,
+            priority=request.priority,
+            timeout_us=request.timeout_us,
+            trace=request.trace,
+        )
+
+    def _wanted_of(self, name: str, source: str) -> WantedOutput:
+        """An output of a step; one that goes to the client's shared memory as it is, goes there at once."""
+        output = self._outputs.get(source)
+        if output is None or output.num_classes:
+            return WantedOutput(name)
+        return WantedOutput(name, shared_memory=output.shared_memory)
+
+    def _answer(self, number: int) -> None:
+        outputs: list[Tensor] = []
+        parameters: dict[str, Scalar] = {}
+        for name in self._wanted:
+            line = self._tensors.line(name)
+            made = line.made[number]
+            line.use(number)
+            if made.tensor is None:
+                continue
+            shape = fitted(
+                self._ensemble.graph.dims[name],
+                batches=self._ensemble.has_batches,
+                rows=line.rows,
+                shape=made.tensor.shape,
+            )
+            outputs.append(Tensor(name, made.tensor.datatype, shape, made.tensor.data))
+            if made.standing is not None:
+                parameters["sequence_id"] = made.standing.sequence_id
+                parameters["sequence_start"] = made.standing.is_start
+                parameters["sequence_end"] = made.standing.is_end
+        self._has_answered = True
+        # What runs on after the only answer makes nothing that is wanted.
+        is_final = not self._ensemble.is_decoupled or not self._num_in_flight
+        self._call.respond(InferResponse(tuple(outputs), parameters), is_final=is_final)
+
+    def _fail(self, error: EngineError) -> None:
+        """The client is told at once; steps that run go on for nobody."""
+        if not self._call.is_over:
+            self._call.fail(EngineError(error.code, f"in ensemble '{self._ensemble.graph.name}', {error.message}"))
+
+    def _cancel(self) -> None:
+        self._call.fail_cancelled()
+        for call in list(self._running):
+            call.cancel()
+
+    def _rows(self, step: Step, request: InferRequest) -> int:
+        """The batch size of a request to a step, 0 where its model does not batch."""
+        if not self._targets[step.number].has_batches:
+            return 0
+        return next((tensor.shape[0] for tensor in request.inputs if tensor.shape), 0)
+
+    @staticmethod
+    def _standing_of(request: InferRequest) -> Standing:
+        return Standing(request.sequence_id, request.sequence_start, request.sequence_end)
+
+
+class _StepSink:
+    """What gets the answers of a step."""
+
+    __slots__ = ("_run", "call", "standing", "step")
+
+    call: Call
+
+    def __init__(self, run: Run, step: Step, standing: Standing) -> None:
+        self._run = run
+        self.step = step
+        self.standing = standing
+
+    def __call__(self, response: InferResponse | None, is_final: bool) -> None:
+        self._run.answered(self, response, is_final)
+
+
+def _standing_said(parameters: Mapping[str, Scalar], default: Standing) -> Standing:
+    """Where the next steps' requests stand in a sequence: a model may say so in its answer.
+
+    Raises: EngineError for parameters of the wrong type.
+    """
+    if not parameters.keys() & {"sequence_id", "sequence_start", "sequence_end"}:
+        return default
+    sequence_id = parameters.get("sequence_id", default.sequence_id)
+    if isinstance(sequence_id, bool) or not isinstance(sequence_id, int | str):
+        raise invalid(
+            "expected parameter 'sequence_id' to be TRITONSERVER_PARAMETER_INT or TRITONSERVER_PARAMETER_STRING"
+        )
+    flags = []
+    for name in ("sequence_start", "sequence_end"):
+        flag = parameters.get(name, False)
+        if not isinstance(flag, bool):
+            raise invalid(f"expect parameter '{name}' to be TRITONSERVER_PARAMETER_BOOL")
+        flags.append(flag)
+    return Standing(sequence_id, *flags)

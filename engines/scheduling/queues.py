@@ -1,0 +1,173 @@
+"""Queues with priorities, timeouts and a limit, as the dynamic batcher's configuration describes them.
+
+Source: Triton core `scheduler_utils.cc` (PriorityQueue), model_config.proto (ModelQueuePolicy).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from engines.calls import Call
+from engines.scheduling.shapes import Shapes
+
+REJECT = 0  # ModelQueuePolicy.TimeoutAction; the other is DELAY
+
+
+class Waiting:
+    """A call in a queue. `deadline_ns` is 0 where it may wait for ever."""
+
+    __slots__ = ("_on_cancel", "call", "deadline_ns", "queue", "shapes", "since_ns")
+
+    def __init__(self, call: Call, since_ns: int, on_cancel: Callable[[Waiting], None]) -> None:
+        self.call = call
+        self.since_ns = since_ns
+        self.deadline_ns = 0
+        self.shapes: Shapes | None = None  # once they have been looked at
+        self.queue: PolicyQueue | None = None
+        self._on_cancel = on_cancel
+
+    def __repr__(self) -> str:
+        return f"<Waiting {self.call!r} since {self.since_ns}>"
+
+    def cancel(self) -> None:
+        self._on_cancel(self)
+
+
+class PolicyQueue:
+    """The calls of one priority: those in time, then those that are late and only delayed."""
+
+    __slots__ = ("_default_timeout_ns", "_is_rejecting", "_late", "_max_size", "_may_override", "_on_time")
+
+    def __init__(self, policy: Any) -> None:
+        self._is_rejecting = policy.timeout_action == REJECT
+        self._default_timeout_ns = policy.default_timeout_microseconds * 1000
+        self._may_override = policy.allow_timeout_override
+        self._max_size = policy.max_queue_size
+        self._on_time: OrderedDict[Waiting, None] = OrderedDict()
+        self._late: OrderedDict[Waiting, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._on_time) + len(self._late)
+
+    def __iter__(self) -> Iterator[Waiting]:
+        yield from self._on_time
+        yield from self._late
+
+    @property
+    def is_full(self) -> bool:
+        return bool(self._max_size) and len(self) >= self._max_size
+
+    def add(self, waiting: Waiting) -> None:
+        timeout_ns = self._default_timeout_ns
+        # A request may shorten the default, never lengthen it, and not set one where there is none.
+        if self._may_override and 0 < waiting.call.request.timeout_us * 1000 < timeout_ns:
+            timeout_ns = waiting.call.request.timeout_us * 1000
+        waiting.deadline_ns = waiting.since_ns + timeout_ns if timeout_ns else 0
+        waiting.queue = self
+        self._on_time[waiting] = None
+
+    def remove(self, waiting: Waiting) -> None:
+        waiting.queue = None
+        if waiting in self._on_time:
+            del self._on_time[waiting]
+        else:
+            del self._late[waiting]
+
+    def expire(self, now_ns: int) -> list[Waiting]:
+        """Put the late ones behind the others, or take them out: those are returned, to be rejected."""
+        if not self._default_timeout_ns:
+            return []
+        late = []
+        for waiting in self._on_time:
+            if now_ns > waiting.deadline_ns:
+                late.append(waiting)
+            elif not self._may_override:
+                break  # all have the same timeout: the rest came later
+        for waiting in late:
+            del self._on_time[waiting]
+        if self._is_rejecting:
+            for waiting in late:
+                waiting.queue = None
+            return late
+        self._late.update(dict.fromkeys(late))
+        return []
+
+    def next_rejection_ns(self) -> int:
+        """When the next call is to be rejected, 0 for never."""
+        if not (self._is_rejecting and self._default_timeout_ns and self._on_time):
+            return 0
+        if not self._may_override:
+            return next(iter(self._on_time)).deadline_ns
+        return min(waiting.deadline_ns for waiting in self._on_time)
+
+
+class PriorityQueue:
+    """The queues of all priorities, 1 before 2; without priorities there is the one queue 0."""
+
+    __slots__ = ("_default_level", "_default_policy", "_has_timeouts", "_levels", "_policies", "_queues", "_size")
+
+    def __init__(self, batching: Any) -> None:
+        """`batching` is a ModelDynamicBatching message."""
+        self._levels = batching.priority_levels
+        self._default_level = batching.default_priority_level if self._levels else 0
+        self._default_policy = batching.default_queue_policy
+        self._policies = dict(batching.priority_queue_policy) if self._levels else {}
+        self._queues: dict[int, PolicyQueue] = {}
+        self._size = 0
+        policies = [self._default_policy, *self._policies.values()]
+        self._has_timeouts = any(policy.default_timeout_microseconds for policy in policies)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Waiting]:
+        """In the order in which they are to run."""
+        for queue in self._queues.values():
+            yield from queue
+
+    def add(self, waiting: Waiting) -> bool:
+        """False where its queue is full."""
+        level = waiting.call.request.priority
+        if not 0 < level <= self._levels:
+            level = self._default_level
+        queue = self._queues.get(level)
+        if queue is None:
+            queue = self._open(level)
+        if queue.is_full:
+            return False
+        queue.add(waiting)
+        self._size += 1
+        return True
+
+    def remove(self, waiting: Waiting) -> None:
+        assert waiting.queue is not None
+        waiting.queue.remove(waiting)
+        self._size -= 1
+
+    def expire(self, now_ns: int) -> list[Waiting]:
+        """Apply the timeouts; returns the calls that are out of the queues now and to be rejected."""
+        if not self._has_timeouts:
+            return []
+        rejected = [waiting for queue in self._queues.values() for waiting in queue.expire(now_ns)]
+        self._size -= len(rejected)
+        return rejected
+
+    def next_rejection_ns(self) -> int:
+        """When the next call is to be rejected, 0 for never."""
+        if not self._has_timeouts:
+            return 0
+        return min((when for queue in self._queues.values() if (when := queue.next_rejection_ns())), default=0)
+
+    def clear(self) -> list[Waiting]:
+        """Take everything out."""
+        everything = list(self)
+        for waiting in everything:
+            self.remove(waiting)
+        return everything
+
+    def _open(self, level: int) -> PolicyQueue:
+        self._queues[level] = queue = PolicyQueue(self._policies.get(level, self._default_policy))
+        self._queues = dict(sorted(self._queues.items()))
+        return queue

@@ -1,0 +1,255 @@
+"""Sequence batching: the requests of a sequence run one after another, on one instance, in a slot of their own.
+
+A sequence that starts takes a free slot, or waits in the backlog for one. It leaves its slot with the request that ends
+it, when it has been silent for too long, when one of its waiting requests is cancelled, or with its instance.
+
+Source: Triton core `sequence_batch_scheduler.cc`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any
+
+from engines.calls import Call
+from engines.errors import EngineError, invalid, unavailable
+from engines.messages import InferRequest, Tensor
+from engines.scheduling.backlog import Backlogs
+from engines.scheduling.contract import Clock, Instance, Timer
+from engines.scheduling.controls import Controls
+from engines.scheduling.direct import DirectBatcher
+from engines.scheduling.oldest import OldestBatcher
+from engines.scheduling.rate_limiter import Enrol
+from engines.scheduling.slots import Batcher, SequenceId, Slot
+from engines.scheduling.texts import STOPPING
+
+# Where the configuration says nothing: Triton's SEQUENCE_IDLE_DEFAULT_MICROSECONDS.
+DEFAULT_IDLE_US = 1_000_000
+
+# Told that an instance may forget the implicit state of this key. Not told where the sequence ended with a request that
+# says so (`sequence_end`), for the instance has seen that itself.
+DropState = Callable[[Instance, str], None]
+
+
+class SequenceScheduler:
+    def __init__(
+        self,
+        config: Any,
+        instances: Sequence[Instance],
+        clock: Clock,
+        enrol: Enrol | None = None,
+        drop_state: DropState | None = None,
+    ) -> None:
+        """Raises: EngineError, as `Seats` does."""
+        batching = config.sequence_batching
+        self._clock = clock
+        self._idle_ns = (batching.max_sequence_idle_microseconds or DEFAULT_IDLE_US) * 1000
+        self._controls = Controls(config)
+        self._drop_state = drop_state
+        self._has_state = len(batching.state) > 0
+        self._state_numbers = count(1)
+        # Running sequences that still expect requests, the one that has been silent longest first.
+        self._slots: OrderedDict[SequenceId, Slot] = OrderedDict()
+        self._backlogs = Backlogs(clock)
+        # A heap of free slots by number and instance: low numbers first, so that sequences spread over the instances.
+        self._ready: list[tuple[int, int, Slot]] = []
+        self._idle_timer: Timer | None = None
+        self._is_stopped = False
+        make = OldestBatcher if batching.HasField("oldest") else DirectBatcher
+        self._batchers: list[Batcher] = [
+            make(config, instance, number, clock, self, enrol) for number, instance in enumerate(instances)
+        ]
+        for batcher in self._batchers:
+            if batcher.instance.is_available:
+                self._open(batcher)
+
+    def __repr__(self) -> str:
+        return f"<SequenceScheduler: {len(self._slots)} sequences, {self._backlogs}, {len(self._ready)} slots free>"
+
+    @property
+    def num_pending(self) -> int:
+        return self._backlogs.num_calls + sum(batcher.num_pending for batcher in self._batchers)
+
+    def submit(self, call: Call) -> None:
+        if self._is_stopped:
+            call.fail(unavailable(STOPPING))
+            return
+        if call.is_cancelled:
+            call.fail_cancelled()
+            return
+        try:
+            call.controls = self._checked(call)
+        except EngineError as error:
+            call.fail(error)
+            return
+        call.note = self._clock.now_ns()  # since when it waits
+        request = call.request
+        if (slot := self._slots.get(request.sequence_id)) is not None:
+            self._enqueue(slot, call)
+        elif (backlog := self._backlogs.of(request.sequence_id)) is not None:
+            self._backlogs.add(backlog, call)
+        elif self._ready:
+            slot = heappop(self._ready)[2]
+            slot.sequence_id = request.sequence_id
+            self._enqueue(slot, call)
+        else:
+            self._backlogs.open(call)
+
+    def instance_changed(self, instance: Instance) -> None:
+        for batcher in self._batchers:
+            if batcher.instance is instance:
+                batcher.changed()
+                if instance.is_available and not batcher.is_open:
+                    self._open(batcher)
+
+    def stop(self) -> None:
+        self._is_stopped = True
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+        self._slots.clear()
+        self._backlogs.fail_all(unavailable(STOPPING))
+        for batcher in self._batchers:
+            batcher.stop(unavailable(STOPPING))
+
+    # What batchers ask.
+
+    def prepare(self, slot: Slot, call: Call) -> None:
+        """Make a call ready to run in its slot."""
+        call.on_cancel = None
+        if self._has_state:
+            if call.request.sequence_start:
+                self.drop_state(slot)
+            if slot.state_key is None:
+                slot.state_key = f"{slot.batcher.instance.name}/{next(self._state_numbers)}"
+            call.state_key = slot.state_key
+
+    def release(self, slot: Slot, *, was_ended: bool) -> None:
+        """The sequence of a slot is over: give the slot to the next one. `was_ended`: by a request that says so."""
+        if was_ended:
+            slot.state_key = None
+        else:
+            self.drop_state(slot)
+        slot.sequence_id = 0
+        if not slot.batcher.is_open:
+            return
+        backlog = self._backlogs.pop()
+        if backlog is None:
+            heappush(self._ready, (slot.index, slot.batcher.number, slot))
+            return
+        slot.sequence_id = backlog.sequence_id
+        for call in backlog.calls:
+            slot.queue.append(call)
+            call.on_cancel = partial(self._cancelled, slot, call)
+        if not backlog.is_complete:
+            self._touch(slot)
+
+    def drop_state(self, slot: Slot) -> None:
+        if slot.state_key is not None and self._drop_state is not None and slot.batcher.is_open:
+            self._drop_state(slot.batcher.instance, slot.state_key)
+        slot.state_key = None
+
+    def lost(self, batcher: Batcher) -> None:
+        """An instance has gone, and with it what its model knew of its sequences."""
+        if not batcher.is_open:
+            return
+        batcher.is_open = False
+        for slot in batcher.slots:
+            self._forget(slot)
+            slot.state_key = None
+            slot.sequence_id = 0
+        self._ready = sorted(ready for ready in self._ready if ready[2].batcher is not batcher)
+        name = batcher.instance.name
+        batcher.fail_waiting(unavailable(f"model instance '{name}' has gone, and its sequences with it"))
+
+    def _checked(self, call: Call) -> tuple[Tensor, ...]:
+        """The control inputs of a call that may go on.
+
+        Raises: EngineError.
+        """
+        request = call.request
+        if call.batch_size > 1:
+            raise invalid(
+                f"inference request to model '{request.model}' must specify batch-size 1 due to requirements of "
+                "sequence batcher"
+            )
+        if not request.sequence_id:
+            raise invalid(
+                f"inference request to model '{request.model}' must specify a non-zero or non-empty correlation ID"
+            )
+        if not (request.sequence_start or self._is_known(request)):
+            raise invalid(
+                f"inference request for sequence {request.sequence_id} to model '{request.model}' must specify the "
+                "START flag on the first request of the sequence"
+            )
+        return self._controls.of(request)
+
+    def _is_known(self, request: InferRequest) -> bool:
+        return request.sequence_id in self._slots or self._backlogs.of(request.sequence_id) is not None
+
+    def _open(self, batcher: Batcher) -> None:
+        """Let sequences start on an instance."""
+        batcher.is_open = True
+        for slot in batcher.slots:
+            self.release(slot, was_ended=True)
+        for slot in batcher.slots:
+            batcher.arrived(slot)
+
+    def _enqueue(self, slot: Slot, call: Call) -> None:
+        if call.request.sequence_end:
+            self._forget(slot)
+        else:
+            self._touch(slot)
+        call.on_cancel = partial(self._cancelled, slot, call)
+        slot.queue.append(call)
+        slot.batcher.arrived(slot)
+
+    def _touch(self, slot: Slot) -> None:
+        """A sequence that expects more requests has had one, or has got its slot."""
+        slot.touched_ns = self._clock.now_ns()
+        self._slots[slot.sequence_id] = slot
+        self._slots.move_to_end(slot.sequence_id)
+        if self._idle_timer is None:
+            self._idle_timer = self._clock.call_at(slot.touched_ns + self._idle_ns, self._end_idle)
+
+    def _forget(self, slot: Slot) -> None:
+        """A sequence expects no more requests."""
+        if self._slots.get(slot.sequence_id) is slot:
+            del self._slots[slot.sequence_id]
+
+    def _end_idle(self) -> None:
+        self._idle_timer = None
+        now = self._clock.now_ns()
+        idle: list[Slot] = []
+        for slot in self._slots.values():
+            if now - slot.touched_ns < self._idle_ns:
+                self._idle_timer = self._clock.call_at(slot.touched_ns + self._idle_ns, self._end_idle)
+                break
+            idle.append(slot)
+        for slot in idle:
+            self._end(slot)
+
+    def _end(self, slot: Slot) -> None:
+        """Free a slot once the requests that wait there have run."""
+        self._forget(slot)
+        slot.queue.append(None)
+        slot.batcher.arrived(slot)
+
+    def _cancelled(self, slot: Slot, call: Call) -> None:
+        """The sequence is over where a request is missing; those behind it fail with it."""
+        if call not in slot.queue:
+            return
+        kept, cut = deque[Call | None](), list[Call]()
+        for waiting in slot.queue:
+            if cut or waiting is call:
+                cut.extend((waiting,) if waiting is not None else ())
+            else:
+                kept.append(waiting)
+        slot.queue = kept
+        self._end(slot)
+        for waiting in cut:
+            waiting.fail_cancelled()

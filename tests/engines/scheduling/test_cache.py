@@ -1,0 +1,309 @@
+"""The response cache: what it takes for the same, what it keeps, and what stands in front of a scheduler."""
+
+from dataclasses import replace
+
+import pytest
+
+from engines.calls import Call
+from engines.errors import invalid
+from engines.messages import InferRequest, InferResponse, SharedMemory, Tensor, WantedOutput
+from engines.scheduling.build import scheduler_for
+from engines.scheduling.cache import ResponseCache, is_cached, key_of
+from engines.scheduling.cache_stores import ENTRY_BYTES, LocalStore, RedisStore, decode, encode
+from engines.scheduling.cached import CachedScheduler, cached
+from tests.engines.scheduling.stage import CANCELLED, MS, Asking, FakeInstance, HandClock, S, answer_of, config
+
+X = Tensor("X", "FP32", (1, 2), b"12345678")
+Y = Tensor("Y", "BYTES", (1,), b"\x01\0\0\0y")
+REQUEST = InferRequest("m", id="1", inputs=(X, Y))
+REGION = SharedMemory("/region", 0, 8)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(REQUEST, id="2", priority=3, timeout_us=5, trace={"traceparent": "00"}, version="1"),
+        replace(REQUEST, inputs=(Y, X)),
+        replace(REQUEST, inputs=(replace(X, data=memoryview(b"12345678")), Y)),
+    ],
+)
+def test_like_requests(other):
+    """Neither who asks nor in which order counts."""
+    assert key_of(other, "1") == key_of(REQUEST, "1")
+
+
+@pytest.mark.parametrize(
+    "other, version",
+    [
+        (REQUEST, "2"),
+        (replace(REQUEST, model="n"), "1"),
+        (replace(REQUEST, parameters={"k": 1}), "1"),
+        (replace(REQUEST, outputs=(WantedOutput("O"),)), "1"),
+        (replace(REQUEST, outputs=(WantedOutput("O", 3),)), "1"),
+        (replace(REQUEST, inputs=(X,)), "1"),
+        *(
+            (replace(REQUEST, inputs=(replace(X, **change), Y)), "1")
+            for change in ({"name": "Z"}, {"datatype": "INT32"}, {"shape": (2, 1)}, {"data": b"12345679"})
+        ),
+        # What could be read as something else.
+        (replace(REQUEST, inputs=(replace(X, data=b"1234"), replace(Y, data=b"5678" + Y.data))), "1"),
+    ],
+)
+def test_unlike_requests(other, version):
+    """Everything that an answer may hang on counts."""
+    assert key_of(other, version) not in (key_of(REQUEST, "1"), None)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        replace(REQUEST, inputs=(replace(X, data=REGION),)),
+        replace(REQUEST, outputs=(WantedOutput("O", shared_memory=REGION),)),
+    ],
+)
+def test_requests_that_have_no_key(request_):
+    """Shared memory may change at any time, and is to be written anew each time."""
+    assert key_of(request_, "1") is None
+
+
+@pytest.mark.parametrize(
+    "more, is_so",
+    [
+        ("", False),
+        ("response_cache { enable: true }", True),
+        ("response_cache { enable: true } dynamic_batching {}", True),
+        ("response_cache { enable: true } ensemble_scheduling {}", True),
+        ("response_cache { enable: true } model_transaction_policy { decoupled: true }", False),
+        ("response_cache { enable: true } sequence_batching {}", False),
+    ],
+)
+def test_models_that_use_the_cache(more, is_so):
+    """Those that ask for it, and whose answers hang on nothing but their request."""
+    assert is_cached(config(more)) is is_so
+
+
+def response(size: int, text: bytes = b"x") -> InferResponse:
+    return InferResponse((Tensor("O", "UINT8", (size,), text * size),), {"p": "v", "n": 1, "b": True})
+
+
+def found_in(store: LocalStore, key: str) -> InferResponse | None:
+    found: list[InferResponse | None] = []
+    store.get(key, found.append)
+    assert len(found) == 1
+    return found[0]
+
+
+def test_the_local_store_keeps_what_was_used_last():
+    """Within its bytes; what is larger than all of them is not kept."""
+    store = LocalStore(3 * (ENTRY_BYTES + 100))
+    for key in "abc":
+        store.put(key, response(100))
+    assert found_in(store, "a") == response(100)
+    store.put("d", response(100))
+    assert [found_in(store, key) is not None for key in "abcd"] == [True, False, True, True]
+    store.put("e", response(4 * ENTRY_BYTES))
+    assert found_in(store, "e") is None
+    store.put("d", response(10))
+    assert (store.num_bytes, store.num_evicted) == (3 * ENTRY_BYTES + 210, 1)
+
+
+def test_the_cache_keeps_data_of_its_own():
+    """A view may be of memory that is used again; errors and what went to shared memory are not kept."""
+    store = LocalStore(1 << 20)
+    cache = ResponseCache(store)
+    memory = bytearray(b"before")
+    cache.put("a", InferResponse((Tensor("O", "UINT8", (6,), memoryview(memory)),)))
+    memory[:] = b"after!"
+    cache.put("b", InferResponse(error=invalid("no")))
+    cache.put("c", InferResponse((Tensor("O", "UINT8", (8,), REGION),)))
+    kept = found_in(store, "a")
+    assert kept is not None
+    assert kept.outputs[0].data == b"before"
+    assert (found_in(store, "b"), found_in(store, "c")) == (None, None)
+
+
+@pytest.mark.parametrize("written", [response(0), response(3), InferResponse(), InferResponse((X, Y))])
+def test_responses_survive_redis(written):
+    """Bytes and back."""
+    assert decode(encode(written)) == written
+
+
+class FakeRedis:
+    """A Redis whose answers the test gives, by going on with the coroutines that it has been asked in."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self.error: Exception | None = None
+        self.waiting: list = []
+
+    async def get(self, name: str) -> bytes | None:
+        self._complain()
+        return self.values.get(name)
+
+    async def set(self, name: str, value: bytes) -> None:
+        self._complain()
+        self.values[name] = value
+
+    def _complain(self) -> None:
+        if self.error:
+            raise self.error
+
+    def spawn(self, coroutine) -> None:
+        self.waiting.append(coroutine)
+
+    def go_on(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for coroutine in waiting:
+            with pytest.raises(StopIteration):
+                coroutine.send(None)
+
+
+class Told:
+    """What the statistics are told."""
+
+    def __init__(self) -> None:
+        self.log: list[tuple[str, str, int]] = []
+
+    def cache_hit(self, call: Call, looked_up_ns: int) -> None:
+        self.log.append(("hit", call.request.id, looked_up_ns))
+
+    def cache_miss(self, call: Call, took_ns: int) -> None:
+        self.log.append(("miss", call.request.id, took_ns))
+
+
+class Cached:
+    """A model of two instances behind a cache."""
+
+    def __init__(self, more: str = "", redis: FakeRedis | None = None) -> None:
+        self.clock = HandClock()
+        self.instances = [FakeInstance("m_0_0"), FakeInstance("m_0_1")]
+        self.told = Told()
+        model = config(f"name: 'm' max_batch_size: 8 response_cache {{ enable: true }} {more}")
+        inner = scheduler_for(model, self.instances, self.clock)
+        store = RedisStore(redis, self.clock, redis.spawn) if redis else LocalStore(1 << 20)
+        self.scheduler = cached(model, "1", inner, ResponseCache(store), self.clock, self.told)
+        assert isinstance(self.scheduler, CachedScheduler)
+        self.client = Asking(self.scheduler.submit, self.clock)
+
+    def ask(self, id: str, data: bytes) -> Call:
+        return self.client.ask(id, inputs=[Tensor("X", "UINT8", (1, len(data)), data)])
+
+    def answer(self, id: str) -> Tensor:
+        return self.client.heard[id].responses[0].outputs[0]
+
+
+def test_the_same_is_computed_once():
+    """The second time the answer comes from the cache, at once."""
+    stage = Cached()
+    stage.ask("a", b"1")
+    stage.instances[0].answer()
+    stage.ask("b", b"1")
+    stage.ask("c", b"2")
+    assert stage.client.says() == ["answered", "answered", "waits"]
+    assert stage.answer("b") == stage.answer("a")
+    assert stage.told.log == [("miss", "a", 0), ("hit", "b", 0)]
+
+
+def test_errors_are_not_kept():
+    """The next one may do better."""
+    stage = Cached()
+    stage.ask("a", b"1")
+    stage.instances[0].crash()
+    stage.ask("b", b"1")
+    stage.instances[1].answer()
+    assert stage.client.says() == ["INTERNAL: crashed", "answered"]
+    assert stage.told.log == [("miss", "b", 0)]
+
+
+def test_a_model_without_the_cache_keeps_its_scheduler():
+    """Nothing stands in the way of its calls."""
+    clock = HandClock()
+    inner = scheduler_for(config(""), [], clock)
+    assert cached(config(""), "1", inner, ResponseCache(LocalStore(1)), clock, Told()) is inner
+    assert cached(config("response_cache { enable: true }"), "1", inner, None, clock, Told()) is inner
+
+
+def test_answers_of_the_cache_stand_in_line():
+    """preserve_ordering: they wait for those that were asked before."""
+    stage = Cached("dynamic_batching { preserve_ordering: true }")
+    stage.ask("a", b"1")
+    stage.instances[0].answer()
+    stage.ask("b", b"2")
+    stage.ask("c", b"1")
+    assert stage.client.says() == ["answered", "waits", "waits"]
+    stage.instances[0].answer()
+    assert stage.client.order == ["a", "b", "c"]
+
+
+def test_redis_is_shared():
+    """What one host has put there, another finds."""
+    redis = FakeRedis()
+    stage = Cached(redis=redis)
+    stage.ask("a", b"1")
+    assert (stage.client.says(), stage.scheduler.num_pending, stage.instances[0].batches) == (["waits"], 1, [])
+    redis.go_on()
+    stage.instances[0].answer()
+    redis.go_on()
+
+    other = Cached(redis=redis)
+    other.ask("b", b"1")
+    other.clock.move(3 * MS)
+    redis.go_on()
+    assert other.client.says() == ["answered"]
+    assert other.answer("b").data == b"a"
+    assert other.told.log == [("hit", "b", 3 * MS)]
+    assert other.clock.num_timers == 0
+
+
+@pytest.mark.parametrize("fault", ["error", "slow", "nonsense"])
+def test_a_redis_that_fails_costs_a_miss(fault):
+    """And is left alone for a second."""
+    redis = FakeRedis()
+    stage = Cached(redis=redis)
+    if fault == "error":
+        redis.error = ConnectionError("refused")
+    if fault == "nonsense":
+        redis.values = dict.fromkeys(["pointsman:" + str(key_of(_request(b"1"), "1"))], b"\xff\0\0\0{")
+    stage.ask("a", b"1")
+    if fault == "slow":
+        stage.clock.move(50 * MS)
+    else:
+        redis.go_on()
+    assert stage.instances[0].ids == [["a"]]
+    stage.instances[0].answer()
+    stage.ask("b", b"1")
+    assert stage.instances[0].ids == [["a"], ["b"]]
+    redis.go_on()
+    assert stage.client.says() == ["answered", "waits"]
+
+    stage.clock.move(S)
+    stage.ask("c", b"1")
+    assert stage.client.says("c") == ["waits"]
+    assert len(redis.waiting) == 1
+    redis.go_on()
+
+
+def _request(data: bytes) -> InferRequest:
+    return InferRequest("m", inputs=(Tensor("X", "UINT8", (1, len(data)), data),))
+
+
+def test_a_call_may_be_cancelled_while_it_is_looked_up():
+    """It ends at once, and runs nowhere."""
+    redis = FakeRedis()
+    stage = Cached(redis=redis)
+    stage.ask("a", b"1").cancel()
+    assert stage.client.says() == [CANCELLED]
+    redis.go_on()
+    assert (stage.instances[0].batches, stage.scheduler.num_pending) == ([], 0)
+
+
+def test_what_is_written_to_redis_is_bounded():
+    """A Redis that takes no more gets no more."""
+    redis = FakeRedis()
+    clock = HandClock()
+    store = RedisStore(redis, clock, redis.spawn)
+    for number in range(1000):
+        store.put(str(number), answer_of(Call(_request(b""), lambda *_: None)))
+    assert len(redis.waiting) == 64
+    redis.go_on()
+    assert len(redis.values) == 64

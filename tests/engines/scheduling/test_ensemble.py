@@ -1,0 +1,424 @@
+"""Ensembles: a graph of models, run as one."""
+
+import pytest
+
+from engines.calls import Call
+from engines.errors import EngineError, ErrorCode, invalid
+from engines.messages import InferResponse, SharedMemory, Tensor, WantedOutput
+from engines.scheduling.ensemble import Ensemble
+from tests.engines.scheduling.stage import CANCELLED, Asking, HandClock, config
+
+
+def x(name: str = "IN", shape: tuple[int, ...] = (1, 2), data: bytes = b"data") -> Tensor:
+    return Tensor(name, "INT8", shape, data)
+
+
+class Models:
+    """The models of an ensemble: they keep what they are asked, until the test answers it."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, list[Call]] = {}
+        self.missing: set[str] = set()
+        self.versions: list[str] = []
+        self.configs: dict[str, str] = {}
+
+    def submit_to(self, model: str, version: str):
+        if model in self.missing:
+            raise EngineError(ErrorCode.UNAVAILABLE, f"Request for unknown model: '{model}' is not found")
+        self.versions.append(version)
+        return lambda call: self.asked.setdefault(model, []).append(call)
+
+    def config_of(self, model: str, version: str):
+        return config(self.configs.get(model, "max_batch_size: 8 input { name: 'i' dims: [2] }"))
+
+    def answer(self, model: str, *outputs: Tensor, number: int = 0, is_final: bool = True, **parameters) -> Call:
+        call = self.asked[model][number]
+        assert not call.is_over
+        call.compute_infer_ns = 10
+        call.respond(InferResponse(outputs, parameters), is_final=is_final)
+        return call
+
+
+def step(model: str, inputs: dict[str, str], outputs: dict[str, str], version: int = -1) -> str:
+    maps = "".join(f"input_map {{ key: '{k}' value: '{v}' }} " for k, v in inputs.items())
+    maps += "".join(f"output_map {{ key: '{k}' value: '{v}' }} " for k, v in outputs.items())
+    return f"step {{ model_name: '{model}' model_version: {version} {maps} }} "
+
+
+class Stage:
+    def __init__(self, steps: str, inputs: str = "IN", outputs: str = "OUT", more: str = "max_batch_size: 8") -> None:
+        text = f"name: 'e' {more} ensemble_scheduling {{ {steps} }} "
+        for name in inputs.split():
+            optional = "optional: true" if name.endswith("?") else ""
+            text += f"input {{ name: '{name.rstrip('?')}' data_type: TYPE_INT8 dims: [2] {optional} }} "
+        text += "".join(f"output {{ name: '{name}' data_type: TYPE_INT8 dims: [2] }} " for name in outputs.split())
+        self.models = Models()
+        self.scheduler = Ensemble(config(text), self.models.submit_to, self.models.config_of)
+        self.client = Asking(self.scheduler.submit, HandClock())
+
+    def ask(self, id: str = "1", *inputs: Tensor, outputs: tuple[WantedOutput, ...] = (), **more) -> Call:
+        return self.client.ask(id, inputs=inputs or (x(),), outputs=outputs, **more)
+
+    def outputs(self, id: str = "1") -> list[tuple[Tensor, ...]]:
+        return [response.outputs for response in self.client.heard[id].responses]
+
+
+CHAIN = step("a", {"i": "IN"}, {"o": "T"}) + step("b", {"i": "T"}, {"o": "OUT"})
+FAN = (
+    step("a", {"i": "IN"}, {"o": "T", "p": "U"})
+    + step("b", {"i": "T"}, {"o": "B"})
+    + step("c", {"i": "U"}, {"o": "C"})
+    + step("d", {"i": "B", "j": "C"}, {"o": "OUT"})
+)
+NO_STANDING = {"sequence_id": 0, "sequence_start": False, "sequence_end": False}
+
+
+def test_steps_follow_their_tensors():
+    """Each is asked by its own names, with the very data that the one before has answered."""
+    stage = Stage(CHAIN)
+    call = stage.ask()
+    made = b"made by a"
+    asked = stage.models.asked["a"][0].request
+    assert (asked.inputs, asked.outputs) == ((x("i"),), (WantedOutput("o"),))
+    assert "b" not in stage.models.asked
+
+    stage.models.answer("a", Tensor("o", "FP32", (1, 9), made), Tensor("other", "FP32", (1,), b""))
+    asked = stage.models.asked["b"][0].request
+    assert asked.inputs == (Tensor("i", "FP32", (1, 9), made),)
+    assert asked.inputs[0].data is made
+
+    stage.models.answer("b", x("o"))
+    assert stage.client.says() == ["answered"]
+    assert stage.client.heard["1"].responses == [InferResponse((x("OUT"),), NO_STANDING)]
+    assert call.compute_infer_ns == 20
+
+
+def test_steps_run_as_soon_as_they_can():
+    """Those that do not need each other at the same time; one that needs two when it has both."""
+    stage = Stage(FAN)
+    stage.ask()
+    stage.models.answer("a", x("o"), x("p"))
+    assert set(stage.models.asked) == {"a", "b", "c"}
+    stage.models.answer("c", x("o", data=b"c's"))
+    assert "d" not in stage.models.asked
+    stage.models.answer("b", x("o", data=b"b's"))
+    assert stage.models.asked["d"][0].request.inputs == (x("i", data=b"b's"), x("j", data=b"c's"))
+    stage.models.answer("d", x("o"))
+    assert stage.client.says() == ["answered"]
+
+
+@pytest.mark.parametrize("wanted, models", [("B", {"a", "b"}), ("T", {"a"}), ("B OUT", {"a", "b", "c", "d"})])
+def test_steps_that_no_wanted_output_needs_are_skipped(wanted, models):
+    """As Triton does it: the client names outputs, and only their way is run."""
+    stage = Stage(FAN, outputs="OUT B T")
+    stage.ask(outputs=tuple(WantedOutput(name) for name in wanted.split()))
+    for model in "abcd":
+        if model in stage.models.asked:
+            stage.models.answer(model, x("o"), x("p"))
+    assert set(stage.models.asked) == models
+    assert stage.client.says() == ["answered"]
+    assert {tensor.name for tensor in stage.outputs()[0]} == set(wanted.split())
+
+
+def test_what_is_said_beside_the_tensors_goes_to_each_step():
+    """Id, parameters, priority, timeout, sequence and trace context; and the version that the step names."""
+    stage = Stage(step("a", {"i": "IN"}, {"o": "T"}, version=3) + step("b", {"i": "T"}, {"o": "OUT"}))
+    said = {
+        "parameters": {"k": 1},
+        "priority": 2,
+        "timeout_us": 30,
+        "sequence_id": "chat",
+        "sequence_start": True,
+        "trace": {"traceparent": "00-1-2-01"},
+    }
+    stage.ask("7", **said)
+    stage.models.answer("a", x("o"))
+    for model in "ab":
+        request = stage.models.asked[model][0].request
+        assert {name: getattr(request, name) for name in said} == said
+        assert (request.id, request.sequence_end) == ("7", False)
+    assert [stage.models.asked[model][0].request.version for model in "ab"] == ["3", ""]
+    assert stage.models.versions == ["3", ""]
+
+
+def test_a_step_may_say_where_the_next_one_stands_in_a_sequence():
+    """Parameters of a response override the request's."""
+    stage = Stage(CHAIN)
+    stage.ask(sequence_id=5, sequence_start=True)
+    stage.models.answer("a", x("o"), sequence_id=9, sequence_end=True)
+    request = stage.models.asked["b"][0].request
+    assert (request.sequence_id, request.sequence_start, request.sequence_end) == (9, False, True)
+    stage.models.answer("b", x("o"))
+    said = {"sequence_id": 9, "sequence_start": False, "sequence_end": True}
+    assert stage.client.heard["1"].responses[0].parameters == said
+
+
+@pytest.mark.parametrize(
+    "parameters, text",
+    [
+        (
+            {"sequence_id": 1.5},
+            "expected parameter 'sequence_id' to be TRITONSERVER_PARAMETER_INT or TRITONSERVER_PARAMETER_STRING",
+        ),
+        ({"sequence_start": 1}, "expect parameter 'sequence_start' to be TRITONSERVER_PARAMETER_BOOL"),
+        ({"sequence_end": "x"}, "expect parameter 'sequence_end' to be TRITONSERVER_PARAMETER_BOOL"),
+    ],
+)
+def test_such_parameters_have_types(parameters, text):
+    """Others fail the ensemble in Triton's words."""
+    stage = Stage(CHAIN)
+    stage.ask()
+    stage.models.answer("a", x("o"), **parameters)
+    assert stage.client.says() == [f"INVALID_ARG: in ensemble 'e', {text}"]
+
+
+def test_an_optional_input_may_be_missing():
+    """Its step is asked without it; so is one whose model has left out an output."""
+    stage = Stage(
+        step("a", {"i": "IN", "j": "MORE"}, {"o": "T", "p": "U"}) + step("b", {"i": "T", "j": "U"}, {"o": "OUT"}),
+        inputs="IN MORE?",
+    )
+    stage.ask()
+    assert stage.models.asked["a"][0].request.inputs == (x("i"),)
+    stage.models.answer("a", x("o"))
+    assert stage.models.asked["b"][0].request.inputs == (x("i"),)
+    stage.models.answer("b")
+    assert (stage.client.says(), stage.outputs()) == (["answered"], [()])
+
+    stage.ask("2", x(), x("MORE", data=b"more"))
+    assert stage.models.asked["a"][1].request.inputs == (x("i"), x("j", data=b"more"))
+
+
+def test_one_tensor_may_be_two_inputs():
+    """Of one model, and of several."""
+    stage = Stage(step("a", {"i": "IN", "j": "IN"}, {"o": "T"}) + step("b", {"i": "T", "j": "IN"}, {"o": "OUT"}))
+    stage.ask()
+    assert stage.models.asked["a"][0].request.inputs == (x("i"), x("j"))
+    stage.models.answer("a", x("o", data=b"a's"))
+    assert stage.models.asked["b"][0].request.inputs == (x("i", data=b"a's"), x("j"))
+
+
+@pytest.mark.parametrize(
+    "text, rows, given, asked",
+    [
+        # From one that batches to one that does not.
+        ("max_batch_size: 0 input { name: 'i' dims: [2] }", 1, (1, 2), (2,)),
+        ("max_batch_size: 0 input { name: 'i' dims: [-1, 2] }", 3, (3, 2), (3, 2)),
+        ("max_batch_size: 0 input { name: 'i' dims: [2] }", 3, (3, 2), (3, 2)),
+        ("max_batch_size: 4 input { name: 'i' dims: [2] }", 3, (3, 2), (3, 2)),
+    ],
+)
+def test_shapes_on_the_way_from_a_batch(text, rows, given, asked):
+    """A batch axis of 1 is taken away for a model without one."""
+    stage = Stage(step("a", {"i": "IN"}, {"o": "OUT"}))
+    stage.models.configs["a"] = text
+    stage.ask("1", x(shape=given), rows=rows)
+    assert stage.models.asked["a"][0].request.inputs[0].shape == asked
+
+
+def test_shapes_on_the_way_into_a_batch():
+    """A batch axis of 1 is added for a model with one, and taken away from the answer."""
+    stage = Stage(step("a", {"i": "IN"}, {"o": "OUT"}), more="max_batch_size: 0")
+    stage.ask("1", x(shape=(2,)))
+    assert stage.models.asked["a"][0].request.inputs[0].shape == (1, 2)
+    assert stage.models.asked["a"][0].batch_size == 1
+    stage.models.answer("a", x("o", shape=(1, 2)))
+    assert stage.outputs()[0][0].shape == (2,)
+
+
+def test_the_batch_size_goes_along():
+    """Steps are calls of as many rows."""
+    stage = Stage(CHAIN)
+    stage.ask("1", x(shape=(5, 2)), rows=5)
+    assert stage.models.asked["a"][0].batch_size == 5
+
+
+@pytest.mark.parametrize(
+    "error, says",
+    [
+        (invalid("no"), "INVALID_ARG: in ensemble 'e', no"),
+        (EngineError(ErrorCode.UNAVAILABLE, "later"), "UNAVAILABLE: in ensemble 'e', later"),
+    ],
+)
+def test_an_error_of_a_step_fails_the_ensemble(error, says):
+    """At once, with its code; steps that run meanwhile go on for nobody, and no more are sent off."""
+    stage = Stage(FAN)
+    stage.ask()
+    stage.models.answer("a", x("o"), x("p"))
+    stage.models.asked["b"][0].fail(error)
+    assert stage.client.says() == [says]
+    assert not stage.models.asked["c"][0].is_cancelled
+    stage.models.answer("c", x("o"))
+    assert "d" not in stage.models.asked
+
+
+def test_a_model_that_is_not_there_fails_the_ensemble():
+    """Before any step runs, in the words of whoever knows of it."""
+    stage = Stage(CHAIN)
+    stage.models.missing.add("b")
+    stage.ask()
+    assert stage.models.asked == {}
+    assert stage.client.says() == ["UNAVAILABLE: in ensemble 'e', Request for unknown model: 'b' is not found"]
+
+
+def test_an_ensemble_that_cannot_go_on_says_so():
+    """A model that ends without an answer."""
+    stage = Stage(CHAIN)
+    stage.ask()
+    stage.models.asked["a"][0].finish()
+    assert stage.client.says() == [
+        "INVALID_ARG: in ensemble 'e', [request id: 1] unexpected deadlock, at least one output is not set while no "
+        "more ensemble steps can be made"
+    ]
+
+
+def test_an_unknown_input_is_refused():
+    """As Triton says it."""
+    stage = Stage(CHAIN)
+    stage.ask("1", x(), x("WHAT"))
+    assert stage.client.says() == [
+        "INVALID_ARG: in ensemble 'e', [request id: 1] unexpected input 'WHAT' in request header that does not map to "
+        "any ensemble inputs"
+    ]
+
+
+def test_cancelling_reaches_the_steps_that_run():
+    """The client is told at once."""
+    stage = Stage(FAN)
+    call = stage.ask()
+    stage.models.answer("a", x("o"), x("p"))
+    call.cancel()
+    assert stage.client.says() == [CANCELLED]
+    assert [stage.models.asked[model][0].is_cancelled for model in "abc"] == [False, True, True]
+    for model in "bc":
+        stage.models.asked[model][0].fail_cancelled()
+    assert "d" not in stage.models.asked
+
+
+def test_a_call_that_is_cancelled_before_it_comes_asks_nobody():
+    """Its client has lost interest while the request was read."""
+    stage = Stage(CHAIN)
+    client = Asking(lambda call: (call.cancel(), stage.scheduler.submit(call)), HandClock())
+    client.ask("1", inputs=(x(),))
+    assert (client.says(), stage.models.asked) == ([CANCELLED], {})
+
+
+DECOUPLED = "max_batch_size: 8 model_transaction_policy { decoupled: true }"
+
+
+def test_a_decoupled_step_makes_several_answers():
+    """Each goes on by itself; the ensemble is over when all steps are."""
+    stage = Stage(CHAIN, more=DECOUPLED)
+    stage.ask()
+    for number in range(3):
+        stage.models.answer("a", x("o", data=b"%d" % number), is_final=False)
+    stage.models.answer("b", x("o", data=b"B1"), number=1)
+    stage.models.asked["a"][0].finish()
+    stage.models.answer("b", x("o", data=b"B0"), number=0)
+    assert stage.client.says() == ["waits"]
+    stage.models.answer("b", x("o", data=b"B2"), number=2)
+    assert stage.client.says() == ["answered"]
+    assert [outputs[0].data for outputs in stage.outputs()] == [b"B1", b"B0", b"B2"]
+    assert [call.request.inputs[0].data for call in stage.models.asked["b"]] == [b"0", b"1", b"2"]
+
+
+def test_tensors_of_one_answer_stay_together():
+    """Two ways from a decoupled step meet by number, whatever the order on the way."""
+    stage = Stage(FAN, more=DECOUPLED)
+    stage.ask()
+    for n in range(2):
+        stage.models.answer("a", x("o", data=b"T%d" % n), x("p", data=b"U%d" % n), is_final=n == 1)
+    for n in range(2):
+        stage.models.answer("b", x("o", data=b"B%d" % n), number=n)
+        stage.models.answer("c", x("o", data=b"C%d" % n), number=n)
+    met = [tuple(tensor.data for tensor in call.request.inputs) for call in stage.models.asked["d"]]
+    assert met == [(b"B0", b"C0"), (b"B1", b"C1")]
+
+
+def test_a_decoupled_ensemble_may_answer_nothing():
+    """It just ends."""
+    stage = Stage(CHAIN, more=DECOUPLED)
+    stage.ask()
+    stage.models.asked["a"][0].finish()
+    assert (stage.client.heard["1"].is_over, stage.outputs()) == (True, [])
+
+
+def test_requests_in_flight_to_a_step_may_be_limited():
+    """max_inflight_requests: of all requests to the ensemble together; the rest waits."""
+    stage = Stage(CHAIN, more=DECOUPLED)
+    text = (
+        "name: 'e' max_batch_size: 8 input { name: 'IN' dims: [2] } output { name: 'OUT' dims: [2] } "
+        f"model_transaction_policy {{ decoupled: true }} ensemble_scheduling {{ {CHAIN} max_inflight_requests: 2 }}"
+    )
+    stage.scheduler = Ensemble(config(text), stage.models.submit_to, stage.models.config_of)
+    stage.client = Asking(stage.scheduler.submit, HandClock())
+    first = stage.ask()
+    for number in range(4):
+        stage.models.answer("a", x("o", data=b"%d" % number), is_final=number == 3)
+    asked = stage.models.asked["b"]
+    assert (len(asked), stage.scheduler.num_pending) == (2, 2)
+    stage.models.answer("b", x("o"), number=0)
+    assert (len(asked), stage.scheduler.num_pending) == (3, 1)
+    first.cancel()
+    asked[1].fail_cancelled()
+    asked[2].fail_cancelled()
+    assert (len(asked), stage.scheduler.num_pending) == (3, 0)
+
+    stage.ask("2")
+    stage.models.answer("a", x("o"), number=1)
+    assert len(asked) == 4
+
+
+def test_ensembles_may_be_nested():
+    """Errors tell the way."""
+    inner = Stage(CHAIN)
+    outer = Ensemble(
+        config(f"name: 'outer' input {{ name: 'IN' }} output {{ name: 'OUT' }} ensemble_scheduling {{ {CHAIN} }}"),
+        lambda model, version: inner.scheduler.submit if model == "b" else inner.models.submit_to(model, version),
+    )
+    client = Asking(outer.submit, HandClock())
+    client.ask("1", inputs=[x()])
+    inner.models.answer("a", Tensor("o", "INT8", (1, 2), b"o"))
+    assert client.says() == [
+        "INVALID_ARG: in ensemble 'outer', in ensemble 'e', [request id: 1] unexpected input 'i' in request header "
+        "that does not map to any ensemble inputs"
+    ]
+
+
+def test_outputs_in_shared_memory_are_written_by_their_step():
+    """The client's region goes to the step that makes the output, unless its classes are asked for."""
+    stage = Stage(CHAIN, outputs="OUT T")
+    region = SharedMemory("/region", 0, 8)
+    stage.ask(outputs=(WantedOutput("OUT", shared_memory=region), WantedOutput("T", 2, region)))
+    assert stage.models.asked["a"][0].request.outputs == (WantedOutput("o"),)
+    stage.models.answer("a", x("o"))
+    assert stage.models.asked["b"][0].request.outputs == (WantedOutput("o", shared_memory=region),)
+
+
+def test_steps_that_are_answered_at_once():
+    """Models that answer before `submit` returns: each tensor is still used once, and the answer comes once."""
+    done = []
+
+    def submit(call: Call) -> None:
+        done.append(call.request.model)
+        call.respond(InferResponse((x("o"), x("p"))), is_final=True)
+
+    ensemble = Ensemble(
+        config(f"name: 'e' input {{ name: 'IN' }} output {{ name: 'OUT' }} ensemble_scheduling {{ {FAN} }}"),
+        lambda model, version: submit,
+    )
+    client = Asking(ensemble.submit, HandClock())
+    client.ask("1", inputs=[x()])
+    assert (client.says(), done) == (["answered"], ["a", "b", "c", "d"])
+
+
+def test_a_stopped_ensemble_takes_no_more():
+    """What runs goes on."""
+    stage = Stage(CHAIN)
+    stage.ask()
+    stage.scheduler.stop()
+    stage.ask("2")
+    stage.models.answer("a", x("o"))
+    stage.models.answer("b", x("o"))
+    assert stage.client.says("1") == ["answered"]
+    assert stage.client.says("2")[0].startswith("UNAVAILABLE: [request id: 2] Server is stopping")

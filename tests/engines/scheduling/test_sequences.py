@@ -1,0 +1,487 @@
+"""Sequence batching: who runs where and when, and what the model is told of it."""
+
+import struct
+
+import pytest
+
+from engines.errors import EngineError
+from engines.messages import SharedMemory, Tensor
+from engines.scheduling.build import scheduler_for
+from tests.engines.scheduling.stage import CANCELLED, MS, US, Asking, FakeInstance, HandClock, S, config
+
+NO_START = (
+    "INVALID_ARG: inference request for sequence {} to model 'm' must specify the START flag on the first request of "
+    "the sequence"
+)
+GONE = "UNAVAILABLE: model instance 'm_0_0' has gone, and its sequences with it"
+
+
+class Sequences:
+    """A model of sequences, whose instances are at work until the test says so."""
+
+    def __init__(self, batching: str, more: str = "max_batch_size: 4", num_instances: int = 1) -> None:
+        self.clock = HandClock()
+        self.instances = [FakeInstance(f"m_0_{number}") for number in range(num_instances)]
+        self.dropped: list[tuple[str, str]] = []
+        self.scheduler = scheduler_for(
+            config(f'name: "m" {more} sequence_batching {{ {batching} }}'),
+            self.instances,
+            self.clock,
+            drop_state=lambda instance, key: self.dropped.append((instance.name, key)),
+        )
+        self.client = Asking(self.scheduler.submit, self.clock)
+
+    @property
+    def instance(self) -> FakeInstance:
+        return self.instances[0]
+
+    @property
+    def batches(self) -> list[str]:
+        """Those of all instances; a place that nobody fills is "-"."""
+        return [
+            "+".join(call.request.id or "-" for call in batch)
+            for instance in self.instances
+            for batch in instance.batches
+        ]
+
+    def step(self, id: str, sequence: int | str, flags: str = "", **more) -> None:
+        """A request of a sequence: S starts it, E ends it."""
+        self.client.ask(id, sequence_id=sequence, sequence_start="S" in flags, sequence_end="E" in flags, **more)
+
+    def run(self) -> list[str]:
+        """Answer all there is."""
+        while any(instance.running for instance in self.instances):
+            for instance in self.instances:
+                if instance.running:
+                    instance.answer()
+        return self.batches
+
+
+BOTH = pytest.mark.parametrize("strategy", ["direct {}", "oldest { max_candidate_sequences: 4 }"])
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "sequence, flags, rows, says",
+    [
+        (0, "S", 1, "INVALID_ARG: inference request to model 'm' must specify a non-zero or non-empty correlation ID"),
+        ("", "S", 1, "INVALID_ARG: inference request to model 'm' must specify a non-zero or non-empty correlation ID"),
+        (7, "", 1, NO_START.format(7)),
+        ("chat", "E", 1, NO_START.format("chat")),
+        (
+            7,
+            "S",
+            2,
+            "INVALID_ARG: inference request to model 'm' must specify batch-size 1 due to requirements of sequence "
+            "batcher",
+        ),
+    ],
+)
+def test_requests_that_are_no_part_of_a_sequence(strategy, sequence, flags, rows, says):
+    """They are refused in Triton's words."""
+    stage = Sequences(strategy)
+    stage.step("a", sequence, flags, rows=rows)
+    assert (stage.client.says(), stage.batches) == ([says], [])
+
+
+@BOTH
+def test_a_sequence_is_over_with_its_end(strategy):
+    """A request after it has to start anew."""
+    stage = Sequences(strategy)
+    stage.step("a", 7, "S")
+    stage.step("b", 7)
+    stage.step("c", 7, "E")
+    stage.step("d", 7)
+    assert stage.run() == ["a", "b", "c"]
+    assert stage.client.says() == ["answered", "answered", "answered", NO_START.format(7)]
+    stage.step("e", 7, "SE")
+    assert stage.run()[3:] == ["e"]
+
+
+@BOTH
+def test_a_sequence_stays_on_its_instance(strategy):
+    """Sequences spread over the instances, the requests of one never do."""
+    stage = Sequences(strategy, num_instances=2)
+    for number in range(4):
+        stage.step(f"{number}a", number + 1, "S")
+    stage.run()
+    for step in "bc":
+        for number in range(4):
+            stage.step(f"{number}{step}", number + 1, "E" if step == "c" else "")
+        stage.run()
+    ran_on = [
+        {call.request.sequence_id for batch in i.batches for call in batch if call.request.id} for i in stage.instances
+    ]
+    assert ran_on == [{1, 3}, {2, 4}]
+    assert set(stage.client.says()) == {"answered"}
+
+
+def test_direct_sequences_keep_their_places():
+    """Where a slot has nothing to run, its place is filled with a request that is not ready."""
+    stage = Sequences("direct {}")
+    stage.step("1a", 1, "S")
+    for number in (2, 3, 4):
+        stage.step(f"{number}a", number, "S")
+    assert stage.batches == ["1a"]
+    stage.instance.answer()
+    assert stage.batches[1:] == ["-+2a+3a+4a"]
+    stage.instance.answer()
+    stage.step("3b", 3, "E")
+    stage.instance.answer()
+    stage.step("2b", 2)
+    stage.instance.answer()
+    stage.step("5a", 5, "S")  # takes the place that 3 has left
+    assert stage.run()[2:] == ["-+-+3b", "-+2b", "-+-+5a"]
+
+
+def test_oldest_sequences_send_one_request_at_a_time():
+    """A batch has at most one of each, and no places to keep."""
+    stage = Sequences("oldest { max_candidate_sequences: 8 }")
+    stage.step("1a", 1, "S")
+    stage.step("1b", 1)
+    stage.step("2a", 2, "S")
+    stage.step("3a", 3, "SE")
+    assert stage.batches == ["1a"]
+    stage.instance.answer()
+    stage.step("2b", 2)
+    assert stage.run()[1:] == ["2a+3a+1b", "2b"]
+
+
+def test_oldest_waits_for_a_preferred_size():
+    """max_queue_delay_microseconds and preferred_batch_size, as in dynamic batching."""
+    stage = Sequences("oldest { preferred_batch_size: [2] max_queue_delay_microseconds: 100 }")
+    stage.step("1a", 1, "S")
+    assert stage.batches == []
+    stage.step("2a", 2, "S")
+    assert stage.run() == ["1a+2a"]
+    stage.step("1b", 1)
+    stage.clock.move(100 * US)
+    assert stage.run() == ["1a+2a", "1b"]
+
+
+def test_direct_waits_for_slots():
+    """minimum_slot_utilization, at most for max_queue_delay_microseconds."""
+    stage = Sequences("direct { minimum_slot_utilization: 0.5 max_queue_delay_microseconds: 100 }")
+    stage.step("1a", 1, "S")
+    assert stage.batches == []
+    stage.step("2a", 2, "S")
+    assert stage.run() == ["1a+2a"]
+    stage.step("2b", 2)
+    stage.clock.move(99 * US)
+    assert stage.batches == ["1a+2a"]
+    stage.clock.move(2 * US)
+    assert stage.run() == ["1a+2a", "-+2b"]
+
+
+@pytest.mark.parametrize("more, shape", [("max_batch_size: 4", (1, 1)), ("max_batch_size: 0", (1,))])
+@BOTH
+def test_controls(strategy, more, shape):
+    """START, END and READY by their values, CORRID by its datatype, each of one element."""
+    stage = Sequences(
+        strategy
+        + """
+        control_input { name: "S" control { kind: CONTROL_SEQUENCE_START int32_false_true: [0, 7] } }
+        control_input { name: "E" control { kind: CONTROL_SEQUENCE_END fp32_false_true: [0, 1] } }
+        control_input { name: "R" control { kind: CONTROL_SEQUENCE_READY bool_false_true: [false, true] } }
+        control_input { name: "C" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_INT32 } }
+        """,
+        more,
+    )
+    for id, flags in (("a", "S"), ("b", ""), ("c", "E"), ("d", "SE")):
+        stage.step(id, 1 << 33 | 9, flags)
+    stage.run()
+    told = {}
+    for id, call in stage.client.calls.items():
+        start, end, ready, corrid = call.controls
+        assert [(t.name, t.datatype, t.shape) for t in call.controls] == [
+            ("S", "INT32", shape),
+            ("E", "FP32", shape),
+            ("R", "BOOL", shape),
+            ("C", "INT32", shape),
+        ]
+        assert corrid.data == struct.pack("<i", 9)
+        told[id] = struct.unpack("<i", start.data) + struct.unpack("<f", end.data) + struct.unpack("<?", ready.data)
+    assert told == {"a": (7, 0.0, True), "b": (0, 0.0, True), "c": (0, 1.0, True), "d": (7, 1.0, True)}
+
+
+@pytest.mark.parametrize(
+    "datatype, sequence, data",
+    [
+        ("TYPE_UINT64", 2**64 - 1, b"\xff" * 8),
+        ("TYPE_INT64", 5, struct.pack("<q", 5)),
+        ("TYPE_UINT32", 5, struct.pack("<I", 5)),
+        ("TYPE_STRING", "chät", b"\x05\0\0\0ch\xc3\xa4t"),
+        ("TYPE_STRING", 12, b"\x02\0\0\x0012"),
+        ("TYPE_UINT64", "chat", None),
+    ],
+)
+def test_correlation_ids(datatype, sequence, data):
+    """Each datatype that a model may take them as; a text is no number."""
+    stage = Sequences(
+        f'direct {{}} control_input {{ name: "C" control {{ kind: CONTROL_SEQUENCE_CORRID data_type: {datatype} }} }}'
+    )
+    stage.step("a", sequence, "S")
+    if data is None:
+        assert stage.client.says()[0].startswith("INVALID_ARG: inference request for sequence chat to model 'm' must")
+    else:
+        assert stage.client.calls["a"].controls[0].data == data
+
+
+REGION = SharedMemory("/region", 0, 12)
+
+
+@pytest.mark.parametrize(
+    "tensor, data",
+    [
+        (Tensor("X", "INT32", (1, 3), b"\x01" * 12), b"\0" * 12),
+        (Tensor("X", "INT32", (1, 3), memoryview(b"\x01" * 12)), b"\0" * 12),
+        (Tensor("X", "INT32", (1, 3), REGION), b"\0" * 12),
+        (Tensor("X", "BYTES", (1, 2), b"\1\0\0\0a\1\0\0\0b"), b"\0" * 8),
+    ],
+)
+def test_what_fills_a_place(tensor, data):
+    """Inputs of zeros like those of a request that runs, controls that say that nobody is ready, and no state kept."""
+    stage = Sequences(
+        """direct {}
+        control_input { name: "S" control { kind: CONTROL_SEQUENCE_START int32_false_true: [0, 1] } }
+        control_input { name: "R" control { kind: CONTROL_SEQUENCE_READY int32_false_true: [0, 1] } }
+        control_input { name: "C" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT32 } }
+        state { input_name: "I" output_name: "O" data_type: TYPE_INT32 dims: [1] }
+        """
+    )
+    stage.step("1a", 1, "S", inputs=[tensor])
+    stage.step("2a", 2, "S", inputs=[tensor])
+    stage.run()
+    filler = stage.instance.batches[1][0]
+    assert filler.request.inputs == (Tensor("X", tensor.datatype, tensor.shape, data),)
+    assert [control.data for control in filler.controls] == [b"\0\0\0\0"] * 3
+    assert filler.state_key == ""
+
+
+def test_direct_batches_have_like_shapes():
+    """A request of another shape waits for the next batch, its place is filled."""
+    stage = Sequences("direct {}", "max_batch_size: 4 input { name: 'X' data_type: TYPE_FP32 dims: [-1] }")
+    short, long = Tensor("X", "FP32", (1, 1), b"\0" * 4), Tensor("X", "FP32", (1, 2), b"\0" * 8)
+    stage.step("0a", 9, "S", inputs=[short])
+    stage.step("1a", 1, "S", inputs=[short])
+    stage.step("2a", 2, "S", inputs=[long])
+    stage.step("3a", 3, "S", inputs=[short])
+    assert stage.run() == ["0a", "-+1a+-+3a", "-+-+2a"]
+
+
+@BOTH
+def test_sequences_wait_for_slots(strategy):
+    """They get them in the order of their starts, with all that has come for them meanwhile."""
+    stage = Sequences(strategy)
+    for number in range(1, 5):
+        stage.step(f"{number}a", number, "S")
+    stage.step("5a", 5, "S")
+    stage.step("6a", 6, "S")
+    stage.step("5b", 5)
+    stage.step("6b", 6, "E")
+    stage.run()
+    assert stage.client.says("5a", "5b", "6a", "6b") == ["waits"] * 4
+    assert stage.scheduler.num_pending == 4
+    stage.step("6x", 6)  # that sequence is complete
+    assert stage.client.says("6x") == [NO_START.format(6)]
+
+    stage.step("2b", 2, "E")
+    stage.run()
+    assert stage.client.says("5a", "5b", "6a", "6b") == ["answered", "answered", "waits", "waits"]
+    stage.step("5c", 5, "E")
+    stage.run()
+    assert stage.client.says("5c", "6a", "6b") == ["answered"] * 3
+    assert stage.scheduler.num_pending == 0
+
+
+@pytest.mark.parametrize("strategy", ["direct {}", "oldest { max_candidate_sequences: 1 }"])
+def test_a_silent_sequence_loses_its_slot(strategy):
+    """max_sequence_idle_microseconds after its last request; what waits gets the slot."""
+    stage = Sequences(strategy + " max_sequence_idle_microseconds: 5000", "max_batch_size: 1")
+    stage.step("1a", 1, "S")
+    stage.run()
+    stage.clock.move(4 * MS)
+    stage.step("1b", 1)
+    stage.step("2a", 2, "S")
+    stage.run()
+    stage.clock.move(4 * MS)
+    assert stage.client.says("2a") == ["waits"]
+    stage.clock.move(1 * MS)
+    stage.run()
+    assert stage.client.says("2a") == ["answered"]
+    stage.step("1c", 1)
+    assert stage.client.says("1c") == [NO_START.format(1)]
+
+
+@BOTH
+def test_an_idle_sequence_runs_what_it_has(strategy):
+    """Silence ends a sequence behind the requests that wait, as Triton does it."""
+    stage = Sequences(strategy + " max_sequence_idle_microseconds: 1000")
+    stage.step("1a", 1, "S")
+    stage.step("1b", 1)
+    stage.clock.move(1 * MS)
+    stage.step("1c", 1)
+    assert stage.run() == ["1a", "1b"]
+    assert stage.client.says() == ["answered", "answered", NO_START.format(1)]
+
+
+def test_silence_is_a_second_where_nothing_is_said():
+    """Triton's default."""
+    stage = Sequences("direct {}")
+    stage.step("a", 1, "S")
+    stage.run()
+    stage.clock.move(S - 1)
+    stage.step("b", 1)
+    stage.run()
+    stage.clock.move(S)
+    stage.step("c", 1)
+    assert stage.client.says() == ["answered", "answered", NO_START.format(1)]
+
+
+def test_a_sequence_in_the_backlog_may_time_out():
+    """By the shortest timeout of its requests; all of them fail, and those of others wait on."""
+    stage = Sequences("direct {}", "max_batch_size: 1")
+    stage.step("1a", 1, "S")
+    stage.step("2a", 2, "S", timeout_us=900)
+    stage.step("2b", 2, timeout_us=500)
+    stage.step("3a", 3, "S", timeout_us=2000)
+    stage.step("4a", 4, "S")
+    stage.clock.move(500 * US)
+    expired = "UNAVAILABLE: timeout of the corresponding sequence has been expired"
+    assert stage.client.says() == ["waits", expired, expired, "waits", "waits"]
+    stage.clock.move(1500 * US)
+    assert stage.client.says("3a", "4a") == [expired, "waits"]
+    stage.step("2c", 2)
+    assert stage.client.says("2c") == [NO_START.format(2)]
+
+
+@BOTH
+def test_a_sequence_may_start_anew(strategy):
+    """START in a running sequence begins another in its place."""
+    stage = Sequences(
+        strategy + " state { input_name: 'I' output_name: 'O' data_type: TYPE_INT32 dims: [1] }", num_instances=2
+    )
+    for id, flags in (("a", "S"), ("b", ""), ("c", "S"), ("d", "E")):
+        stage.step(id, 1, flags)
+    assert stage.run() == ["a", "b", "c", "d"]
+    keys = [stage.client.calls[id].state_key for id in "abcd"]
+    assert keys[0] == keys[1] != keys[2] == keys[3]
+    assert stage.dropped == [("m_0_0", keys[0])]
+
+
+@BOTH
+def test_state_keys(strategy):
+    """Each sequence has its own, none is used again, and the instance is told of those that end without saying so."""
+    stage = Sequences(
+        strategy
+        + " max_sequence_idle_microseconds: 1000 state { input_name: 'I' output_name: 'O' data_type: TYPE_INT32 }"
+    )
+    stage.step("1a", 1, "S")
+    stage.step("2a", 2, "SE")
+    stage.run()
+    stage.clock.move(1 * MS)
+    stage.step("1b", 1, "S")
+    stage.run()
+    keys = [stage.client.calls[id].state_key for id in ("1a", "2a", "1b")]
+    assert len(set(keys)) == 3
+    assert stage.dropped == [("m_0_0", keys[0])]
+
+
+@BOTH
+def test_a_cancelled_request_ends_its_sequence(strategy):
+    """One that waits fails, with those behind it; those before it run. The slot is free then."""
+    stage = Sequences(strategy)
+    for id, flags in (("a", "S"), ("b", ""), ("c", ""), ("d", "E")):
+        stage.step(id, 1, flags)
+    stage.client.calls["c"].cancel()
+    assert stage.client.says() == ["waits", "waits", CANCELLED, CANCELLED]
+    stage.step("e", 1)
+    assert stage.client.says("e") == [NO_START.format(1)]
+    assert stage.run() == ["a", "b"]
+    stage.step("f", 1, "SE")
+    assert stage.run() == ["a", "b", "f"]
+
+
+def test_a_cancelled_request_ends_its_sequence_in_the_backlog():
+    """Nothing of it has run, nothing will."""
+    stage = Sequences("direct {}", "max_batch_size: 1")
+    stage.step("1a", 1, "S")
+    stage.step("2a", 2, "S")
+    stage.step("2b", 2)
+    stage.step("3a", 3, "S")
+    stage.client.calls["2b"].cancel()
+    assert stage.client.says() == ["waits", CANCELLED, CANCELLED, "waits"]
+    stage.step("1b", 1, "E")
+    assert stage.run() == ["1a", "1b", "3a"]
+
+
+@BOTH
+def test_an_instance_takes_its_sequences_along(strategy):
+    """What its model knew of them is gone: they fail, others go on, and it takes new ones when it is back."""
+    stage = Sequences(strategy, num_instances=2)
+    stage.step("1a", 1, "S")
+    stage.step("2a", 2, "S")
+    stage.step("1b", 1)
+    stage.instance.crash()
+    stage.scheduler.instance_changed(stage.instance)
+    stage.step("1c", 1)
+    stage.step("2b", 2)
+    stage.instances[1].answer()
+    assert stage.client.says("1a", "1b", "1c", "2a") == ["INTERNAL: crashed", GONE, NO_START.format(1), "answered"]
+    stage.step("3a", 3, "S")
+
+    stage.instance.is_up = True
+    stage.scheduler.instance_changed(stage.instance)
+    stage.step("4a", 4, "S")
+    stage.run()
+    assert stage.client.says("2b", "3a", "4a") == ["answered"] * 3
+    assert "4a" in stage.instance.ids[-1]
+
+
+def test_sequences_wait_for_instances():
+    """Those that start while there is none."""
+    stage = Sequences("direct {}")
+    stage.instance.is_up = False
+    stage.scheduler.instance_changed(stage.instance)
+    stage.step("1a", 1, "S")
+    stage.step("1b", 1)
+    stage.instance.is_up = True
+    stage.scheduler.instance_changed(stage.instance)
+    assert stage.run() == ["1a", "1b"]
+
+
+@BOTH
+def test_stopping_fails_what_waits(strategy):
+    """In slots and in the backlog."""
+    stage = Sequences(strategy, "max_batch_size: 1")
+    stage.step("1a", 1, "S")
+    stage.step("1b", 1)
+    for number in range(2, 8):
+        stage.step(f"{number}a", number, "S", timeout_us=10)
+    stage.scheduler.stop()
+    stage.step("9a", 9, "S")
+    stage.run()
+    assert stage.client.says("1a") == ["answered"]
+    stopped = "Server is stopping, scheduler for model has stopped accepting new inference requests"
+    assert stage.client.says()[1:] == [f"UNAVAILABLE: {stopped}"] * 8
+    assert stage.clock.num_timers == 0
+    assert stage.scheduler.num_pending == 0
+
+
+@BOTH
+def test_a_long_sequence_that_is_answered_at_once(strategy):
+    """It takes no stack for each request that waits."""
+    stage = Sequences(strategy)
+    stage.step("first", 1, "S")
+    for number in range(2000):
+        stage.step(str(number), 1)
+    stage.instance.is_instant = True
+    stage.instance.answer()
+    assert set(stage.client.says()) == {"answered"}
+    assert stage.client.order[1:] == [str(number) for number in range(2000)]
+
+
+def test_iterative_sequences_are_refused():
+    """A clear load error, not requests that hang."""
+    with pytest.raises(EngineError, match="iterative_sequence, which this host does not support"):
+        Sequences("iterative_sequence: true")
