@@ -67,6 +67,10 @@ class Call:
         """Have `on_end` called when the call has ended (statistics)."""
         self._on_end = on_end
 
+    def through(self, wrap: Callable[[Sink], Sink]) -> None:
+        """Have the answers pass through what `wrap` makes of the sink that gets them now."""
+        self._sink = wrap(self._sink)
+
     def respond(self, response: InferResponse, *, is_final: bool) -> None:
         """Hand over an answer; one to a call that is over is dropped."""
         if self.is_over:

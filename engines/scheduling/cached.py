@@ -9,7 +9,7 @@ from engines.calls import Call, Sink
 from engines.messages import InferResponse
 from engines.scheduling.cache import ResponseCache, is_cached, key_of
 from engines.scheduling.contract import Clock, Instance, Scheduler
-from engines.scheduling.ordering import Order, intercept
+from engines.scheduling.ordering import Order
 
 
 class CacheStatistics(Protocol):
@@ -93,7 +93,7 @@ class CachedScheduler:
             self._statistics.cache_hit(call, took_ns)
             call.respond(response, is_final=True)
             return
-        intercept(call, partial(_Keeper, self, call, lookup.key, took_ns))
+        call.through(partial(_Keeper, self, call, lookup.key, took_ns))
         self._scheduler.submit(call)
 
     def keep(self, call: Call, key: str, response: InferResponse, looked_up_ns: int) -> None:

@@ -11,7 +11,6 @@ from engines.errors import EngineError
 from engines.messages import InferResponse
 from engines.scheduling.batching import DynamicBatcher
 from engines.scheduling.contract import Clock, Instance
-from engines.scheduling.ordering import intercept
 from engines.scheduling.rate_limiter import Enrol
 from engines.scheduling.slots import Sequences, Slot
 
@@ -71,7 +70,7 @@ class OldestBatcher:
         slot.is_in_flight = True
         if call.request.sequence_end:
             self._sequences.release(slot, was_ended=True)
-        intercept(call, partial(_Step, self, slot))
+        call.through(partial(_Step, self, slot))
         self._batcher.submit(call)
 
     def answered(self, slot: Slot) -> None:

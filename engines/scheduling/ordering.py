@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 
 from engines.calls import Call, Sink
 from engines.messages import InferResponse
-
-
-def intercept(call: Call, wrap: Callable[[Sink], Sink]) -> None:
-    """Have the answers of a call pass through what `wrap` makes of its sink."""
-    call._sink = wrap(call._sink)
 
 
 class Order:
@@ -28,7 +22,7 @@ class Order:
 
     def join(self, call: Call) -> None:
         """Put a call at the end of the line."""
-        intercept(call, self._lane)
+        call.through(self._lane)
 
     def _lane(self, sink: Sink) -> _Lane:
         lane = _Lane(self, sink)
