@@ -1,0 +1,170 @@
+"""Load: a number of connections, each with one request under way at any time, over raw HTTP/1.1."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from itertools import cycle
+from types import TracebackType
+from typing import Self, cast
+from urllib.parse import urlsplit
+
+import httptools
+import orjson
+
+from engines.analyze.errors import AnalyzeError
+from engines.analyze.inputs import Body
+from engines.analyze.steady import Window
+
+_CONNECT_SECONDS = 5.0
+# A connection that broke is made again after this long: a server that is gone is not hammered.
+_AGAIN_SECONDS = 0.1
+_MAX_ERROR_CHARS = 200
+
+# When the reply was whole (perf_counter), its latency in seconds, and an error's text.
+Record = tuple[float, float, str | None]
+
+
+def request_bytes(url: str, path: str, body: Body) -> bytes:
+    """A whole infer request."""
+    head = (
+        f"POST {path} HTTP/1.1\r\nhost: {urlsplit(url).netloc}\r\ncontent-type: application/octet-stream\r\n"
+        f"inference-header-content-length: {body.json_bytes}\r\ncontent-length: {len(body.data)}\r\n\r\n"
+    )
+    return head.encode("latin-1") + body.data
+
+
+class Load:
+    """A constant number of requests under way, from entering to leaving; `window` gives what came back."""
+
+    def __init__(self, url: str, requests: Sequence[bytes], concurrency: int) -> None:
+        """`requests` are whole requests, sent in turn."""
+        parts = urlsplit(url)
+        self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 80
+        self._requests = list(requests)
+        self._concurrency = concurrency
+        self._records: list[Record] = []
+        self._opened: list[asyncio.Task[None]] = []
+        self._is_over = False
+
+    def __repr__(self) -> str:
+        return f"<Load {self._host}:{self._port}: {self._concurrency} requests at a time>"
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        self._opened = [loop.create_task(self._keep(number)) for number in range(self._concurrency)]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Break off what is under way."""
+        self._is_over = True
+        for task in self._opened:
+            task.cancel()
+        await asyncio.gather(*self._opened, return_exceptions=True)
+
+    async def window(self, seconds: float) -> Window:
+        """What comes back from now on, for so long."""
+        self._records.clear()
+        begun = time.perf_counter()
+        await asyncio.sleep(seconds)
+        passed = time.perf_counter() - begun
+        records, self._records = self._records, []
+        good = tuple(latency * 1000.0 for _, latency, error in records if error is None)
+        return Window(passed, good, tuple(error for _, _, error in records if error is not None))
+
+    async def _keep(self, number: int) -> None:
+        """Keep one connection busy; where it breaks, another one."""
+        loop = asyncio.get_running_loop()
+        turn = cycle(self._requests[number % len(self._requests) :] + self._requests[: number % len(self._requests)])
+        while True:
+            begun = time.perf_counter()
+            try:
+                async with asyncio.timeout(_CONNECT_SECONDS):
+                    transport, caller = await loop.create_connection(
+                        lambda: _Caller(lambda: next(turn), self._record), self._host, self._port
+                    )
+            except OSError as error:  # a timeout too
+                self._record((time.perf_counter(), 0.0, f"cannot connect: {error or 'no answer'}"))
+                await asyncio.sleep(_AGAIN_SECONDS)
+                continue
+            try:
+                await caller.closed
+            finally:
+                transport.abort()
+            if time.perf_counter() - begun < _AGAIN_SECONDS:
+                await asyncio.sleep(_AGAIN_SECONDS)
+
+    def _record(self, record: Record) -> None:
+        self._records.append(record)
+
+
+class _Caller(asyncio.Protocol):
+    """One connection: a request, its reply, the next request."""
+
+    def __init__(self, next_request: Callable[[], bytes], record: Callable[[Record], None]) -> None:
+        self._next_request = next_request
+        self._record = record
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._sent_at = 0.0
+        self._body: list[bytes] = []
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
+        self._ask()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._over(f"the reply is no HTTP: {error}")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._over(f"the connection broke: {error or 'closed by the server'}")
+
+    # httptools' callbacks
+
+    def on_body(self, body: bytes) -> None:
+        if self._parser.get_status_code() != 200:
+            self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        now = time.perf_counter()
+        status = self._parser.get_status_code()
+        error = None if status == 200 else _told(status, b"".join(self._body))
+        self._record((now, now - self._sent_at, error))
+        self._body.clear()
+        if self._parser.should_keep_alive():
+            self._ask()
+        elif not self.closed.done():
+            self.closed.set_result(None)
+
+    def _ask(self) -> None:
+        assert self._transport is not None
+        self._sent_at = time.perf_counter()
+        self._transport.write(self._next_request())
+
+    def _over(self, error: str) -> None:
+        if not self.closed.done():
+            self._record((time.perf_counter(), 0.0, error))
+            self.closed.set_result(None)
+
+
+def _told(status: int, body: bytes) -> str:
+    """A refusal's own words."""
+    try:
+        text = str(orjson.loads(body)["error"])
+    except (ValueError, KeyError, TypeError):
+        text = body.decode(errors="replace")
+    return f"{status} {text}"[:_MAX_ERROR_CHARS]
+
+
+def check_url(url: str) -> None:
+    """Raises: AnalyzeError for what load cannot be put on."""
+    parts = urlsplit(url)
+    if parts.scheme != "http" or not parts.hostname or parts.path.strip("/"):
+        raise AnalyzeError(f"{url!r} is no address of a server: write http://HOST:PORT (its REST port, without a path)")

@@ -1,0 +1,138 @@
+"""The server that is analyzed: its control calls over REST, and errors that say what to do next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import orjson
+
+from engines.analyze.errors import AnalyzeError
+from engines.analyze.points import ServerTimes
+
+# A load waits for the model's files, and for its instances to warm up.
+_LOAD_SECONDS = 600.0
+_ASK_SECONDS = 30.0
+_NANOSECONDS = 1e6  # in a millisecond
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """A model's statistics so far: counts, and nanoseconds in sum."""
+
+    inferences: int
+    executions: int
+    requests: int
+    queue: int
+    compute_input: int
+    compute_infer: int
+    compute_output: int
+
+    def times_since(self, before: Counters) -> ServerTimes | None:
+        """Averages between two readings; None where nothing was answered meanwhile."""
+        requests = self.requests - before.requests
+        executions = self.executions - before.executions
+        if requests <= 0 or executions <= 0:
+            return None
+
+        def mean(end: int, start: int) -> float:
+            return (end - start) / requests / _NANOSECONDS
+
+        return ServerTimes(
+            queue=mean(self.queue, before.queue),
+            compute_input=mean(self.compute_input, before.compute_input),
+            compute_infer=mean(self.compute_infer, before.compute_infer),
+            compute_output=mean(self.compute_output, before.compute_output),
+            mean_batch=(self.inferences - before.inferences) / executions,
+        )
+
+
+class Server:
+    """A Triton-compatible server in explicit model control, seen by its REST port."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        # Not kept: a server that waits for idle clients to leave would be held up at its end.
+        limits = httpx.Limits(max_keepalive_connections=0)
+        self._client = httpx.AsyncClient(base_url=self.url, trust_env=False, limits=limits, timeout=_ASK_SECONDS)
+
+    def __repr__(self) -> str:
+        return f"<Server {self.url}>"
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def name(self) -> str:
+        """Its name and version. Raises: AnalyzeError where nobody answers, or somebody who is no V2 server."""
+        told = await self._ask("GET", "/v2")
+        if "name" not in told:
+            raise AnalyzeError(f"{self.url} is no V2 server: name the REST port of one by --url")
+        return f"{told['name']} {told.get('version', '')}".strip()
+
+    async def is_loaded(self, model: str) -> bool:
+        """Whether a version of the model serves. Raises: AnalyzeError for a model that the repository lacks."""
+        index = await self._ask("POST", "/v2/repository/index", {})
+        states = [one.get("state") for one in index if one["name"] == model]
+        if not states:
+            known = ", ".join(sorted({one["name"] for one in index})) or "none"
+            raise AnalyzeError(f"the server has no model {model!r}; it has: {known}")
+        return "READY" in states
+
+    async def config(self, model: str) -> dict[str, Any]:
+        """The model's whole configuration."""
+        found: dict[str, Any] = await self._ask("GET", f"/v2/models/{quote(model, safe='')}/config")
+        return found
+
+    async def load(self, model: str, config: dict[str, Any] | None = None) -> None:
+        """Load the model, with another configuration than its repository's where one is given. Raises: AnalyzeError."""
+        body = {} if config is None else {"parameters": {"config": orjson.dumps(config).decode()}}
+        await self._ask("POST", f"/v2/repository/models/{quote(model, safe='')}/load", body, _LOAD_SECONDS)
+
+    async def unload(self, model: str) -> None:
+        await self._ask("POST", f"/v2/repository/models/{quote(model, safe='')}/unload", {}, _LOAD_SECONDS)
+
+    async def counters(self, model: str) -> Counters:
+        """The model's statistics, of all its versions together."""
+        told = await self._ask("GET", f"/v2/models/{quote(model, safe='')}/stats")
+        versions = told["model_stats"]
+
+        def total(part: str, field: str = "ns") -> int:
+            return sum(int(one.get("inference_stats", {}).get(part, {}).get(field, 0)) for one in versions)
+
+        return Counters(
+            inferences=sum(int(one.get("inference_count", 0)) for one in versions),
+            executions=sum(int(one.get("execution_count", 0)) for one in versions),
+            requests=total("success", "count"),
+            queue=total("queue"),
+            compute_input=total("compute_input"),
+            compute_infer=total("compute_infer"),
+            compute_output=total("compute_output"),
+        )
+
+    async def _ask(self, method: str, path: str, body: object = None, timeout: float = _ASK_SECONDS) -> Any:
+        try:
+            reply = await self._client.request(method, path, json=body, timeout=timeout)
+        except httpx.TimeoutException as error:
+            raise AnalyzeError(f"{self.url}{path} is not answered in {timeout:g} s: see the server's log") from error
+        except httpx.HTTPError as error:
+            start = "start one with `--model-repository DIR`, or name a running one's REST port by `--url`"
+            raise AnalyzeError(f"no server answers at {self.url} ({error}): {start}") from error
+        if reply.is_success:
+            try:
+                return orjson.loads(reply.content or b"{}")
+            except ValueError as error:
+                raise AnalyzeError(f"{self.url}{path} is answered with something else than JSON") from error
+        raise AnalyzeError(_refusal(path, reply))
+
+
+def _refusal(path: str, reply: httpx.Response) -> str:
+    try:
+        text = str(reply.json()["error"])
+    except (ValueError, KeyError, TypeError):
+        text = reply.text
+    said = f"{path} is refused: {text}"
+    if "explicit model load / unload is not allowed" in text:
+        return f"{said}. The server must load models on demand: start it with --model-control-mode=explicit"
+    return said

@@ -1,0 +1,274 @@
+"""`pointsman analyze`: sweep a model's settings under load, and recommend the best within a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
+    from rich.console import Console
+
+    from engines.analyze.pareto import Recommendation
+    from engines.analyze.study import Study, Wish
+
+T = TypeVar("T")
+
+_DEFAULT_URL = "http://127.0.0.1:8000"
+_NUMBERS = "LIST"
+_INTERRUPTED = 130  # what a shell calls a command that Ctrl-C has ended
+
+
+def analyze(
+    model: Annotated[str, typer.Option(help="The model's name.", show_default=False)],
+    url: Annotated[
+        str, typer.Option(metavar="URL", help="A Triton-compatible server's REST port, in explicit model control.")
+    ] = _DEFAULT_URL,
+    model_repository: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Instead of --url: start an engine host over this repository.")
+    ] = None,
+    latency_budget_ms: Annotated[
+        float | None, typer.Option(min=0.001, help="Highest p99 latency of a recommended configuration.")
+    ] = None,
+    memory_budget_mb: Annotated[
+        float | None, typer.Option(min=1, help="Most memory of the server with its processes (MiB); it must run here.")
+    ] = None,
+    search: Annotated[
+        Literal["quick", "grid"],
+        typer.Option(help="quick: one setting after the other to its best value; grid: every combination."),
+    ] = "quick",
+    instances: Annotated[
+        str, typer.Option(metavar=_NUMBERS, help="Instance counts to try: 1,2,4.", show_default=False)
+    ] = "",
+    max_batch_size: Annotated[
+        str, typer.Option(metavar=_NUMBERS, help="Values of max_batch_size to try: 1,8,32.", show_default=False)
+    ] = "",
+    queue_delay_us: Annotated[
+        str,
+        typer.Option(
+            metavar=_NUMBERS,
+            help="Delays of the dynamic batcher to try, in microseconds; none is no batcher: none,0,500.",
+            show_default=False,
+        ),
+    ] = "",
+    preferred: Annotated[
+        str,
+        typer.Option(
+            metavar=_NUMBERS, help="Preferred batch sizes to try, a set after the other: 4,8;16.", show_default=False
+        ),
+    ] = "",
+    concurrency: Annotated[
+        str, typer.Option(metavar=_NUMBERS, help="Requests under way at a time.")
+    ] = "1,2,4,8,16,32,64",
+    request_batch: Annotated[int, typer.Option(min=1, help="Inferences in each request.")] = 1,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(metavar="INPUT:DIMS", help="Dims of an input whose length is open: tokens:128; may be repeated."),
+    ] = None,
+    input_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="JSON", help="Requests to send: a V2 inference request or a list of them, instead of random ones."
+        ),
+    ] = None,
+    warmup_seconds: Annotated[float, typer.Option(min=0.0, help="Load before anything is measured.")] = 1.0,
+    window_seconds: Annotated[
+        float, typer.Option(min=0.01, help="A window; three that agree are a measurement.")
+    ] = 1.0,
+    max_windows: Annotated[int, typer.Option(min=3, help="Windows after which one that never agrees is taken.")] = 10,
+    output: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where results go.", show_default="analyze-MODEL")
+    ] = None,
+) -> int:
+    """Try settings of a model under load and recommend the best: batch size, instances, queue delay.
+
+    The server's model is put back as it was at the end, also on Ctrl-C. Into the output directory go config.pbtxt,
+    results.json, results.csv and, where matplotlib is installed, plot.png. Exit code: 0, 1 where nothing could be
+    measured, 3 where nothing was within the budget.
+    """
+    from engines.analyze.errors import AnalyzeError
+    from engines.analyze.load import check_url
+    from engines.analyze.measuring import Pace
+    from engines.analyze.points import Budget
+    from engines.analyze.study import Wish
+
+    wish = Wish(
+        model=model,
+        budget=Budget(latency_budget_ms, None if memory_budget_mb is None else int(memory_budget_mb * 2**20)),
+        pace=Pace(warmup_seconds, window_seconds, max_windows),
+        search=search,
+        instances=_numbers(instances, "--instances", 1),
+        max_batch_sizes=_numbers(max_batch_size, "--max-batch-size", 0),
+        queue_delays_us=_listed(queue_delay_us, "--queue-delay-us", _delay),
+        preferred=tuple(_numbers(one, "--preferred", 1) for one in preferred.split(";") if one.strip()) or ((),),
+        concurrencies=_numbers(concurrency, "--concurrency", 1),
+        request_batch=request_batch,
+        shapes=dict(_shape(text) for text in shape or ()),
+        input_file=input_file,
+    )
+    folder = output or Path(f"analyze-{model.replace('/', '_')}")
+    try:
+        if model_repository is None:
+            check_url(url)
+        folder.mkdir(parents=True, exist_ok=True)
+        return _run(wish, url, model_repository, folder)
+    except AnalyzeError as error:
+        typer.secho(f"pointsman analyze: {error}", fg=typer.colors.RED, err=True)
+    except OSError as error:
+        typer.secho(f"pointsman analyze: {error.filename or folder}: {error.strerror}", fg=typer.colors.RED, err=True)
+    return 1
+
+
+# What the options say
+
+
+def _listed(text: str, option: str, parse: Callable[[str], T]) -> tuple[T, ...]:
+    try:
+        return tuple(parse(part.strip()) for part in text.split(",") if part.strip())
+    except ValueError as error:
+        raise typer.BadParameter(f"{option} takes numbers with commas between them: {error}") from error
+
+
+def _numbers(text: str, option: str, minimum: int) -> tuple[int, ...]:
+    found = _listed(text, option, int)
+    if any(number < minimum for number in found):
+        raise typer.BadParameter(f"{option}: each must be at least {minimum}")
+    return found
+
+
+def _delay(text: str) -> int | None:
+    return None if text == "none" else int(text)
+
+
+def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+    name, colon, dims = text.rpartition(":")
+    if not colon or not name:
+        raise typer.BadParameter(f"--shape {text!r}: write INPUT:DIMS, as tokens:128 or image:3,224,224")
+    return name, _numbers(dims, "--shape", 0)
+
+
+# The run
+
+
+def _run(wish: Wish, url: str, repository: str | None, folder: Path) -> int:
+    import asyncio
+
+    from rich.console import Console
+
+    from engines.analyze.errors import AnalyzeError
+    from engines.analyze.report import PIPE_COLUMNS
+    from engines.analyze.study import Study
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = PIPE_COLUMNS
+    study = Study(wish)
+    is_interrupted = False
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        try:
+            runner.run(_study(study, url, repository, folder, console))
+        except AnalyzeError as error:
+            if not study.measurements:
+                raise
+            typer.secho(f"pointsman analyze: {error}", fg=typer.colors.RED, err=True)
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            is_interrupted = True
+            console.print("interrupted: the model is as it was; what was measured follows", style="yellow")
+    status = _tell(study, folder, console)
+    if is_interrupted:
+        return _INTERRUPTED
+    return status if study.is_whole else 1
+
+
+def _loop_factory() -> Callable[[], AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+async def _study(study: Study, url: str, repository: str | None, folder: Path, console: Console) -> None:
+    import asyncio
+    import signal
+
+    from engines.analyze import study as studying
+    from engines.analyze.display import Display
+    from engines.analyze.hosting import hosting
+    from engines.analyze.server import Server
+
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    async with AsyncExitStack() as stack:
+        pid = None
+        if repository is not None:
+            hosted = await stack.enter_async_context(hosting(repository, folder))
+            url, pid = hosted.url, hosted.pid
+        server = Server(url)
+        stack.push_async_callback(server.close)
+        with Display(study, console) as progress:
+            await studying.run(server, study, progress, _weigh, pid)
+
+
+def _weigh(pid: int) -> int | None:
+    """Bytes that a process takes with its descendants; None where it is gone."""
+    from engines.fleet.processes import memory_of, processes, tree
+
+    members = tree(pid, processes())
+    return memory_of(members) if members else None
+
+
+def _tell(study: Study, folder: Path, console: Console) -> int:
+    """Print the table and write the files; the exit status."""
+    from engines.analyze import override, plot, report
+    from engines.analyze.pareto import recommend
+
+    for note in study.notes:
+        console.print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
+    if not study.measurements:
+        console.print("nothing was measured", style="red")
+        return 1
+    chosen = recommend(study.measurements, study.wish.budget)
+    console.print(report.result_table(study, chosen))
+    written = {"results.json": report.to_json(study, chosen), "results.csv": report.to_csv(study)}
+    if chosen is not None and override.has_settings(study.config):
+        written["config.pbtxt"] = override.config_pbtxt(
+            override.with_candidate(study.config, chosen.measured.candidate)
+        )
+    for name, text in written.items():
+        (folder / name).write_text(text)
+    names = list(written)
+    if chosen is None:
+        pass  # a picture of errors would be empty
+    elif plot.can_plot():
+        plot.draw(study, chosen, folder / "plot.png")
+        names.append("plot.png")
+    else:
+        console.print("no plot: matplotlib is not installed (pip install matplotlib)")
+    console.print(f"in {folder}: {', '.join(names)}", markup=False, soft_wrap=True)
+    return _recommend(chosen, study, folder, console)
+
+
+def _recommend(chosen: Recommendation | None, study: Study, folder: Path, console: Console) -> int:
+    from engines.analyze import override
+
+    if chosen is None:
+        console.print("every measurement had errors: see the table; is --input-file or --shape needed?", style="red")
+        return 1
+    best = chosen.measured
+    figures = f"{best.throughput:,.1f} inferences/s at {best.latency.p99:.2f} ms p99, {best.concurrency} at a time"
+    console.print(f"recommended: {best.candidate}: {figures}: {chosen.why}", style="bold", markup=False, soft_wrap=True)
+    if not chosen.is_within_budget:
+        console.print("raise the budget, try smaller --concurrency, or make the model faster", style="yellow")
+        return 3
+    if override.has_settings(study.config):
+        console.print(f"to take it: copy {folder / 'config.pbtxt'} over the model's own and load the model again")
+    return 0

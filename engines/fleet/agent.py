@@ -1,0 +1,236 @@
+"""One agent: its process started, watched, ended, and started again after a pause, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engines.fleet.backoff import Backoff
+from engines.fleet.cgroups import Cgroups
+from engines.fleet.child import Child, describe_end
+from engines.fleet.files import Remembered, tail
+from engines.fleet.judgement import Judgement, Probe, State, Verdict
+from engines.fleet.placeholders import fill
+from engines.fleet.power import PowerPlan, plan
+from engines.fleet.probing import probe
+from engines.fleet.processes import Process, memory_of, tree
+from engines.fleet.spec import AgentSpec
+
+_log = logging.getLogger("pointsman.fleet")
+
+_TAIL_LINES = 5
+# From so many ends in a row on, the message says that it is a loop.
+_LOOP_AFTER = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What an agent needs of its fleet."""
+
+    directory: Path
+    address: str
+    is_free: Callable[[int], bool]
+    reallot: Callable[[Agent], None]  # give it other ports: somebody else has taken one
+    changed: Callable[[Agent], None]  # its state, process or ports are others now
+    cgroups: Cgroups | None = None
+
+
+class Agent:
+    """One agent of the fleet; `run` is its life, `stop` ends it."""
+
+    def __init__(self, spec: AgentSpec, ports: Mapping[str, int], around: Surroundings) -> None:
+        self.spec = spec
+        self.ports = dict(ports)
+        self.state = State.STOPPED
+        self.restarts = 0
+        self.memory_bytes = 0
+        self.since = 0.0  # loop time of the last change of state
+        self.next_start = 0.0  # loop time, while it is waiting
+        self.last_end: str | None = None
+        self.was_killed = False
+        self._around = around
+        self._child: Child | None = None
+        self._judgement: Judgement | None = None
+        self._backoff = Backoff(spec.backoff)
+        self._stop_wished = asyncio.Event()
+        self._restart_wished: asyncio.Future[str] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Agent {self.spec.name}: {self.state.value}, pid {self.pid}, {self.restarts} restarts>"
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._child is None else self._child.pid
+
+    @property
+    def log_path(self) -> Path:
+        return self._around.directory / "logs" / f"{self.spec.name}.log"
+
+    @property
+    def remembered(self) -> Remembered:
+        started = self._child.started if self._child is not None else ""
+        return Remembered(self.pid or 0, started, self.ports)
+
+    # Its life
+
+    async def run(self) -> None:
+        """Live until `stop`."""
+        while not self._stop_wished.is_set():
+            ready_seconds = await self._live_once()
+            if self._stop_wished.is_set():
+                break
+            pause = self._backoff.ended(ready_seconds)
+            self.restarts += 1
+            self.next_start = asyncio.get_running_loop().time() + pause
+            self._become(State.WAITING)
+            self._tell_of_end(pause)
+            await self._pause(pause)
+        self._become(State.STOPPED)
+
+    def stop(self) -> None:
+        """Ask it to end; `run` returns when it has."""
+        self._stop_wished.set()
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._stop_wished.set()
+        if self._child is not None:
+            self.was_killed = True
+            self._child.kill()
+
+    async def _live_once(self) -> float:
+        """One run of the process, to its end; for how many seconds it was ready."""
+        self.memory_bytes = 0
+        try:
+            self._child = child = await self._start()
+        except OSError as error:
+            self.last_end = f"it cannot be started: {error.strerror or error}"
+            return 0.0
+        loop = asyncio.get_running_loop()
+        self._judgement = judgement = Judgement(self.spec, loop.time())
+        self._restart_wished = loop.create_future()
+        self._become(State.STARTING)
+        watching = loop.create_task(self._watch(judgement))
+        stopping = loop.create_task(self._stop_wished.wait())
+        waiting: list[asyncio.Future[Any]] = [child.ended, watching, stopping, self._restart_wished]
+        await asyncio.wait(waiting, return_when="FIRST_COMPLETED")
+        ready_seconds = judgement.ready_seconds(loop.time())
+        reasons = [task.result() for task in (watching, self._restart_wished) if task.done()]
+        for task in (watching, stopping, self._restart_wished):
+            task.cancel()
+        if reasons and not child.ended.done():
+            _log.error("%s: %s; restarting it", self.spec.name, reasons[0])
+        self._become(State.STOPPING)
+        kills = self._around.cgroups.num_kills(self.spec.name) if self._around.cgroups else 0
+        was_patient = await child.end(self.spec.stop_timeout)
+        self.was_killed |= self._stop_wished.is_set() and not was_patient
+        self.last_end = reasons[0] if reasons else describe_end(child.ended.result())
+        if kills:
+            self.last_end += f"; the kernel ended it at its budget of {self.spec.memory_bytes} bytes"
+        if self._around.cgroups:
+            self._around.cgroups.remove(self.spec.name)
+        self._child = self._judgement = None
+        return ready_seconds
+
+    async def _start(self) -> Child:
+        """Raises: OSError."""
+        taken = [port for port in self.ports.values() if not self._around.is_free(port)]
+        if any(port in self.spec.fixed_ports.values() for port in taken):
+            raise OSError(f"port {taken[0]} is in use: stop who uses it, or fix another in 'ports'")
+        if taken:
+            _log.warning("%s: port %d is in use by somebody else; it gets other ports", self.spec.name, taken[0])
+            self._around.reallot(self)
+        power = self._power()
+        if power.shortfall is not None and not self.restarts:
+            _log.warning("%s: %s", self.spec.name, power.shortfall)
+        facts = self._facts()
+        child = await Child.start(
+            (*power.prefix, *(fill(word, facts) for word in self.spec.command)),
+            {name: fill(value, facts) for name, value in self.spec.environment.items()},
+            self.spec.working_directory,
+            self.log_path,
+        )
+        if self._around.cgroups is not None and self.spec.memory_bytes is not None:
+            try:
+                self._around.cgroups.put(self.spec.name, child.pid, self.spec.memory_bytes)
+            except OSError as error:
+                _log.warning("%s: its memory is not limited by the kernel: %s", self.spec.name, error)
+        return child
+
+    def _power(self) -> PowerPlan:
+        return plan(self.spec.power, sys.platform, lambda name: shutil.which(name) is not None, os.geteuid() == 0)
+
+    def _facts(self) -> dict[str, str]:
+        ports = {f"{name}_port": str(port) for name, port in self.ports.items()}
+        where = {"address": self._around.address, "directory": str(self._around.directory)}
+        return {"name": self.spec.name, "replica": str(self.spec.replica), **where, **ports}
+
+    # Watching
+
+    async def _watch(self, judgement: Judgement) -> str:
+        """Ask for readiness again and again; return why it must be restarted."""
+        loop = asyncio.get_running_loop()
+        url = None if self.spec.ready is None else fill(self.spec.ready, self._url_facts())
+        while True:
+            answer = Probe.YES if url is None else await probe(url, self.spec.ready_timeout)
+            verdict = judgement.probed(answer, loop.time())
+            self._heed(verdict)
+            if verdict.restart is not None:
+                return verdict.restart
+            await asyncio.sleep(self.spec.ready_interval)
+
+    def _url_facts(self) -> dict[str, str]:
+        facts = self._facts()
+        return facts | {"address": f"[{facts['address']}]" if ":" in facts["address"] else facts["address"]}
+
+    def weigh(self, table: Mapping[int, Process]) -> None:
+        """Take in who its processes are now, and what they take."""
+        if self._child is None or self._judgement is None:
+            return
+        members = tree(self._child.pid, table, [self._child.pid])
+        self._child.remember(members)
+        if self._around.cgroups is not None and self.spec.memory_bytes is not None:
+            limited = self._around.cgroups.memory_of(self.spec.name)
+            if limited is not None:  # the kernel keeps the budget
+                self.memory_bytes = limited
+                return
+        self.memory_bytes = memory_of(members, self.spec.memory_bytes or sys.maxsize)
+        verdict = self._judgement.weighed(self.memory_bytes)
+        if verdict.restart is not None and self._restart_wished is not None and not self._restart_wished.done():
+            self._restart_wished.set_result(verdict.restart)
+
+    def _heed(self, verdict: Verdict) -> None:
+        if verdict.state is self.state:
+            return
+        if verdict.state is State.READY:
+            _log.info("%s: ready", self.spec.name)
+        elif self.state is State.READY:
+            _log.warning("%s: %s", self.spec.name, verdict.state.value)
+        self._become(verdict.state)
+
+    def _become(self, state: State) -> None:
+        self.state = state
+        self.since = asyncio.get_running_loop().time()
+        self._around.changed(self)
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._stop_wished.wait(), seconds)
+        except TimeoutError:
+            return
+
+    def _tell_of_end(self, pause: float) -> None:
+        in_a_row = self._backoff.ends_in_a_row
+        loop = f" It has ended {in_a_row} times in a row and is tried on and on;" if in_a_row >= _LOOP_AFTER else ""
+        _log.error(
+            "%s: %s.%s next start in %g s. Its log: %s", self.spec.name, self.last_end, loop, pause, self.log_path
+        )
+        for line in tail(self.log_path, _TAIL_LINES):
+            _log.error("%s | %s", self.spec.name, line)

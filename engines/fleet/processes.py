@@ -1,0 +1,129 @@
+"""Processes of this machine: which are whose children, and what memory a tree of them takes.
+
+On Linux memory is the proportional set size (PSS) of the tree: pages that several processes share, such as a model
+that is mapped from disc or a tensor in shared memory, count once. On macOS it is the physical footprint, which counts
+what the GPU holds in unified memory too. Where neither can be read it is the resident set.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process; `started` tells it from a later one of the same pid."""
+
+    pid: int
+    parent: int
+    group: int
+    rss_bytes: int
+    started: str
+
+
+def processes() -> dict[int, Process]:
+    """Every process that can be seen, by pid."""
+    found = _from_proc() if sys.platform == "linux" else _from_ps()
+    return {process.pid: process for process in found}
+
+
+def tree(root: int, table: Mapping[int, Process], groups: Iterable[int] = ()) -> list[Process]:
+    """A process, its descendants, and members of the given process groups: parents first, those that still live."""
+    children: dict[int, list[Process]] = {}
+    for process in table.values():
+        children.setdefault(process.parent, []).append(process)
+    waiting = [table[root]] if root in table else []
+    waiting += [process for process in table.values() if process.group in set(groups) and process.pid != root]
+    found: dict[int, Process] = {}
+    for process in waiting:  # grows while it is walked
+        if process.pid not in found:
+            found[process.pid] = process
+            waiting += children.get(process.pid, [])
+    return list(found.values())
+
+
+def memory_of(members: Iterable[Process], at_least: int = 0) -> int:
+    """Bytes that the processes take together.
+
+    The exact figure costs a walk over their pages: where the sum of their resident sets, which is never smaller, is
+    not above `at_least`, that sum is answered.
+    """
+    members = list(members)
+    resident = sum(process.rss_bytes for process in members)
+    if resident <= at_least:
+        return resident
+    return sum(_exact(process) for process in members)
+
+
+def _exact(process: Process) -> int:
+    exact = _pss(process.pid) if sys.platform == "linux" else _footprint(process.pid)
+    return process.rss_bytes if exact is None else exact
+
+
+def _from_proc() -> list[Process]:
+    found = []
+    for entry in _PROC.iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended meanwhile
+            # proc(5): the name in parentheses may hold anything; after it state, ppid, pgrp ... starttime (20th), rss.
+            fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
+            if fields[0] not in "ZX":
+                rss = int(fields[21]) * _PAGE_BYTES
+                found.append(Process(int(entry.name), int(fields[1]), int(fields[2]), rss, fields[19]))
+    return found
+
+
+def _from_ps() -> list[Process]:
+    listed = subprocess.run(
+        ["ps", "-axo", "pid=,ppid=,pgid=,rss=,stat=,lstart="], capture_output=True, text=True, check=False
+    )
+    found = []
+    for line in listed.stdout.splitlines():
+        fields = line.split(maxsplit=5)
+        if len(fields) == 6 and not fields[4].startswith("Z"):
+            pid, parent, group, rss = (int(field) for field in fields[:4])
+            found.append(Process(pid, parent, group, rss * 1024, fields[5].strip()))
+    return found
+
+
+def _pss(pid: int) -> int | None:
+    try:
+        for line in (_PROC / str(pid) / "smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return None
+
+
+class _RusageInfoV0(ctypes.Structure):
+    """`struct rusage_info_v0` of <sys/resource.h> on macOS."""
+
+    _fields_ = (
+        ("uuid", ctypes.c_uint8 * 16),
+        *((name, ctypes.c_uint64) for name in ("user", "system", "idle_wakeups", "interrupt_wakeups", "pageins")),
+        *((name, ctypes.c_uint64) for name in ("wired", "resident", "footprint", "started", "ended")),
+    )
+
+
+def _footprint(pid: int) -> int | None:
+    """`ri_phys_footprint` of proc_pid_rusage(3)."""
+    try:
+        libproc = ctypes.CDLL("/usr/lib/libproc.dylib")
+        usage = _RusageInfoV0()
+        if libproc.proc_pid_rusage(ctypes.c_int(pid), ctypes.c_int(0), ctypes.byref(usage)) == 0:
+            return int(usage.footprint)
+    except (OSError, AttributeError):
+        pass
+    return None

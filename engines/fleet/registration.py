@@ -1,0 +1,92 @@
+"""The rule file that tells the gateway of the fleet: an engine for each group of agents, and routes where models are
+named. Addresses stay the same while agents restart, so the file changes only with `fleet.yaml`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+
+from engines.fleet.files import write_whole
+from engines.fleet.placeholders import fill
+from engines.fleet.spec import READY_PATHS, AgentProtocol, AgentSpec, FleetSpec
+
+# What the gateway can route to: it refuses a whole file that names another protocol.
+GATEWAY_SPEAKS = frozenset({AgentProtocol.KSERVE})
+
+_NOTE = "# Kept by `pointsman fleet`: written anew when the fleet's file changes, so edit that one.\n"
+
+
+def rules_text(fleet: FleetSpec, ports: Mapping[str, Mapping[str, int]]) -> str:
+    """The rule file's text, for agents with these ports (by agent's name, by port's name)."""
+    groups: dict[str, list[AgentSpec]] = {}
+    for agent in registered(fleet.agents):
+        assert agent.engine is not None
+        groups.setdefault(agent.engine, []).append(agent)
+    rules: dict[str, Any] = {"version": 1}
+    if groups:
+        rules["engines"] = {name: _engine(group, fleet.address, ports) for name, group in groups.items()}
+    routes = [_route(name, group[0].models) for name, group in groups.items() if group[0].models]
+    if routes:
+        rules["routes"] = routes
+    left_out = sorted(
+        {agent.agent for agent in fleet.agents if agent.engine} - {agent.agent for agent in registered(fleet.agents)}
+    )
+    notes = [f"# {name} is left out: this gateway does not speak its protocol.\n" for name in left_out]
+    return _NOTE + "".join(notes) + yaml.safe_dump(rules, sort_keys=False, width=120)
+
+
+def registered(agents: Iterable[AgentSpec]) -> list[AgentSpec]:
+    """The agents that the gateway is told of."""
+    return [agent for agent in agents if agent.engine is not None and agent.protocol in GATEWAY_SPEAKS]
+
+
+def write_rules(path: Path, fleet: FleetSpec, ports: Mapping[str, Mapping[str, int]]) -> bool:
+    """Bring the rule file up to date; whether it had to be written. Raises: OSError."""
+    text = rules_text(fleet, ports)
+    if path.exists() and path.read_text() == text:
+        return False
+    write_whole(path, text)
+    return True
+
+
+def _engine(group: list[AgentSpec], address: str, ports: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
+    host = f"[{address}]" if ":" in address else address
+    engine: dict[str, Any] = {
+        "protocol": group[0].protocol.value,
+        "endpoints": [_endpoint(host, ports[agent.name]) for agent in group],
+    }
+    if "http" in group[0].ports and (health := _health(group[0], host, ports[group[0].name])):
+        engine["health"] = health
+    return engine
+
+
+def _endpoint(host: str, ports: Mapping[str, int]) -> dict[str, str] | str:
+    if "http" not in ports:
+        return f"grpc://{host}:{ports['grpc']}"
+    endpoint = {"url": f"http://{host}:{ports['http']}"}
+    if "grpc" in ports:
+        endpoint["grpc"] = f"{host}:{ports['grpc']}"
+    return endpoint
+
+
+def _health(agent: AgentSpec, host: str, ports: Mapping[str, int]) -> dict[str, Any]:
+    """How the gateway probes the agent; nothing where it is by the protocol's own path."""
+    if agent.ready is None:
+        return {"interval": 0}  # nobody knows what to ask
+    facts = {f"{name}_port": str(port) for name, port in ports.items()}
+    url = urlsplit(fill(agent.ready, {"address": host, "name": agent.name, "replica": "0", "directory": "", **facts}))
+    is_its_own = url.netloc == f"{host}:{ports['http']}"
+    if not is_its_own or url.path == READY_PATHS[AgentProtocol.KSERVE]:
+        return {}
+    return {"path": url.path + (f"?{url.query}" if url.query else "")}
+
+
+def _route(engine: str, models: tuple[str, ...]) -> dict[str, Any]:
+    route: dict[str, Any] = {"name": f"fleet-{engine}"}
+    if "*" not in models:
+        route["match"] = {"model": list(models)}
+    return {**route, "engine": engine}

@@ -1,0 +1,268 @@
+"""What `pointsman fleet` runs: all agents, from the start to the exit status."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from engines.fleet.agent import Agent, Surroundings
+from engines.fleet.bookkeeping import Bookkeeping
+from engines.fleet.cgroups import Cgroups, NoCgroupsError, find
+from engines.fleet.child import end_orphan
+from engines.fleet.config import load_fleet
+from engines.fleet.files import Lock, keep_to_size
+from engines.fleet.judgement import State
+from engines.fleet.ports import NoFreePortError, allot, can_bind
+from engines.fleet.processes import processes
+from engines.fleet.spec import AgentSpec, FleetSpec
+
+_log = logging.getLogger("pointsman.fleet")
+
+_ORPHAN_SECONDS = 10.0
+
+
+class Supervisor:
+    """Owns the agents, their ports, the directory and the rule file."""
+
+    def __init__(
+        self,
+        path: Path,
+        fleet: FleetSpec,
+        *,
+        rules: Path | None = None,
+        ready_file: Path | None = None,
+    ) -> None:
+        """`fleet` is what stands in the file at `path`; `rules` goes before what it says."""
+        self._path = path
+        self._rules = rules
+        self.fleet = self._adapted(fleet)
+        self.agents: dict[str, Agent] = {}
+        self._books = Bookkeeping(self.fleet.directory, ready_file)
+        self._lives: dict[str, asyncio.Task[None]] = {}
+        self._cgroups: Cgroups | None = None
+        self._was_ready = False
+        self._had_terminal = False
+        self._stop_signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
+        self._reload_wished = asyncio.Event()
+
+    def __repr__(self) -> str:
+        ready = sum(agent.state is State.READY for agent in self.agents.values())
+        return f"<Supervisor {len(self.agents)} agents, {ready} ready>"
+
+    async def run(self) -> int:
+        """Run until SIGTERM or SIGINT; 0 where every agent ended by itself when it was told to.
+
+        Raises: LockedError, NoFreePortError, OSError.
+        """
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop_signals.put_nowait, number)
+        is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        self._had_terminal = has_terminal() and not is_nohup
+        loop.add_signal_handler(signal.SIGHUP, self._hang_up)
+        lock = Lock(self.fleet.directory / "lock")
+        self._books.forget_ready_file()
+        keeping: list[asyncio.Task[None]] = []
+        try:
+            self._find_cgroups()
+            await self._start_all()
+            keeping = [loop.create_task(work) for work in (self._keep_weighing(), self._keep_file())]
+            stopping = loop.create_task(self._stop_signals.get())
+            await asyncio.wait({stopping, *keeping}, return_when="FIRST_COMPLETED")
+            for task in keeping:
+                if task.done():
+                    task.result()
+                task.cancel()
+            return await self._stop_all()
+        finally:
+            self._books.forget_ready_file()
+            for agent in self.agents.values():
+                agent.kill()
+            for task in keeping:
+                task.cancel()
+            await asyncio.gather(*self._lives.values(), *keeping, return_exceptions=True)
+            self._books.remember(self.agents)
+            lock.close()
+
+    def _hang_up(self) -> None:
+        """SIGHUP asks for a reload; where the terminal is gone that we were started in, it means the end."""
+        if self._had_terminal and not has_terminal():
+            self._stop_signals.put_nowait(signal.SIGHUP)
+        else:
+            self._reload_wished.set()
+
+    # Starting, changing, stopping
+
+    async def _start_all(self) -> None:
+        before = self._books.left_by_earlier()
+        for name, left in before.items():
+            if left.pid and await asyncio.to_thread(end_orphan, left.pid, left.started, _ORPHAN_SECONDS):
+                _log.warning("%s: an earlier fleet had left it running (pid %d); it is stopped", name, left.pid)
+        ports = self._allot({name: left.ports for name, left in before.items()})
+        for spec in self.fleet.agents:
+            self._begin(spec, ports[spec.name])
+        self._books.register(self.fleet, ports)
+
+    def _begin(self, spec: AgentSpec, ports: Mapping[str, int]) -> None:
+        around = Surroundings(
+            directory=self.fleet.directory,
+            address=self.fleet.address,
+            is_free=self._is_free,
+            reallot=self._reallot,
+            changed=self._agent_changed,
+            cgroups=self._cgroups,
+        )
+        agent = Agent(spec, ports, around)
+        self.agents[spec.name] = agent
+        self._lives[spec.name] = life = asyncio.get_running_loop().create_task(agent.run(), name=f"agent {spec.name}")
+        life.add_done_callback(_tell_of_failure)
+
+    async def _reload(self) -> None:
+        """Read the file again, and start and stop only what changed; one with an error changes nothing."""
+        loaded = load_fleet(self._path)
+        for problem in loaded.problems:
+            (_log.error if problem.is_error else _log.warning)("%s", problem)
+        if loaded.fleet is None:
+            _log.error("%s has errors: nothing is changed", self._path)
+            return
+        fleet = self._adapted(loaded.fleet)
+        if fleet.directory != self.fleet.directory:
+            _log.error("'directory' cannot change while the fleet runs: restart it; nothing is changed")
+            return
+        moved = fleet.address != self.fleet.address
+        wanted = {spec.name: spec for spec in fleet.agents}
+        leaving = [name for name, agent in self.agents.items() if moved or wanted.get(name) != agent.spec]
+        known = {name: agent.ports for name, agent in self.agents.items()}
+        before, self.fleet = self.fleet, fleet
+        try:
+            ports = self._allot(known, mine={port for agent in self.agents.values() for port in agent.ports.values()})
+        except NoFreePortError as error:
+            self.fleet = before
+            _log.error("%s; nothing is changed", error)
+            return
+        arriving = [name for name in wanted if name in leaving or name not in self.agents]
+        self._books.register(self.fleet, ports)
+        await self._stop(leaving[::-1])
+        kept = self.agents
+        self.agents = {}
+        for spec in fleet.agents:  # in the file's order
+            if spec.name in arriving:
+                self._begin(spec, ports[spec.name])
+            else:
+                self.agents[spec.name] = kept[spec.name]
+        self._was_ready = False
+        self._agent_changed(None)
+        gone = [name for name in leaving if name not in wanted]
+        told = (", ".join(names) or "none" for names in (arriving, gone))
+        _log.info("the file is taken over: started %s; stopped %s", *told)
+
+    async def _stop_all(self) -> int:
+        """Stop all, the last started first; a second signal ends everything at once."""
+        _log.info("stopping %s", ", ".join(list(self.agents)[::-1]))
+        loop = asyncio.get_running_loop()
+        stopping = loop.create_task(self._stop(list(self.agents)[::-1]))
+        again = loop.create_task(self._stop_signals.get())
+        await asyncio.wait({stopping, again}, return_when="FIRST_COMPLETED")
+        if not stopping.done():
+            _log.warning("stopping at once")
+            for agent in self.agents.values():
+                agent.kill()
+            await stopping
+        again.cancel()
+        return 1 if any(agent.was_killed for agent in self.agents.values()) else 0
+
+    async def _stop(self, names: list[str]) -> None:
+        """Stop agents one after the other."""
+        for name in names:
+            self.agents[name].stop()
+            await asyncio.wait({self._lives[name]})  # not the life itself: a reload that is cancelled cancels no agent
+            _log.info("%s: stopped", name)
+
+    # What agents ask
+
+    def _is_free(self, port: int) -> bool:
+        return can_bind(self.fleet.address, port)
+
+    def _reallot(self, agent: Agent) -> None:
+        """Other ports for an agent whose own are taken; where there are none it keeps them, and fails to start."""
+        name = agent.spec.name
+        others = {other: one.ports for other, one in self.agents.items() if other != name}
+        held = {port for ports in others.values() for port in ports.values()}
+        try:
+            agent.ports = allot(
+                [agent.spec], self.fleet.port_range, lambda port: port not in held and self._is_free(port), {}
+            )[name]
+        except NoFreePortError as error:
+            _log.error("%s: %s", name, error)
+        self._books.register(self.fleet, {one.spec.name: one.ports for one in self.agents.values()})
+
+    def _agent_changed(self, agent: Agent | None) -> None:
+        self._books.remember(self.agents)
+        all_ready = all(one.state is State.READY for one in self.agents.values())
+        if all_ready and not self._was_ready and len(self.agents) == len(self.fleet.agents):
+            self._was_ready = True
+            _log.info("all agents are ready: %s", ", ".join(self.agents))
+            self._books.announce(self.agents)
+
+    # What it keeps
+
+    def _adapted(self, fleet: FleetSpec) -> FleetSpec:
+        return fleet if self._rules is None else replace(fleet, rules=self._rules)
+
+    def _allot(self, known: Mapping[str, Mapping[str, int]], mine: set[int] | None = None) -> dict[str, dict[str, int]]:
+        """Ports for the fleet's agents; those that are `mine` are taken by agents of this very fleet."""
+        names = {spec.name for spec in self.fleet.agents}
+        kept = {port for name, ports in known.items() if name in names for port in ports.values()} & (mine or set())
+        held = (mine or set()) - kept
+        return allot(
+            self.fleet.agents,
+            self.fleet.port_range,
+            lambda port: port in kept or (port not in held and self._is_free(port)),
+            known,
+        )
+
+    def _find_cgroups(self) -> None:
+        if not any(agent.memory_bytes for agent in self.fleet.agents):
+            return
+        try:
+            self._cgroups = find()
+            _log.info("memory budgets are kept by the kernel (%r)", self._cgroups)
+        except NoCgroupsError as error:
+            why = f" ({error})" if sys.platform == "linux" else ""
+            _log.info("memory budgets are kept by sampling%s: an agent over its own is restarted", why)
+
+    async def _keep_weighing(self) -> None:
+        while True:
+            await asyncio.sleep(self.fleet.memory_interval)
+            table = await asyncio.to_thread(processes)
+            for agent in self.agents.values():
+                agent.weigh(table)
+                if keep_to_size(agent.log_path, self.fleet.log_bytes):
+                    _log.info("%s: its log begins anew, the old one is %s.1", agent.spec.name, agent.log_path)
+
+    async def _keep_file(self) -> None:
+        while True:
+            await self._reload_wished.wait()
+            self._reload_wished.clear()
+            await self._reload()
+
+
+def has_terminal() -> bool:
+    """Whether this process has a controlling terminal that is still there."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
+def _tell_of_failure(life: asyncio.Task[None]) -> None:
+    """A life ends when it is told to; anything else is a fault of ours, which must be seen."""
+    if not life.cancelled() and (error := life.exception()) is not None:
+        _log.critical("%s is not kept any longer", life.get_name(), exc_info=error)

@@ -1,0 +1,241 @@
+"""The requests of an analysis, the configurations that it loads, and the load generator against a server of our own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import text_format
+
+from engines.analyze import inputs, override
+from engines.analyze.errors import AnalyzeError
+from engines.analyze.inputs import Body
+from engines.analyze.load import Load, check_url, request_bytes
+from engines.analyze.points import Candidate
+from engines.analyze.steady import Window
+from gateway.protocol.protobuf import message
+
+CONFIG: dict[str, Any] = {
+    "name": "m",
+    "max_batch_size": 8,
+    "input": [
+        {"name": "a", "data_type": "TYPE_INT8", "dims": ["2", "-1"]},
+        {"name": "t", "data_type": "TYPE_STRING", "dims": [1]},
+        {"name": "o", "data_type": "TYPE_FP32", "dims": [1], "optional": True},
+    ],
+}
+
+
+def tensors(body: Body) -> dict[str, tuple[str, list[int], bytes]]:
+    """The inputs of a request, read as a server reads them."""
+    head, rest = json.loads(body.data[: body.json_bytes]), body.data[body.json_bytes :]
+    found = {}
+    for told in head["inputs"]:
+        size = told["parameters"]["binary_data_size"]
+        found[told["name"]] = (told["datatype"], told["shape"], rest[:size])
+        rest = rest[size:]
+    assert rest == b""
+    return found
+
+
+def test_generated_requests() -> None:
+    """They have the batch first and the dims that are given, values that fit, and no optional inputs; they differ, and
+    are the same in the next run."""
+    bodies = inputs.generate(CONFIG, 3, {"a": (2, 5)})
+    assert bodies == inputs.generate(CONFIG, 3, {"a": (2, 5)})
+    assert len({body.data for body in bodies}) == inputs.NUM_GENERATED
+    found = tensors(bodies[0])
+    assert list(found) == ["a", "t"]
+    datatype, shape, data = found["a"]
+    assert (datatype, shape, len(data)) == ("INT8", [3, 2, 5], 30)
+    assert max(data) < 100
+    assert found["t"][:2] == ("BYTES", [3, 1])
+    assert inputs.open_axes(CONFIG, {}) == ["a"]
+    assert inputs.open_axes(CONFIG, {"a": (2, 5)}) == []
+
+
+@pytest.mark.parametrize(
+    ("shapes", "error"),
+    [
+        ({"b": (1,)}, "--shape names 'b', which is no input of the model; its inputs: a, t"),
+        ({"a": (3, 5)}, "--shape a:3,5 does not fit the input, whose dims are 2,-1"),
+        ({"a": (2,)}, "--shape a:2 does not fit the input, whose dims are 2,-1"),
+    ],
+)
+def test_wrong_shapes(shapes: dict[str, tuple[int, ...]], error: str) -> None:
+    """The error says what the model has."""
+    with pytest.raises(AnalyzeError) as raised:
+        inputs.generate(CONFIG, 1, shapes)
+    assert str(raised.value) == error
+
+
+PACKED = [
+    ("INT16", [1, -1], b"\x01\x00\xff\xff"),
+    ("BOOL", [True, False], b"\x01\x00"),
+    ("FP16", [1.0], b"\x00\x3c"),
+    ("BF16", [1.0, -2.0], b"\x80\x3f\x00\xc0"),
+    ("BYTES", ["hé", b"\x00"], b"\x03\x00\x00\x00h\xc3\xa9\x01\x00\x00\x00\x00"),
+]
+
+
+@pytest.mark.parametrize(("datatype", "values", "data"), PACKED, ids=[row[0] for row in PACKED])
+def test_packing(datatype: str, values: list[Any], data: bytes) -> None:
+    """Elements are little-endian, texts have their length before them."""
+    assert inputs.pack(datatype, values) == data
+
+
+def test_a_file_of_requests(tmp_path: Path) -> None:
+    """It holds V2 requests, whose tensors are sent in binary."""
+    path = tmp_path / "requests.json"
+    one = {"inputs": [{"name": "a", "datatype": "INT8", "shape": [1, 2], "data": [[1, 2]]}]}
+    path.write_text(json.dumps([one, one]))
+    bodies = inputs.read(path)
+    assert [tensors(body) for body in bodies] == [{"a": ("INT8", [1, 2], b"\x01\x02")}] * 2
+    path.write_text(json.dumps(one))
+    assert inputs.read(path) == bodies[:1]
+
+
+FORM = 'a request is {"inputs": [{"name": ..., "datatype": ..., "shape": [...], "data": [...]}]}'
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "has no request"),
+        ("{}", f", request 0: 'inputs' is missing; {FORM}"),
+        (
+            '{"inputs": [{"name": "a", "datatype": "INT8", "shape": [3], "data": [1]}]}',
+            f", request 0: input 'a' has 1 elements, its shape 3; {FORM}",
+        ),
+        (
+            '{"inputs": [{"name": "a", "datatype": "INT8", "shape": [1], "data": [300]}]}',
+            f", request 0: byte format requires -128 <= number <= 127; {FORM}",
+        ),
+        (
+            '{"inputs": [{"name": "a", "datatype": "INT9", "shape": [1], "data": [3]}]}',
+            f", request 0: unknown datatype 'INT9'; {FORM}",
+        ),
+    ],
+)
+def test_wrong_files(tmp_path: Path, text: str, error: str) -> None:
+    """The error names the file, the request and what a request looks like."""
+    path = tmp_path / "requests.json"
+    path.write_text(text)
+    with pytest.raises(AnalyzeError) as raised:
+        inputs.read(path)
+    assert str(path) in str(raised.value)
+    assert error in str(raised.value)
+
+
+def test_a_candidate_in_a_configuration() -> None:
+    """Its settings stand in it, everything else stays; read again it is the same candidate."""
+    config = {
+        **CONFIG,
+        "instance_group": [{"name": "m_0", "kind": "KIND_CPU", "count": 1}],
+        "dynamic_batching": {"preserve_ordering": True, "max_queue_delay_microseconds": "7"},
+    }
+    assert override.candidate_of(config) == Candidate(1, 8, 7)
+    candidate = Candidate(4, 32, 100, (8, 16))
+    made = override.with_candidate(config, candidate)
+    assert override.candidate_of(made) == candidate
+    assert made["instance_group"] == [{"name": "m_0", "kind": "KIND_CPU", "count": 4}]
+    assert made["dynamic_batching"]["preserve_ordering"] is True
+    assert made["input"] == CONFIG["input"]
+    assert "dynamic_batching" not in override.with_candidate(config, Candidate(1, 8))
+    read = text_format.Parse(override.config_pbtxt(made), message("inference.ModelConfig")())
+    assert (read.max_batch_size, read.instance_group[0].count) == (32, 4)
+    assert list(read.dynamic_batching.preferred_batch_size) == [8, 16]
+
+
+@pytest.mark.parametrize(
+    ("more", "error"),
+    [
+        ({"sequence_batching": {}}, "is a sequence model"),
+        ({"model_transaction_policy": {"decoupled": True}}, "is decoupled"),
+    ],
+)
+def test_models_that_cannot_be_swept(more: dict[str, Any], error: str) -> None:
+    """The error says why."""
+    with pytest.raises(AnalyzeError, match=f"m {error}"):
+        override.check_kind(CONFIG | more)
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "https://x:1", "http://x:1/v2", "grpc://x:1"])
+def test_urls_that_are_none(url: str) -> None:
+    """The error says what a URL looks like."""
+    with pytest.raises(AnalyzeError, match="write http://HOST:PORT"):
+        check_url(url)
+
+
+async def load_on(reply: bytes, concurrency: int, *, closes: bool = False) -> tuple[Window, int, set[bytes]]:
+    """A window against a server that answers each request so, the most requests under way, and those seen."""
+    under_way, most, seen = 0, 0, set()
+    windows: asyncio.Queue[None] = asyncio.Queue()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal under_way, most
+        while line := await reader.readline():
+            assert line == b"POST /v2/models/m/infer HTTP/1.1\r\n"
+            head = await reader.readuntil(b"\r\n\r\n")
+            seen.add(await reader.readexactly(int(head.split(b"\r\ncontent-length: ")[1].split(b"\r\n")[0])))
+            under_way += 1
+            most = max(most, under_way)
+            await asyncio.sleep(0)
+            under_way -= 1
+            writer.write(reply)
+            windows.put_nowait(None)
+            if closes:
+                break
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    requests = [request_bytes(url, "/v2/models/m/infer", Body(data, 2)) for data in (b"{}one", b"{}two")]
+    async with Load(url, requests, concurrency) as load:
+        for _ in range(2 * concurrency):
+            await windows.get()
+        window = await load.window(0.1)
+    server.close()
+    return window, most, seen
+
+
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
+CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize("reply", [OK, CHUNKED], ids=["length", "chunks"])
+def test_load(reply: bytes) -> None:
+    """As many requests are under way as are wished, every request is sent in turn, and replies are counted."""
+    window, most, seen = asyncio.run(load_on(reply, 4))
+    assert window.latencies_ms
+    assert window.errors == ()
+    assert 1 < most <= 4
+    assert seen == {b"{}one", b"{}two"}
+
+
+REFUSALS = [
+    (b'HTTP/1.1 400 Bad Request\r\ncontent-length: 15\r\n\r\n{"error": "no"}', "400 no"),
+    (b"HTTP/1.1 503 Busy\r\ncontent-length: 4\r\n\r\nbusy", "503 busy"),
+    (b"SMTP\r\n\r\n", "the reply is no HTTP"),
+]
+
+
+@pytest.mark.parametrize(("reply", "error"), REFUSALS, ids=["triton", "text", "no HTTP"])
+def test_errors_are_told(reply: bytes, error: str) -> None:
+    """What is refused is an error with the server's own words, and no latency."""
+    window, _, _ = asyncio.run(load_on(reply, 2))
+    assert window.latencies_ms == ()
+    assert window.errors
+    assert all(told.startswith(error) for told in window.errors)
+
+
+def test_a_connection_that_breaks_is_made_again() -> None:
+    """A server that closes after each reply is served on new connections, and the breaks are told."""
+    window, _, seen = asyncio.run(load_on(OK, 2, closes=True))
+    assert window.latencies_ms
+    assert all(told.startswith("the connection broke") for told in window.errors)
+    assert seen == {b"{}one", b"{}two"}
