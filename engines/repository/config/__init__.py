@@ -1,0 +1,30 @@
+"""Model configurations (config.pbtxt): read, completed with Triton's defaults, and checked.
+
+In the order in which a model's configuration goes through them:
+
+    reading     text or JSON -> an `inference.ModelConfig` message
+    backends    the backend and the model's file name, from the platform or from the files that are there
+    defaults    what Triton fills in
+    checks      what Triton refuses, in its words; `tensors`, `batching`, `sequences` and `ensembles` are its parts
+"""
+
+from engines.repository.config.backends import complete_backend
+from engines.repository.config.checks import check
+from engines.repository.config.defaults import set_defaults, set_instance_groups
+from engines.repository.config.groups import check_instance_groups
+from engines.repository.config.problems import ConfigError, line_of
+from engines.repository.config.reading import read, read_json
+from engines.repository.config.tensors import check_tensors
+
+__all__ = [
+    "ConfigError",
+    "check",
+    "check_instance_groups",
+    "check_tensors",
+    "complete_backend",
+    "line_of",
+    "read",
+    "read_json",
+    "set_defaults",
+    "set_instance_groups",
+]

@@ -1,0 +1,117 @@
+"""Which backend runs a model, and from which file: what Triton derives from a configuration and from the files there.
+
+Source: Triton core `model_config_utils.cc` AutoCompleteBackendFields, `constants.h`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from engines.repository.config.problems import ConfigError
+from gateway.protocol.protobuf import Message
+
+ENSEMBLE = "ensemble"
+
+
+@dataclass(frozen=True, slots=True)
+class BackendNames:
+    """A backend, the platform that older configurations name instead, and its model's file.
+
+    `alternatives` are file names that this host's backend reads too: where one of them is there and `filename` is not,
+    it becomes the default. `is_found_by` tells which of the names mean this backend where the configuration is silent.
+    """
+
+    backend: str
+    platform: str
+    filename: str
+    alternatives: tuple[str, ...] = ()
+    is_found_by: tuple[str, ...] = ()
+
+
+# In the order in which Triton asks; those after python are this host's own.
+BACKENDS: tuple[BackendNames, ...] = (
+    BackendNames("tensorflow", "tensorflow_savedmodel", "model.savedmodel", (), ("model.savedmodel",)),
+    BackendNames("tensorflow", "tensorflow_graphdef", "model.graphdef", (), ("model.graphdef",)),
+    BackendNames("tensorrt", "tensorrt_plan", "model.plan", (), ("model.plan",)),
+    BackendNames("onnxruntime", "onnxruntime_onnx", "model.onnx", (), ("model.onnx",)),
+    BackendNames("openvino", "", "model.xml", (), ("model.xml",)),
+    BackendNames("pytorch", "pytorch_libtorch", "model.pt", ("model.pt2", "model.py"), ("model.pt", "model.pt2")),
+    BackendNames("python", "", "model.py", (), ("model.py",)),
+    BackendNames("coreml", "", "model.mlpackage", ("model.mlmodelc",), ("model.mlpackage", "model.mlmodelc")),
+)
+PLATFORMS: dict[str, str] = {names.platform: names.backend for names in BACKENDS if names.platform}
+# Their platform must be the one of the table, as Triton has it.
+BACKENDS_WITH_A_PLATFORM = frozenset(PLATFORMS.values())
+
+
+def complete_backend(config: Message, name: str, directory: Path) -> None:
+    """Fill in `name`, `backend`, `platform` and `default_model_filename` where they are missing.
+
+    `directory` is the model's; its first version directory tells by its files which backend is meant.
+    Raises: ConfigError where nothing tells.
+    """
+    if not config.name:
+        config.name = name
+    files = _files_of_first_version(directory)
+    names = _names(config, files)
+    if names is not None:
+        _fill_in(config, names, files)
+    elif not (config.backend or config.platform or config.default_model_filename):
+        _take_from_name(config, name)
+
+
+def _files_of_first_version(directory: Path) -> frozenset[str]:
+    try:
+        versions = sorted(entry.name for entry in directory.iterdir() if entry.is_dir())
+        return frozenset(entry.name for entry in (directory / versions[0]).iterdir()) if versions else frozenset()
+    except OSError:
+        return frozenset()
+
+
+def _names(config: Message, files: frozenset[str]) -> BackendNames | None:
+    """The backend that the configuration means:
+
+    1. it names the backend: the one of its platform, of its file name, of a file that is there, or the first;
+    2. it names the platform alone;
+    3. it names the file alone;
+    4. it names nothing: a file that is there tells.
+    """
+    if config.backend:
+        same = [names for names in BACKENDS if names.backend == config.backend]
+        for names in same:
+            if config.platform == names.platform or (
+                not config.platform and config.default_model_filename == names.filename
+            ):
+                return names
+        return _by_file(same, files) or (same[0] if same and same[0].backend != "tensorflow" else None)
+    if config.platform:
+        return next((names for names in BACKENDS if names.platform == config.platform), None)
+    if config.default_model_filename:
+        return next((names for names in BACKENDS if config.default_model_filename in names.is_found_by), None)
+    return _by_file(BACKENDS, files)
+
+
+def _by_file(candidates: tuple[BackendNames, ...] | list[BackendNames], files: frozenset[str]) -> BackendNames | None:
+    return next((names for names in candidates if not files.isdisjoint(names.is_found_by)), None)
+
+
+def _fill_in(config: Message, names: BackendNames, files: frozenset[str]) -> None:
+    config.backend = config.backend or names.backend
+    if not config.platform:
+        config.platform = names.platform
+    if not config.default_model_filename and not (names.backend == "pytorch" and config.runtime == "model.py"):
+        there = [filename for filename in names.alternatives if filename in files]
+        config.default_model_filename = there[0] if there and names.filename not in files else names.filename
+
+
+def _take_from_name(config: Message, name: str) -> None:
+    """A model called `x.backend` says so by its name."""
+    _, dot, backend = name.partition(".")
+    if not dot:
+        raise ConfigError(
+            f"Invalid model name: Could not determine backend for model '{name}' with no backend in model "
+            "configuration. Expected model name of the form 'model.<backend_name>'."
+        )
+    config.backend = backend
+    config.default_model_filename = f"model.{backend}"

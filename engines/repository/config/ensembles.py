@@ -1,0 +1,120 @@
+"""What Triton refuses of an ensemble by its own configuration; what its models add is in `engines.repository.mapping`.
+
+Source: Triton core `model_config_utils.cc` ValidateEnsembleSchedulingConfig, BuildEnsembleGraph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from engines.repository.config.backends import ENSEMBLE
+from engines.repository.config.problems import ConfigError
+from gateway.protocol.protobuf import Message
+
+
+@dataclass(slots=True)
+class _Tensor:
+    """A tensor of the ensemble: which ones are needed before it is written, and which need it."""
+
+    name: str
+    is_output: bool = False
+    is_ready: bool = False
+    before: list[_Tensor] = field(default_factory=list)
+    after: list[_Tensor] = field(default_factory=list)
+
+
+def check_ensemble(config: Message) -> None:
+    """Raises: ConfigError where a step, a map or the flow of tensors is wrong: unknown, unused, never written, twice
+    written, or going in a circle."""
+    name = config.name
+    if config.platform != ENSEMBLE:
+        text = f"ensemble scheduling cannot be set for model '{name}' whose platform is not {ENSEMBLE}"
+        raise _wrong(text)
+    if config.instance_group:
+        raise ConfigError(f"instance group should not be specified for ensemble '{name}'", "instance_group")
+    if config.HasField("optimization"):
+        raise ConfigError(f"optimization should not be specified for ensemble '{name}'", "optimization")
+    if config.model_warmup:
+        raise ConfigError(f"model_warmup can not be specified for ensemble '{name}'", "model_warmup")
+    if not config.ensemble_scheduling.step:
+        raise _wrong(f"must specify 'step' for ensemble '{name}'")
+    tensors = _graph(config)
+    _flow(config, tensors)
+    _check_outputs(config, tensors)
+
+
+def _graph(config: Message) -> dict[str, _Tensor]:
+    """The tensors by name, linked by the steps."""
+    tensors: dict[str, _Tensor] = {}
+    for number, step in enumerate(config.ensemble_scheduling.step):
+        for required in ("model_name", "input_map", "output_map"):
+            if not getattr(step, required):
+                raise _wrong(f"must specify '{required}' in step {number} of ensemble '{config.name}'", "step")
+        outputs = [_output(tensors, tensor, number, config) for tensor in step.output_map.values()]
+        for tensor in step.input_map.values():
+            given = tensors.setdefault(tensor, _Tensor(tensor))
+            for output in outputs:
+                output.before.append(given)
+                given.after.append(output)
+    return tensors
+
+
+def _output(tensors: dict[str, _Tensor], name: str, step: int, config: Message) -> _Tensor:
+    tensor = tensors.setdefault(name, _Tensor(name))
+    if tensor.is_output:
+        raise _wrong(
+            f"ensemble tensor '{name}' can appear in an output map only once for ensemble '{config.name}' step {step}",
+            "output_map",
+            name,
+        )
+    tensor.is_output = True
+    return tensor
+
+
+def _flow(config: Message, tensors: dict[str, _Tensor]) -> None:
+    """Mark what can be written, starting from the ensemble's inputs."""
+    queue = []
+    for given in config.input:
+        if given.name not in tensors:
+            raise ConfigError(
+                f"ensemble input '{given.name}' for ensemble {config.name}' is not used", "input", given.name
+            )
+        tensors[given.name].is_ready = True
+        queue.append(tensors[given.name])
+    while queue:
+        for tensor in queue.pop(0).after:
+            if not tensor.is_ready and all(needed.is_ready for needed in tensor.before):
+                tensor.is_ready = True
+                queue.append(tensor)
+
+
+def _check_outputs(config: Message, tensors: dict[str, _Tensor]) -> None:
+    outputs = [output.name for output in config.output]
+    for name in outputs:
+        if name not in tensors:
+            raise ConfigError(f"ensemble output '{name}' for ensemble {config.name}' is not used", "output", name)
+        if not tensors[name].is_ready:
+            text = f"output '{name}' for ensemble '{config.name}' is not written"
+            source = _not_ready_source(tensors[name])
+            if source.name != name:
+                text += f": at least one of its depending tensors, '{source.name}', is not connected"
+            raise ConfigError(text, "output", name)
+    for tensor in tensors.values():
+        if tensor.name not in outputs and not (tensor.is_ready and tensor.after):
+            raise _wrong(f"ensemble tensor '{tensor.name}' is unused in ensemble '{config.name}'", tensor.name)
+
+
+def _not_ready_source(tensor: _Tensor) -> _Tensor:
+    """The one at which the flow first stops; where it goes in a circle, the last that was not seen before."""
+    seen: set[str] = set()
+    found: _Tensor | None = tensor
+    while found is not None:
+        tensor = found
+        found = next((needed for needed in tensor.before if not needed.is_ready and needed.name not in seen), None)
+        if found is not None:
+            seen.add(found.name)
+    return tensor
+
+
+def _wrong(text: str, *words: str) -> ConfigError:
+    return ConfigError(text, "ensemble_scheduling", *words)

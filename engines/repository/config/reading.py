@@ -1,0 +1,127 @@
+"""Reading a configuration: config.pbtxt as it lies in a repository, and JSON as a load request carries it.
+
+Source: protobuf's text format; Triton core `model_config_utils.cc` JsonToModelConfig.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from engines.repository.config.problems import ConfigError
+from gateway.protocol.protobuf import Message, message, pool
+
+_UNKNOWN_FIELD = re.compile(r'Message type "(?P<type>[\w.]+)" has no field named "(?P<name>\w+)"')
+_UNKNOWN_VALUE = re.compile(r'Enum type "(?P<type>[\w.]+)" has no value named (?P<name>\w+)')
+# protobuf repeats the line before what is wrong with it.
+_REPEATED_LINE = re.compile(r"^\d+:\d+ : ('.*': )?", re.DOTALL)
+
+
+def read(source: str | Path) -> Message:
+    """The `inference.ModelConfig` of a file (a Path) or of a text in protobuf's text format.
+
+    Raises: ConfigError with the file, line and column, what is wrong there and what would be right.
+    """
+    from google.protobuf import text_format
+
+    is_file = isinstance(source, Path)
+    where = str(source) if is_file else "config"
+    try:
+        text = source.read_text(encoding="utf-8") if isinstance(source, Path) else source
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{where}: {_said_of(error)}") from error
+    made = message("inference.ModelConfig")()
+    try:
+        text_format.Parse(text, made, descriptor_pool=pool())
+    except text_format.ParseError as error:
+        line, column = error.GetLine(), error.GetColumn()
+        place = where if line is None else f"{where}:{line}:{column}"
+        raise ConfigError(f"{place}: {_explain(_REPEATED_LINE.sub('', str(error)))}") from error
+    if unknown := _unknown_value(made):
+        raise ConfigError(f"{where}: {unknown}")
+    return made
+
+
+def read_json(text: str) -> Message:
+    """The `inference.ModelConfig` of a JSON object; enum values count whatever their case, as in Triton.
+
+    Raises: ConfigError, which says "Invalid config override: ".
+    """
+    from google.protobuf.json_format import ParseDict, ParseError
+
+    made = message("inference.ModelConfig")()
+    try:
+        fields = json.loads(text)
+        if not isinstance(fields, dict):
+            raise ValueError("it is no JSON object")
+        ParseDict(_with_enums(fields, made.DESCRIPTOR), made, descriptor_pool=pool())
+    except (ParseError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ConfigError(f"Invalid config override: {_explain(str(error))}") from error
+    if unknown := _unknown_value(made):
+        raise ConfigError(f"Invalid config override: {unknown}")
+    return made
+
+
+def _unknown_value(made: Message) -> str | None:
+    """What is wrong with the first number that stands for no value of its enum: protobuf takes any."""
+    for enum, number in _enum_values(made):
+        if number not in enum.values_by_number:
+            return f"{number} is no {enum.name}"
+    return None
+
+
+def _enum_values(made: Message) -> Iterator[tuple[Any, int]]:
+    """Each enum value that is set, with the schema of its enum."""
+    for field, value in made.ListFields():
+        is_one = isinstance(value, int) or hasattr(value, "ListFields")
+        elements = (value,) if is_one else value.values() if hasattr(value, "values") else value
+        if field.enum_type is not None:
+            yield from ((field.enum_type, number) for number in elements)
+        elif field.message_type is not None:
+            for element in elements:
+                yield from _enum_values(element) if hasattr(element, "ListFields") else ()
+
+
+def _said_of(error: OSError | UnicodeDecodeError) -> str:
+    return str(error.strerror) if isinstance(error, OSError) else f"it is no UTF-8 text ({error.reason})"
+
+
+def _explain(said: str) -> str:
+    """What protobuf says, with the names that would have been right."""
+    if match := _UNKNOWN_FIELD.search(said):
+        schema = pool().FindMessageTypeByName(match["type"])
+        fields = [field.name for field in schema.fields]
+        return f"{schema.name} has no field '{match['name']}'; {_right(match['name'], fields)}"
+    if match := _UNKNOWN_VALUE.search(said):
+        enum = pool().FindEnumTypeByName(match["type"])
+        values = [value.name for value in enum.values]
+        return f"'{match['name']}' is no {enum.name}; {_right(match['name'], values)}"
+    return said
+
+
+def _right(wrong: str, names: list[str]) -> str:
+    close = get_close_matches(wrong, names, n=1, cutoff=0.75)
+    return f"'{close[0]}' is near it" if close else f"there are: {', '.join(sorted(names))}"
+
+
+def _with_enums(fields: dict[str, Any], schema: Any) -> dict[str, Any]:
+    """The same JSON with the names of enum values in upper case."""
+    named = {field.name: field for field in schema.fields} | {field.json_name: field for field in schema.fields}
+    return {name: _value(value, named[name]) if name in named else value for name, value in fields.items()}
+
+
+def _value(value: Any, field: Any) -> Any:
+    if isinstance(value, list):
+        return [_value(element, field) for element in value]
+    if field.enum_type is not None:
+        return value.upper() if isinstance(value, str) else value
+    if field.message_type is None or not isinstance(value, dict):
+        return value
+    if field.message_type.GetOptions().map_entry:
+        of_value = field.message_type.fields_by_name["value"]
+        return {key: _value(element, of_value) for key, element in value.items()}
+    return _with_enums(value, field.message_type)

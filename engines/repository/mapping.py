@@ -1,0 +1,150 @@
+"""What Triton refuses of an ensemble once its models are loaded: maps to tensors that they lack, and types or shapes
+that do not meet.
+
+Source: Triton core `ensemble_scheduler/ensemble_utils.cc` ValidateEnsembleConfig.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from engines.repository.config.problems import ConfigError
+from gateway.protocol.protobuf import Message
+
+ANY = -1
+
+
+@dataclass(slots=True, eq=False)
+class _Tensor:
+    """A tensor of the ensemble, as the model says that it was first seen in. `origin` numbers the decoupled step from
+    which it comes, 0 where there is none."""
+
+    model: str
+    datatype: str
+    shape: tuple[int, ...]
+    is_batched: bool
+    step: int | None = None
+    is_decoupled: bool = False
+    origin: int = 0
+    is_reached: bool = False
+    before: list[_Tensor] = field(default_factory=list)
+    after: list[_Tensor] = field(default_factory=list)
+
+    @property
+    def full_shape(self) -> tuple[int, ...]:
+        return (ANY, *self.shape) if self.is_batched else self.shape
+
+
+def check_mapping(config: Message, models: Mapping[str, Message]) -> bool:
+    """Check an ensemble against the completed configurations of its models, by name. Answers whether it is decoupled.
+
+    Raises: ConfigError.
+    """
+    tensors = {
+        tensor.name: _tensor(tensor, config, tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims)
+        for tensor in (*config.input, *config.output)
+    }
+    for number, step in enumerate(config.ensemble_scheduling.step):
+        model = models[step.model_name]
+        if model.max_batch_size and model.max_batch_size < config.max_batch_size:
+            raise _wrong(
+                f"ensemble {config.name} allows maximum batch size {config.max_batch_size}, but it contains model "
+                f"{step.model_name} which only allows maximum batch size to be {model.max_batch_size}",
+                "max_batch_size",
+            )
+        _check_names(config, step, model)
+        _link(config, step, model, tensors, number)
+    return _find_origins(config, tensors)
+
+
+def _tensor(tensor: Message, config: Message, shape: Sequence[int]) -> _Tensor:
+    datatype = tensor.DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number[tensor.data_type].name
+    return _Tensor(config.name, datatype, tuple(shape), config.max_batch_size > 0)
+
+
+def _check_names(config: Message, step: Message, model: Message) -> None:
+    who = f"in ensemble {config.name}, "
+    inputs = {tensor.name: tensor for tensor in model.input}
+    outputs = {tensor.name for tensor in model.output}
+    for name, tensor in sorted(step.input_map.items()):
+        if name not in inputs:
+            text = f"ensemble tensor {tensor} is mapping to non-existing input {name} in model {step.model_name}"
+            raise _wrong(who + text, name)
+    for name, given in inputs.items():
+        if name not in step.input_map and not given.optional:
+            raise _wrong(f"{who}input {name} in model {step.model_name} is not mapped to any ensemble tensors", name)
+    for name, tensor in sorted(step.output_map.items()):
+        if name not in outputs:
+            text = f"ensemble tensor {tensor} is mapped from non-existing output {name} in model {step.model_name}"
+            raise _wrong(who + text, name)
+
+
+def _link(config: Message, step: Message, model: Message, tensors: dict[str, _Tensor], number: int) -> None:
+    """Compare the model's tensors with those that are mapped to them, and note what each comes from."""
+    for given in model.input:
+        if given.name in step.input_map:
+            _meet(config, step.input_map[given.name], _tensor(given, model, given.dims), tensors)
+    before = [tensors[name] for _, name in sorted(step.input_map.items())]
+    for made in model.output:
+        if made.name in step.output_map:
+            tensor = _meet(config, step.output_map[made.name], _tensor(made, model, made.dims), tensors)
+            tensor.step, tensor.is_decoupled = number, model.model_transaction_policy.decoupled
+            tensor.before += before
+            for needed in before:
+                needed.after.append(tensor)
+
+
+def _meet(config: Message, name: str, of_model: _Tensor, tensors: dict[str, _Tensor]) -> _Tensor:
+    tensor = tensors.setdefault(name, of_model)
+    where = f"in ensemble {config.name}, ensemble tensor {name}: "
+    if tensor.datatype != of_model.datatype:
+        raise _wrong(
+            f"{where}inconsistent data type: {tensor.datatype} is inferred from model {tensor.model} while "
+            f"{of_model.datatype} is inferred from model {of_model.model}",
+            name,
+        )
+    # A model that does not batch may take the batch as its first axis.
+    if not _fit(tensor.shape, of_model.shape) and not _fit(tensor.full_shape, of_model.full_shape):
+        raise _wrong(
+            f"{where}inconsistent shape: {_said(tensor.full_shape)} is inferred from model {tensor.model} while "
+            f"{_said(of_model.full_shape)} is inferred from model {of_model.model}",
+            name,
+        )
+    return tensor
+
+
+def _fit(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    return len(one) == len(other) and all(a == b or ANY in (a, b) for a, b in zip(one, other, strict=True))
+
+
+def _said(shape: tuple[int, ...]) -> str:
+    return f"[{','.join(map(str, shape))}]"
+
+
+def _find_origins(config: Message, tensors: dict[str, _Tensor]) -> bool:
+    """Follow the tensors from the inputs: what meets in a step must come from one decoupled step, or from none."""
+    queue = [tensors[given.name] for given in config.input]
+    for tensor in queue:
+        tensor.is_reached = True
+    origin_of_step: dict[int | None, int] = {}
+    while queue:
+        for tensor in queue.pop(0).after:
+            if tensor.is_reached or not all(needed.is_reached for needed in tensor.before):
+                continue
+            origins = {needed.origin for needed in tensor.before}
+            if len(origins) > 1:
+                model = config.ensemble_scheduling.step[tensor.step].model_name
+                text = f"step of model '{model}' receives inputs originated from different decoupled models"
+                raise _wrong(f"in ensemble {config.name}, {text}", model)
+            if tensor.step not in origin_of_step:
+                is_new = tensor.is_decoupled
+                origin_of_step[tensor.step] = max(origin_of_step.values(), default=0) + 1 if is_new else origins.pop()
+            tensor.origin = origin_of_step[tensor.step]
+            tensor.is_reached = True
+            queue.append(tensor)
+    return any(tensor.origin for tensor in tensors.values())
+
+
+def _wrong(text: str, word: str) -> ConfigError:
+    return ConfigError(text, "ensemble_scheduling", word)

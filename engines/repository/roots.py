@@ -1,0 +1,198 @@
+"""A repository's roots: a directory here, or an address such as s3://bucket/models that is copied here first."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path, PurePosixPath
+from typing import Any, Protocol
+
+from engines.errors import EngineError, ErrorCode, unavailable
+
+EXTRA = "pointsman[remote]"
+# What fsspec loads for a scheme, by the name of the package that brings it.
+DRIVERS = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"}
+MANIFEST = ".pointsman-manifest.json"
+PARTIAL = ".fetch-"
+# By what a listing tells that a file has changed; which of them there are depends on the store.
+MARKS = (
+    "size",
+    "ETag",
+    "etag",
+    "md5Hash",
+    "generation",
+    "mtime",
+    "LastModified",
+    "last_modified",
+    "updated",
+    "created",
+)
+
+
+class Root(Protocol):
+    @property
+    def path(self) -> Path:
+        """The directory in which the models lie."""
+        ...
+
+    def refresh(self, model: str = "") -> None:
+        """Bring it up to date, or one model of it. Raises: EngineError."""
+        ...
+
+    def refresh_names(self) -> None:
+        """Have a directory for each model that is there, with or without its files. Raises: EngineError."""
+        ...
+
+
+class LocalRoot:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __repr__(self) -> str:
+        return f"<LocalRoot {self.path}>"
+
+    def refresh(self, model: str = "") -> None:
+        """There is nothing to do."""
+
+    def refresh_names(self) -> None:
+        """There is nothing to do."""
+
+
+class RemoteRoot:
+    """A copy, in `directory`, of what lies at `url`. A new file takes the place of an old one, which stays open where
+    it is in use."""
+
+    def __init__(self, url: str, directory: Path) -> None:
+        """Raises: EngineError where fsspec or its driver is missing."""
+        self.url = url
+        self.path = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        self._files, self._root = _open(url)
+        self._manifest = self._read_manifest()
+
+    def __repr__(self) -> str:
+        return f"<RemoteRoot {self.url}: {self.path}, {len(self._manifest)} files>"
+
+    def refresh(self, model: str = "") -> None:
+        """Fetch what has changed, and remove what is gone.
+
+        Raises: EngineError(UNAVAILABLE) where the store does not answer.
+        """
+        with self._translated():
+            listing = self._list(model)
+            for name, mark in listing.items():
+                self._fetch(name, mark)
+        self._remove_others(model, listing)
+        (self.path / MANIFEST).write_text(json.dumps(self._manifest))
+
+    def refresh_names(self) -> None:
+        """Raises: EngineError(UNAVAILABLE) where the store does not answer."""
+        with self._translated():
+            self._files.invalidate_cache()
+            found = self._files.ls(self._root, detail=True)
+        for details in found:
+            if details["type"] == "directory":
+                (self.path / PurePosixPath(details["name"].rstrip("/")).name).mkdir(exist_ok=True)
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # each store has errors of its own
+            raise unavailable(f"failed to read model repository '{self.url}': {error}") from error
+
+    def _list(self, model: str) -> dict[str, str | None]:
+        """Each file's mark by its path under the root; a directory has none."""
+        top = f"{self._root}/{model}" if model else self._root
+        self._files.invalidate_cache()
+        try:
+            found = self._files.find(top, withdirs=True, detail=True)
+        except FileNotFoundError:
+            return {}
+        listing: dict[str, str | None] = {}
+        for path, details in found.items():
+            name = PurePosixPath(path.strip("/")).relative_to(self._root.strip("/"))
+            if name.parts and ".." not in name.parts:
+                listing[str(name)] = None if details["type"] == "directory" or path.endswith("/") else _mark(details)
+        return listing
+
+    def _fetch(self, name: str, mark: str | None) -> None:
+        target = self.path / name
+        if mark is None:
+            target.mkdir(parents=True, exist_ok=True)
+            return
+        if self._manifest.get(name) == mark and target.is_file():
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = self.path / f"{PARTIAL}{os.getpid()}"
+        try:
+            self._files.get_file(f"{self._root}/{name}", str(partial))
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+        self._manifest[name] = mark
+
+    def _remove_others(self, model: str, listing: dict[str, str | None]) -> None:
+        top = self.path / model if model else self.path
+        there = {str(parent) for name in listing for parent in PurePosixPath(name).parents} | listing.keys()
+        for directory, directories, files in os.walk(top, topdown=False):
+            for entry in (*directories, *files):
+                path = Path(directory) / entry
+                name = str(path.relative_to(self.path))
+                is_ours = name == MANIFEST or name.startswith(PARTIAL) or "__pycache__" in path.parts
+                if name not in there and not is_ours:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+                    self._manifest.pop(name, None)
+        if model and model not in there and top.is_dir():
+            shutil.rmtree(top)
+
+    def _read_manifest(self) -> dict[str, str]:
+        try:
+            read = json.loads((self.path / MANIFEST).read_text())
+        except (OSError, ValueError):
+            return {}
+        return read if isinstance(read, dict) else {}
+
+
+def open_root(root: str | Path, cache_directory: Path | None = None) -> LocalRoot | RemoteRoot:
+    """A root as it is given: a directory, `file://` and a directory, or a remote address, whose copy goes into
+    `cache_directory` (by default ~/.cache/pointsman/repositories).
+
+    Raises: EngineError where what it needs is not installed.
+    """
+    text = str(root)
+    if isinstance(root, Path) or "://" not in text:
+        return LocalRoot(Path(root))
+    if text.startswith("file://"):
+        return LocalRoot(Path(text.removeprefix("file://")))
+    where = cache_directory or Path.home() / ".cache" / "pointsman" / "repositories"
+    return RemoteRoot(text.rstrip("/"), where / hashlib.sha256(text.rstrip("/").encode()).hexdigest()[:16])
+
+
+def _open(url: str) -> tuple[Any, str]:
+    """The file system of an address, and the path there."""
+    scheme = url.partition("://")[0]
+    try:
+        files, path = import_module("fsspec.core").url_to_fs(url)
+    except ImportError as error:
+        package = (
+            "fsspec"
+            if (error.name or "").startswith("fsspec")
+            else DRIVERS.get(scheme, f"fsspec's driver for {scheme}")
+        )
+        raise EngineError(
+            ErrorCode.UNSUPPORTED,
+            f"model repository '{url}' needs {package}, which is not installed here: pip install \"{EXTRA}\"",
+        ) from error
+    except ValueError as error:
+        raise EngineError(ErrorCode.UNSUPPORTED, f"model repository '{url}': {error}") from error
+    return files, str(path).rstrip("/")
+
+
+def _mark(details: dict[str, Any]) -> str:
+    return " ".join(f"{mark}={details[mark]}" for mark in MARKS if details.get(mark) is not None)

@@ -1,0 +1,131 @@
+"""A model as the repository has it at one moment: its directory and its checked configuration, ready to be loaded."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from engines.errors import EngineError, invalid
+from engines.repository import config as configuration
+from engines.repository.fingerprint import Fingerprint, fingerprint
+from engines.repository.layout import config_path
+from gateway.protocol.protobuf import Message, message
+
+FILE_PREFIX = "file:"
+
+
+class TemporaryDirectory:
+    """A directory that goes when nothing refers to it any more."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="pointsman-model-")).resolve()
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """`config` is checked, and complete but for what the model itself tells. `fingerprint` is None where the files came
+    with the request that loads them; `temporary` then keeps them."""
+
+    name: str
+    directory: Path
+    config: Message
+    fingerprint: Fingerprint | None
+    temporary: TemporaryDirectory | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """What a load request brings: a configuration as JSON, and files by their paths in the model's directory."""
+
+    config: str | None = None
+    files: Mapping[str, bytes] | None = None
+
+
+def find_fingerprint(directory: Path, config_name: str = "") -> Fingerprint:
+    """Raises: EngineError where the directory cannot be read."""
+    path = config_path(directory, config_name)
+    try:
+        return fingerprint(directory, path.relative_to(directory).parts[0])
+    except OSError as error:
+        raise invalid(f"failed to read {directory}: {error.strerror}") from error
+
+
+def read_source(
+    name: str,
+    directory: Path,
+    found: Fingerprint,
+    *,
+    config: str | None = None,
+    config_name: str = "",
+    may_complete: bool = True,
+) -> Source:
+    """A model from its directory, or with the configuration of a request in place of its own.
+
+    `may_complete`: whether a configuration may be missing, or leave inputs and outputs to the model.
+    Raises: EngineError, with file and line where the configuration's file is at fault.
+    """
+    if config is not None:
+        return Source(name, directory, _finish(configuration.read_json(config), name, directory, may_complete), found)
+    path = config_path(directory, config_name)
+    if not path.exists() and may_complete:
+        made = message("inference.ModelConfig")()
+        return Source(name, directory, _finish(made, name, directory, may_complete), found)
+    made = configuration.read(path)
+    try:
+        return Source(name, directory, _finish(made, name, directory, may_complete), found)
+    except configuration.ConfigError as error:
+        raise _with_place(error, path) from error
+
+
+def read_override(name: str, override: Override, *, may_complete: bool = True) -> Source:
+    """A model that is made only of what a request carries.
+
+    Raises: EngineError.
+    """
+    temporary = TemporaryDirectory()
+    for path, data in sorted((override.files or {}).items()):
+        _write_file(temporary.path, path, data)
+    if override.config is None:
+        raise invalid("Load parameter 'config' must be specified for model file override")
+    made = configuration.read_json(override.config)
+    config = _finish(made, name, temporary.path, may_complete)
+    return Source(name, temporary.path, config, None, temporary)
+
+
+def _write_file(directory: Path, name: str, data: bytes) -> None:
+    path = PurePosixPath(name.removeprefix(FILE_PREFIX))
+    target = (directory / path).resolve()
+    if not target.is_relative_to(directory) or target == directory:
+        raise invalid(
+            f"Invalid file parameter '{name}' with normalized path '{target}' must stay within model directory."
+        )
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        raise invalid(f"Invalid file parameter '{name}', directory has been created as a file") from error
+
+
+def _finish(config: Message, name: str, directory: Path, may_complete: bool) -> Message:
+    """Completed with defaults, and checked."""
+    configuration.complete_backend(config, name, directory)
+    configuration.set_defaults(config)
+    configuration.check(config)
+    if not may_complete:
+        configuration.check_tensors(config)
+    if config.name != name:
+        raise configuration.ConfigError(
+            f"unexpected directory name '{name}' for model '{config.name}', directory name must equal model name",
+            "name",
+        )
+    return config
+
+
+def _with_place(error: configuration.ConfigError, path: Path) -> EngineError:
+    line = configuration.line_of(path.read_text(encoding="utf-8", errors="replace"), error.words)
+    return invalid(f"{path}:{line}: {error.message}" if line else f"{path}: {error.message}")

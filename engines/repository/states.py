@@ -1,0 +1,121 @@
+"""The states of a model's version, as one table.
+
+Each load of a version makes a life of its own: a reload is a second life beside the first, which serves until the
+second is ready. Source: Triton core `model_lifecycle.h` ModelReadyState.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from engines.errors import EngineError, ErrorCode, internal
+from engines.repository.contract import LoadedModel
+from engines.repository.sources import Source
+
+
+class State(Enum):
+    UNKNOWN = "UNKNOWN"
+    LOADING = "LOADING"
+    READY = "READY"
+    UNLOADING = "UNLOADING"
+    UNAVAILABLE = "UNAVAILABLE"
+
+
+class Event(Enum):
+    LOAD = "load"
+    LOADED = "loaded"  # and so are all that are loaded with it
+    FAILED = "failed"
+    UNLOAD = "unload"
+    UNLOADED = "unloaded"
+
+
+TRANSITIONS: dict[State, dict[Event, State]] = {
+    State.UNKNOWN: {Event.LOAD: State.LOADING},
+    # A version that is loaded is given up where another one of the same load fails.
+    State.LOADING: {Event.LOADED: State.READY, Event.FAILED: State.UNAVAILABLE, Event.UNLOAD: State.UNLOADING},
+    State.READY: {Event.UNLOAD: State.UNLOADING},
+    State.UNLOADING: {Event.UNLOADED: State.UNAVAILABLE},
+    State.UNAVAILABLE: {},
+}
+
+UNLOADED = "unloaded"
+
+# How Triton writes a code in front of a message, where the reply has no code of its own.
+CODE_TEXTS: dict[ErrorCode, str] = {
+    ErrorCode.UNKNOWN: "Unknown",
+    ErrorCode.INTERNAL: "Internal",
+    ErrorCode.NOT_FOUND: "Not found",
+    ErrorCode.INVALID_ARG: "Invalid argument",
+    ErrorCode.UNAVAILABLE: "Unavailable",
+    ErrorCode.UNSUPPORTED: "Unsupported",
+    ErrorCode.ALREADY_EXISTS: "Already exists",
+    ErrorCode.CANCELLED: "Cancelled",
+}
+
+
+class Version:
+    """One life of one version: where it stands, why, and the model while there is one."""
+
+    __slots__ = ("model", "name", "number", "reason", "source", "state")
+
+    def __init__(self, source: Source, number: int) -> None:
+        self.name = source.name
+        self.number = number
+        self.source: Source | None = source  # until it is over: a temporary one takes its files along
+        self.model: LoadedModel | None = None
+        self.state = State.UNKNOWN
+        self.reason = ""
+
+    def __repr__(self) -> str:
+        return f"<Version {self.name}:{self.number}: {self.state.value}>"
+
+    @property
+    def is_ready(self) -> bool:
+        return self.state is State.READY
+
+    @property
+    def is_as_wanted(self) -> bool:
+        """Whether it serves, or does not because it was asked not to."""
+        return self.is_ready or self.reason == UNLOADED
+
+    def begin(self) -> None:
+        self._go(Event.LOAD)
+
+    def become_ready(self) -> None:
+        assert self.model is not None
+        self._go(Event.LOADED)
+
+    def fail(self, error: EngineError) -> None:
+        self._go(Event.FAILED)
+        self.reason = f"{CODE_TEXTS[error.code]}: {error.message}"
+        self.source = None
+
+    def begin_unload(self) -> None:
+        self._go(Event.UNLOAD)
+
+    def become_unloaded(self) -> None:
+        self._go(Event.UNLOADED)
+        self.reason = UNLOADED
+        self.model = self.source = None
+
+    def _go(self, event: Event) -> None:
+        state = TRANSITIONS[self.state].get(event)
+        assert state is not None, f"{self!r} cannot be {event.value}"
+        self.state = state
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """A version in the repository index. A model of which no version was ever loaded is one entry with its name alone;
+    one that is in two repositories has a state and a reason, and no version."""
+
+    name: str
+    version: str = ""
+    state: str = ""
+    reason: str = ""
+
+
+def as_engine_error(error: BaseException) -> EngineError:
+    """What a load may raise beside EngineError is the model's failure too."""
+    return error if isinstance(error, EngineError) else internal(f"{type(error).__name__}: {error}")

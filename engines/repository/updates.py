@@ -1,0 +1,185 @@
+"""Changes to what is loaded, one at a time for a model and those that depend on it, side by side for all others.
+
+Source: Triton core `model_repository_manager.cc` LoadUnloadModels, LoadModelByDependency, CheckNode.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from engines.errors import EngineError
+from engines.repository.config.problems import ConfigError
+from engines.repository.graph import dependents, problem, steps
+from engines.repository.lifecycle import Lifecycle
+from engines.repository.mapping import check_mapping
+from engines.repository.polling import Known
+from engines.repository.sources import Source
+from gateway.protocol.protobuf import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """`changed` is loaded, `removed` unloaded and forgotten, `unmodified` only held. `explicit`: the models that are
+    asked for by their own name, and not because an ensemble needs them."""
+
+    changed: Mapping[str, Source] = field(default_factory=dict)
+    removed: frozenset[str] = frozenset()
+    unmodified: frozenset[str] = frozenset()
+    explicit: frozenset[str] = frozenset()
+
+
+Look = Callable[[Mapping[str, Known]], Awaitable[Change]]
+
+
+class Updates:
+    """Applies changes to `lifecycle`. `known` are the models that were asked for, by name."""
+
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self.lifecycle = lifecycle
+        self.known: dict[str, Known] = {}
+        self._planning = asyncio.Lock()
+        self._busy: dict[str, asyncio.Event] = {}
+        self._num_released = 0
+
+    def __repr__(self) -> str:
+        return f"<Updates: {len(self.known)} models, {len(self._busy)} busy>"
+
+    async def apply(self, look: Look) -> dict[str, str | None]:
+        """Make the change that `look` finds: loads, ensembles after what they need, and unloads, ensembles before.
+
+        `look` is called again where another change was made meanwhile. Answers, for each model that was to be loaded,
+        why that failed, or None. It does not wait for the end of unloads.
+        """
+        while True:
+            async with self._planning:
+                num_released = self._num_released
+                change = await look(self.known)
+                if num_released != self._num_released:
+                    continue
+                affected = self._affected(change)
+                held = affected | change.unmodified
+                conflict = next((self._busy[name] for name in sorted(held) if name in self._busy), None)
+                if conflict is None:
+                    done = asyncio.Event()
+                    self._busy |= dict.fromkeys(held, done)
+                    break
+            await conflict.wait()
+        try:
+            return await self._run(change, affected)
+        finally:
+            for name in held:
+                del self._busy[name]
+            self._num_released += 1
+            done.set()
+
+    def unload_all(self) -> None:
+        """Begin to unload everything, ensembles before what they need."""
+        self._unload_in_order(self.lifecycle.names, self._configs())
+
+    def _configs(self) -> dict[str, Message]:
+        return {name: known.source.config for name, known in self.known.items()}
+
+    def _affected(self, change: Change) -> set[str]:
+        configs = self._configs() | {name: source.config for name, source in change.changed.items()}
+        direct = change.changed.keys() | change.removed
+        return direct | dependents(configs, direct)
+
+    async def _run(self, change: Change, affected: set[str]) -> dict[str, str | None]:
+        before = self._configs()
+        self._commit(change)
+        after = self._configs()
+        results: dict[str, str | None] = {}
+        for name in affected & self.known.keys():
+            self.known[name].problem = results[name] = problem(name, after)
+        refused = {name for name, text in results.items() if text is not None}
+        self._unload_in_order(change.removed | refused, before | after)
+
+        tasks: dict[str, asyncio.Task[None]] = {}
+
+        async def settle(name: str) -> None:
+            needed = [tasks[other] for other in steps(after[name]) if other in tasks]
+            if needed:
+                await asyncio.wait(needed)
+            results[name] = await self._load(name)
+
+        async with asyncio.TaskGroup() as group:
+            for name in sorted(results.keys() - refused):
+                tasks[name] = group.create_task(settle(name))
+        return results
+
+    def _commit(self, change: Change) -> None:
+        for name in change.removed:
+            self.known.pop(name, None)
+        for name, source in change.changed.items():
+            old = self.known.get(name)
+            self.known[name] = Known(
+                source,
+                source.fingerprint,
+                previous=old.fingerprint if old else None,
+                is_explicit=name in change.explicit or (old is not None and old.is_explicit),
+            )
+
+    def _unload_in_order(self, names: Iterable[str], configs: Mapping[str, Message]) -> None:
+        """They all stop serving now; each is gone after the ensembles that may still be using it."""
+        going = set(names)
+        tasks: dict[str, list[asyncio.Task[None]]] = {}
+
+        def unload(name: str) -> list[asyncio.Task[None]]:
+            if name not in tasks:
+                tasks[name] = []  # for ensembles in a circle
+                after = [task for other in sorted(dependents(configs, [name]) & going) for task in unload(other)]
+                tasks[name] = self.lifecycle.unload(name, after)
+            return tasks[name]
+
+        for name in sorted(going):
+            unload(name)
+
+    async def _load(self, name: str) -> str | None:
+        """Load one model, whose own are settled. Answers why it failed, or None."""
+        known = self.known[name]
+        known.problem = self._missing(name, known.source.config)
+        source = known.source
+        if known.problem is None and steps(source.config):
+            try:
+                source = self._checked_ensemble(source)
+            except ConfigError as error:
+                known.problem = error.message
+        if known.problem is not None:
+            self.lifecycle.unload(name)
+            return known.problem
+        try:
+            await self.lifecycle.load(source, known.previous)
+        except EngineError as error:
+            known.error, known.fingerprint = error.message, known.previous
+            return error.message
+        except BaseException:
+            known.fingerprint = known.previous
+            raise
+        known.error = None
+        return None
+
+    def _missing(self, name: str, config: Message) -> str | None:
+        """What an ensemble needs and has not, in Triton's words."""
+        for needed, versions in steps(config).items():
+            who = f"ensemble '{name}' depends on '{needed}'"
+            known = self.known.get(needed)
+            ready = self.lifecycle.ready_versions(needed)
+            if known is not None and known.problem:
+                return f"{who} which is not valid. Model '{needed}' failed with error: {known.problem}"
+            if not ready:
+                error = known.error if known is not None else None
+                why = f" Model '{needed}' loading failed with error: {error}" if error is not None else ""
+                return f"{who} which has no loaded version.{why}"
+            for version in sorted(versions - {-1} - ready):
+                return f"{who} whose required version {version} is not loaded."
+        return None
+
+    def _checked_ensemble(self, source: Source) -> Source:
+        """The ensemble with what its models add: whether it is decoupled. Raises: ConfigError."""
+        config = copy.deepcopy(source.config)
+        models = {name: self.lifecycle.get(name).config for name in steps(config)}
+        config.model_transaction_policy.decoupled = check_mapping(config, models)
+        return replace(source, config=config)

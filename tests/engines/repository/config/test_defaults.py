@@ -1,0 +1,109 @@
+"""What Triton fills in."""
+
+import pytest
+
+from engines.repository.config import (
+    ConfigError,
+    check_instance_groups,
+    read,
+    set_defaults,
+    set_instance_groups,
+)
+
+PINNED = "optimization { input_pinned_memory { enable: true } output_pinned_memory { enable: true } }"
+LATEST = "version_policy { latest { num_versions: 1 } }"
+
+DEFAULTS = [
+    ("", f"{LATEST} {PINNED}"),
+    ("version_policy { all { } }", f"version_policy {{ all {{ }} }} {PINNED}"),
+    (
+        "max_batch_size: 8 dynamic_batching { }",
+        f"max_batch_size: 8 dynamic_batching {{ preferred_batch_size: [ 8 ] }} {LATEST} {PINNED}",
+    ),
+    ("dynamic_batching { }", f"dynamic_batching {{ }} {LATEST} {PINNED}"),
+    (
+        "max_batch_size: 8 dynamic_batching { preferred_batch_size: [ 2, 4 ] }",
+        f"max_batch_size: 8 dynamic_batching {{ preferred_batch_size: [ 2, 4 ] }} {LATEST} {PINNED}",
+    ),
+    (
+        "sequence_batching { }",
+        f"sequence_batching {{ max_sequence_idle_microseconds: 1000000 }} {LATEST} {PINNED}",
+    ),
+    (
+        "max_batch_size: 4 sequence_batching { oldest { } max_sequence_idle_microseconds: 5 }",
+        "max_batch_size: 4 sequence_batching { oldest { preferred_batch_size: [ 4 ] } "
+        f"max_sequence_idle_microseconds: 5 }} {LATEST} {PINNED}",
+    ),
+    (
+        "optimization { input_pinned_memory { enable: false } }",
+        "optimization { input_pinned_memory { enable: false } output_pinned_memory { enable: true } } " + LATEST,
+    ),
+    ('platform: "ensemble" ensemble_scheduling { }', f'platform: "ensemble" ensemble_scheduling {{ }} {LATEST}'),
+]
+
+
+@pytest.mark.parametrize("text, expected", DEFAULTS)
+def test_defaults(text: str, expected: str) -> None:
+    """Version policy, preferred sizes, idle time and pinned memory, where they are left open."""
+    config = read(text)
+    set_defaults(config)
+    assert config == read(expected)
+
+
+# The groups as written, the backend, the GPUs of the machine, and (name, kind, count, gpus) of each.
+CPU, GPU, MODEL = "KIND_CPU", "KIND_GPU", "KIND_MODEL"
+GROUPS = [
+    ("", "python", (), [("m", CPU, 1, [])]),
+    ("", "python", (0, 1), [("m", GPU, 1, [0, 1])]),
+    ("", "onnxruntime", (), [("m", CPU, 2, [])]),
+    ("", "tensorflow", (), [("m", CPU, 2, [])]),
+    ("", "pytorch", (), [("m", CPU, 1, [])]),
+    ("", "onnxruntime", (0,), [("m", GPU, 1, [0])]),
+    ("instance_group [ { } ]", "python", (), [("m_0", CPU, 1, [])]),
+    (
+        'instance_group [ { count: 2 }, { name: "z", kind: KIND_CPU }, { kind: KIND_MODEL } ]',
+        "python",
+        (),
+        [("m_0", CPU, 2, []), ("z", CPU, 1, []), ("m_2", MODEL, 1, [])],
+    ),
+    ("instance_group [ { gpus: [ 1 ] } ]", "python", (0, 1), [("m_0", GPU, 1, [1])]),
+    ("instance_group [ { kind: KIND_GPU } ]", "python", (0, 1), [("m_0", GPU, 1, [0, 1])]),
+]
+
+
+@pytest.mark.parametrize("text, backend, gpus, expected", GROUPS)
+def test_instance_groups(text: str, backend: str, gpus: tuple[int, ...], expected: list[tuple]) -> None:
+    """A group gets a name, a kind that this machine has, and a count; KIND_GPU all GPUs."""
+    config = read(f'name: "m" backend: "{backend}" {text}')
+    set_instance_groups(config, gpus)
+    check_instance_groups(config, gpus)
+    kinds = config.instance_group[0].Kind
+    groups = [(group.name, kinds.Name(group.kind), group.count, list(group.gpus)) for group in config.instance_group]
+    assert groups == expected
+
+
+@pytest.mark.parametrize(
+    "group, gpus, said",
+    [
+        ("kind: KIND_GPU", (), "instance group m_0 of model m has kind KIND_GPU but no GPUs are available"),
+        ("kind: KIND_GPU, gpus: [ 3 ]", (0, 1), "m_0 of model m specifies invalid or unsupported gpu id 3"),
+        ("kind: KIND_CPU, gpus: [ 0 ]", (0,), "m_0 of model m has kind KIND_CPU but specifies one or more GPUs"),
+        ("kind: KIND_MODEL, gpus: [ 0 ]", (0,), "has kind KIND_MODEL but specifies one or more GPUs"),
+        ('profile: [ "0" ]', (), "specifies profile field which is only supported for TensorRT models"),
+    ],
+)
+def test_instance_groups_that_are_refused(group: str, gpus: tuple[int, ...], said: str) -> None:
+    """In Triton's words."""
+    config = read(f'name: "m" backend: "python" instance_group [ {{ {group} }} ]')
+    set_instance_groups(config, gpus)
+    with pytest.raises(ConfigError) as caught:
+        check_instance_groups(config, gpus)
+    assert said in caught.value.message
+
+
+def test_an_ensemble_has_no_instances() -> None:
+    """Nothing is filled in, and nothing is missed."""
+    config = read('platform: "ensemble" ensemble_scheduling { }')
+    set_instance_groups(config, (0,))
+    check_instance_groups(config, (0,))
+    assert not config.instance_group

@@ -1,0 +1,59 @@
+"""The configuration that a model answers with, as a real Triton answers it.
+
+Nothing is left out of the comparison: where a configuration says its inputs and outputs, the answers are equal
+to the last field. What a backend completes is compared where the backends are (tests/engines/conformance).
+"""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import tritonclient.grpc
+
+from engines.repository import Mode, Repository
+from gateway.demo.triton import TritonProcess
+from gateway.protocol.protobuf import Message, parse
+from tests.conftest import TEST_MODELS
+from tests.engines.repository.fakes import XY, FakeLoader, ensemble, write_model
+
+ODD = {
+    "sequences": "max_batch_size: 4 sequence_batching { oldest { } }" + XY,
+    "batches": "max_batch_size: 4 dynamic_batching { } "
+    "instance_group [ { } ] "
+    "optimization { input_pinned_memory { enable: false } } version_policy { all { } }" + XY,
+    "steps": ensemble("batches"),
+}
+
+
+def of_triton(process: TritonProcess, name: str) -> Message:
+    with tritonclient.grpc.InferenceServerClient(process.grpc_url) as client:
+        return parse("inference.ModelConfig", client.get_model_config(name).config.SerializeToString())
+
+
+def of_ours(root: Path, name: str) -> Message:
+    async def load() -> Message:
+        repository = Repository([root], FakeLoader(), mode=Mode.EXPLICIT, startup_models=[name])
+        assert await repository.start() == {}
+        config = repository.get(name).config
+        await repository.close()
+        return config
+
+    return asyncio.run(load())
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("name", sorted(path.name for path in TEST_MODELS.iterdir()))
+def test_the_test_models(name: str, triton: TritonProcess) -> None:
+    """All that is in tests/models."""
+    assert of_ours(TEST_MODELS, name) == of_triton(triton, name)
+
+
+@pytest.mark.triton
+def test_what_is_filled_in(explicit_triton: TritonProcess, triton_root: Path) -> None:
+    """Backend, schedulers' defaults, instance groups, memory, policies, and what an ensemble takes from its models."""
+    root = triton_root / "models"
+    with tritonclient.grpc.InferenceServerClient(explicit_triton.grpc_url) as client:
+        for name, config in ODD.items():
+            write_model(root, name, config)
+            client.load_model(name)
+            assert of_ours(root, name) == of_triton(explicit_triton, name)

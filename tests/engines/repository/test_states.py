@@ -1,0 +1,68 @@
+"""The states of a version."""
+
+from pathlib import Path
+
+import pytest
+
+from engines.errors import EngineError, ErrorCode, invalid
+from engines.repository.config import read
+from engines.repository.sources import Source
+from engines.repository.states import CODE_TEXTS, TRANSITIONS, Event, State, Version, as_engine_error
+
+
+def version_at(*events: Event) -> Version:
+    version = Version(Source("m", Path("m"), read(""), None), 1)
+    for event in events:
+        version._go(event)
+    return version
+
+
+# Every way through the table, and where it leads.
+WAYS = [
+    ((Event.LOAD,), State.LOADING),
+    ((Event.LOAD, Event.LOADED), State.READY),
+    ((Event.LOAD, Event.FAILED), State.UNAVAILABLE),
+    ((Event.LOAD, Event.UNLOAD), State.UNLOADING),
+    ((Event.LOAD, Event.UNLOAD, Event.UNLOADED), State.UNAVAILABLE),
+    ((Event.LOAD, Event.LOADED, Event.UNLOAD), State.UNLOADING),
+    ((Event.LOAD, Event.LOADED, Event.UNLOAD, Event.UNLOADED), State.UNAVAILABLE),
+]
+
+
+@pytest.mark.parametrize("events, state", WAYS)
+def test_the_way_of_a_version(events: tuple[Event, ...], state: State) -> None:
+    """A version is loaded once and unloaded once."""
+    version = version_at(*events)
+    assert version.state is state
+    for event in set(Event) - TRANSITIONS[state].keys():
+        with pytest.raises(AssertionError):
+            version._go(event)
+
+
+def test_every_state_has_a_row() -> None:
+    """And every state but the first is reached from another."""
+    assert TRANSITIONS.keys() == set(State)
+    assert {state for row in TRANSITIONS.values() for state in row.values()} == set(State) - {State.UNKNOWN}
+
+
+def test_reasons() -> None:
+    """A failure is told with its code, as Triton writes it; what was unloaded says so, and counts as wanted."""
+    failed = version_at(Event.LOAD)
+    failed.fail(invalid("it is wrong"))
+    assert (failed.reason, failed.is_as_wanted, failed.source) == ("Invalid argument: it is wrong", False, None)
+    unloaded = version_at(Event.LOAD, Event.LOADED, Event.UNLOAD)
+    assert not unloaded.is_as_wanted
+    unloaded.become_unloaded()
+    assert (unloaded.reason, unloaded.is_as_wanted, unloaded.source) == ("unloaded", True, None)
+
+
+def test_every_code_has_a_text() -> None:
+    assert CODE_TEXTS.keys() == set(ErrorCode)
+
+
+def test_whatever_a_load_raises_is_the_models_failure() -> None:
+    """An error of the host's own keeps its code; any other becomes an internal one that names its kind."""
+    error = EngineError(ErrorCode.UNSUPPORTED, "no")
+    assert as_engine_error(error) is error
+    made = as_engine_error(KeyError("x"))
+    assert (made.code, made.message) == (ErrorCode.INTERNAL, "KeyError: 'x'")
