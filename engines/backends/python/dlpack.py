@@ -1,0 +1,159 @@
+"""Arrays from and to DLPack, whose structures are read and written here: numpy's own way knows no BF16.
+
+Source: DLPack's `dlpack.h`, version 0.8 (DLManagedTensor).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from engines.backends.contract import Array
+from engines.backends.python.errors import TritonModelException
+
+CPU, CUDA_HOST = 1, 3
+_NAME, _USED_NAME = b"dltensor", b"used_dltensor"
+_INT, _UINT, _FLOAT, _BFLOAT, _BOOL = 0, 1, 2, 4, 6
+_KINDS = {"i": _INT, "u": _UINT, "f": _FLOAT, "b": _BOOL}
+_LETTERS = {code: letter for letter, code in _KINDS.items()}
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _Managed(ctypes.Structure):
+    pass
+
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
+_Managed._fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter))
+
+_python = ctypes.pythonapi
+_python.PyCapsule_New.restype = ctypes.py_object
+_python.PyCapsule_New.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+_python.PyCapsule_IsValid.argtypes = (ctypes.py_object, ctypes.c_char_p)
+_python.PyCapsule_GetPointer.restype = ctypes.c_void_p
+_python.PyCapsule_GetPointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
+_python.PyCapsule_SetName.argtypes = (ctypes.py_object, ctypes.c_char_p)
+
+# What capsules stand for, by the address of their structure, until their takers let go.
+_given: dict[int, Any] = {}
+
+
+def _forget(managed: Any) -> None:
+    _given.pop(ctypes.addressof(managed.contents), None)
+
+
+_forget_by_address = _Deleter(_forget)
+
+
+# A capsule that nobody takes is destroyed with its name unchanged: its tensor goes with it.
+_Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _python))
+_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _python))
+
+
+def _destroy(capsule: int) -> None:
+    if _is_valid(capsule, _NAME):
+        _given.pop(_pointer(capsule, _NAME), None)
+
+
+_destroy_by_address = _Destructor(_destroy)
+
+
+def capsule(array: Array, *, is_bfloat16: bool) -> Any:
+    """A capsule over an array's memory, which it keeps; `is_bfloat16` says what its uint16 are."""
+    shape = (ctypes.c_int64 * array.ndim)(*array.shape)
+    managed = _Managed()
+    managed.tensor = _Tensor(
+        array.ctypes.data,
+        CPU,
+        0,
+        array.ndim,
+        _BFLOAT if is_bfloat16 else _KINDS[array.dtype.kind],
+        8 * array.dtype.itemsize,
+        1,
+        ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64)),
+        None,
+        0,
+    )
+    managed.deleter = _forget_by_address
+    address = ctypes.addressof(managed)
+    _given[address] = (managed, shape, array)
+    return _python.PyCapsule_New(address, _NAME, ctypes.cast(_destroy_by_address, ctypes.c_void_p))
+
+
+class _Taken:
+    """The tensor of a capsule that is ours now."""
+
+    def __init__(self, capsule: Any) -> None:
+        self.address = _python.PyCapsule_GetPointer(capsule, _NAME)
+        _python.PyCapsule_SetName(capsule, _USED_NAME)
+        self.managed = _Managed.from_address(self.address)
+
+    def __del__(self) -> None:
+        if self.managed.deleter:
+            self.managed.deleter(ctypes.pointer(self.managed))
+
+
+def array(source: Any) -> tuple[Array, bool]:
+    """An array over the memory of a capsule, or of an object with `__dlpack__`, and whether its elements are BF16.
+
+    Raises: TritonModelException in Triton's words.
+    """
+    if not _python.PyCapsule_IsValid(source, _NAME):
+        source = _capsule_of(source)
+    taken = _Taken(source)
+    tensor = taken.managed.tensor
+    if tensor.device_type not in (CPU, CUDA_HOST):
+        raise TritonModelException(f"DLDevice type {tensor.device_type} is not support by Python backend.")
+    shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
+    if tensor.strides and not _is_in_order(shape, [tensor.strides[axis] for axis in range(tensor.ndim)]):
+        raise TritonModelException(
+            "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in C-Order are supported."
+        )
+    is_bfloat16 = tensor.code == _BFLOAT
+    if tensor.lanes != 1 or tensor.bits % 8 or not (is_bfloat16 or tensor.code in _LETTERS):
+        raise TritonModelException("DLPack data type is not supported.")
+    dtype = np.dtype("<u2" if is_bfloat16 else f"{_LETTERS[tensor.code]}{tensor.bits // 8}")
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    if not size:
+        return np.empty(shape, dtype), is_bfloat16
+    memory: Any = (ctypes.c_ubyte * size).from_address(tensor.data + tensor.byte_offset)
+    memory.taken = taken  # lives as long as the array
+    return np.frombuffer(memory, dtype).reshape(shape), is_bfloat16
+
+
+def _capsule_of(source: Any) -> Any:
+    if not hasattr(source, "__dlpack__") or not hasattr(source, "__dlpack_device__"):
+        raise TritonModelException(
+            "Provided tensor is not supported. Tensor must be a DLPack capsule or have `__dlpack__` and "
+            "`__dlpack_device__` attributes"
+        )
+    device, _ = source.__dlpack_device__()
+    if device not in (CPU, CUDA_HOST) and hasattr(source, "cpu"):
+        source = source.cpu()
+    return source.__dlpack__()
+
+
+def _is_in_order(shape: tuple[int, ...], strides: list[int]) -> bool:
+    expected = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True

@@ -1,0 +1,178 @@
+"""What models ask of the host besides inferences: its log, its models, custom metrics."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from typing import ClassVar, TypeVar
+
+from engines.backends.python.errors import TritonModelException
+from engines.backends.python.link import session
+from engines.errors import EngineError
+
+T = TypeVar("T")
+
+
+class Level(Enum):
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+    VERBOSE = "verbose"
+
+
+class Logger:
+    """Lines for the host's log, with the place in the model's code that they come from."""
+
+    LogLevel: ClassVar = Level
+    INFO: ClassVar = Level.INFO
+    WARNING: ClassVar = Level.WARNING
+    ERROR: ClassVar = Level.ERROR
+    VERBOSE: ClassVar = Level.VERBOSE
+
+    @staticmethod
+    def log(message: str, level: Level = Level.INFO) -> None:
+        _log(level, message)
+
+    @staticmethod
+    def log_info(message: str) -> None:
+        _log(Level.INFO, message)
+
+    @staticmethod
+    def log_warn(message: str) -> None:
+        _log(Level.WARNING, message)
+
+    @staticmethod
+    def log_error(message: str) -> None:
+        _log(Level.ERROR, message)
+
+    @staticmethod
+    def log_verbose(message: str) -> None:
+        _log(Level.VERBOSE, message)
+
+
+def _log(level: Level, message: str) -> None:
+    if not isinstance(message, str):
+        raise TypeError(f"a line of the log is a str, not {type(message).__name__}")
+    frame = sys._getframe(2)
+    session.host().log(level.value, message, frame.f_code.co_filename, frame.f_lineno)
+
+
+def load_model(model_name: str, config: str = "", files: Mapping[str, bytes | str] | None = None) -> None:
+    """Load a model, or load it anew; `files` are its contents by `file:PATH`, with `config` as its configuration.
+
+    Raises: TritonModelException.
+    """
+    if files is not None and not isinstance(files, Mapping):
+        raise TritonModelException(
+            f"failed to load model '{model_name}', files should be a dictionary of file paths and file contents"
+        )
+    contents = {path: data.encode() if isinstance(data, str) else bytes(data) for path, data in (files or {}).items()}
+    _ask("Failed to load model: ", lambda: session.host().control("load", model_name, config or None, contents))
+
+
+def unload_model(model_name: str, unload_dependents: bool = False) -> None:
+    """Raises: TritonModelException."""
+    _ask("Failed to unload model: ", lambda: session.host().control("unload", model_name, bool(unload_dependents)))
+
+
+def is_model_ready(model_name: str, model_version: str = "") -> bool:
+    """Raises: TritonModelException where the version is no number."""
+    if model_version and not (model_version.isdecimal() and int(model_version) > 0):
+        raise TritonModelException(
+            f"Failed to check model readiness: failed to get model version from specified version string "
+            f"'{model_version}', version should be an integral value > 0"
+        )
+    return bool(
+        _ask(
+            "Failed to check model readiness: ",
+            lambda: session.host().control("is_ready", model_name, model_version),
+        )
+    )
+
+
+class MetricKind(Enum):
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class Metric:
+    """One metric of a family: made by `MetricFamily.Metric`."""
+
+    def __init__(self, family: MetricFamily, number: int) -> None:
+        self._family = family  # a family outlives its metrics
+        self._number = number
+
+    def increment(self, value: float) -> None:
+        """Raises: TritonModelException for a histogram, and where a counter would shrink."""
+        if self._family.kind is MetricKind.HISTOGRAM:
+            raise TritonModelException(
+                "Failed to increment metric value: TRITONSERVER_METRIC_KIND_HISTOGRAM does not support Increment"
+            )
+        if self._family.kind is MetricKind.COUNTER and value < 0:
+            raise TritonModelException(
+                "Failed to increment metric value: TRITONSERVER_METRIC_KIND_COUNTER can only be incremented "
+                "monotonically by non-negative values."
+            )
+        session.host().measure("increment", self._number, float(value))
+
+    def set(self, value: float) -> None:
+        """Raises: TritonModelException where it is no gauge."""
+        if self._family.kind is not MetricKind.GAUGE:
+            raise TritonModelException(
+                f"Failed to set metric value: TRITONSERVER_METRIC_KIND_{self._family.kind.name} does not support Set"
+            )
+        session.host().measure("set", self._number, float(value))
+
+    def observe(self, value: float) -> None:
+        """Raises: TritonModelException where it is no histogram."""
+        if self._family.kind is not MetricKind.HISTOGRAM:
+            raise TritonModelException(
+                f"Failed to observe metric value: TRITONSERVER_METRIC_KIND_{self._family.kind.name} does not support "
+                "Observe"
+            )
+        session.host().measure("observe", self._number, float(value))
+
+    def value(self) -> float:
+        """Raises: TritonModelException where it has no single one."""
+        return float(_ask("Failed to get metric value: ", lambda: session.host().control("value", self._number)))
+
+
+class MetricFamily:
+    """Metrics of one name, told apart by their labels."""
+
+    COUNTER: ClassVar = MetricKind.COUNTER
+    GAUGE: ClassVar = MetricKind.GAUGE
+    HISTOGRAM: ClassVar = MetricKind.HISTOGRAM
+
+    def __init__(self, name: str, description: str, kind: MetricKind) -> None:
+        self.kind = kind
+        self._number = _ask(
+            "Error when creating MetricFamily: ",
+            lambda: session.host().control("family", name, description, kind.value),
+        )
+
+    def Metric(self, labels: Mapping[str, str] | None = None, buckets: Iterable[float] | None = None) -> Metric:  # noqa: N802
+        """Raises: TritonModelException where the labels are no dict, or the buckets not what the kind takes."""
+        if labels is not None and not isinstance(labels, Mapping):
+            raise TritonModelException("Failed to create metric. Labels must be a dictionary.")
+        if buckets is not None and not isinstance(buckets, list):
+            raise TritonModelException("Failed to create metric. Buckets must be a list.")
+        if buckets is not None and self.kind is not MetricKind.HISTOGRAM:
+            raise TritonModelException("Failed to create metric. Unexpected buckets found.")
+        if buckets is None and self.kind is MetricKind.HISTOGRAM:
+            raise TritonModelException("Failed to create metric. Missing required buckets.")
+        edges = None if buckets is None else tuple(map(float, buckets))
+        number = _ask(
+            "Error when creating Metric: ",
+            lambda: session.host().control("metric", self._number, dict(labels or {}), edges),
+        )
+        return Metric(self, number)
+
+
+def _ask(prefix: str, question: Callable[[], T]) -> T:
+    try:
+        return question()
+    except EngineError as error:
+        raise TritonModelException(f"{prefix}{error.message}") from None

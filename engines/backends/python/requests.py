@@ -1,0 +1,296 @@
+"""`InferenceRequest`: those that a model is to answer, and those that it makes itself (BLS)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from engines.backends.python.datatypes import BF16
+from engines.backends.python.errors import TritonError, TritonModelException
+from engines.backends.python.link import Answer, session
+from engines.backends.python.responses import (
+    RESPONSE_COMPLETE_FINAL,
+    InferenceResponse,
+    InferenceResponseSender,
+    checked_parameters,
+)
+from engines.backends.python.tensor import Tensor
+from engines.errors import EngineError
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
+SEQUENCE_START, SEQUENCE_END = 1, 2
+RELEASE_ALL, RELEASE_RESCHEDULE = 1, 2
+MEMORY_GPU, MEMORY_CPU = 0, 1
+
+# Inferences of a model's own that run at the same time, where it does not wait for each.
+MAX_CONCURRENT_INFERENCES = 64
+
+
+class PreferredMemory:
+    """Where a model would like to have the outputs of an inference; here they are on the CPU always."""
+
+    def __init__(self, preferred_memory_type: int, preferred_device_id: int = 0) -> None:
+        self.preferred_memory_type = preferred_memory_type
+        self.preferred_device_id = preferred_device_id
+
+
+class InferenceTrace:
+    """The trace that a request belongs to."""
+
+    __slots__ = ("_context",)
+
+    def __init__(self, context: dict[str, str] | None = None) -> None:
+        self._context = context or {}
+
+    def get_context(self) -> str | None:
+        """W3C trace context as JSON; None where the request is not traced."""
+        return json.dumps(self._context) if self._context else None
+
+
+class InferenceRequest:
+    """A request of a model's own: inputs, outputs by name, and the model that is to answer it."""
+
+    __slots__ = (
+        "_correlation_id",
+        "_flags",
+        "_inputs",
+        "_model_name",
+        "_model_version",
+        "_parameters",
+        "_request_id",
+        "_requested_output_names",
+        "_timeout",
+        "_trace",
+    )
+
+    def __init__(
+        self,
+        request_id: str = "",
+        correlation_id: int | str = 0,
+        inputs: Sequence[Tensor] = (),
+        requested_output_names: Iterable[str] = (),
+        model_name: str = "",
+        model_version: int = -1,
+        flags: int = 0,
+        timeout: int = 0,
+        preferred_memory: PreferredMemory | None = None,
+        trace: InferenceTrace | None = None,
+        parameters: dict[str, Any] | None = None,
+    ) -> None:
+        self._requested_output_names: Sequence[str] = list(requested_output_names)
+        about = f"for request with id '{request_id}' and model name '{model_name}' should not be empty."
+        if any(tensor is None for tensor in inputs):
+            raise TritonModelException(f"Input tensor {about}")
+        if "" in self._requested_output_names:
+            raise TritonModelException(f"Requested output name {about}")
+        if not isinstance(correlation_id, int | str):
+            raise TritonModelException("Correlation ID must be integer or string")
+        self._request_id = request_id
+        self._correlation_id = correlation_id
+        self._inputs = list(inputs)
+        self._model_name = model_name
+        self._model_version = model_version
+        self._flags = flags
+        self._timeout = timeout
+        self._trace = trace or InferenceTrace()
+        self._parameters = checked_parameters(parameters or {})
+
+    def inputs(self) -> list[Tensor]:
+        return self._inputs
+
+    def request_id(self) -> str:
+        return self._request_id
+
+    def correlation_id(self) -> int | str:
+        return self._correlation_id
+
+    def flags(self) -> int:
+        return self._flags
+
+    def set_flags(self, flags: int) -> None:
+        self._flags = flags
+
+    def timeout(self) -> int:
+        """Microseconds; 0 where there is none."""
+        return self._timeout
+
+    def parameters(self) -> str:
+        """As JSON."""
+        return json.dumps(self._parameters)
+
+    def trace(self) -> InferenceTrace:
+        return self._trace
+
+    def requested_output_names(self) -> set[str]:
+        return set(self._requested_output_names)
+
+    def is_cancelled(self) -> bool:
+        raise TritonModelException("Cannot determine request cancellation")
+
+    def exec(self, decoupled: bool = False) -> Any:
+        """Have the model answer: its response, or an iterator of responses where it may answer any number of times.
+
+        Raises: TritonModelException outside `execute`.
+        """
+        if not session.is_executing:
+            raise TritonModelException("BLS is only supported during the 'execute' function.")
+        try:
+            answers = self._answers(decoupled)
+            return ResponseIterator(answers) if decoupled else _response(next(answers))
+        except EngineError as error:
+            return InferenceResponse([], TritonError(error.message, error.code.value))
+
+    async def _executed(self, decoupled: bool) -> Any:
+        import asyncio  # most models do without
+
+        return await asyncio.get_running_loop().run_in_executor(_executor(), self.exec, decoupled)
+
+    def async_exec(self, decoupled: bool = False) -> Any:
+        """`exec`, to be awaited."""
+        return self._executed(decoupled)
+
+    def _answers(self, decoupled: bool) -> Iterator[Answer]:
+        options: dict[str, Any] = {"id": self._request_id, "timeout_us": self._timeout}
+        if self._correlation_id:
+            options["sequence_id"] = self._correlation_id
+            options["sequence_start"] = bool(self._flags & SEQUENCE_START)
+            options["sequence_end"] = bool(self._flags & SEQUENCE_END)
+        if self._parameters:
+            options["parameters"] = self._parameters
+        if self._trace._context:
+            options["trace"] = self._trace._context
+        inputs = [(each._name, _datatype(each), each._array) for each in self._inputs]
+        version = "" if self._model_version < 0 else str(self._model_version)
+        outputs = tuple(self._requested_output_names)
+        return session.host().infer(self._model_name, version, inputs, outputs, options, is_decoupled=decoupled)
+
+
+class ResponseIterator:
+    """The responses of a model that may answer any number of times, as they come."""
+
+    def __init__(self, answers: Iterator[Answer]) -> None:
+        self._answers = answers
+        self._is_over = False
+
+    def __iter__(self) -> ResponseIterator:
+        return self
+
+    def __next__(self) -> InferenceResponse:
+        if self._is_over:
+            raise StopIteration
+        try:
+            answer = next(self._answers)
+        except EngineError as error:
+            answer = ({}, {}, {}, error, True)
+        self._is_over = answer[4]
+        return _response(answer)
+
+    def cancel(self) -> None:
+        """No more of them are wanted."""
+        self._is_over = True
+        close = getattr(self._answers, "close", None)
+        if close is not None:
+            close()
+
+
+class Incoming(InferenceRequest):
+    """A request that this model is to answer."""
+
+    __slots__ = ("_has_sent", "_is_closed", "_release_flags", "has_sender", "is_decoupled", "request")
+
+    def __init__(self, request: Any, is_decoupled: bool) -> None:
+        self.request = request
+        self.is_decoupled = is_decoupled
+        datatypes = request.datatypes
+        self._inputs = [Tensor._of(name, array, datatypes.get(name)) for name, array in request.inputs.items()]
+        self._release_flags = RELEASE_ALL
+        self.has_sender = False
+        self._has_sent = self._is_closed = False
+        self._flags = request.flags
+
+    def request_id(self) -> str:
+        return str(self.request.id)
+
+    def correlation_id(self) -> int | str:
+        value: int | str = self.request.sequence_id
+        return value
+
+    def timeout(self) -> int:
+        return int(self.request.timeout_us)
+
+    def parameters(self) -> str:
+        return json.dumps(self.request.parameters)
+
+    def trace(self) -> InferenceTrace:
+        return InferenceTrace(self.request.trace)
+
+    def requested_output_names(self) -> set[str]:
+        return set(self.request.wanted)
+
+    def is_cancelled(self) -> bool:
+        return bool(self.request.is_cancelled)
+
+    def set_release_flags(self, flags: int) -> None:
+        self._release_flags = flags
+
+    @property
+    def is_rescheduled(self) -> bool:
+        return self._release_flags == RELEASE_RESCHEDULE
+
+    def get_response_sender(self) -> InferenceResponseSender:
+        self.has_sender = True
+        return InferenceResponseSender(self)
+
+    def exec(self, decoupled: bool = False) -> Any:
+        raise TritonModelException("a request that this model is to answer cannot be sent to another one")
+
+    def claim(self, response: InferenceResponse | None, flags: int) -> None:
+        """Note that a response goes out. Raises: TritonModelException where it may not."""
+        if not self.is_decoupled:
+            if response is not None and self._has_sent:
+                raise TritonModelException(
+                    "Unable to send response. Non-decoupled model cannot send more than one response."
+                )
+            if response is None and not self._has_sent:
+                raise TritonModelException(
+                    "Unable to send response. Non-decoupled model cannot send complete final before sending a response."
+                )
+        if self._is_closed:
+            raise TritonModelException("Unable to send response. Response sender has been closed.")
+        self._has_sent = True
+        self._is_closed = flags == RESPONSE_COMPLETE_FINAL
+
+    def close(self) -> None:
+        """Nothing may be sent any more."""
+        self._is_closed = True
+
+
+def _response(answer: Answer) -> InferenceResponse:
+    arrays, datatypes, parameters, error, _ = answer
+    failure = None if error is None else TritonError(error.message, error.code.value)
+    tensors = [Tensor._of(name, array, datatypes.get(name)) for name, array in arrays.items()]
+    made = InferenceResponse(tensors, failure)
+    made._parameters = parameters
+    return made
+
+
+def _datatype(tensor: Tensor) -> str:
+    if tensor._datatype is not None:
+        return BF16
+    dtype = tensor._array.dtype
+    if dtype.kind in "OS":
+        return "BYTES"
+    if dtype.kind == "b":
+        return "BOOL"
+    return f"{ {'i': 'INT', 'u': 'UINT', 'f': 'FP'}[dtype.kind] }{8 * dtype.itemsize}"
+
+
+@cache
+def _executor() -> ThreadPoolExecutor:
+    from concurrent.futures import ThreadPoolExecutor
+
+    return ThreadPoolExecutor(MAX_CONCURRENT_INFERENCES, "inference")

@@ -1,0 +1,268 @@
+"""An instance as the host sees it: takes batches, answers calls, and fails them where its process is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import monotonic_ns
+from typing import Any
+
+from engines.calls import Call, Submit
+from engines.errors import EngineError, ErrorCode, internal, unavailable
+from engines.instances.plan import InstancePlan
+from engines.instances.questions import Questions
+from engines.ipc import kinds
+from engines.ipc.arena import ArenaFullError
+from engines.ipc.channel import Channel
+from engines.ipc.frames import Message
+from engines.ipc.tensors import PackedTensor, pack, unpack
+from engines.messages import InferResponse, Tensor, WantedOutput
+
+log = logging.getLogger(__name__)
+
+# Blocks that clients' replies have held are told to be free after so long where no message goes there anyway.
+FLUSH_SECONDS = 0.25
+_SEQUENCE_START, _SEQUENCE_END = 1, 2
+_EMPTY: dict[str, Any] = {}
+
+
+class ProcessInstance:
+    """`engines.scheduling.contract.Instance` in a process of its own, or a thread of one."""
+
+    def __init__(
+        self,
+        plan: InstancePlan,
+        questions: Questions,
+        *,
+        resubmit: Submit | None,
+        execution_timeout_seconds: float | None,
+        memory_limit_bytes: int | None,
+    ) -> None:
+        self.plan = plan
+        self.name = plan.name
+        self.key = f"{plan.name} on {plan.device_id}"  # its own among those of a model, which its name need not be
+        self._questions = questions
+        self._resubmit = resubmit
+        self._execution_timeout_seconds = execution_timeout_seconds
+        self._memory_limit_bytes = memory_limit_bytes
+        self._loop = asyncio.get_running_loop()
+        self._channel: Channel | None = None
+        self._calls: dict[int, Call] = {}
+        self._last_number = 0
+        self._batch = 0
+        self._done: Callable[[], None] | None = None  # of the batch that runs
+        self._deadline: asyncio.TimerHandle | None = None
+        self._flush: asyncio.TimerHandle | None = None
+        self._is_ready = False
+        self.num_executions = 0  # of this process, that have come back
+        self.on_setup: Callable[[Message], None] | None = None  # told of what starts and stops it
+        self.on_heavy: Callable[[str], None] | None = None  # told that its process is due for a new start
+        self.on_overdue: Callable[[str], None] | None = None  # told why its process has to end at once
+
+    def __repr__(self) -> str:
+        state = "busy" if self._done else "idle" if self._is_ready else "away"
+        return f"<ProcessInstance {self.name}: {state}, {len(self._calls)} calls>"
+
+    @property
+    def is_available(self) -> bool:
+        return self._is_ready and self._done is None
+
+    @property
+    def num_calls(self) -> int:
+        """Calls that it has yet to answer."""
+        return len(self._calls)
+
+    def connect(self, channel: Channel) -> None:
+        """A process of its is there, and about to load the model."""
+        self._channel = channel
+        self.num_executions = 0
+
+    def make_ready(self) -> None:
+        """It has loaded the model."""
+        self._is_ready = True
+
+    def make_unready(self) -> None:
+        """It takes nothing more for now."""
+        self._is_ready = False
+
+    def send(self, kind: int, *rest: Any) -> None:
+        """Tell it something; nothing happens where it is gone."""
+        if self._channel is not None:
+            self._channel.send(kind, *rest)
+
+    def forget(self, state_key: str) -> None:
+        """A sequence is over whose implicit state it may keep."""
+        self.send(kinds.FORGET, state_key)
+
+    def execute(self, calls: Sequence[Call], done: Callable[[], None]) -> None:
+        """Run the calls as one batch, as the contract says."""
+        if not self.is_available:
+            self._fail(calls, internal(f"Stub process '{self.name}' is not healthy."))
+            self._loop.call_soon(done)
+            return
+        now_ns = monotonic_ns()
+        requests = [packed for call in calls if not call.is_over and (packed := self._pack(call, now_ns)) is not None]
+        if not requests:
+            self._loop.call_soon(done)
+            return
+        assert self._channel is not None
+        self._batch += 1
+        self._done = done
+        if self._execution_timeout_seconds is not None:
+            self._deadline = self._loop.call_later(self._execution_timeout_seconds, self._run_over)
+        self._channel.send(kinds.EXECUTE, self._batch, requests)
+
+    def lose(self, error: EngineError) -> None:
+        """Its process is gone: what it has not answered fails with this error, and it is free of its batch."""
+        self._is_ready = False
+        if self._channel is not None:
+            self._channel.drain()
+            self._channel.close()
+            self._channel = None
+        self._questions.drop()
+        for timer in (self._deadline, self._flush):
+            if timer is not None:
+                timer.cancel()
+        self._deadline = self._flush = None
+        calls, self._calls = self._calls, {}
+        done, self._done = self._done, None
+        self._fail(list(calls.values()), error)
+        if done is not None:
+            done()
+
+    def _pack(self, call: Call, now_ns: int) -> tuple[Any, ...] | None:
+        """A call as a request of a batch; None where it fails before."""
+        assert self._channel is not None
+        request = call.request
+        arena = self._channel.arena
+        try:
+            inputs = [pack(tensor, arena) for tensor in request.inputs]
+            if call.controls:
+                inputs += [pack(tensor, arena) for tensor in call.controls]
+        except ArenaFullError as error:
+            call.fail(unavailable(str(error)))
+            return None
+        self._last_number = number = self._last_number + 1
+        self._calls[number] = call
+        call.on_cancel = partial(self._cancel, number)
+        if not call.started_ns:
+            call.started_ns = now_ns
+        outputs = request.outputs
+        flags = request.sequence_start * _SEQUENCE_START | request.sequence_end * _SEQUENCE_END
+        return (
+            number,
+            request.id,
+            inputs,
+            tuple([output.name for output in outputs]) if outputs else (),
+            _places(outputs) if outputs else (),
+            dict(request.parameters) if request.parameters else _EMPTY,
+            request.sequence_id,
+            flags,
+            request.priority,
+            request.timeout_us,
+            dict(request.trace) if request.trace else _EMPTY,
+            call.state_key,
+        )
+
+    def receive(self, message: Message) -> None:
+        """What its process says."""
+        kind = message[0]
+        if kind == kinds.DONE:
+            self._finish_batch(message)
+        elif kind == kinds.RESPONSE:
+            _, _, number, is_final, outputs, parameters, error, *times = message
+            self._answer(number, is_final, outputs, parameters, error, times)
+        elif kind in (kinds.LOADED, kinds.STARTED, kinds.FAILED, kinds.STOPPED):
+            if self.on_setup is not None:
+                self.on_setup(message)
+        elif kind != kinds.FREED:
+            assert self._channel is not None
+            self._questions.take(message, self._channel)
+
+    def _finish_batch(self, message: Message) -> None:
+        _, _, _, input_ns, inference_ns, output_ns, memory_bytes, responses = message
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        self.num_executions += 1
+        times = (input_ns, inference_ns, output_ns)
+        for number, is_final, outputs, parameters, error in responses:
+            self._answer(number, is_final, outputs, parameters, error, times)
+        limit_bytes = self._memory_limit_bytes
+        if limit_bytes is not None and memory_bytes > limit_bytes and self.on_heavy is not None:
+            self.on_heavy(f"it occupies {memory_bytes >> 20} MB, more than the {limit_bytes >> 20} MB of MAX_MEMORY_MB")
+        done, self._done = self._done, None
+        if done is not None:
+            done()
+
+    def _answer(
+        self,
+        number: int,
+        is_final: bool,
+        outputs: list[PackedTensor] | None,
+        parameters: dict[str, Any] | None,
+        error: tuple[int, str] | None,
+        times: Sequence[int],
+    ) -> None:
+        assert self._channel is not None
+        tensors: tuple[Tensor, ...] = ()
+        if outputs:
+            mapping = self._channel.mapping
+            tensors = tuple([unpack(each, mapping) for each in outputs])
+            if mapping.has_views and self._flush is None:
+                self._flush = self._loop.call_later(FLUSH_SECONDS, self._tell_freed)
+        call = self._calls.pop(number, None) if is_final else self._calls.get(number)
+        if call is None:
+            return
+        if not is_final and outputs is None and error is None:
+            self._reschedule(self._calls.pop(number))
+            return
+        call.compute_input_ns, call.compute_infer_ns, call.compute_output_ns = times
+        if outputs is None and error is None:
+            call.finish()
+            return
+        if not call.first_response_ns:
+            call.first_response_ns = monotonic_ns()
+        failure = None if error is None else EngineError(ErrorCode(error[0]), error[1])
+        call.respond(InferResponse(tensors, parameters or _EMPTY, failure), is_final=is_final)
+
+    def _reschedule(self, call: Call) -> None:
+        """The model wants a call to come again."""
+        if self._resubmit is None:
+            call.fail(unavailable(f"model instance '{self.name}' cannot have its requests scheduled anew here"))
+        else:
+            self._resubmit(call)
+
+    def _tell_freed(self) -> None:
+        self._flush = None
+        if self._channel is not None:
+            mapping = self._channel.mapping
+            if mapping.freed:
+                self._channel.send(kinds.FREED)
+            if mapping.has_views:
+                self._flush = self._loop.call_later(FLUSH_SECONDS, self._tell_freed)
+
+    def _cancel(self, number: int) -> None:
+        if number in self._calls:
+            self.send(kinds.CANCEL, number)
+
+    def _run_over(self) -> None:
+        self._deadline = None
+        if self.on_overdue is not None:
+            self.on_overdue(f"the execution takes longer than {self._execution_timeout_seconds:g} seconds")
+
+    @staticmethod
+    def _fail(calls: Sequence[Call], error: EngineError) -> None:
+        for call in calls:
+            call.fail(error)
+
+
+def _places(outputs: Sequence[WantedOutput]) -> tuple[tuple[str, str, int, int], ...]:
+    """Where clients want outputs; what is to be classified first stays with the host."""
+    return tuple(
+        (output.name, output.shared_memory.key, output.shared_memory.offset, output.shared_memory.num_bytes)
+        for output in outputs
+        if output.shared_memory is not None and not output.num_classes
+    )

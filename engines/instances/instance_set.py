@@ -1,0 +1,143 @@
+"""All instances of a model version: started together, stopped together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from engines.calls import Submit
+from engines.errors import invalid
+from engines.instances.control import CustomMetrics, ModelControl
+from engines.instances.instance import ProcessInstance
+from engines.instances.interpreter import interpreter_for
+from engines.instances.model_process import Limits, ModelProcess
+from engines.instances.plan import count_gpus, fill_in_groups, plan
+from engines.instances.questions import Questions
+from engines.repository.contract import ModelSpec
+from engines.scheduling.contract import Instance
+
+EXECUTION_TIMEOUT_PARAMETER = "EXECUTION_TIMEOUT_SECONDS"
+MEMORY_PARAMETER = "MAX_MEMORY_MB"
+
+
+class InstanceSet:
+    """What `start` answers. `config` is the configuration as completed, its instance groups filled in."""
+
+    def __init__(self, config: Any, instances: list[ProcessInstance], processes: list[ModelProcess]) -> None:
+        self.config = config
+        self.instances: list[Instance] = [*instances]
+        self.processes = processes
+
+    def __repr__(self) -> str:
+        return f"<InstanceSet of {self.config.name}: {self.instances}>"
+
+    def forget(self, state_key: str) -> None:
+        """A sequence is over whose implicit state an instance may keep."""
+        for process in self.processes:
+            for instance in process.instances:
+                instance.forget(state_key)
+
+    async def stop(self) -> None:
+        """End all processes; calls that are not answered by then fail as UNAVAILABLE."""
+        await asyncio.gather(*(process.stop() for process in self.processes))
+
+
+async def start(
+    spec: ModelSpec,
+    *,
+    backend_options: Mapping[str, str] | None = None,
+    infer: Submit | None = None,
+    resubmit: Submit | None = None,
+    on_change: Callable[[Instance], None] = lambda instance: None,
+    control: ModelControl | None = None,
+    metrics: CustomMetrics | None = None,
+    limits: Limits | None = None,
+    completes: bool = True,
+) -> InstanceSet:
+    """Start the instances of a model, and wait until each has loaded it.
+
+    `infer` takes what models ask of others; `resubmit` takes calls that a model wants to be scheduled anew; `on_change`
+    is told of instances that go away and come back; `completes` has the backend fill in what the configuration leaves
+    open.
+    Raises: EngineError where the model does not load; nothing of it runs then.
+    """
+    config = type(spec.config)()
+    config.CopyFrom(spec.config)
+    fill_in_groups(config, count_gpus())
+    timeout_seconds = _number(config, EXECUTION_TIMEOUT_PARAMETER)
+    memory_mb = _number(config, MEMORY_PARAMETER)
+    limits = limits or Limits()
+    instances = [
+        ProcessInstance(
+            each,
+            Questions(each.name, infer, control, metrics),
+            resubmit=resubmit,
+            execution_timeout_seconds=timeout_seconds,
+            memory_limit_bytes=None if memory_mb is None else int(memory_mb * (1 << 20)),
+        )
+        for each in plan(config)
+    ]
+    interpreter = interpreter_for(config, spec.directory, len(instances))
+    fields = {
+        "backend": config.backend,
+        "model": spec.name,
+        "version": spec.version,
+        "directory": str(spec.directory),
+        "version_directory": str(spec.version_directory),
+        "config": config.SerializeToString(),
+        "options": dict(backend_options or {}),
+    }
+    processes = [ModelProcess(instances[0].name, interpreter, fields, limits, on_change)]
+    try:
+        completed = await processes[0].load(instances, completes=completes)
+        if len(processes[0].instances) < len(instances):
+            fields["config"] = completed
+            processes += [ModelProcess(each.name, interpreter, fields, limits, on_change) for each in instances[1:]]
+        others = zip(processes[1:], instances[1:], strict=False)
+        await _all(processes[0].begin(), *(_load(process, instance) for process, instance in others))
+    except BaseException:
+        for process in processes:
+            with contextlib.suppress(Exception):
+                await process.stop()
+        raise
+    config = type(spec.config).FromString(completed)
+    return InstanceSet(config, instances, processes)
+
+
+async def _load(process: ModelProcess, instance: ProcessInstance) -> None:
+    await process.load([instance], completes=False)
+    await process.begin()
+
+
+async def _all(*awaited: Any) -> None:
+    """Wait for all; with the first failure the others are given up.
+
+    Raises: whatever the first one raised.
+    """
+    tasks = [asyncio.ensure_future(each) for each in awaited]
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+def _number(config: Any, parameter: str) -> float | None:
+    """A parameter that is a positive number; None where it is not set, or 0.
+
+    Raises: EngineError.
+    """
+    if parameter not in config.parameters:
+        return None
+    text = config.parameters[parameter].string_value
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise invalid(f"the parameter {parameter} of model '{config.name}' is a positive number, not '{text}'")
+    return number or None

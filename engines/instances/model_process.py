@@ -1,0 +1,249 @@
+"""A process and the instances in it: loaded, served, started anew when it is lost, stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engines.errors import EngineError, ErrorCode, internal, unavailable
+from engines.instances.child import ChannelEnds, Child, spawn
+from engines.instances.instance import ProcessInstance
+from engines.instances.interpreter import Interpreter
+from engines.ipc import arena, kinds
+from engines.ipc.channel import Channel
+from engines.ipc.frames import Message
+from engines.scheduling.contract import Instance
+
+log = logging.getLogger(__name__)
+
+FIRST_DELAY_SECONDS, LAST_DELAY_SECONDS = 0.1, 30.0
+TERMINATION_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long and how large: seconds to load and to finalise, bytes of shared memory in each direction."""
+
+    load_seconds: float = 600.0
+    stop_seconds: float = 30.0
+    arena_bytes: int = arena.DEFAULT_LIMIT_BYTES
+
+
+class ModelProcess:
+    """One process. `fields` is what LOAD says of the model."""
+
+    def __init__(
+        self,
+        name: str,
+        interpreter: Interpreter,
+        fields: Mapping[str, Any],
+        limits: Limits,
+        on_change: Callable[[Instance], None],
+    ) -> None:
+        self.name = name
+        self.instances: list[ProcessInstance] = []
+        self._interpreter = interpreter
+        self._fields = dict(fields)
+        self._limits = limits
+        self._on_change = on_change
+        self._loop = asyncio.get_running_loop()
+        self._child: Child | None = None
+        self._awaited: dict[str, asyncio.Future[Message]] = {}
+        self._restart: asyncio.Task[None] | None = None
+        self._replacement: asyncio.Task[None] | None = None
+        self._num_failures = 0
+        self._serves = False
+        self._stops = False
+
+    def __repr__(self) -> str:
+        return f"<ModelProcess {self.name}: {self._child}, {self.instances}>"
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that runs now."""
+        return self._child.process.pid if self._child is not None and self._child.exit_code is None else None
+
+    async def load(self, instances: Sequence[ProcessInstance], *, completes: bool) -> bytes:
+        """Start the process and have it load: the configuration as completed, serialised. It has all the instances
+        where they share a process, and the first one where they do not.
+
+        Raises: EngineError.
+        """
+        try:
+            self._child, ends = spawn(
+                self.name, self._interpreter, len(instances), self._limits.arena_bytes, self._exit
+            )
+        except OSError as error:
+            raise internal(f"failed to start '{self._interpreter.executable}' for '{self.name}': {error}") from error
+        self._connect(instances[0], ends[0])
+        self.instances = [instances[0]]
+        try:
+            message = await self._ask(instances[0], kinds.LOAD, {**self._fields, "completes": completes})
+        except BaseException:
+            for unused in ends[1:]:
+                unused.close()
+            raise
+        _, _, config, shares = message
+        for instance, end in zip(instances[1:], ends[1:], strict=True):
+            if shares:
+                self._connect(instance, end)
+                self.instances.append(instance)
+            else:
+                end.close()
+        self._fields["config"] = config
+        return bytes(config)
+
+    async def begin(self) -> None:
+        """Have every instance load the model.
+
+        Raises: EngineError.
+        """
+        plans = [(instance, instance.plan) for instance in self.instances]
+        await asyncio.gather(
+            *(self._ask(each, kinds.START, plan.name, plan.kind, plan.device_id) for each, plan in plans)
+        )
+        for instance in self.instances:
+            instance.make_ready()
+        self._serves = True
+
+    async def stop(self) -> None:
+        """End it: the model finalises, and has a time for that."""
+        self._stops = True
+        for task in (self._restart, self._replacement):
+            if task is not None:
+                task.cancel()
+        await self._end()
+
+    async def _end(self) -> None:
+        child = self._child
+        if child is None or child.exit_code is not None:
+            return
+        if self._serves:
+            for instance in self.instances:
+                instance.send(kinds.STOP)
+            if await has_exited(child, self._limits.stop_seconds):
+                return
+            log.warning("%s: does not stop within %g s", self.name, self._limits.stop_seconds)
+        child.signal(signal.SIGTERM)
+        if not await has_exited(child, TERMINATION_SECONDS):
+            child.kill()
+            await child.exited.wait()
+
+    def _connect(self, instance: ProcessInstance, ends: ChannelEnds) -> None:
+        sent = arena.Arena(ends.sent, self._limits.arena_bytes)
+        received = arena.Mapping(ends.received)
+        instance.on_setup = lambda message: self._set_up(instance.key, message)
+        instance.on_heavy = self._replace
+        instance.on_overdue = lambda reason: self._abort(instance, reason)
+        instance.connect(Channel(self._loop, ends.stream, sent, received, instance.receive))
+
+    async def _ask(self, instance: ProcessInstance, kind: int, *rest: Any) -> Message:
+        """Tell an instance something that it answers while it is set up."""
+        future: asyncio.Future[Message] = self._loop.create_future()
+        self._awaited[instance.key] = future
+        instance.send(kind, *rest)
+        try:
+            async with asyncio.timeout(self._limits.load_seconds):
+                return await future
+        except TimeoutError:
+            raise EngineError(
+                ErrorCode.UNAVAILABLE,
+                f"'{instance.name}' has not loaded within {self._limits.load_seconds:g} seconds",
+            ) from None
+        finally:
+            self._awaited.pop(instance.key, None)
+
+    def _set_up(self, key: str, message: Message) -> None:
+        future = self._awaited.get(key)
+        if future is None or future.done():
+            return
+        if message[0] == kinds.FAILED:
+            future.set_exception(EngineError(ErrorCode(message[2]), message[3]))
+        else:
+            future.set_result(message)
+
+    def _exit(self, exit_code: int) -> None:
+        """The process has ended, for whatever reason."""
+        served, self._serves = self._serves, False
+        if served and not self._stops:
+            log.error("%s: its process has ended with %s", self.name, describe_exit(exit_code))
+        if any(instance.num_executions for instance in self.instances):
+            self._num_failures = 0
+        for instance in self.instances:
+            if self._stops:
+                error = unavailable(f"model instance '{instance.name}' is stopping")
+            else:
+                error = internal(f"Stub process '{instance.name}' is not healthy.")
+            instance.lose(error)
+            future = self._awaited.get(instance.key)
+            if future is not None and not future.done():
+                future.set_exception(error)
+        if served and not self._stops:
+            self._restart = asyncio.ensure_future(self._start_anew())
+            for instance in self.instances:
+                self._on_change(instance)
+
+    async def _start_anew(self) -> None:
+        """Try until it serves again, with more and more time in between."""
+        while True:
+            if self._num_failures:
+                delay = FIRST_DELAY_SECONDS * 2.0 ** (self._num_failures - 1)
+                await asyncio.sleep(min(LAST_DELAY_SECONDS, delay))
+            self._num_failures += 1
+            try:
+                await self.load(self.instances, completes=False)
+                await self.begin()
+                break
+            except EngineError as error:
+                log.error("%s: is not started anew: %s", self.name, error.message)
+                await self._end()
+        log.info("%s: is started anew", self.name)
+        for instance in self.instances:
+            self._on_change(instance)
+
+    def _abort(self, instance: ProcessInstance, reason: str) -> None:
+        """End it now, because of an instance that does not answer."""
+        log.error("%s: %s", instance.name, reason)
+        instance.lose(
+            internal(f"Failed to process the request(s) for model instance '{instance.name}', message: {reason}")
+        )
+        if self._child is not None:
+            self._child.kill()
+
+    def _replace(self, reason: str) -> None:
+        """End it and start it anew, once nothing is under way."""
+        if self._stops or self._replacement is not None or any(each.num_calls for each in self.instances):
+            return
+        log.warning("%s: is started anew: %s", self.name, reason)
+        for instance in self.instances:
+            instance.make_unready()
+
+        async def end() -> None:
+            await self._end()
+            self._replacement = None
+
+        self._replacement = asyncio.ensure_future(end())
+
+
+async def has_exited(child: Child, timeout_seconds: float) -> bool:
+    """Wait for the end of a process for so long: whether it came."""
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            await child.exited.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+def describe_exit(exit_code: int) -> str:
+    """`exit code 3`, or the name of the signal."""
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    try:
+        return signal.Signals(-exit_code).name
+    except ValueError:
+        return f"signal {-exit_code}"

@@ -1,0 +1,176 @@
+"""Tensors in memory that two processes share: one of them hands out blocks of a file, the other one looks at them.
+
+The file has no name (a memfd, or one that is unlinked at once), so it is gone when both processes are. It grows by
+doubling. A block belongs to its receiver until the last view of it is gone; then its offset travels back.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import tempfile
+import weakref
+from bisect import insort
+from collections import deque
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+Block = tuple[int, int]  # offset and size in bytes
+
+# Blocks start where any vector load is aligned.
+ALIGNMENT_BYTES = 64
+GROWTH_BYTES = 1 << 20
+# What is kept of a file of which no block is used any more.
+KEPT_BYTES = 64 << 20
+DEFAULT_LIMIT_BYTES = 4 << 30
+
+
+class ArenaFullError(Exception):
+    """More tensors are under way than the limit of shared memory allows."""
+
+    def __init__(self, size: int, used: int, limit: int):
+        super().__init__(
+            f"a tensor of {size} bytes does not fit into shared memory: {used} of {limit} bytes are used by "
+            "tensors under way"
+        )
+
+
+def open_shared_file() -> int:
+    """A file without a name, as a descriptor that children do not inherit."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("pointsman", os.MFD_CLOEXEC)
+    descriptor, path = tempfile.mkstemp(prefix="pointsman-")
+    Path(path).unlink()
+    return descriptor
+
+
+class Arena:
+    """The side that hands out blocks, writes them, and takes them back."""
+
+    def __init__(self, descriptor: int, limit_bytes: int = DEFAULT_LIMIT_BYTES):
+        self._descriptor = descriptor
+        self._limit_bytes = limit_bytes
+        self._map: mmap.mmap | None = None
+        self._size = 0
+        self._holes: list[Block] = []  # in order, never touching
+        self._used: dict[int, int] = {}
+        self.used_bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<Arena of {self._size} bytes: {self.used_bytes} used by {len(self._used)} blocks>"
+
+    def put(self, data: Any) -> Block:
+        """Copy what has a contiguous buffer into a new block.
+
+        Raises: ArenaFullError.
+        """
+        size = memoryview(data).nbytes
+        offset, place = self.allocate(size)
+        place[:] = memoryview(data).cast("B")
+        place.release()
+        return offset, size
+
+    def allocate(self, size: int) -> tuple[int, memoryview]:
+        """A block to write: its offset and its bytes; let go of those before the next one is allocated.
+
+        Raises: ArenaFullError.
+        """
+        length = -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES or ALIGNMENT_BYTES
+        for index, (offset, room) in enumerate(self._holes):
+            if room >= length:
+                if room == length:
+                    del self._holes[index]
+                else:
+                    self._holes[index] = (offset + length, room - length)
+                break
+        else:
+            offset = self._grow(length)
+        self._used[offset] = length
+        self.used_bytes += length
+        assert self._map is not None
+        return offset, memoryview(self._map)[offset : offset + size]
+
+    def free(self, offset: int) -> None:
+        """Take a block back."""
+        length = self._used.pop(offset)
+        self.used_bytes -= length
+        insort(self._holes, (offset, length))
+        index = self._holes.index((offset, length))
+        if index + 1 < len(self._holes) and offset + length == self._holes[index + 1][0]:
+            length += self._holes.pop(index + 1)[1]
+            self._holes[index] = (offset, length)
+        if index and sum(self._holes[index - 1]) == offset:
+            del self._holes[index]
+            before, room = self._holes[index - 1]
+            self._holes[index - 1] = (before, room + length)
+        if not self._used and self._size > KEPT_BYTES:
+            self._resize(KEPT_BYTES)
+            self._holes = [(0, KEPT_BYTES)]
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._map = None
+        os.close(self._descriptor)
+
+    def _grow(self, length: int) -> int:
+        """Make room for a block at the end: its offset."""
+        ends_in_hole = bool(self._holes) and sum(self._holes[-1]) == self._size
+        start = self._holes[-1][0] if ends_in_hole else self._size
+        if start + length > self._limit_bytes:
+            raise ArenaFullError(length, self.used_bytes, self._limit_bytes)
+        if ends_in_hole:
+            del self._holes[-1]
+        wanted = -(-max(start + length, 2 * self._size) // GROWTH_BYTES) * GROWTH_BYTES
+        self._resize(max(min(wanted, self._limit_bytes), start + length))
+        if start + length < self._size:
+            self._holes.append((start + length, self._size - start - length))
+        return start
+
+    def _resize(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+        self._map = mmap.mmap(self._descriptor, size)
+        self._size = size
+
+
+class Mapping:
+    """The side that looks at blocks: `freed` are the offsets of those of which no view is left."""
+
+    def __init__(self, descriptor: int):
+        self._descriptor = descriptor
+        self._map: mmap.mmap | None = None
+        self._size = 0
+        self._watched: dict[int, weakref.ref[Any]] = {}
+        self.freed: deque[int] = deque()  # appended to by whatever thread lets go of the last view
+
+    def view(self, offset: int, size: int) -> Any:
+        """A writable buffer over a block. The block is freed when the buffer and all views of it are gone."""
+        if offset + size > self._size:
+            self._size = os.fstat(self._descriptor).st_size
+            self._map = mmap.mmap(self._descriptor, self._size)  # views keep the one before alive
+        assert self._map is not None
+        block = (ctypes.c_ubyte * size).from_buffer(self._map, offset)
+        self._watched[offset] = weakref.ref(block, partial(self._let_go, offset))
+        return block
+
+    @property
+    def has_views(self) -> bool:
+        """Whether any block is still looked at."""
+        return bool(self._watched)
+
+    def take_freed(self) -> tuple[int, ...]:
+        """The blocks to tell the other side about, once."""
+        freed = []
+        while self.freed:
+            freed.append(self.freed.popleft())
+        return tuple(freed)
+
+    def close(self) -> None:
+        """Let go of the file; views that are still held stay valid."""
+        self._map = None
+        os.close(self._descriptor)
+
+    def _let_go(self, offset: int, _: Any) -> None:
+        del self._watched[offset]
+        self.freed.append(offset)

@@ -1,0 +1,157 @@
+"""Tensors of messages as arrays, and arrays as tensors of messages."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+
+from engines.backends.contract import Array, numpy_datatype
+from engines.errors import invalid
+from engines.ipc.arena import Arena, Mapping
+from engines.ipc.client_memory import ClientMemory
+from engines.ipc.tensors import INLINE_BYTES, PackedTensor
+from engines.messages import SharedMemory
+from gateway.protocol.datatypes import DATATYPES
+
+_DTYPES = {datatype: numpy_datatype(datatype) for datatype in DATATYPES}
+_LENGTH_BYTES = 4
+_BYTES_TYPES = (np.dtype(object).num, np.dtype(bytes).num)
+
+# By the number of the dtype: C has several types of one size.
+_DATATYPES: dict[int, str] = {
+    np.dtype(code).num: f"{family}{8 * np.dtype(code).itemsize}"
+    for family, codes in {"INT": "bhilq", "UINT": "BHILQ", "FP": "efd"}.items()
+    for code in codes
+}
+_DATATYPES[np.dtype(bool).num] = "BOOL"
+_DATATYPES |= dict.fromkeys(_BYTES_TYPES, "BYTES")
+
+
+def datatype_of(array: Array) -> str | None:
+    """The V2 datatype of an array's elements; None where there is none."""
+    return _DATATYPES.get(array.dtype.num)
+
+
+class ArrayStore:
+    """Where the tensors of one channel are: in its messages, its arenas, and clients' shared memory."""
+
+    def __init__(self, sent: Arena, received: Mapping) -> None:
+        self._sent = sent
+        self._received = received
+        self._clients = ClientMemory()
+        self._lock = threading.Lock()  # of the arena: a model may answer on threads of its own
+
+    def read(self, packed: PackedTensor) -> Array:
+        """A tensor as an array of its own, or over memory that stays until the last array over it is gone.
+
+        Raises: EngineError where it is in shared memory that cannot be reached, or is cut short.
+        """
+        name, datatype, shape, data = packed
+        if data.__class__ is bytes:
+            if datatype == "BYTES":
+                return decode_bytes(data, shape)
+            try:
+                return np.ndarray(shape, _DTYPES[datatype], bytearray(data))
+            except TypeError as error:
+                raise invalid(f"the data of '{name}' has {len(data)} bytes, which is not its shape's size") from error
+        buffer = self._received.view(*data) if len(data) == 2 else self._clients.view(SharedMemory(*data))
+        if datatype == "BYTES":
+            return decode_bytes(bytes(buffer), shape)
+        try:
+            return np.ndarray(shape, _DTYPES[datatype], buffer)
+        except TypeError as error:
+            raise invalid(f"the data of '{name}' is not of its shape's size") from error
+
+    def drop(self, packed: PackedTensor) -> None:
+        """Give back what a tensor that nobody reads stands in."""
+        data = packed[3]
+        if data.__class__ is not bytes and len(data) == 2:
+            self._received.view(*data)
+
+    def write(self, name: str, datatype: str, array: Array, place: SharedMemory | None = None) -> PackedTensor:
+        """An array as a tensor for a message; `place` is where a client wants the data.
+
+        Raises: EngineError where the place is too small or cannot be reached, ArenaFullError.
+        """
+        shape = array.shape
+        data: Any
+        if datatype == "BYTES":
+            data = encode_bytes(array)
+            size = len(data)
+        else:
+            size = array.nbytes
+            if place is None and size < INLINE_BYTES:
+                return name, datatype, shape, array.tobytes()
+            data = array
+        if place is not None:
+            return name, datatype, shape, self._write_there(name, data, size, place)
+        if size >= INLINE_BYTES:
+            with self._lock:
+                offset, target = self._sent.allocate(size)
+            _copy(data, target)
+            data = (offset, size)
+        return name, datatype, shape, data
+
+    def free(self, offsets: tuple[int, ...]) -> None:
+        """Blocks that the host does not use any more."""
+        with self._lock:
+            for offset in offsets:
+                self._sent.free(offset)
+
+    @property
+    def has_freed(self) -> bool:
+        """Whether `take_freed` has any."""
+        return bool(self._received.freed)
+
+    def take_freed(self) -> tuple[int, ...]:
+        """Blocks of the host's that nothing here uses any more, each once."""
+        return self._received.take_freed() if self._received.freed else ()
+
+    def _write_there(self, name: str, data: Any, size: int, place: SharedMemory) -> tuple[str, int, int]:
+        if size > place.num_bytes:
+            raise invalid(
+                f"shared memory size specified with the request for output '{name}' ({place.num_bytes} bytes) should "
+                f"be at least {size} bytes to hold the results"
+            )
+        if size:
+            _copy(data, self._clients.view(place)[:size])
+        return place.key, place.offset, size
+
+
+def _copy(data: Any, target: memoryview) -> None:
+    if isinstance(data, bytes):
+        target[:] = data
+    else:
+        np.copyto(np.ndarray(data.shape, data.dtype, target), data)
+
+
+def decode_bytes(data: bytes, shape: tuple[int, ...]) -> Array:
+    """An array of `bytes` from elements that each stand behind their length.
+
+    Raises: EngineError, in Triton's words where the data is not that of such a shape.
+    """
+    elements, position, size = [], 0, len(data)
+    while position < size:
+        begin = position + _LENGTH_BYTES
+        position = begin + int.from_bytes(data[begin - _LENGTH_BYTES : begin], "little")
+        if position > size or begin > size:
+            raise invalid("incomplete string data for inference input")
+        elements.append(data[begin:position])
+    array = np.empty(len(elements), object)
+    array[:] = elements
+    try:
+        return array.reshape(shape)
+    except ValueError as error:
+        raise invalid(f"expected a shape of {len(elements)} strings, got {list(shape)}") from error
+
+
+def encode_bytes(array: Array) -> bytes:
+    """The elements of an array in row-major order, each behind its length; what is no `bytes` goes as text."""
+    pieces = []
+    for element in array.ravel():
+        data = element if isinstance(element, bytes) else str(element).encode()
+        pieces.append(len(data).to_bytes(_LENGTH_BYTES, "little"))
+        pieces.append(data)
+    return b"".join(pieces)

@@ -1,0 +1,160 @@
+"""An instance's end of its channel to the host. Reads block; whichever thread waits for something reads for all.
+
+The thread that runs the model reads while it has nothing to do. While it is busy, a thread of the model that waits for
+an answer of the host's reads instead, so that no thread is needed that only reads: it would cost every message a
+change of threads.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections import deque
+from typing import Any
+
+from engines.ipc import kinds
+from engines.ipc.frames import FrameReader, Message, encode
+from engines.runner.arrays import ArrayStore
+
+READ_BYTES = 1 << 18
+
+
+class HostGoneError(Exception):
+    """The host has closed the channel, or is no more."""
+
+
+class Connection:
+    """Messages of one instance."""
+
+    def __init__(self, channel: socket.socket, arrays: ArrayStore) -> None:
+        self.arrays = arrays
+        self._channel = channel
+        self._frames = FrameReader()
+        self._sending = threading.Lock()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._num_waiting = 0
+        self._is_reading = False
+        self._work: deque[Message] = deque()
+        self._answers: dict[int, deque[Message]] = {}
+        self._cancelled: set[int] = set()
+        self._last_number = 0
+
+    def send(self, kind: int, *rest: Any) -> None:
+        """Send a message; blocks used no more are told along.
+
+        Raises: HostGoneError.
+        """
+        data = encode((kind, self.arrays.take_freed(), *rest))
+        try:
+            with self._sending:
+                self._channel.sendall(data)
+        except OSError as error:
+            raise HostGoneError from error
+
+    @property
+    def has_freed(self) -> bool:
+        """Whether blocks have been let go of that the host does not know about yet."""
+        return self.arrays.has_freed
+
+    def next_work(self) -> Message:
+        """The next message that asks the instance for something; waits for it.
+
+        Raises: HostGoneError.
+        """
+        with self._lock:
+            while not self._work:
+                self._read_or_wait()
+            return self._work.popleft()
+
+    def is_cancelled(self, request: int) -> bool:
+        """Whether the host says that nobody wants this request's answer, as of now."""
+        if request not in self._cancelled:
+            with self._lock:
+                if not self._is_reading:
+                    self._read_what_is_there()
+        return request in self._cancelled
+
+    def forget(self, request: int) -> None:
+        """The request has ended."""
+        if self._cancelled:
+            self._cancelled.discard(request)
+
+    def open_number(self) -> int:
+        """A number for a question to the host, under which its answers are kept."""
+        with self._lock:
+            self._last_number += 1
+            self._answers[self._last_number] = deque()
+            return self._last_number
+
+    def next_answer(self, number: int) -> Message:
+        """The next answer to a question; waits for it.
+
+        Raises: HostGoneError.
+        """
+        with self._lock:
+            answers = self._answers[number]
+            while not answers:
+                self._read_or_wait()
+            return answers.popleft()
+
+    def close_number(self, number: int) -> None:
+        """No more answers are wanted."""
+        with self._lock:
+            self._answers.pop(number, None)
+
+    def _read_or_wait(self) -> None:
+        """With the lock held: read, or wait for what another thread reads."""
+        if self._is_reading:
+            self._num_waiting += 1
+            try:
+                self._changed.wait()
+            finally:
+                self._num_waiting -= 1
+            return
+        self._is_reading = True
+        self._lock.release()
+        data = b""
+        try:
+            data = self._channel.recv(READ_BYTES)
+        except OSError:
+            pass
+        finally:
+            self._lock.acquire()
+            self._is_reading = False
+            if self._num_waiting:
+                self._changed.notify_all()
+        self._take(data)
+
+    def _read_what_is_there(self) -> None:
+        try:
+            data = self._channel.recv(READ_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        self._take(data)
+        if self._num_waiting:
+            self._changed.notify_all()
+
+    def _take(self, data: bytes) -> None:
+        if not data:
+            raise HostGoneError
+        for message in self._frames.feed(data):
+            if message[1]:
+                self.arrays.free(message[1])
+            kind = message[0]
+            if kind == kinds.CANCEL:
+                self._cancelled.add(message[2])
+            elif kind in (kinds.ANSWER, kinds.RESULT):
+                if message[2] in self._answers:
+                    self._answers[message[2]].append(message)
+                elif kind == kinds.ANSWER and message[3]:
+                    self._let_go(message[3])
+            elif kind != kinds.FREED:
+                self._work.append(message)
+
+    def _let_go(self, outputs: list[Any]) -> None:
+        """Give back the blocks of an answer that nobody waits for."""
+        for output in outputs:
+            self.arrays.drop(output)

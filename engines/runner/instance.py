@@ -1,0 +1,93 @@
+"""An instance at work: does what the host asks, one thing after another, until it is told to stop."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from pathlib import Path
+from time import monotonic_ns
+from typing import Any
+
+from engines.backends.contract import Backend, InstanceSpec
+from engines.errors import EngineError, ErrorCode
+from engines.ipc import kinds
+from engines.runner import failures
+from engines.runner.connection import Connection
+from engines.runner.execution import Execution
+from engines.runner.signature import Signature
+from engines.runner.states import States
+
+_PAGE_BYTES = resource.getpagesize()
+MEMORY_PARAMETER = "MAX_MEMORY_MB"
+
+
+class RunningInstance:
+    """One copy of a model, on one thread."""
+
+    def __init__(self, connection: Connection, backend: Backend) -> None:
+        self.connection = connection
+        self.backend = backend
+        self.model = self.name = ""
+        self.signature: Any = None
+        self.states: Any = None
+        self._tells_memory = False
+
+    def start(self, spec: InstanceSpec) -> None:
+        """Load the model, and tell the host how that went; whether it did is what `serve` is for.
+
+        Raises: HostGoneError, and EngineError where the model does not load, once the host knows.
+        """
+        self.model, self.name = spec.model, spec.name
+        try:
+            self.signature = Signature(spec.config)
+            self.states = States(spec.config, spec.directory)
+            self._tells_memory = MEMORY_PARAMETER in spec.config.parameters
+            self.backend.initialize(spec)
+        except BaseException as error:
+            failure = as_error(error)
+            self.connection.send(kinds.FAILED, failure.code.value, failure.message)
+            raise failure from error
+        self.connection.send(kinds.STARTED)
+
+    def serve(self) -> None:
+        """Do what the host asks until it asks to stop; the model has let go of everything then.
+
+        Raises: HostGoneError.
+        """
+        connection = self.connection
+        while True:
+            message = connection.next_work()
+            received_ns = monotonic_ns()
+            kind = message[0]
+            if kind == kinds.EXECUTE:
+                Execution(self, message[2]).run(message[3], received_ns)
+                del message
+                if connection.has_freed:
+                    connection.send(kinds.FREED)
+            elif kind == kinds.FORGET:
+                self.states.drop(message[2])
+            elif kind == kinds.STOP:
+                try:
+                    self.backend.finalize()
+                except BaseException as error:
+                    text = f"failed to finalize '{self.name}': {failures.describe(error)}"
+                    connection.send(kinds.LOG, "error", text, "", 0)
+                connection.send(kinds.STOPPED)
+                return
+
+    def failure_text(self, error: BaseException) -> str:
+        """What those are told whose requests a failure of the model's has left without an answer."""
+        return f"Failed to process the request(s) for model '{self.name}', message: {failures.describe(error)}"
+
+    def memory_bytes(self) -> int:
+        """What the process occupies, where the host has set a limit; else 0."""
+        if not self._tells_memory:
+            return 0
+        if sys.platform == "linux":
+            return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def as_error(error: BaseException) -> EngineError:
+    """What a load that failed is told as."""
+    return error if isinstance(error, EngineError) else EngineError(ErrorCode.INTERNAL, failures.describe(error))

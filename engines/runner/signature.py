@@ -1,0 +1,85 @@
+"""What a model's configuration says of its outputs, and whether they are so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engines.backends.contract import Array
+from engines.errors import internal
+from engines.runner.arrays import datatype_of
+
+# A model whose outputs are not what its configuration says runs with this parameter as it does in Triton, unchecked.
+CHECK_PARAMETER = "CHECK_OUTPUTS"
+_OFF = {"0", "false", "off", "no"}
+
+
+class OutputRule:
+    """What an output of the model must be, before the host gives it another shape for clients: `dims` are without the
+    batch's, -1 where any."""
+
+    __slots__ = ("batches", "checks", "datatype", "dims", "is_open", "model", "name", "rank")
+
+    def __init__(self, config: Any, output: Any, checks: bool) -> None:
+        self.model: str = config.name
+        self.name: str = output.name
+        self.datatype = _datatype(output)
+        self.batches: bool = config.max_batch_size > 0
+        self.dims: tuple[int, ...] = tuple(output.reshape.shape) if output.HasField("reshape") else tuple(output.dims)
+        self.rank: int = len(self.dims) + self.batches
+        self.is_open = all(dim == -1 for dim in self.dims)
+        self.checks = checks
+
+    def accept(self, array: Array) -> str:
+        """The array's datatype.
+
+        Raises: EngineError where it is not what the configuration says.
+        """
+        datatype = datatype_of(array)
+        if datatype != self.datatype:
+            if datatype == "UINT16" and self.datatype == "BF16":
+                datatype = "BF16"
+            elif datatype is None:
+                raise internal(f"the datatype {array.dtype} of output '{self.name}' is none of Triton's")
+            elif self.checks:
+                raise internal(
+                    f"unexpected datatype {_type_name(datatype)} for inference output '{self.name}', expecting "
+                    f"{_type_name(self.datatype)}"
+                )
+        shape = array.shape
+        if self.checks and not self._fits(shape):
+            expected = ",".join(map(str, (-1, *self.dims) if self.batches else self.dims))
+            raise internal(
+                f"unexpected shape for output '{self.name}' for model '{self.model}'. Expected [{expected}], got "
+                f"[{','.join(map(str, shape))}]"
+            )
+        return datatype
+
+    def _fits(self, shape: tuple[int, ...]) -> bool:
+        if len(shape) != self.rank or self.is_open:
+            return len(shape) == self.rank
+        sizes = shape[1:] if self.batches else shape
+        return all(dim in (size, -1) for dim, size in zip(self.dims, sizes, strict=True))
+
+
+class Signature:
+    """A model's tensors by name."""
+
+    def __init__(self, config: Any) -> None:
+        parameters = config.parameters
+        # Looked up with `in` first: a protobuf map makes an entry of what it is asked for.
+        checks = CHECK_PARAMETER not in parameters or parameters[CHECK_PARAMETER].string_value.lower() not in _OFF
+        self.outputs = {output.name: OutputRule(config, output, checks) for output in config.output}
+        self.output_names = tuple(self.outputs)
+        self.is_decoupled: bool = config.model_transaction_policy.decoupled
+        self.input_reshapes = {
+            each.name: tuple(each.reshape.shape) for each in config.input if each.HasField("reshape")
+        }
+
+
+def _datatype(tensor: Any) -> str:
+    name: str = tensor.DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number[tensor.data_type].name
+    return "BYTES" if name == "TYPE_STRING" else name.removeprefix("TYPE_")
+
+
+def _type_name(datatype: str) -> str:
+    return f"TYPE_{'STRING' if datatype == 'BYTES' else datatype}"

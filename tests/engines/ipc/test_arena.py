@@ -1,0 +1,99 @@
+"""Blocks of shared memory: handed out, looked at, given back."""
+
+import gc
+import os
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from engines.ipc.arena import GROWTH_BYTES, KEPT_BYTES, Arena, ArenaFullError, Mapping, open_shared_file
+
+LIMIT = 256 << 20
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Arena, Mapping]]:
+    """Both sides of one file."""
+    descriptor = open_shared_file()
+    arena, mapping = Arena(descriptor, LIMIT), Mapping(os.dup(descriptor))
+    yield arena, mapping
+    arena.close()
+    mapping.close()
+
+
+def test_a_block_lives_as_long_as_its_last_view(pair: tuple[Arena, Mapping]) -> None:
+    """Views of views count."""
+    arena, mapping = pair
+    offset, size = arena.put(b"0123456789" * 10)
+    view = memoryview(mapping.view(offset, size)).cast("B")
+    part = view[10:20]
+    del view
+    gc.collect()
+    assert bytes(part) == b"0123456789" and mapping.has_views and not mapping.take_freed()
+    part[0:1] = b"x"  # the receiver may write
+    del part
+    assert mapping.take_freed() == (offset,) and not mapping.has_views
+    assert mapping.take_freed() == ()
+
+
+def test_views_stay_valid_while_the_file_grows_and_after_it_is_closed() -> None:
+    """Each sees the same memory through its own mapping."""
+    descriptor = open_shared_file()
+    arena, mapping = Arena(descriptor, LIMIT), Mapping(os.dup(descriptor))
+    first = memoryview(mapping.view(*arena.put(b"a" * 100)))
+    second = memoryview(mapping.view(*arena.put(b"b" * (3 * GROWTH_BYTES))))
+    mapping.close()
+    arena.close()
+    assert bytes(first) == b"a" * 100 and bytes(second[-3:]) == b"bbb"
+
+
+def test_there_is_a_limit() -> None:
+    """The error says what is used; what is freed can be used again."""
+    arena = Arena(open_shared_file(), 2 * GROWTH_BYTES)
+    offset, _ = arena.put(b"x" * GROWTH_BYTES)
+    with pytest.raises(ArenaFullError, match=f"{GROWTH_BYTES} of {2 * GROWTH_BYTES} bytes are used"):
+        arena.put(b"x" * (GROWTH_BYTES + 1))
+    arena.free(offset)
+    arena.put(b"x" * (2 * GROWTH_BYTES))
+    arena.close()
+
+
+def test_an_arena_gives_memory_back() -> None:
+    """Once nothing of it is used."""
+    descriptor = open_shared_file()
+    arena = Arena(descriptor, LIMIT)
+    offsets = [arena.put(bytes(KEPT_BYTES))[0] for _ in range(2)]
+    assert os.fstat(descriptor).st_size >= 2 * KEPT_BYTES
+    for offset in offsets:
+        arena.free(offset)
+    assert os.fstat(descriptor).st_size == KEPT_BYTES
+    assert arena.put(b"x" * KEPT_BYTES)[0] == 0
+    arena.close()
+
+
+def test_a_random_walk(pair: tuple[Arena, Mapping]) -> None:
+    """Whatever comes and goes, no two blocks touch, each holds what was put there, and all is whole at the end."""
+    arena, mapping = pair
+    dice = random.Random(7)
+    held: dict[int, tuple[bytes, memoryview]] = {}
+    for _ in range(3000):
+        if held and dice.random() < 0.5:
+            offset = dice.choice(list(held))
+            data, view = held.pop(offset)
+            assert bytes(view) == data
+            del view
+            for freed in mapping.take_freed():
+                arena.free(freed)
+        else:
+            data = dice.randbytes(dice.choice([1, 63, 64, 65, 5000, 70000]))
+            offset, size = arena.put(data)
+            assert size == len(data) and offset % 64 == 0
+            assert not any(offset < other + len(kept) and other < offset + size for other, (kept, _) in held.items())
+            held[offset] = data, memoryview(mapping.view(offset, size))
+    assert all(bytes(view) == data for data, view in held.values())
+    held.clear()
+    data, view = b"", memoryview(b"")
+    for freed in mapping.take_freed():
+        arena.free(freed)
+    assert arena.used_bytes == 0 and len(arena._holes) == 1
