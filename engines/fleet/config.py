@@ -5,27 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from engines.fleet import values
 from engines.fleet.placeholders import port_names, unknown
 from engines.fleet.spec import READY_PATHS, AgentProtocol, AgentSpec, BackoffSpec, FleetSpec, Power
-from engines.fleet.yaml_reading import (
-    Key,
-    Problem,
-    Reading,
-    compose,
-    entries,
-    keyed,
-    one_or_many,
-    record,
-    scalar,
-    suggest,
-)
+from engines.fleet.values import argument, port_range, variable
+from gateway.yaml import values
+from gateway.yaml.location import Location
+from gateway.yaml.nodes import Map, Node, Scalar, read_yaml
+from gateway.yaml.problems import Problem, suggest
+from gateway.yaml.readers import Reading, Record, expected, keyed, one_or_many, scalar
 
 _VERSION = "1"
 # What the engine host listens on; metrics are scraped, never routed to.
@@ -34,7 +25,8 @@ _HOST_PORTS = ("http", "grpc", "metrics")
 
 _span = scalar(values.duration)
 _positive_span = scalar(values.above_zero(values.duration))
-_text = scalar(values.text)
+_port = scalar(values.between(1, 65535, values.integer))
+_text = scalar(argument)
 _texts = one_or_many(_text)
 
 
@@ -46,22 +38,36 @@ class LoadedFleet:
     problems: tuple[Problem, ...]
 
 
-_HOST = record("a host", {"model_repository": _texts, "options": _texts}, required=("model_repository",))
-_BACKOFF = record(
+@dataclass(frozen=True, slots=True)
+class _Agent:
+    """One agent as the file has it: what is left out is absent in `options`."""
+
+    name: str
+    name_location: Location
+    location: Location
+    options: Mapping[str, Any]
+
+
+_HOST = Record(
+    "a host", dict[str, Any], {"model_repository": _texts, "options": _texts}, required=("model_repository",)
+)
+_BACKOFF = Record(
     "backoff",
+    BackoffSpec,
     {"first": _positive_span, "longest": _positive_span, "well_after": _span},
 )
-_AGENT = record(
+_AGENT = Record(
     "an agent",
+    dict[str, Any],
     {
         "host": _HOST,
         "command": _texts,
-        "replicas": scalar(values.integer(1, 64)),
+        "replicas": scalar(values.between(1, 64, values.integer)),
         "engine": scalar(values.name),
         "protocol": scalar(values.one_of(member.value for member in AgentProtocol)),
         "models": _texts,
-        "ports": keyed(values.name, scalar(values.integer(1, 65535))),
-        "environment": keyed(values.variable, _text),
+        "ports": keyed(values.name, _port),
+        "environment": keyed(variable, _text),
         "working_directory": _text,
         "ready": _text,
         "ready_interval": _positive_span,
@@ -76,23 +82,28 @@ _AGENT = record(
 )
 
 
-def _agents(node: yaml.Node, reading: Reading) -> dict[Key, tuple[yaml.Node, dict[str, Any]]]:
-    found: dict[Key, tuple[yaml.Node, dict[str, Any]]] = {}
-    for key, value in entries(node, "a map from agents' names to agents", reading).items():
-        name, agent = scalar(values.name)(key.node, reading), _AGENT(value, reading)
+def _agents(node: Node, reading: Reading) -> list[_Agent] | None:
+    if not isinstance(node, Map):
+        expected(node, "a map from agents' names to agents", reading)
+        return None
+    found = []
+    for key, entry in node.entries.items():
+        name = scalar(values.name)(Scalar(key, False, entry.location), reading)
+        agent = _AGENT(entry.node, reading)
         if name is not None and agent is not None:
-            found[key] = (value, agent)
+            found.append(_Agent(name, entry.location, entry.node.location, agent))
     return found
 
 
-_FLEET = record(
+_FLEET = Record(
     "a fleet file",
+    dict[str, Any],
     {
-        "version": scalar(values.text),
+        "version": scalar(str),
         "directory": _text,
         "rules": _text,
         "address": _text,
-        "ports": scalar(values.port_range),
+        "ports": scalar(port_range),
         "log_size": scalar(values.size),
         "memory_interval": _positive_span,
         "agents": _agents,
@@ -106,40 +117,38 @@ def load_fleet(path: Path, environment: Mapping[str, str] | None = None) -> Load
 
     `environment` fills `${VAR}`; None means the process's own. Paths in the file are relative to its directory.
     """
-    reading = Reading(str(path), os.environ if environment is None else environment)
-    fleet = _load(path, reading)
+    reading = Reading()
+    fleet = _load(path, os.environ if environment is None else environment, reading)
     found = sorted(
         dict.fromkeys(reading.problems), key=lambda problem: (problem.location.line, problem.location.column)
     )
     return LoadedFleet(None if reading.num_errors else fleet, tuple(found))
 
 
-def _load(path: Path, reading: Reading) -> FleetSpec | None:
+def _load(path: Path, environment: Mapping[str, str], reading: Reading) -> FleetSpec | None:
+    start = Location(str(path), 1, 1)
     try:
         text = path.read_text("utf-8-sig")
     except OSError as error:
-        reading.error(None, f"cannot be read: {error.strerror}")
+        reading.error(start, f"cannot be read: {error.strerror}")
         return None
     except UnicodeDecodeError:
-        reading.error(None, "not UTF-8")
+        reading.error(start, "not UTF-8")
         return None
-    root = compose(text, reading)
-    if root is None:
-        if not reading.problems:
-            reading.error(None, "the file is empty: a fleet file begins with 'version: 1'")
+    root = read_yaml(text, str(path), environment, reading.problems)
+    if isinstance(root, Scalar) and root.is_null:
+        reading.error(start, "the file is empty: a fleet file begins with 'version: 1'")
         return None
     found = _FLEET(_without_notes(root), reading)
-    if found is None:
+    if found is None or reading.num_errors:  # agents are judged once all of them could be read
         return None
     if found["version"] != _VERSION:
-        reading.error(root, f"version {found['version']!r} is not known: this program reads version 1")
-    agents = [
-        spec for key, (node, agent) in found["agents"].items() for spec in _replicas(key, node, agent, path, reading)
-    ]
+        reading.error(root.location, f"version {found['version']!r} is not known: this program reads version 1")
+    agents = [spec for agent in found["agents"] for spec in _replicas(agent, path, reading)]
     if not found["agents"]:
-        reading.error(root, "there are no agents: nothing would run")
-    _check_engines(agents, root, reading)
-    _check_fixed_ports(agents, root, reading)
+        reading.error(root.location, "there are no agents: nothing would run")
+    _check_engines(agents, root.location, reading)
+    _check_fixed_ports(agents, root.location, reading)
     base = path.absolute().parent
     options: dict[str, Any] = {}
     for key, option in (
@@ -158,21 +167,21 @@ def _load(path: Path, reading: Reading) -> FleetSpec | None:
     )
 
 
-def _without_notes(root: yaml.Node) -> yaml.Node:
+def _without_notes(root: Node) -> Node:
     """Top-level keys that begin with `x-` are a place for anchors."""
-    if isinstance(root, yaml.MappingNode):
-        root.value = [(key, value) for key, value in root.value if not str(key.value).startswith("x-")]
-    return root
+    if not isinstance(root, Map):
+        return root
+    return replace(root, entries={key: entry for key, entry in root.entries.items() if not key.startswith("x-")})
 
 
-def _replicas(key: Key, node: yaml.Node, agent: Mapping[str, Any], path: Path, reading: Reading) -> list[AgentSpec]:
+def _replicas(read: _Agent, path: Path, reading: Reading) -> list[AgentSpec]:
     """The processes of one agent; none where it is wrong."""
     errors_before = reading.num_errors
     base = path.absolute().parent
-    name = key.text
+    name, agent = read.name, read.options
     if ("host" in agent) == ("command" in agent):
         given = "both" if "host" in agent else "neither"
-        reading.error(key.node, f"agent {name!r} has {given} of 'host' and 'command': give one of the two")
+        reading.error(read.name_location, f"agent {name!r} has {given} of 'host' and 'command': give one of the two")
         return []
     protocol = AgentProtocol(agent.get("protocol", "kserve"))
     command = _host_command(agent["host"], base) if "host" in agent else agent["command"]
@@ -181,15 +190,15 @@ def _replicas(key: Key, node: yaml.Node, agent: Mapping[str, Any], path: Path, r
     texts = (*command, *environment.values(), ready or "")
     for word in unknown(texts):
         known = ("http_port", "grpc_port", "address", "name", "replica", "directory")
-        reading.error(node, f"unknown placeholder {{{word}}} in agent {name!r}{suggest(word, known)}")
+        reading.error(read.location, f"unknown placeholder {{{word}}} in agent {name!r}{suggest(word, known)}")
     ports = port_names(texts)
     for port in agent.get("ports", {}):
         if port not in ports:
-            reading.error(node, f"agent {name!r} fixes port {port!r}, but nothing in it says {{{port}_port}}")
+            reading.error(read.location, f"agent {name!r} fixes port {port!r}, but nothing in it says {{{port}_port}}")
     replicas = agent.get("replicas", 1)
     if replicas > 1 and agent.get("ports"):
-        reading.error(node, f"agent {name!r} has {replicas} replicas: they cannot share fixed ports")
-    engine = _engine(name, agent, ports, node, reading)
+        reading.error(read.location, f"agent {name!r} has {replicas} replicas: they cannot share fixed ports")
+    engine = _engine(read, ports, reading)
     spans = ("ready_interval", "ready_timeout", "start_timeout", "hang_timeout", "stop_timeout")
     options: dict[str, Any] = {span: agent[span] for span in spans if span in agent}
     options["working_directory"] = base / agent.get("working_directory", "")
@@ -210,7 +219,7 @@ def _replicas(key: Key, node: yaml.Node, agent: Mapping[str, Any], path: Path, r
             ready=ready,
             memory_bytes=agent.get("memory"),
             power=Power(agent.get("power", "default")),
-            backoff=BackoffSpec(**agent.get("backoff", {})),
+            backoff=agent.get("backoff", BackoffSpec()),
             **options,
         )
         for replica in range(replicas)
@@ -236,23 +245,26 @@ def _ready(agent: Mapping[str, Any], protocol: AgentProtocol, command: tuple[str
     return f"http://{{address}}:{{http_port}}/{ready.lstrip('/')}"
 
 
-def _engine(
-    name: str, agent: Mapping[str, Any], ports: tuple[str, ...], node: yaml.Node, reading: Reading
-) -> str | None:
+def _engine(read: _Agent, ports: tuple[str, ...], reading: Reading) -> str | None:
     """The engine in the rules: the agent's own name, another one, or none."""
+    name, agent = read.name, read.options
     engine: str = agent.get("engine", name)
     if engine == "none":
         if agent.get("models"):
-            reading.error(node, f"agent {name!r} names models, but its engine is none: nothing could be routed to it")
+            reading.error(
+                read.location, f"agent {name!r} names models, but its engine is none: nothing could be routed to it"
+            )
         return None
     if "http" not in ports and "grpc" not in ports:
         where = "its command has neither {http_port} nor {grpc_port}"
-        reading.warn(node, f"the gateway cannot reach agent {name!r}: {where}; 'engine: none' says that this is meant")
+        reading.warn(
+            read.location, f"the gateway cannot reach agent {name!r}: {where}; 'engine: none' says that this is meant"
+        )
         return None
     return engine
 
 
-def _check_engines(agents: list[AgentSpec], root: yaml.Node, reading: Reading) -> None:
+def _check_engines(agents: list[AgentSpec], place: Location, reading: Reading) -> None:
     """Endpoints of one engine speak the same, and are reached in the same ways."""
     first: dict[str, AgentSpec] = {}
     for agent in agents:
@@ -262,19 +274,19 @@ def _check_engines(agents: list[AgentSpec], root: yaml.Node, reading: Reading) -
         ways = [{"http", "grpc"} & set(one.ports) for one in (agent, other)]
         if (agent.protocol, ways[0]) != (other.protocol, ways[1]):
             both = f"agents {other.agent!r} and {agent.agent!r} share engine {agent.engine!r}"
-            reading.error(root, f"{both}, but differ in protocol or ports: give each an engine of its own")
+            reading.error(place, f"{both}, but differ in protocol or ports: give each an engine of its own")
         if agent.models != other.models:
             both = f"agents {other.agent!r} and {agent.agent!r} share engine {agent.engine!r}"
-            reading.error(root, f"{both}, but differ in models: name the same models in both")
+            reading.error(place, f"{both}, but differ in models: name the same models in both")
     names = [agent.name for agent in agents]
     for name in {name for name in names if names.count(name) > 1}:
-        reading.error(root, f"two agents are called {name!r}: replicas are numbered from 0, so another name is needed")
+        reading.error(place, f"two agents are called {name!r}: replicas are numbered from 0, so another name is needed")
 
 
-def _check_fixed_ports(agents: list[AgentSpec], root: yaml.Node, reading: Reading) -> None:
+def _check_fixed_ports(agents: list[AgentSpec], place: Location, reading: Reading) -> None:
     taken: dict[int, str] = {}
     for agent in agents:
         for port in agent.fixed_ports.values():
             other = taken.setdefault(port, agent.name)
             if other != agent.name:
-                reading.error(root, f"agents {other!r} and {agent.name!r} both want port {port}")
+                reading.error(place, f"agents {other!r} and {agent.name!r} both want port {port}")

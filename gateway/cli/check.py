@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from gateway.config.problems import Problem, Severity
 from gateway.config.rules import LoadedRules, load_rules
+from gateway.yaml.problems import Problem, Severity
 
 _COLOURS = {Severity.ERROR: typer.colors.RED, Severity.WARNING: typer.colors.YELLOW}
 

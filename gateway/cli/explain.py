@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.text import Text
 
 from gateway.cli.check import RulePaths, print_problems, summarize
-from gateway.config import values
 from gateway.config.routes import OPERATIONS, PROTOCOLS
 from gateway.config.rules import load_rules
 from gateway.config.specs import EndpointSpec, EngineSpec, IdentitySpec
@@ -23,6 +22,7 @@ from gateway.routing.explain import Assignment, Check, Explanation, Step, Verdic
 from gateway.routing.explain import explain as explain_decision
 from gateway.routing.facts import BodyFacts, Facts, InputFacts, Scalar
 from gateway.routing.table import Table
+from gateway.yaml import values
 
 # What an RPC asks once it names a model.
 _OF_A_MODEL = {Operation.TRACE: Operation.MODEL_TRACE}

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from gateway.config import values
 from gateway.config.settings import Limits, ListenerTls, Settings
+from gateway.yaml import values
 
 _DEFAULTS = Settings()
 _LIMITS = Limits()

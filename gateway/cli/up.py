@@ -1,32 +1,27 @@
-"""`pointsman up`: the demo. A real engine, the gateway before it, real requests through both."""
+"""`pointsman up`: the demo. Real engines, the gateway before them, real requests through both."""
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-if TYPE_CHECKING:
-    import httpx
-
 _START_SECONDS = 60.0
+_FLEET_SECONDS = 300.0  # frameworks are loaded, on a small machine one after the other
 _DRAIN_SECONDS = 3.0  # a demo's requests are short, and whoever presses Ctrl-C waits for them
-# SIGTERM, and once more, which stops it at once: its workers end with it only where it ends by itself.
-_STOP_PATIENCE_SECONDS = (_DRAIN_SECONDS + 10.0, 5.0)
+_STOP_SECONDS = _DRAIN_SECONDS + 10.0
 # SIGHUP comes when the terminal is closed; the children have sessions of their own and would stay.
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -34,21 +29,31 @@ _RULES = """\
 # Written by `pointsman up`. Routes are tried from top to bottom; the first that matches wins.
 version: 1
 engines:
+  mine:
+    protocol: kserve
+    endpoints: ["{url}"]
+routes:
+  - name: everything
+    engine: mine
+"""
+# Two engines with the same model: half of the sessions' requests go to each.
+_BOTH = """\
+version: 1
+engines:
   triton:
     protocol: kserve
-    endpoints: [{endpoint}]
+    endpoints: [{{url: "{rest}", grpc: "{grpc}"}}]
+experiments:
+  host-or-triton:
+    unit: request
+    arms:
+      - {{name: host, engine: language, weight: 50}}
+      - {{name: triton, engine: triton, weight: 50}}
 routes:
-  - name: renamed
-    match: {{model: sum-and-difference}}
-    engine: triton
-    model: adder
-  - name: everything-else
-    engine: triton
+  - name: adder-of-both
+    match: {{model: adder}}
+    experiment: host-or-triton
 """
-
-
-class _DemoError(Exception):
-    """The demo cannot go on; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,37 +72,54 @@ def up(
         str | None,
         typer.Option(
             metavar="URL",
-            help="Put this running V2 engine, http://... or grpc://..., behind the gateway instead of a Triton.",
+            help="Put this running V2 engine, http://... or grpc://..., behind the gateway instead of the samples.",
         ),
     ] = None,
+    triton: Annotated[
+        bool,
+        typer.Option("--triton", help="Start a real Triton too (from the nvidia-pytriton wheel), and split one model."),
+    ] = False,
     http_port: Annotated[int, typer.Option(help="The gateway's inference port; 0 takes a free one.")] = 8000,
     grpc_port: Annotated[int, typer.Option(help="Its second one, for gRPC clients; 0 takes a free one.")] = 8001,
     admin_port: Annotated[int, typer.Option(help="Its port for metrics; 0 takes a free one.")] = 8002,
     once: Annotated[bool, typer.Option("--once", help="Stop after the sample requests.")] = False,
 ) -> int:
-    """Start a demo: a real Triton with two sample models, the gateway before it, and requests through both.
+    """Start a demo: engine hosts with sample models, the gateway before them, and requests through both.
 
     Everything stops with Ctrl-C.
     """
+    from gateway.demo.asking import ask_about_the_engine, ask_the_samples
+    from gateway.demo.children import DemoError
+
+    if engine is not None and triton:
+        raise typer.BadParameter("--engine and --triton: choose one")
     console = Console(highlight=False)
     with ExitStack() as stack:
         _take_signals(stack)
         try:
-            endpoint = f'"{engine}"' if engine else _start_triton(stack, console)
-            ports = {"--http-port": http_port, "--grpc-port": grpc_port, "--admin-port": admin_port}
-            gateway = _start_gateway(stack, endpoint, ports)
-            if engine:
-                _ask_about_the_engine(console, gateway)
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pointsman-up-")))
+            rules, models = folder / "rules", set[str]()
+            if engine is not None:
+                rules = folder / "rules.yaml"
+                rules.write_text(_RULES.format(url=engine))
             else:
-                _ask_the_samples(console, gateway)
-            _tell_what_is_next(console, gateway, has_samples=engine is None)
+                models = _start_samples(stack, console, folder)
+            if triton:
+                _start_triton(stack, console, folder)
+            ports = {"--http-port": http_port, "--grpc-port": grpc_port, "--admin-port": admin_port}
+            gateway = _start_gateway(stack, folder, rules, ports)
+            if engine is not None:
+                ask_about_the_engine(console, gateway.base)
+            else:
+                ask_the_samples(console, gateway.base, gateway.grpc, models)
+            _tell_what_is_next(console, gateway, models)
             if not once:
                 console.print("\nCtrl-C stops everything.")
-                raise _DemoError(f"The gateway ended with {gateway.process.wait()}.")
+                raise DemoError(f"The gateway ended with {gateway.process.wait()}.")
         except KeyboardInterrupt:
             console.print("\nStopping.")
             return 1 if once else 0  # interrupted, a single round has not been made
-        except _DemoError as error:
+        except DemoError as error:
             console.print(escape(str(error)), style="red", soft_wrap=True)
             return 1
         finally:
@@ -123,149 +145,88 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _start_triton(stack: ExitStack, console: Console) -> str:
-    """Start it, and return its address as rules write it.
+def _start_samples(stack: ExitStack, console: Console, folder: Path) -> set[str]:
+    """Write the samples into the folder and start their fleet; the names of the models that are there.
 
-    Raises: _DemoError.
+    Raises: DemoError.
     """
-    from gateway.demo.triton import SAMPLE_MODELS, TritonDiedError, TritonNotReadyError, TritonProcess, why_unavailable
+    from gateway.demo.children import DemoError, start
 
-    elsewhere = "With an engine that runs elsewhere: pointsman up --engine http://HOST:8000"
+    with console.status("Writing sample models"):
+        command = [sys.executable, "-m", "engines", "samples", str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        elsewhere = "With an engine that runs elsewhere: pointsman up --engine http://HOST:8000"
+        raise DemoError(f"The sample models cannot be served here: {done.stderr.strip()}\n{elsewhere}")
+    for line in done.stderr.splitlines():
+        console.print(escape(line), style="yellow", soft_wrap=True)
+    ready = folder / "fleet.json"
+    with console.status("Starting the engine hosts: each model in a process of its own"):
+        start(
+            stack,
+            "The fleet of engine hosts",
+            ["engines", "fleet", str(folder / "fleet.yaml"), "--ready-file", str(ready)],
+            ready,
+            within=_FLEET_SECONDS,
+            patience=_STOP_SECONDS + 10.0,
+            log=folder / "fleet.log",
+        )
+    models: set[str] = set()
+    for agent in ("language", "vision"):
+        found = sorted(path.parent.name for path in (folder / agent).glob("*/config.pbtxt"))
+        if found:
+            models.update(found)
+            console.print(f"Engine host [bold]{agent}[/] serves {', '.join(found)}", soft_wrap=True)
+    return models
+
+
+def _start_triton(stack: ExitStack, console: Console, folder: Path) -> None:
+    """Start it on the adder, and write the rules that give it half of that model's requests.
+
+    Raises: DemoError.
+    """
+    import shutil
+
+    from gateway.demo.children import DemoError
+    from gateway.demo.triton import TritonDiedError, TritonNotReadyError, TritonProcess, why_unavailable
+
     reason = why_unavailable()
     if reason is not None:
-        raise _DemoError(f"No Triton can be started here: {reason}\n{elsewhere}")
+        raise DemoError(f"No Triton can be started here: {reason}")
+    shutil.copytree(folder / "language" / "adder", folder / "triton" / "adder")
     try:
-        with console.status("Starting Triton (from the nvidia-pytriton wheel, on the CPU) with two sample models"):
-            triton = stack.enter_context(TritonProcess.start(SAMPLE_MODELS))
+        with console.status("Starting Triton (from the nvidia-pytriton wheel, on the CPU)"):
+            triton = stack.enter_context(TritonProcess.start(folder / "triton"))
             triton.wait_ready(_START_SECONDS)
     except (TritonDiedError, TritonNotReadyError, OSError) as error:
-        raise _DemoError(f"Triton did not start: {error}\n{elsewhere}") from error
-    console.print(f"Triton serves [bold]adder[/] and [bold]text[/] on {triton.http_url}, gRPC on {triton.grpc_url}")
-    return f'{{url: "{triton.http_url}", grpc: "{triton.grpc_url}"}}'
+        raise DemoError(f"Triton did not start: {error}") from error
+    (folder / "rules" / "05-triton.yaml").write_text(_BOTH.format(rest=triton.http_url, grpc=triton.grpc_url))
+    console.print(f"Triton serves [bold]adder[/] too: half of its requests each, by an experiment ({triton.http_url})")
 
 
-def _start_gateway(stack: ExitStack, endpoint: str, ports: Mapping[str, int]) -> _Gateway:
-    """Start `pointsman serve` as a child, and wait for its ready file.
+def _start_gateway(stack: ExitStack, folder: Path, rules: Path, ports: Mapping[str, int]) -> _Gateway:
+    """Start `pointsman serve`, and wait until it serves.
 
-    Raises: _DemoError where it does not start; it has said why itself.
+    Raises: DemoError where it does not start; it has said why itself.
     """
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pointsman-up-")))
-    rules, ready = folder / "rules.yaml", folder / "ready.json"
-    rules.write_text(_RULES.format(endpoint=endpoint))
+    from gateway.demo.children import start
+
+    ready = folder / "gateway.json"
     options = ("--rules", str(rules), "--ready-file", str(ready), "--drain-timeout", f"{_DRAIN_SECONDS:g}s")
     listen = (f"{option}={port}" for option, port in ports.items())
-    command = (sys.executable, "-m", "gateway", "serve", *options, *listen)
-    # A session of its own: Ctrl-C comes to us alone, and the gateway drains when we say so.
-    gateway = subprocess.Popen(command, start_new_session=True)
-    stack.callback(_stop, gateway)
-    deadline = time.monotonic() + _START_SECONDS
-    while not ready.exists():
-        if gateway.poll() is not None or time.monotonic() > deadline:
-            raise _DemoError("The gateway did not start; see above.")
-        time.sleep(0.05)
-    told = json.loads(ready.read_text())
+    process, told = start(
+        stack,
+        "The gateway",
+        ["gateway", "serve", *options, *listen],
+        ready,
+        within=_START_SECONDS,
+        patience=_STOP_SECONDS,
+    )
     base, grpc, admin = (f"127.0.0.1:{told[port]}" for port in ("http", "grpc", "admin"))
-    return _Gateway(gateway, f"http://{base}", grpc, f"http://{admin}", rules)
+    return _Gateway(process, f"http://{base}", grpc, f"http://{admin}", rules)
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    for patience in _STOP_PATIENCE_SECONDS:
-        process.terminate()
-        try:
-            process.wait(patience)
-            return
-        except subprocess.TimeoutExpired:
-            pass
-    process.kill()
-    process.wait()
-
-
-def _ask_the_samples(console: Console, gateway: _Gateway) -> None:
-    """Real requests by Triton's own client, and one as curl would send it.
-
-    Raises: _DemoError.
-    """
-    from tritonclient.utils import InferenceServerException
-
-    try:
-        _infer_by_rest(console, gateway, "adder")
-        _infer_by_grpc(console, gateway, "sum-and-difference")
-    except (InferenceServerException, OSError) as error:
-        raise _DemoError(f"A sample request failed: {error}") from error
-    text = "one url for every engine"
-    reply = _ask(gateway, "POST", "/v2/models/text/generate", {"text_input": text})
-    if not reply.is_success:
-        raise _DemoError(f"A sample request failed: {reply.status_code} {reply.text}")
-    console.print(f"\n[bold]generate text[/]  {text!r}")
-    console.print(f"  {reply.json()['text_output']!r}, by route {reply.headers['x-pointsman-route']!r}", markup=False)
-
-
-def _infer_by_rest(console: Console, gateway: _Gateway, model: str) -> None:
-    from tritonclient import http
-
-    with http.InferenceServerClient(gateway.base.removeprefix("http://")) as client:
-        result = client.infer(model, _inputs(http))
-    _show(console, f"infer {model}", "tritonclient.http", result, result.get_response()["model_name"])
-
-
-def _infer_by_grpc(console: Console, gateway: _Gateway, model: str) -> None:
-    from tritonclient import grpc
-
-    with grpc.InferenceServerClient(gateway.grpc) as client:
-        result = client.infer(model, _inputs(grpc))
-    _show(console, f"infer {model}", "tritonclient.grpc", result, result.get_response().model_name)
-
-
-def _inputs(client: Any) -> list[Any]:
-    """The adder's, as one of Triton's two clients has them."""
-    import numpy
-
-    made = []
-    for name, values in (("a", [[1, 2, 3]]), ("b", [[10, 20, 30]])):
-        data = numpy.array(values, numpy.int32)
-        made.append(client.InferInput(name, list(data.shape), "INT32"))
-        made[-1].set_data_from_numpy(data)
-    return made
-
-
-def _show(console: Console, title: str, client: str, result: Any, model: str) -> None:
-    console.print(f"\n[bold]{title}[/]  a=[1 2 3] b=[10 20 30]  ({client})")
-    for name in ("sum", "diff"):
-        console.print(f"  {name} = {result.as_numpy(name)[0]}  from '{model}'", markup=False)
-
-
-def _ask_about_the_engine(console: Console, gateway: _Gateway) -> None:
-    """What can be asked without knowing a model: the metadata, which the gateway tells of itself, and the models,
-    which the engine tells; one that does not list them may say so.
-
-    Raises: _DemoError.
-    """
-    for title, method, path in (
-        ("server metadata", "GET", "/v2"),
-        ("models behind the gateway", "POST", "/v2/repository/index"),
-    ):
-        reply = _ask(gateway, method, path)
-        console.print(f"\n[bold]{title}[/]  {method} {path} ({reply.status_code})")
-        console.print(f"  {reply.text}", soft_wrap=True, markup=False)
-
-
-def _ask(gateway: _Gateway, method: str, path: str, body: object = None) -> httpx.Response:
-    """The engine's reply, whatever it says.
-
-    Raises: _DemoError where no engine has answered.
-    """
-    import httpx
-
-    try:
-        reply = httpx.request(method, gateway.base + path, json=body, timeout=30, trust_env=False)
-    except httpx.HTTPError as error:
-        raise _DemoError(f"{method} {path} is not answered: {error}") from error
-    if "x-pointsman-reason" in reply.headers:
-        raise _DemoError(f"{method} {path} is answered {reply.status_code} by the gateway itself: {reply.text}")
-    return reply
-
-
-def _tell_what_is_next(console: Console, gateway: _Gateway, has_samples: bool) -> None:
+def _tell_what_is_next(console: Console, gateway: _Gateway, models: Collection[str]) -> None:
     base, admin, rules = gateway.base, gateway.admin, gateway.rules
     console.print("\n[bold]Where things are[/]")
     console.print(f"  inference   {base}/v2")
@@ -274,13 +235,13 @@ def _tell_what_is_next(console: Console, gateway: _Gateway, has_samples: bool) -
     console.print(f"  engines     {admin}/engines")
     console.print(f"  rules       {rules} (edit it: the gateway notices)", soft_wrap=True)
     console.print("\n[bold]Try next[/]")
-    if has_samples:
+    if models:
         body = '{"text_input": "hello"}'
         console.print(f"  curl -i {base}/v2/models/text/generate -d '{body}'", soft_wrap=True)
     else:
         console.print(f"  curl -i {base}/v2", soft_wrap=True)
     if find_spec("tritonclient") and find_spec("grpc"):
-        asked = 'get_model_metadata("adder")' if has_samples else "get_server_metadata()"
+        asked = 'get_model_metadata("adder")' if models else "get_server_metadata()"
         script = f'from tritonclient.grpc import *; print(InferenceServerClient("{gateway.grpc}").{asked})'
         console.print(f"  {sys.executable} -c '{script}'", soft_wrap=True, markup=False)
     console.print(f"  {Path(sys.executable).parent / 'pointsman'} engines --admin {admin}", soft_wrap=True)

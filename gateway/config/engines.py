@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gateway.config import values
+from gateway.config import rule_values
 from gateway.config.addresses import endpoint_url, host_port
-from gateway.config.problems import suggest
-from gateway.config.readers import Reading, Record, keyed, one_or_many, scalar
 from gateway.config.specs import (
     Balance,
     BreakerSpec,
@@ -16,11 +14,14 @@ from gateway.config.specs import (
     EngineProtocol,
     EngineSpec,
     HealthSpec,
-    Location,
     RetrySpec,
     TlsSpec,
 )
-from gateway.config.yaml_nodes import Map, Node
+from gateway.yaml import values
+from gateway.yaml.location import Location
+from gateway.yaml.nodes import Map, Node
+from gateway.yaml.problems import suggest
+from gateway.yaml.readers import Reading, Record, keyed, one_or_many, scalar
 
 PLANNED_PROTOCOLS = ("openai", "tfserving", "torchserve")
 PLANNED_BALANCES = ("prefix",)
@@ -67,7 +68,7 @@ _HEALTH = Record(
     "health",
     HealthSpec,
     {
-        "path": scalar(values.path),
+        "path": scalar(rule_values.path),
         "interval": _span,
         "timeout": _positive_span,
         "unhealthy_after": scalar(_positive_count),
@@ -85,7 +86,7 @@ _RETRY = Record(
     {
         "attempts": scalar(_count),
         "idempotent": scalar(values.one_of(("safe", "infer"))),
-        "budget": scalar(values.at_least(0.0, values.share)),
+        "budget": scalar(values.at_least(0.0, rule_values.share)),
         "budget_floor": scalar(_count),
     },
 )
@@ -106,10 +107,10 @@ _TLS = Record(
     TlsSpec,
     {
         "verify": scalar(values.boolean),
-        "ca": scalar(values.text),
-        "cert": scalar(values.text),
-        "key": scalar(values.text),
-        "server_name": scalar(values.text),
+        "ca": scalar(rule_values.text),
+        "cert": scalar(rule_values.text),
+        "key": scalar(rule_values.text),
+        "server_name": scalar(rule_values.text),
     },
 )
 
@@ -136,8 +137,8 @@ _ENGINE = Record(
         "timeout": _span,
         "try_timeout": _span,
         "idle_timeout": _span,
-        "api_key": scalar(values.text),
-        "headers": keyed(values.header_name, scalar(values.text)),
+        "api_key": scalar(rule_values.text),
+        "headers": keyed(rule_values.header_name, scalar(rule_values.text)),
         "health": _HEALTH,
         "breaker": _BREAKER,
         "retry": _RETRY,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gateway.config import values
-from gateway.config.problems import suggest
-from gateway.config.readers import Reading, Record, one_or_many, reference, scalar
-from gateway.config.specs import ArmSpec, ExperimentSpec, Location
-from gateway.config.yaml_nodes import Node
+from gateway.config import rule_values
+from gateway.config.specs import ArmSpec, ExperimentSpec
+from gateway.yaml import values
+from gateway.yaml.location import Location
+from gateway.yaml.nodes import Node
+from gateway.yaml.problems import suggest
+from gateway.yaml.readers import Reading, Record, one_or_many, reference, scalar
 
 _UNITS = ("session", "request", "header:NAME", "parameter:NAME")
 
@@ -19,7 +21,7 @@ def _unit(text: str) -> str:
     if text in ("session", "request"):
         return text
     if separator and kind == "header":
-        return f"header:{values.header_name(name)}"
+        return f"header:{rule_values.header_name(name)}"
     if separator and kind == "parameter" and name:
         return text
     raise ValueError(f"unknown unit {text!r}{suggest(text, _UNITS)}")
@@ -31,15 +33,15 @@ _ARM = Record(
     {
         "name": scalar(values.name),
         "engine": reference("engine"),
-        "weight": scalar(values.weight),
-        "model": scalar(values.text),
+        "weight": scalar(rule_values.weight),
+        "model": scalar(rule_values.text),
     },
     required=("name", "engine", "weight"),
 )
 _EXPERIMENT = Record(
     "an experiment",
     ExperimentSpec,
-    {"unit": scalar(_unit), "salt": scalar(values.text), "arms": one_or_many(_ARM)},
+    {"unit": scalar(_unit), "salt": scalar(rule_values.text), "arms": one_or_many(_ARM)},
     required=("arms",),
 )
 

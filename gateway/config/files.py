@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from gateway.config.problems import Problem
-from gateway.config.specs import Location
+from gateway.yaml.location import Location
+from gateway.yaml.problems import Problem
 
 _SUFFIXES = (".yaml", ".yml")
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 
-from gateway.config import values
-from gateway.config.problems import suggest
-from gateway.config.readers import Reading, Record, expected, keyed, one_or_many, reference, scalar
+from gateway.config import rule_values
 from gateway.config.specs import IdentitySpec, InputMatch, MatchSpec, RouteSpec
-from gateway.config.yaml_nodes import Items, Map, Node
 from gateway.protocol.datatypes import DATATYPES
 from gateway.protocol.operations import MODEL_OPERATIONS, Operation
+from gateway.yaml import values
+from gateway.yaml.nodes import Items, Map, Node
+from gateway.yaml.problems import suggest
+from gateway.yaml.readers import Reading, Record, expected, keyed, one_or_many, reference, scalar
 
 PROTOCOLS = ("rest", "grpc", "openai")
 OPERATIONS = tuple(operation.value for operation in Operation if operation in MODEL_OPERATIONS)
@@ -74,8 +75,8 @@ _MATCH = Record(
         "version": _texts,
         "protocol": one_or_many(scalar(values.one_of(PROTOCOLS))),
         "operation": one_or_many(scalar(values.one_of(OPERATIONS))),
-        "header": keyed(values.header_name, _texts),
-        "parameter": keyed(values.text, one_or_many(scalar(_truth_in_json))),
+        "header": keyed(rule_values.header_name, _texts),
+        "parameter": keyed(rule_values.text, one_or_many(scalar(_truth_in_json))),
         "input": one_or_many(_input),
         "tenant": _texts,
     },
@@ -89,7 +90,7 @@ _ROUTE = Record(
         "match": _MATCH,
         "engine": reference("engine"),
         "experiment": reference("experiment"),
-        "model": scalar(values.text),
+        "model": scalar(rule_values.text),
     },
     required=("name",),
     planned={"ensemble": "a route names an 'engine' or an 'experiment'"},
@@ -99,9 +100,9 @@ read_identity = Record(
     "identity",
     IdentitySpec,
     {
-        "session_header": scalar(values.header_name),
-        "session_parameters": one_or_many(scalar(values.text)),
-        "tenant_header": scalar(values.header_name),
+        "session_header": scalar(rule_values.header_name),
+        "session_parameters": one_or_many(scalar(rule_values.text)),
+        "tenant_header": scalar(rule_values.header_name),
     },
 )
 

@@ -15,13 +15,14 @@ from typing import TypeVar
 from gateway.config.engines import read_engine
 from gateway.config.experiments import read_experiment
 from gateway.config.files import RuleFile, digest_of, read_files
-from gateway.config.problems import Problem, Severity, suggest
 from gateway.config.reachability import find_unreachable
-from gateway.config.readers import Reading, expected
 from gateway.config.routes import read_identity, read_route
-from gateway.config.specs import EngineSpec, ExperimentSpec, IdentitySpec, Location, RouteSpec, RulesSpec
-from gateway.config.values import name as parse_name
-from gateway.config.yaml_nodes import Items, Map, Node, Scalar, read_yaml
+from gateway.config.specs import EngineSpec, ExperimentSpec, IdentitySpec, RouteSpec, RulesSpec
+from gateway.yaml.location import Location
+from gateway.yaml.nodes import Items, Map, Node, Scalar, read_yaml
+from gateway.yaml.problems import Problem, Severity, suggest
+from gateway.yaml.readers import Reading, expected
+from gateway.yaml.values import name as parse_name
 
 T = TypeVar("T")
 

@@ -10,17 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-
-@dataclass(frozen=True, slots=True)
-class Location:
-    """Where in the rule files something stands; line and column count from 1."""
-
-    file: str
-    line: int
-    column: int
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}:{self.column}"
+from gateway.yaml.location import Location
 
 
 class Balance(Enum):

@@ -12,10 +12,10 @@ from gateway.config.specs import (
     EngineProtocol,
     EngineSpec,
     HealthSpec,
-    Location,
     RetrySpec,
     TlsSpec,
 )
+from gateway.yaml.location import Location
 from tests.config.conftest import Load
 
 ROUTES = "routes: [{name: all, engine: e}]\n"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.config.specs import ArmSpec, ExperimentSpec, Location
+from gateway.config.specs import ArmSpec, ExperimentSpec
+from gateway.yaml.location import Location
 from tests.config.conftest import Load
 
 HEAD = "version: 1\nengines: {e: {endpoints: 'http://a'}}\nroutes: [{name: r, experiment: x}]\n"

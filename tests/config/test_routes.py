@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.config.specs import IdentitySpec, InputMatch, Location, MatchSpec, RouteSpec
+from gateway.config.specs import IdentitySpec, InputMatch, MatchSpec, RouteSpec
+from gateway.yaml.location import Location
 from tests.config.conftest import Load
 
 ENGINES = "version: 1\nengines: {e: {endpoints: 'http://a'}}\n"

@@ -25,7 +25,17 @@ from gateway.protocol.conversion.control_table import CONTROLS, Control
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.protobuf import Message
 
-__all__ = ["RestReply", "RpcError", "rest_error", "rest_request", "rest_response", "rpc_request", "rpc_response"]
+__all__ = [
+    "RestReply",
+    "RpcError",
+    "read_request",
+    "rest_error",
+    "rest_request",
+    "rest_response",
+    "rpc_request",
+    "rpc_response",
+    "write_reply",
+]
 
 # Triton reads a version as an int64.
 _MAX_VERSION = (1 << 63) - 1
@@ -79,6 +89,15 @@ def rpc_response(rpc: str, status: int, body: bytes) -> bytes:
 def rpc_request(method: str, target: str, body: bytes) -> tuple[str, bytes]:
     """The RPC, and its serialised request message, that ask what a REST request asks.
 
+    Raises: as `read_request`.
+    """
+    rpc, made = read_request(method, target, body)
+    return rpc, _serialised(made)
+
+
+def read_request(method: str, target: str, body: bytes) -> tuple[str, Message]:
+    """The RPC and its request message that ask what a REST request asks.
+
     Raises: GatewayError: NOT_FOUND where no control RPC has such a path, METHOD_NOT_ALLOWED, BAD_REQUEST where the body
     is malformed.
     """
@@ -96,7 +115,7 @@ def rpc_request(method: str, target: str, body: bytes) -> tuple[str, bytes]:
             control.read_body(made, _object(body))
     except ValueError as error:  # text that is no Unicode too
         raise malformed(f"failed to read the {control.rpc} request: {error}") from error
-    return control.rpc, _serialised(made)
+    return control.rpc, made
 
 
 def rest_response(rpc: str, message: bytes) -> RestReply:
@@ -104,11 +123,16 @@ def rest_response(rpc: str, message: bytes) -> RestReply:
 
     Raises: GatewayError(UPSTREAM_PROTOCOL) where the message is malformed.
     """
-    control = CONTROLS[rpc]
     try:
         said = protobuf.parse(f"inference.{rpc}Response", message)
     except ValueError as error:
         raise bad_answer(rpc, str(error)) from error
+    return write_reply(rpc, said)
+
+
+def write_reply(rpc: str, said: Message) -> RestReply:
+    """The REST reply, in Triton's own form, that says what a response message says."""
+    control = CONTROLS[rpc]
     if control.health:
         if getattr(said, control.health):
             return RestReply(200, b"")

@@ -143,7 +143,7 @@ def generate_of_infer_request(message: bytes, metadata: bytes = b"") -> RestBody
             if tensor.name in ("id", _PARAMETERS) or tensor.name in request.parameters:
                 raise unsupported(f"input '{tensor.name}' has the name of another member of a generate request")
             shape, open_shape = list(tensor.shape), known[tensor.name].shape if tensor.name in known else None
-            if open_shape is not None and _filled(open_shape, element_count(shape)) != shape:
+            if open_shape is not None and filled(open_shape, element_count(shape)) != shape:
                 raise unsupported(f"input '{tensor.name}' has shape {shape}, which a generate request does not tell")
             written = _flat_json("input", tensor, raw)
             if not rest_json.is_utf8(written):
@@ -217,23 +217,23 @@ def _add_tensor(tensors: Any, name: str, tensor: Tensor, value: Any) -> bytes:
             raise ValueError(f"{tensor.datatype} data via JSON is not supported")
         elements = flatten(value)
         count = len(value) if isinstance(value, list) else 1
-        shape = _filled(tensor.shape, count)
+        shape = filled(tensor.shape, count)
         if shape is None or len(elements) != count:
             raise ValueError(f"its {len(elements)} elements cannot be converted to shape {list(tensor.shape)}")
         tensors.add(name=name, datatype=tensor.datatype, shape=shape)
         return raw_of_elements(tensor.datatype, elements)
 
 
-def _filled(shape: Sequence[int], count: int) -> list[int] | None:
+def filled(shape: Sequence[int], count: int) -> list[int] | None:
     """The shape with its open axes filled: the innermost by what is left of `count`, others by 1; None if none fits."""
     fixed = prod(axis for axis in shape if axis != -1)
     if fixed <= 0 or count % fixed:
         return None
-    left, filled = count // fixed, list(shape)
-    for index in range(len(filled) - 1, -1, -1):
-        if filled[index] == -1:
-            filled[index], left = left, 1
-    return filled if left == 1 else None
+    left, made = count // fixed, list(shape)
+    for index in range(len(made) - 1, -1, -1):
+        if made[index] == -1:
+            made[index], left = left, 1
+    return made if left == 1 else None
 
 
 def _looks_like(value: Any) -> Tensor | None:

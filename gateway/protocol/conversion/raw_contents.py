@@ -9,6 +9,7 @@ Source: Triton's grpc_service.proto: ModelInferRequest.raw_input_contents = 7, M
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import cast
 
 from gateway.protocol.conversion.tensors import Raw
 from gateway.protocol.errors import GatewayError
@@ -27,16 +28,17 @@ def split(message: Raw, raw_tag: int) -> tuple[bytes, list[memoryview]]:
     Raises: ValueError where it is no protobuf message.
     """
     view, end = memoryview(message), len(message)
+    data = cast(bytes, message)  # both give numbers by their index
     rest: list[memoryview] = []
     tensors: list[memoryview] = []
     at = kept = 0
     try:
         while at < end:
             start = at
-            tag, at = read_varint(message, at)
+            tag, at = read_varint(data, at)
             kind = tag & 7
             if kind == _BYTES:
-                size, at = read_varint(message, at)
+                size, at = read_varint(data, at)
                 stop = at + size
                 if tag == raw_tag:
                     rest.append(view[kept:start])
@@ -44,7 +46,7 @@ def split(message: Raw, raw_tag: int) -> tuple[bytes, list[memoryview]]:
                     kept = stop
                 at = stop
             elif kind == _VARINT:
-                _, at = read_varint(message, at)
+                _, at = read_varint(data, at)
             else:
                 at += _FIXED[kind]
     except (IndexError, KeyError, GatewayError):

@@ -80,8 +80,8 @@ ONE = 'command: [server, "{http_port}"]'
 WRONG = [
     (
         "no YAML",
-        "version: 1\nagents: [",
-        ["2:10: error: not YAML: expected the node content, but found '<stream end>'"],
+        "version: 1\nagents: " + "[" * 64,
+        ["2:72: error: not YAML: nested too deeply"],
     ),
     ("empty", "", ["1:1: error: the file is empty: a fleet file begins with 'version: 1'"]),
     ("no agents", "version: 1", ["1:1: error: a fleet file needs 'agents'"]),
@@ -106,7 +106,7 @@ WRONG = [
         f"version: 1\nports: 80\nagents:\n  llm:\n    {ONE}\n    memory: much\n    replicas: 0",
         [
             "2:8: error: '80' is not a range of ports: write 20000-20999",
-            "6:13: error: 'much' is not a size: write 8GiB, 500MB or a number of bytes",
+            "6:13: error: 'much' is not a size: write 64MiB, 1MB or a number of bytes",
             "7:15: error: 0 is out of range: 1 to 64",
         ],
     ),
@@ -146,13 +146,33 @@ WRONG = [
     (
         "a key twice",
         f"version: 1\nagents:\n  a:\n    {ONE}\n  a:\n    {ONE}",
-        ["5:3: error: key 'a' is given twice"],
+        ["5:3: error: key 'a' is given twice: first at {file}:3:3"],
     ),
     (
         "a variable that is not set",
         "version: 1\nagents:\n  a:\n    command: ['${SERVER}']",
         ["4:15: error: environment variable SERVER is not set; ${SERVER:-default} gives a default"],
     ),
+    (
+        "a variable that is not set, and what else is wrong",
+        "version: 1\nports: 80\nagents:\n  a:\n    command: [server, '${SERVER}']\n    environment: {1A: ''}",
+        [
+            "2:8: error: '80' is not a range of ports: write 20000-20999",
+            "5:23: error: environment variable SERVER is not set; ${SERVER:-default} gives a default",
+            "6:19: error: '1A' is not the name of an environment variable",
+        ],
+    ),
+    (
+        "an argument that cannot be",
+        'version: 1\nagents:\n  a:\n    command: [server, "a\\0b"]',
+        ["4:23: error: the text has a NUL, which no argument can carry"],
+    ),
+    (
+        "agents in a list",
+        "version: 1\nagents: [a]",
+        ["2:9: error: expected a map from agents' names to agents, found a list"],
+    ),
+    ("no agent at all", "version: 1\nagents: {}", ["1:1: error: there are no agents: nothing would run"]),
     (
         "out of the gateway's reach",
         "version: 1\nagents:\n  a: {command: worker}",
@@ -173,7 +193,9 @@ WRONG = [
 def test_findings(tmp_path: Path, what: str, text: str, findings: list[str]) -> None:
     """Each finding has its place and what would be right; warnings let the file pass."""
     loaded = load(tmp_path, text)
-    assert [str(problem) for problem in loaded.problems] == [f"{tmp_path}/fleet.yaml:{finding}" for finding in findings]
+    assert [str(problem) for problem in loaded.problems] == [
+        f"{tmp_path}/fleet.yaml:{finding.replace('{file}', f'{tmp_path}/fleet.yaml')}" for finding in findings
+    ]
     assert (loaded.fleet is None) == any(": error: " in finding for finding in findings)
 
 

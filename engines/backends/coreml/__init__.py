@@ -1,0 +1,36 @@
+"""The coreml backend: `.mlpackage` and `.mlmodelc` on a Mac, by coremltools.
+
+CoreML wants fixed shapes: a version's directory holds one package with a fixed shape or with enumerated ones, or
+several packages, one for each batch size. Batches are cut and padded to them. Which of the CPU, the GPU and the Neural
+Engine are used is found out by measuring, unless the configuration says it.
+
+Every function that needs a Mac takes the coremltools module as an argument, so that the rest can be tested anywhere.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from engines.backends.contract import Backend
+
+EXTRA = "coreml"
+# CoreML serialises predictions of one loaded model; each instance loads its own, from one compiled copy.
+INSTANCES_SHARE_A_PROCESS = True
+
+
+def create() -> Backend:
+    from engines.backends.coreml.backend import CoreMLBackend
+
+    return CoreMLBackend()
+
+
+def complete(config: Any, directory: Path) -> None:
+    """Fill in inputs, outputs and max_batch_size from the package: max_batch_size is the largest bucket's, where the
+    buckets differ in their first axis alone. A package of one fixed shape does not batch, as far as one can tell.
+
+    Raises: EngineError.
+    """
+    from engines.backends.coreml.completion import complete
+
+    complete(config, directory)

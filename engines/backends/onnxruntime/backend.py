@@ -1,0 +1,106 @@
+"""An instance of an ONNX model."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from engines.backends.batching import Batcher
+from engines.backends.contract import Array, BackendRequest, InstanceSpec
+from engines.backends.cores import fair_share_of_cores
+from engines.backends.loading import library
+from engines.backends.onnxruntime import providers, sessions
+from engines.backends.onnxruntime.completion import check, onnx_file
+from engines.backends.signature import Signature
+from engines.errors import invalid
+
+_log = logging.getLogger(__name__)
+_ONNX_BFLOAT16 = 16  # TensorProto.BFLOAT16
+
+
+class OnnxRuntimeBackend:
+    """One session. `placement` tells what runs where."""
+
+    placement: dict[str, Any]
+
+    def initialize(self, spec: InstanceSpec) -> None:
+        self._ort = ort = library("onnxruntime", "onnx")
+        path = onnx_file(spec.config, spec.version_directory)
+        chosen = providers.choose(ort.get_available_providers(), spec.kind, spec.device_id, spec.config)
+        threads = fair_share_of_cores(spec.config)
+        self._session = sessions.make(ort, path, spec.config, chosen, threads, spec.host_options)
+        check(spec.config, self._session)
+        self._signature = Signature.of(spec.config)
+        self._batcher = Batcher(self._run, self._signature, "onnx runtime error")
+        outputs = sessions.tensors(self._session.get_outputs())
+        self._names = [tensor.name for tensor in outputs if tensor.name in self._signature.output_by_name]
+        every = [*sessions.tensors(self._session.get_inputs()), *outputs]
+        # numpy has no bfloat16: such tensors go in and out as onnxruntime's own values.
+        self._has_bfloat16 = any(tensor.datatype == "BF16" for tensor in every)
+        self.placement = providers.placement(self._session)
+        _log.info("'%s' runs on %s", spec.name, json.dumps(self.placement))
+
+    def execute(self, requests: Sequence[BackendRequest]) -> None:
+        self._batcher.execute(requests)
+
+    def _run(self, inputs: dict[str, Array]) -> dict[str, Array]:
+        given = {name: _text(name, array) if array.dtype == object else array for name, array in inputs.items()}
+        values = self._run_values(given) if self._has_bfloat16 else self._session.run(self._names, given)
+        return {name: _array(value) for name, value in zip(self._names, values, strict=True)}
+
+    def _run_values(self, inputs: dict[str, Array]) -> list[Array]:
+        ort_value = self._ort.OrtValue
+        given = {}
+        for name, array in inputs.items():
+            tensor = self._signature.input_by_name[name]
+            if tensor.datatype == "BF16":
+                array = np.ascontiguousarray(array)
+                given[name] = ort_value.ortvalue_from_numpy_with_onnx_type(array, _ONNX_BFLOAT16)
+            else:
+                given[name] = ort_value.ortvalue_from_numpy(array)
+        values = self._session.run_with_ort_values(self._names, given)
+        return [_bfloat16_bits(value) for value in values]
+
+    def finalize(self) -> None:
+        self._session = None
+
+    _session: Any
+
+
+def _text(name: str, array: Array) -> Array:
+    """Strings as onnxruntime's Python takes them.
+
+    Raises: EngineError where one is not UTF-8.
+    """
+    text = np.empty(array.shape, object)
+    try:
+        text.reshape(-1)[:] = [element.decode() for element in array.reshape(-1)]
+    except UnicodeDecodeError as error:
+        raise invalid(f"input '{name}' has a string that is not UTF-8: {error}") from error
+    return text
+
+
+def _array(value: Any) -> Array:
+    array = np.asarray(value)
+    if array.dtype.kind in "OU":
+        encoded = np.empty(array.shape, object)
+        encoded.reshape(-1)[:] = [str(element).encode() for element in array.reshape(-1)]
+        return encoded
+    return array
+
+
+def _bfloat16_bits(value: Any) -> Array:
+    """An OrtValue as an array; bfloat16 as uint16."""
+    if "bfloat16" not in value.data_type():
+        array: Array = value.numpy()
+        return array
+    shape = tuple(value.shape())
+    num_bytes = 2 * int(np.prod(shape))
+    # The value owns the memory: what is read from it is copied.
+    bits = ctypes.string_at(value.data_ptr(), num_bytes) if num_bytes else b""
+    return np.frombuffer(bits, np.dtype(np.uint16)).reshape(shape)

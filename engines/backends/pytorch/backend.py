@@ -1,0 +1,121 @@
+"""An instance of a torch model."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from engines.backends.batching import Batcher
+from engines.backends.contract import Array, BackendRequest, InstanceSpec
+from engines.backends.loading import instance_file, library
+from engines.backends.pytorch import devices, models
+from engines.backends.pytorch.naming import input_positions, outputs_of
+from engines.backends.pytorch.settings import Settings, apply_to_process, around_a_run
+from engines.backends.pytorch.tensors import to_array, to_torch, torch_dtype
+from engines.backends.signature import Signature
+
+_log = logging.getLogger(__name__)
+_shared: dict[tuple[Path, str], models.TorchModel] = {}
+_shared_lock = threading.Lock()
+
+
+class PyTorchBackend:
+    """One copy of a model on one device."""
+
+    def initialize(self, spec: InstanceSpec) -> None:
+        self._torch = torch = library("torch", "torch")
+        self._settings = settings = Settings.of(spec)
+        self._signature = Signature.of(spec.config)
+        self._batcher = Batcher(self._run, self._signature, "PyTorch execute failure")
+        self._device = devices.choose(torch, spec.kind, spec.device_id, settings.device)
+        self._on_device = devices.caller(self._device.type)
+        path = instance_file(spec, *models.NAMES)
+        if path.suffix == ".pt" and (path.with_name("model.py")).exists():
+            path = path.with_name("model.py")  # an eager class whose weights are called model.pt
+        self._model = self._on_device(lambda: self._load(path, spec))
+        names = [tensor.name for tensor in self._signature.inputs]
+        self._positions = (
+            {} if self._model.arguments.takes_dict else input_positions(names, self._model.arguments, spec.model)
+        )
+        _log.info("'%s' runs %s on %s", spec.name, self._model.form, self._device)
+
+    def _load(self, path: Path, spec: InstanceSpec) -> models.TorchModel:
+        torch, settings = self._torch, self._settings
+        apply_to_process(torch, settings)
+        key = (path, str(self._device))
+        with _shared_lock:
+            if settings.share_weights and key in _shared:
+                return _shared[key]
+            with around_a_run(torch, settings, self._device):
+                model = models.load(
+                    torch, path, self._device, name=spec.model, method=settings.method,
+                    keep_device=spec.kind == "KIND_MODEL" and not settings.device,
+                )  # fmt: skip
+                if spec.kind == "KIND_MODEL" and not settings.device:
+                    self._device = _own_device(model, self._device)
+                if settings.channels_last and model.module is not None:
+                    model.module.to(memory_format=torch.channels_last)
+            if settings.compile_options is not None:
+                model = models.compiled(torch, model, settings.compile_options)
+            if settings.share_weights:
+                _shared[key] = model
+            return model
+
+    def execute(self, requests: Sequence[BackendRequest]) -> None:
+        self._batcher.execute(requests)
+
+    def _run(self, inputs: dict[str, Array]) -> dict[str, Array]:
+        outputs: dict[str, Array] = self._on_device(lambda: self._run_here(inputs))
+        return outputs
+
+    def _run_here(self, inputs: dict[str, Array]) -> dict[str, Array]:
+        torch, settings, model = self._torch, self._settings, self._model
+        with around_a_run(torch, settings, self._device):
+            tensors = {name: self._tensor(name, array) for name, array in inputs.items()}
+            if model.arguments.takes_dict:
+                result = model.call({0: tensors})
+            else:
+                result = model.call({self._positions[name]: tensor for name, tensor in tensors.items()})
+            specs = self._signature.output_by_name
+            found = outputs_of(
+                result, [tensor.name for tensor in (*self._signature.outputs, *self._signature.state_outputs)]
+            )
+            if settings.autocast_dtype is not None:
+                found = {name: self._as_configured(value, specs[name].datatype) for name, value in found.items()}
+            arrays = {name: to_array(torch, value) for name, value in found.items()}
+        if settings.clean_cache and self._device.type in ("cuda", "mps"):
+            getattr(torch, self._device.type).empty_cache()
+        return arrays
+
+    def _tensor(self, name: str, array: Array) -> Any:
+        tensor = self._signature.input_by_name.get(name)
+        value = to_torch(self._torch, name, array, tensor.datatype if tensor else "", self._device)
+        if self._settings.channels_last and getattr(value, "ndim", 0) == 4:
+            value = value.contiguous(memory_format=self._torch.channels_last)
+        return value
+
+    def _as_configured(self, value: Any, datatype: str) -> Any:
+        """Autocast decides the dtype of results for itself: clients get the one they were promised."""
+        dtype = torch_dtype(self._torch, datatype)
+        if dtype is None or not value.is_floating_point() or not dtype.is_floating_point:
+            return value
+        return value.to(dtype)
+
+    def finalize(self) -> None:
+        def let_go() -> None:
+            self._model = None
+            if self._device.type in ("cuda", "mps"):
+                getattr(self._torch, self._device.type).empty_cache()
+
+        self._on_device(let_go)
+
+    _model: Any
+
+
+def _own_device(model: models.TorchModel, default: Any) -> Any:
+    """Where the first parameter of a KIND_MODEL model is."""
+    parameters = model.module.parameters() if model.module is not None else iter(())
+    return next((parameter.device for parameter in parameters), default)

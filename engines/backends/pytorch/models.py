@@ -1,0 +1,168 @@
+"""The forms a torch model comes in, each loaded into the same thing: a function of leaves, and its arguments' names."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import warnings
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engines.backends.loading import library, python_module
+from engines.backends.pytorch.naming import Arguments
+from engines.errors import EngineError, internal, invalid
+
+_log = logging.getLogger(__name__)
+NAMES = ("model.pt", "model.pt2", "model.py")
+WEIGHTS = ("model.safetensors", "model.pt", "model.pth")
+
+
+@dataclass(frozen=True, slots=True)
+class TorchModel:
+    """`call(by_index)` runs it with the leaves of its arguments, by their index; those with a default may be left out.
+    `module` is what weights are in, None for a compiled archive."""
+
+    call: Callable[[Mapping[int, Any]], Any]
+    arguments: Arguments
+    module: Any
+    form: str
+
+
+def load(
+    torch: Any, path: Path, device: Any, *, name: str, method: str = "forward", keep_device: bool = False
+) -> TorchModel:
+    """Load a model onto a device. `keep_device` (KIND_MODEL) leaves it where it says itself that it runs.
+
+    Raises: EngineError.
+    """
+    try:
+        if path.suffix == ".py":
+            return _eager(torch, path, device, name, method, keep_device)
+        if path.suffix == ".pt2":
+            return _archive(torch, path, device)
+        return _torchscript(torch, path, device, method, keep_device)
+    except EngineError:
+        raise
+    except Exception as error:
+        raise internal(f"failed to load model '{name}': {error}") from error
+
+
+def _torchscript(torch: Any, path: Path, device: Any, method: str, keep_device: bool) -> TorchModel:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # it is what repositories hold, deprecated or not
+        module = torch.jit.load(str(path), map_location=None if keep_device else device)
+    if hasattr(module, "training") and module.training:
+        module.eval()
+    function = getattr(module, method, None)
+    if function is None:
+        raise invalid(f"the model has no method '{method}'")
+    arguments = function.schema.arguments[1:]  # without self
+    takes_dict = len(arguments) == 1 and isinstance(arguments[0].type, torch._C.DictType)
+    names = [argument.name for argument in arguments]
+    optional = frozenset(index for index, argument in enumerate(arguments) if argument.has_default_value())
+    return TorchModel(_by_position(function, names), _plain(names, takes_dict, optional), module, "TorchScript")
+
+
+def _eager(torch: Any, path: Path, device: Any, name: str, method: str, keep_device: bool) -> TorchModel:
+    defined = python_module(path, f"_model_{name}")
+    classes = [
+        value
+        for value in vars(defined).values()
+        if isinstance(value, type) and issubclass(value, torch.nn.Module) and value.__module__ == defined.__name__
+    ]
+    # One module may be made of others: the model is the one that is called so, or the last.
+    classes.sort(key=lambda cls: cls.__name__ == "Model")
+    if not classes:
+        raise invalid(f"Cannot find a subclass of torch.nn.Module in '{path}'")
+    module = classes[-1]()
+    weights = next((path.parent / file for file in WEIGHTS if (path.parent / file).exists()), None)
+    if weights is None:
+        _log.info("model '%s' has no file of weights beside '%s'", name, path.name)
+    elif weights.suffix == ".safetensors":
+        module.load_state_dict(library("safetensors.torch", "torch").load_file(str(weights)))
+    else:
+        module.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
+    if not keep_device:
+        module.to(device)
+    module.eval()
+    function = module if method == "forward" else getattr(module, method)
+    parameters = list(inspect.signature(getattr(module, method)).parameters.values())
+    names = [parameter.name for parameter in parameters if parameter.kind not in (2, 4)]
+    optional = frozenset(
+        i for i, parameter in enumerate(parameters) if parameter.default is not inspect.Parameter.empty
+    )
+    takes_dict = len(parameters) == 1 and "dict" in str(parameters[0].annotation).lower()
+    return TorchModel(_by_position(function, names), _plain(names, takes_dict, optional), module, "eager")
+
+
+def _plain(names: list[str], takes_dict: bool, optional: frozenset[int]) -> Arguments:
+    return Arguments(tuple((name,) for name in names), takes_dict, optional)
+
+
+def _by_position(function: Any, names: list[str]) -> Callable[[Mapping[int, Any]], Any]:
+    def call(by_index: Mapping[int, Any]) -> Any:
+        given = sorted(by_index)
+        in_a_row = [index for position, index in enumerate(given) if position == index]
+        rest = {names[index]: by_index[index] for index in given[len(in_a_row) :]}
+        return function(*(by_index[index] for index in in_a_row), **rest)
+
+    return call
+
+
+def _archive(torch: Any, path: Path, device: Any) -> TorchModel:
+    if is_compiled(path):
+        package = torch._inductor.aoti_load_package(str(path))
+        in_spec = torch.utils._pytree.treespec_loads(package.loader.get_call_spec()[0])
+        return TorchModel(_by_tree(torch, package, in_spec), Arguments(_paths(torch, in_spec)), None, "AOTInductor")
+    program = torch.export.load(str(path))
+    if device.type != "cpu":
+        program = torch.export.passes.move_to_device_pass(program, device)
+    module = program.module()
+    in_spec = program.call_spec.in_spec
+    plain_names = list(program.graph_signature.user_inputs)
+    names = _paths(torch, in_spec, plain_names)
+    return TorchModel(_by_tree(torch, module, in_spec), Arguments(names), module, "torch.export")
+
+
+def is_compiled(path: Path) -> bool:
+    """Whether an archive holds compiled code (AOTInductor), not a graph."""
+    with zipfile.ZipFile(path) as archive:
+        return any("data/aotinductor/" in name for name in archive.namelist())
+
+
+def _by_tree(torch: Any, function: Any, in_spec: Any) -> Callable[[Mapping[int, Any]], Any]:
+    def call(by_index: Mapping[int, Any]) -> Any:
+        args, kwargs = torch.utils._pytree.tree_unflatten([by_index[i] for i in sorted(by_index)], in_spec)
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _paths(torch: Any, in_spec: Any, plain_names: list[str] | None = None) -> tuple[tuple[str, ...], ...]:
+    """The names of each leaf: as the graph has it, and its path (`ARGS[2][key]`, `KWARGS[mask]`)."""
+    pytree = torch.utils._pytree
+    arguments = pytree.tree_unflatten(list(range(in_spec.num_leaves)), in_spec)
+    names: list[tuple[str, ...]] = []
+    for path, index in pytree.tree_flatten_with_path(arguments)[0]:
+        keys = [getattr(part, "idx", getattr(part, "key", None)) for part in path]
+        text = ("KWARGS" if keys[0] else "ARGS") + "".join(f"[{key}]" for key in keys[1:])
+        plain = [plain_names[index]] if plain_names and index < len(plain_names) else []
+        keyword = [str(keys[1])] if keys[0] == 1 and len(keys) == 2 else []
+        names.append(tuple(dict.fromkeys([*plain, *keyword, text])))
+    return tuple(names)
+
+
+def compiled(torch: Any, model: TorchModel, options: dict[str, Any]) -> TorchModel:
+    """The model with its code compiled at the first run of each shape.
+
+    Raises: EngineError for forms that cannot be compiled.
+    """
+    if model.form not in ("eager", "torch.export"):
+        raise invalid(f"TORCH_COMPILE is for eager and exported models; this one is {model.form}")
+    _log.info("compiling with %s", json.dumps(options))
+    model.module.compile(**options)
+    return model

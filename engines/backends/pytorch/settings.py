@@ -1,0 +1,120 @@
+"""The pytorch backend's parameters, by the names that Triton gives them, and a few of our own."""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from engines.backends.contract import InstanceSpec
+from engines.backends.cores import fair_share_of_cores
+from engines.backends.signature import Parameters
+from engines.errors import invalid
+
+_log = logging.getLogger(__name__)
+_AUTOCAST_DTYPES = ("auto", "float16", "bfloat16")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a model runs. `compile_options` is None where it is not compiled."""
+
+    inference_mode: bool
+    autocast_dtype: str | None
+    channels_last: bool
+    compile_options: dict[str, Any] | None
+    optimized_execution: bool
+    cudnn: bool
+    share_weights: bool
+    clean_cache: bool
+    num_threads: int
+    num_interop_threads: int  # 0: torch's own choice
+    jit_executor: bool | None
+    jit_profiling: bool | None
+    tensor_fuser: bool | None
+    device: str
+    method: str
+
+    @classmethod
+    def of(cls, spec: InstanceSpec) -> Settings:
+        """Read a model's parameters.
+
+        Raises: EngineError where one of them means nothing.
+        """
+        parameters = Parameters(spec.config)
+        autocast = parameters.one_of("AUTOCAST_DTYPE", _AUTOCAST_DTYPES, "auto")
+        return cls(
+            inference_mode=parameters.flag("INFERENCE_MODE", True),
+            autocast_dtype=autocast if parameters.flag("ENABLE_AUTOCAST") else None,
+            channels_last=parameters.flag("CHANNELS_LAST"),
+            compile_options=_compile_options(parameters),
+            optimized_execution=not parameters.flag("DISABLE_OPTIMIZED_EXECUTION"),
+            cudnn=not parameters.flag("DISABLE_CUDNN"),
+            share_weights=parameters.flag("ENABLE_WEIGHT_SHARING"),
+            clean_cache=parameters.flag("ENABLE_CACHE_CLEANING"),
+            num_threads=parameters.number("INTRA_OP_THREAD_COUNT", parameters.number("NUM_THREADS"))
+            or fair_share_of_cores(spec.config),
+            num_interop_threads=parameters.number("INTER_OP_THREAD_COUNT", parameters.number("NUM_INTEROP_THREADS")),
+            jit_executor=_tristate(parameters, "ENABLE_JIT_EXECUTOR"),
+            jit_profiling=_tristate(parameters, "ENABLE_JIT_PROFILING"),
+            tensor_fuser=_tristate(parameters, "ENABLE_TENSOR_FUSER"),
+            device=parameters.text("DEVICE"),
+            method=parameters.text("FORWARD_METHOD_NAME", "forward"),
+        )
+
+
+def _tristate(parameters: Parameters, key: str) -> bool | None:
+    return parameters.flag(key) if parameters.text(key) else None
+
+
+def _compile_options(parameters: Parameters) -> dict[str, Any] | None:
+    """What torch.compile is given. Triton compiles every eager class; here it is asked for by TORCH_COMPILE, or by
+    options: a first request of minutes has to be somebody's decision."""
+    text = parameters.text("TORCH_COMPILE_OPTIONAL_PARAMETERS")
+    if not parameters.flag("TORCH_COMPILE", default=bool(text)):
+        return None
+    try:
+        options = json.loads(text or "{}")
+    except ValueError as error:
+        raise invalid(f"parameter 'TORCH_COMPILE_OPTIONAL_PARAMETERS' is no JSON: {error}") from error
+    if not isinstance(options, dict) or "model" in options:
+        raise invalid("parameter 'TORCH_COMPILE_OPTIONAL_PARAMETERS' has to be an object of options other than 'model'")
+    return None if options.get("disable") else options
+
+
+def apply_to_process(torch: Any, settings: Settings) -> None:
+    """Set what holds for a thread (intra-op threads) or for the whole process (all else)."""
+    torch.set_num_threads(settings.num_threads)
+    if settings.num_interop_threads:
+        try:
+            torch.set_num_interop_threads(settings.num_interop_threads)
+        except RuntimeError:
+            _log.info("the number of inter-op threads stays as it is: torch has already started them")
+    for value, setter in (
+        (settings.jit_executor, "_jit_set_profiling_executor"),
+        (settings.jit_profiling, "_jit_set_profiling_mode"),
+        (settings.tensor_fuser, "_jit_set_texpr_fuser_enabled"),
+    ):
+        if value is not None and hasattr(torch._C, setter):
+            getattr(torch._C, setter)(value)
+
+
+def around_a_run(torch: Any, settings: Settings, device: Any) -> AbstractContextManager[Any]:
+    """What is in force while the model runs, entered anew for each run."""
+    stack = ExitStack()
+    stack.enter_context(torch.inference_mode() if settings.inference_mode else torch.no_grad())
+    if settings.autocast_dtype is not None:
+        stack.enter_context(torch.autocast(device.type, dtype=_autocast_dtype(torch, settings, device)))
+    if not settings.optimized_execution:
+        stack.enter_context(torch.jit.optimized_execution(False))
+    if not settings.cudnn and device.type == "cuda":
+        stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+    return stack
+
+
+def _autocast_dtype(torch: Any, settings: Settings, device: Any) -> Any:
+    if settings.autocast_dtype == "auto":
+        return torch.bfloat16 if device.type == "cpu" else torch.float16
+    return getattr(torch, str(settings.autocast_dtype))

@@ -1,0 +1,128 @@
+"""The tensorflow backend: SavedModels (`model.savedmodel`), by the signature that serves.
+
+Source: Triton tensorflow_backend, README: `TF_SIGNATURE_DEF` and `TF_GRAPH_TAG` choose what is run, `serving_default`
+and `serve` unless they say otherwise. tensorflow-metal, where it is installed, makes a Mac's GPU a device like CUDA.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from engines.backends.batching import Batcher
+from engines.backends.completing import DEFAULT_MAX_BATCH_SIZE, Found, fill_in, is_complete
+from engines.backends.contract import Array, Backend, BackendRequest, InstanceSpec
+from engines.backends.cores import fair_share_of_cores
+from engines.backends.loading import instance_file, last_version, library, model_file
+from engines.backends.signature import Parameters, Signature
+from engines.errors import internal, invalid
+
+_log = logging.getLogger(__name__)
+
+EXTRA = "tensorflow"
+INSTANCES_SHARE_A_PROCESS = True
+_DATATYPES = {"bool": "BOOL", "float16": "FP16", "float32": "FP32", "float64": "FP64", "bfloat16": "BF16",
+              "string": "BYTES"}  # fmt: skip
+
+
+class TensorFlowBackend:
+    """One signature of a SavedModel on one device."""
+
+    def initialize(self, spec: InstanceSpec) -> None:
+        self._tf = tf = library("tensorflow", "tensorflow")
+        self._signature = Signature.of(spec.config)
+        parameters = Parameters(spec.config)
+        threads = parameters.number("TF_NUM_INTRA_THREADS") or fair_share_of_cores(spec.config)
+        try:
+            tf.config.threading.set_intra_op_parallelism_threads(threads)
+        except RuntimeError:
+            _log.info("the number of threads stays as it is: tensorflow has already started them")
+        self._device = _device(tf, spec.kind, spec.device_id)
+        with tf.device(self._device):
+            self._model, self._function = _load(tf, instance_file(spec, "model.savedmodel"), parameters)
+        _, taken = self._function.structured_input_signature
+        for what, wanted, has in (
+            ("input", self._signature.input_by_name, taken),
+            ("output", self._signature.output_by_name, self._function.structured_outputs),
+        ):
+            for name in wanted:
+                if name not in has:
+                    raise invalid(
+                        f"unexpected inference {what} '{name}', allowed {what}s are: {', '.join(sorted(has))}"
+                    )
+        self._batcher = Batcher(self._run, self._signature, "TensorFlow failure")
+        _log.info("'%s' runs on %s", spec.name, self._device)
+
+    def execute(self, requests: Sequence[BackendRequest]) -> None:
+        self._batcher.execute(requests)
+
+    def _run(self, inputs: dict[str, Array]) -> dict[str, Array]:
+        tf = self._tf
+        with tf.device(self._device):
+            tensors = {name: tf.constant(self._value(name, array)) for name, array in inputs.items()}
+            outputs = self._function(**tensors)
+        return {name: _array(value) for name, value in outputs.items() if name in self._signature.output_by_name}
+
+    def _value(self, name: str, array: Array) -> Array:
+        tensor = self._signature.input_by_name.get(name)
+        if tensor is not None and tensor.datatype == "BF16":
+            viewed: Array = array.view(self._tf.bfloat16.as_numpy_dtype)
+            return viewed
+        return array
+
+    def finalize(self) -> None:
+        self._model = self._function = None
+
+    _model: Any
+    _function: Any
+
+
+def create() -> Backend:
+    return TensorFlowBackend()
+
+
+def complete(config: Any, directory: Path) -> None:
+    """Fill in inputs, outputs and max_batch_size from the signature that serves. Raises: EngineError."""
+    if is_complete(config):
+        return
+    tf = library("tensorflow", "tensorflow")
+    path = model_file(config, last_version(directory), "model.savedmodel")
+    with tf.device("/CPU:0"):
+        _, function = _load(tf, path, Parameters(config))
+    _, inputs = function.structured_input_signature
+    fill_in(config, _found(inputs), _found(function.structured_outputs), DEFAULT_MAX_BATCH_SIZE)
+
+
+def _load(tf: Any, path: Path, parameters: Parameters) -> tuple[Any, Any]:
+    """A model and the function that serves; the model has to be kept as long as the function is used."""
+    tag, name = parameters.text("TF_GRAPH_TAG", "serve"), parameters.text("TF_SIGNATURE_DEF", "serving_default")
+    try:
+        model = tf.saved_model.load(str(path), tags=[tag])
+    except Exception as error:
+        raise internal(f"failed to load '{path}': {str(error).partition(chr(10))[0]}") from error
+    if name not in model.signatures:
+        raise invalid(f"'{path}' has no signature '{name}', it has {', '.join(model.signatures) or 'none'}")
+    return model, model.signatures[name]
+
+
+def _found(tensors: Mapping[str, Any]) -> list[Found]:
+    return [
+        Found(name, _DATATYPES.get(spec.dtype.name, spec.dtype.name.upper()), tuple(size or -1 for size in spec.shape))
+        for name, spec in tensors.items()
+    ]
+
+
+def _device(tf: Any, kind: str, device_id: int) -> str:
+    gpus = tf.config.list_physical_devices("GPU") if kind != "KIND_CPU" else []
+    if kind == "KIND_GPU" and not gpus:
+        _log.warning("an instance of KIND_GPU runs on the CPU: tensorflow finds no GPU here")
+    return f"/GPU:{device_id if device_id < len(gpus) else 0}" if gpus else "/CPU:0"
+
+
+def _array(value: Any) -> Array:
+    array = np.asarray(value.numpy())
+    return array.view(np.uint16) if array.dtype.name == "bfloat16" else array

@@ -1,0 +1,1 @@
+"""The engines' command line: `python -m engines COMMAND`; `pointsman COMMAND` has the same commands."""

@@ -1,0 +1,50 @@
+"""The commands of the engines, as one typer app. `pointsman COMMAND` runs them too. Each imports what it needs when it
+runs, so that `--help` is quick."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec
+
+import typer
+
+from engines.cli.analyze import analyze
+from engines.cli.convert import convert
+from engines.cli.fleet import fleet
+from engines.cli.host import host
+from engines.cli.samples import samples
+
+P = ParamSpec("P")
+
+app = typer.Typer(
+    name="engines",
+    help="Engines behind the gateway. Start with `host --model-repository DIR`.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def _engines() -> None:
+    """A command is always named, however many there are."""
+
+
+def exiting(command: Callable[P, int | None]) -> Callable[P, None]:
+    """A command whose result is the exit status."""
+
+    @wraps(command)
+    def run(*arguments: P.args, **options: P.kwargs) -> None:
+        raise typer.Exit(command(*arguments, **options) or 0)
+
+    return run
+
+
+for _command in (host, fleet, samples, analyze, convert):
+    app.command()(exiting(_command))
+
+
+def main() -> None:
+    """Run the command that the arguments name."""
+    app()

@@ -1,0 +1,126 @@
+"""`pointsman convert`: torch and ONNX models as CoreML packages, in a model repository."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from engines.convert.conversion import DEFAULT_ROWS, Request, Result, fall_back, parse_rows, steps
+from engines.convert.conversion import convert as run
+from engines.convert.errors import ConversionError
+from engines.convert.package import PRECISIONS
+from engines.convert.tensors import parse_shape
+
+
+def convert(
+    model: Annotated[
+        Path,
+        typer.Argument(
+            help="model.pt, model.pt2, model.py or model.onnx, or the entry of a model repository with one."
+        ),
+    ],
+    repository: Annotated[Path, typer.Option("--repository", "-o", help="The model repository to write into.")],
+    name: Annotated[str | None, typer.Option(help="The converted model's name.", show_default="the source's")] = None,
+    version: Annotated[int, typer.Option(min=1, help="The version to write.")] = 1,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=SIZES[:DATATYPE]",
+            help="An input's shape without the batch, as image=3,224,224 or ids=128:INT64; may be repeated. Needed "
+            "where neither the file nor config.pbtxt tells it.",
+        ),
+    ] = None,
+    batch: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZES", help="The batch sizes to convert for.", show_default=",".join(map(str, DEFAULT_ROWS))
+        ),
+    ] = None,
+    precision: Annotated[str, typer.Option(help=f"What it computes in: {' or '.join(PRECISIONS)}.")] = "fp16",
+    enumerated: Annotated[
+        bool,
+        typer.Option(
+            "--enumerated",
+            help="One package for all batch sizes. It is smaller; packages of one shape each run on the Neural Engine "
+            "more often.",
+        ),
+    ] = False,
+    fallback: Annotated[
+        bool,
+        typer.Option(
+            "--fallback", help="Write an entry for onnxruntime with CoreML instead, of an ONNX model as it is."
+        ),
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the version if it is there.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Tell the result as JSON.")] = False,
+) -> int:
+    """Convert a torch or ONNX model to CoreML, and write a ready entry of a model repository.
+
+    Works on Linux too, where the result cannot be run: on a Mac it is compared with the source on random inputs.
+    """
+    console, errors = Console(), Console(stderr=True)
+    try:
+        if precision not in PRECISIONS:
+            raise ConversionError(f"--precision {precision}: has to be {' or '.join(PRECISIONS)}")
+        request = Request(
+            model,
+            repository,
+            name,
+            version,
+            tuple(parse_shape(text) for text in shape or ()),
+            parse_rows(batch) if batch else (),
+            precision,
+            enumerated,
+            overwrite,
+        )
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=errors, transient=True) as bar:
+            task = bar.add_task("starting", total=3 if fallback else steps(request))
+
+            def progress(what: str) -> None:
+                bar.update(task, description=what, advance=1)
+
+            result = (fall_back if fallback else run)(request, progress)
+    except ConversionError as error:
+        errors.print(Text("error: ", "red") + Text(error.message), soft_wrap=True)
+        if error.advice:
+            errors.print(Text(f"  {error.advice}"), soft_wrap=True)
+        return 2
+    if as_json:
+        typer.echo(json.dumps(_as_values(result)))
+    else:
+        _tell(console, result)
+    return 0
+
+
+def _as_values(result: Result) -> dict[str, object]:
+    check = result.check
+    return {
+        "entry": str(result.entry),
+        "files": [str(path) for path in result.files],
+        "largest_error": check.worst if check else None,
+        "tolerance": check.tolerance if check else None,
+        "was_compared": bool(check and check.worst is not None),
+    }
+
+
+def _tell(console: Console, result: Result) -> None:
+    console.print(f"wrote {result.entry}", highlight=False, markup=False, soft_wrap=True)
+    for path in result.files:
+        size = sum(each.stat().st_size for each in ([path] if path.is_file() else path.rglob("*")) if each.is_file())
+        console.print(f"  {path.name}  {size / 1e6:.1f} MB", highlight=False, markup=False)
+    if result.check is None:
+        console.print("  served by onnxruntime; CoreML runs what its provider knows", highlight=False)
+    elif result.check.worst is None:
+        console.print(f"[yellow]not compared:[/] {result.check.reason}", highlight=False, soft_wrap=True)
+    else:
+        console.print(
+            f"  equal to the source within {result.check.worst:.3%} (allowed: {result.check.tolerance:.1%})",
+            highlight=False,
+        )

@@ -1,0 +1,92 @@
+"""A host in this process: its event loop, its signals, its ready file."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from engines.host.logs import LogSettings
+from engines.host.server import Host, Ports, StartError
+from engines.host.settings import HostSettings
+
+_log = logging.getLogger("engines.host")
+
+
+def run(settings: HostSettings, logs: LogSettings, ready_file: Path | None) -> int:
+    """Serve until SIGTERM or SIGINT; the exit code."""
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(_serve(settings, logs, ready_file))
+
+
+async def _serve(settings: HostSettings, logs: LogSettings, ready_file: Path | None) -> int:
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def tell() -> None:
+        if told.is_set():
+            os._exit(1)  # the second time: at once, whatever is under way
+        told.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, tell)
+    try:
+        host = Host(settings, logs)
+    except StartError as error:
+        print(f"pointsman host: {error}", file=sys.stderr)
+        return 1
+    starting = asyncio.ensure_future(host.start())
+    waiting = asyncio.ensure_future(told.wait())
+    await asyncio.wait({starting, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    exit_code = 0
+    if starting.done():
+        exit_code = _started(starting, host, settings, ready_file)
+        if not exit_code:
+            await waiting
+    else:
+        starting.cancel()
+        await asyncio.wait({starting})
+    waiting.cancel()
+    await host.stop()
+    return exit_code
+
+
+def _started(starting: asyncio.Future[None], host: Host, settings: HostSettings, ready_file: Path | None) -> int:
+    try:
+        starting.result()
+    except StartError as error:
+        print(f"pointsman host: {error}", file=sys.stderr)
+        return 1
+    ports = host.ports
+    for told, address, port in (
+        ("REST     http://%s:%d/v2", settings.http, ports.http),
+        ("gRPC     %s:%d", settings.grpc, ports.grpc),
+        ("metrics  http://%s:%d/metrics", settings.metrics, ports.metrics),
+    ):
+        if address is not None:
+            _log.info(told, f"[{address.host}]" if ":" in address.host else address.host, port)
+    if ready_file is not None:
+        _write_ready(ready_file, ports)
+    return 0
+
+
+def _write_ready(path: Path, ports: Ports) -> None:
+    """Aside, and then renamed: who waits for the file finds it whole."""
+    aside = path.with_name(f"{path.name}.{os.getpid()}")
+    told = {"http": ports.http, "grpc": ports.grpc, "metrics": ports.metrics, "pid": os.getpid()}
+    aside.write_text(json.dumps(told))
+    aside.replace(path)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory

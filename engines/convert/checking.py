@@ -1,0 +1,89 @@
+"""Whether a package answers what its source does, on random inputs: possible where CoreML runs, on a Mac."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from engines.convert.package import Made
+from engines.convert.sources import Source
+from engines.convert.tensors import Array, random_inputs
+
+# How far an output may be off, as a share of its largest element: what is left of the digits that the precision has.
+TOLERANCES = {"fp16": 2e-2, "fp32": 1e-4}
+TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """`worst` is the largest error of an output, as a share of the largest element; None where nothing was run, and
+    `reason` says why. `tolerance` is what is allowed."""
+
+    worst: float | None
+    tolerance: float
+    reason: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing speaks against it: a check that could not be made has not failed."""
+        return self.worst is None or self.worst <= self.tolerance
+
+
+def check(ct: Any, source: Source, made: Sequence[Made], precision: str, *, platform: str = sys.platform) -> Check:
+    """Run each package at each of its batch sizes beside the source."""
+    tolerance = TOLERANCES[precision]
+    if platform != "darwin":
+        return Check(None, tolerance, "CoreML runs on macOS alone: the packages were not compared with the source")
+    worst = 0.0
+    for package in made:
+        model = ct.models.MLModel(str(package.path))
+        for rows in package.rows:
+            for seed in range(TRIES):
+                inputs = random_inputs(source.inputs, rows, seed)
+                given = {
+                    tensor.name: _as_coreml(inputs[tensor.name], tensor.coreml_datatype) for tensor in source.inputs
+                }
+                worst = max(worst, error_of(model.predict(given), source.reference(inputs)))
+    return Check(worst, tolerance)
+
+
+def _as_coreml(array: Array, datatype: str) -> Array:
+    return array.astype(np.float32 if datatype == "FP32" else np.int32)
+
+
+def error_of(answers: dict[str, Array], expected: dict[str, Array]) -> float:
+    """The largest difference of any output from what is expected, as a share of that output's largest element."""
+    worst = 0.0
+    for name, wanted in expected.items():
+        got = np.asarray(answers[name], np.float64)
+        wanted = wanted.astype(np.float64)
+        if got.shape != wanted.shape or not np.isfinite(got).all():
+            return float("inf")
+        scale = max(float(np.abs(wanted).max(initial=0.0)), 1e-6)
+        worst = max(worst, float(np.abs(got - wanted).max(initial=0.0)) / scale)
+    return worst
+
+
+def structure_problems(ct: Any, made: Sequence[Made], source: Source) -> list[str]:
+    """What can be said without a Mac: names and shapes in the packages that are not those asked for."""
+    from engines.backends.coreml import packages
+    from engines.convert.tensors import full_shape
+
+    problems = []
+    for package in made:
+        read = packages.read(ct, Path(package.path))
+        shapes = {feature.name: set(feature.shapes) for feature in read.inputs}
+        wanted = {tensor.name: {full_shape(tensor, rows) for rows in package.rows} for tensor in source.inputs}
+        if shapes != wanted:
+            problems.append(f"{package.path.name}: inputs are {shapes}, and should be {wanted}")
+        names = {feature.name for feature in read.outputs}
+        if names != set(package.outputs):
+            problems.append(
+                f"{package.path.name}: outputs are {sorted(names)}, and should be {sorted(package.outputs)}"
+            )
+    return problems

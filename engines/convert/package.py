@@ -1,0 +1,130 @@
+"""Making the packages: a source traced for its shapes, and handed to coremltools."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from engines.backends.loading import library
+from engines.convert.errors import ConversionError, first_line
+from engines.convert.sources import Source
+from engines.convert.tensors import full_shape, random_inputs
+
+PRECISIONS = ("fp16", "fp32")
+# Enumerated shapes of several inputs are understood from macOS 15 on, all else that is used here from 14 on.
+_TARGET, _TARGET_OF_SEVERAL = "macOS14", "macOS15"
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A package that was written, and the batch sizes that it takes (0: it has no batch axis)."""
+
+    path: Path
+    rows: tuple[int, ...]
+    outputs: tuple[str, ...]
+
+
+def make(
+    ct: Any, source: Source, directory: Path, rows: Sequence[int], precision: str, enumerated: bool, progress: Progress
+) -> list[Made]:
+    """Write a source's packages into a directory: one for each batch size, or a single one with enumerated shapes.
+
+    Raises: ConversionError.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    if enumerated and len(rows) > 1:
+        progress(f"converting for batches of {', '.join(map(str, rows))}")
+        return [_one(ct, source, directory / "model.mlpackage", tuple(rows), precision)]
+    made = []
+    for count in rows:
+        progress(f"converting for a batch of {count}" if count else "converting")
+        name = f"model-{count}.mlpackage" if len(rows) > 1 else "model.mlpackage"
+        made.append(_one(ct, source, directory / name, (count,), precision))
+    return made
+
+
+def _one(ct: Any, source: Source, path: Path, rows: tuple[int, ...], precision: str) -> Made:
+    torch = library("torch", "torch")
+    example = random_inputs(source.inputs, rows[0])
+    try:
+        with quiet(), torch.no_grad():
+            tensors = tuple(torch.from_numpy(example[tensor.name]) for tensor in source.inputs)
+            results = source.function(*tensors)
+            traced = torch.jit.trace(_traceable(torch, source), tensors, check_trace=False)
+    except Exception as error:
+        shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in example.items())
+        raise ConversionError(f"the source does not run on {shapes}: {first_line(error)}") from error
+    names = source.outputs or tuple(f"OUTPUT__{index}" for index in range(len(results)))
+    # Whole numbers stay what they are; for others CoreML is asked for FP32, whatever it computes in.
+    outputs = [
+        ct.TensorType(name=name, dtype=np.float32) if value.is_floating_point() else ct.TensorType(name=name)
+        for name, value in zip(names, results, strict=True)
+    ]
+    several = len(rows) > 1 and len(source.inputs) > 1
+    try:
+        with quiet():
+            model = ct.convert(
+                traced,
+                convert_to="mlprogram",
+                inputs=[_input(ct, tensor, rows) for tensor in source.inputs],
+                outputs=outputs,
+                compute_precision=getattr(ct.precision, {"fp16": "FLOAT16", "fp32": "FLOAT32"}[precision]),
+                minimum_deployment_target=getattr(ct.target, _TARGET_OF_SEVERAL if several else _TARGET),
+                skip_model_load=True,
+            )
+            model.short_description = f"{source.config.name}, converted from {source.path.name} by pointsman"
+            model.save(str(path))
+    except Exception as error:
+        raise ConversionError(f"coremltools cannot convert it: {first_line(error)}") from error
+    return Made(path, rows, names)
+
+
+def _input(ct: Any, tensor: Any, rows: tuple[int, ...]) -> Any:
+    shapes = [full_shape(tensor, count) for count in rows]
+    shape = shapes[0] if len(shapes) == 1 else ct.EnumeratedShapes(shapes=shapes, default=shapes[0])
+    dtype = np.float32 if tensor.coreml_datatype == "FP32" else np.int32
+    return ct.TensorType(name=tensor.name, shape=shape, dtype=dtype)
+
+
+def _traceable(torch: Any, source: Source) -> Any:
+    """The source as a module whose arguments are its inputs, which is what torch traces."""
+
+    class Traceable(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.source = source.module  # so that its weights are known to be parameters
+            self.training = False  # alone: an exported module has no eval(), and is none to train
+
+        def forward(self, *tensors: Any) -> Any:
+            return source.function(*tensors)
+
+    return Traceable().requires_grad_(False)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without what coremltools and torch say about each other's versions, and coremltools' own progress bars."""
+    bar = library("tqdm", "coreml").tqdm
+    original = bar.__init__
+
+    def silent(self: Any, *arguments: Any, **options: Any) -> None:
+        original(self, *arguments, **{**options, "disable": True})
+
+    bar.__init__ = silent
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+        bar.__init__ = original

@@ -1,0 +1,53 @@
+"""The classification extension: the best classes of an output instead of its values.
+
+Source: Triton server `classification.cc`, and InferResponseCompleteCommon in `grpc/infer_handler.h`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from heapq import nlargest
+from math import prod
+from typing import Any
+
+from engines.errors import invalid
+from engines.messages import SharedMemory, Tensor
+from gateway.protocol.conversion.tensors import join_elements
+
+# Type codes of `array`.
+_CODES = {"UINT8": "B", "UINT16": "H", "UINT32": "I", "UINT64": "Q", "INT8": "b", "INT16": "h", "INT32": "i"}
+_CODES |= {"INT64": "q", "FP32": "f", "FP64": "d"}
+
+
+def classify(output: Tensor, num_classes: int, *, has_batches: bool, labels: Sequence[str] = ()) -> Tensor:
+    """The `num_classes` highest values of each batch element, as BYTES "value:index" or "value:index:label", the
+    highest first; of equal ones, the first. The shape is [classes], behind the batch's axis where it `has_batches`.
+
+    Raises: EngineError(INVALID_ARG) where the values cannot be compared.
+    """
+    code = _CODES.get(output.datatype)
+    if code is None:
+        raise invalid(f"class result not available for output due to unsupported type '{output.datatype}'")
+    assert not isinstance(output.data, SharedMemory)
+    values: array[Any] = array(code)
+    values.frombytes(output.data)
+    batch_size = output.shape[0] if has_batches and output.shape else 0
+    num_values = prod(output.shape[1:] if batch_size else output.shape)
+    texts: list[bytes] = []
+    for start in range(0, max(1, batch_size) * num_values, num_values or 1):
+        texts += _best(values[start : start + num_values], num_classes, labels)
+    num_told = min(num_classes, num_values)
+    shape = (batch_size, num_told) if batch_size else (num_told,)
+    return Tensor(output.name, "BYTES", shape, join_elements(texts))
+
+
+def _best(values: array[Any], num_classes: int, labels: Sequence[str]) -> list[bytes]:
+    best = nlargest(num_classes, range(len(values)), key=values.__getitem__)
+    return [_told(values[index], index, labels).encode("utf-8", "surrogateescape") for index in best]
+
+
+def _told(value: float, index: int, labels: Sequence[str]) -> str:
+    number = f"{value:f}" if isinstance(value, float) else str(value)
+    label = labels[index] if index < len(labels) else ""
+    return f"{number}:{index}:{label}" if label else f"{number}:{index}"

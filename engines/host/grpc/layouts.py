@@ -1,0 +1,106 @@
+"""Where the fields of a ModelInferRequest stand, remembered by its size: the next one most often has them there too."""
+
+from __future__ import annotations
+
+from typing import Generic, NamedTuple, TypeVar
+
+from gateway.protocol.conversion.raw_contents import INPUT_TAG
+from gateway.protocol.errors import GatewayError
+from gateway.protocol.wire_fields import BYTES, read_tag, read_varint
+
+Value = TypeVar("Value")
+
+_ID_TAG = 0x1A  # field 3, bytes
+# How often a size must come before its layout is worth remembering, how many of one size are, and how many sizes.
+_WORTH = 4
+_MAX_LAYOUTS = 4
+_MAX_SIZES = 512
+_MAX_SEEN = 4096
+# Longer messages without values, or with more fields, are rare.
+_MAX_FIXED_BYTES = 4096
+_MAX_FIELDS = 64
+
+Span = tuple[int, int]
+
+
+class Layout(NamedTuple, Generic[Value]):
+    """`fixed` are bytes that must stand at places of the message; between them stand its id and the raw tensors."""
+
+    fixed: tuple[tuple[int, bytes], ...]
+    id: Span | None
+    raws: tuple[Span, ...]
+    common: Value
+
+
+class Layouts(Generic[Value]):
+    """The layouts of one server's messages, in bounded memory, with what each means in common."""
+
+    __slots__ = ("_known", "_seen")
+
+    def __init__(self) -> None:
+        self._known: dict[int, list[Layout[Value]]] = {}
+        self._seen: dict[int, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<Layouts of {len(self._known)} sizes>"
+
+    def find(self, data: bytes, at: int, end: int) -> Layout[Value] | None:
+        """The layout of the message that stands there, None where it is not known."""
+        for layout in self._known.get(end - at, ()):
+            for start, expected in layout.fixed:
+                if not data.startswith(expected, at + start):
+                    break
+            else:
+                return layout
+        return None
+
+    def learn(self, data: bytes, at: int, end: int, common: Value) -> None:
+        """A message without a known layout has come, and it is well-formed."""
+        size = end - at
+        if len(self._seen) >= _MAX_SEEN:
+            self._seen.clear()
+        times = self._seen[size] = self._seen.get(size, 0) + 1
+        if times < _WORTH:
+            return
+        del self._seen[size]
+        layout = _layout_of(data, at, end, common)
+        if layout is None:
+            return
+        if len(self._known) >= _MAX_SIZES:
+            self._known.clear()
+        of_size = self._known.setdefault(size, [])
+        of_size.insert(0, layout)
+        del of_size[_MAX_LAYOUTS:]
+
+
+def _layout_of(data: bytes, at: int, end: int, common: Value) -> Layout[Value] | None:
+    """None where it is not plain: fields of other kinds, a field that may come but once twice, too many of them."""
+    begin = kept = at
+    fixed: list[tuple[int, bytes]] = []
+    raws: list[Span] = []
+    id: Span | None = None
+    num_fields = num_fixed = 0
+    try:
+        while at < end:
+            tag, at = read_tag(data, at)
+            num_fields += 1
+            if tag & 7 != BYTES or num_fields > _MAX_FIELDS or (tag == _ID_TAG and id is not None):
+                return None
+            size, at = read_varint(data, at)
+            if tag in (_ID_TAG, INPUT_TAG):
+                fixed.append((kept - begin, data[kept:at]))
+                span = (at - begin, at - begin + size)
+                if tag == _ID_TAG:
+                    id = span
+                else:
+                    raws.append(span)
+                kept = at + size
+            at += size
+    except (IndexError, GatewayError):
+        return None
+    if kept < end:
+        fixed.append((kept - begin, data[kept:end]))
+    num_fixed = sum(len(piece) for _, piece in fixed)
+    if at != end or num_fixed > _MAX_FIXED_BYTES:
+        return None
+    return Layout(tuple(fixed), id, tuple(raws), common)

@@ -1,0 +1,82 @@
+"""What a call's client reads around the messages: the first fields, and the status at the end.
+
+Source: grpc/grpc `doc/PROTOCOL-HTTP2.md`, "Responses".
+"""
+
+from __future__ import annotations
+
+import logging
+
+from engines.errors import EngineError, ErrorCode
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.grpc_status import write_message
+from gateway.wire.http2.hpack import Steady
+from gateway.wire.http2.stream import Stream
+
+_log = logging.getLogger(__name__)
+
+_OPENING_FIELDS = [
+    (b":status", b"200"),
+    (b"content-type", b"application/grpc"),
+    (b"grpc-accept-encoding", b"identity, deflate, gzip"),
+]
+OPENING = Steady(_OPENING_FIELDS)
+COMPRESSED_OPENINGS = {
+    encoding: Steady([*_OPENING_FIELDS, (b"grpc-encoding", encoding)]) for encoding in (b"gzip", b"deflate")
+}
+OK = Steady([(b"grpc-status", b"0")])
+
+DEADLINE_EXCEEDED = 4
+RESOURCE_EXHAUSTED = 8
+UNIMPLEMENTED = 12
+INTERNAL = 13
+UNAVAILABLE = 14
+
+# A message of a status travels in a header field, whose readers take 8 KiB for all fields; three bytes for an odd one.
+_MAX_MESSAGE_BYTES = 4096
+
+
+class StatusError(Exception):
+    """A call ends with a status that is not Triton's own."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+def status_of(error: Exception) -> tuple[int, str]:
+    """The status and message that tell an error; one that nobody foresaw is logged."""
+    match error:
+        case EngineError():
+            return error.status.grpc, error.message
+        case StatusError():
+            return error.code, error.message
+        case GatewayError(kind=ErrorKind.BODY_TOO_LARGE):
+            return RESOURCE_EXHAUSTED, "SERVER: Received message larger than max"
+        case GatewayError(kind=ErrorKind.BAD_REQUEST):
+            return INTERNAL, error.message  # gRPC's own word for what it cannot decompress or cut
+        case GatewayError():
+            return error.status.grpc, error.message
+    _log.error("a call failed", exc_info=error)
+    return INTERNAL, f"the host failed: {type(error).__name__}"
+
+
+def tell_status(stream: Stream, code: int, message: str, *, has_begun: bool) -> None:
+    """End a call with a status; `has_begun`: its first fields are sent already."""
+    told = write_message(message)
+    if len(told) > _MAX_MESSAGE_BYTES:
+        told = told[:_MAX_MESSAGE_BYTES].rsplit(b"%", 1)[0]
+    fields = [(b"grpc-status", b"%d" % code), (b"grpc-message", told)]
+    if has_begun:
+        stream.send_trailers(Steady(fields))
+    else:
+        stream.send_headers(Steady(_OPENING_FIELDS + fields), ended=True)
+
+
+def restricted(header: str) -> EngineError:
+    return EngineError(ErrorCode.UNAVAILABLE, f"This protocol is restricted, expecting header '{header}'")
+
+
+def too_large(size: int, limit: int) -> StatusError:
+    return StatusError(RESOURCE_EXHAUSTED, f"SERVER: Received message larger than max ({size} vs. {limit})")

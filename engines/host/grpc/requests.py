@@ -1,0 +1,228 @@
+"""ModelInferRequest messages as inferences: raw tensors are views on the message, never copies.
+
+Clients send the same tensors again and again, with other values. What such messages have in common is remembered as a
+layout; one that fits it is read by comparing a few bytes, and protobuf is not asked.
+Source: Triton's grpc_service.proto; server `grpc/infer_handler.cc` (InferGRPCToInput, InferAllocatorPayload).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from engines.errors import EngineError, internal, invalid
+from engines.host.fronts import Regions, datatype_named
+from engines.host.grpc.layouts import Layouts
+from engines.host.grpc.parameters import RequestParameters, read_num_classes, read_parameters, read_shared_memory
+from engines.messages import InferRequest, Raw, SharedMemory, Tensor, WantedOutput
+from gateway.protocol.conversion import raw_contents
+from gateway.protocol.conversion.tensors import raw_of_contents
+from gateway.protocol.protobuf import Message, parse
+
+# Up to here, copying a tensor is cheaper than holding on to its whole message.
+_COPY_BYTES = 4096
+
+# A field of InferTensorContents, and the datatype that it says where it does not fit.
+_TYPES_OF_CONTENTS = {
+    "bool_contents": ("BOOL",),
+    "int_contents": ("INT32", "INT8", "INT16"),
+    "int64_contents": ("INT64",),
+    "uint_contents": ("UINT32", "UINT8", "UINT16"),
+    "uint64_contents": ("UINT64",),
+    "fp32_contents": ("FP32",),
+    "fp64_contents": ("FP64",),
+    "bytes_contents": ("BYTES",),
+}
+
+
+class Common(NamedTuple):
+    """What messages of one layout have in common: all but the id and the tensors' values."""
+
+    model: str
+    version: str
+    parameters: RequestParameters
+    tensors: tuple[tuple[str, str, tuple[int, ...]], ...]  # name, datatype, shape
+    outputs: tuple[WantedOutput, ...]
+    classes: Mapping[str, int]  # by the outputs that are wanted so
+
+
+class Asked:
+    """A message that has come. Its names can be told before what else is wrong with it."""
+
+    __slots__ = ("_common", "_message", "_raws", "_source", "id", "model", "version")
+
+    def __init__(
+        self,
+        model: str,
+        version: str,
+        id: str,
+        raws: list[Raw],
+        common: Common | None,
+        message: Message = None,
+        source: tuple[Layouts[Common], bytes, int, int] | None = None,
+    ) -> None:
+        self.model = model
+        self.version = version
+        self.id = id
+        self._raws = raws
+        self._common = common  # once it is known
+        self._message = message
+        self._source = source  # where its layout may be learnt
+
+    def __repr__(self) -> str:
+        return f"<Asked {self.model} {self.version} {self.id!r}>"
+
+    @property
+    def wants_empty_final(self) -> bool:
+        """Whether the end of a decoupled call is told; known once `infer_request` has returned."""
+        return self._common is not None and self._common.parameters.wants_empty_final
+
+    @property
+    def classes(self) -> Mapping[str, int]:
+        """How many classes stand in for the values of which outputs; known once `infer_request` has returned."""
+        return self._common.classes if self._common is not None else {}
+
+    def infer_request(
+        self, regions: Regions, forwarded: Mapping[str, str], trace: Mapping[str, str], version: str
+    ) -> InferRequest:
+        """The inference; `forwarded` are headers that become parameters, `version` is in digits.
+
+        Raises: EngineError.
+        """
+        common = self._common
+        if common is None:
+            common, inputs = self._read(regions)
+        else:
+            inputs = tuple(
+                [
+                    Tensor(name, datatype, shape, raw)
+                    for (name, datatype, shape), raw in zip(common.tensors, self._raws, strict=True)
+                ]
+            )
+        parameters = common.parameters
+        return InferRequest(
+            self.model,
+            version,
+            self.id,
+            {**parameters.own, **forwarded},  # a dict of its own: the layout's is shared
+            inputs,
+            common.outputs,
+            parameters.sequence_id,
+            parameters.sequence_start,
+            parameters.sequence_end,
+            parameters.priority,
+            parameters.timeout_us,
+            trace,
+        )
+
+    def _read(self, regions: Regions) -> tuple[Common, tuple[Tensor, ...]]:
+        """Read what protobuf has parsed, and remember it where such a message may come again."""
+        message = self._message
+        parameters = read_parameters(message.parameters)
+        inputs = self._read_inputs(regions)
+        outputs = _read_outputs(message, regions)
+        declared = tuple([(tensor.name, tensor.datatype, tensor.shape) for tensor in inputs])
+        classes = {output.name: output.num_classes for output in outputs if output.num_classes}
+        common = self._common = Common(self.model, self.version, parameters, declared, outputs, classes)
+        is_plain = len(self._raws) == len(inputs) and not any(output.shared_memory for output in outputs)
+        if is_plain and self._source is not None:
+            layouts, data, at, end = self._source
+            layouts.learn(data, at, end, common)
+        return common, inputs
+
+    def _read_inputs(self, regions: Regions) -> tuple[Tensor, ...]:
+        message, raws = self._message, self._raws
+        inputs: list[Tensor] = []
+        used = 0
+        for tensor in message.inputs:
+            data: Raw | SharedMemory | None = read_shared_memory(tensor, regions)
+            if data is not None:
+                if tensor.HasField("contents"):
+                    raise invalid(
+                        f"unexpected 'content' provided when using shared memory for input tensor '{tensor.name}' for "
+                        f"model '{self.model}'"
+                    )
+            elif tensor.HasField("contents"):
+                if raws:
+                    raise invalid(
+                        "contents field must not be specified when using raw_input_contents for "
+                        f"'{tensor.name}' for model '{self.model}'"
+                    )
+                data = self._read_contents(tensor)
+            elif used < len(raws):
+                data = raws[used]
+                used += 1
+            else:
+                raise invalid(
+                    f"unable to find data for input tensor '{tensor.name}' for model '{self.model}' in request."
+                )
+            inputs.append(Tensor(tensor.name, datatype_named(tensor.datatype), tuple(tensor.shape), data))
+        return tuple(inputs)
+
+    def _read_contents(self, tensor: Message) -> bytes:
+        datatype = datatype_named(tensor.datatype)
+        about = f"unexpected explicit tensor data for input tensor '{tensor.name}' for model '{self.model}'"
+        fields = [descriptor.name for descriptor, _ in tensor.contents.ListFields()]
+        for number, field in enumerate(fields):
+            if number:
+                raise invalid(f"{about}, binary data was already supplied.")
+            allowed = _TYPES_OF_CONTENTS[field]
+            if datatype not in allowed:
+                raise invalid(f"{about} of type '{allowed[0]}', expected datatype '{datatype}'")
+        return raw_of_contents(tensor.datatype, tensor.contents) if fields else b""
+
+
+class RequestReader:
+    """Reads the messages of one server."""
+
+    def __init__(self) -> None:
+        self._layouts: Layouts[Common] = Layouts()
+
+    def __call__(self, data: bytes, at: int, end: int) -> Asked:
+        """The message that stands there.
+
+        Raises: EngineError(INTERNAL) where it is none, as gRPC says it.
+        """
+        layouts = self._layouts
+        layout = layouts.find(data, at, end)
+        if layout is not None:
+            common = layout.common
+            raws: list[Raw] = [
+                data[at + start : at + stop]
+                if stop - start <= _COPY_BYTES
+                else memoryview(data)[at + start : at + stop]
+                for start, stop in layout.raws
+            ]
+            span = layout.id
+            try:
+                id = data[at + span[0] : at + span[1]].decode() if span is not None else ""
+            except UnicodeDecodeError:
+                raise _no_message() from None
+            return Asked(common.model, common.version, id, raws, common)
+        return self._parse(data, at, end)
+
+    def _parse(self, data: bytes, at: int, end: int) -> Asked:
+        message = data if at == 0 and end == len(data) else memoryview(data)[at:end]
+        try:
+            rest, views = raw_contents.split(message, raw_contents.INPUT_TAG)
+            request = parse("inference.ModelInferRequest", rest)
+        except ValueError:
+            raise _no_message() from None
+        raws: list[Raw] = [view if len(view) > _COPY_BYTES else bytes(view) for view in views]
+        source = (self._layouts, data, at, end)
+        return Asked(request.model_name, request.model_version, request.id, raws, None, request, source)
+
+
+def _read_outputs(message: Message, regions: Regions) -> tuple[WantedOutput, ...]:
+    outputs: dict[str, WantedOutput] = {}
+    for output in message.outputs:
+        shared_memory = read_shared_memory(output, regions)
+        num_classes = read_num_classes(output)
+        if shared_memory is not None and num_classes:
+            raise invalid("output can't set both 'shared_memory_region' and 'classification'")
+        outputs.setdefault(output.name, WantedOutput(output.name, num_classes, shared_memory))
+    return tuple(outputs.values())
+
+
+def _no_message() -> EngineError:
+    return internal("Unable to parse request")

@@ -1,0 +1,164 @@
+"""Inferences' answers as ModelInferResponse and ModelStreamInferResponse messages, around tensors that stay where they
+are.
+
+Source: Triton's grpc_service.proto; server `grpc/infer_handler.h` (InferResponseCompleteCommon),
+`grpc/stream_infer_handler.cc`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import cast
+
+from engines.errors import invalid
+from engines.host.classification import classify
+from engines.host.fronts import ServedModel
+from engines.messages import InferResponse, Raw, Scalar, SharedMemory, Tensor
+from gateway.protocol.conversion.parameters import set_for_reply
+from gateway.protocol.conversion.raw_contents import OUTPUT_TAG
+from gateway.protocol.conversion.stream import stream_error
+from gateway.protocol.protobuf import message
+from gateway.protocol.wire_fields import write_varint
+from gateway.wire.grpc import PREFIX
+
+MAX_MESSAGE_BYTES = 2**31 - 1
+
+# From here on, a tensor is a piece of its own instead of being copied behind the rest.
+_JOIN_BYTES = 32 * 1024
+
+_RESPONSE = "inference.ModelInferResponse"
+_ID_TAG, _STREAM_RESPONSE_TAG = b"\x1a", b"\x12"
+
+# By tensor name: how many classes stand in for its values.
+Classes = Mapping[str, int]
+
+
+class ResponseWriter:
+    """Writes the answers of one model version."""
+
+    __slots__ = ("_head", "model")
+
+    def __init__(self, model: ServedModel) -> None:
+        self.model = model
+        self._head: bytes = message(_RESPONSE)(model_name=model.name, model_version=model.version).SerializeToString()
+
+    def __repr__(self) -> str:
+        return f"<ResponseWriter {self.model.name} {self.model.version}>"
+
+    def write(self, id: str, response: InferResponse, classes: Classes) -> list[Raw]:
+        """A serialised ModelInferResponse, in pieces.
+
+        Raises: EngineError(INVALID_ARG) for classes of what has none, and for a message that gRPC cannot send.
+        """
+        outputs = response.outputs
+        if classes:
+            outputs = tuple([self._classified(output, classes) for output in outputs])
+        pieces: list[Raw] = [self._head]
+        if id:
+            told = id.encode("utf-8", "replace")
+            pieces.append(_ID_TAG + write_varint(len(told)) + told)
+        if response.parameters:
+            pieces.append(_parameters(response.parameters))
+        pieces += [_declared(output.name, output.datatype, output.shape) for output in outputs]
+        for output in outputs:
+            data = output.data
+            if isinstance(data, SharedMemory):
+                pieces.append(_raw_head(0))
+                continue
+            if type(data) is not bytes:
+                data = memoryview(data).cast("B")
+            pieces += (_raw_head(len(data)), data)
+        return pieces
+
+    def _classified(self, output: Tensor, classes: Classes) -> Tensor:
+        number = classes.get(output.name, 0)
+        if not number:
+            return output
+        model = self.model
+        return classify(output, number, has_batches=model.has_batches, labels=model.labels(output.name))
+
+
+def framed(pieces: Sequence[Raw], compression: tuple[bytes, int] | None = None) -> list[bytes]:
+    """A message behind its length, in one piece where it is short; `compression` is a name and zlib's level.
+
+    Raises: EngineError(INVALID_ARG) where it is longer than gRPC allows.
+    """
+    if compression is not None:
+        return [_compressed(b"".join(pieces), *compression)]
+    size = sum(map(len, pieces))
+    if size > MAX_MESSAGE_BYTES:
+        raise invalid(f"Response has byte size {size} which exceeds gRPC's byte size limit {MAX_MESSAGE_BYTES}.")
+    prefix = PREFIX.pack(False, size)
+    if size < _JOIN_BYTES:
+        return [b"".join((prefix, *pieces))]
+    joined: list[Raw] = []
+    small: list[Raw] = [prefix]
+    for piece in pieces:
+        if len(piece) < _JOIN_BYTES:
+            small.append(piece)
+        else:
+            joined += (b"".join(small), piece)
+            small = []
+    if small:
+        joined.append(b"".join(small))
+    return cast(list[bytes], joined)  # a stream takes views as it takes bytes
+
+
+def streamed(pieces: list[Raw], *, is_final: bool) -> list[Raw]:
+    """The ModelStreamInferResponse around a ModelInferResponse: the one that is the last of its request says so."""
+    told = _IS_FINAL if is_final else _IS_NOT_FINAL
+    size = sum(map(len, pieces)) + len(told)
+    return [_STREAM_RESPONSE_TAG + write_varint(size) + told, *pieces]
+
+
+def failed(text: str, id: str) -> bytes:
+    """The ModelStreamInferResponse of a request that was never taken."""
+    return stream_error(text, id)
+
+
+def failed_later(text: str, id: str, model: str, version: str, *, is_final: bool) -> bytes:
+    """The same of one that was; model and version as the client wrote them."""
+    return stream_error(text, id, model, version, is_final=is_final)
+
+
+def empty_final(id: str, model: str, version: str) -> list[Raw]:
+    """The ModelStreamInferResponse that tells no more than that there is no more to come."""
+    named: bytes = message(_RESPONSE)(model_name=model, model_version=version, id=id).SerializeToString()
+    return streamed([named], is_final=True)
+
+
+def _parameters(values: Mapping[str, Scalar]) -> bytes:
+    response = message(_RESPONSE)()
+    for name, value in values.items():
+        set_for_reply(response.parameters[name], name, value)
+    data: bytes = response.SerializeToString()
+    return data
+
+
+@lru_cache(maxsize=2048)
+def _declared(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
+    """The field of an output without its data."""
+    response = message(_RESPONSE)()
+    response.outputs.add(name=name, datatype=datatype, shape=shape)
+    data: bytes = response.SerializeToString()
+    return data
+
+
+@lru_cache(maxsize=2048)
+def _raw_head(size: int) -> bytes:
+    return bytes((OUTPUT_TAG,)) + write_varint(size)
+
+
+def _compressed(content: bytes, encoding: bytes, level: int) -> bytes:
+    compressor = zlib.compressobj(level, wbits=31 if encoding == b"gzip" else 15)
+    data = compressor.compress(content) + compressor.flush()
+    return PREFIX.pack(True, len(data)) + data
+
+
+# The parameter `triton_final_response` as a field of a ModelInferResponse.
+_IS_FINAL, _IS_NOT_FINAL = (
+    b'"\x1b\n\x15triton_final_response\x12\x02\x08\x01',
+    b'"\x1b\n\x15triton_final_response\x12\x02\x08\x00',
+)

@@ -1,0 +1,157 @@
+"""The host's metrics, under Triton's names; what Triton has no name for begins with `pointsman_`.
+
+Source: Triton core `src/metrics.cc`, `src/metric_model_reporter.cc`; Triton's metrics documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from engines.host.devices import DeviceMemory, device_memory, system_usage
+from engines.host.exposition import Family, Sample
+from engines.host.statistics import Duration, Statistics
+
+if TYPE_CHECKING:
+    from engines.host.model import Model
+
+Models = Callable[[], Iterable["Model"]]
+
+_COUNTERS: tuple[tuple[str, str, Callable[[Statistics], float]], ...] = (
+    (
+        "nv_inference_request_success",
+        "Number of successful inference requests, all batch sizes",
+        lambda statistics: statistics.success.count,
+    ),
+    (
+        "nv_inference_count",
+        "Number of inferences performed (does not include cached requests)",
+        lambda statistics: statistics.inference_count,
+    ),
+    (
+        "nv_inference_exec_count",
+        "Number of model executions performed (does not include cached requests)",
+        lambda statistics: statistics.execution_count,
+    ),
+    (
+        "nv_inference_request_duration_us",
+        "Cumulative inference request duration in microseconds (includes cached requests)",
+        lambda statistics: _us(statistics.success),
+    ),
+    (
+        "nv_inference_queue_duration_us",
+        "Cumulative inference queuing duration in microseconds (includes cached requests)",
+        lambda statistics: _us(statistics.queue),
+    ),
+    (
+        "nv_inference_compute_input_duration_us",
+        "Cumulative compute input duration in microseconds (does not include cached requests)",
+        lambda statistics: _us(statistics.compute_input),
+    ),
+    (
+        "nv_inference_compute_infer_duration_us",
+        "Cumulative compute inference duration in microseconds (does not include cached requests)",
+        lambda statistics: _us(statistics.compute_infer),
+    ),
+    (
+        "nv_inference_compute_output_duration_us",
+        "Cumulative inference compute output duration in microseconds (does not include cached requests)",
+        lambda statistics: _us(statistics.compute_output),
+    ),
+)
+
+_CACHE_COUNTERS: tuple[tuple[str, str, Callable[[Statistics], float]], ...] = (
+    (
+        "nv_cache_num_hits_per_model",
+        "Number of cache hits per model",
+        lambda statistics: statistics.cache_hits.count,
+    ),
+    (
+        "nv_cache_hit_duration_per_model",
+        "Total cache hit duration per model, in microseconds",
+        lambda statistics: _us(statistics.cache_hits),
+    ),
+    (
+        "nv_cache_num_misses_per_model",
+        "Number of cache misses per model",
+        lambda statistics: statistics.cache_misses.count,
+    ),
+    (
+        "nv_cache_miss_duration_per_model",
+        "Total cache miss (insert+lookup) duration per model, in microseconds",
+        lambda statistics: _us(statistics.cache_misses),
+    ),
+)
+
+
+def families(models: Iterable[Model]) -> Iterator[Family]:
+    """What there is to tell now."""
+    served = sorted(models, key=lambda model: (model.name, int(model.version)))
+    yield from (_counter(*counter, served) for counter in _COUNTERS[:1])
+    yield Family(
+        "nv_inference_request_failure",
+        "Number of failed inference requests, all batch sizes",
+        "counter",
+        tuple(
+            Sample(count, {**_labels(model), "reason": reason})
+            for model in served
+            for reason, count in model.statistics.failures.items()
+        ),
+    )
+    yield from (_counter(*counter, served) for counter in _COUNTERS[1:])
+    yield Family(
+        "nv_inference_pending_request_count",
+        "Instantaneous number of pending requests awaiting execution per-model.",
+        "gauge",
+        tuple(Sample(model.num_pending, _labels(model)) for model in served),
+    )
+    yield Family(
+        "pointsman_requests_in_flight",
+        "Requests that are waiting or running, per model",
+        "gauge",
+        tuple(Sample(model.num_in_flight, _labels(model)) for model in served),
+    )
+    cached = [model for model in served if model.is_cached]
+    yield from (_counter(*counter, cached) for counter in _CACHE_COUNTERS)
+    decoupled = [model for model in served if model.is_decoupled]
+    # A decoupled text model sends a response a token, or nearly: their rate is the closest to tokens a second.
+    yield _counter(
+        "pointsman_stream_responses_total",
+        "Responses sent by decoupled models; of a language model about one a token",
+        lambda statistics: statistics.num_responses,
+        decoupled,
+    )
+    yield from _system()
+    yield from _devices(device_memory())
+
+
+def _counter(name: str, told: str, value: Callable[[Statistics], float], models: Iterable[Model]) -> Family:
+    samples = tuple(Sample(value(model.statistics), _labels(model)) for model in models)
+    return Family(name, told, "counter", samples)
+
+
+def _system() -> Iterator[Family]:
+    usage = system_usage()
+    for name, told, value in (
+        ("nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes", usage.memory_total_bytes),
+        ("nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes", usage.memory_used_bytes),
+        ("pointsman_host_memory_bytes", "Memory of the host's own process, in bytes", usage.process_bytes),
+    ):
+        if value is not None:
+            yield Family(name, told, "gauge", (Sample(value),))
+
+
+def _devices(devices: Iterable[DeviceMemory]) -> Iterator[Family]:
+    found = list(devices)
+    totals = tuple(Sample(device.total_bytes, {"gpu_uuid": device.uuid}) for device in found)
+    used = tuple(Sample(device.used_bytes, {"gpu_uuid": device.uuid}) for device in found)
+    yield Family("nv_gpu_memory_total_bytes", "GPU total memory, in bytes", "gauge", totals)
+    yield Family("nv_gpu_memory_used_bytes", "GPU used memory, in bytes", "gauge", used)
+
+
+def _labels(model: Model) -> dict[str, str]:
+    return {"model": model.name, "version": model.version, **model.metric_tags}
+
+
+def _us(duration: Duration) -> int:
+    return duration.ns // 1000

@@ -1,0 +1,32 @@
+"""The metrics port: `GET /metrics`, as an ASGI app."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+
+from engines.host import exposition
+from engines.host.exposition import Family
+
+Event = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Event]]
+Send = Callable[[Event], Awaitable[None]]
+
+
+class MetricsApp:
+    """Answers with what `families` tells at that moment; other paths are empty, as Triton's are."""
+
+    def __init__(self, families: Callable[[], Iterable[Family]]) -> None:
+        self._families = families
+
+    async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        status, body = 200, b""
+        if scope["method"] not in ("GET", "HEAD"):
+            status, body = 405, b'{"error":"Method Not Allowed"}'
+        elif scope["path"] in ("/metrics", "/metrics/"):
+            body = exposition.write(self._families())
+        headers = [(b"content-type", exposition.CONTENT_TYPE.encode()), (b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})

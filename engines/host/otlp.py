@@ -1,0 +1,86 @@
+"""Traces as OpenTelemetry spans, sent by OTLP, where the packages for it are installed.
+
+Source: Triton server `src/tracer.cc` (its attributes and its names of spans); OpenTelemetry's trace SDK.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from engines.host.trace_settings import TraceSettings
+from engines.host.tracing import Export, Trace
+
+_INSTALL = "pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
+_DEFAULT_URL = "http://127.0.0.1:4318/v1/traces"
+# A compute span within a request's span, by the events between which it lies.
+_COMPUTE = ("COMPUTE_START", "COMPUTE_END")
+
+
+class OpenTelemetryMissingError(Exception):
+    """The trace mode "opentelemetry" was asked for, without its packages."""
+
+    def __init__(self) -> None:
+        super().__init__(f"--trace-config mode=opentelemetry needs OpenTelemetry's SDK: {_INSTALL}")
+
+
+def exporter(settings: TraceSettings) -> Export | None:
+    """What sends traces, in the mode "opentelemetry"; None in Triton's own.
+
+    Raises: OpenTelemetryMissingError.
+    """
+    if settings.mode != "opentelemetry":
+        return None
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError as error:
+        raise OpenTelemetryMissingError from error
+    url = settings.options.get("url", _DEFAULT_URL)
+    provider = TracerProvider(resource=Resource.create(_resource(settings.options.get("resource", ""))))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=url)))
+    return SpanExport(provider.get_tracer("pointsman"))
+
+
+class SpanExport:
+    """Makes spans of finished traces: one of the request, and within one of its computation or of each of its steps."""
+
+    def __init__(self, tracer: Any) -> None:
+        self._tracer = tracer
+
+    def __call__(self, trace: Trace) -> None:
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        # Calls are timed by the monotonic clock, spans by the wall clock.
+        offset = time.time_ns() - time.monotonic_ns()
+        parent = TraceContextTextMapPropagator().extract(trace.context) if trace.context else None
+        self._export(trace, parent, offset)
+
+    def _export(self, trace: Trace, parent: Any, offset: int) -> None:
+        from opentelemetry import trace as api
+
+        times = dict(trace.timestamps)
+        attributes = {"triton.model_name": trace.model, "triton.model_version": trace.version}
+        if trace.request_id:
+            attributes["triton.request_id"] = trace.request_id
+        span = self._tracer.start_span(
+            "InferRequest", context=parent, start_time=times["REQUEST_START"] + offset, attributes=attributes
+        )
+        for name, at_ns in trace.timestamps:
+            span.add_event(name, timestamp=at_ns + offset)
+        context = api.set_span_in_context(span)
+        for step in trace.steps:
+            self._export(step, context, offset)
+        if not trace.steps and all(name in times for name in _COMPUTE):
+            start, end = (times[name] + offset for name in _COMPUTE)
+            self._tracer.start_span("compute", context=context, start_time=start, attributes=attributes).end(end)
+        span.end(times["REQUEST_END"] + offset)
+
+
+def _resource(text: str) -> Mapping[str, str]:
+    """`--trace-config opentelemetry,resource=service.name=host`."""
+    name, equals, value = text.partition("=")
+    return {name: value} if equals else {"service.name": "pointsman-host"}

@@ -1,0 +1,1 @@
+"""REST: Triton's HTTP protocol as an ASGI application."""

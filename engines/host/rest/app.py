@@ -1,0 +1,144 @@
+"""The REST front: an ASGI application.
+
+Source: Triton server `http_server.cc` (HTTPAPIServer::Handle).
+"""
+
+from __future__ import annotations
+
+import logging
+
+from engines.errors import EngineError, ErrorCode
+from engines.host.fronts import CATEGORIES, FrontService, Limits, read_version
+from engines.host.rest.control_bodies import check_control_body
+from engines.host.rest.exchange import JSON, ClientGoneError, Exchange, Message, Receive, Send, error_json
+from engines.host.rest.inference import Inference
+from engines.host.rest.json_values import read_json
+from gateway.protocol.conversion import control
+from gateway.protocol.errors import GatewayError
+from gateway.protocol.operations import Call, Operation, read_path
+
+_log = logging.getLogger(__name__)
+
+_NOT_FOUND = error_json("Not Found")
+_NOT_ALLOWED = error_json("Method Not Allowed")
+# Paths whose reading is remembered.
+_MAX_PATHS = 1024
+
+
+class RestApp:
+    """What answers for a service. Nothing it raises reaches the server."""
+
+    def __init__(self, service: FrontService, limits: Limits | None = None) -> None:
+        self._service = service
+        self._limits = limits or Limits()
+        inference = Inference(service, self._limits)
+        self._inferences = {
+            Operation.INFER: inference.infer,
+            Operation.GENERATE: inference.generate,
+            Operation.GENERATE_STREAM: inference.generate_stream,
+        }
+        self._paths: dict[str, Call | None] = {}
+        self._restrictions = {
+            category: restriction
+            for category in set(CATEGORIES.values())
+            if (restriction := service.restriction("rest", category)) is not None
+        }
+
+    def __repr__(self) -> str:
+        return f"<RestApp of {self._service!r}>"
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await _tell_lifespan(scope, receive, send)
+            return
+        exchange = Exchange(scope, receive, send)
+        try:
+            await self._answer(exchange)
+        except EngineError as error:
+            await exchange.fail(error)
+        except ClientGoneError:
+            pass
+        except Exception as error:
+            _log.exception("%r failed", exchange)
+            await exchange.reply(500, error_json(f"the host failed: {type(error).__name__}"), JSON)
+
+    async def _answer(self, exchange: Exchange) -> None:
+        path = exchange.path
+        asked = self._paths.get(path)
+        if asked is None:
+            asked = self._read_path(path)
+            if asked is None:
+                await exchange.reply(404, _NOT_FOUND, JSON)
+                return
+        if self._restrictions and (header := self._missing(asked.operation, exchange)):
+            text = f"This API is restricted, expecting header '{header}'"
+            await exchange.reply(403, error_json(text), JSON)
+        elif exchange.method not in asked.verbs:
+            await exchange.reply(405, _NOT_ALLOWED, JSON)
+        elif (answer := self._inferences.get(asked.operation)) is not None:
+            await answer(exchange, asked.model or "", asked.version or "")
+        else:
+            await self._control(exchange, asked)
+
+    def _read_path(self, path: str) -> Call | None:
+        asked = read_path(path)
+        if asked is not None:
+            if len(self._paths) >= _MAX_PATHS:
+                self._paths.clear()
+            self._paths[path] = asked
+        return asked
+
+    def _missing(self, operation: Operation, exchange: Exchange) -> str:
+        """The header that guards an operation and is not there; "" where nothing is missing."""
+        restriction = self._restrictions.get(CATEGORIES[operation])
+        if restriction is None:
+            return ""
+        header, expected = restriction
+        told = exchange.headers.get(header.lower().encode("latin-1"))
+        return "" if told == expected.encode("utf-8") else header
+
+    async def _control(self, exchange: Exchange, asked: Call) -> None:
+        """Raises: EngineError."""
+        read_version(asked.version or "")
+        body = b""
+        if exchange.method == "POST":
+            body = await exchange.body(self._limits.max_body_bytes)
+            if body:
+                check_control_body(asked.operation, read_json(body))
+        try:
+            rpc, request = control.read_request(exchange.method, exchange.path, body)
+            try:
+                response = await self._service.rpc(rpc, request)
+            except EngineError as error:
+                if asked.operation is not Operation.MODEL_READY or error.code is ErrorCode.INTERNAL:
+                    raise
+                response = _not_ready(rpc)
+            reply = control.write_reply(rpc, response)
+        except GatewayError as error:
+            await exchange.reply(error.status.http, error_json(error.message), JSON)
+            return
+        headers = () if asked.operation in _HEALTH else (JSON,)
+        await exchange.reply(reply.status, reply.body, *headers)
+
+
+_HEALTH = frozenset({Operation.SERVER_LIVE, Operation.SERVER_READY, Operation.MODEL_READY})
+
+
+def _not_ready(rpc: str) -> Message:
+    from gateway.protocol.protobuf import message
+
+    made: Message = message(f"inference.{rpc}Response")()
+    return made
+
+
+async def _tell_lifespan(scope: Message, receive: Receive, send: Send) -> None:
+    """There is nothing to start or to stop, and no web socket."""
+    if scope["type"] != "lifespan":
+        await receive()
+        await send({"type": "websocket.close"})
+        return
+    while True:
+        kind = (await receive())["type"]
+        await send({"type": f"{kind}.complete"})
+        if kind == "lifespan.shutdown":
+            return

@@ -1,0 +1,75 @@
+"""gzip and deflate, both ways.
+
+Source: Triton server `http_server.cc` (GetRequestCompressionType, CompressionTypeUsed), `data_compressor.h`.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+
+from engines.errors import EngineError, ErrorCode, invalid
+from gateway.wire.memo import Memo
+
+# wbits: gzip or zlib's wrapping, whichever it is.
+_EITHER = 32 + zlib.MAX_WBITS
+_WBITS = {b"gzip": 16 + zlib.MAX_WBITS, b"deflate": zlib.MAX_WBITS}
+_WEIGHT = re.compile(rb"\s*(\d*\.?\d+)")
+
+
+def is_compressed(encoding: bytes | None) -> bool:
+    """Whether a content-encoding says so.
+
+    Raises: EngineError(UNSUPPORTED) where it is unknown.
+    """
+    if encoding is None or encoding in (b"", b"identity"):
+        return False
+    if encoding not in _WBITS:
+        raise EngineError(ErrorCode.UNSUPPORTED, "Unsupported compression type")
+    return True
+
+
+def decompress(body: bytes, limit: int) -> bytes:
+    """The content of a compressed body: none of what is not compressed, and as much as there is of what ends too early,
+    as Triton has it.
+
+    Raises: EngineError(INVALID_ARG) where there is nothing, or more than `limit` bytes.
+    """
+    if not body:
+        raise invalid("nothing to be decompressed")
+    decompressor = zlib.decompressobj(_EITHER)
+    try:
+        content = decompressor.decompress(body, limit + 1)
+    except zlib.error:
+        return b""
+    if len(content) > limit:
+        raise invalid(
+            f"Decompressed data size exceeds the maximum allowed value of {limit} bytes. Use --http-max-input-size to "
+            "increase the limit."
+        )
+    return content
+
+
+def _preferred(accepted: bytes) -> bytes:
+    best, best_weight = b"", 0.0
+    for offer in accepted.split(b","):
+        kind, mark, told = offer.partition(b";q=")
+        weight = 1.0
+        if mark:
+            found = _WEIGHT.match(told)
+            if found is None:
+                continue
+            weight = float(found[1])
+        kind = kind.lstrip(b" ")
+        if weight > best_weight and (kind == b"identity" or kind in _WBITS):
+            best, best_weight = kind, weight
+    return best if best in _WBITS else b""
+
+
+# How an accept-encoding wants a reply to be compressed; empty where it does not.
+preferred = Memo(_preferred, 64)
+
+
+def compress(body: bytes, encoding: bytes) -> bytes:
+    compressor = zlib.compressobj(wbits=_WBITS[encoding])
+    return compressor.compress(body) + compressor.flush()

@@ -1,0 +1,109 @@
+"""Generate bodies as inferences and back: one flat JSON object, whose keys are tensors where the model has such, else
+parameters.
+
+Source: Triton server `http_server.cc` (GenerateRequestClass); the generate extension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from engines.errors import EngineError, internal, invalid
+from engines.host.fronts import ServedModel
+from engines.host.rest.json_values import has, members, read_json, string
+from engines.host.rest.parameters import read_scalar
+from engines.host.rest.responses import write_scalar
+from engines.host.rest.tensor_data import json_of_output, raw_of_flat_json
+from engines.messages import InferRequest, InferResponse, Scalar, SharedMemory, Tensor
+from gateway.protocol.conversion import rest_json
+from gateway.protocol.conversion.generate import filled
+from gateway.protocol.protobuf import Message
+
+_PARAMETERS = "parameters"
+
+
+def read_generate(body: bytes, metadata: Message, model: str, version: str, trace: Mapping[str, str]) -> InferRequest:
+    """The inference of a generate body; `metadata` is the model's ModelMetadataResponse.
+
+    Raises: EngineError.
+    """
+    content = read_json(body)
+    id = string(content["id"], "Unable to parse 'id'") if has(content, "id") else ""
+    declared = {tensor.name: (tensor.datatype, tuple(tensor.shape)) for tensor in metadata.inputs}
+    inputs: dict[str, Tensor] = {}
+    parameters: dict[str, Scalar] = {}
+    for key, value in members(content).items():
+        if key != _PARAMETERS:
+            _take(key, value, declared, inputs, parameters)
+            continue
+        if _PARAMETERS in declared:
+            raise invalid("Keyword 'parameters' for nested schema also given as input tensor name")
+        if not isinstance(value, dict):
+            raise internal(
+                "Expected JSON object for keyword: 'parameters': attempt to access JSON non-object as object"
+            )
+        try:
+            for nested, nested_value in value.items():
+                _take(nested, nested_value, declared, inputs, parameters)
+        except EngineError as error:
+            raise EngineError(error.code, f"Converting keyword: 'parameters': {error.message}") from None
+    return InferRequest(model, version, id, parameters, tuple(inputs.values()), trace=trace)
+
+
+def write_generate(model: ServedModel, id: str, response: InferResponse) -> bytes:
+    """The JSON object of a response: reserved keys, parameters and outputs, sorted.
+
+    Raises: EngineError for an output that JSON does not hold.
+    """
+    values: dict[bytes, bytes] = {}
+    reserved = (("id", id), ("model_name", model.name), ("model_version", model.version))
+    for name, text in reserved:
+        if text:
+            values[_bytes(name)] = rest_json.text(_bytes(text))
+    for name, value in response.parameters.items():
+        values.setdefault(_bytes(name), write_scalar(value))
+    for output in response.outputs:
+        if _bytes(output.name) not in values:
+            values[_bytes(output.name)] = _flat(output)
+    return b"{" + b",".join([b"%b:%b" % (rest_json.text(name), values[name]) for name in sorted(values)]) + b"}"
+
+
+def _take(
+    key: str,
+    value: Any,
+    declared: Mapping[str, tuple[str, tuple[int, ...]]],
+    inputs: dict[str, Tensor],
+    parameters: dict[str, Scalar],
+) -> None:
+    if key not in declared:
+        parameters[key] = read_scalar(key, value)
+        return
+    if key in inputs:
+        raise invalid(f"[request id: <id_unknown>] input '{key}' already exists in request")
+    datatype, open_shape = declared[key]
+    count = len(value) if isinstance(value, list) else 1
+    if datatype == "BYTES":
+        raw = raw_of_flat_json(key, datatype, value, count)
+    shape = filled(open_shape, count)
+    if shape is None:
+        raise invalid(f"The schema can not convert input '{key}' to tensor with proper shape")
+    if datatype != "BYTES":
+        raw = raw_of_flat_json(key, datatype, value, count)
+    inputs[key] = Tensor(key, datatype, tuple(shape), raw)
+
+
+def _flat(output: Tensor) -> bytes:
+    """An output's values as one flat array, or the only one by itself."""
+    data = output.data
+    if isinstance(data, SharedMemory):
+        raise internal(f"non-JSON output response type is requested for '{output.name}'")
+    written = json_of_output(output.name, output.datatype, output.shape, data)
+    count = 1
+    for axis in output.shape:
+        count *= axis
+    return written[1:-1] if count == 1 else written
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")

@@ -1,0 +1,188 @@
+"""Infer bodies as inferences: JSON, with raw tensors behind it that stay where they are.
+
+Source: Triton server `http_server.cc` (EVBufferToInput, ParseJsonTritonIO).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from engines.errors import invalid
+from engines.host.fronts import Regions, datatype_named
+from engines.host.rest.json_values import (
+    array,
+    flag,
+    found,
+    has,
+    member,
+    read_json,
+    string,
+    unsigned,
+)
+from engines.host.rest.parameters import read_parameters
+from engines.host.rest.tensor_data import raw_of_json
+from engines.messages import InferRequest, Raw, SharedMemory, Tensor, WantedOutput
+
+_NO_PARAMETERS: dict[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Forms:
+    """How outputs are to be told: binary or in JSON, and by how many classes."""
+
+    default_is_binary: bool = False
+    is_binary: Mapping[str, bool] = field(default_factory=dict)
+    classes: Mapping[str, int] = field(default_factory=dict)
+
+    def binary(self, output: str) -> bool:
+        return self.is_binary.get(output, self.default_is_binary)
+
+
+ALL_IN_JSON, ALL_IN_BINARY = Forms(), Forms(default_is_binary=True)
+
+
+class _Tail:
+    """The raw tensors behind the JSON, taken in their order."""
+
+    __slots__ = ("_at", "_body", "_model")
+
+    def __init__(self, body: bytes, at: int, model: str) -> None:
+        self._body = body
+        self._at = at
+        self._model = model
+
+    def take(self, name: str, num_bytes: int) -> Raw:
+        start = self._at
+        stop = start + num_bytes
+        missing = stop - len(self._body)
+        if missing > 0:
+            raise invalid(
+                f"unexpected size for input '{name}', expecting {missing} additional bytes for model '{self._model}'"
+            )
+        self._at = stop
+        return memoryview(self._body)[start:stop] if num_bytes > 4096 else self._body[start:stop]
+
+    def close(self) -> None:
+        if self._at < len(self._body):
+            raise invalid(f"unexpected additional input data for model '{self._model}'")
+
+
+def read_infer(
+    body: bytes, head_bytes: int, model: str, version: str, regions: Regions, trace: Mapping[str, str]
+) -> tuple[InferRequest, Forms]:
+    """The inference of a body whose first `head_bytes` are JSON, which are not none.
+
+    Raises: EngineError.
+    """
+    content = read_json(body if head_bytes == len(body) else body[:head_bytes])
+    id = string(content["id"], "Unable to parse 'id'") if has(content, "id") else ""
+    parameters = read_parameters(content)
+    tail = _Tail(body, head_bytes, model)
+    inputs = tuple(
+        [
+            _read_input(declared, tail, regions)
+            for declared in array(member(content, "inputs", "Unable to parse 'inputs'"), "Unable to parse 'inputs'")
+        ]
+    )
+    tail.close()
+    outputs, is_binary = _read_outputs(content, regions) if "outputs" in content else ((), _NO_PARAMETERS)
+    request = InferRequest(
+        model,
+        version,
+        id,
+        dict(parameters.own),
+        inputs,
+        outputs,
+        parameters.sequence_id,
+        parameters.sequence_start,
+        parameters.sequence_end,
+        parameters.priority,
+        parameters.timeout_us,
+        trace,
+    )
+    if not outputs:
+        return request, ALL_IN_BINARY if parameters.wants_binary else ALL_IN_JSON
+    classes = {output.name: output.num_classes for output in outputs if output.num_classes}
+    return request, Forms(parameters.wants_binary, is_binary, classes)
+
+
+def _read_input(declared: Any, tail: _Tail, regions: Regions) -> Tensor:
+    parameters = found(declared, "parameters") or _NO_PARAMETERS
+    _check_sources(declared, parameters)
+    name = string(member(declared, "name", "Unable to parse 'name'"), "Unable to parse 'name'")
+    about = "Unable to parse 'datatype'"
+    datatype = datatype_named(string(member(declared, "datatype", about), about))
+    about = "Unable to parse 'shape'"
+    shape = tuple(array(member(declared, "shape", about), about))
+    for axis in shape:
+        unsigned(axis, about)
+    data: Raw | SharedMemory
+    if "binary_data_size" in parameters:
+        data = tail.take(name, unsigned(parameters["binary_data_size"], "Unable to parse 'binary_data_size'"))
+    elif "shared_memory_region" in parameters:
+        data = _shared_memory(parameters, regions)
+    else:
+        count = 1 if shape else 0
+        for axis in shape:
+            count *= axis
+        about = "Unable to parse 'data'"
+        data = raw_of_json(name, datatype, array(member(declared, "data", about), about), count) if count else b""
+    return Tensor(name, datatype, shape, data)
+
+
+def _check_sources(declared: Any, parameters: Any) -> None:
+    """An input's data is in one place."""
+    has_data = has(declared, "data")
+    has_binary = has(parameters, "binary_data_size")
+    has_shared_memory = has(parameters, "shared_memory_region")
+    if has_data + has_binary + has_shared_memory == 1:
+        return
+    told = "".join(
+        f" {name}"
+        for name, is_set in (
+            ("'data'", has_data),
+            ("'binary_data_size'", has_binary),
+            ("'shared_memory_region'", has_shared_memory),
+        )
+        if is_set
+    )
+    raise invalid(
+        "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
+        f"'shared_memory_region' in 'parameters'. But{f' set{told}' if told else ' no field is set'}"
+    )
+
+
+def _read_outputs(content: Any, regions: Regions) -> tuple[tuple[WantedOutput, ...], dict[str, bool]]:
+    outputs: dict[str, WantedOutput] = {}
+    is_binary: dict[str, bool] = {}
+    for declared in array(content["outputs"], "Unable to parse 'outputs'"):
+        parameters = found(declared, "parameters") or _NO_PARAMETERS
+        _check_output(parameters)
+        name = string(member(declared, "name", "Unable to parse 'name'"), "Unable to parse 'name'")
+        num_classes = 0
+        if has(parameters, "classification"):
+            num_classes = unsigned(parameters["classification"], "Unable to set 'classification'")
+        shared_memory = _shared_memory(parameters, regions) if has(parameters, "shared_memory_region") else None
+        binary = has(parameters, "binary_data") and flag(parameters["binary_data"], "Unable to parse 'binary_data'")
+        if name not in outputs:
+            outputs[name] = WantedOutput(name, num_classes, shared_memory)
+            is_binary[name] = binary
+    return tuple(outputs.values()), is_binary
+
+
+def _check_output(parameters: Any) -> None:
+    if not has(parameters, "shared_memory_region"):
+        return
+    if "classification" in parameters:
+        raise invalid("Output can't set both 'shared_memory_region' and 'classification'")
+    if "binary_data" in parameters and flag(parameters["binary_data"], "Unable to set 'binary_data'"):
+        raise invalid("Output can't set both 'shared_memory_region' and 'binary_data'")
+
+
+def _shared_memory(parameters: Any, regions: Regions) -> SharedMemory:
+    region = string(parameters["shared_memory_region"], "Unable to parse 'shared_memory_region'")
+    offset = unsigned(parameters.get("shared_memory_offset", 0), "Unable to parse 'shared_memory_offset'")
+    byte_size = unsigned(parameters.get("shared_memory_byte_size", 0), "Unable to parse 'shared_memory_byte_size'")
+    return regions.resolve(region, offset, byte_size)

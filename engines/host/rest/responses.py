@@ -1,0 +1,102 @@
+"""Inferences' answers as JSON, with raw tensors behind it.
+
+Source: Triton server `http_server.cc` (InferRequestClass::FinalizeResponse).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+import orjson
+
+from engines.host.classification import classify
+from engines.host.fronts import ServedModel
+from engines.host.rest.requests import Forms
+from engines.host.rest.tensor_data import json_of_output
+from engines.messages import InferResponse, Raw, Scalar, SharedMemory, Tensor
+from gateway.protocol.conversion import rest_json
+
+
+class Body(NamedTuple):
+    """`head_bytes` is how much of the data is JSON where raw tensors follow it, None where they do not."""
+
+    data: bytes
+    head_bytes: int | None
+
+
+class ResponseWriter:
+    """Writes the answers of one model version."""
+
+    __slots__ = ("_named", "model")
+
+    def __init__(self, model: ServedModel) -> None:
+        self.model = model
+        self._named = b'"model_name":%b,"model_version":%b' % (_text(model.name), _text(model.version))
+
+    def __repr__(self) -> str:
+        return f"<ResponseWriter {self.model.name} {self.model.version}>"
+
+    def write(self, id: str, response: InferResponse, forms: Forms) -> Body:
+        """Raises: EngineError for classes of what has none, and for what JSON has no form for."""
+        parts: list[bytes] = [b"{"]
+        if id:
+            parts.append(b'"id":%b,' % _text(id))
+        parts.append(self._named)
+        if response.parameters:
+            parts.append(b',"parameters":' + write_parameters(response.parameters))
+        parts.append(b',"outputs":[')
+        raws: list[Raw] = []
+        separator = b""
+        for output in response.outputs:
+            num_classes = forms.classes.get(output.name, 0) if forms.classes else 0
+            if num_classes:
+                output = self._classified(output, num_classes)
+            parts += (separator, _declared(output.name, output.datatype, output.shape))
+            separator = b","
+            data = output.data
+            if isinstance(data, SharedMemory):
+                parts.append(b"}")
+            elif forms.binary(output.name):
+                if type(data) is not bytes:
+                    data = memoryview(data).cast("B")
+                raws.append(data)
+                parts.append(b',"parameters":{"binary_data_size":%d}}' % len(data))
+            else:
+                parts += (b',"data":', json_of_output(output.name, output.datatype, output.shape, data), b"}")
+        parts.append(b"]}")
+        head = b"".join(parts)
+        if not any(raws):
+            return Body(head, None)
+        return Body(b"".join((head, *raws)), len(head))
+
+    def _classified(self, output: Tensor, num_classes: int) -> Tensor:
+        model = self.model
+        return classify(output, num_classes, has_batches=model.has_batches, labels=model.labels(output.name))
+
+
+def write_parameters(parameters: Mapping[str, Scalar]) -> bytes:
+    """The JSON object of a response's parameters."""
+    return (
+        b"{" + b",".join([b"%b:%b" % (_text(name), write_scalar(value)) for name, value in parameters.items()]) + b"}"
+    )
+
+
+def write_scalar(value: Scalar) -> bytes:
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, float):
+        return rest_json.floats([value])[1:-1]
+    return orjson.dumps(value)
+
+
+def _text(value: str) -> bytes:
+    return rest_json.text(value.encode("utf-8", "surrogateescape"))
+
+
+@lru_cache(maxsize=2048)
+def _declared(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
+    """An output's object up to its data."""
+    axes = b",".join([b"%d" % axis for axis in shape])
+    return b'{"name":%b,"datatype":%b,"shape":[%b]' % (_text(name), _text(datatype), axes)

@@ -1,0 +1,166 @@
+"""The host as a whole: its parts made and joined, its start and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from engines.calls import Call
+from engines.errors import EngineError
+from engines.host import metrics
+from engines.host.caching import response_cache
+from engines.host.clock import LoopClock
+from engines.host.exposition import Family
+from engines.host.grpc.server import GrpcServer
+from engines.host.loading import Loader
+from engines.host.logs import LogSettings
+from engines.host.metrics_app import MetricsApp
+from engines.host.model_control import RepositoryControl
+from engines.host.otlp import OpenTelemetryMissingError, exporter
+from engines.host.rest.app import RestApp
+from engines.host.rest.server import RestServer
+from engines.host.rpcs.context import Context
+from engines.host.service import Service
+from engines.host.settings import Address, HostSettings
+from engines.host.shared_memory import SharedMemoryRegions
+from engines.host.tracing import Tracer
+from engines.instances.plan import count_gpus
+from engines.repository import Mode, Repository
+
+_log = logging.getLogger(__name__)
+
+# What answers need to leave once nothing is in flight any more.
+_LAST_SECONDS = 1.0
+
+
+class StartError(Exception):
+    """The host cannot serve; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where the host listens; 0 where it does not."""
+
+    http: int
+    grpc: int
+    metrics: int
+
+
+class Host:
+    """A host in the running event loop: `start`, then `stop`, once each; `stop` also after a start that has failed."""
+
+    def __init__(self, settings: HostSettings, logs: LogSettings) -> None:
+        """Raises: StartError."""
+        self._settings = settings
+        try:
+            self._tracer = Tracer(settings.trace, exporter(settings.trace))
+            cache = response_cache(settings.cache_options, LoopClock(asyncio.get_running_loop()))
+        except (OpenTelemetryMissingError, ValueError) as error:
+            raise StartError(str(error)) from error
+        control = RepositoryControl()
+        self._loader = Loader(settings, self._tracer, control, infer=self._infer, cache=cache)
+        self._repository = control.repository = Repository(
+            settings.repositories,
+            self._loader,
+            mode=Mode(settings.control_mode),
+            startup_models=settings.load_models,
+            poll_seconds=settings.repository_poll_seconds,
+            gpus=range(count_gpus()),
+            config_name=settings.config_name,
+            auto_complete=settings.completes_configs,
+        )
+        self._context = Context(
+            models=self._repository,
+            regions=SharedMemoryRegions(is_allowed=settings.allows_client_shared_memory),
+            tracer=self._tracer,
+            logs=logs,
+            name=settings.name,
+            version=_version(),
+            is_strict=settings.strict_readiness,
+        )
+        self.service = Service(self._context, http=settings.http_restrictions, grpc=settings.grpc_restrictions)
+        self._servers: dict[str, RestServer | GrpcServer] = {}
+        self._ports: dict[str, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<Host {self.ports}: {self._repository!r}>"
+
+    @property
+    def ports(self) -> Ports:
+        return Ports(**{"http": 0, "grpc": 0, "metrics": 0, **self._ports})
+
+    async def start(self) -> None:
+        """Load the models, then listen, as Triton does.
+
+        Raises: StartError.
+        """
+        settings = self._settings
+        await self._load_models()
+        await self._listen("http", settings.http, lambda: RestServer(RestApp(self.service, settings.limits)))
+        await self._listen("grpc", settings.grpc, lambda: GrpcServer(self.service, settings.limits))
+        await self._listen("metrics", settings.metrics, lambda: RestServer(MetricsApp(self._families)))
+
+    async def stop(self) -> None:
+        """Take nothing new, let what is under way end for a while, and let go of the models."""
+        grace = self._settings.exit_timeout_seconds
+        deadline = asyncio.get_running_loop().time() + grace
+        self._context.is_serving = False
+        num_in_flight = sum(model.num_in_flight for model in self._loader.models)
+        _log.info("stopping: %d requests in flight, which have %g seconds", num_in_flight, grace)
+        metrics_server = self._servers.pop("metrics", None)
+        await asyncio.gather(*(server.stop(grace) for server in self._servers.values()))
+        await self._unload(deadline)
+        if metrics_server is not None:
+            await metrics_server.stop(0)
+        self._tracer.close()
+
+    async def _listen(self, name: str, address: Address | None, make: Callable[[], RestServer | GrpcServer]) -> None:
+        if address is None:
+            return
+        server = make()
+        try:
+            self._ports[name] = await server.start(address.host, address.port)
+        except OSError as error:
+            raise StartError(
+                f"cannot listen on {address.host}:{address.port}: {error.strerror or error}; choose with --{name}-port"
+            ) from error
+        self._servers[name] = server
+
+    async def _load_models(self) -> None:
+        try:
+            failures = await self._repository.start()
+        except EngineError as error:
+            raise StartError(error.message) from error
+        if failures and self._settings.exit_on_error:
+            told = "\n".join(f"  {name}: {reason}" for name, reason in failures.items())
+            raise StartError(f"failed to load all models:\n{told}\n--exit-on-error=false serves the others")
+
+    async def _unload(self, deadline: float) -> None:
+        closing = asyncio.ensure_future(self._repository.close())
+        left = deadline - asyncio.get_running_loop().time()
+        await asyncio.wait({closing}, timeout=max(left, _LAST_SECONDS))
+        if not closing.done():
+            _log.warning("requests are still in flight after %g seconds", self._settings.exit_timeout_seconds)
+            for model in self._loader.models:
+                model.give_up()
+        with suppress(EngineError):
+            await closing
+
+    def _infer(self, call: Call) -> None:
+        """What models ask of others; the service is made after what loads them."""
+        self.service.infer(call)
+
+    def _families(self) -> Iterator[Family]:
+        yield from metrics.families(self._loader.models)
+        yield from self._loader.custom_metrics.families()
+
+
+def _version() -> str:
+    try:
+        return version("pointsman")
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return "0"

@@ -1,0 +1,50 @@
+"""What a host is started with; fixed from then on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from engines.host.fronts import Limits
+from engines.host.restricted import Restrictions
+from engines.host.trace_settings import TraceSettings
+
+# The names of Triton's, and what "--backend-config" and "--cache-config" say by backend and by cache.
+Options = Mapping[str, Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where one of the three servers listens; port 0 takes a free one. None is not served at all."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostSettings:
+    """Seconds and bytes; the names are those of Triton's options."""
+
+    repositories: tuple[Path | str, ...]
+    http: Address | None = Address("127.0.0.1", 8100)
+    grpc: Address | None = Address("127.0.0.1", 8101)
+    metrics: Address | None = Address("127.0.0.1", 8102)
+    name: str = "pointsman-host"
+    control_mode: str = "none"  # none, poll, explicit
+    load_models: tuple[str, ...] = ()
+    repository_poll_seconds: float = 15.0
+    config_name: str = ""
+    completes_configs: bool = True
+    strict_readiness: bool = True
+    exit_on_error: bool = True
+    exit_timeout_seconds: float = 30.0
+    backend_options: Options = field(default_factory=dict)
+    cache_options: Options = field(default_factory=dict)
+    is_rate_limited: bool = False
+    rate_limits: Mapping[tuple[int, str], int] = field(default_factory=dict)
+    allows_client_shared_memory: bool = True
+    limits: Limits = field(default_factory=Limits)
+    http_restrictions: Restrictions = field(default_factory=dict)
+    grpc_restrictions: Restrictions = field(default_factory=dict)
+    trace: TraceSettings = field(default_factory=TraceSettings)

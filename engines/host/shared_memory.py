@@ -1,0 +1,97 @@
+"""The POSIX shared memory that clients have registered, by the names they gave it.
+
+The host opens a region only to see that it is as large as its client says; instances map it themselves.
+Source: Triton server `src/shared_memory_manager.cc`.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+
+from engines.errors import EngineError, ErrorCode, internal, invalid
+from engines.messages import SharedMemory
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """`byte_size` bytes from `offset` of the object `key`, which is a name such as "/region"."""
+
+    name: str
+    key: str
+    offset: int
+    byte_size: int
+
+
+class SharedMemoryRegions:
+    """The regions that are registered."""
+
+    def __init__(self, *, is_allowed: bool = True) -> None:
+        self._is_allowed = is_allowed
+        self._regions: dict[str, Region] = {}
+
+    def __repr__(self) -> str:
+        return f"<SharedMemoryRegions: {', '.join(self._regions) or 'none'}>"
+
+    def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        """Raises: EngineError, where the name is taken, the object cannot be opened or is smaller."""
+        if not self._is_allowed:
+            raise EngineError(ErrorCode.UNSUPPORTED, "client shared memory is turned off: --allow-client-shm=false")
+        if name in self._regions:
+            raise EngineError(ErrorCode.ALREADY_EXISTS, f"shared memory region '{name}' already in manager")
+        if offset + byte_size > object_size(key):
+            raise invalid(f"failed to register shared memory region '{name}': invalid args")
+        self._regions[name] = Region(name, key, offset, byte_size)
+
+    def unregister(self, name: str) -> None:
+        """Forget a region; one that is not known is none already."""
+        self._regions.pop(name, None)
+
+    def unregister_all(self) -> None:
+        self._regions.clear()
+
+    def status(self, name: str) -> list[Region]:
+        """The region of that name, or all of them where it is empty.
+
+        Raises: EngineError, NOT_FOUND.
+        """
+        if not name:
+            return [self._regions[known] for known in sorted(self._regions)]
+        if name not in self._regions:
+            raise EngineError(ErrorCode.NOT_FOUND, f"Unable to find system shared memory region: '{name}'")
+        return [self._regions[name]]
+
+    def resolve(self, name: str, offset: int, byte_size: int) -> SharedMemory:
+        """Where a tensor lies that has `byte_size` bytes from `offset` of a region.
+
+        Raises: EngineError, NOT_FOUND or INVALID_ARG.
+        """
+        region = self._regions.get(name)
+        if region is None:
+            raise EngineError(ErrorCode.NOT_FOUND, f"Unable to find shared memory region: '{name}'")
+        if not 0 <= offset < max(1, region.byte_size):
+            raise invalid(f"Invalid offset for shared memory region: '{name}'")
+        if byte_size < 0 or offset + byte_size > region.byte_size:
+            raise invalid(f"Invalid offset + byte size for shared memory region: '{name}'")
+        return SharedMemory(region.key, region.offset + offset, byte_size)
+
+
+def object_size(key: str) -> int:
+    """The size of a POSIX shared memory object in bytes.
+
+    Raises: EngineError where it cannot be opened.
+    """
+    import _posixshmem  # type: ignore[import-not-found]  # what multiprocessing.shared_memory stands on; it alone opens objects by name on a Mac
+
+    try:
+        descriptor = _posixshmem.shm_open(key, os.O_RDWR, mode=0o600)
+    except (OSError, ValueError) as error:
+        raise internal(f"Unable to open shared memory region: '{key}'") from error
+    try:
+        found = os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+    if stat.S_ISDIR(found.st_mode):
+        raise internal(f"Invalid shared memory region: '{key}'")
+    return found.st_size

@@ -1,0 +1,182 @@
+"""Trace settings: the host's own, and those of single models, which have the host's wherever they say nothing.
+
+Source: Triton server `src/tracer.cc` (UpdateTraceSettingInternal), `src/grpc/grpc_server.cc` RegisterTrace; the trace
+extension.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from engines.errors import EngineError, ErrorCode, invalid
+
+LEVELS = ("TIMESTAMPS", "TENSORS")
+MODES = ("triton", "opentelemetry")
+
+# In the order in which Triton looks at them, and with the range that it tells.
+_NUMBERS = {
+    "trace_rate": ("rate", 0, 2**32 - 1),
+    "trace_count": ("count", -1, 2**31 - 1),
+    "log_frequency": ("log_frequency", 0, 2**32 - 1),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSettings:
+    """What is traced. `levels` of LEVELS, none is off; every `rate`th request; `count` of them, -1 for no end; each
+    `log_frequency` of them have a file of their own, 0 for one file in all."""
+
+    levels: tuple[str, ...] = ()
+    rate: int = 1000
+    count: int = -1
+    log_frequency: int = 0
+    file: str = ""
+    mode: str = "triton"
+    options: Mapping[str, str] = field(default_factory=dict)  # of the opentelemetry mode, as --trace-config has them
+
+    @property
+    def problem(self) -> str | None:
+        """Why these settings cannot trace."""
+        if not self.levels:
+            return "tracing is disabled"
+        if not self.rate:
+            return "sample rate must be non-zero"
+        if self.mode == "triton" and not self.file:
+            return "trace file name is not given"
+        return None
+
+    def write(self, settings: Any) -> None:
+        """Set the map of a TraceSettingResponse."""
+        settings["trace_level"].value.extend(self.levels or ("OFF",))
+        settings["trace_rate"].value.append(str(self.rate))
+        settings["trace_count"].value.append(str(self.count))
+        if self.mode == "triton":
+            settings["log_frequency"].value.append(str(self.log_frequency))
+            settings["trace_file"].value.append(self.file)
+        settings["trace_mode"].value.append(self.mode)
+        for name, value in self.options.items():
+            settings[name].value.append(value)
+
+
+class TraceSettingsBook:
+    """The settings in force, by model; "" is the host.
+
+    `changed` is told whose settings are new: a model's, or everybody's where it is "".
+    """
+
+    def __init__(self, default: TraceSettings, changed: Callable[[str], None]) -> None:
+        self._default = default
+        self._changed = changed
+        self._said: dict[str, dict[str, Any]] = {"": {}}  # what each says itself, by the field
+
+    def of(self, model: str) -> TraceSettings:
+        """The settings for a model; for the host where it is ""."""
+        return replace(self._default, **{**self._said[""], **self._said.get(model, {})})
+
+    def has_own(self, model: str) -> bool:
+        """Whether a model says anything itself."""
+        return bool(self._said.get(model))
+
+    def update(self, model: str, settings: Mapping[str, Sequence[str]]) -> None:
+        """Take over what a TraceSetting request says; a setting without values is cleared.
+
+        Raises: EngineError; then nothing has changed.
+        """
+        cleared, new = _read(settings)
+        said = {name: value for name, value in self._said.get(model, {}).items() if name not in cleared} | new
+        wanted = replace(self._default, **({**self._said[""], **said} if model else said))
+        if wanted.levels and (problem := wanted.problem):
+            raise invalid(f"Attempting to set invalid trace setting :{problem}")
+        self._said[model] = said
+        self._changed(model)
+
+
+def _read(settings: Mapping[str, Sequence[str]]) -> tuple[set[str], dict[str, Any]]:
+    """The fields that are cleared, and those that are set."""
+    if "trace_file" in settings:
+        raise EngineError(ErrorCode.UNSUPPORTED, "trace file location can not be updated through network protocol")
+    cleared: set[str] = set()
+    new: dict[str, Any] = {}
+    if "trace_level" in settings:
+        if values := settings["trace_level"]:
+            _read_levels(values, new)
+        else:
+            cleared.add("levels")
+    for name, (attribute, least, most) in _NUMBERS.items():
+        if name not in settings:
+            continue
+        values = settings[name]
+        if not values:
+            cleared.add(attribute)
+        elif len(values) > 1:
+            raise invalid(f"expect only 1 value for '{name}'")
+        else:
+            new[attribute] = _number(name, values[0], least, most)
+    return cleared, new
+
+
+def _read_levels(values: Sequence[str], new: dict[str, Any]) -> None:
+    if "OFF" in values and len(values) > 1:
+        raise invalid("Expect only one trace level 'OFF' is specified")
+    levels = tuple(level for level in LEVELS if level in values)
+    if levels or "OFF" in values:  # Triton passes over a level that it does not know
+        new["levels"] = levels
+
+
+def _number(name: str, text: str, least: int, most: int) -> int:
+    """As C's stoi reads it: what follows the digits is passed over."""
+    found = re.match(r"\s*[+-]?[0-9]+", text)
+    if found is None:
+        raise invalid(f"Unable to parse '{name}', got: {text}")
+    value = int(found[0])
+    if not -(2**31) <= value < 2**31:
+        raise invalid(f"Unable to parse '{name}', value is out of range [ {least}, {most} ], got: {text}")
+    if value < least:
+        raise invalid(f"Unable to parse '{name}'. Expecting value >= {least}, got: {text}")
+    return value
+
+
+def read_trace_options(options: Sequence[str]) -> TraceSettings:
+    """What `--trace-config` says: `<mode>,<setting>=<value>`, or `<setting>=<value>` for all modes.
+
+    Raises: ValueError.
+    """
+    made: dict[str, Any] = {}
+    levels: list[str] = []
+    others: dict[str, dict[str, str]] = {mode: {} for mode in MODES}
+    for option in options:
+        mode, comma, setting = option.partition(",") if "," in option.partition("=")[0] else ("", "", option)
+        name, equals, value = setting.partition("=")
+        if not equals or not name or (comma and mode not in MODES):
+            raise ValueError(f"--trace-config is '<setting>=<value>' or '<mode>,<setting>=<value>', not '{option}'")
+        if mode:
+            others[mode][name] = value
+        elif name == "level":
+            levels.append(value)
+        elif name == "mode" and value in MODES:
+            made["mode"] = value
+        elif name in ("rate", "count"):
+            made[name] = _option_number(name, value)
+        else:
+            raise ValueError(f"--trace-config does not know '{option}'")
+    made["file"] = others["triton"].pop("file", "")
+    if (frequency := others["triton"].pop("log-frequency", None)) is not None:
+        made["log_frequency"] = _option_number("log-frequency", frequency)
+    if unknown := others["triton"]:
+        raise ValueError(f"--trace-config triton does not know {', '.join(unknown)}; there are file, log-frequency")
+    for level in levels:
+        if level not in (*LEVELS, "OFF"):
+            raise ValueError(f"--trace-config level is OFF, TIMESTAMPS or TENSORS, not '{level}'")
+    made["levels"] = tuple(level for level in LEVELS if level in levels)
+    mode = made.get("mode", "triton")
+    return TraceSettings(**made, options=others["opentelemetry"] if mode == "opentelemetry" else {})
+
+
+def _option_number(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"--trace-config {name} is a whole number, not '{text}'") from None

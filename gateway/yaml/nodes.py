@@ -1,0 +1,205 @@
+"""YAML as nodes that know their place: each has file, line and column, so that every later finding can name them.
+
+Anchors, aliases and merge keys (`<<`) work as in YAML 1.1. `${VAR}` and `${VAR:-default}` in a value are replaced from
+the environment, so `weight: ${WEIGHT:-10}` works; `$${` writes a literal `${`. Keys stay as written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import yaml
+
+from gateway.yaml.location import Location
+from gateway.yaml.problems import Problem
+
+_Loader: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TAG = "tag:yaml.org,2002:"
+_SCALAR_TAGS = {f"{_TAG}{kind}" for kind in ("str", "int", "float", "bool", "null", "timestamp", "merge", "value")}
+# Our files nest six deep; PyYAML's C composer recurses and ends the process some thousands deep.
+_MAX_DEPTH = 64
+_VARIABLE = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}|\$\{")
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """One value: `text` as written (1 and 1.0 differ), after substitution; an absent value has `is_null`."""
+
+    text: str
+    is_null: bool
+    location: Location
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A list."""
+
+    nodes: tuple[Node, ...]
+    location: Location
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One key of a map with its value; `location` is the key's."""
+
+    location: Location
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """A map with its keys in the order of the file, merged keys last."""
+
+    entries: Mapping[str, Entry]
+    location: Location
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """What could not be read and is reported already: readers pass over it in silence."""
+
+    location: Location
+
+
+Node = Scalar | Items | Map | Broken
+
+
+def describe(node: Node) -> str:
+    """What stands there, to end the sentence "expected a list, found ..."."""
+    match node:
+        case Map():
+            return "a map"
+        case Items():
+            return "a list"
+        case Scalar(is_null=True):
+            return "nothing"
+        case _:
+            return "one value"
+
+
+def read_yaml(text: str, file: str, environment: Mapping[str, str], problems: list[Problem]) -> Node:
+    """Read one YAML document; what is wrong with it goes to `problems`, and stands as `Broken` in the result."""
+    start = Location(file, 1, 1)
+    try:
+        _check_depth(text)
+        root = yaml.compose(text, Loader=_Loader)
+        if root is None:
+            return Scalar("", True, start)
+        return _Conversion(file, environment, problems).convert(root)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = start if mark is None else Location(file, mark.line + 1, mark.column + 1)
+        problems.append(Problem(place, f"not YAML: {_sentence(error)}"))
+    except yaml.reader.ReaderError as error:
+        problems.append(Problem(start, f"not YAML: {error.reason}"))
+    return Broken(start)
+
+
+def _sentence(error: yaml.MarkedYAMLError) -> str:
+    """PyYAML's two halves of an error in one line, with the line where the unfinished thing began."""
+    if error.context is None or error.context_mark is None:
+        return str(error.problem or error.context)
+    return f"{error.context} from line {error.context_mark.line + 1} on, {error.problem}"
+
+
+def _check_depth(text: str) -> None:
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > _MAX_DEPTH:
+            raise yaml.MarkedYAMLError(problem="nested too deeply", problem_mark=event.start_mark)  # type: ignore[arg-type]
+
+
+class _Conversion:
+    """One document on its way from PyYAML's nodes to ours; a node behind an anchor is converted once."""
+
+    def __init__(self, file: str, environment: Mapping[str, str], problems: list[Problem]) -> None:
+        self._file = file
+        self._environment = environment
+        self._problems = problems
+        self._done: dict[int, Node] = {}
+        self._open: set[int] = set()  # nodes being converted: an alias to one of them is a circle
+
+    def convert(self, node: yaml.Node) -> Node:
+        key = id(node)
+        if key in self._open:
+            return self._broken(self._place(node), "this anchor contains itself")
+        if key not in self._done:
+            self._open.add(key)
+            self._done[key] = self._convert_new(node)
+            self._open.remove(key)
+        return self._done[key]
+
+    def _convert_new(self, node: yaml.Node) -> Node:
+        place = self._place(node)
+        match node:
+            case yaml.ScalarNode():
+                return self._scalar(node, place)
+            case yaml.SequenceNode(tag="tag:yaml.org,2002:seq"):
+                return Items(tuple(self.convert(child) for child in node.value), place)
+            case yaml.MappingNode(tag="tag:yaml.org,2002:map"):
+                return self._map(node, place)
+            case _:
+                return self._broken(place, f"tag {node.tag} is not known here")
+
+    def _scalar(self, node: yaml.ScalarNode, place: Location) -> Node:
+        if node.tag not in _SCALAR_TAGS:
+            return self._broken(place, f"tag {node.tag} is not known here")
+        if "${" not in node.value:
+            return Scalar(node.value, node.tag == f"{_TAG}null", place)
+        try:
+            text = _VARIABLE.sub(self._variable, node.value)
+        except ValueError as error:
+            return self._broken(place, str(error))
+        return Scalar(text, False, place)
+
+    def _variable(self, found: re.Match[str]) -> str:
+        if found[0] == "$${":
+            return "${"
+        name, default = found["name"], found["default"]
+        if name is None:
+            raise ValueError("'${' begins no variable: write ${NAME}, ${NAME:-default}, or $${ for the text itself")
+        value = self._environment.get(name, default)
+        if value is None:
+            raise ValueError(f"environment variable {name} is not set; ${{{name}:-default}} gives a default")
+        return value
+
+    def _map(self, node: yaml.MappingNode, place: Location) -> Map:
+        entries: dict[str, Entry] = {}
+        merged: dict[str, Entry] = {}
+        for key, value in node.value:
+            key_place = self._place(key)
+            if key.tag == f"{_TAG}merge":
+                merged = self._merge(self.convert(value), key_place) | merged
+            elif not isinstance(key, yaml.ScalarNode) or key.tag == f"{_TAG}null":
+                self._problems.append(Problem(key_place, "a key must be a text"))
+            elif key.value in entries:
+                first = entries[key.value].location
+                self._problems.append(Problem(key_place, f"key {key.value!r} is given twice: first at {first}"))
+            else:
+                entries[key.value] = Entry(key_place, self.convert(value))
+        return Map(entries | {name: entry for name, entry in merged.items() if name not in entries}, place)
+
+    def _merge(self, source: Node, place: Location) -> dict[str, Entry]:
+        """The keys that `<<` brings in: of several maps, an earlier one wins."""
+        maps = source.nodes if isinstance(source, Items) else (source,)
+        merged: dict[str, Entry] = {}
+        for one in maps:
+            if isinstance(one, Map):
+                merged = dict(one.entries) | merged
+            elif not isinstance(one, Broken):
+                self._problems.append(Problem(place, f"'<<' takes a map or a list of maps, found {describe(one)}"))
+        return merged
+
+    def _broken(self, place: Location, message: str) -> Broken:
+        self._problems.append(Problem(place, message))
+        return Broken(place)
+
+    def _place(self, node: yaml.Node) -> Location:
+        mark = node.start_mark
+        return Location(self._file, mark.line + 1, mark.column + 1)

@@ -1,0 +1,49 @@
+"""What is wrong with a file: where, what, and the nearest right spelling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import Enum
+
+from gateway.yaml.location import Location
+
+
+class Severity(Enum):
+    """An error refuses what was read as a whole; a warning lets it pass."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One finding, printed as compilers print theirs, so that editors can jump to it."""
+
+    location: Location
+    message: str
+    severity: Severity = Severity.ERROR
+
+    @property
+    def is_error(self) -> bool:
+        return self.severity is Severity.ERROR
+
+    def __str__(self) -> str:
+        return f"{self.location}: {self.severity.value}: {self.message}"
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that is spelt most like this one, case aside; None where none is near."""
+    lower = {choice.lower(): choice for choice in known}
+    found = get_close_matches(word.lower(), lower, n=1)
+    return lower[found[0]] if found else None
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """End a sentence about an unknown word: with the nearest known one, else with all of them."""
+    choices = list(known)
+    likely = nearest(word, choices)
+    if likely is not None:
+        return f": did you mean {likely!r}?"
+    return f"; known: {', '.join(choices)}" if choices else ""

@@ -1,0 +1,169 @@
+"""Readers: from a node to a value, with every finding kept.
+
+A reader takes a node and the `Reading`, and answers a value, or None after it has reported why there is none. Nobody
+raises, so one reading finds all that is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from gateway.yaml.location import Location
+from gateway.yaml.nodes import Broken, Items, Map, Node, Scalar, describe
+from gateway.yaml.problems import Problem, Severity, nearest, suggest
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A name of what is declared elsewhere: whether it exists is known when all files are read."""
+
+    kind: str
+    name: str
+    location: Location
+
+
+@dataclass(slots=True)
+class Reading:
+    """What one reading of one or several files has found besides values."""
+
+    problems: list[Problem] = field(default_factory=list)
+    declared: dict[str, dict[str, Location]] = field(default_factory=dict)  # kind -> name -> place
+    references: list[Reference] = field(default_factory=list)
+    is_partial: bool = False  # a file or a section was unreadable: what is missing may stand there
+
+    def error(self, location: Location, message: str) -> None:
+        self.problems.append(Problem(location, message))
+
+    def warn(self, location: Location, message: str) -> None:
+        self.problems.append(Problem(location, message, Severity.WARNING))
+
+    @property
+    def num_errors(self) -> int:
+        return sum(problem.is_error for problem in self.problems)
+
+    def declare(self, kind: str, name: str, location: Location) -> None:
+        """Note that a name is given to something; a second time is an error that names both places."""
+        places = self.declared.setdefault(kind, {})
+        if name in places:
+            self.error(location, f"{kind} {name!r} is declared twice: first at {places[name]}")
+        else:
+            places[name] = location
+
+
+Reader = Callable[[Node, Reading], T | None]
+
+
+def scalar(parse: Callable[[str], T]) -> Reader[T]:
+    """Read one value by a function that raises ValueError."""
+
+    def read(node: Node, reading: Reading) -> T | None:
+        if not isinstance(node, Scalar) or node.is_null:
+            expected(node, "one value", reading)
+            return None
+        try:
+            return parse(node.text)
+        except ValueError as error:
+            reading.error(node.location, str(error))
+            return None
+
+    return read
+
+
+def reference(kind: str) -> Reader[str]:
+    """Read the name of something that is declared elsewhere."""
+
+    def read(node: Node, reading: Reading) -> str | None:
+        name = scalar(str)(node, reading)
+        if name is not None:
+            reading.references.append(Reference(kind, name, node.location))
+        return name
+
+    return read
+
+
+def one_or_many(item: Reader[T]) -> Reader[tuple[T, ...]]:
+    """Read a list that is not empty; one value alone stands for a list of one."""
+
+    def read(node: Node, reading: Reading) -> tuple[T, ...] | None:
+        if not isinstance(node, Items):
+            value = item(node, reading)
+            return None if value is None else (value,)
+        if not node.nodes:
+            reading.error(node.location, "the list is empty")
+            return None
+        values = [item(child, reading) for child in node.nodes]
+        return tuple(value for value in values if value is not None)
+
+    return read
+
+
+def keyed(parse_key: Callable[[str], str], item: Reader[T]) -> Reader[dict[str, T]]:
+    """Read a map whose keys are free, as of headers."""
+
+    def read(node: Node, reading: Reading) -> dict[str, T] | None:
+        if not isinstance(node, Map):
+            expected(node, "a map", reading)
+            return None
+        values: dict[str, T] = {}
+        for key, entry in node.entries.items():
+            name = scalar(parse_key)(Scalar(key, False, entry.location), reading)
+            value = item(entry.node, reading)
+            if name in values:
+                reading.error(entry.location, f"key {name!r} is given twice, in different case")
+            elif name is not None and value is not None:
+                values[name] = value
+        return values
+
+    return read
+
+
+def expected(node: Node, what: str, reading: Reading) -> None:
+    """Report that something else stands here; what is broken is reported already."""
+    if not isinstance(node, Broken):
+        reading.error(node.location, f"expected {what}, found {describe(node)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Record(Generic[T]):
+    """A map with known keys, read into a spec. Defaults live in the spec alone: an absent key is not passed on."""
+
+    what: str  # with its article: "an engine"
+    make: Callable[..., T]
+    fields: Mapping[str, Reader[Any]]
+    required: tuple[str, ...] = ()
+    planned: Mapping[str, str] = field(default_factory=dict)  # key that a later version will know -> what there is
+
+    def __call__(self, node: Node, reading: Reading) -> T | None:
+        return self.read(node, reading)
+
+    def read(self, node: Node, reading: Reading, **given: object) -> T | None:
+        """Read the map and make the spec of what stands there and what is `given`; None where something is wrong."""
+        if not isinstance(node, Map):
+            expected(node, f"{self.what} (a map)", reading)
+            return None
+        errors_before = reading.num_errors
+        values = {key: self._read_entry(key, node, reading) for key in node.entries}
+        for key in self._missing(node):
+            reading.error(node.location, f"{self.what} needs {key!r}")
+        if reading.num_errors > errors_before or any(value is None for value in values.values()):
+            return None
+        return self.make(**values, **given)
+
+    def _missing(self, node: Map) -> list[str]:
+        """Required keys that are not there, nor misspelt: that is one mistake, told at the key."""
+        misspelt = {nearest(key, self.fields) for key in node.entries if key not in self.fields}
+        return [key for key in self.required if key not in node.entries and key not in misspelt]
+
+    def _read_entry(self, key: str, node: Map, reading: Reading) -> Any:
+        entry = node.entries[key]
+        if key in self.fields:
+            return self.fields[key](entry.node, reading)
+        if key in self.planned:
+            reading.error(entry.location, f"{key!r} is not available in this version; {self.planned[key]}")
+        else:
+            reading.error(entry.location, f"unknown key {key!r} in {self.what}{suggest(key, self.fields)}")
+        return None

@@ -1,0 +1,113 @@
+"""Values as files write them: text in, a value out, or a ValueError whose message says what is expected."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from gateway.yaml.problems import suggest
+
+Number = TypeVar("Number", int, float)
+
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
+_NUMBER = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?|-?\.[0-9]{1,18}")
+_DURATION = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?|\.[0-9]{1,18}) ?(ms|s|m|h|)")
+_SIZE = re.compile(r"([0-9]{1,18}) ?([A-Za-z]*)")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
+_BYTES = {"": 1, "B": 1}
+_BYTES |= {"kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+def duration(text: str) -> float:
+    """Seconds: `30s`, `500ms`, `2m`, `1h`; a bare number is seconds."""
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is not a duration: write 30s, 500ms, 2m, 1h or a number of seconds")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+def size(text: str) -> int:
+    """Bytes: `64MiB` (2^20), `1MB` (10^6); a bare number is bytes."""
+    found = _SIZE.fullmatch(text)
+    if found is None or found[2] not in _BYTES:
+        raise ValueError(f"{text!r} is not a size: write 64MiB, 1MB or a number of bytes")
+    return int(found[1]) * _BYTES[found[2]]
+
+
+def number(text: str) -> float:
+    """A decimal number."""
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(f"{text!r} is not a number")
+    return float(text)
+
+
+def integer(text: str) -> int:
+    """A whole number, in decimal digits."""
+    if not _INTEGER.fullmatch(text):
+        raise ValueError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def boolean(text: str) -> bool:
+    """Exactly true or false."""
+    if text.lower() not in ("true", "false"):
+        raise ValueError(f"{text!r} is neither true nor false")
+    return text.lower() == "true"
+
+
+def at_least(minimum: Number, parse: Callable[[str], Number]) -> Callable[[str], Number]:
+    """Let a number pass from `minimum` up."""
+
+    def checked(text: str) -> Number:
+        value = parse(text)
+        if value < minimum:
+            raise ValueError(f"{text} is too small: at least {minimum:g}")
+        return value
+
+    return checked
+
+
+def between(minimum: Number, maximum: Number, parse: Callable[[str], Number]) -> Callable[[str], Number]:
+    """Let a number pass from `minimum` to `maximum`."""
+
+    def checked(text: str) -> Number:
+        value = parse(text)
+        if not minimum <= value <= maximum:
+            raise ValueError(f"{text} is out of range: {minimum} to {maximum}")
+        return value
+
+    return checked
+
+
+def above_zero(parse: Callable[[str], float]) -> Callable[[str], float]:
+    """Let a number pass that is more than zero."""
+
+    def checked(text: str) -> float:
+        value = parse(text)
+        if value <= 0:
+            raise ValueError(f"{text} is too small: more than 0")
+        return value
+
+    return checked
+
+
+def one_of(known: Iterable[str]) -> Callable[[str], str]:
+    """Let exactly the known words pass."""
+    words = tuple(known)
+
+    def checked(text: str) -> str:
+        if text not in words:
+            raise ValueError(f"unknown value {text!r}{suggest(text, words)}")
+        return text
+
+    return checked
+
+
+def name(text: str) -> str:
+    """What files call a thing: it goes into headers, metrics and URLs, so its letters are few."""
+    if not _NAME.fullmatch(text):
+        raise ValueError(f"{text!r} is not a name: letters, digits, '.', '_', '-', up to 100, a letter or digit first")
+    return text

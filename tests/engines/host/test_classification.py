@@ -1,0 +1,59 @@
+"""The classification extension, as Triton writes classes."""
+
+from array import array
+
+import pytest
+
+from engines.errors import EngineError
+from engines.host.classification import classify
+from engines.messages import Tensor
+from gateway.protocol.conversion.tensors import split_elements
+
+
+def told(datatype, code, shape, values, num_classes, **options):
+    tensor = Tensor("scores", datatype, shape, array(code, values).tobytes())
+    made = classify(tensor, num_classes, **options)
+    assert (made.name, made.datatype) == ("scores", "BYTES")
+    count = made.shape[0] * made.shape[1] if len(made.shape) == 2 else made.shape[0]
+    return made.shape, [each.decode() for each in split_elements(made.data, count)]
+
+
+@pytest.mark.parametrize(
+    ("datatype", "code", "shape", "values", "num_classes", "options", "expected"),
+    [
+        ("FP32", "f", (1, 4), [0.1, 0.2, 0.3, 0.9], 2, {"has_batches": True}, ((1, 2), ["0.900000:3", "0.300000:2"])),
+        ("FP32", "f", (2, 2), [1, 2, 4, 3], 1, {"has_batches": True}, ((2, 1), ["2.000000:1", "4.000000:0"])),
+        ("FP32", "f", (2, 2), [1, 2, 4, 3], 1, {"has_batches": False}, ((1,), ["4.000000:2"])),
+        ("INT32", "i", (3,), [5, 5, 6], 9, {"has_batches": False}, ((3,), ["6:2", "5:0", "5:1"])),
+        ("UINT8", "B", (1, 2), [7, 255], 1, {"has_batches": True, "labels": ("a", "b")}, ((1, 1), ["255:1:b"])),
+        (
+            "INT64",
+            "q",
+            (3,),
+            [-1, -3, -2],
+            3,
+            {"has_batches": False, "labels": ("a",)},
+            ((3,), ["-1:0:a", "-2:2", "-3:1"]),
+        ),
+        (
+            "FP64",
+            "d",
+            (2,),
+            [1e-9, 1e20],
+            2,
+            {"has_batches": False},
+            ((2,), ["100000000000000000000.000000:1", "0.000000:0"]),
+        ),
+        ("FP32", "f", (0, 4), [], 2, {"has_batches": True}, ((0,), [])),
+    ],
+)
+def test_the_best_classes_of_each_batch_element(datatype, code, shape, values, num_classes, options, expected):
+    """The highest first, of equal ones the first; a label where there is one; no more classes than values."""
+    assert told(datatype, code, shape, values, num_classes, **options) == expected
+
+
+@pytest.mark.parametrize("datatype", ["BYTES", "FP16", "BF16", "BOOL"])
+def test_what_cannot_be_compared_has_no_classes(datatype):
+    """Triton's text names the datatype."""
+    with pytest.raises(EngineError, match=f"unsupported type '{datatype}'"):
+        classify(Tensor("x", datatype, (1,), b"\0\0"), 1, has_batches=False)

@@ -1,0 +1,77 @@
+"""Metrics that models make: shared by their instances, told as Prometheus wants them."""
+
+import pytest
+
+from engines.errors import EngineError
+from engines.host import exposition
+from engines.host.custom_metrics import CustomMetrics
+
+
+def test_metrics_are_told_as_text() -> None:
+    """The same labels are the same metric; a histogram counts what is at most each bound."""
+    metrics = CustomMetrics()
+    family = metrics.family("tokens", "Tokens\nmade", "counter")
+    assert metrics.family("tokens", "", "counter") == family
+    first = metrics.metric(family, {"model": 'a"b', "kind": "x"}, None)
+    assert metrics.metric(family, {"kind": "x", "model": 'a"b'}, None) == first
+    metrics.change("increment", first, 2)
+    metrics.change("increment", first, 0.5)
+    seconds = metrics.metric(metrics.family("seconds", "Seconds", "histogram"), {}, (1.0, 0.1))
+    for value in (0.1, 0.5, 7):
+        metrics.change("observe", seconds, value)
+    assert exposition.write(metrics.families()).decode() == (
+        "# HELP tokens Tokens\\nmade\n"
+        "# TYPE tokens counter\n"
+        'tokens{kind="x",model="a\\"b"} 2.5\n'
+        "# HELP seconds Seconds\n"
+        "# TYPE seconds histogram\n"
+        "seconds_count 3\n"
+        "seconds_sum 7.6\n"
+        'seconds_bucket{le="0.1"} 1\n'
+        'seconds_bucket{le="1"} 2\n'
+        'seconds_bucket{le="+Inf"} 3\n'
+    )
+
+
+def test_metrics_live_as_long_as_somebody_has_them() -> None:
+    """Two instances make one; the second to drop it takes it away."""
+    metrics = CustomMetrics()
+    numbers = []
+    for _ in range(2):
+        family = metrics.family("g", "", "gauge")
+        numbers.append((family, metrics.metric(family, {}, None)))
+    metrics.change("set", numbers[0][1], 4)
+    for number, (family, metric) in enumerate(numbers):
+        assert metrics.value(metric) == 4
+        metrics.drop_metric(metric)
+        metrics.drop_family(family)
+        assert len(list(metrics.families())) == 1 - number
+    with pytest.raises(EngineError, match="Metric has been invalidated"):
+        metrics.value(numbers[0][1])
+
+
+REFUSED = [
+    ("counter", "set", 1, "TRITONSERVER_METRIC_KIND_COUNTER does not support Set"),
+    ("counter", "increment", -1, "can only be incremented monotonically by non-negative values"),
+    ("gauge", "observe", 1, "TRITONSERVER_METRIC_KIND_GAUGE does not support Observe"),
+    ("histogram", "increment", 1, "TRITONSERVER_METRIC_KIND_HISTOGRAM does not support Increment"),
+]
+
+
+@pytest.mark.parametrize("kind, operation, value, text", REFUSED)
+def test_kinds_do_what_they_do(kind: str, operation: str, value: float, text: str) -> None:
+    """The rest is refused with Triton's text."""
+    metrics = CustomMetrics()
+    metric = metrics.metric(metrics.family("m", "", kind), {}, (1.0,) if kind == "histogram" else None)
+    with pytest.raises(EngineError, match=text):
+        metrics.change(operation, metric, value)
+
+
+def test_a_name_has_one_kind() -> None:
+    """A family of another kind under the same name is an error."""
+    metrics = CustomMetrics()
+    metrics.family("m", "", "counter")
+    with pytest.raises(EngineError, match="'m' is a counter already"):
+        metrics.family("m", "", "gauge")
+    with pytest.raises(EngineError, match="Unsupported kind"):
+        metrics.family("n", "", "dial")

@@ -1,0 +1,207 @@
+"""The host as users start it: `python -m engines host` on a real model repository, asked by Triton's clients."""
+
+import json
+import signal
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpc_client
+import tritonclient.http as http_client
+from tritonclient.utils import InferenceServerException
+from typer.testing import CliRunner
+
+from engines.cli.app import app
+from tests.support.host import HostProcess
+
+MODELS = Path(__file__).parents[2] / "models"
+SERVED = ("adder", "sleeper")
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostProcess]:
+    """A host of two models, that traces each request and restricts one API."""
+    directory = tmp_path_factory.mktemp("host")
+    options = ["--model-control-mode=explicit", *(f"--load-model={name}" for name in SERVED)]
+    options += ["--trace-config=rate=1", f"--trace-config=triton,file={directory / 'trace'}"]
+    options += ["--http-restricted-api=logging:secret=xyz", "--grpc-restricted-protocol=logging:secret=xyz"]
+    with_host = HostProcess.start([MODELS], directory, extra_args=options)
+    yield with_host.wait_ready()
+    with_host.stop()
+
+
+def ask_grpc(host: HostProcess, a: list[list[int]]) -> list[list[int]]:
+    with grpc_client.InferenceServerClient(host.grpc_url) as client:
+        inputs = [grpc_client.InferInput(name, np.shape(a), "INT32") for name in ("a", "b")]
+        for each in inputs:
+            each.set_data_from_numpy(np.array(a, np.int32))
+        total: list[list[int]] = client.infer("adder", inputs).as_numpy("sum").tolist()
+        return total
+
+
+def get(url: str, **headers: str) -> tuple[int, bytes]:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=20) as reply:
+            return reply.status, reply.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def sample(host: HostProcess, name: str) -> float:
+    for line in get(host.metrics_url)[1].decode().splitlines():
+        if line.startswith(name):
+            return float(line.rpartition(" ")[2])
+    raise AssertionError(f"there is no {name}")
+
+
+def test_clients_are_answered_on_both_fronts(served: HostProcess) -> None:
+    """The same model, by gRPC and by REST."""
+    assert ask_grpc(served, [[1, 2], [3, 4]]) == [[2, 4], [6, 8]]
+    with http_client.InferenceServerClient(f"127.0.0.1:{served.http_port}") as client:
+        inputs = [http_client.InferInput(name, [1, 2], "INT32") for name in ("a", "b")]
+        for each in inputs:
+            each.set_data_from_numpy(np.array([[5, 6]], np.int32))
+        assert client.infer("adder", inputs).as_numpy("diff").tolist() == [[0, 0]]
+
+
+def test_tensors_may_lie_in_shared_memory(served: HostProcess) -> None:
+    """Inputs are read where the client has put them, and an output is written where it wants it."""
+    memory = SharedMemory(create=True, size=24)
+    try:
+        memory.buf[:16] = np.array([1, 2, 3, 4], np.int32).tobytes()
+        with grpc_client.InferenceServerClient(served.grpc_url) as client:
+            client.register_system_shared_memory("all", f"/{memory.name}", 24)
+            inputs = [grpc_client.InferInput(name, [1, 2], "INT32") for name in ("a", "b")]
+            for offset, each in zip((0, 8), inputs, strict=True):
+                each.set_shared_memory("all", 8, offset)
+            wanted = grpc_client.InferRequestedOutput("sum")
+            wanted.set_shared_memory("all", 8, 16)
+            client.infer("adder", inputs, outputs=[wanted])
+            client.unregister_system_shared_memory("all")
+        assert np.frombuffer(bytes(memory.buf[16:24]), np.int32).tolist() == [4, 6]
+    finally:
+        memory.close()
+        memory.unlink()
+
+
+def test_what_has_happened_is_counted(served: HostProcess) -> None:
+    """Statistics and metrics tell the same; a request that is refused counts nowhere."""
+    with grpc_client.InferenceServerClient(served.grpc_url) as client:
+
+        def told() -> tuple[int, int, int]:
+            (model,) = client.get_inference_statistics("adder").model_stats
+            return model.inference_stats.success.count, model.inference_count, model.inference_stats.fail.count
+
+        before = told()
+        ask_grpc(served, [[1], [2], [3]])
+        with pytest.raises(InferenceServerException):
+            client.infer("adder", [])
+        assert told() == (before[0] + 1, before[1] + 3, before[2])
+        assert sample(served, 'nv_inference_count{model="adder",version="1"}') == before[1] + 3
+        assert sample(served, 'nv_inference_pending_request_count{model="adder",version="1"}') == 0
+
+
+def test_traces_are_written(served: HostProcess) -> None:
+    """Traced from when a client says so until it says stop, into the file of --trace-config."""
+    with grpc_client.InferenceServerClient(served.grpc_url) as client:
+        client.update_trace_settings("adder", {"trace_level": "TIMESTAMPS"})
+        ask_grpc(served, [[1]])
+        client.update_trace_settings("adder", {"trace_level": "OFF"})
+    records = json.loads((served.ready_path.parent / "trace").read_text())
+    assert records[0]["model_name"] == "adder"
+    assert [record["timestamps"][0]["name"] for record in records if "timestamps" in record][::6] == [
+        "REQUEST_START",
+        "INFER_RESPONSE_COMPLETE",
+    ]
+
+
+def test_restricted_apis_want_their_header(served: HostProcess) -> None:
+    """On both fronts, each with its own name of the header."""
+    url = f"{served.http_url}/v2/logging"
+    assert get(url) == (403, b'{"error":"This API is restricted, expecting header \'secret\'"}')
+    assert get(url, secret="xyz")[0] == 200
+    with grpc_client.InferenceServerClient(served.grpc_url) as client:
+        with pytest.raises(InferenceServerException, match="expecting header 'triton-grpc-protocol-secret'"):
+            client.get_log_settings()
+        assert client.get_log_settings({"triton-grpc-protocol-secret": "xyz"}).settings["log_info"].bool_param
+
+
+def test_sigterm_lets_requests_end(tmp_path: Path) -> None:
+    """A request in flight is answered, readiness is gone, and then the host ends with 0."""
+    host = HostProcess.start(
+        [MODELS], tmp_path, extra_args=["--model-control-mode=explicit", "--load-model=sleeper"]
+    ).wait_ready()
+    with ThreadPoolExecutor(1) as pool:
+        body = b'{"inputs":[{"name":"seconds","datatype":"FP32","shape":[1],"data":[1.0]}]}'
+        url = f"{host.http_url}/v2/models/sleeper/infer"
+        asked = pool.submit(lambda: urllib.request.urlopen(url, body, timeout=20).read())
+        deadline = time.monotonic() + 10
+        while not _runs(host):
+            assert time.monotonic() < deadline
+        host.process.send_signal(signal.SIGTERM)
+        assert json.loads(asked.result())["outputs"][0]["data"] == [1.0]
+        host.process.wait(20)  # a second SIGTERM would stop it at once
+    host.stop()
+    assert "1 requests in flight" in host.log()
+
+
+def test_a_request_that_does_not_end_holds_nothing_up(tmp_path: Path) -> None:
+    """After --exit-timeout-secs it is broken off, its instance is killed, and the host ends with 0."""
+    options = ["--model-control-mode=explicit", "--load-model=sleeper", "--exit-timeout-secs=0.1"]
+    host = HostProcess.start([MODELS], tmp_path, extra_args=options).wait_ready()
+    with socket.create_connection(("127.0.0.1", host.http_port)) as client:
+        body = b'{"inputs":[{"name":"seconds","datatype":"FP32","shape":[1],"data":[600]}]}'
+        client.sendall(b"POST /v2/models/sleeper/infer HTTP/1.1\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+        deadline = time.monotonic() + 10
+        while not _runs(host):
+            assert time.monotonic() < deadline
+        host.process.send_signal(signal.SIGTERM)
+        host.process.wait(20)
+    host.stop()
+    assert "Traceback" not in host.log()
+
+
+def _runs(host: HostProcess) -> bool:
+    """Whether the sleeper sleeps: its execution is neither waiting nor over."""
+    stats = json.loads(get(f"{host.http_url}/v2/models/sleeper/stats")[1])["model_stats"][0]
+    return bool(stats["inference_stats"]["success"]["count"] == 0 and sample(host, "pointsman_requests_in_flight") == 1)
+
+
+WRONG = [
+    (["--model-repository=/nowhere"], 1, "/nowhere"),
+    (["--strict-readiness=perhaps"], 2, "neither true nor false"),
+    (["--http-restricted-api=wealth:a=b"], 2, "unknown restricted api 'wealth'"),
+    (["--trace-config=level=LOUD"], 2, "--trace-config level is"),
+    (["--trace-config=mode=opentelemetry"], 1, "opentelemetry-sdk"),
+    (["--cache-config=disk,size=1"], 1, "local or redis"),
+    (["--rate-limit-resource=R"], 2, "--rate-limit-resource is"),
+]
+
+
+@pytest.mark.usefixtures("restored_logs")
+@pytest.mark.parametrize("options, exit_code, text", WRONG)
+def test_what_cannot_start_says_why(tmp_path: Path, options: list[str], exit_code: int, text: str) -> None:
+    """One line that names the mistake, and no traceback."""
+    if not any(option.startswith("--model-repository") for option in options):
+        options = [f"--model-repository={tmp_path}", *options]
+    ports = [f"--{name}-port=0" for name in ("http", "grpc", "metrics")]
+    ended = CliRunner().invoke(app, ["host", *ports, f"--log-file={tmp_path / 'log'}", *options])
+    told = " ".join(ended.output.replace("│", " ").split())
+    assert (ended.exit_code, text in told) == (exit_code, True), ended.output
+
+
+@pytest.mark.usefixtures("restored_logs")
+def test_a_port_in_use_is_told(tmp_path: Path) -> None:
+    """With the option that chooses another."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        options = [f"--model-repository={tmp_path}", f"--http-port={port}", f"--log-file={tmp_path / 'log'}"]
+        ended = CliRunner().invoke(app, ["host", "--grpc-port=0", "--metrics-port=0", *options])
+    assert (ended.exit_code, "choose with --http-port" in ended.output) == (1, True), ended.output

@@ -1,0 +1,100 @@
+"""Metrics under Triton's names, as Prometheus reads them."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from engines.host import exposition, metrics
+from engines.host.exposition import Family, Sample
+from engines.host.metrics_app import MetricsApp
+from tests.engines.host.parts import config_of, ints
+from tests.engines.host.test_model import ECHO, Stage
+
+# What a Triton 2.51 tells of models, and its types.
+TRITONS = {
+    "nv_inference_request_success": "counter",
+    "nv_inference_request_failure": "counter",
+    "nv_inference_count": "counter",
+    "nv_inference_exec_count": "counter",
+    "nv_inference_request_duration_us": "counter",
+    "nv_inference_queue_duration_us": "counter",
+    "nv_inference_compute_input_duration_us": "counter",
+    "nv_inference_compute_infer_duration_us": "counter",
+    "nv_inference_compute_output_duration_us": "counter",
+    "nv_inference_pending_request_count": "gauge",
+}
+
+
+def told(text: str) -> dict[str, Any]:
+    return {family.name: family for family in text_string_to_metric_families(text)}
+
+
+def test_models_are_told_under_triton_s_names() -> None:
+    """Each with model and version, failures with their reason too, and the tags of the configuration."""
+
+    async def scenario() -> str:
+        stage = Stage(config_of(ECHO + 'metric_tags { key: "team" value: "a" }'))
+        stage.ask(ints("x", 1, 2, shape=(2, 1)))
+        stage.instance.run()
+        stage.ask(ints("x", 1))
+        stage.ask(ints("x", 1))  # waits for the one before it
+        return exposition.write(metrics.families([stage.model])).decode()
+
+    text = asyncio.run(scenario())
+    families = told(text)
+    for name, kind in TRITONS.items():
+        assert f"# TYPE {name} {kind}\n" in text
+        assert families[name].samples[0].labels.items() >= {"model": "echo", "version": "1", "team": "a"}.items()
+    assert {
+        name: families[name].samples[0].value
+        for name in ("nv_inference_count", "nv_inference_pending_request_count", "pointsman_requests_in_flight")
+    } == {
+        "nv_inference_count": 2,
+        "nv_inference_pending_request_count": 1,
+        "pointsman_requests_in_flight": 2,
+    }
+    reasons = [sample.labels["reason"] for sample in families["nv_inference_request_failure"].samples]
+    assert reasons == ["REJECTED", "CANCELED", "BACKEND", "OTHER"]
+    assert families["pointsman_host_memory_bytes"].samples[0].value > 1e6
+    assert "nv_cache_num_hits_per_model" not in families  # it has no cache
+
+
+def test_families_of_one_name_are_one() -> None:
+    """As the format wants it; one without samples is not told."""
+    families = [
+        Family("a", "A", "gauge", (Sample(1, {"m": "x"}),)),
+        Family("b", "B", "gauge", ()),
+        Family("a", "A", "gauge", (Sample(float("nan"), {"m": "y"}), Sample(1.5), Sample(float("inf")))),
+    ]
+    assert exposition.write(families) == (
+        b'# HELP a A\n# TYPE a gauge\na{m="x"} 1\na{m="y"} NaN\na 1.5\na +Inf\n'
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "method, path, status, starts",
+    [
+        ("GET", "/metrics", 200, b"# HELP a"),
+        ("GET", "/metrics/", 200, b"# HELP a"),
+        ("HEAD", "/metrics", 200, b""),
+        ("GET", "/other", 200, b""),
+        ("POST", "/metrics", 405, b'{"error":"Method Not Allowed"}'),
+    ],
+)
+def test_the_metrics_port_has_one_page(method: str, path: str, status: int, starts: bytes) -> None:
+    """Triton answers other paths with nothing."""
+    sent: list[Any] = []
+
+    async def send(event: Any) -> None:
+        sent.append(event)
+
+    async def receive() -> Any:
+        raise AssertionError
+
+    app = MetricsApp(lambda: [Family("a", "A", "gauge", (Sample(1),))])
+    asyncio.run(app({"type": "http", "method": method, "path": path}, receive, send))
+    assert (sent[0]["status"], sent[1]["body"][: len(starts)]) == (status, starts)
+    if not starts:
+        assert not sent[1]["body"]

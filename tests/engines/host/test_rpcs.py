@@ -1,0 +1,238 @@
+"""Control RPCs on a real repository, whose models run on instances that the test plays."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines.errors import EngineError, ErrorCode
+from engines.host.logs import LogSettings
+from engines.host.rpcs.context import Context
+from engines.host.rpcs.table import RPCS
+from engines.host.service import Service
+from engines.host.shared_memory import SharedMemoryRegions
+from engines.host.trace_settings import TraceSettings
+from engines.host.tracing import Tracer
+from engines.messages import InferRequest
+from engines.repository import Mode, Repository
+from engines.repository.contract import ModelSpec
+from gateway.protocol.grpc_methods import RPCS as ALL_RPCS
+from gateway.protocol.protobuf import message
+from tests.engines.host.parts import Asked, ints
+from tests.engines.host.test_model import ECHO, Stage
+
+
+def on_service(tmp_path: Path, scenario: Callable[[Service, Context], Awaitable[None]], mode: Mode = Mode.NONE) -> None:
+    """Run a scenario on a service with one model, `echo`."""
+    (tmp_path / "echo" / "1").mkdir(parents=True)
+    (tmp_path / "echo" / "config.pbtxt").write_text(f'{ECHO} backend: "python"')
+    (tmp_path / "echo" / "1" / "model.py").touch()
+
+    async def load(spec: ModelSpec) -> Any:
+        return Stage(spec.config).model
+
+    async def run() -> None:
+        repository = Repository([tmp_path], load, mode=mode)
+        context = Context(
+            models=repository,
+            regions=SharedMemoryRegions(),
+            tracer=Tracer(TraceSettings(file=str(tmp_path / "trace"))),
+            logs=LogSettings(),
+            name="host",
+            version="1.2",
+        )
+        assert not await repository.start()
+        await scenario(Service(context, http={"trace": ("key", "value")}), context)
+        await repository.close()
+
+    asyncio.run(run())
+
+
+def asked(rpc: str, **fields: Any) -> Any:
+    return message(f"inference.{rpc}Request")(**fields)
+
+
+async def refused(service: Service, rpc: str, **fields: Any) -> tuple[ErrorCode, str]:
+    with pytest.raises(EngineError) as raised:
+        await service.rpc(rpc, asked(rpc, **fields))
+    return raised.value.code, raised.value.message
+
+
+def test_every_control_rpc_is_there() -> None:
+    """All of Triton's but the inferences."""
+    assert RPCS.keys() == ALL_RPCS.keys() - {"ModelInfer", "ModelStreamInfer"}
+
+
+def test_models_are_told(tmp_path: Path) -> None:
+    """Metadata with the batch's axis, the configuration as completed, readiness, the index."""
+
+    async def scenario(service: Service, context: Context) -> None:
+        metadata = service.metadata("echo", "")
+        assert (metadata.platform, list(metadata.versions), list(metadata.inputs[0].shape)) == (
+            "python",
+            ["1"],
+            [-1, -1],
+        )
+        assert metadata == await service.rpc("ModelMetadata", asked("ModelMetadata", name="echo", version="01x"))
+        config = (await service.rpc("ModelConfig", asked("ModelConfig", name="echo"))).config
+        assert (config.max_batch_size, config.default_model_filename) == (4, "model.py")
+        for version, ready in (("", True), ("1", True), ("2", False)):
+            response = await service.rpc("ModelReady", asked("ModelReady", name="echo", version=version))
+            assert response.ready is ready
+        (model,) = (await service.rpc("RepositoryIndex", asked("RepositoryIndex"))).models
+        assert (model.name, model.version, model.state) == ("echo", "1", "READY")
+        server = await service.rpc("ServerMetadata", asked("ServerMetadata"))
+        assert (server.name, server.version, server.extensions[0]) == ("host", "1.2", "classification")
+
+    on_service(tmp_path, scenario)
+
+
+UNKNOWN = [
+    ("ModelMetadata", {"name": "m"}, ErrorCode.NOT_FOUND, "Request for unknown model: 'm' is not found"),
+    (
+        "ModelConfig",
+        {"name": "echo", "version": "9"},
+        ErrorCode.NOT_FOUND,
+        "Request for unknown model: 'echo' version 9 is not found",
+    ),
+    (
+        "ModelReady",
+        {"name": "echo", "version": "x"},
+        ErrorCode.INVALID_ARG,
+        "failed to get model version from specified version string 'x' (details: stol), version should be an integral "
+        "value > 0",
+    ),
+    (
+        "ModelReady",
+        {"name": "echo", "version": "-1"},
+        ErrorCode.INVALID_ARG,
+        "invalid model version specified '-1' , version should be an integral value > 0",
+    ),
+    ("ModelStatistics", {"name": "m"}, ErrorCode.INVALID_ARG, "requested model 'm' is not available"),
+    (
+        "ModelStatistics",
+        {"name": "echo", "version": "9"},
+        ErrorCode.INVALID_ARG,
+        "requested model version is not available for model 'echo'",
+    ),
+    ("TraceSetting", {"model_name": "m"}, ErrorCode.INVALID_ARG, "Request for unknown model : m"),
+    (
+        "RepositoryIndex",
+        {"repository_name": "r"},
+        ErrorCode.UNSUPPORTED,
+        "'repository_name' specification is not supported",
+    ),
+    (
+        "SystemSharedMemoryStatus",
+        {"name": "r"},
+        ErrorCode.NOT_FOUND,
+        "Unable to find system shared memory region: 'r'",
+    ),
+    ("CudaSharedMemoryStatus", {"name": "r"}, ErrorCode.NOT_FOUND, "Unable to find cuda shared memory region: 'r'"),
+    (
+        "CudaSharedMemoryRegister",
+        {"name": "r"},
+        ErrorCode.INVALID_ARG,
+        "failed to register shared memory region: invalid args",
+    ),
+]
+
+
+def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
+    """With Triton's codes and texts."""
+
+    async def scenario(service: Service, context: Context) -> None:
+        for rpc, fields, code, text in UNKNOWN:
+            assert await refused(service, rpc, **fields) == (code, text)
+
+    on_service(tmp_path, scenario)
+
+
+def test_models_are_loaded_and_unloaded(tmp_path: Path) -> None:
+    """Their statistics begin anew; parameters that are none are refused."""
+
+    async def scenario(service: Service, context: Context) -> None:
+        await service.rpc("RepositoryModelLoad", asked("RepositoryModelLoad", model_name="echo"))
+        (stats,) = (await service.rpc("ModelStatistics", asked("ModelStatistics", name="echo"))).model_stats
+        assert (stats.name, stats.version, stats.inference_count) == ("echo", "1", 0)
+        request = asked("RepositoryModelLoad", model_name="echo")
+        request.parameters["config"].int64_param = 1
+        with pytest.raises(EngineError, match="invalid value type for load parameter 'config', expected string_param"):
+            await service.rpc("RepositoryModelLoad", request)
+        await service.rpc("RepositoryModelUnload", asked("RepositoryModelUnload", model_name="echo"))
+        assert not (await service.rpc("ModelStatistics", asked("ModelStatistics"))).model_stats
+
+    on_service(tmp_path, scenario, Mode.EXPLICIT)
+
+
+def test_readiness_ends_with_the_host(tmp_path: Path) -> None:
+    """A host that ends says so to whoever asks; it still lives, and answers what is under way."""
+
+    async def scenario(service: Service, context: Context) -> None:
+        assert (await service.rpc("ServerReady", asked("ServerReady"))).ready
+        context.is_serving = False
+        assert await refused(service, "ServerReady") == (ErrorCode.UNAVAILABLE, "Server exiting")
+        assert await refused(service, "ModelConfig", name="echo") == (ErrorCode.UNAVAILABLE, "Server not ready")
+        assert (await service.rpc("ServerLive", asked("ServerLive"))).live
+        request = Asked(InferRequest("echo", inputs=(ints("x", 1),)))
+        service.infer(request.call)
+        assert not request.is_over
+        request.call.fail(EngineError(ErrorCode.INTERNAL, ""))
+
+    on_service(tmp_path, scenario)
+
+
+def test_inferences_go_to_their_model(tmp_path: Path) -> None:
+    """One for a model that is not there fails at once."""
+
+    async def scenario(service: Service, context: Context) -> None:
+        for request, text in (
+            (InferRequest("m"), "Request for unknown model: 'm' is not found"),
+            (InferRequest("echo", "9"), "Request for unknown model: 'echo' version 9 is not found"),
+        ):
+            asked_ = Asked(request)
+            service.infer(asked_.call)
+            assert asked_.error == text
+
+    on_service(tmp_path, scenario)
+
+
+def test_settings_are_taken_and_told(tmp_path: Path) -> None:
+    """Trace settings of a model, log settings of the host; restrictions of a front."""
+
+    async def scenario(service: Service, context: Context) -> None:
+        request = asked("TraceSetting", model_name="echo")
+        request.settings["trace_rate"].value.append("3")
+        told = (await service.rpc("TraceSetting", request)).settings
+        assert {name: list(value.value) for name, value in told.items()} == {
+            "trace_level": ["OFF"],
+            "trace_rate": ["3"],
+            "trace_count": ["-1"],
+            "log_frequency": ["0"],
+            "trace_file": [str(tmp_path / "trace")],
+            "trace_mode": ["triton"],
+        }
+        logs = asked("LogSettings")
+        logs.settings["log_warning"].bool_param = False
+        assert not (await service.rpc("LogSettings", logs)).settings["log_warning"].bool_param
+        assert service.restriction("rest", "trace") == ("key", "value")
+        assert service.restriction("grpc", "trace") is None
+
+    on_service(tmp_path, scenario)
+
+
+def test_strictness_is_an_option() -> None:
+    """Without it a host is ready whatever its models do."""
+    context = Context(
+        models=type("Broken", (), {"is_ready": False, "get": None})(),
+        regions=SharedMemoryRegions(),
+        tracer=Tracer(TraceSettings()),
+        logs=LogSettings(),
+        name="",
+        version="",
+    )
+    assert not context.is_ready
+    context.is_strict = False
+    assert context.is_ready

@@ -1,0 +1,83 @@
+"""Clients' shared memory: what may be registered, and where a tensor lies in it."""
+
+from collections.abc import Iterator
+from multiprocessing.shared_memory import SharedMemory as SystemMemory
+
+import pytest
+
+from engines.errors import EngineError, ErrorCode
+from engines.host.shared_memory import Region, SharedMemoryRegions
+from engines.messages import SharedMemory
+
+
+@pytest.fixture
+def key() -> Iterator[str]:
+    """An object of 4096 bytes."""
+    memory = SystemMemory(create=True, size=4096)
+    yield f"/{memory.name}"
+    memory.close()
+    memory.unlink()
+
+
+def test_regions_are_known_by_their_names(key: str) -> None:
+    """A region is told as it was registered, until it is unregistered."""
+    regions = SharedMemoryRegions()
+    regions.register("in", key, 64, 128)
+    regions.register("all", key, 0, 4096)
+    assert regions.status("in") == [Region("in", key, 64, 128)]
+    assert [region.name for region in regions.status("")] == ["all", "in"]
+    regions.unregister("in")
+    regions.unregister("in")  # as Triton, that is no error
+    assert [region.name for region in regions.status("")] == ["all"]
+    regions.unregister_all()
+    assert regions.status("") == []
+
+
+def test_tensors_lie_in_regions(key: str) -> None:
+    """Offsets of tensors count from the region's, and end within it."""
+    regions = SharedMemoryRegions()
+    regions.register("in", key, 64, 128)
+    assert regions.resolve("in", 100, 28) == SharedMemory(key, 164, 28)
+
+
+REFUSED = [
+    (("in", 128, 0), ErrorCode.INVALID_ARG, "Invalid offset for shared memory region: 'in'"),
+    (("in", 100, 29), ErrorCode.INVALID_ARG, "Invalid offset + byte size for shared memory region: 'in'"),
+    (("out", 0, 1), ErrorCode.NOT_FOUND, "Unable to find shared memory region: 'out'"),
+]
+
+
+@pytest.mark.parametrize("asked, code, text", REFUSED)
+def test_what_lies_outside_is_refused(key: str, asked: tuple[str, int, int], code: ErrorCode, text: str) -> None:
+    """With Triton's codes and texts."""
+    regions = SharedMemoryRegions()
+    regions.register("in", key, 64, 128)
+    with pytest.raises(EngineError) as raised:
+        regions.resolve(*asked)
+    assert (raised.value.code, raised.value.message) == (code, text)
+
+
+def test_a_region_is_no_larger_than_its_object(key: str) -> None:
+    """Registering checks the object itself, and the name."""
+    regions = SharedMemoryRegions()
+    regions.register("in", key, 0, 4096)
+    cases = [
+        (("in", key, 0, 1), ErrorCode.ALREADY_EXISTS, "shared memory region 'in' already in manager"),
+        (("b", key, 1, 4096), ErrorCode.INVALID_ARG, "failed to register shared memory region 'b': invalid args"),
+        (
+            ("none", "/none", 0, 1),
+            ErrorCode.INTERNAL,
+            "Unable to open shared memory region: '/none'",
+        ),
+    ]
+    for asked, code, text in cases:
+        with pytest.raises(EngineError) as raised:
+            regions.register(*asked)
+        assert (raised.value.code, raised.value.message) == (code, text)
+
+
+def test_it_may_be_turned_off(key: str) -> None:
+    """--allow-client-shm=false refuses every region."""
+    with pytest.raises(EngineError) as raised:
+        SharedMemoryRegions(is_allowed=False).register("in", key, 0, 1)
+    assert raised.value.code is ErrorCode.UNSUPPORTED
