@@ -175,7 +175,7 @@ class RequestCheck:
                 f"'{rule.datatype}'"
             )
         dims = shape[1:] if self._max_batch_size and not rule.is_shape else shape
-        if len(dims) == len(rule.dims) and -1 in dims:
+        if len(dims) == len(rule.dims) and min(dims, default=0) < 0:
             raise invalid(
                 f"{prefix}All input dimensions should be specified for input '{name}' for model '{model}', got "
                 f"{_listed(shape)}"

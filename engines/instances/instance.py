@@ -27,6 +27,10 @@ FLUSH_SECONDS = 0.25
 _SEQUENCE_START, _SEQUENCE_END = 1, 2
 _EMPTY: dict[str, Any] = {}
 
+# A call, its response and whether that is the last; without a response it ends, or is to come again where this is not
+# the last. No call: nobody waits for it any more.
+Answer = tuple[Call | None, InferResponse | None, bool]
+
 
 class ProcessInstance:
     """`engines.scheduling.contract.Instance` in a process of its own, or a thread of one."""
@@ -173,7 +177,7 @@ class ProcessInstance:
             self._finish_batch(message)
         elif kind == kinds.RESPONSE:
             _, _, number, is_final, outputs, parameters, error, *times = message
-            self._answer(number, is_final, outputs, parameters, error, times)
+            self._hand_over(*self._read(number, is_final, outputs, parameters, error, times))
         elif kind in (kinds.LOADED, kinds.STARTED, kinds.FAILED, kinds.STOPPED):
             if self.on_setup is not None:
                 self.on_setup(message)
@@ -182,22 +186,24 @@ class ProcessInstance:
             self._questions.take(message, self._channel)
 
     def _finish_batch(self, message: Message) -> None:
+        """Read the answers, have the next batch run, and hand them over meanwhile."""
         _, _, _, input_ns, inference_ns, output_ns, memory_bytes, responses = message
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
         self.num_executions += 1
         times = (input_ns, inference_ns, output_ns)
-        for number, is_final, outputs, parameters, error in responses:
-            self._answer(number, is_final, outputs, parameters, error, times)
+        answers = [self._read(*response, times) for response in responses]
         limit_bytes = self._memory_limit_bytes
         if limit_bytes is not None and memory_bytes > limit_bytes and self.on_heavy is not None:
             self.on_heavy(f"it occupies {memory_bytes >> 20} MB, more than the {limit_bytes >> 20} MB of MAX_MEMORY_MB")
         done, self._done = self._done, None
         if done is not None:
             done()
+        for answer in answers:
+            self._hand_over(*answer)
 
-    def _answer(
+    def _read(
         self,
         number: int,
         is_final: bool,
@@ -205,7 +211,8 @@ class ProcessInstance:
         parameters: dict[str, Any] | None,
         error: tuple[int, str] | None,
         times: Sequence[int],
-    ) -> None:
+    ) -> Answer:
+        """An answer and its call, which has the times of its execution from then on."""
         assert self._channel is not None
         tensors: tuple[Tensor, ...] = ()
         if outputs:
@@ -215,18 +222,29 @@ class ProcessInstance:
                 self._flush = self._loop.call_later(FLUSH_SECONDS, self._tell_freed)
         call = self._calls.pop(number, None) if is_final else self._calls.get(number)
         if call is None:
-            return
-        if not is_final and outputs is None and error is None:
-            self._reschedule(self._calls.pop(number))
-            return
-        call.compute_input_ns, call.compute_infer_ns, call.compute_output_ns = times
+            return None, None, False
         if outputs is None and error is None:
-            call.finish()
+            if not is_final:
+                del self._calls[number]
+                return call, None, False
+            response = None
+        else:
+            failure = None if error is None else EngineError(ErrorCode(error[0]), error[1])
+            response = InferResponse(tensors, parameters or _EMPTY, failure)
+            if not call.first_response_ns:
+                call.first_response_ns = monotonic_ns()
+        call.compute_input_ns, call.compute_infer_ns, call.compute_output_ns = times
+        return call, response, is_final
+
+    def _hand_over(self, call: Call | None, response: InferResponse | None, is_final: bool) -> None:
+        if call is None:
             return
-        if not call.first_response_ns:
-            call.first_response_ns = monotonic_ns()
-        failure = None if error is None else EngineError(ErrorCode(error[0]), error[1])
-        call.respond(InferResponse(tensors, parameters or _EMPTY, failure), is_final=is_final)
+        if response is not None:
+            call.respond(response, is_final=is_final)
+        elif is_final:
+            call.finish()
+        else:
+            self._reschedule(call)
 
     def _reschedule(self, call: Call) -> None:
         """The model wants a call to come again."""

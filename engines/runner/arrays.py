@@ -16,6 +16,8 @@ from engines.messages import SharedMemory
 from gateway.protocol.datatypes import DATATYPES
 
 _DTYPES = {datatype: numpy_datatype(datatype) for datatype in DATATYPES}
+# Of too little data, of axes that are negative or too long, of axes that no machine word holds.
+_NO_ARRAY = (TypeError, ValueError, OverflowError)
 _LENGTH_BYTES = 4
 _BYTES_TYPES = (np.dtype(object).num, np.dtype(bytes).num)
 
@@ -54,14 +56,14 @@ class ArrayStore:
                 return decode_bytes(data, shape)
             try:
                 return np.ndarray(shape, _DTYPES[datatype], bytearray(data))
-            except TypeError as error:
+            except _NO_ARRAY as error:
                 raise invalid(f"the data of '{name}' has {len(data)} bytes, which is not its shape's size") from error
         buffer = self._received.view(*data) if len(data) == 2 else self._clients.view(SharedMemory(*data))
         if datatype == "BYTES":
             return decode_bytes(bytes(buffer), shape)
         try:
             return np.ndarray(shape, _DTYPES[datatype], buffer)
-        except TypeError as error:
+        except _NO_ARRAY as error:
             raise invalid(f"the data of '{name}' is not of its shape's size") from error
 
     def drop(self, packed: PackedTensor) -> None:
@@ -143,7 +145,7 @@ def decode_bytes(data: bytes, shape: tuple[int, ...]) -> Array:
     array[:] = elements
     try:
         return array.reshape(shape)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise invalid(f"expected a shape of {len(elements)} strings, got {list(shape)}") from error
 
 

@@ -41,8 +41,9 @@ class Execution:
         for each in packed:
             try:
                 requests.append(Request(self, each))
-            except EngineError as error:
-                self.take((each[0], True, None, None, (error.code.value, error.message)), at_once=False)
+            except Exception as error:  # one that cannot be read is no reason to end, and the others are none the less
+                failure = error if isinstance(error, EngineError) else internal(instance.failure_text(error))
+                self.take((each[0], True, None, None, (failure.code.value, failure.message)), at_once=False)
         del packed[:]
         self._started_ns = monotonic_ns()
         self.input_ns = self._started_ns - received_ns

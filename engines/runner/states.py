@@ -43,7 +43,9 @@ class States:
         return {rule.input_name: kept.get(rule.input_name, rule.first).copy() for rule in self.rules}
 
     def keep(self, key: str, outputs: dict[str, Array]) -> None:
-        """A step's new state, by the names of its outputs."""
+        """A step's new state, by the names of its outputs; of a step without a key, which is of no sequence, none."""
+        if not key:
+            return
         kept = self._kept.setdefault(key, {})
         for name, array in outputs.items():
             kept[self.outputs[name]] = array.copy()

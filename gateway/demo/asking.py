@@ -112,7 +112,7 @@ def _name_a_shape(console: Console, base: str) -> None:
 
     across = numpy.arange(32) - 15.5
     far = numpy.hypot(*numpy.meshgrid(across, across))
-    pixels = numpy.where(((far < 10) & (far > 6.5))[..., None], (230, 180, 60), (30, 60, 90)).astype(numpy.uint8)
+    pixels = numpy.where(((far < 10) & (far > 6.5))[..., None], (240, 200, 170), (20, 50, 90)).astype(numpy.uint8)
     given = http.InferInput("pixels", [1, 32, 32, 3], "UINT8")
     given.set_data_from_numpy(pixels[None])
     wanted = http.InferRequestedOutput("scores", class_count=3)

@@ -28,7 +28,7 @@ def start(
     *,
     within: float,
     patience: float,
-    log: Path | None,
+    log: Path | None = None,
 ) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
     """Start `python -m ...` and wait for its ready file, whose JSON is returned with the process.
 

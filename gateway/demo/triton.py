@@ -20,15 +20,12 @@ from typing import Self
 from gateway.demo.triton_wheel import TritonUnavailableError, install, why_unavailable
 
 __all__ = [
-    "SAMPLE_MODELS",
     "TritonDiedError",
     "TritonNotReadyError",
     "TritonProcess",
     "TritonUnavailableError",
     "why_unavailable",
 ]
-
-SAMPLE_MODELS = Path(__file__).parent / "models"
 
 # A proxy that the environment names has no way to this machine's own Triton.
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))

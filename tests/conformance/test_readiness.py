@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.demo.triton import SAMPLE_MODELS, TritonProcess
-from tests.support.servers import GatewayProcess
+from gateway.demo.triton import TritonProcess
+from tests.support.servers import SAMPLE_MODELS, GatewayProcess
 from tests.support.wire import send
 
 pytestmark = pytest.mark.triton

@@ -5,15 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from gateway.demo.triton import SAMPLE_MODELS, TritonDiedError, TritonProcess
+from gateway.demo.triton import TritonDiedError, TritonProcess
+from tests.support.servers import SAMPLE_MODELS
 from tests.support.wire import send
 
 pytestmark = pytest.mark.triton
 
+ONLY_PYTHON = ["--model-control-mode=explicit", "--load-model=adder", "--load-model=text"]
+
 
 def test_sample_models_answer() -> None:
-    """The demo's models work as they are shipped, and a stopped server ends with 0."""
-    with TritonProcess.start(SAMPLE_MODELS).wait_ready() as server:
+    """The samples are models as Triton knows them, and a stopped server ends with 0."""
+    with TritonProcess.start(SAMPLE_MODELS, extra_args=ONLY_PYTHON).wait_ready() as server:
         text = send(server.http_port, "POST", "/v2/models/text/generate", b'{"text_input":"hello"}')
         assert json.loads(text.body)["text_output"] == "HELLO"
         inputs = [{"name": name, "datatype": "INT32", "shape": [1, 1], "data": [5]} for name in "ab"]
@@ -24,7 +27,7 @@ def test_sample_models_answer() -> None:
 
 def test_a_killed_server_leaves_nothing_behind() -> None:
     """A crash takes the stubs and their shared memory with it."""
-    server = TritonProcess.start(SAMPLE_MODELS).wait_ready()
+    server = TritonProcess.start(SAMPLE_MODELS, extra_args=ONLY_PYTHON).wait_ready()
     assert list(Path("/dev/shm").glob(f"{server.shm_prefix}*"))
     assert server.kill() == -9
     assert not list(Path("/dev/shm").glob(f"{server.shm_prefix}*"))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Self
 
 REPOSITORY = Path(__file__).parents[2]
+SAMPLE_MODELS = REPOSITORY / "engines" / "samples" / "models"
 
 START_TIMEOUT_SECONDS = 30.0
 STOP_TIMEOUT_SECONDS = 30.0

