@@ -47,4 +47,4 @@ for _command in (host, fleet, samples, analyze, convert):
 
 def main() -> None:
     """Run the command that the arguments name."""
-    app()
+    app(prog_name="pointsman")
