@@ -1,0 +1,6 @@
+"""Cannot bear its warm-up."""
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        raise ValueError("not yet warm")

@@ -1,0 +1,6 @@
+"""Has no function execute."""
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        pass

@@ -1,0 +1,9 @@
+"""Raises when it is to begin."""
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        raise ValueError("raised in initialize")
+
+    def execute(self, requests):
+        return []

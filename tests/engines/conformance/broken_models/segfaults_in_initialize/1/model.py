@@ -1,0 +1,11 @@
+"""Crashes instead of beginning."""
+
+import ctypes
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        ctypes.string_at(0)
+
+    def execute(self, requests):
+        return []

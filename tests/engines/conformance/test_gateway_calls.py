@@ -1,0 +1,80 @@
+"""All that the gateway's tests ask of Triton, asked of the host directly: it answers what Triton answers.
+
+Requests as bytes, conversations on one connection, and whatever Triton's own clients can call, over REST and gRPC.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.conformance import client_calls, grpc_calls
+from tests.conformance.conversations import CONVERSATIONS
+from tests.conformance.requests import REQUESTS
+from tests.engines.conformance.asking import Server
+from tests.engines.conformance.differences import assert_alike
+from tests.engines.conformance.pair import Pair
+from tests.support.wire import Reply, Wire, send
+
+pytestmark = pytest.mark.triton
+
+# Headers that mean something to a client. Date, server and connection handling are each server's own.
+COMPARED_HEADERS = ("content-type", "content-encoding", "accept-encoding", "inference-header-content-length", "allow")
+
+
+def over_rest(server: Server) -> str:
+    return f"127.0.0.1:{server.http_port}"
+
+
+def over_grpc(server: Server) -> str:
+    return f"127.0.0.1:{server.grpc_port}"
+
+
+def comparable(reply: Reply) -> dict[str, Any]:
+    """A reply's parts. Refusals are JSON from either, which Triton calls text/plain now and then: not compared."""
+    headers = {name: reply.headers.get(name) for name in COMPARED_HEADERS}
+    if reply.status >= 400 and reply.body.startswith(b'{"error":') and headers["content-type"] == "text/plain":
+        headers["content-type"] = "application/json"
+    return {"status": reply.status, **headers, "body": reply.body}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_request(name: str, simple: Pair) -> None:
+    """A request gets the same status, body bytes and headers from both."""
+    request = REQUESTS[name]
+
+    def ask(server: Server) -> dict[str, Any]:
+        return comparable(send(server.http_port, request.method, request.path, request.body, request.headers))
+
+    triton, host = simple.ask(ask)
+    assert triton["status"] == request.status, triton
+    assert_alike(f"request: {name}", triton, host)
+
+
+@pytest.mark.parametrize("conversation", CONVERSATIONS, ids=lambda conversation: conversation.__name__)
+def test_conversation(conversation: Callable[[Wire], list[Reply]], simple: Pair) -> None:
+    """A connection goes the same way with both, byte by byte as the client sends it."""
+
+    def ask(server: Server) -> list[dict[str, Any]]:
+        with Wire(server.http_port) as wire:
+            try:
+                return [comparable(reply) for reply in conversation(wire)]
+            except ConnectionError as error:
+                return [{"broken off": type(error).__name__}]
+
+    assert_alike(f"conversation: {conversation.__name__}", *simple.ask(ask))
+
+
+# Their calls name one region of shared memory, so that the two servers are asked one after the other.
+
+
+@pytest.mark.parametrize("call", client_calls.CALLS, ids=lambda call: call.__name__)
+def test_rest_client(call: Callable[[str], Any], simple: Pair) -> None:
+    """Triton's own REST client gets the same results from both."""
+    assert_alike(f"rest: {call.__name__}", call(over_rest(simple.triton)), call(over_rest(simple.host)))
+
+
+@pytest.mark.parametrize("call", [*grpc_calls.CALLS, *grpc_calls.STREAM_CALLS], ids=lambda call: call.__name__)
+def test_grpc_client(call: Callable[[str], Any], simple: Pair) -> None:
+    """Triton's own gRPC client gets the same results from both."""
+    assert_alike(f"grpc: {call.__name__}", call(over_grpc(simple.triton)), call(over_grpc(simple.host)))

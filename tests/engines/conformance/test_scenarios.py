@@ -1,0 +1,48 @@
+"""The same repository answers the same, served by a real Triton and by the host, whichever client asks.
+
+Each scenario is put to both by each client, and the answers are compared whole: names, datatypes, shapes, values,
+parameters, statuses, messages. `CONFORMANCE_OF=triton` compares Triton with itself instead.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.engines.conformance import scenarios_of_queues, scenarios_of_streams
+from tests.engines.conformance.asking import CLIENTS, Answers, Server, is_refusal
+from tests.engines.conformance.differences import assert_alike
+from tests.engines.conformance.pair import Pair
+from tests.engines.conformance.scenarios import SCENARIOS, Scenario
+
+pytestmark = pytest.mark.triton
+
+assert scenarios_of_queues and scenarios_of_streams  # which fill SCENARIOS
+
+
+def cases() -> Iterator[tuple[str, Scenario, str]]:
+    """Scenarios beside each other have the same models, so that what is loaded is used while it is."""
+    for name, scenario in SCENARIOS.items():
+        for client in scenario.clients:
+            yield name, scenario, client
+
+
+@pytest.mark.parametrize("name, scenario, client", [pytest.param(*case, id=f"{case[0]}-{case[2]}") for case in cases()])
+def test_scenario(name: str, scenario: Scenario, client: str, pair: Pair) -> None:
+    """Both answer alike, and Triton as the scenario expects."""
+    pair.load(scenario.models)
+
+    def put(server: Server) -> Answers:
+        return CLIENTS[client](server, scenario.asks, scenario.together)
+
+    triton, host = pair.ask(put)
+    if not scenario.together:
+        expected = [ask.is_refused for ask in scenario.asks]
+        assert [has_refusal(answer) for answer in triton] == expected, triton
+    if scenario.summary is not None:
+        triton, host = scenario.summary(triton), scenario.summary(host)
+    assert_alike(f"{name}-{client}", triton, host)
+
+
+def has_refusal(answer: object) -> bool:
+    """Of a stream: whether one of its responses is an error."""
+    return is_refusal(answer) or (isinstance(answer, list) and any(map(is_refusal, answer)))

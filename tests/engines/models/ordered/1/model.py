@@ -1,0 +1,19 @@
+"""Two instances that sleep as long as they are told; answers keep the order of their requests all the same."""
+
+import time
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.name = args["model_instance_name"]
+
+    def execute(self, requests):
+        return [self.respond(request) for request in requests]
+
+    def respond(self, request):
+        time.sleep(pb_utils.get_input_tensor_by_name(request, "seconds").as_numpy().item())
+        name = np.array([[self.name.encode()]], dtype=np.object_)
+        return pb_utils.InferenceResponse([pb_utils.Tensor("instance", name)])
