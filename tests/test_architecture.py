@@ -31,6 +31,7 @@ FLOORS = {
 ENGINES_USE = {"gateway.protocol", "gateway.wire", "gateway.yaml"}
 ENGINE_FLOORS = {
     "engines.errors": 0,
+    "engines.processes": 0,
     "engines.samples": 1,
     "engines.messages": 1,
     "engines.calls": 2,

@@ -20,8 +20,8 @@ from engines.fleet.judgement import Judgement, Probe, State, Verdict
 from engines.fleet.placeholders import fill
 from engines.fleet.power import PowerPlan, plan
 from engines.fleet.probing import probe
-from engines.fleet.processes import Process, memory_of, tree
 from engines.fleet.spec import AgentSpec
+from engines.processes import Process, memory_of, tree
 
 _log = logging.getLogger("pointsman.fleet")
 

@@ -19,8 +19,8 @@ from engines.fleet.config import load_fleet
 from engines.fleet.files import Lock, keep_to_size
 from engines.fleet.judgement import State
 from engines.fleet.ports import NoFreePortError, allot, can_bind
-from engines.fleet.processes import processes
 from engines.fleet.spec import AgentSpec, FleetSpec
+from engines.processes import processes
 
 _log = logging.getLogger("pointsman.fleet")
 

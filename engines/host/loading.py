@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from engines import instances
@@ -99,7 +99,7 @@ class Loader:
                 limiter=self._limiter,
                 drop_state=lambda instance, key: instance.forget(key),  # type: ignore[attr-defined]
             )
-            return self._model(spec, running.config, scheduler, statistics, running.stop)
+            return self._model(spec, running.config, scheduler, statistics, running.stop, pids=lambda: running.pids)
         except BaseException:
             await running.stop()
             raise
@@ -118,6 +118,7 @@ class Loader:
         statistics: Statistics,
         stop: Callable[[], Awaitable[None]],
         *,
+        pids: Callable[[], Sequence[int]] = tuple,
         is_ensemble: bool = False,
     ) -> Model:
         async def finish() -> None:
@@ -132,6 +133,7 @@ class Loader:
             tracer=self._tracer,
             now_ns=self._clock.now_ns,
             finish=finish,
+            pids=pids,
             is_cached=self._cache is not None and is_cached(config),
             is_ensemble=is_ensemble,
         )

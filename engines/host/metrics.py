@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from engines.host.devices import DeviceMemory, device_memory, system_usage
 from engines.host.exposition import Family, Sample
 from engines.host.statistics import Duration, Statistics
+from engines.processes import memory_of_one
 
 if TYPE_CHECKING:
     from engines.host.model import Model
@@ -120,6 +121,17 @@ def families(models: Iterable[Model]) -> Iterator[Family]:
         "Responses sent by decoupled models; of a language model about one a token",
         lambda statistics: statistics.num_responses,
         decoupled,
+    )
+    yield Family(
+        "pointsman_instance_memory_bytes",
+        "Memory of the processes that run a model's instances, on a Mac with what they hold on the GPU, in bytes",
+        "gauge",
+        tuple(
+            Sample(taken, {**_labels(model), "pid": str(pid)})
+            for model in served
+            for pid in model.pids()
+            if (taken := memory_of_one(pid)) is not None
+        ),
     )
     yield from _system()
     yield from _devices(device_memory())

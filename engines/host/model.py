@@ -24,7 +24,7 @@ Finish = Callable[[], Awaitable[None]]
 class Model:
     """A loaded version. Requests come by `submit`; `unload` lets those under way end.
 
-    `finish` lets go of what runs the model, after the scheduler has stopped.
+    `finish` lets go of what runs the model, after the scheduler has stopped; `pids` are the processes that run it.
     """
 
     def __init__(
@@ -37,6 +37,7 @@ class Model:
         tracer: Tracer,
         now_ns: Callable[[], int],
         finish: Finish,
+        pids: Callable[[], Sequence[int]] = tuple,
         is_cached: bool = False,
         is_ensemble: bool = False,
     ) -> None:
@@ -50,6 +51,7 @@ class Model:
         self.is_cached = is_cached
         self.metric_tags: Mapping[str, str] = dict(config.metric_tags)
         self.num_in_flight = 0
+        self.pids = pids
         self._scheduler = scheduler
         self._submit = scheduler.submit
         self._check = RequestCheck(config)

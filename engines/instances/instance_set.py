@@ -39,6 +39,11 @@ class InstanceSet:
             for instance in process.instances:
                 instance.forget(state_key)
 
+    @property
+    def pids(self) -> list[int]:
+        """Of the processes that run now."""
+        return [process.pid for process in self.processes if process.pid is not None]
+
     async def stop(self) -> None:
         """End all processes; calls that are not answered by then fail as UNAVAILABLE."""
         await asyncio.gather(*(process.stop() for process in self.processes))
