@@ -15,6 +15,7 @@ from engines.scheduling.cache_stores import LocalStore, RedisStore
 from engines.scheduling.contract import Clock
 
 _KINDS = ("local", "redis")
+_REDIS_NUMBERS = {"ttl": "86400", "port": "6379", "db": "0"}  # a day, after which an answer is forgotten; 0: never
 
 
 def response_cache(options: Options, clock: Clock) -> ResponseCache | None:
@@ -40,16 +41,20 @@ def _redis(options: Mapping[str, str], clock: Clock) -> RedisStore:
         from redis.asyncio import Redis
     except ImportError as error:
         raise ValueError("--cache-config=redis needs the package redis: pip install redis") from error
+    try:
+        ttl_seconds, port, database = (int(options.get(name, default)) for name, default in _REDIS_NUMBERS.items())
+    except ValueError:
+        raise ValueError(f"--cache-config=redis: {', '.join(_REDIS_NUMBERS)} are whole numbers") from None
     client: Any
     if "url" in options:
         client = Redis.from_url(options["url"])
     else:
         client = Redis(
             host=options.get("host", "127.0.0.1"),
-            port=int(options.get("port", "6379")),
+            port=port,
             username=options.get("user"),
             password=options.get("password"),
-            db=int(options.get("db", "0")),
+            db=database,
         )
     tasks: set[asyncio.Task[None]] = set()
 
@@ -58,4 +63,4 @@ def _redis(options: Mapping[str, str], clock: Clock) -> RedisStore:
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    return RedisStore(client, clock, spawn)
+    return RedisStore(client, clock, spawn, ttl_seconds=ttl_seconds)

@@ -12,6 +12,7 @@ from engines.host.devices import DeviceMemory, device_memory, system_usage
 from engines.host.exposition import Family, Sample
 from engines.host.statistics import Duration, Statistics
 from engines.processes import memory_of_one
+from engines.scheduling.cache import ResponseCache
 
 if TYPE_CHECKING:
     from engines.host.model import Model
@@ -85,8 +86,41 @@ _CACHE_COUNTERS: tuple[tuple[str, str, Callable[[Statistics], float]], ...] = (
 )
 
 
+# Of the cache as a whole, as Triton's older metrics tell it.
+_OF_THE_CACHE: tuple[tuple[str, str, Callable[[ResponseCache], float]], ...] = (
+    ("nv_cache_num_lookups", "Number of cache lookups in the response cache", lambda cache: cache.num_lookups),
+    ("nv_cache_num_hits", "Number of cache hits in the response cache", lambda cache: cache.num_hits),
+    (
+        "nv_cache_num_misses",
+        "Number of cache misses in the response cache",
+        lambda cache: cache.num_lookups - cache.num_hits,
+    ),
+    ("nv_cache_lookup_duration", "Total cache lookup duration, in microseconds", lambda cache: cache.lookup_ns // 1000),
+    (
+        "nv_cache_insertion_duration",
+        "Total cache insertion duration, in microseconds",
+        lambda cache: cache.insertion_ns // 1000,
+    ),
+)
+
+
+def of_the_cache(cache: ResponseCache) -> Iterator[Family]:
+    """What there is to tell of the response cache; its size where it is the host's own."""
+    for name, told, value in _OF_THE_CACHE:
+        yield Family(name, told, "gauge", (Sample(value(cache)),))
+    usage = cache.usage
+    if usage is None:
+        return
+    for name, told, number in (
+        ("nv_cache_num_entries", "Number of responses stored in response cache", usage.num_entries),
+        ("nv_cache_num_evictions", "Number of cache evictions in response cache", usage.num_evicted),
+        ("nv_cache_util", "Cache utilization [0.0 - 1.0]", usage.share),
+    ):
+        yield Family(name, told, "gauge", (Sample(number),))
+
+
 def families(models: Iterable[Model]) -> Iterator[Family]:
-    """What there is to tell now."""
+    """What there is to tell now of models and machine."""
     served = sorted(models, key=lambda model: (model.name, int(model.version)))
     yield from (_counter(*counter, served) for counter in _COUNTERS[:1])
     yield Family(

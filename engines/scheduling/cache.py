@@ -7,12 +7,22 @@ datatypes, shapes, parameters and the wanted outputs too, so that no two request
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Protocol
 
 from engines.messages import InferRequest, InferResponse, SharedMemory, Tensor
 
 Found = Callable[[InferResponse | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Of a store: `share` is how much of its room is taken, from 0 to 1."""
+
+    num_entries: int
+    num_evicted: int
+    share: float
 
 
 class Store(Protocol):
@@ -26,17 +36,35 @@ class Store(Protocol):
         """Keep a response, whose data is `bytes`, if there is room."""
         ...
 
+    @property
+    def usage(self) -> Usage | None:
+        """None where only the store's own server knows."""
+        ...
+
 
 class ResponseCache:
-    """One cache for all models of a host."""
+    """One cache for all models of a host. Durations are nanoseconds in all, as its callers have measured them."""
 
-    __slots__ = ("_store",)
+    __slots__ = ("_store", "insertion_ns", "lookup_ns", "num_hits", "num_lookups")
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.num_lookups = self.num_hits = 0
+        self.lookup_ns = self.insertion_ns = 0
 
     def __repr__(self) -> str:
         return f"<ResponseCache: {self._store!r}>"
+
+    @property
+    def usage(self) -> Usage | None:
+        """Of its store; None where only the store's own server knows."""
+        return self._store.usage
+
+    def looked_up(self, has_found: bool, took_ns: int) -> None:
+        """Count a lookup that has ended."""
+        self.num_lookups += 1
+        self.num_hits += has_found
+        self.lookup_ns += took_ns
 
     def get(self, key: str, found: Found) -> None:
         """Look up a response; `found` is called once, at once or later, with it or with None."""

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol
 
 from engines.messages import InferResponse, Tensor
-from engines.scheduling.cache import Found
+from engines.scheduling.cache import Found, Usage
 from engines.scheduling.contract import Clock
 
 # What an entry costs beside its data: a few objects each.
@@ -41,6 +41,11 @@ class LocalStore:
             self._entries.move_to_end(key)
             found(entry[0])
 
+    @property
+    def usage(self) -> Usage:
+        share = self.num_bytes / self._max_bytes if self._max_bytes else 0.0
+        return Usage(len(self._entries), self.num_evicted, share)
+
     def put(self, key: str, response: InferResponse) -> None:
         size = _size(response)
         if size > self._max_bytes:
@@ -60,12 +65,13 @@ class RedisClient(Protocol):
 
     def get(self, name: str) -> Awaitable[bytes | None]: ...
 
-    def set(self, name: str, value: bytes) -> Awaitable[Any]: ...
+    def set(self, name: str, value: bytes, *, ex: int | None) -> Awaitable[Any]: ...
 
 
 class RedisStore:
     """A Redis that fails or is slow costs a miss, never a request: it has `deadline_ns` to answer, and is left alone
-    for a second after it has not. `spawn` runs a coroutine (`asyncio.create_task`, whose task its owner keeps)."""
+    for a second after it has not. Responses are forgotten after `ttl_seconds`, 0 leaves that to Redis. `spawn` runs a
+    coroutine (`asyncio.create_task`, whose task its owner keeps)."""
 
     def __init__(
         self,
@@ -74,12 +80,14 @@ class RedisStore:
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         *,
         deadline_ns: int = 50_000_000,
-        prefix: str = "pointsman:",
+        ttl_seconds: int = 24 * 3600,
+        prefix: str = "pointsman:response:1:",
     ) -> None:
         self._client = client
         self._clock = clock
         self._spawn = spawn
         self._deadline_ns = deadline_ns
+        self._expires_in = ttl_seconds or None
         self._prefix = prefix
         self._paused_until_ns = 0
         self._num_writes = 0
@@ -95,6 +103,10 @@ class RedisStore:
         lookup = _Lookup(self, found)
         lookup.timer = self._clock.call_at(self._clock.now_ns() + self._deadline_ns, lookup.deadline_over)
         self._spawn(self._read(key, lookup))
+
+    @property
+    def usage(self) -> None:
+        return None
 
     def put(self, key: str, response: InferResponse) -> None:
         if self._num_writes < MAX_WRITES and not self._is_paused:
@@ -121,7 +133,7 @@ class RedisStore:
 
     async def _write(self, key: str, value: bytes) -> None:
         try:
-            await self._client.set(self._prefix + key, value)
+            await self._client.set(self._prefix + key, value, ex=self._expires_in)
         except Exception:
             self.failed()
         finally:

@@ -85,10 +85,11 @@ class CachedScheduler:
         """The cache has said what it has."""
         self._num_looked_up -= 1
         call = lookup.call
+        took_ns = self._clock.now_ns() - lookup.since_ns
+        self._cache.looked_up(response is not None, took_ns)
         if call.is_over:
             return
         call.on_cancel = None
-        took_ns = self._clock.now_ns() - lookup.since_ns
         if response is not None:
             self._statistics.cache_hit(call, took_ns)
             call.respond(response, is_final=True)
@@ -100,7 +101,9 @@ class CachedScheduler:
         """Put an answer into the cache."""
         before = self._clock.now_ns()
         self._cache.put(key, response)
-        self._statistics.cache_miss(call, looked_up_ns + self._clock.now_ns() - before)
+        took_ns = self._clock.now_ns() - before
+        self._cache.insertion_ns += took_ns
+        self._statistics.cache_miss(call, looked_up_ns + took_ns)
 
 
 class _Lookup:

@@ -140,7 +140,8 @@ class FakeRedis:
         self._complain()
         return self.values.get(name)
 
-    async def set(self, name: str, value: bytes) -> None:
+    async def set(self, name: str, value: bytes, *, ex: int | None) -> None:
+        assert ex == 24 * 3600
         self._complain()
         self.values[name] = value
 
@@ -263,7 +264,7 @@ def test_a_redis_that_fails_costs_a_miss(fault):
     if fault == "error":
         redis.error = ConnectionError("refused")
     if fault == "nonsense":
-        redis.values = dict.fromkeys(["pointsman:" + str(key_of(_request(b"1"), "1"))], b"\xff\0\0\0{")
+        redis.values = dict.fromkeys(["pointsman:response:1:" + str(key_of(_request(b"1"), "1"))], b"\xff\0\0\0{")
     stage.ask("a", b"1")
     if fault == "slow":
         stage.clock.move(50 * MS)
