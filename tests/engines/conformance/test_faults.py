@@ -40,7 +40,8 @@ MODELS = (
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostProcess]:
     repositories = [SIMPLE_MODELS, ENGINE_MODELS, BROKEN_MODELS]
-    flags = [*EXPLICIT, *(f"--load-model={model}" for model in MODELS)]
+    # One of them hangs in finalize, and is waited for.
+    flags = [*EXPLICIT, "--exit-timeout-secs=2", *(f"--load-model={model}" for model in MODELS)]
     process = start_host(repositories, tmp_path_factory.mktemp("host"), flags).wait_ready()
     yield process
     process.stop()
