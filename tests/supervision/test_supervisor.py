@@ -51,7 +51,7 @@ def metric(gateway: GatewayProcess, line_start: str) -> float:
 
 
 def workers_of(gateway: GatewayProcess) -> list[psutil.Process]:
-    children = psutil.Process(gateway.ports.pid).children()
+    children = psutil.Process(gateway.process.pid).children()
     return [child for child in children if "gateway.worker" in child.cmdline()]
 
 
@@ -111,7 +111,7 @@ def test_a_bad_rule_file_changes_nothing(start_gateway: StartGateway, engine: Ca
 def test_sighup_reads_the_rules(start_gateway: StartGateway, engine: CannedEngine) -> None:
     """SIGHUP reads the files even where nothing has changed."""
     gateway = start_gateway(rules(engine))
-    os.kill(gateway.ports.pid, signal.SIGHUP)
+    os.kill(gateway.process.pid, signal.SIGHUP)
     eventually(lambda: metric(gateway, 'pointsman_rules_reloads_total{result="ok"}') == 1)
     assert metric(gateway, "pointsman_rules_number ") == 1
 
@@ -141,7 +141,7 @@ def test_workers_outlive_the_control_process(tmp_path_factory: pytest.TempPathFa
     gateway = GatewayProcess.start(rules(engine), tmp_path_factory.mktemp("static")).wait_ready()
     (worker,) = workers_of(gateway)
     try:
-        os.kill(gateway.ports.pid, signal.SIGKILL)
+        os.kill(gateway.process.pid, signal.SIGKILL)
         gateway.process.wait(10)
         eventually(lambda: "the control process is gone" in gateway.log())
         assert ask(gateway) == "one"
