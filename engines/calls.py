@@ -79,18 +79,14 @@ class Call:
         if response.error is not None:
             self.error = response.error
         if is_final:
-            self.is_over = True
-        self._sink(response, is_final)
-        if is_final and self._on_end is not None:
-            self._on_end(self)
+            self._end(response)
+        else:
+            self._sink(response, False)
 
     def finish(self) -> None:
         """End it without another answer."""
         if not self.is_over:
-            self.is_over = True
-            self._sink(None, True)
-            if self._on_end is not None:
-                self._on_end(self)
+            self._end(None)
 
     def fail(self, error: EngineError) -> None:
         """End it with an error."""
@@ -106,6 +102,20 @@ class Call:
     def fail_cancelled(self) -> None:
         """End it as one that its client has cancelled."""
         self.fail(EngineError(ErrorCode.CANCELLED, "inference request is cancelled"))
+
+    def _end(self, response: InferResponse | None) -> None:
+        """Hold on to nobody any more: tensors are to go with the last who needs them, and not wait for the garbage
+        collector."""
+        sink, on_end = self._sink, self._on_end
+        self.is_over = True
+        self._sink, self._on_end, self.on_cancel = _nobody, None, None
+        sink(response, True)
+        if on_end is not None:
+            on_end(self)
+
+
+def _nobody(response: InferResponse | None, is_final: bool) -> None:
+    """The sink of calls that are over."""
 
 
 Submit = Callable[[Call], None]

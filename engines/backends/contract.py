@@ -60,7 +60,8 @@ class BackendRequest(Protocol):
 
 
 class Backend(Protocol):
-    """One model instance. All three are called on one thread."""
+    """One model instance. All three are called on one thread. One that has an attribute `placement`, once it is
+    initialised, tells there what of the model runs where: anything that JSON holds."""
 
     def initialize(self, spec: InstanceSpec) -> None:
         """Load the model. Raises: EngineError, or anything else: its text becomes the load error."""
@@ -76,8 +77,9 @@ class Backend(Protocol):
 
 
 # A backend's module has `complete`: fill in what the configuration leaves open (inputs, outputs, max_batch_size) from
-# the model's file, where the file tells; `config` is changed in place. Raises: EngineError.
-Complete = Callable[[Any, Path], None]
+# the model's file, where the file tells; `config` is changed in place. The mapping is --backend-config of this backend.
+# Raises: EngineError.
+Complete = Callable[[Any, Path, Mapping[str, str]], None]
 
 
 def numpy_datatype(datatype: str) -> np.dtype[Any]:

@@ -55,6 +55,7 @@ class TensorFlowBackend:
                         f"unexpected inference {what} '{name}', allowed {what}s are: {', '.join(sorted(has))}"
                     )
         self._batcher = Batcher(self._run, self._signature, "TensorFlow failure")
+        self.placement = {"device": str(self._device)}
         _log.info("'%s' runs on %s", spec.name, self._device)
 
     def execute(self, requests: Sequence[BackendRequest]) -> None:
@@ -85,7 +86,7 @@ def create() -> Backend:
     return TensorFlowBackend()
 
 
-def complete(config: Any, directory: Path) -> None:
+def complete(config: Any, directory: Path, options: Mapping[str, str] | None = None) -> None:
     """Fill in inputs, outputs and max_batch_size from the signature that serves. Raises: EngineError."""
     if is_complete(config):
         return

@@ -13,6 +13,7 @@ from engines.cli.options import boolean, by_name, read, resources
 _SERVER, _REPOSITORY, _HTTP, _GRPC = "Server", "Model repository", "REST", "gRPC"
 _METRICS, _TRACING, _LOGGING, _RUNNING = "Metrics", "Tracing", "Logging", "Scheduling and backends"
 _MEBIBYTE = 1024 * 1024
+_MAX_MESSAGE_BYTES = 2**31 - 1
 
 # A boolean with a value, as Triton's are: true or false.
 Flag = str
@@ -111,6 +112,22 @@ def host(
             metavar="PATH", help="Write ports and pid here, as JSON, once requests are served.", rich_help_panel=_SERVER
         ),
     ] = None,
+    receive_timeout_secs: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help="A client that stops sending in the middle of a request is given up after so long; 0 waits for ever.",
+            rich_help_panel=_SERVER,
+        ),
+    ] = 60.0,
+    send_timeout_secs: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help="A client that takes nothing of its answer is given up after so long; 0 waits for ever.",
+            rich_help_panel=_SERVER,
+        ),
+    ] = 60.0,
     allow_client_shm: Annotated[Flag, _flag("Clients may register POSIX shared memory.", _SERVER)] = "true",
     allow_http: Annotated[Flag, _flag("Serve REST.", _HTTP)] = "true",
     http_port: Annotated[int, _port("REST", _HTTP)] = 8100,
@@ -146,6 +163,16 @@ def host(
         Literal["none", "low", "medium", "high"],
         typer.Option(help="How replies to inferences are compressed.", rich_help_panel=_GRPC),
     ] = "none",
+    grpc_max_message_size: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=_MAX_MESSAGE_BYTES,
+            metavar="BYTES",
+            help="The longest request message, decompressed too.",
+            rich_help_panel=_GRPC,
+        ),
+    ] = _MAX_MESSAGE_BYTES,
     allow_metrics: Annotated[Flag, _flag("Serve Prometheus metrics.", _METRICS)] = "true",
     metrics_port: Annotated[int, _port("metrics", _METRICS)] = 8102,
     metrics_address: Annotated[str | None, _address("metrics", _METRICS)] = None,
@@ -204,6 +231,9 @@ def host(
     from engines.host.settings import Address, HostSettings
     from engines.host.trace_settings import read_trace_options
 
+    if load_model and model_control_mode != "explicit":
+        raise typer.BadParameter("requires --model-control-mode=explicit as well", param_hint="--load-model")
+
     def address(is_served: bool, own: str | None, port: int) -> Address | None:
         return Address(own or listen_on, port) if is_served else None
 
@@ -231,9 +261,12 @@ def host(
             "header-forward-pattern",
             lambda: Limits(
                 max_body_bytes=http_max_input_size,
+                max_message_bytes=grpc_max_message_size,
                 rest_header_pattern=http_header_forward_pattern,
                 grpc_header_pattern=grpc_header_forward_pattern,
                 compression_level=levels[grpc_infer_response_compression_level],
+                receive_seconds=receive_timeout_secs or None,
+                send_seconds=send_timeout_secs or None,
             ),
         ),
         http_restrictions=read("http-restricted-api", lambda: http_restrictions(http_restricted_api or ())),

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -17,9 +20,16 @@ from engines.host.settings import HostSettings
 
 _log = logging.getLogger("engines.host")
 
+# No inference makes cycles, so collections find little: the default of 700 would have them cost more than scheduling.
+_GC_THRESHOLD = 20_000
+
+# As many as a Mac allows any program.
+_MAX_DESCRIPTORS = 10_240
+
 
 def run(settings: HostSettings, logs: LogSettings, ready_file: Path | None) -> int:
     """Serve until SIGTERM or SIGINT; the exit code."""
+    _allow_many_descriptors()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve(settings, logs, ready_file))
 
@@ -45,6 +55,7 @@ async def _serve(settings: HostSettings, logs: LogSettings, ready_file: Path | N
     await asyncio.wait({starting, waiting}, return_when=asyncio.FIRST_COMPLETED)
     exit_code = 0
     if starting.done():
+        _settle_memory()
         exit_code = _started(starting, host, settings, ready_file)
         if not exit_code:
             await waiting
@@ -70,9 +81,20 @@ def _started(starting: asyncio.Future[None], host: Host, settings: HostSettings,
     ):
         if address is not None:
             _log.info(told, f"[{address.host}]" if ":" in address.host else address.host, port)
-    if ready_file is not None:
-        _write_ready(ready_file, ports)
+    try:
+        if ready_file is not None:
+            _write_ready(ready_file, ports)
+    except OSError as error:
+        print(f"pointsman host: cannot write {ready_file}: {error.strerror}", file=sys.stderr)
+        return 1
     return 0
+
+
+def _settle_memory() -> None:
+    """What is there now stays: the garbage collector need not look at it again, nor as often as it does by default."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_GC_THRESHOLD, 20, 50)
 
 
 def _write_ready(path: Path, ports: Ports) -> None:
@@ -81,6 +103,15 @@ def _write_ready(path: Path, ports: Ports) -> None:
     told = {"http": ports.http, "grpc": ports.grpc, "metrics": ports.metrics, "pid": os.getpid()}
     aside.write_text(json.dumps(told))
     aside.replace(path)
+
+
+def _allow_many_descriptors() -> None:
+    """A connection is one, an instance a few; a Mac's shell leaves its programs 256."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MAX_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):  # it stays as it is
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

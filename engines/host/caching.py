@@ -31,6 +31,8 @@ def response_cache(options: Options, clock: Clock) -> ResponseCache | None:
         return ResponseCache(_redis(options["redis"], clock))
     try:
         size = int(options["local"]["size"])
+        if size <= 0:
+            raise ValueError("no room")
     except (KeyError, ValueError):
         raise ValueError("--cache-config=local,size=<bytes> wants a whole number of bytes") from None
     return ResponseCache(LocalStore(size))

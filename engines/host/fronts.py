@@ -113,9 +113,16 @@ class Limits:
     compression_level: int | None = None  # zlib's, of gRPC replies; None sends them as they are
     keepalive_seconds: float | None = 7200.0  # a silent gRPC connection is pinged after so long
     keepalive_timeout_seconds: float = 20.0  # and given up where nothing comes back
+    receive_seconds: float | None = 60.0  # a request that is not whole: without a byte of it, or of its head at all
+    send_seconds: float | None = 60.0  # a client that takes nothing of what waits for it
     max_connection_seconds: float | None = None
     max_idle_seconds: float | None = None
     disconnect_seconds: float = 0.05  # a REST call that takes longer watches whether its client is still there
+
+    def __post_init__(self) -> None:
+        """Raises: ValueError where a pattern is none."""
+        for front in ("rest", "grpc"):
+            self.forwards(front)
 
     def forwards(self, front: str) -> HeaderForward:
         return HeaderForward(self.rest_header_pattern if front == "rest" else self.grpc_header_pattern)
@@ -129,7 +136,10 @@ class HeaderForward:
     _regex: re.Pattern[str] | None = field(init=False)
 
     def __post_init__(self) -> None:
-        regex = re.compile(self.pattern, re.IGNORECASE) if self.pattern else None
+        try:
+            regex = re.compile(self.pattern, re.IGNORECASE) if self.pattern else None
+        except re.error as error:
+            raise ValueError(f"'{self.pattern}' is no regular expression: {error}") from error
         object.__setattr__(self, "_regex", regex)
 
     def __bool__(self) -> bool:

@@ -97,6 +97,7 @@ class LogSettings:
             logger.removeHandler(old)
         logger.addHandler(handler)
         logger.propagate = False
+        logging.raiseExceptions = False  # where a disk is full, a line is lost; a traceback of that helps nobody
         # It tells of its own start and end, and of requests that the host itself breaks off.
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
         self._set_level()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from engines.host.caching import response_cache
 from engines.host.clock import LoopClock
 from engines.host.exposition import Family
 from engines.host.grpc.server import GrpcServer
+from engines.host.listening import bind
 from engines.host.loading import Loader
 from engines.host.logs import LogSettings
 from engines.host.metrics_app import MetricsApp
@@ -62,6 +64,7 @@ class Host:
         except (OpenTelemetryMissingError, ValueError) as error:
             raise StartError(str(error)) from error
         control = RepositoryControl()
+        self._cache = cache
         self._loader = Loader(settings, self._tracer, control, infer=self._infer, cache=cache)
         self._repository = control.repository = Repository(
             settings.repositories,
@@ -83,6 +86,7 @@ class Host:
             is_strict=settings.strict_readiness,
         )
         self.service = Service(self._context, http=settings.http_restrictions, grpc=settings.grpc_restrictions)
+        self._listeners: dict[str, socket.socket] = {}  # bound, until they are served
         self._servers: dict[str, RestServer | GrpcServer] = {}
         self._ports: dict[str, int] = {}
 
@@ -94,21 +98,26 @@ class Host:
         return Ports(**{"http": 0, "grpc": 0, "metrics": 0, **self._ports})
 
     async def start(self) -> None:
-        """Load the models, then listen, as Triton does.
+        """Load the models, then listen, as Triton does; a port that is taken is told before.
 
         Raises: StartError.
         """
         settings = self._settings
+        for name, address in (("http", settings.http), ("grpc", settings.grpc), ("metrics", settings.metrics)):
+            if address is not None:
+                self._bind(name, address)
         await self._load_models()
-        await self._listen("http", settings.http, lambda: RestServer(RestApp(self.service, settings.limits)))
-        await self._listen("grpc", settings.grpc, lambda: GrpcServer(self.service, settings.limits))
-        await self._listen("metrics", settings.metrics, lambda: RestServer(MetricsApp(self._families)))
+        await self._listen("http", lambda: RestServer(RestApp(self.service, settings.limits), settings.limits))
+        await self._listen("grpc", lambda: GrpcServer(self.service, settings.limits))
+        await self._listen("metrics", lambda: RestServer(MetricsApp(self._families), settings.limits))
 
     async def stop(self) -> None:
         """Take nothing new, let what is under way end for a while, and let go of the models."""
         grace = self._settings.exit_timeout_seconds
         deadline = asyncio.get_running_loop().time() + grace
         self._context.is_serving = False
+        for listener in self._listeners.values():
+            listener.close()
         num_in_flight = sum(model.num_in_flight for model in self._loader.models)
         _log.info("stopping: %d requests in flight, which have %g seconds", num_in_flight, grace)
         metrics_server = self._servers.pop("metrics", None)
@@ -118,16 +127,27 @@ class Host:
             await metrics_server.stop(0)
         self._tracer.close()
 
-    async def _listen(self, name: str, address: Address | None, make: Callable[[], RestServer | GrpcServer]) -> None:
-        if address is None:
+    def _bind(self, name: str, address: Address) -> None:
+        try:
+            listener = bind(address.host, address.port)
+        except OSError as error:
+            raise _cannot_listen(name, address, error) from error
+        twin = next((other for other, it in self._listeners.items() if it.getsockname() == listener.getsockname()), "")
+        if twin:  # the system itself minds only once both listen
+            listener.close()
+            raise _cannot_listen(name, address, OSError(f"the {twin} port is the same"))
+        self._listeners[name] = listener
+
+    async def _listen(self, name: str, make: Callable[[], RestServer | GrpcServer]) -> None:
+        listener = self._listeners.pop(name, None)
+        if listener is None:
             return
         server = make()
         try:
-            self._ports[name] = await server.start(address.host, address.port)
+            self._ports[name] = await server.serve(listener)
         except OSError as error:
-            raise StartError(
-                f"cannot listen on {address.host}:{address.port}: {error.strerror or error}; choose with --{name}-port"
-            ) from error
+            host, port, *_ = listener.getsockname()
+            raise _cannot_listen(name, Address(host, port), error) from error
         self._servers[name] = server
 
     async def _load_models(self) -> None:
@@ -156,7 +176,14 @@ class Host:
 
     def _families(self) -> Iterator[Family]:
         yield from metrics.families(self._loader.models)
+        if self._cache is not None:
+            yield from metrics.of_the_cache(self._cache)
         yield from self._loader.custom_metrics.families()
+
+
+def _cannot_listen(name: str, address: Address, error: OSError) -> StartError:
+    where = f"{address.host}:{address.port}"
+    return StartError(f"cannot listen on {where}: {error.strerror or error}; choose with --{name}-port")
 
 
 def _version() -> str:

@@ -177,6 +177,9 @@ def read_trace_options(options: Sequence[str]) -> TraceSettings:
 
 def _option_number(name: str, text: str) -> int:
     try:
-        return int(text)
+        number = int(text)
+        if number < 0 and name != "count":  # -1 there: as many as come
+            raise ValueError("negative")
+        return number
     except ValueError:
         raise ValueError(f"--trace-config {name} is a whole number, not '{text}'") from None

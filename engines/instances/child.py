@@ -7,7 +7,6 @@ import contextlib
 import logging
 import os
 import signal
-import socket
 import subprocess
 import threading
 from collections.abc import Callable
@@ -15,23 +14,33 @@ from typing import NamedTuple
 
 from engines.instances.interpreter import Interpreter
 from engines.ipc.arena import open_shared_file
+from engines.ipc.channel import open_pipe
 
 log = logging.getLogger("engines.models")
 
 MAX_LINE_BYTES = 64 * 1024
+# What a process may print in a second; one that prints more waits. It is the host that writes it down, and the host has
+# others to serve.
+MAX_BYTES_A_SECOND = 4 * 1024 * 1024
+# Lines that come together are written together from here on: one by one they take fifty times as long.
+_MANY_LINES = 32
+# A pipe holds less; whoever writes on and on in place of a process that has ended is not listened to.
+_MAX_LAST_BYTES = 1024 * 1024
+_RETURN = "\r"
 
 
 class ChannelEnds(NamedTuple):
-    """The host's ends of one instance's channel: the stream, and the files of the tensors that go and come."""
+    """The host's ends of one instance's channel: the pipes to it and from it, and the files of the tensors that go and
+    come."""
 
-    stream: socket.socket
+    outgoing: int
+    incoming: int
     sent: int
     received: int
 
     def close(self) -> None:
-        self.stream.close()
-        os.close(self.sent)
-        os.close(self.received)
+        for descriptor in self:
+            os.close(descriptor)
 
 
 class Child:
@@ -48,6 +57,8 @@ class Child:
         self._output = output
         self._name = name
         self._line = b""
+        self._second = self._num_bytes = 0  # the second that it has printed so much in
+        self._pause: asyncio.TimerHandle | None = None
         self._on_exit = on_exit
         os.set_blocking(output, False)
         self._loop.add_reader(output, self._read_output)
@@ -79,33 +90,55 @@ class Child:
     def _exit(self, exit_code: int) -> None:
         self.exit_code = exit_code
         os.close(self._lifeline)
-        self._read_output()
-        if self._line:
-            self._write(self._line)
+        self._read_last()
+        if self._pause is not None:
+            self._pause.cancel()
         self._loop.remove_reader(self._output)
         os.close(self._output)
         self.exited.set()
         self._on_exit(exit_code)
 
     def _read_output(self) -> None:
-        while True:
-            try:
-                data = os.read(self._output, MAX_LINE_BYTES)
-            except BlockingIOError:
-                return
-            if not data:
-                if self.exit_code is None:
-                    self._loop.remove_reader(self._output)
-                return
-            *lines, self._line = (self._line + data).split(b"\n")
-            for line in lines:
-                self._write(line)
-            if len(self._line) > MAX_LINE_BYTES:
-                self._write(self._line)
-                self._line = b""
+        """Take what is there, but no more at a time than leaves room for others."""
+        num_bytes = self._read_lines()
+        if num_bytes is None:
+            self._loop.remove_reader(self._output)
+            return
+        second = int(self._loop.time())
+        if second != self._second:
+            self._second, self._num_bytes = second, 0
+        self._num_bytes += num_bytes
+        if self._num_bytes > MAX_BYTES_A_SECOND:
+            self._loop.remove_reader(self._output)
+            self._pause = self._loop.call_at(second + 1, self._loop.add_reader, self._output, self._read_output)
 
-    def _write(self, line: bytes) -> None:
-        log.info("%s: %s", self._name, line.decode(errors="replace").rstrip("\r"))
+    def _read_last(self) -> None:
+        """Take what the process has left."""
+        num_bytes = 0
+        while num_bytes < _MAX_LAST_BYTES and (more := self._read_lines()):
+            num_bytes += more
+        if self._line:
+            self._write([self._line])
+
+    def _read_lines(self) -> int | None:
+        """Write the lines that are there down: their bytes, 0 where there are none for now, None at the end."""
+        try:
+            data = os.read(self._output, MAX_LINE_BYTES)
+        except BlockingIOError:
+            return 0
+        if not data:
+            return None
+        *lines, self._line = (self._line + data).split(b"\n")
+        if len(self._line) > MAX_LINE_BYTES:
+            lines.append(self._line)
+            self._line = b""
+        self._write(lines)
+        return len(data)
+
+    def _write(self, lines: list[bytes]) -> None:
+        told = [f"{self._name}: {line.decode(errors='replace').rstrip(_RETURN)}" for line in lines]
+        for text in told if len(told) < _MANY_LINES else ["\n".join(told)]:
+            log.info("%s", text)
 
 
 def spawn(
@@ -115,37 +148,35 @@ def spawn(
 
     Raises: OSError where the interpreter cannot be started.
     """
-    ours: list[ChannelEnds] = []
-    theirs: list[socket.socket] = []
-    channels = []
-    for _ in range(num_channels):
-        stream, other = socket.socketpair()
-        ends = ChannelEnds(stream, open_shared_file(), open_shared_file())
-        ours.append(ends)
-        theirs.append(other)
-        channels.append((other.fileno(), ends.sent, ends.received))
-    life, lifeline = os.pipe()
-    output, written = os.pipe()
-    arguments = [str(life), str(limit_bytes), *(",".join(map(str, channel)) for channel in channels)]
-    try:
+    with contextlib.ExitStack() as unused, contextlib.ExitStack() as theirs:
+
+        def kept(descriptor: int, ends: contextlib.ExitStack) -> int:
+            ends.callback(os.close, descriptor)
+            return descriptor
+
+        channels: list[tuple[ChannelEnds, tuple[int, int]]] = []
+        for _ in range(num_channels):
+            (taken, outgoing), (incoming, given) = open_pipe(), open_pipe()
+            for descriptor in (outgoing, incoming):
+                kept(descriptor, unused)
+            for descriptor in (taken, given):
+                kept(descriptor, theirs)
+            sent, received = kept(open_shared_file(), unused), kept(open_shared_file(), unused)
+            channels.append((ChannelEnds(outgoing, incoming, sent, received), (taken, given)))
+        life, lifeline = os.pipe()
+        kept(life, theirs), kept(lifeline, unused)
+        output, written = os.pipe()
+        kept(output, unused), kept(written, theirs)
+        passed = [(*pipes, ends.sent, ends.received) for ends, pipes in channels]
+        arguments = [str(life), str(limit_bytes), *(",".join(map(str, channel)) for channel in passed)]
         process = subprocess.Popen(
             interpreter.command("engines.runner", *arguments),
             env={**os.environ, **interpreter.environment},
             stdin=subprocess.DEVNULL,
             stdout=written,
             stderr=written,
-            pass_fds=[life, *(descriptor for channel in channels for descriptor in channel)],
+            pass_fds=[life, *(descriptor for channel in passed for descriptor in channel)],
             process_group=0,
         )
-    except OSError:
-        for ends in ours:
-            ends.close()
-        os.close(lifeline)
-        os.close(output)
-        raise
-    finally:
-        os.close(life)
-        os.close(written)
-        for other in theirs:
-            other.close()
-    return Child(process, lifeline, output, name, on_exit), ours
+        unused.pop_all()
+    return Child(process, lifeline, output, name, on_exit), [ends for ends, _ in channels]

@@ -60,6 +60,7 @@ class ProcessInstance:
         self._deadline: asyncio.TimerHandle | None = None
         self._flush: asyncio.TimerHandle | None = None
         self._is_ready = False
+        self.placement = ""
         self.num_executions = 0  # of this process, that have come back
         self.on_setup: Callable[[Message], None] | None = None  # told of what starts and stops it
         self.on_heavy: Callable[[str], None] | None = None  # told that its process is due for a new start
@@ -83,9 +84,10 @@ class ProcessInstance:
         self._channel = channel
         self.num_executions = 0
 
-    def make_ready(self) -> None:
-        """It has loaded the model."""
+    def make_ready(self, placement: str = "") -> None:
+        """It has loaded the model; `placement` is what of it runs where, as JSON, "" where nobody tells."""
         self._is_ready = True
+        self.placement = placement
 
     def make_unready(self) -> None:
         """It takes nothing more for now."""
@@ -193,7 +195,10 @@ class ProcessInstance:
             self._deadline = None
         self.num_executions += 1
         times = (input_ns, inference_ns, output_ns)
-        answers = [self._read(*response, times) for response in responses]
+        answers = [
+            self._read(number, is_final, outputs, parameters, error, times)
+            for number, is_final, outputs, parameters, error in responses
+        ]
         limit_bytes = self._memory_limit_bytes
         if limit_bytes is not None and memory_bytes > limit_bytes and self.on_heavy is not None:
             self.on_heavy(f"it occupies {memory_bytes >> 20} MB, more than the {limit_bytes >> 20} MB of MAX_MEMORY_MB")

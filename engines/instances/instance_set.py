@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,6 +21,8 @@ from engines.scheduling.contract import Instance
 
 EXECUTION_TIMEOUT_PARAMETER = "EXECUTION_TIMEOUT_SECONDS"
 MEMORY_PARAMETER = "MAX_MEMORY_MB"
+# What of a model runs where, as JSON, by instance: clients read it in the configuration that is served.
+PLACEMENT_PARAMETER = "PLACEMENT"
 
 
 class InstanceSet:
@@ -108,6 +111,9 @@ async def start(
                 await process.stop()
         raise
     config = type(spec.config).FromString(completed)
+    placements = {instance.key: json.loads(instance.placement) for instance in instances if instance.placement}
+    if placements:
+        config.parameters[PLACEMENT_PARAMETER].string_value = json.dumps(placements)
     return InstanceSet(config, instances, processes)
 
 

@@ -103,11 +103,11 @@ class ModelProcess:
         Raises: EngineError.
         """
         plans = [(instance, instance.plan) for instance in self.instances]
-        await asyncio.gather(
+        told = await asyncio.gather(
             *(self._ask(each, kinds.START, plan.name, plan.kind, plan.device_id) for each, plan in plans)
         )
-        for instance in self.instances:
-            instance.make_ready()
+        for instance, (_, _, placement) in zip(self.instances, told, strict=True):
+            instance.make_ready(placement)
         self._serves = True
 
     async def stop(self) -> None:
@@ -139,7 +139,7 @@ class ModelProcess:
         instance.on_setup = lambda message: self._set_up(instance.key, message)
         instance.on_heavy = self._replace
         instance.on_overdue = lambda reason: self._abort(instance, reason)
-        instance.connect(Channel(self._loop, ends.stream, sent, received, instance.receive))
+        instance.connect(Channel(self._loop, ends.outgoing, ends.incoming, sent, received, instance.receive))
 
     async def _ask(self, instance: ProcessInstance, kind: int, *rest: Any) -> Message:
         """Tell an instance something that it answers while it is set up."""

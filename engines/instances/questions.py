@@ -76,6 +76,7 @@ class Questions:
         is_decoupled: bool,
     ) -> None:
         tensors = tuple(unpack(each, channel.mapping) for each in inputs)
+        is_starting = True
 
         def answer(response: InferResponse | None, is_final: bool) -> None:
             if is_final:
@@ -84,39 +85,40 @@ class Questions:
             if response is not None:
                 parameters = dict(response.parameters)
                 if response.error is not None:
-                    error = (response.error.code.value, response.error.message)
+                    failure = _refused(model, response.error) if is_starting else response.error
+                    error = (failure.code.value, failure.message)
                 try:
                     packed = [pack(tensor, channel.arena) for tensor in response.outputs] if channel.is_open else None
-                except ArenaFullError as failure:
-                    error = (ErrorCode.UNAVAILABLE.value, str(failure))
+                except ArenaFullError as full:
+                    error = (ErrorCode.UNAVAILABLE.value, str(full))
             channel.send(kinds.ANSWER, number, packed, parameters, error, is_final)
 
         if self._infer is None:
             answer(InferResponse(error=unavailable("this host runs no inferences for its models")), True)
             return
-        if failure := self._refusal(model, version, is_decoupled):
-            answer(InferResponse(error=failure), True)
+        if refusal := self._refusal(model, version, is_decoupled):
+            answer(InferResponse(error=internal(refusal)), True)
             return
         request = InferRequest(
             model=model, version=version, inputs=tensors, outputs=tuple(map(WantedOutput, outputs)), **options
         )
         call = self._inferences[number] = Call(request, answer, monotonic_ns())
         self._infer(call)
+        is_starting = False
 
-    def _refusal(self, model: str, version: str, is_decoupled: bool) -> EngineError | None:
-        """Source: python_backend `src/request_executor.cc`, RequestExecutor::Infer."""
+    def _refusal(self, model: str, version: str, is_decoupled: bool) -> str:
+        """Why the model is not asked at all; "" where it is."""
         if self._control is None:
-            return None
-        about = f"Model {model} - Error when running inference: "
+            return ""
         if not self._control.is_ready(model, version):
-            return internal(f"{about}Failed for execute the inference request. Model '{model}' is not ready.")
+            return f"Failed for execute the inference request. Model '{model}' is not ready."
         if not is_decoupled and self._control.is_decoupled(model, version):
-            return internal(
-                f"{about}Model {model} is using the decoupled. The current BLS request call doesn't support models "
-                "using the decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or "
-                "'async_exec' calls for decoupled models.'"
+            return (
+                f"Model {model} is using the decoupled. The current BLS request call doesn't support models using the "
+                "decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' "
+                "calls for decoupled models.'"
             )
-        return None
+        return ""
 
     def _answer_control(self, channel: Channel, number: int, operation: str, arguments: tuple[Any, ...]) -> None:
         if operation in ("load", "unload"):
@@ -171,3 +173,11 @@ class Questions:
             self._metrics.change(operation, metric, value)
         except EngineError as error:
             log.warning("%s: %s", self._instance, error.message)
+
+
+def _refused(model: str, error: EngineError) -> EngineError:
+    """A request that was never taken; one that the model fails later is told as it is.
+
+    Source: python_backend `src/request_executor.cc`, RequestExecutor::Infer.
+    """
+    return internal(f"Model {model} - Error when running inference: {error.message}")

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import socket
+import contextlib
+import fcntl
+import os
 from collections.abc import Callable
 from typing import Any
 
 from engines.ipc.arena import Arena, Mapping
 from engines.ipc.frames import FrameReader, Message, encode
 
-READ_BYTES = 1 << 18
+READ_BYTES = 1 << 16
+# What a pipe holds, where the system lets it: several small tensors.
+PIPE_BYTES = 1 << 18
+
+
+def open_pipe() -> tuple[int, int]:
+    """A pipe for messages: the end to read from, and the one to write to. A pair of sockets would do in its place, but
+    there whoever reads wakes the other side up to tell it that there is room, each time."""
+    ends = os.pipe()
+    if hasattr(fcntl, "F_SETPIPE_SZ"):
+        with contextlib.suppress(OSError):  # a user may have so many bytes in pipes
+            fcntl.fcntl(ends[1], fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    return ends
 
 
 class Channel:
@@ -20,22 +34,24 @@ class Channel:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        stream: socket.socket,
+        outgoing: int,
+        incoming: int,
         arena: Arena,
         mapping: Mapping,
         on_message: Callable[[Message], None],
     ) -> None:
-        stream.setblocking(False)
+        os.set_blocking(outgoing, False)
+        os.set_blocking(incoming, False)
         self.arena = arena
         self.mapping = mapping
         self._loop = loop
-        self._stream = stream
-        self._descriptor = stream.fileno()
+        self._outgoing = outgoing
+        self._incoming = incoming
         self._frames = FrameReader()
-        self._outgoing = bytearray()
+        self._unsent = bytearray()
         self._on_message = on_message
         self.is_open = True
-        loop.add_reader(self._descriptor, self._read)
+        loop.add_reader(incoming, self._read)
 
     def send(self, kind: int, *rest: Any) -> None:
         """Send a message, now or as soon as there is room; blocks used no more are told along."""
@@ -43,18 +59,18 @@ class Channel:
             return
         freed = self.mapping.take_freed() if self.mapping.freed else ()
         data = encode((kind, freed, *rest))
-        if self._outgoing:
-            self._outgoing += data
+        if self._unsent:
+            self._unsent += data
             return
         try:
-            sent = self._stream.send(data)
+            sent = os.write(self._outgoing, data)
         except BlockingIOError:
             sent = 0
         except OSError:  # the instance is gone, which its process tells
             return
         if sent < len(data):
-            self._outgoing += data[sent:]
-            self._loop.add_writer(self._descriptor, self._write)
+            self._unsent += data[sent:]
+            self._loop.add_writer(self._outgoing, self._write)
 
     def drain(self) -> None:
         """Take what the other side has sent before its end."""
@@ -64,23 +80,24 @@ class Channel:
     def close(self) -> None:
         if self.is_open:
             self.is_open = False
-            self._loop.remove_reader(self._descriptor)
-            self._loop.remove_writer(self._descriptor)
-            self._stream.close()
+            self._loop.remove_reader(self._incoming)
+            self._loop.remove_writer(self._outgoing)
+            os.close(self._incoming)
+            os.close(self._outgoing)
             self.arena.close()
             self.mapping.close()
 
     def _read(self) -> bool:
         """Whether there was anything."""
         try:
-            data = self._stream.recv(READ_BYTES)
+            data = os.read(self._incoming, READ_BYTES)
         except BlockingIOError:
             return False
         except OSError:
             data = b""
         if not data:
             if self.is_open:
-                self._loop.remove_reader(self._descriptor)
+                self._loop.remove_reader(self._incoming)
             return False
         for message in self._frames.feed(data):
             for offset in message[1]:
@@ -92,11 +109,11 @@ class Channel:
 
     def _write(self) -> None:
         try:
-            sent = self._stream.send(self._outgoing)
+            sent = os.write(self._outgoing, self._unsent)
         except BlockingIOError:
             return
         except OSError:
-            sent = len(self._outgoing)
-        del self._outgoing[:sent]
-        if not self._outgoing:
-            self._loop.remove_writer(self._descriptor)
+            sent = len(self._unsent)
+        del self._unsent[:sent]
+        if not self._unsent:
+            self._loop.remove_writer(self._outgoing)

@@ -21,7 +21,7 @@ FORGET = 7  # key of an implicit state
 STOP = 8
 # From an instance.
 LOADED = 11  # configuration, serialised; whether the instances share the process
-STARTED = 12
+STARTED = 12  # what runs where, as JSON; "" where the backend does not tell
 FAILED = 13  # code, message: neither loaded nor started
 DONE = 14  # batch, ns of input, inference and output, bytes of memory, responses
 RESPONSE = 15  # request, whether it is the last, outputs or None, parameters, error, ns of input, inference, output

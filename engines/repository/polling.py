@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from engines.errors import EngineError, invalid
+from engines.errors import invalid
 from engines.repository.fingerprint import Fingerprint
 from engines.repository.graph import steps
 from engines.repository.layout import check_roots, model_directories
@@ -123,8 +123,8 @@ class Shelf:
                 polled.changed[name] = read_override(name, override, may_complete=self._may_complete)
                 return
             directories = self._directories_of(name)
-        except EngineError as error:
-            polled.problems[name] = error.message
+        except Exception as error:  # a name or a path that no file system takes, a disk that is full
+            polled.problems[name] = as_engine_error(error).message
             if override.files:
                 polled.strangers.add(name)
             return

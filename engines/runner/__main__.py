@@ -1,4 +1,4 @@
-"""`python -m engines.runner LIFELINE LIMIT CHANNEL,RECEIVED,SENT...`: started by the host, never by hand."""
+"""`python -m engines.runner LIFELINE LIMIT INCOMING,OUTGOING,RECEIVED,SENT...`: started by the host, never by hand."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def main(arguments: list[str]) -> int:
     lifeline, limit_bytes, *channels = arguments
     descriptors = []
     for channel in channels:
-        first, second, third = map(int, channel.split(","))
-        descriptors.append((first, second, third))
+        incoming, outgoing, received, sent = map(int, channel.split(","))
+        descriptors.append((incoming, outgoing, received, sent))
     return run(int(lifeline), int(limit_bytes), descriptors)
 
 

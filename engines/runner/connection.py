@@ -7,7 +7,8 @@ change of threads.
 
 from __future__ import annotations
 
-import socket
+import os
+import select
 import threading
 from collections import deque
 from typing import Any
@@ -16,7 +17,7 @@ from engines.ipc import kinds
 from engines.ipc.frames import FrameReader, Message, encode
 from engines.runner.arrays import ArrayStore
 
-READ_BYTES = 1 << 18
+READ_BYTES = 1 << 16
 
 
 class HostGoneError(Exception):
@@ -26,9 +27,13 @@ class HostGoneError(Exception):
 class Connection:
     """Messages of one instance."""
 
-    def __init__(self, channel: socket.socket, arrays: ArrayStore) -> None:
+    def __init__(self, incoming: int, outgoing: int, arrays: ArrayStore) -> None:
+        """The pipes from the host and to it, both of which block."""
         self.arrays = arrays
-        self._channel = channel
+        self._incoming = incoming
+        self._outgoing = outgoing
+        self._poll = select.poll()
+        self._poll.register(incoming, select.POLLIN)
         self._frames = FrameReader()
         self._sending = threading.Lock()
         self._lock = threading.Lock()
@@ -48,7 +53,9 @@ class Connection:
         data = encode((kind, self.arrays.take_freed(), *rest))
         try:
             with self._sending:
-                self._channel.sendall(data)
+                sent = os.write(self._outgoing, data)
+                while sent < len(data):
+                    sent += os.write(self._outgoing, memoryview(data)[sent:])
         except OSError as error:
             raise HostGoneError from error
 
@@ -116,7 +123,7 @@ class Connection:
         self._lock.release()
         data = b""
         try:
-            data = self._channel.recv(READ_BYTES)
+            data = os.read(self._incoming, READ_BYTES)
         except OSError:
             pass
         finally:
@@ -127,10 +134,10 @@ class Connection:
         self._take(data)
 
     def _read_what_is_there(self) -> None:
-        try:
-            data = self._channel.recv(READ_BYTES, socket.MSG_DONTWAIT)
-        except BlockingIOError:
+        if not self._poll.poll(0):
             return
+        try:
+            data = os.read(self._incoming, READ_BYTES)
         except OSError:
             data = b""
         self._take(data)

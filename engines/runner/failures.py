@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from types import FrameType
 
+_NO_TEXT = "<EMPTY MESSAGE>"  # as pybind11 writes it
 _OUR_CODE = str(Path(__file__).parents[1])
 
 
 def describe(error: BaseException) -> str:
     """`ValueError: boom`, and the lines of the model's code that led there."""
-    text = f"{type(error).__name__}: {error}"
+    text = f"{type(error).__name__}: {str(error) or _NO_TEXT}"
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -25,4 +26,4 @@ def describe(error: BaseException) -> str:
 
 
 def _is_ours(frame: FrameType) -> bool:
-    return frame.f_code.co_filename.startswith(_OUR_CODE)
+    return frame.f_code.co_filename.startswith((_OUR_CODE, "<frozen runpy>"))

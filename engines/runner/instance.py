@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import sys
 from pathlib import Path
@@ -47,7 +48,8 @@ class RunningInstance:
             failure = as_error(error)
             self.connection.send(kinds.FAILED, failure.code.value, failure.message)
             raise failure from error
-        self.connection.send(kinds.STARTED)
+        placement = getattr(self.backend, "placement", None)
+        self.connection.send(kinds.STARTED, "" if placement is None else json.dumps(placement, default=str))
 
     def serve(self) -> None:
         """Do what the host asks until it asks to stop; the model has let go of everything then.

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import importlib
 import os
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from engines.backends.contract import InstanceSpec
 from engines.errors import EngineError, ErrorCode
@@ -22,11 +22,15 @@ from engines.runner.arrays import ArrayStore
 from engines.runner.connection import Connection, HostGoneError
 from engines.runner.instance import RunningInstance, as_error
 from engines.runner.link import HostLink
+from engines.runner.logs import log_to_host
 from gateway.protocol import protobuf
 
 _PR_SET_PDEATHSIG = 1
-# One for each instance: its channel, the arena that it reads, the arena that it writes.
-Descriptors = tuple[int, int, int]
+_F_SETSIG = 10  # of fcntl(2): the signal that tells of a descriptor with O_ASYNC
+# What a process has left to do once its model has let go of everything.
+LAST_SECONDS = 5.0
+# One for each instance: the pipes from the host and to it, the arena that it reads, the arena that it writes.
+Descriptors = tuple[int, int, int, int]
 
 
 def run(lifeline: int, limit_bytes: int, descriptors: Sequence[Descriptors]) -> int:
@@ -34,35 +38,64 @@ def run(lifeline: int, limit_bytes: int, descriptors: Sequence[Descriptors]) -> 
     live_and_die_with_the_host(lifeline)
     connections = [open_connection(each, limit_bytes) for each in descriptors]
     try:
-        return serve(connections)
+        exit_code = serve(connections)
     except HostGoneError:
-        return 1
+        end(1)
+    # Threads that the model has left behind hold the end up, but not for ever.
+    late = threading.Timer(LAST_SECONDS, end, (exit_code,))
+    late.daemon = True
+    late.start()
+    return exit_code
+
+
+def end(exit_code: int) -> NoReturn:
+    """End at once, whatever threads the model has left behind."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(exit_code)
 
 
 def live_and_die_with_the_host(lifeline: int) -> None:
     """Ctrl-C in a terminal is the host's to handle, and without a host there is nothing to do."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform == "linux":
-        # Kills also where the model holds the interpreter's lock for ever.
+    has_group = os.getpgrp() == os.getpid()
+    if sys.platform == "linux" and not (has_group and _is_group_killed_at_end(lifeline)):
+        # Kills also where the model holds the interpreter's lock for ever, but leaves what the model has started.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def watch() -> None:
         with contextlib.suppress(OSError):
             os.read(lifeline, 1)
+        if has_group:
+            os.killpg(0, signal.SIGKILL)
         os._exit(1)
 
     threading.Thread(target=watch, name="lifeline", daemon=True).start()
 
 
+def _is_group_killed_at_end(lifeline: int) -> bool:
+    """Have Linux kill the whole process group when the lifeline ends; whether it will. It does where the model holds
+    the interpreter's lock for ever, and where it has closed the descriptor, which a thread still reads."""
+    try:
+        fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
+        fcntl.fcntl(lifeline, _F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    except OSError:
+        return False
+    return True
+
+
 def open_connection(descriptors: Descriptors, limit_bytes: int) -> Connection:
     for descriptor in descriptors:
         os.set_inheritable(descriptor, False)  # a model's own children must not keep the channel open
-    channel, received, sent = descriptors
-    return Connection(socket.socket(fileno=channel), ArrayStore(Arena(sent, limit_bytes), Mapping(received)))
+    incoming, outgoing, received, sent = descriptors
+    return Connection(incoming, outgoing, ArrayStore(Arena(sent, limit_bytes), Mapping(received)))
 
 
 def serve(connections: list[Connection]) -> int:
     first = connections[0]
+    log_to_host(first)
     fields = first.next_work()[2]
     try:
         module = import_backend(fields["backend"])
@@ -71,7 +104,7 @@ def serve(connections: list[Connection]) -> int:
             if hasattr(module, "complete_version"):
                 module.complete_version(config, Path(fields["version_directory"]))
             else:
-                module.complete(config, Path(fields["directory"]))
+                module.complete(config, Path(fields["directory"]), fields["options"])
     except BaseException as error:
         failure = as_error(error)
         first.send(kinds.FAILED, failure.code.value, failure.message)
@@ -142,5 +175,5 @@ def serve_one(module: Any, connection: Connection, fields: dict[str, Any], confi
     except EngineError:
         return 1  # the host knows
     except HostGoneError:
-        return 1
+        end(1)  # the other instances of the process too: the host, where there is one, starts all of them anew
     return 0

@@ -9,6 +9,7 @@ Every function that needs a Mac takes the coremltools module as an argument, so 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def create() -> Backend:
     return CoreMLBackend()
 
 
-def complete(config: Any, directory: Path) -> None:
+def complete(config: Any, directory: Path, options: Mapping[str, str] | None = None) -> None:
     """Fill in inputs, outputs and max_batch_size from the package: max_batch_size is the largest bucket's, where the
     buckets differ in their first axis alone. A package of one fixed shape does not batch, as far as one can tell.
 

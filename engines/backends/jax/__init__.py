@@ -8,6 +8,7 @@ sequence carries from step to step are inputs and outputs too, kept between them
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def create() -> Backend:
     return JaxBackend()
 
 
-def complete(config: Any, directory: Path) -> None:
+def complete(config: Any, directory: Path, options: Mapping[str, str] | None = None) -> None:
     """Raises: EngineError where inputs or outputs are open: a function does not tell them."""
     if not is_complete(config):
         raise invalid(f"model '{config.name}' has to say its inputs and outputs in config.pbtxt: a jax function cannot")

@@ -62,6 +62,7 @@ class JaxBackend:
             power_of_two(signature.max_batch_size) if signature.max_batch_size else None,
             self._padded if self._fillers else None,
         )
+        self.placement = {"device": str(self._device)}
         _log.info("'%s' runs on %s", spec.name, self._device)
         if parameters.flag("COMPILE_AT_LOAD", True):
             self._compile()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ def create() -> PythonBackend:
     return PythonBackend()
 
 
-def complete(config: Any, directory: Path) -> None:
+def complete(config: Any, directory: Path, options: Mapping[str, str] | None = None) -> None:
     """Have the model's highest version say what its configuration leaves open; `complete_version` asks another one.
 
     Raises: EngineError, and whatever the model raises.

@@ -26,7 +26,7 @@ class Tensor:
             )
         if not name:
             raise TritonModelException("Tensor name cannot be an empty string.")
-        if array.dtype.num not in _SUPPORTED:
+        if array.dtype.num not in _SUPPORTED or not array.dtype.isnative:
             raise TritonModelException("NumPy dtype is not supported.")
         self._name = name
         self._array = array

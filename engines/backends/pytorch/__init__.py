@@ -6,6 +6,7 @@ Source: Triton pytorch_backend, README (names, parameters) and `src/model.py` (e
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ def create() -> Backend:
     return PyTorchBackend()
 
 
-def complete(config: Any, directory: Path) -> None:
+def complete(config: Any, directory: Path, options: Mapping[str, str] | None = None) -> None:
     """Fill in inputs, outputs and max_batch_size from a torch.export archive, which tells them.
 
     Raises: EngineError where they are open and the file does not tell them.

@@ -40,6 +40,7 @@ class PyTorchBackend:
         self._positions = (
             {} if self._model.arguments.takes_dict else input_positions(names, self._model.arguments, spec.model)
         )
+        self.placement = {"device": str(self._device), "form": self._model.form}
         _log.info("'%s' runs %s on %s", spec.name, self._model.form, self._device)
 
     def _load(self, path: Path, spec: InstanceSpec) -> models.TorchModel:

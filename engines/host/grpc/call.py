@@ -31,7 +31,18 @@ from gateway.wire.http2.stream import Stream
 class BaseCall(ABC):
     """Ends once: by `succeed`, `fail`, its deadline, or the client's leaving."""
 
-    __slots__ = ("_compression", "_has_begun", "_timer", "front", "head", "is_over", "owner", "stream")
+    __slots__ = (
+        "_compression",
+        "_has_begun",
+        "_owed_bytes",
+        "_owed_since",
+        "_timer",
+        "front",
+        "head",
+        "is_over",
+        "owner",
+        "stream",
+    )
 
     def __init__(self, owner: CallOwner, stream: Stream, head: Head) -> None:
         self.owner = owner
@@ -40,6 +51,8 @@ class BaseCall(ABC):
         self.head = head
         self.is_over = False
         self._has_begun = False
+        self._owed_bytes: int | None = None  # at the last sweep
+        self._owed_since = 0.0
         self._timer: asyncio.TimerHandle | None = None
         level = self.front.limits.compression_level
         encoding = head.plan.compression if level is not None else None
@@ -72,7 +85,25 @@ class BaseCall(ABC):
     def drained(self, stream: Stream) -> None:  # noqa: B027
         """Nothing waits any more."""
 
+    def sweep(self, now: float) -> None:
+        """Called about once a second: a message that does not become whole ends the call."""
+        limit = self.front.limits.receive_seconds
+        come = None if self.is_over else self.num_come
+        if come is None or come != self._owed_bytes:
+            self._owed_bytes, self._owed_since = come, now
+        elif limit is not None and now - self._owed_since > limit:
+            self.fail(StatusError(DEADLINE_EXCEEDED, f"the request is not whole after {limit:g} seconds"))
+            self.abandon()
+
     # What a kind of call does
+
+    def leave(self) -> None:  # noqa: B027
+        """The host stops: who waits for the client to send more waits no longer."""
+
+    @property
+    def num_come(self) -> int | None:
+        """The bytes that have come, where the client owes the rest of a message; None where it does not."""
+        return None
 
     @abstractmethod
     def abandon(self) -> None:
@@ -139,6 +170,10 @@ class UnaryCall(BaseCall):
         self._num_bytes = 0
         self._needed = PREFIX_BYTES
         super().__init__(owner, stream, head)
+
+    @property
+    def num_come(self) -> int | None:
+        return None if self.stream.is_received else self._num_bytes
 
     @abstractmethod
     def answer(self, data: bytes, at: int, end: int) -> None:

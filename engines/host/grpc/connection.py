@@ -8,7 +8,7 @@ from time import monotonic
 from typing import cast
 
 from engines.errors import EngineError
-from engines.host.grpc.call import RefusedCall
+from engines.host.grpc.call import BaseCall, RefusedCall
 from engines.host.grpc.front import CallOwner, GrpcFront, ServerCall
 from engines.host.grpc.head import Head
 from engines.host.grpc.infer_call import InferCall
@@ -23,6 +23,7 @@ from gateway.wire.http2.connection import Http2Connection, Http2Limits
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import MAX_WINDOW, ErrorCode
 from gateway.wire.http2.hpack import Steady
+from gateway.wire.http2.owner import NOBODY
 from gateway.wire.http2.stream import Stream
 
 # What a peer that does not read may make us hold: acknowledgements it asks for, beyond what windows bound.
@@ -59,6 +60,8 @@ class GrpcConnection(asyncio.Protocol):
         "_pinged_at",
         "_transport",
         "_unasked_bytes",
+        "_unsent_bytes",
+        "_unsent_since",
         "connections",
         "front",
         "http2",
@@ -74,6 +77,7 @@ class GrpcConnection(asyncio.Protocol):
         self._connected_at = self._alive_at = self._idle_since = monotonic()
         self._pinged_at = 0.0
         self._leaves_at = 0.0
+        self._unsent_bytes, self._unsent_since = 0, 0.0  # at the last sweep
         self.http2 = Http2Connection(
             self,
             Http2Limits(max_streams=limits.max_streams, window_bytes=limits.window_bytes),
@@ -152,8 +156,11 @@ class GrpcConnection(asyncio.Protocol):
     # What calls ask of it
 
     def call_ended(self, stream: Stream) -> None:
-        if not stream.is_received and stream.is_sent:
+        if not stream.is_sent:
+            return
+        if not stream.is_received:
             stream.reset(ErrorCode.NO_ERROR)
+        stream.receiver = NOBODY  # a call and its stream that held each other would wait for the garbage collector
 
     # Writing
 
@@ -197,6 +204,9 @@ class GrpcConnection(asyncio.Protocol):
             self._alive_at, self._pinged_at = now, 0.0
         if http2.streams or not self._idle_since:
             self._idle_since = now
+        for call in self._calls():
+            call.sweep(now)
+        self._sweep_output(now)
         if http2.awaits_opening:
             if now - self._connected_at > _OPENING_SECONDS:
                 self._transport.abort()
@@ -212,10 +222,25 @@ class GrpcConnection(asyncio.Protocol):
         if is_old or is_idle:
             self.drain()
 
+    def _sweep_output(self, now: float) -> None:
+        """Give up a client that takes nothing of what waits for it."""
+        limit = self.front.limits.send_seconds
+        unsent = self._transport.get_write_buffer_size() if self.http2.is_blocked else 0
+        if unsent == 0 or unsent != self._unsent_bytes:
+            self._unsent_bytes, self._unsent_since = unsent, now
+        elif limit is not None and now - self._unsent_since > limit:
+            self._transport.abort()
+
     def _leave(self) -> None:
         if not self._transport.is_closing():
             self.http2.leave()
+            if self.front.is_draining:
+                for call in self._calls():
+                    call.leave()
             self._close_if_idle()
+
+    def _calls(self) -> list[BaseCall]:
+        return [stream.receiver for stream in self.http2.streams.values() if isinstance(stream.receiver, BaseCall)]
 
     def _close_if_idle(self) -> None:
         if not self.http2.streams and not self._transport.is_closing():

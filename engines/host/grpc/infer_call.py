@@ -43,8 +43,9 @@ class InferCall(UnaryCall):
         service.infer(call)
 
     def abandon(self) -> None:
-        if self._call is not None:
-            self._call.cancel()
+        call, self._call = self._call, None
+        if call is not None:
+            call.cancel()
 
     def _respond(self, response: InferResponse | None, is_final: bool) -> None:
         if response is not None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from time import monotonic
 
 from engines.host.fronts import FrontService, Limits
 from engines.host.grpc.connection import GrpcConnection
 from engines.host.grpc.front import GrpcFront
+from engines.host.listening import BACKLOG, bind
 
 _SWEEP_SECONDS = 1.0
 _POLL_SECONDS = 0.02
@@ -40,9 +42,19 @@ class GrpcServer:
 
         Raises: OSError where the address is taken.
         """
+        return await self.serve(bind(host, port), tls=tls)
+
+    async def serve(self, listener: socket.socket, *, tls: ssl.SSLContext | None = None) -> int:
+        """Listen on a socket that is bound, which is this server's from now on. Returns the port.
+
+        Raises: OSError where another listens there by now.
+        """
+        listener.listen(BACKLOG)
         loop = asyncio.get_running_loop()
         front = self._front = GrpcFront(self._service, self._limits, loop)
-        self._server = await loop.create_server(lambda: GrpcConnection(front, self._connections), host, port, ssl=tls)
+        self._server = await loop.create_server(
+            lambda: GrpcConnection(front, self._connections), sock=listener, backlog=BACKLOG, ssl=tls
+        )
         self._sweep = loop.call_later(_SWEEP_SECONDS, self._sweep_connections)
         return self.port
 

@@ -15,6 +15,7 @@ from engines.host.fronts import ServedModel, read_version
 from engines.host.grpc.call import BaseCall
 from engines.host.grpc.front import CallOwner
 from engines.host.grpc.head import Head
+from engines.host.grpc.replies import UNAVAILABLE, StatusError
 from engines.host.grpc.requests import Asked
 from engines.host.grpc.responses import empty_final, failed, failed_later, streamed
 from engines.messages import InferResponse, Raw
@@ -25,13 +26,15 @@ from gateway.wire.http2.stream import Stream
 class StreamInferCall(BaseCall):
     """Reads no more for the time being while its client does not read, or while too many inferences are under way."""
 
-    __slots__ = ("_has_ended", "_owed", "_reader", "_turns", "_under_way")
+    __slots__ = ("_has_ended", "_is_leaving", "_num_bytes", "_owed", "_reader", "_turns", "_under_way")
 
     def __init__(self, owner: CallOwner, stream: Stream, head: Head) -> None:
         self._reader = MessageReader(owner.front.limits.max_message_bytes)
         self._turns: deque[Turn] = deque()  # those that answer in their order
         self._under_way: set[Turn] = set()
         self._owed = 0  # bytes whose window is not given back
+        self._num_bytes = 0
+        self._is_leaving = owner.front.is_draining
         self._has_ended = False  # the client sends no more
         super().__init__(owner, stream, head)
 
@@ -51,6 +54,7 @@ class StreamInferCall(BaseCall):
             self._end_if_done()
         else:
             self._owed += len(data)
+            self._num_bytes += len(data)
             self.credit()
 
     def drained(self, stream: Stream) -> None:
@@ -61,6 +65,10 @@ class StreamInferCall(BaseCall):
         self._turns.clear()
         for turn in turns:
             turn.cancel()
+
+    @property
+    def num_come(self) -> int | None:
+        return None if self._reader.is_between_messages else self._num_bytes
 
     def credit(self) -> None:
         """Let the client send as much as it has sent, unless too much waits."""
@@ -91,6 +99,11 @@ class StreamInferCall(BaseCall):
         """End the stream with the error of one of its inferences."""
         self._break_off(error)
 
+    def leave(self) -> None:
+        """End once everything that is under way is answered."""
+        self._is_leaving = True
+        self._end_if_done()
+
     def _take(self, message: bytes) -> None:
         asked = self.front.read_request(message, 0, len(message))
         turn = Turn(self, asked)
@@ -110,8 +123,12 @@ class StreamInferCall(BaseCall):
         return decompress(message, self.head.plan.encoding, self.front.limits.max_message_bytes)
 
     def _end_if_done(self) -> None:
-        if self._has_ended and not self._under_way and not self._turns:
+        if self._under_way or self._turns:
+            return
+        if self._has_ended:
             self.succeed()
+        elif self._is_leaving and self._reader.is_between_messages:
+            self.fail(StatusError(UNAVAILABLE, "the host is stopping"))
 
     def _break_off(self, error: Exception) -> None:
         self.fail(error)

@@ -5,19 +5,20 @@ Source: Triton server `http_server.cc` (HTTPAPIServer::Handle).
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Mapping
+from functools import partial
 
 from engines.errors import EngineError, ErrorCode
 from engines.host.fronts import CATEGORIES, FrontService, Limits, read_version
 from engines.host.rest.control_bodies import check_control_body
 from engines.host.rest.exchange import JSON, ClientGoneError, Exchange, Message, Receive, Send, error_json
+from engines.host.rest.faults import told
+from engines.host.rest.heads import Direct
 from engines.host.rest.inference import Inference
 from engines.host.rest.json_values import read_json
 from gateway.protocol.conversion import control
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.operations import Call, Operation, read_path
-
-_log = logging.getLogger(__name__)
 
 _NOT_FOUND = error_json("Not Found")
 _NOT_ALLOWED = error_json("Method Not Allowed")
@@ -31,7 +32,7 @@ class RestApp:
     def __init__(self, service: FrontService, limits: Limits | None = None) -> None:
         self._service = service
         self._limits = limits or Limits()
-        inference = Inference(service, self._limits)
+        inference = self._inference = Inference(service, self._limits)
         self._inferences = {
             Operation.INFER: inference.infer,
             Operation.GENERATE: inference.generate,
@@ -54,13 +55,20 @@ class RestApp:
         exchange = Exchange(scope, receive, send)
         try:
             await self._answer(exchange)
-        except EngineError as error:
-            await exchange.fail(error)
         except ClientGoneError:
             pass
         except Exception as error:
-            _log.exception("%r failed", exchange)
-            await exchange.reply(500, error_json(f"the host failed: {type(error).__name__}"), JSON)
+            status, body, fields = told(error, exchange)
+            await exchange.reply(status, body, *fields)
+
+    def direct(self, method: str, path: str, headers: Mapping[bytes, bytes]) -> Direct | None:
+        """An infer that is whole is answered without a task."""
+        asked = self._read_path(path)
+        if asked is None or asked.operation is not Operation.INFER or method not in asked.verbs:
+            return None
+        if self._restrictions and self._missing(asked.operation, headers):
+            return None
+        return partial(self._inference.infer_directly, asked.model or "", asked.version or "")
 
     async def _answer(self, exchange: Exchange) -> None:
         path = exchange.path
@@ -70,7 +78,7 @@ class RestApp:
             if asked is None:
                 await exchange.reply(404, _NOT_FOUND, JSON)
                 return
-        if self._restrictions and (header := self._missing(asked.operation, exchange)):
+        if self._restrictions and (header := self._missing(asked.operation, exchange.headers)):
             text = f"This API is restricted, expecting header '{header}'"
             await exchange.reply(403, error_json(text), JSON)
         elif exchange.method not in asked.verbs:
@@ -88,14 +96,14 @@ class RestApp:
             self._paths[path] = asked
         return asked
 
-    def _missing(self, operation: Operation, exchange: Exchange) -> str:
+    def _missing(self, operation: Operation, headers: Mapping[bytes, bytes]) -> str:
         """The header that guards an operation and is not there; "" where nothing is missing."""
         restriction = self._restrictions.get(CATEGORIES[operation])
         if restriction is None:
             return ""
         header, expected = restriction
-        told = exchange.headers.get(header.lower().encode("latin-1"))
-        return "" if told == expected.encode("utf-8") else header
+        value = headers.get(header.lower().encode("latin-1"))
+        return "" if value == expected.encode("utf-8") else header
 
     async def _control(self, exchange: Exchange, asked: Call) -> None:
         """Raises: EngineError."""

@@ -17,15 +17,22 @@ _WBITS = {b"gzip": 16 + zlib.MAX_WBITS, b"deflate": zlib.MAX_WBITS}
 _WEIGHT = re.compile(rb"\s*(\d*\.?\d+)")
 
 
+class UnknownEncodingError(EngineError):
+    """The reply tells which encodings are known."""
+
+    def __init__(self) -> None:
+        super().__init__(ErrorCode.UNSUPPORTED, "Unsupported compression type")
+
+
 def is_compressed(encoding: bytes | None) -> bool:
     """Whether a content-encoding says so.
 
-    Raises: EngineError(UNSUPPORTED) where it is unknown.
+    Raises: UnknownEncodingError.
     """
     if encoding is None or encoding in (b"", b"identity"):
         return False
     if encoding not in _WBITS:
-        raise EngineError(ErrorCode.UNSUPPORTED, "Unsupported compression type")
+        raise UnknownEncodingError
     return True
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from time import monotonic_ns
 
@@ -16,17 +17,19 @@ from engines.host.fronts import FrontService, HeaderForward, Limits, ServedModel
 from engines.host.rest.answers import Answers
 from engines.host.rest.compression import compress, decompress, is_compressed, preferred
 from engines.host.rest.exchange import JSON, Exchange, error_json
+from engines.host.rest.faults import told
 from engines.host.rest.generate import read_generate, write_generate
+from engines.host.rest.heads import Fields, Tell
 from engines.host.rest.raw_request import read_raw_infer
-from engines.host.rest.requests import read_infer
-from engines.host.rest.responses import Body, ResponseWriter
-from engines.messages import InferRequest, InferResponse
+from engines.host.rest.requests import Forms, read_infer
+from engines.host.rest.responses import ResponseWriter
+from engines.messages import InferRequest, InferResponse, Raw
 from gateway.protocol.conversion.sse import event_of
 
 _HEAD_LENGTH = b"inference-header-content-length"
 _BINARY = (b"content-type", b"application/octet-stream")
 _EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")
-_ACCEPTED = (b"accept-encoding", b"gzip, deflate")
+_IN_JSON = (JSON,)
 # The only answer of an infer has to be held whatever its size.
 _NO_LIMIT = 2**63
 # What `atoi` reads.
@@ -42,49 +45,84 @@ class Inference:
     """Answers what runs a model."""
 
     def __init__(self, service: FrontService, limits: Limits) -> None:
-        self._service = service
+        self.service = service
         self._limits = limits
         self._forward: HeaderForward = limits.forwards("rest")
         self._writers: dict[tuple[str, str], ResponseWriter] = {}
 
+    def infer_directly(
+        self, model_name: str, version: str, headers: Mapping[bytes, bytes], body: bytes, tell: Tell
+    ) -> DirectInfer:
+        """Answer an infer whose body is whole, by `tell`, now or later. Never raises."""
+        return DirectInfer(self, model_name, version, headers, body, tell)
+
     async def infer(self, exchange: Exchange, model_name: str, version: str) -> None:
         """Raises: EngineError, before anything is sent."""
-        service, headers = self._service, exchange.headers
-        version = read_version(version)
-        model = service.model(model_name, version)
+        model = self.model(model_name, version)
+        body = await exchange.body(self._limits.max_body_bytes)
+        request, forms = self.read(model, version, exchange.headers, body)
+        answers = Answers(asyncio.get_running_loop(), _NO_LIMIT)
+        call = Call(request, answers.take, monotonic_ns())
+        self.service.infer(call)
+        await answers.whole(call, exchange.receive, self._limits.disconnect_seconds)
+        if answers.is_gone:
+            return
+        response = answers.responses[0] if answers.responses else None
+        pieces, fields = self.write(model, exchange.headers, request.id, response, answers.num_responses, forms)
+        await exchange.reply(200, b"".join(pieces), *fields)
+
+    def model(self, model_name: str, version: str) -> ServedModel:
+        """The model of an infer. Raises: EngineError."""
+        model = self.service.model(model_name, read_version(version))
         if model.is_decoupled:
             raise EngineError(
                 ErrorCode.UNSUPPORTED, "HTTP end point doesn't support models with decoupled transaction policy"
             )
-        try:
-            has_compressed_body = is_compressed(headers.get(b"content-encoding"))
-        except EngineError as error:
-            await exchange.fail(error, _ACCEPTED)
-            return
-        limit = self._limits.max_body_bytes
-        body = await exchange.body(limit)
-        if has_compressed_body:
-            body = decompress(body, limit)
+        return model
+
+    def read(
+        self, model: ServedModel, version: str, headers: Mapping[bytes, bytes], body: bytes
+    ) -> tuple[InferRequest, Forms]:
+        """The inference of a body, and how its outputs are to be told. Raises: EngineError."""
+        version = read_version(version)
+        if is_compressed(headers.get(b"content-encoding")):
+            body = decompress(body, self._limits.max_body_bytes)
         head_bytes = _head_bytes(headers.get(_HEAD_LENGTH), len(body))
         trace = trace_of(headers)
         if head_bytes:
-            request, forms = read_infer(body, head_bytes, model_name, version, service.regions, trace)
+            request, forms = read_infer(body, head_bytes, model.name, version, self.service.regions, trace)
         else:
             request, forms = read_raw_infer(body, model, version, trace)
-        if self._forward:
-            request = self._forwarded(request, exchange)
-        answers = Answers(asyncio.get_running_loop(), _NO_LIMIT)
-        call = Call(request, answers.take, monotonic_ns())
-        service.infer(call)
-        await answers.whole(call, exchange.receive, self._limits.disconnect_seconds)
-        if answers.is_gone:
-            return
-        if answers.num_responses != 1:
-            raise internal(f"expected a single response, got {answers.num_responses}")
-        response = answers.responses[0]
+        if self._forward and (added := self._forward.parameters(tuple(headers.items()))):
+            request = replace(request, parameters={**request.parameters, **added})
+        return request, forms
+
+    def write(
+        self,
+        model: ServedModel,
+        headers: Mapping[bytes, bytes],
+        id: str,
+        response: InferResponse | None,
+        num_responses: int,
+        forms: Forms,
+    ) -> tuple[Sequence[Raw], Fields]:
+        """The body of an infer's answer in pieces, and its header fields. Raises: EngineError."""
+        if response is None or num_responses != 1:
+            raise internal(f"expected a single response, got {num_responses}")
         if response.error is not None:
             raise response.error
-        await self._tell(exchange, self._writer(model).write(request.id, response, forms))
+        pieces, head_bytes = self._writer(model).write(id, response, forms)
+        encoding = headers.get(b"accept-encoding")
+        if encoding is None and head_bytes is None:
+            return pieces, _IN_JSON
+        fields = [JSON]
+        if head_bytes is not None:
+            fields = [_BINARY, (_HEAD_LENGTH, b"%d" % head_bytes)]
+        wanted = preferred(encoding) if encoding is not None else b""
+        if wanted:
+            pieces = (compress(b"".join(pieces), wanted),)
+            fields.append((b"content-encoding", wanted))
+        return pieces, fields
 
     async def generate(self, exchange: Exchange, model_name: str, version: str) -> None:
         """One answer. Raises: as `infer`."""
@@ -119,7 +157,7 @@ class Inference:
 
     async def _begin(self, exchange: Exchange, model_name: str, version: str) -> tuple[ServedModel, Call, Answers]:
         """A generate's call, under way."""
-        service, headers = self._service, exchange.headers
+        service, headers = self.service, exchange.headers
         version = read_version(version)
         model = service.model(model_name, version)
         metadata = service.metadata(model_name, version)
@@ -137,26 +175,6 @@ class Inference:
             assert error is not None
             raise error
         return model, call, answers
-
-    def _forwarded(self, request: InferRequest, exchange: Exchange) -> InferRequest:
-        """The request with headers as parameters."""
-        added = self._forward.parameters(exchange.scope["headers"])
-        return replace(request, parameters={**request.parameters, **added}) if added else request
-
-    async def _tell(self, exchange: Exchange, body: Body) -> None:
-        data, head_bytes = body
-        encoding = exchange.headers.get(b"accept-encoding")
-        if encoding is None and head_bytes is None:
-            await exchange.reply(200, data, JSON)
-            return
-        headers = [JSON]
-        if head_bytes is not None:
-            headers = [_BINARY, (_HEAD_LENGTH, b"%d" % head_bytes)]
-        wanted = preferred(encoding) if encoding is not None else b""
-        if wanted:
-            data = compress(data, wanted)
-            headers.append((b"content-encoding", wanted))
-        await exchange.reply(200, data, *headers)
 
     def _writer(self, model: ServedModel) -> ResponseWriter:
         key = (model.name, model.version)
@@ -189,3 +207,62 @@ def _head_bytes(told: bytes | None, size: int) -> int:
     if not 0 <= number <= size:
         raise invalid(f"inference header size should be in range (0, {size}), got: {told.decode('latin-1')}")
     return number
+
+
+class DirectInfer:
+    """An infer without a task: its answer is told where it comes."""
+
+    __slots__ = ("_call", "_forms", "_headers", "_inference", "_model", "_num_responses", "_response", "_tell")
+
+    def __init__(
+        self,
+        inference: Inference,
+        model_name: str,
+        version: str,
+        headers: Mapping[bytes, bytes],
+        body: bytes,
+        tell: Tell,
+    ) -> None:
+        self._inference = inference
+        self._headers = headers
+        self._tell = tell
+        self._call: Call | None = None
+        self._response: InferResponse | None = None
+        self._num_responses = 0
+        try:
+            model = self._model = inference.model(model_name, version)
+            request, self._forms = inference.read(model, version, headers, body)
+        except Exception as error:
+            self._fail(error)
+            return
+        call = self._call = Call(request, self._respond, monotonic_ns())
+        inference.service.infer(call)
+
+    def __repr__(self) -> str:
+        return f"<DirectInfer {self._call!r}>"
+
+    def cancel(self) -> None:
+        """Its client has gone."""
+        if self._call is not None:
+            self._call.cancel()
+
+    def _respond(self, response: InferResponse | None, is_final: bool) -> None:
+        if response is not None:
+            self._num_responses += 1
+            self._response = response
+        if not is_final:
+            return
+        call = self._call
+        assert call is not None
+        try:
+            pieces, fields = self._inference.write(
+                self._model, self._headers, call.request.id, self._response, self._num_responses, self._forms
+            )
+        except Exception as error:  # whoever answers has others to answer
+            self._fail(error)
+            return
+        self._tell(200, pieces, fields)
+
+    def _fail(self, error: Exception) -> None:
+        status, body, fields = told(error, self)
+        self._tell(status, (body,), fields)

@@ -12,6 +12,7 @@ from typing import Any
 from engines.errors import invalid
 from engines.host.fronts import Regions, datatype_named
 from engines.host.rest.json_values import (
+    MAX_UINT64,
     array,
     flag,
     found,
@@ -26,6 +27,9 @@ from engines.host.rest.tensor_data import raw_of_json
 from engines.messages import InferRequest, Raw, SharedMemory, Tensor, WantedOutput
 
 _NO_PARAMETERS: dict[str, Any] = {}
+
+# The product of a shape's axes grows with them, and takes for ever where they are without end.
+_MAX_PLAIN_AXES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,28 @@ def read_infer(
     return request, Forms(parameters.wants_binary, is_binary, classes)
 
 
+def _read_plain_input(declared: Any) -> Tensor | None:
+    """The common input: values in JSON and nothing else; None where it is another, or something is wrong with it."""
+    if type(declared) is not dict or len(declared) != 4:
+        return None
+    name, datatype = declared.get("name"), declared.get("datatype")
+    shape, data = declared.get("shape"), declared.get("data")
+    if type(name) is not str or type(datatype) is not str or type(shape) is not list or type(data) is not list:
+        return None
+    if not shape or len(shape) > _MAX_PLAIN_AXES:
+        return None
+    count = 1
+    for axis in shape:
+        if type(axis) is not int or not 0 < axis <= MAX_UINT64:
+            return None
+        count *= axis
+    datatype = datatype_named(datatype)
+    return Tensor(name, datatype, tuple(shape), raw_of_json(name, datatype, data, count))
+
+
 def _read_input(declared: Any, tail: _Tail, regions: Regions) -> Tensor:
+    if (plain := _read_plain_input(declared)) is not None:
+        return plain
     parameters = found(declared, "parameters") or _NO_PARAMETERS
     _check_sources(declared, parameters)
     name = string(member(declared, "name", "Unable to parse 'name'"), "Unable to parse 'name'")
@@ -124,12 +149,22 @@ def _read_input(declared: Any, tail: _Tail, regions: Regions) -> Tensor:
     elif "shared_memory_region" in parameters:
         data = _shared_memory(parameters, regions)
     else:
-        count = 1 if shape else 0
-        for axis in shape:
-            count *= axis
+        count = _num_elements(shape)
         about = "Unable to parse 'data'"
         data = raw_of_json(name, datatype, array(member(declared, "data", about), about), count) if count else b""
     return Tensor(name, datatype, shape, data)
+
+
+def _num_elements(shape: tuple[int, ...]) -> int:
+    """Those of a shape; of one that nothing can have, some number that is too large."""
+    if not shape or 0 in shape:
+        return 0
+    count = 1
+    for axis in shape:
+        count *= axis
+        if count > MAX_UINT64:
+            break
+    return count
 
 
 def _check_sources(declared: Any, parameters: Any) -> None:
@@ -158,6 +193,10 @@ def _read_outputs(content: Any, regions: Regions) -> tuple[tuple[WantedOutput, .
     outputs: dict[str, WantedOutput] = {}
     is_binary: dict[str, bool] = {}
     for declared in array(content["outputs"], "Unable to parse 'outputs'"):
+        if type(declared) is dict and len(declared) == 1 and type(name := declared.get("name")) is str:
+            outputs.setdefault(name, WantedOutput(name))
+            is_binary.setdefault(name, False)
+            continue
         parameters = found(declared, "parameters") or _NO_PARAMETERS
         _check_output(parameters)
         name = string(member(declared, "name", "Unable to parse 'name'"), "Unable to parse 'name'")

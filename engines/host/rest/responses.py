@@ -5,7 +5,7 @@ Source: Triton server `http_server.cc` (InferRequestClass::FinalizeResponse).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -20,9 +20,9 @@ from gateway.protocol.conversion import rest_json
 
 
 class Body(NamedTuple):
-    """`head_bytes` is how much of the data is JSON where raw tensors follow it, None where they do not."""
+    """JSON, and raw tensors behind it; `head_bytes` is the length of the JSON where there are any."""
 
-    data: bytes
+    pieces: Sequence[Raw]
     head_bytes: int | None
 
 
@@ -68,8 +68,8 @@ class ResponseWriter:
         parts.append(b"]}")
         head = b"".join(parts)
         if not any(raws):
-            return Body(head, None)
-        return Body(b"".join((head, *raws)), len(head))
+            return Body((head,), None)
+        return Body((head, *raws), len(head))
 
     def _classified(self, output: Tensor, num_classes: int) -> Tensor:
         model = self.model

@@ -1,68 +1,80 @@
-"""An ASGI application on uvicorn, with what it does not need turned off."""
+"""An ASGI application on the gateway's own HTTP/1.1; what it answers directly has neither task nor messages."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import ssl
+from time import monotonic
 
-import uvicorn
-
+from engines.host.fronts import Limits
+from engines.host.listening import BACKLOG, bind
+from engines.host.rest.connection import HttpConnection
 from engines.host.rest.exchange import Application
+from engines.host.rest.front import RestFront
 
-_BACKLOG = 2048
 _POLL_SECONDS = 0.02
+_SWEEP_SECONDS = 1.0
 
 
 class RestServer:
     """Listens in the running event loop; signals are somebody else's."""
 
-    def __init__(self, app: Application, *, keepalive_seconds: int = 75) -> None:
-        self._config = uvicorn.Config(
-            app,
-            http="httptools",
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=keepalive_seconds,
-        )
-        self._server: uvicorn.Server | None = None
-        self._socket: socket.socket | None = None
+    def __init__(self, app: Application, limits: Limits | None = None, *, keepalive_seconds: float = 75.0) -> None:
+        self._application = app
+        self._limits = limits or Limits()
+        self._keepalive_seconds = keepalive_seconds
+        self._front: RestFront | None = None
+        self._server: asyncio.Server | None = None
+        self._sweep: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
-        return f"<RestServer {'listening' if self._socket is not None else 'stopped'}>"
+        return f"<RestServer {self._front if self._server is not None else 'stopped'}>"
 
     async def start(self, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> int:
         """Listen; port 0 is a free one. Returns the port.
 
         Raises: OSError where the address is taken.
         """
-        self._socket = socket.create_server((host, port), backlog=_BACKLOG, reuse_port=False)
-        self._config.load()
-        self._config.ssl = tls
-        server = self._server = uvicorn.Server(self._config)
-        server.lifespan = self._config.lifespan_class(self._config)
-        await server.startup([self._socket])
-        bound: int = self._socket.getsockname()[1]
+        return await self.serve(bind(host, port), tls=tls)
+
+    async def serve(self, listener: socket.socket, *, tls: ssl.SSLContext | None = None) -> int:
+        """Listen on a socket that is bound, which is this server's from now on. Returns the port.
+
+        Raises: OSError where another listens there by now.
+        """
+        listener.listen(BACKLOG)
+        loop = asyncio.get_running_loop()
+        front = self._front = RestFront(self._application, self._limits, loop, self._keepalive_seconds)
+        self._server = await loop.create_server(lambda: HttpConnection(front), sock=listener, backlog=BACKLOG, ssl=tls)
+        self._sweep = loop.call_later(_SWEEP_SECONDS, self._sweep_connections, front)
+        bound: int = listener.getsockname()[1]
         return bound
 
     async def stop(self, grace_seconds: float = 30.0) -> None:
         """Take nothing new, let requests end for so long, and break off what is left."""
         server, self._server = self._server, None
-        if server is None:
+        front = self._front
+        if server is None or front is None:
             return
-        self._config.timeout_graceful_shutdown = max(1, int(grace_seconds))
-        await server.shutdown([self._socket] if self._socket is not None else [])
-        for connection in list(server.server_state.connections):
-            transport = getattr(connection, "transport", None)
-            if transport is not None:
-                transport.abort()
-        while server.server_state.tasks:
-            for task in list(server.server_state.tasks):
+        front.is_draining = True
+        server.close()
+        for connection in list(front.connections):
+            connection.drain()
+        deadline = monotonic() + grace_seconds
+        while front.connections and monotonic() < deadline:
+            await asyncio.sleep(_POLL_SECONDS)
+        for connection in list(front.connections):
+            connection.abort()
+        while front.tasks:
+            for task in list(front.tasks):
                 task.cancel()
             await asyncio.sleep(_POLL_SECONDS)
-        self._socket = None
+        if self._sweep is not None:
+            self._sweep.cancel()
+
+    def _sweep_connections(self, front: RestFront) -> None:
+        now = monotonic()
+        for connection in list(front.connections):
+            connection.sweep(now)
+        self._sweep = front.loop.call_later(_SWEEP_SECONDS, self._sweep_connections, front)

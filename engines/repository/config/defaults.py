@@ -5,6 +5,7 @@ Source: Triton core `model_config_utils.cc` NormalizeModelConfig, NormalizeInsta
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 from gateway.protocol.protobuf import Message
@@ -12,6 +13,9 @@ from gateway.protocol.protobuf import Message
 SEQUENCE_IDLE_MICROSECONDS = 1_000_000
 # Their instances share the cores well, so that Triton starts two on a CPU.
 BACKENDS_WITH_TWO_INSTANCES = frozenset({"tensorflow", "onnxruntime"})
+
+# Their models' own code takes a GPU for CUDA's, as it is with Triton; on a Mac, one that wants Metal's says so.
+BACKENDS_OF_CUDA = frozenset({"python"})
 
 
 def set_defaults(config: Message) -> None:
@@ -36,15 +40,20 @@ def _prefer_full_batches(preferred: list[int], max_batch_size: int) -> None:
         preferred.append(max_batch_size)
 
 
-def set_instance_groups(config: Message, gpus: Sequence[int] = ()) -> None:
-    """Name, kind and count of each instance group; at least one. `gpus` are the ids of the devices of this machine.
+def set_instance_groups(
+    config: Message, gpus: Sequence[int] = (), *, is_metal: bool = sys.platform == "darwin"
+) -> None:
+    """Name, kind and count of each instance group; at least one. `gpus` are the ids of the devices of this machine,
+    which are CUDA's or Metal's.
 
     KIND_AUTO becomes KIND_GPU where the GPUs that it names (all, if it names none) are there, else KIND_CPU.
     """
     if config.HasField("ensemble_scheduling"):
         return
     if not config.instance_group:
-        config.instance_group.add(name=config.name)
+        group = config.instance_group.add(name=config.name)
+        if is_metal and config.backend in BACKENDS_OF_CUDA:
+            group.kind = group.KIND_CPU
     kinds = config.instance_group[0]
     for number, group in enumerate(config.instance_group):
         group.name = group.name or f"{config.name}_{number}"

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from engines.fleet import cgroups, processes
+from engines import processes
+from engines.fleet import cgroups
 from engines.fleet.cgroups import Cgroups, NoCgroupsError
 from engines.fleet.files import Lock, LockedError, Remembered, keep_to_size, read_state, tail, write_state
 from engines.fleet.ports import NoFreePortError, allot

@@ -183,6 +183,12 @@ WRONG = [
     (["--trace-config=mode=opentelemetry"], 1, "opentelemetry-sdk"),
     (["--cache-config=disk,size=1"], 1, "local or redis"),
     (["--rate-limit-resource=R"], 2, "--rate-limit-resource is"),
+    (["--http-header-forward-pattern=("], 2, "'(' is no regular expression"),
+    (["--trace-config=rate=-1"], 2, "--trace-config rate is a whole number"),
+    (["--cache-config=local,size=-1"], 1, "wants a whole number of bytes"),
+    (["--load-model=adder"], 2, "requires --model-control-mode=explicit"),
+    (["--ready-file=/nowhere/ready"], 1, "cannot write /nowhere/ready"),
+    (["--host=nowhere.invalid"], 1, "cannot listen on nowhere.invalid:0"),
 ]
 
 
@@ -200,9 +206,21 @@ def test_what_cannot_start_says_why(tmp_path: Path, options: list[str], exit_cod
 
 @pytest.mark.usefixtures("restored_logs")
 def test_a_port_in_use_is_told(tmp_path: Path) -> None:
-    """With the option that chooses another."""
+    """With the option that chooses another, and before any model is loaded."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        options = [f"--model-repository={tmp_path}", f"--http-port={port}", f"--log-file={tmp_path / 'log'}"]
+        options = [f"--model-repository={MODELS}", f"--http-port={port}", f"--log-file={tmp_path / 'log'}"]
         ended = CliRunner().invoke(app, ["host", "--grpc-port=0", "--metrics-port=0", *options])
     assert (ended.exit_code, "choose with --http-port" in ended.output) == (1, True), ended.output
+    assert "loaded" not in (tmp_path / "log").read_text()
+
+
+@pytest.mark.usefixtures("restored_logs")
+def test_two_servers_on_one_port_are_told(tmp_path: Path) -> None:
+    """By the second one's option."""
+    with socket.create_server(("127.0.0.1", 0)) as known:
+        port = known.getsockname()[1]
+    options = [f"--model-repository={tmp_path}", f"--http-port={port}", f"--grpc-port={port}"]
+    ended = CliRunner().invoke(app, ["host", "--metrics-port=0", f"--log-file={tmp_path / 'log'}", *options])
+    assert ended.exit_code == 1
+    assert f"127.0.0.1:{port}: the http port is the same; choose with --grpc-port" in ended.output

@@ -27,6 +27,7 @@ OPTIONAL = config_of("""
         { name: "z" data_type: TYPE_FP32 dims: [ 2 ] optional: true }
     ]
 """)
+GRID = config_of('name: "grid" input [ { name: "x" data_type: TYPE_FP32 dims: [ -1, -1 ] } ]')
 UNKNOWN = "[request id: <id_unknown>] "
 BATCH_NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "
@@ -71,6 +72,11 @@ REFUSED = [
         "required input(s) ]. Please provide all required input(s).",
     ),
     (ADDER, adder(A, A), UNKNOWN + "input 'a' already exists in request"),
+    (
+        GRID,
+        InferRequest("grid", inputs=(Tensor("x", "FP32", (-2, -2), bytes(16)),)),
+        UNKNOWN + "All input dimensions should be specified for input 'x' for model 'grid', got [-2,-2]",
+    ),
     (
         ADDER,
         adder(Tensor("a", "FP32", (1, 1), bytes(4)), B),

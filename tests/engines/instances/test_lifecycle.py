@@ -14,6 +14,7 @@ import pytest
 
 from engines.errors import EngineError, ErrorCode
 from engines.instances import InstanceSet, Limits
+from engines.instances.child import MAX_BYTES_A_SECOND
 from tests.engines.instances.stage import TEXT_CONFIG, Answers, Stage, model, request, tensor, texts
 from tests.support.waiting import eventually
 
@@ -50,6 +51,18 @@ def grows(self, requests):
     self.grown.append(np.ones(32 << 20, np.uint8))
     return self.pid(requests)
 
+def closes(self, requests):
+    threading.Thread(target=time.sleep, args=(600,)).start()
+    os.closerange(3, 256)
+    return self.pid(requests)
+
+def babbles(self, requests):
+    def babble():
+        while True:
+            os.write(1, b"on and on\\n" * 100)
+    threading.Thread(target=babble, daemon=True).start()
+    return self.pid(requests)
+
 def prints(self, requests):
     print("a line of", self.name)
     print("another", file=sys.stderr)
@@ -59,6 +72,16 @@ def prints(self, requests):
 
 def finalize(self):
     print("finalized", flush=True)
+"""
+
+ORPHAN = """
+def initialize(self, args):
+    import subprocess
+    with open({path!r}, "w") as file:
+        file.write(str(subprocess.Popen(["sleep", "600"]).pid))
+
+def execute(self, requests):
+    pass
 """
 
 
@@ -86,6 +109,7 @@ def pid(stage: Stage, running: InstanceSet, instance: int = 0) -> int:
 ENDS = [
     ("exits", "Stub process 'tough_0_0' is not healthy."),
     ("dies", "Stub process 'tough_0_0' is not healthy."),
+    ("closes", "Stub process 'tough_0_0' is not healthy."),
     (
         "sleeps",
         "Failed to process the request(s) for model instance 'tough_0_0', message: the execution takes longer than "
@@ -138,6 +162,20 @@ def test_what_a_model_prints_is_logged(stage: Stage, tough: InstanceSet, caplog:
     eventually(lambda: wanted <= set(caplog.messages))
     (warning,) = [each for each in caplog.messages if "a warning" in each]
     assert warning.startswith("tough_0_1: a warning (") and "model.py:" in warning
+
+
+def test_what_a_model_prints_without_end_waits(
+    stage: Stage, tough: InstanceSet, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The host takes a piece at a time and so much a second, and serves the others; the model is what has to wait."""
+    caplog.set_level(logging.INFO, "engines.models")
+    babbling = int(texts(act(stage, tough, "babbles").one())[0])
+    eventually(lambda: sum(map(len, caplog.messages)) > MAX_BYTES_A_SECOND)
+    assert pid(stage, tough) == babbling
+    assert pid(stage, tough, 1) != babbling
+    stage.changes.clear()
+    os.kill(babbling, signal.SIGKILL)
+    eventually(lambda: stage.changes == ["tough_0_0", "tough_0_0"])
 
 
 def test_ctrl_c_is_the_host_s(stage: Stage, tough: InstanceSet) -> None:
@@ -218,8 +256,9 @@ def test_a_restart_that_fails_is_tried_again(stage: Stage, tmp_path: Path) -> No
 
 
 def test_instances_die_with_the_host(tmp_path: Path) -> None:
-    """However it ends."""
-    spec = model(tmp_path / "orphan", TOUGH)
+    """However it ends, and with them what their models have started."""
+    told = tmp_path / "pid"
+    spec = model(tmp_path / "orphan", ORPHAN.format(path=str(told)))
     script = (
         "import asyncio\nfrom pathlib import Path\nfrom engines.instances import start\n"
         "from tests.engines.instances.stage import read\n"
@@ -232,9 +271,10 @@ def test_instances_die_with_the_host(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", script], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as host:
         assert host.stdout is not None
         instance = int(host.stdout.readline())
-        assert alive(instance)
+        started = int(told.read_text())
+        assert alive(instance) and alive(started)
         host.kill()
-    eventually(lambda: not alive(instance))
+    eventually(lambda: not alive(instance) and not alive(started))
 
 
 def test_times_are_measured(stage: Stage, tough: InstanceSet) -> None:

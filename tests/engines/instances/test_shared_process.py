@@ -1,11 +1,14 @@
 """Instances of a backend that wants them in one process: a thread for each, one life for all."""
 
+import json
+import logging
 import os
 from pathlib import Path
 
 import pytest
 
 from engines.instances import InstanceSet
+from engines.instances.instance_set import PLACEMENT_PARAMETER
 from engines.repository.contract import ModelSpec
 from tests.engines.instances.stage import TEXT_CONFIG, Stage, read, request, tensor, texts
 from tests.support.waiting import eventually
@@ -16,19 +19,21 @@ import sys, types
 
 module = types.ModuleType("engines.backends.sharer")
 exec("""
-import os, threading
+import logging, os, threading
 import numpy as np
 
 INSTANCES_SHARE_A_PROCESS = True
 
-def complete(config, directory):
-    config.parameters["completed"].string_value = "yes"
+def complete(config, directory, options):
+    config.parameters["completed"].string_value = options.get("completes-with", "yes")
 
 class Sharer:
     def initialize(self, spec):
         self.spec = spec
         if spec.config.parameters["fails"].string_value == spec.name:
             raise ValueError("cannot " + spec.name)
+        self.placement = {"device": "abacus"}
+        logging.getLogger("engines.backends.sharer").info("%s runs on an abacus", spec.name)
 
     def execute(self, requests):
         for request in requests:
@@ -72,6 +77,20 @@ def test_one_process_and_a_thread_for_each(stage: Stage, spec: ModelSpec) -> Non
     assert failing.error().message == "Stub process 'shared_0_1' is not healthy."
     eventually(lambda: stage.changes == [*names, *names])
     assert {facts(stage, running, number)[1] for number in range(3)}.isdisjoint(processes)
+    stage.stop(running)
+
+
+def test_what_a_backend_tells(stage: Stage, spec: ModelSpec, caplog: pytest.LogCaptureFixture) -> None:
+    """Its log lines are the host's, and what runs where stands in the configuration; its options reach completion."""
+    caplog.set_level(logging.INFO, "engines.models")
+    running = stage.start(spec, backend_options={"completes-with": "options"})
+    assert running.config.parameters["completed"].string_value == "options"
+    placement = json.loads(running.config.parameters[PLACEMENT_PARAMETER].string_value)
+    assert placement == {f"shared_0_{number} on 0": {"device": "abacus"} for number in range(3)}
+    lines = [line for line in caplog.messages if "runs on an abacus" in line]
+    assert sorted(line.partition(" (")[0] for line in lines) == [
+        f"shared_0_0: shared_0_{number} runs on an abacus" for number in range(3)
+    ]
     stage.stop(running)
 
 

@@ -404,3 +404,15 @@ async def test_carried_files_go_with_the_model(root: Path, loader: FakeLoader) -
     await repository.unload("m")
     await until(lambda: not directory.exists())
     await repository.close()
+
+
+@run
+async def test_names_that_no_file_system_takes(root: Path, loader: FakeLoader) -> None:
+    """Are those of no model."""
+    repository = await started(root, loader)
+    for name in ("x" * 300, "a\0b", "..", "a/b"):
+        with pytest.raises(EngineError) as refused:
+            await repository.load(name)
+        assert refused.value.message == f"failed to load '{name}', failed to poll from model repository"
+    assert repository.index() == []
+    await repository.close()

@@ -58,3 +58,11 @@ def test_arrays_of_any_size_and_order(ends: tuple[ArrayStore, ArrayStore], size:
     del part
     writer.free(reader.take_freed())
     assert writer._sent.used_bytes == 0
+
+
+@pytest.mark.parametrize("shape", [(0, 2**62), (0, 2**63 - 1), (2**64 - 1, 0), (-2, -2), (4,)])
+@pytest.mark.parametrize("datatype", ["INT32", "BYTES"])
+def test_shapes_of_no_array(ends: tuple[ArrayStore, ArrayStore], shape: tuple[int, ...], datatype: str) -> None:
+    """However a client gets them past the host's checks, its request is told, and the instance lives."""
+    with pytest.raises(EngineError):
+        ends[1].read(("x", datatype, shape, b""))

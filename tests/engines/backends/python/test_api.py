@@ -58,7 +58,7 @@ class Control:
         self.loaded: list[Any] = []
 
     def is_ready(self, name: str, version: str) -> bool:
-        return name in ("adder", "repeater") and version in ("", "1")
+        return name in ("adder", "repeater", "gone") and version in ("", "1")
 
     def is_decoupled(self, name: str, version: str) -> bool:
         return name == "repeater"
@@ -116,6 +116,7 @@ FACTS = [
     ("pb.get_input_config_by_name(json.loads(self.args['model_config']), 'z')", None),
     ("pb.using_decoupled_model_transaction_policy(json.loads(self.args['model_config']))", False),
     ("pb.TritonError('e', pb.TritonError.CANCELLED).code() == pb.TritonError.CANCELLED", True),
+    ("pb.Tensor('y', np.ones(2, '<f4')).as_numpy().tolist()", [1.0, 1.0]),
     ("[pb.TritonError('e').code() == pb.TritonError.INTERNAL, pb.TritonError('e').message()]", [True, "e"]),
 ]  # fmt: skip
 
@@ -205,6 +206,8 @@ def test_other_models_answer(stage: Stage, runner: InstanceSet) -> None:
         "Model nope - Error when running inference: Failed for execute the inference request. Model 'nope' is not "
         "ready."
     )
+    refused = run(stage, runner, BLS + "return told(ask('gone').exec())")
+    assert refused == "Model gone - Error when running inference: no model gone"  # by whoever was to take it
     refused = run(stage, runner, BLS + "return told(texts().exec())")
     assert refused.startswith("Model repeater - Error when running inference: Model repeater is using the decoupled.")
 
@@ -423,6 +426,7 @@ def test_implicit_state(stage: Stage, tmp_path: Path) -> None:
     assert step("b", 1) == 106
     stage.do(lambda: running.forget("b"))
     assert step("b", 1) == 101
+    assert [step("", 1), step("", 1)] == [101, 101]  # of a step without a sequence nobody keeps anything
 
 
 def test_configurations_are_completed(stage: Stage, tmp_path: Path) -> None:

@@ -2,11 +2,14 @@
 
 import asyncio
 import queue
+import socket
 import struct
 import threading
 from functools import partial
 
 import grpc
+import h2.connection
+import h2.events
 import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
@@ -22,6 +25,7 @@ from tests.engines.host.stage import fronts
 from tests.support.waiting import eventually
 
 SERVICE = "/inference.GRPCInferenceService/"
+HEAD = [(":method", "POST"), (":scheme", "http"), (":authority", "a"), ("content-type", "application/grpc")]
 
 
 @pytest.fixture(scope="module")
@@ -370,3 +374,38 @@ def test_a_client_that_does_not_read_loses_its_stream():
         with pytest.raises(grpc.RpcError) as caught:
             list(call)
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
+def test_a_message_that_does_not_come_is_not_waited_for(method):
+    """A client that stops in the middle of one is told; one that has yet to begin one of a stream may take its time."""
+    stream_path = SERVICE + "ModelStreamInfer"
+    with fronts(Limits(receive_seconds=0.5)) as stage, socket.create_connection(("127.0.0.1", stage.grpc_port)) as raw:
+        client = h2.connection.H2Connection()
+        client.initiate_connection()
+        for number, path, data in ((1, stream_path, b""), (3, SERVICE + method, b"\0\0\0\0\xffab")):
+            client.send_headers(number, [(":path", path), *HEAD])
+            if data:
+                client.send_data(number, data)
+        raw.sendall(client.data_to_send())
+        events = []
+        while not any(isinstance(event, h2.events.StreamEnded) for event in events):
+            events += client.receive_data(raw.recv(65536))
+            raw.sendall(client.data_to_send())
+    (ended,) = [event for event in events if isinstance(event, h2.events.ResponseReceived)]
+    assert (ended.stream_id, dict(ended.headers)[b"grpc-status"]) == (3, b"4")
+    assert dict(ended.headers)[b"grpc-message"] == b"the request is not whole after 0.5 seconds"
+
+
+def test_a_stream_that_waits_for_requests_does_not_hold_stopping_up():
+    """What it has asked is answered, then it is told to go away."""
+    asked = queue.SimpleQueue()
+    with fronts() as stage, grpc.insecure_channel(stage.grpc_url) as channel:
+        call = channel.stream_stream(SERVICE + "ModelStreamInfer")(iter(asked.get, None), timeout=20)
+        asked.put(adder().SerializeToString())
+        next(call)
+        stage.do(lambda: stage.grpc.stop(15))
+        with pytest.raises(grpc.RpcError) as ended:
+            next(call)
+        assert (ended.value.code(), ended.value.details()) == (grpc.StatusCode.UNAVAILABLE, "the host is stopping")
+        asked.put(None)

@@ -102,3 +102,10 @@ def test_what_python_reads_has_no_fault(text):
         assert error.message.startswith("failed to parse the request JSON buffer: ")
     else:
         assert "Unspecific" in fault_of(body)
+
+
+@pytest.mark.parametrize("text", [b"[" * 1_000_000, b'["' + b"\\n" * 1_000_000 + b"x", b"[tru" + b" " * 1_000_000])
+def test_a_long_text_is_not_walked_to_its_end(text):
+    """The host serves others: what is wrong far behind is told as something, what is wrong in front as what it is."""
+    told = fault_of(text).removeprefix("failed to parse the request JSON buffer: ")
+    assert told == ("Invalid value. at 4" if b"tru" in text else f"Unspecific syntax error. at {len(text)}")

@@ -292,3 +292,11 @@ def test_raw_requests_that_no_configuration_explains(served, message):
     with pytest.raises(EngineError) as caught:
         read_raw_infer(b"", served, "", {})
     assert caught.value.message == message
+
+
+def test_axes_without_end():
+    """Are not multiplied without end: the request is refused at once."""
+    axes = b",".join([b"18446744073709551615"] * 200_000)
+    body = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[%b],"data":[1]}]}' % axes
+    with pytest.raises(EngineError, match="Shape does not match true shape of 'data' field"):
+        read_infer(body, len(body), "m", "", None, {})

@@ -1,13 +1,14 @@
 """Inferences' answers as REST bodies, by their bytes."""
 
 import struct
+from typing import NamedTuple
 
 import pytest
 
 from engines.errors import EngineError
 from engines.host.rest.generate import read_generate, write_generate
 from engines.host.rest.requests import ALL_IN_BINARY, ALL_IN_JSON, Forms
-from engines.host.rest.responses import Body, ResponseWriter
+from engines.host.rest.responses import ResponseWriter
 from engines.messages import InferResponse, SharedMemory, Tensor
 from gateway.protocol.conversion.tensors import join_elements
 from tests.engines.host.fake_service import FakeService
@@ -18,8 +19,14 @@ NAMED = b'"model_name":"adder","model_version":"1"'
 SUM = Tensor("sum", "INT32", (1, 2), struct.pack("<2i", 11, -22))
 
 
+class Body(NamedTuple):
+    data: bytes
+    head_bytes: int | None
+
+
 def written(*outputs, id="", forms=ALL_IN_JSON, **parameters):
-    return WRITER.write(id, InferResponse(outputs, parameters), forms)
+    body = WRITER.write(id, InferResponse(outputs, parameters), forms)
+    return Body(b"".join(body.pieces), body.head_bytes)
 
 
 def test_json():

@@ -1,4 +1,4 @@
-"""The REST front on uvicorn between real clients and a fake service."""
+"""The REST front between real clients and a fake service."""
 
 import asyncio
 import http.client

@@ -75,7 +75,7 @@ GROUPS = [
 def test_instance_groups(text: str, backend: str, gpus: tuple[int, ...], expected: list[tuple]) -> None:
     """A group gets a name, a kind that this machine has, and a count; KIND_GPU all GPUs."""
     config = read(f'name: "m" backend: "{backend}" {text}')
-    set_instance_groups(config, gpus)
+    set_instance_groups(config, gpus, is_metal=False)
     check_instance_groups(config, gpus)
     kinds = config.instance_group[0].Kind
     groups = [(group.name, kinds.Name(group.kind), group.count, list(group.gpus)) for group in config.instance_group]
@@ -99,6 +99,17 @@ def test_instance_groups_that_are_refused(group: str, gpus: tuple[int, ...], sai
     with pytest.raises(ConfigError) as caught:
         check_instance_groups(config, gpus)
     assert said in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "backend, kind", [("pytorch", GPU), ("onnxruntime", GPU), ("coreml", GPU), ("jax", GPU), ("python", CPU)]
+)
+def test_instances_on_a_mac(backend: str, kind: str) -> None:
+    """Frameworks take Metal where nothing else is said; a python model would take it for CUDA, and does not get it."""
+    config = read(f'name: "m" backend: "{backend}"')
+    set_instance_groups(config, (0,), is_metal=True)
+    (group,) = config.instance_group
+    assert (group.Kind.Name(group.kind), group.count) == (kind, 1)
 
 
 def test_an_ensemble_has_no_instances() -> None:

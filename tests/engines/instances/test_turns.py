@@ -1,0 +1,60 @@
+"""What the host does first when an execution has come back."""
+
+import asyncio
+from typing import Any
+
+from engines.calls import Call
+from engines.instances.instance import ProcessInstance
+from engines.instances.plan import InstancePlan
+from engines.instances.questions import Questions
+from engines.ipc import kinds
+from engines.messages import InferRequest
+
+
+class Channel:
+    """Keeps what is sent."""
+
+    arena = None
+    is_open = True
+
+    class mapping:  # noqa: N801
+        has_views = False
+        freed = ()
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[Any, ...]] = []
+
+    def send(self, *message: Any) -> None:
+        self.sent.append(message)
+
+
+def test_the_next_batch_runs_while_answers_are_handed_over() -> None:
+    """The instance has its next work before anybody reads what it has done; the times of that are known by then."""
+
+    async def run() -> None:
+        instance = ProcessInstance(
+            InstancePlan("m_0", "KIND_CPU"),
+            Questions("m_0", None, None, None),
+            resubmit=None,
+            execution_timeout_seconds=None,
+            memory_limit_bytes=None,
+        )
+        channel = Channel()
+        instance.connect(channel)  # type: ignore[arg-type]
+        instance.make_ready()
+        happened: list[str] = []
+        first = Call(InferRequest("m"), lambda response, is_final: happened.append("answered"))
+        second = Call(InferRequest("m"), lambda response, is_final: None)
+
+        def done() -> None:
+            assert (first.compute_input_ns, first.compute_infer_ns, first.compute_output_ns) == (1, 2, 3)
+            assert not first.is_over
+            instance.execute([second], lambda: None)
+            happened.append("done")
+
+        instance.execute([first], done)
+        instance.receive((kinds.DONE, (), 1, 1, 2, 3, 0, [(1, True, [("y", "INT32", (1,), b"1234")], None, None)]))
+        assert happened == ["done", "answered"]
+        assert [message[0] for message in channel.sent] == [kinds.EXECUTE, kinds.EXECUTE]
+
+    asyncio.run(run())

@@ -1,0 +1,48 @@
+"""A call, from its request to its end."""
+
+import gc
+import weakref
+
+import pytest
+
+from engines.calls import Call
+from engines.errors import internal
+from engines.messages import InferRequest, InferResponse
+
+
+class Asker:
+    """Holds its call, which holds it by its sink."""
+
+    def __init__(self) -> None:
+        self.call = Call(InferRequest("m"), self.take)
+        self.call.on_cancel = self.call.fail_cancelled
+        self.call.when_over(lambda call: self.take(None, True))
+        self.taken: list[bool] = []
+
+    def take(self, response: InferResponse | None, is_final: bool) -> None:
+        self.taken.append(is_final)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda call: call.respond(InferResponse(), is_final=True),
+        lambda call: call.finish(),
+        lambda call: call.fail(internal("no")),
+        lambda call: call.cancel(),
+    ],
+)
+def test_a_call_that_is_over_holds_on_to_nobody(end) -> None:  # type: ignore[no-untyped-def]
+    """Its end is told once, and its tensors go at once: they do not wait for the garbage collector."""
+    asker = Asker()
+    gc.collect()
+    gc.disable()
+    try:
+        end(asker.call)
+        end(asker.call)
+        assert asker.taken == [True, True]  # the sink, and whoever counts
+        gone = weakref.ref(asker)
+        del asker
+        assert gone() is None
+    finally:
+        gc.enable()
