@@ -46,6 +46,7 @@ def write(weights: Path, target: Path) -> None:
     made = onnx.helper.make_graph(graph.nodes, "minilm", inputs, outputs, graph.initializers)
     model = onnx.helper.make_model(made, opset_imports=[onnx.helper.make_opsetid("", _OPSET)], ir_version=9)
     onnx.checker.check_model(model)
+    target.parent.mkdir(parents=True, exist_ok=True)
     onnx.save(model, target)
 
 
