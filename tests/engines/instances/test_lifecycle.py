@@ -53,7 +53,7 @@ def grows(self, requests):
 
 def closes(self, requests):
     threading.Thread(target=time.sleep, args=(600,)).start()
-    os.closerange(3, 256)
+    os.closerange(3, 65536)
     return self.pid(requests)
 
 def babbles(self, requests):
