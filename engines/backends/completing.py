@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engines.backends.signature import DATA_TYPES
 from engines.errors import invalid
+from gateway.protocol.datatypes import CONFIG_DATATYPES
 
 # What a model that can batch gets where nobody says more (Triton: --backend-config=NAME,default-max-batch-size=N).
 DEFAULT_MAX_BATCH_SIZE = 4
@@ -52,7 +52,7 @@ def fill_in(config: Any, inputs: Sequence[Found], outputs: Sequence[Found], defa
 def _fill(tensors: Any, found: Sequence[Found], max_batch_size: int) -> None:
     for tensor in found:
         dims = tensor.dims[1 if max_batch_size else 0 :]
-        added = tensors.add(name=tensor.name, data_type=DATA_TYPES.index(tensor.datatype), dims=dims or (1,))
+        added = tensors.add(name=tensor.name, data_type=CONFIG_DATATYPES.index(tensor.datatype), dims=dims or (1,))
         if not dims and max_batch_size:
             added.reshape.SetInParent()  # the model has a scalar where the protocol has one element
 

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from engines.errors import EngineError, ErrorCode, invalid
+from gateway.protocol.datatypes import config_datatype
 
 _TRUE, _FALSE = {"true", "1", "on", "yes"}, {"false", "0", "off", "no"}
 
@@ -70,37 +71,24 @@ class Signature:
         sequences = config.sequence_batching
         controls = [TensorSpec(control.name, _control_datatype(control), None) for control in sequences.control_input]
         states = sequences.state
-        state_inputs = [TensorSpec(s.input_name, datatype(s.data_type), tuple(s.dims)) for s in states]
+        state_inputs = [TensorSpec(s.input_name, config_datatype(s.data_type), tuple(s.dims)) for s in states]
         return cls(
             inputs=tuple([_tensor(tensor) for tensor in config.input] + controls + state_inputs),
             outputs=tuple(_tensor(tensor) for tensor in config.output),
-            state_outputs=tuple(TensorSpec(s.output_name, datatype(s.data_type), tuple(s.dims)) for s in states),
+            state_outputs=tuple(TensorSpec(s.output_name, config_datatype(s.data_type), tuple(s.dims)) for s in states),
             max_batch_size=config.max_batch_size,
         )
 
 
-def datatype(data_type: int) -> str:
-    """The V2 name of a DataType of the configuration, by its number: FP32, BYTES."""
-    name: str = DATA_TYPES[data_type]
-    return name
-
-
-# inference.DataType by number, in the protocol's names.
-DATA_TYPES = (
-    *("INVALID", "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"),
-    *("FP16", "FP32", "FP64", "BYTES", "BF16"),
-)
-
-
 def _tensor(tensor: Any) -> TensorSpec:
     dims = tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims
-    return TensorSpec(tensor.name, datatype(tensor.data_type), tuple(dims), getattr(tensor, "optional", False))
+    return TensorSpec(tensor.name, config_datatype(tensor.data_type), tuple(dims), getattr(tensor, "optional", False))
 
 
 def _control_datatype(control: Any) -> str:
     for use in control.control:
         if use.data_type:
-            return datatype(use.data_type)
+            return config_datatype(use.data_type)
         if use.int32_false_true:
             return "INT32"
         if use.fp32_false_true:

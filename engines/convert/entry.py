@@ -9,9 +9,9 @@ from typing import Any
 
 from google.protobuf import text_format
 
-from engines.backends.signature import DATA_TYPES
 from engines.convert.sources import Source
 from engines.convert.tensors import Array
+from gateway.protocol.datatypes import CONFIG_DATATYPES
 from gateway.protocol.protobuf import message
 
 _DATATYPES = {"float32": "FP32", "float64": "FP64", "float16": "FP16", "bool": "BOOL"}
@@ -22,14 +22,14 @@ def coreml_config(source: Source, name: str, rows: Sequence[int], sample: Mappin
     source's datatype. `sample` is an answer of the source, which tells outputs that its configuration does not."""
     config = message("inference.ModelConfig")(name=name, backend="coreml", max_batch_size=max(rows))
     for tensor in source.inputs:
-        config.input.add(name=tensor.name, data_type=DATA_TYPES.index(tensor.datatype), dims=tensor.dims)
+        config.input.add(name=tensor.name, data_type=CONFIG_DATATYPES.index(tensor.datatype), dims=tensor.dims)
     if source.config.output:
         config.output.extend(source.config.output)
     else:
         axis = 1 if source.batches else 0
         for output, array in sample.items():
             datatype = _DATATYPES.get(array.dtype.name, array.dtype.name.upper())
-            config.output.add(name=output, data_type=DATA_TYPES.index(datatype), dims=array.shape[axis:])
+            config.output.add(name=output, data_type=CONFIG_DATATYPES.index(datatype), dims=array.shape[axis:])
     if config.max_batch_size > 1:
         preferred = sorted(count for count in rows if count > 1)
         config.dynamic_batching.preferred_batch_size.extend(preferred)

@@ -15,10 +15,11 @@ from engines.backends.onnxruntime import completion as onnx_completion
 from engines.backends.pytorch import completion as torch_completion
 from engines.backends.pytorch import models
 from engines.backends.pytorch.naming import input_positions, outputs_of
-from engines.backends.signature import DATA_TYPES, Signature
+from engines.backends.signature import Signature
 from engines.convert.errors import ConversionError, first_line
 from engines.convert.tensors import Array, TensorShape, with_sizes
 from engines.errors import EngineError
+from gateway.protocol.datatypes import CONFIG_DATATYPES
 from gateway.protocol.protobuf import message
 
 ONNX_ADVICE = (
@@ -153,7 +154,7 @@ def _torch(path: Path, config: Any, given: Sequence[TensorShape]) -> Source:
             )
         config.max_batch_size = config.max_batch_size or DEFAULT_MAX_BATCH_SIZE
         for tensor in given:
-            config.input.add(name=tensor.name, data_type=DATA_TYPES.index(tensor.datatype), dims=tensor.dims)
+            config.input.add(name=tensor.name, data_type=CONFIG_DATATYPES.index(tensor.datatype), dims=tensor.dims)
     signature = Signature.of(config)
     inputs = tuple(with_sizes(_shapes(signature), given))
     outputs = tuple(tensor.name for tensor in signature.outputs) or None

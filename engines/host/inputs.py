@@ -14,7 +14,7 @@ from typing import Any
 
 from engines.errors import invalid
 from engines.messages import InferRequest, Raw, SharedMemory, Tensor
-from gateway.protocol.datatypes import ELEMENT_BYTES
+from gateway.protocol.datatypes import ELEMENT_BYTES, config_datatype
 
 _BATCH_NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "
@@ -200,7 +200,7 @@ class RequestCheck:
 
 
 def _rule(config: Any) -> InputRule:
-    datatype = datatype_name(config.data_type)
+    datatype = config_datatype(config.data_type)
     dims = tuple(config.dims)
     return InputRule(
         name=config.name,
@@ -211,18 +211,6 @@ def _rule(config: Any) -> InputRule:
         is_shape=config.is_shape_tensor,
         is_opaque=config.is_non_linear_format_io,
     )
-
-
-def datatype_name(data_type: int) -> str:
-    """The V2 name of a DataType of a model configuration (an enum's number)."""
-    return DATATYPES[data_type]
-
-
-# inference.DataType, by its numbers (Triton common `protobuf/model_config.proto`).
-DATATYPES = (
-    *("INVALID", "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"),
-    *("FP16", "FP32", "FP64", "BYTES", "BF16"),
-)
 
 
 def _num_bytes(data: Raw | SharedMemory) -> int:

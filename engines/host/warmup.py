@@ -15,10 +15,9 @@ from typing import Any
 
 from engines.calls import Call
 from engines.errors import invalid
-from engines.host.inputs import datatype_name
 from engines.messages import InferRequest, InferResponse, Tensor
 from engines.scheduling.contract import Instance
-from gateway.protocol.datatypes import ELEMENT_BYTES
+from gateway.protocol.datatypes import ELEMENT_BYTES, config_datatype
 
 _FOLDER = "warmup"
 _LENGTH_BYTES = 4  # an empty element of BYTES
@@ -94,7 +93,7 @@ def _sample(config: Any, warmup: Any, directory: Path) -> Sample:
         if -1 in wanted.dims:
             raise invalid(f"warmup setting expects all variable-size dimensions are specified for input '{name}'")
         batch = (1,) if config.max_batch_size and name in known else ()
-        datatype = datatype_name(wanted.data_type)
+        datatype = config_datatype(wanted.data_type)
         tensor = Tensor(name, datatype, (*batch, *wanted.dims), _data(name, wanted, datatype, directory))
         (inputs if name in known else controls).append(tensor)
     return Sample(

@@ -7,6 +7,7 @@ from typing import Any
 from engines.backends.contract import Array
 from engines.errors import internal
 from engines.runner.arrays import datatype_of
+from gateway.protocol.datatypes import config_datatype
 
 # A model whose outputs are not what its configuration says runs with this parameter as it does in Triton, unchecked.
 CHECK_PARAMETER = "CHECK_OUTPUTS"
@@ -22,7 +23,7 @@ class OutputRule:
     def __init__(self, config: Any, output: Any, checks: bool) -> None:
         self.model: str = config.name
         self.name: str = output.name
-        self.datatype = _datatype(output)
+        self.datatype = config_datatype(output.data_type)
         self.batches: bool = config.max_batch_size > 0
         self.dims: tuple[int, ...] = tuple(output.reshape.shape) if output.HasField("reshape") else tuple(output.dims)
         self.rank: int = len(self.dims) + self.batches
@@ -74,11 +75,6 @@ class Signature:
         self.input_reshapes = {
             each.name: tuple(each.reshape.shape) for each in config.input if each.HasField("reshape")
         }
-
-
-def _datatype(tensor: Any) -> str:
-    name: str = tensor.DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number[tensor.data_type].name
-    return "BYTES" if name == "TYPE_STRING" else name.removeprefix("TYPE_")
 
 
 def _type_name(datatype: str) -> str:

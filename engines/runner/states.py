@@ -15,6 +15,7 @@ import numpy as np
 from engines.backends.contract import Array, numpy_datatype
 from engines.errors import invalid
 from engines.runner.arrays import decode_bytes
+from gateway.protocol.datatypes import config_datatype
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +61,9 @@ class States:
 
 def _rule(state: Any, batches: bool, directory: Path) -> StateRule:
     """Raises: EngineError where the first state's file is not there, or not of its size."""
-    names = state.DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number
     initial = state.initial_state[0] if state.initial_state else None
     source = state if initial is None else initial
-    datatype = names[source.data_type].name.removeprefix("TYPE_").replace("STRING", "BYTES")
+    datatype = config_datatype(source.data_type)
     # Axes that are open are of size 1 at first.
     shape = (1,) * batches + tuple(1 if dim == -1 else dim for dim in source.dims)
     if initial is not None and initial.data_file:

@@ -24,6 +24,17 @@ ELEMENT_BYTES: dict[str, int] = {
 }
 DATATYPES: tuple[str, ...] = (*ELEMENT_BYTES, "BYTES")
 
+# The protocol's names by the number of inference.DataType, as model configurations have them.
+CONFIG_DATATYPES: tuple[str, ...] = (
+    *("INVALID", "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"),
+    *("FP16", "FP32", "FP64", "BYTES", "BF16"),
+)
+
+
+def config_datatype(data_type: int) -> str:
+    """The V2 name of a DataType of a model's configuration, by its number: FP32, BYTES; INVALID for 0."""
+    return CONFIG_DATATYPES[data_type]
+
 
 def data_bytes(datatype: str, shape: tuple[int, ...]) -> int | None:
     """The size of a tensor's data; None where only the elements tell it (BYTES) or the datatype is unknown."""

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import Any
 
 from engines.errors import invalid
 from engines.host.fronts import ServedModel
 from engines.host.rest.requests import ALL_IN_BINARY, Forms
 from engines.messages import InferRequest, Tensor
-from gateway.protocol.datatypes import ELEMENT_BYTES
+from gateway.protocol.datatypes import ELEMENT_BYTES, config_datatype
 
 
 def read_raw_infer(
@@ -31,7 +30,7 @@ def read_raw_infer(
             f"'{model.name}' model configuration"
         )
     declared = config.input[0]
-    datatype = _datatype_of(declared)
+    datatype = config_datatype(declared.data_type)
     dims = list(declared.dims)
     open_axes = [axis for axis, dim in enumerate(dims) if dim == -1]
     count = prod(dim for dim in dims if dim != -1)
@@ -49,10 +48,3 @@ def read_raw_infer(
     shape = (1, *dims) if model.has_batches else tuple(dims)
     request = InferRequest(model.name, version, inputs=(Tensor(declared.name, datatype, shape, body),), trace=trace)
     return request, ALL_IN_BINARY
-
-
-def _datatype_of(declared: Any) -> str:
-    """The V2 name of a model configuration's data_type."""
-    kinds = declared.DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number
-    name: str = kinds[declared.data_type].name.removeprefix("TYPE_")
-    return "BYTES" if name == "STRING" else name

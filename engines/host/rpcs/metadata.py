@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from engines.host.inputs import datatype_name
 from engines.host.rpcs.context import Context, check_version, new
+from gateway.protocol.datatypes import config_datatype
 from gateway.protocol.protobuf import Message
 
 # As Triton lists them.
@@ -59,7 +59,7 @@ def model_config(context: Context, request: Message) -> Message:
 
 def _describe(made: Any, io: Any, max_batch_size: int) -> None:
     made.name = io.name
-    made.datatype = datatype_name(io.data_type)
+    made.datatype = config_datatype(io.data_type)
     if max_batch_size:
         made.shape.append(-1)
     made.shape.extend(io.dims)
