@@ -21,12 +21,16 @@ class Balance(Enum):
     POWER_OF_TWO = "power_of_two"
     LATENCY = "latency"
     SESSION = "session"
+    PREFIX = "prefix"
 
 
 class EngineProtocol(Enum):
     """What an engine speaks; a protocol is listed once its adapter exists."""
 
     KSERVE = "kserve"
+    OPENAI = "openai"
+    TFSERVING = "tfserving"
+    TORCHSERVE = "torchserve"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,7 @@ class EndpointSpec:
 class HealthSpec:
     """Active probes, sent by the control process to every endpoint."""
 
-    path: str = "/v2/health/ready"  # Triton's own readiness
+    path: str | None = None  # None: what engines of this protocol answer, as /v2/health/ready or /health
     interval: float = 2.0  # between probes; 0 switches probing off
     timeout: float = 1.0  # a probe that takes longer has failed
     unhealthy_after: int = 3  # failed probes in a row; 3 rides out one lost packet
@@ -108,6 +112,26 @@ class TlsSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadSpec:
+    """What engines tell of their own load, for balancing: other gateways and workers send them requests too."""
+
+    source: str = "none"  # none | metrics: asked with each probe | orca: told with each reply, where it is asked for
+    path: str = "/metrics"  # where metrics are (vLLM, SGLang, llama.cpp: requests running and waiting, KV use)
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixSpec:
+    """`balance: prefix`: requests whose prompts begin alike go where that beginning was seen, per worker."""
+
+    block_bytes: int = 256  # of the prompt, compared as one; about 64 tokens
+    max_blocks: int = 256  # of one prompt; what stands behind them decides nothing
+    max_entries: int = 200_000  # blocks remembered, about 120 bytes each; those not seen for longest go first
+    ttl: float = 600.0  # seconds that a block is remembered: engines forget too
+    imbalance: int = 8  # requests more than the least busy endpoint, from which on load decides
+    imbalance_ratio: float = 1.5  # and this many times as many
+
+
+@dataclass(frozen=True, slots=True)
 class EngineSpec:
     """A separately-run service that answers requests; all its endpoints serve the same models."""
 
@@ -122,6 +146,13 @@ class EngineSpec:
         default=None, repr=False
     )  # a secret, so no repr shows it; sent as `authorization: Bearer ...`
     headers: Mapping[str, str] = field(default_factory=dict)  # added to each request
+    # Of language models
+    base_path: str = "/v1"  # where OpenAI's API begins
+    dialects: tuple[str, ...] = ("chat", "completions", "embeddings")  # of OpenAI's API and Anthropic's, passed through
+    unsupported: str = "refuse"  # refuse | drop: what the engine has no place for when a request is translated
+    chat_template: str | None = None  # Jinja file or tokenizer_config.json, for engines without a chat endpoint
+    load: LoadSpec = LoadSpec()
+    prefix: PrefixSpec = PrefixSpec()
     health: HealthSpec = HealthSpec()
     breaker: BreakerSpec = BreakerSpec()
     retry: RetrySpec = RetrySpec()
@@ -156,6 +187,7 @@ class MatchSpec:
     parameter: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     input: tuple[InputMatch, ...] = ()  # each must be met by some input
     tenant: tuple[str, ...] = ()
+    has_image: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +199,7 @@ class RouteSpec:
     engine: str | None = None
     experiment: str | None = None
     model: str | None = None  # the model's name there; None keeps the requested one
+    resume: bool = False  # a generation that breaks off goes on elsewhere, from what the client has read
     location: Location | None = None
 
 

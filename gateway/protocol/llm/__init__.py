@@ -1,0 +1,1 @@
+"""The dialects of language models: what a client of one asks, as an engine of another reads it, and back. Pure."""

@@ -1,0 +1,183 @@
+"""A request to a language model, and its reply as events, in no dialect: what every translation goes through.
+
+A dialect reads its requests into a `Generation` and writes one from it; it reads its replies, streamed or whole, into
+events and writes them from events. So n dialects need n readers and n writers, and no pair has code of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+
+class Dialect(Enum):
+    """What a client speaks, or an engine, in the words of rule files (`dialects:`)."""
+
+    CHAT = "chat"  # OpenAI chat completions
+    COMPLETIONS = "completions"  # OpenAI completions
+    EMBEDDINGS = "embeddings"  # OpenAI embeddings
+    RESPONSES = "responses"  # OpenAI responses
+    MESSAGES = "messages"  # Anthropic messages
+    GENERATE = "generate"  # V2 generate and generate_stream
+    INFER = "infer"  # V2 infer on a BYTES tensor `text_input`
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Text of a message."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """An image, a sound or a file. `url` is an address or a `data:` URL; `detail` is what else the part said, by
+    OpenAI's names (an image's `detail`, an audio's `format`, a file's `filename`)."""
+
+    kind: str  # image | audio | file
+    url: str
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """What a model thought before it answered; `signature` is what its provider proves it by."""
+
+    text: str
+    signature: str = ""
+
+
+Part = Text | Media | Reasoning
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that the model asks for; `arguments` is JSON as text."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn. `tool_call_id` is set where `role` is tool: whose result the parts are."""
+
+    role: str  # system | developer | user | assistant | tool
+    parts: tuple[Part, ...] = ()
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
+    name: str = ""
+
+    @property
+    def text(self) -> str:
+        """All its text as one."""
+        return "".join([part.text for part in self.parts if isinstance(part, Text)])
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that the model may ask to call; `parameters` is a JSON schema."""
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    strict: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A request for text. It has `messages` or, where the client gave bare text, `prompt`.
+
+    `options` are all other fields that were given, by the names of `llm.options.OPTIONS`; what stands there has a
+    meaning, so a writer that has no place for one must say so (`llm.options.taken`).
+    """
+
+    model: str
+    prompt: str | Sequence[int] | None = None
+    messages: tuple[Message, ...] = ()
+    tools: tuple[Tool, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    stream: bool = False
+    include_usage: bool = False  # of a stream: whether its client wants usage told in OpenAI's way (`stream_options`)
+    id: str = ""  # the request's own, where its dialect has one in the body (V2)
+
+    @property
+    def has_media(self) -> bool:
+        return any(isinstance(part, Media) for message in self.messages for part in message.parts)
+
+
+# What a reply says, in the order that it says it.
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A reply begins. `id` and `model` are as the engine names them, empty where it does not."""
+
+    id: str = ""
+    model: str = ""
+    created: int = 0  # seconds since 1970; 0 where the engine does not say
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """More text of choice `index`; `logprobs` are those of its tokens, in OpenAI's chat form ({token, logprob, bytes,
+    top_logprobs}), None where none were asked."""
+
+    text: str
+    index: int = 0
+    logprobs: Sequence[Mapping[str, Any]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """More of what the model thinks."""
+
+    text: str
+    index: int = 0
+    signature: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """More of a tool call; `position` counts the calls of a choice. `id` and `name` stand in a call's first delta."""
+
+    position: int
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Choice `index` is whole. `reason` is OpenAI's: stop, length, tool_calls, content_filter; `stop_sequence` is the
+    text that ended it, where the engine says so."""
+
+    reason: str = "stop"
+    index: int = 0
+    stop_sequence: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """Tokens of the whole request; `cached` are those of the prompt that the engine had already seen."""
+
+    prompt: int = 0
+    completion: int = 0
+    cached: int = 0
+    reasoning: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The engine tells of an error, in a whole reply or in the middle of a stream."""
+
+    message: str
+    status: int = 500  # HTTP
+    code: str = ""  # the engine's own word for it
+
+
+Event = Started | TextDelta | ReasoningDelta | ToolCallDelta | Finished | Used | Failed

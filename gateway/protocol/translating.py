@@ -1,0 +1,74 @@
+"""One request for an engine that speaks otherwise: what it is asked, and what the client reads of its answer.
+
+A translator is made for one request and is pure; `dataplane.translating` carries its bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+Field = tuple[bytes, bytes]
+
+JSON = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """What an engine is asked over HTTP. `path` begins with a slash, `fields` are further ones, names in lower case."""
+
+    path: str
+    body: bytes = b""
+    content_type: str = JSON
+    method: str = "POST"
+    fields: tuple[Field, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A whole HTTP reply. `head_bytes` is where the JSON of a V2 body ends and tensors begin; None where all is JSON."""
+
+    status: int
+    body: bytes = b""
+    content_type: str = JSON
+    head_bytes: int | None = None
+
+
+class Translator(Protocol):
+    """The translation of one request.
+
+    An engine that answers with status 200 and an event stream to a client that wants one is translated piece by piece
+    (`feed`, then `end` or `failed`), every other reply whole.
+    """
+
+    streams: bool  # whether the client wants a stream of events
+
+    def request(self) -> EngineRequest:
+        """What the engine is asked.
+
+        Raises: GatewayError where the request is malformed (BAD_REQUEST) or the engine has no place for what it says
+        (UNSUPPORTED).
+        """
+        ...
+
+    def whole(self, reply: Reply) -> Reply:
+        """The client's reply for a whole reply of the engine's, an error too.
+
+        Raises: GatewayError(UPSTREAM_PROTOCOL) where it cannot be understood.
+        """
+        ...
+
+    def feed(self, data: bytes) -> bytes:
+        """What the client gets for these bytes of the engine's stream; nothing where they complete no event.
+
+        Raises: GatewayError(UPSTREAM_PROTOCOL).
+        """
+        ...
+
+    def end(self) -> bytes:
+        """What the client gets once the engine's stream has ended as it should."""
+        ...
+
+    def failed(self, message: str, kind: str) -> bytes:
+        """The event that tells the client of a failure amid the stream, in its dialect."""
+        ...
