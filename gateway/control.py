@@ -16,6 +16,7 @@ from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.observability.metrics import Snapshot
 from gateway.protocol.condition import Condition
+from gateway.protocol.engine_load import Load
 
 _LENGTH = struct.Struct(">I")
 
@@ -29,6 +30,7 @@ class Start:
     rules: RulesSpec
     number: int
     health: Mapping[tuple[str, str], Condition] = field(default_factory=dict)
+    models: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
     listener_fds: tuple[int, ...] = ()
 
 
@@ -42,9 +44,14 @@ class UseRules:
 
 @dataclass(frozen=True, slots=True)
 class SetHealth:
-    """What the probes found, by engine and endpoint url; endpoints not named have not been probed."""
+    """What the probes found, by engine and endpoint url. Endpoints without a condition have not been probed, those
+    without models do not tell them; models None: as they were. `loads` are those told since the last such message,
+    None: it tells none any more.
+    """
 
     health: Mapping[tuple[str, str], Condition]
+    models: Mapping[tuple[str, str], frozenset[str]] | None = None
+    loads: Mapping[tuple[str, str], Load | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

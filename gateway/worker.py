@@ -96,7 +96,7 @@ class Worker:
         elif isinstance(message, UseRules):
             self._use_rules(self._plane, message)
         elif isinstance(message, SetHealth):
-            self._plane.set_health(message.health)
+            self._plane.set_health(message.health, message.models, message.loads)
         elif isinstance(message, AskSnapshot):
             self._say(Counters(message.token, self._plane.counters()))
         elif isinstance(message, Drain):
@@ -106,6 +106,7 @@ class Worker:
         set_up_logging(start.settings.log_format)
         try:
             plane = DataPlane(start.settings, start.rules, start.number, start.health)
+            plane.set_health(start.health, start.models)
             tls = listener_tls(start.settings.tls) if start.settings.tls else None
             loop = asyncio.get_running_loop()
             servers = [

@@ -58,7 +58,7 @@ OUTSIDE = {
     *("asyncio", "threading", "concurrent", "multiprocessing", "queue", "sched"),
     *("socket", "ssl", "select", "selectors", "http", "urllib.request", "socketserver", "ftplib", "smtplib"),
 }
-OTHERS_WORK = {"orjson", "httptools", "hpack", "google"}  # parsers, without input or output of their own
+OTHERS_WORK = {"orjson", "httptools", "hpack", "jinja2", "google"}  # parsers, without input or output of their own
 
 
 def modules() -> dict[str, Path]:

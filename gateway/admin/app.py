@@ -12,6 +12,7 @@ from fastapi import FastAPI, Response
 
 from gateway.config.specs import MatchSpec, RulesSpec
 from gateway.observability.exposition import CONTENT_TYPE, ExpositionState, render
+from gateway.protocol.engine_load import Load
 
 Json = dict[str, Any]
 
@@ -113,6 +114,8 @@ def _engines(rules: RulesSpec, state: ExpositionState) -> list[Json]:
                     "in_flight": in_flight[name, endpoint.url],
                     "requests": requests[name, endpoint.url],
                     "errors": errors[name, endpoint.url],
+                    "models": sorted(state.models.get((name, endpoint.url), ())),
+                    "load": _load(state.loads.get((name, endpoint.url))),
                 }
                 for endpoint in engine.endpoints
             ],
@@ -125,6 +128,13 @@ def _condition(state: ExpositionState, engine: str, url: str) -> str:
     """What the probes last found; "unknown" where none has asked."""
     condition = state.health.get((engine, url))
     return condition.value if condition is not None else "unknown"
+
+
+def _load(load: Load | None) -> Json | None:
+    """What the engine says of its own load; None where it does not tell."""
+    if load is None:
+        return None
+    return {"running": load.running, "waiting": load.waiting, "kv_use": load.kv_use}
 
 
 def _experiments(rules: RulesSpec, state: ExpositionState) -> list[Json]:
@@ -162,6 +172,7 @@ def _routes(rules: RulesSpec) -> list[Json]:
             "engine": route.engine,
             "experiment": route.experiment,
             "model": route.model,
+            "resume": route.resume,
             "location": str(route.location) if route.location else None,
         }
         for route in rules.routes
@@ -171,6 +182,8 @@ def _routes(rules: RulesSpec) -> list[Json]:
 def _match(match: MatchSpec) -> Json:
     """The conditions that are set."""
     told: Json = {name: getattr(match, name) for name in MatchSpec.__slots__ if getattr(match, name)}
+    if match.has_image is not None:
+        told["has_image"] = match.has_image
     if match.input:
         told["input"] = [{name: getattr(each, name) for name in each.__slots__} for each in match.input]
     return told

@@ -63,6 +63,7 @@ def explain(
             "May be repeated.",
         ),
     ] = None,
+    has_image: Annotated[bool, typer.Option("--has-image", help="Some message of the request has an image.")] = False,
 ) -> int:
     """Explain where a request would go: which route, which arm of an experiment, and why not the routes before.
 
@@ -80,7 +81,9 @@ def explain(
         version,
         *asked(protocol, operation, rpc),
         _headers(header or (), session, tenant, table.identity),
-        BodyFacts(dict(_parameter(text) for text in parameter or ()), tuple(_input(text) for text in input or ())),
+        BodyFacts(
+            dict(_parameter(text) for text in parameter or ()), tuple(_input(text) for text in input or ()), has_image
+        ),
     )
     explanation = explain_decision(table, facts, random.random)
     print_explanation(explanation, facts, table, Console(highlight=False, soft_wrap=True))
@@ -175,8 +178,11 @@ def _refusal(facts: Facts) -> str:
 
 
 def _addresses(engine: EngineSpec, protocol: str) -> str:
-    """Where the request is sent, and whether it is converted first."""
+    """Where the request is sent, and whether it is converted or translated first."""
     endpoints = engine.endpoints
+    spoken = "openai" if protocol == "openai" else "kserve"
+    if engine.protocol.value != spoken:
+        return f"{', '.join(endpoint.url for endpoint in endpoints)}, translated to {engine.protocol.value}"
     if protocol == "grpc" and all(endpoint.speaks_grpc for endpoint in endpoints):
         return ", ".join(map(_grpc_url, endpoints))
     urls = ", ".join(endpoint.url for endpoint in endpoints)

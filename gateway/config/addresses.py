@@ -18,7 +18,10 @@ def endpoint_url(text: str) -> str:
         raise ValueError(f"URL {text!r} must begin with http://, https://, grpc:// or grpcs://")
     authority, _, path = rest.partition("/")
     if path:
-        raise ValueError(f"URL {text!r} has a path: did you mean '{scheme}://{authority}'?")
+        meant = f"did you mean '{scheme}://{authority}'?"
+        if scheme.startswith("http"):
+            meant = f"{meant} Of an openai engine, write 'base_path: /{path.rstrip('/')}' beside it"
+        raise ValueError(f"URL {text!r} has a path: {meant}")
     port = _check_authority(authority, f"URL {text!r}")
     if scheme.startswith("grpc") and not port:
         raise ValueError(f"URL {text!r} has no port: gRPC has no usual one")

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from gateway.config import rule_values
 from gateway.config.addresses import endpoint_url, host_port
+from gateway.config.engine_checks import check_engine
 from gateway.config.specs import (
     Balance,
     BreakerSpec,
@@ -14,32 +15,36 @@ from gateway.config.specs import (
     EngineProtocol,
     EngineSpec,
     HealthSpec,
+    LoadSpec,
+    PrefixSpec,
     RetrySpec,
     TlsSpec,
 )
+from gateway.config.templates import read_template
 from gateway.yaml import values
 from gateway.yaml.location import Location
 from gateway.yaml.nodes import Map, Node
 from gateway.yaml.problems import suggest
 from gateway.yaml.readers import Reading, Record, keyed, one_or_many, scalar
 
-PLANNED_PROTOCOLS = ("openai", "tfserving", "torchserve")
-PLANNED_BALANCES = ("prefix",)
+# What an openai engine may take as it stands: OpenAI's endpoints, and Anthropic's.
+DIALECTS = ("chat", "completions", "embeddings", "responses", "messages")
+
+# TorchServe's service envelopes, as its models are archived or its configuration says.
+ENVELOPES = ("body", "json", "kserve", "kservev2")
 
 
 def _protocol(text: str) -> EngineProtocol:
-    return EngineProtocol(_available("protocol", text, [member.value for member in EngineProtocol], PLANNED_PROTOCOLS))
+    return EngineProtocol(_known("protocol", text, [member.value for member in EngineProtocol]))
 
 
 def _balance(text: str) -> Balance:
-    return Balance(_available("balance", text, [member.value for member in Balance], PLANNED_BALANCES))
+    return Balance(_known("balance", text, [member.value for member in Balance]))
 
 
-def _available(what: str, text: str, available: list[str], planned: tuple[str, ...]) -> str:
-    if text in planned:
-        raise ValueError(f"{what} {text!r} is not available in this version; available: {', '.join(available)}")
-    if text not in available:
-        raise ValueError(f"unknown {what} {text!r}{suggest(text, available)}")
+def _known(what: str, text: str, known: list[str]) -> str:
+    if text not in known:
+        raise ValueError(f"unknown {what} {text!r}{suggest(text, known)}")
     return text
 
 
@@ -113,6 +118,23 @@ _TLS = Record(
         "server_name": scalar(rule_values.text),
     },
 )
+_LOAD = Record(
+    "load",
+    LoadSpec,
+    {"source": scalar(values.one_of(("none", "metrics", "orca"))), "path": scalar(rule_values.metrics_path)},
+)
+_PREFIX = Record(
+    "prefix",
+    PrefixSpec,
+    {
+        "block_bytes": scalar(values.at_least(16, values.size)),
+        "max_blocks": scalar(_positive_count),
+        "max_entries": scalar(_positive_count),
+        "ttl": _positive_span,
+        "imbalance": scalar(_positive_count),
+        "imbalance_ratio": scalar(values.at_least(1.0, values.number)),
+    },
+)
 
 
 def _endpoint(node: Node, reading: Reading) -> EndpointSpec | None:
@@ -127,6 +149,11 @@ def _endpoint(node: Node, reading: Reading) -> EndpointSpec | None:
     return replace(endpoint, grpc=endpoint.url.partition("://")[2])
 
 
+def _dialects(node: Node, reading: Reading) -> tuple[str, ...] | None:
+    dialects = one_or_many(scalar(values.one_of(DIALECTS)))(node, reading)
+    return None if dialects is None else tuple(dict.fromkeys(dialects))
+
+
 _ENGINE = Record(
     "an engine",
     EngineSpec,
@@ -139,6 +166,13 @@ _ENGINE = Record(
         "idle_timeout": _span,
         "api_key": scalar(rule_values.text),
         "headers": keyed(rule_values.header_name, scalar(rule_values.text)),
+        "base_path": scalar(rule_values.base_path),
+        "dialects": _dialects,
+        "unsupported": scalar(values.one_of(("refuse", "drop"))),
+        "chat_template": read_template,
+        "envelope": scalar(values.one_of(ENVELOPES)),
+        "load": _LOAD,
+        "prefix": _PREFIX,
         "health": _HEALTH,
         "breaker": _BREAKER,
         "retry": _RETRY,
@@ -153,27 +187,6 @@ def read_engine(name: str, location: Location, node: Node, reading: Reading) -> 
     """Read one engine; `location` is where its name stands."""
     engine = _ENGINE.read(node, reading, name=name, location=location)
     if engine is not None:
-        _check_endpoints(engine, location, reading)
-        _check_tls(engine, location, reading)
+        assert isinstance(node, Map)
+        check_engine(engine, node, location, reading)
     return engine
-
-
-def _check_endpoints(engine: EngineSpec, location: Location, reading: Reading) -> None:
-    for spoken, said in (("grpc", "an address for gRPC"), ("rest", "an address for REST")):
-        if 0 < sum(getattr(endpoint, f"speaks_{spoken}") for endpoint in engine.endpoints) < len(engine.endpoints):
-            what = f"some endpoints of engine {engine.name!r} have {said} and others have none: give it to all, or none"
-            reading.error(location, what)
-    seen = set()
-    for endpoint in engine.endpoints:
-        if endpoint.url in seen:
-            reading.warn(location, f"engine {engine.name!r} lists endpoint {endpoint.url} twice: it is one endpoint")
-        seen.add(endpoint.url)
-
-
-def _check_tls(engine: EngineSpec, location: Location, reading: Reading) -> None:
-    if engine.tls.key is not None and engine.tls.cert is None:
-        reading.error(location, f"engine {engine.name!r} has a tls key without its cert")
-    if engine.tls != TlsSpec() and not any(
-        endpoint.url.startswith(("https:", "grpcs:")) for endpoint in engine.endpoints
-    ):
-        reading.warn(location, f"engine {engine.name!r} has tls settings, but no endpoint is https or grpcs")

@@ -43,6 +43,7 @@ def implies(narrow: MatchSpec, wide: MatchSpec) -> bool:
         and _texts_imply(narrow.tenant, wide.tenant)
         and _maps_imply(narrow.header, wide.header)
         and _maps_imply(narrow.parameter, wide.parameter)
+        and (wide.has_image is None or wide.has_image is narrow.has_image)
         and all(any(_input_implies(inner, outer) for inner in narrow.input) for outer in wide.input)
     )
 

@@ -79,8 +79,8 @@ _MATCH = Record(
         "parameter": keyed(rule_values.text, one_or_many(scalar(_truth_in_json))),
         "input": one_or_many(_input),
         "tenant": _texts,
+        "has_image": scalar(values.boolean),
     },
-    planned={"has_image": "a route can ask for the datatype, rank and shape of an 'input'"},
 )
 _ROUTE = Record(
     "a route",
@@ -91,6 +91,7 @@ _ROUTE = Record(
         "engine": reference("engine"),
         "experiment": reference("experiment"),
         "model": scalar(rule_values.text),
+        "resume": scalar(values.boolean),
     },
     required=("name",),
     planned={"ensemble": "a route names an 'engine' or an 'experiment'"},

@@ -44,6 +44,27 @@ def header_name(text: str) -> str:
     return text.lower()
 
 
+def base_path(text: str) -> str:
+    """Where an API begins at an engine; `/` alone stands for no path at all, which is an empty text."""
+    if text == "/":
+        return ""
+    if path(text).endswith("/"):
+        raise ValueError(f"{text!r} ends with '/': did you mean {text.rstrip('/')!r}?")
+    if not text.isascii() or "?" in text or "#" in text:
+        raise ValueError(f"{text!r} is not a path alone")
+    return text
+
+
+def metrics_path(text: str) -> str:
+    """A path, or `:port/path` where metrics have a port of their own on the endpoint's host, as Triton's have."""
+    port, slash, rest = text.removeprefix(":").partition("/")
+    if not text.startswith(":"):
+        return path(text)
+    if not (slash and port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
+        raise ValueError(f"{text!r} is not a path with a port: write :8002/metrics")
+    return f":{port}{path(slash + rest)}"
+
+
 def path(text: str) -> str:
     """The path of a URL."""
     if not text.startswith("/") or " " in text or _CONTROL.search(text):

@@ -116,7 +116,7 @@ class LoadSpec:
     """What engines tell of their own load, for balancing: other gateways and workers send them requests too."""
 
     source: str = "none"  # none | metrics: asked with each probe | orca: told with each reply, where it is asked for
-    path: str = "/metrics"  # where metrics are (vLLM, SGLang, llama.cpp: requests running and waiting, KV use)
+    path: str = "/metrics"  # where metrics are, as vLLM's; `:8002/metrics` where they have a port of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +147,11 @@ class EngineSpec:
     )  # a secret, so no repr shows it; sent as `authorization: Bearer ...`
     headers: Mapping[str, str] = field(default_factory=dict)  # added to each request
     # Of language models
-    base_path: str = "/v1"  # where OpenAI's API begins
+    base_path: str = "/v1"  # where OpenAI's API begins; no slash at its end, empty where it begins at the root
     dialects: tuple[str, ...] = ("chat", "completions", "embeddings")  # of OpenAI's API and Anthropic's, passed through
     unsupported: str = "refuse"  # refuse | drop: what the engine has no place for when a request is translated
     chat_template: str | None = None  # Jinja file or tokenizer_config.json, for engines without a chat endpoint
+    envelope: str = "body"  # how a TorchServe's handlers take their input: body | json | kserve | kservev2
     load: LoadSpec = LoadSpec()
     prefix: PrefixSpec = PrefixSpec()
     health: HealthSpec = HealthSpec()

@@ -39,6 +39,19 @@ def decoded(request: Request, data: bytes, max_bytes: int) -> bytes:
     return plain
 
 
+def told_json_bytes(told: bytes | None, size: int) -> int | None:
+    """Where the JSON of a V2 body of this size ends, by its Inference-Header-Content-Length; None where all is JSON.
+
+    Raises: GatewayError(BAD_REQUEST).
+    """
+    if told is None:
+        return None
+    if not told.isdigit() or len(told) > 18 or int(told) > size:
+        what = f"Inference-Header-Content-Length {told.decode('latin-1')!r} is no number from 0 to {size}"
+        raise GatewayError(ErrorKind.BAD_REQUEST, what)
+    return int(told)
+
+
 def decide(plan: Plan, body: RequestBody, max_bytes: int) -> Decision | Undecided:
     """The rules' answer for a request; NEEDS_BODY while more of it must come."""
     decision = plan.decide(None)

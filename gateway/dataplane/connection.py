@@ -16,15 +16,16 @@ from gateway.dataplane.replies import (
     KEEP_ALIVE_END,
     KEEP_ALIVE_END_10,
     body_too_long,
-    error_body,
+    error_told,
     reason_line,
     reply,
+    status_told,
 )
 from gateway.dataplane.request import Request
 from gateway.dataplane.rest import handler_for
 from gateway.dataplane.seams import Handler
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.wire.http1.chunked import ChunkedDecoder
+from gateway.wire.http1.chunked import ChunkedDecoder, encode_chunk
 from gateway.wire.http1.head import CHUNKED, HEAD_END
 
 # How long a connection is still read after its last reply: until the client has been silent for the first time, or for
@@ -299,7 +300,8 @@ class ClientConnection(asyncio.Protocol):
 
     def refuse(self, error: GatewayError, lines: bytes = b"") -> None:
         """Answer the request under way with an error; the connection goes on where the request is read whole."""
-        self.respond(error.status.http, error_body(error.message), lines + reason_line(error))
+        dialect = self._request.plan.dialect if self._request is not None else None
+        self.respond(status_told(error, dialect), error_told(error, dialect), lines + reason_line(error))
 
     def respond(self, status: int, body: bytes, lines: bytes = b"", content_type: str = JSON) -> None:
         """Answer the request under way with a whole reply of our own."""
@@ -326,9 +328,11 @@ class ClientConnection(asyncio.Protocol):
                 return
         self.refuse(error)
 
-    def break_off(self) -> None:
+    def break_off(self, event: bytes = b"") -> None:
         """Close in the middle of a reply, so that nobody takes it for whole; what is written already still goes out."""
         self._handler = None
+        if event and self._request is not None:
+            self.write(event if self._request.plan.head.is_http_10 else encode_chunk(event))
         self._transport.close()
 
     # Closing

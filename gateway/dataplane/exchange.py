@@ -14,7 +14,7 @@ from time import monotonic
 
 from gateway.dataplane.body import RequestBody, decide
 from gateway.dataplane.plan import no_route
-from gateway.dataplane.replies import stream_error
+from gateway.dataplane.replies import event_told
 from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client
 from gateway.dataplane.snapshot import Lane
@@ -24,6 +24,7 @@ from gateway.protocol.operations import INFERENCE_OPERATIONS
 from gateway.routing.decision import Decision, Undecided
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.endpoint import Endpoint
+from gateway.upstream.engine import Engine
 from gateway.wire.http1.chunked import LAST_CHUNK, encode_chunk
 from gateway.wire.http1.head import UNTIL_CLOSE, ResponseHead
 
@@ -184,12 +185,15 @@ class Exchange(Tries):
         if not body.is_complete:
             client.expect_body()
             client.resume_body()  # it may have been paused while nobody was there to send to
-        # Once sent, only what may run twice is ever sent again.
-        keeps = engine.spec.retry.idempotent == "infer" or not body.size
+        keeps = self._keeps_its_body(engine)
         if body.size <= _JOIN_BYTES:
             connection.send(head + body.take(keeps=keeps))
         else:
             connection.send_all([head, body.take(keeps=keeps)])
+
+    def _keeps_its_body(self, engine: Engine) -> bool:
+        """Once sent, only what may run twice is ever sent again."""
+        return engine.spec.retry.idempotent == "infer" or not self._body.size
 
     def sending_paused(self) -> None:
         self._waits_for_engine = True
@@ -323,9 +327,8 @@ class Exchange(Tries):
             self._client.refuse(told, lines + b"x-request-id: %b\r\n" % self._request_id)
             return
         self._log(error.kind.value)
-        if self._is_event_stream and not self._plan.without_body:
-            self._client.write(stream_error(told, chunked=not self._plan.head.is_http_10))
-        self._client.break_off()
+        is_told = self._is_event_stream and not self._plan.without_body
+        self._client.break_off(event_told(told, self._plan.dialect) if is_told else b"")
 
     def _log(self, reason: str) -> None:
         plane = self._client.plane
@@ -333,4 +336,4 @@ class Exchange(Tries):
             target = self._lane.target if self._lane is not None else None
             url = self._endpoint.url if self._endpoint is not None else ""
             seconds = monotonic() - self._started_at
-            plane.log(self._client.peer, self._plan.head, self._status, reason, seconds, self._request_id, target, url)
+            plane.log(self._client.peer, self._plan.asked, self._status, reason, seconds, self._request_id, target, url)

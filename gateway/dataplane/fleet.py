@@ -12,13 +12,14 @@ import socket
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from ipaddress import ip_address
-from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
 
+from gateway.config.specs import EngineProtocol
+from gateway.dataplane.fleet_answers import Answer, agreed, merged, passed_on, refused
+from gateway.dataplane.llm.model_list import list_models, one_model
 from gateway.dataplane.plan import no_route
-from gateway.dataplane.replies import JSON, error_body, reason_line
 from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client, OwnAnswer
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -50,21 +51,6 @@ EXTENSIONS = [
 _CONTROL_TIMEOUT_SECONDS = 600.0
 
 
-class Answer:
-    """A whole reply in the making."""
-
-    __slots__ = ("body", "content_type", "lines", "reason", "status")
-
-    def __init__(
-        self, status: int, body: bytes = b"", content_type: str = JSON, lines: bytes = b"", reason: str = ""
-    ) -> None:
-        self.status = status
-        self.body = body
-        self.content_type = content_type
-        self.lines = lines
-        self.reason = reason
-
-
 # Whom to ask, and with which path: an endpoint, its engine, and the request's target there.
 Question = tuple[Engine, Endpoint, bytes]
 
@@ -93,10 +79,11 @@ class FleetCall(OwnAnswer):
         try:
             answer = await _ANSWERS[self._plan.call.operation](self, body)
         except GatewayError as error:
-            answer = _refused(error)
+            answer = refused(error, self._plan.dialect)
         except Exception:
             _log.exception("cannot answer %s", self._plan)
-            answer = _refused(GatewayError(ErrorKind.INTERNAL, "the gateway failed to answer; its log says why"))
+            failure = GatewayError(ErrorKind.INTERNAL, "the gateway failed to answer; its log says why")
+            answer = refused(failure, self._plan.dialect)
         self._tell(answer.status, answer.body, answer.lines, answer.content_type, answer.reason)
 
     # Answered here
@@ -108,6 +95,9 @@ class FleetCall(OwnAnswer):
     async def _live(self, body: bytes) -> Answer:
         return Answer(200, content_type="text/plain")
 
+    async def _models(self, body: bytes) -> Answer:
+        return Answer(200, await (list_models if self._plan.call.model is None else one_model)(self._plan))
+
     async def _ready(self, body: bytes) -> Answer:
         plane = self._client.plane
         is_ready = plane.snapshot.is_ready(plane.settings.ready_when) and not plane.is_draining
@@ -116,27 +106,27 @@ class FleetCall(OwnAnswer):
     # Gathered from all, as far as they answer
 
     async def _statistics(self, body: bytes) -> Answer:
-        return _merged(await self._ask_what_answers(self._everywhere(), body), merge_statistics, dict)
+        return merged(await self._ask_what_answers(self._everywhere(), body), merge_statistics, dict)
 
     async def _model_statistics(self, body: bytes) -> Answer:
-        return _merged(await self._ask_what_answers(self._where_the_model_is(), body), merge_statistics, dict)
+        return merged(await self._ask_what_answers(self._where_the_model_is(), body), merge_statistics, dict)
 
     async def _index(self, body: bytes) -> Answer:
-        return _merged(await self._ask_what_answers(self._everywhere(), body), merge_index, list)
+        return merged(await self._ask_what_answers(self._everywhere(), body), merge_index, list)
 
     # Sent to all, and done only when all have done it
 
     async def _control_model(self, body: bytes) -> Answer:
-        return _agreed(await self._ask(self._where_the_model_is(), body))
+        return agreed(await self._ask(self._where_the_model_is(), body))
 
     async def _settings(self, body: bytes) -> Answer:
         """Trace and log settings: one server's are read, all servers' are written."""
         of_model = self._plan.call.operation is Operation.MODEL_TRACE
         questions = self._where_the_model_is() if of_model else self._everywhere()
         if self._plan.head.method == "POST":
-            return _agreed(await self._ask(questions, body))
+            return agreed(await self._ask(questions, body))
         answers = await self._ask_what_answers(questions, body)
-        return _passed_on(answers[0])
+        return passed_on(answers[0])
 
     async def _shared_memory(self, body: bytes) -> Answer:
         """Shared memory is shared on one host: only engines here can map a region."""
@@ -146,13 +136,13 @@ class FleetCall(OwnAnswer):
                 ErrorKind.BAD_REQUEST, "no engine runs on the gateway's host, so none can map shared memory"
             )
         if self._plan.head.method == "POST":
-            return _agreed(await self._ask(questions, body))
-        return _merged(await self._ask_what_answers(questions, body), merge_regions, list)
+            return agreed(await self._ask(questions, body))
+        return merged(await self._ask_what_answers(questions, body), merge_regions, list)
 
     # Asking
 
     def _everywhere(self) -> list[Question]:
-        engines = self._plan.snapshot.engines.values()
+        engines = [engine for engine in self._plan.snapshot.engines.values() if _speaks_v2(engine)]
         target = self._plan.head.target
         return _once_each([(engine, endpoint, target) for engine in engines for endpoint in engine.endpoints])
 
@@ -160,10 +150,17 @@ class FleetCall(OwnAnswer):
         """Every endpoint of every engine that the rules may send this model's requests to."""
         snapshot, plan = self._plan.snapshot, self._plan
         questions: list[Question] = []
-        for target in snapshot.table.targets_for(plan.facts):
+        targets = snapshot.table.targets_for(plan.facts)
+        for target in targets:
             engine = snapshot.engines[target.engine]
+            if not _speaks_v2(engine):
+                continue
             path = engine.adapter.target(plan.call, plan.head.target, target.model)
             questions += [(engine, endpoint, path) for endpoint in engine.endpoints]
+        if not questions and targets:
+            spoken = ", ".join(sorted({snapshot.engines[target.engine].spec.protocol.value for target in targets}))
+            what = f"engines of protocol {spoken} have no '{plan.call.operation.value}' of a model"
+            raise GatewayError(ErrorKind.UNSUPPORTED, what)
         if not questions:
             raise no_route(plan.facts)
         return _once_each(questions)
@@ -201,56 +198,13 @@ class FleetCall(OwnAnswer):
         raise GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "the rules name no engine")
 
 
-def _refused(error: GatewayError) -> Answer:
-    return Answer(error.status.http, error_body(error.message), lines=reason_line(error), reason=error.kind.value)
+def _speaks_v2(engine: Engine) -> bool:
+    return engine.spec.protocol is EngineProtocol.KSERVE
 
 
 def _once_each(questions: list[Question]) -> list[Question]:
     """Each server asked once: engines of other limits may stand for the same one."""
     return list({(endpoint.url, target): (engine, endpoint, target) for engine, endpoint, target in questions}.values())
-
-
-def _merged(answers: list[Fetched], merge: Callable[[list[Any]], Any], shape: type) -> Answer:
-    """One answer from those that have its shape; a single one stays as it is, to the byte."""
-    if len(answers) == 1:
-        return _passed_on(answers[0])
-    told = [value for answer in answers if isinstance(value := _json_of(answer), shape)]
-    if not told:
-        raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "no engine answered as the V2 protocol says")
-    return Answer(200, orjson.dumps(merge(told)))
-
-
-def _json_of(answer: Fetched) -> Any:
-    """What an endpoint answered; None where that is not JSON."""
-    try:
-        return orjson.loads(answer.body)
-    except orjson.JSONDecodeError:
-        return None
-
-
-def _agreed(answers: list[Fetched | GatewayError]) -> Answer:
-    """Success where all succeeded, else the first failure, and how many did what was asked."""
-    failures = [answer for answer in answers if isinstance(answer, GatewayError) or not answer.is_good]
-    if not failures:
-        return _passed_on(next(answer for answer in answers if isinstance(answer, Fetched)))
-    failure = failures[0]
-    if len(answers) == 1 and isinstance(failure, Fetched):
-        return _passed_on(failure)
-    done = f"; done on {len(answers) - len(failures)} of {len(answers)} endpoints" if len(answers) > 1 else ""
-    if isinstance(failure, GatewayError):
-        raise GatewayError(failure.kind, failure.message + done)
-    return Answer(failure.status, error_body(f"{_error_text(failure)} (endpoint {failure.endpoint.url}{done})"))
-
-
-def _error_text(failure: Fetched) -> str:
-    try:
-        return str(orjson.loads(failure.body)["error"])
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        return failure.body.decode("utf-8", "replace") or f"status {failure.status}"
-
-
-def _passed_on(answer: Fetched) -> Answer:
-    return Answer(answer.status, answer.body, answer.content_type)
 
 
 def is_on_this_host(url: str) -> bool:
@@ -284,5 +238,6 @@ _ANSWERS: dict[Operation, Callable[[FleetCall, bytes], Awaitable[Answer]]] = {
     Operation.MODEL_TRACE: FleetCall._settings,
     Operation.TRACE: FleetCall._settings,
     Operation.LOGGING: FleetCall._settings,
+    Operation.MODEL_LIST: FleetCall._models,
     Operation.SHARED_MEMORY: FleetCall._shared_memory,
 }

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection
+from copy import copy
+from dataclasses import replace
 from typing import Any
 
 from gateway.config.settings import Settings
 from gateway.dataplane.snapshot import Lane, Snapshot
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.values import OF_V2, Dialect
 from gateway.protocol.operations import FLEET_OPERATIONS, Call, Operation, read_path
 from gateway.routing.decision import Decision, Undecided
 from gateway.routing.facts import BodyFacts, Facts
@@ -21,17 +24,29 @@ _FORWARDED = frozenset({b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-
 
 VIA = b"1.1 pointsman"
 
+_ENCODING = b"content-encoding"
+# Who invents names must not fill the memory.
+_MAX_MODELS = 1024
+# What an OpenAI client asks for, even where there is nothing, is answered in its shape.
+_OPENAI_PATHS = "/v1/"
+
 
 class Plan:
     """A head and what follows from it; immutable, since all requests with the same head share it.
 
     Where the head alone decides, `lane`, `session` and `opening` (the request line for the engine) are set; otherwise
     `decide` is asked for each request. `error` is set where the head is well-formed but asks for nothing that exists.
+    `asked` is the head that the client sent, where `head` is what the gateway asks an engine in its stead; `dialect` is
+    what errors are told in.
     """
 
     __slots__ = (
+        "_models",
         "_trust_forwarded",
+        "asked",
         "call",
+        "dialect",
+        "encoding",
         "error",
         "facts",
         "head",
@@ -41,6 +56,7 @@ class Plan:
         "lines",
         "note",
         "opening",
+        "passes",
         "session",
         "snapshot",
         "without_body",
@@ -50,6 +66,8 @@ class Plan:
         """`protocol` is what the client speaks, as rules name it."""
         self.snapshot = snapshot
         self.head = head
+        self.asked = head
+        self.encoding = head.value(_ENCODING)  # of the body
         self.keeps_forwarded_proto = settings.trust_forwarded and head.value(b"x-forwarded-proto") is not None
         self._trust_forwarded = settings.trust_forwarded
         self.without_body = head.method == "HEAD"
@@ -58,15 +76,19 @@ class Plan:
         self.lane: Lane | None = None
         self.session: str | None = None
         self.opening = b""
+        self.passes = False  # whether the lane's engine is asked just so, over HTTP
         self.error: GatewayError | None = None
         self.call = Call(Operation.SERVER_LIVE, ())
         self.is_fleet = False
+        self._models: dict[str, Plan] = {}
         path = head.target.partition(b"?")[0].decode("latin-1")
+        self.dialect = Dialect.CHAT if path.startswith(_OPENAI_PATHS) else None
         call = read_path(path)
         if call is None:
             self.error = GatewayError(ErrorKind.NOT_FOUND, "Not Found")
             return
         self.call = call
+        self.dialect = call.dialect
         self.is_fleet = call.operation in FLEET_OPERATIONS
         # Engines do not answer HEAD (Triton even sends a body to it), so it is asked as GET and told without the body.
         if head.method not in call.verbs and not (self.without_body and "GET" in call.verbs):
@@ -75,11 +97,11 @@ class Plan:
         self.facts = Facts(
             model=call.model or "",
             version=call.version,
-            protocol=protocol,
+            protocol="openai" if call.dialect is not None and call.dialect not in OF_V2 else protocol,
             operation=call.operation,
             headers=_headers(head.fields, snapshot.headers_asked),
         )
-        if call.operation.names_a_model:
+        if call.operation.names_a_model and not call.names_its_model_in_the_body:
             self._decide_early()
 
     def __repr__(self) -> str:
@@ -90,6 +112,45 @@ class Plan:
         facts = self.facts
         facts = Facts(facts.model, facts.version, facts.protocol, facts.operation, facts.headers, body)
         return self.snapshot.table.decide(facts, random.random)
+
+    def for_model(self, model: str) -> Plan:
+        """The same for requests whose body names this model."""
+        found = self._models.get(model)
+        if found is None:
+            found = copy(self)
+            found.call = replace(self.call, model=model)
+            facts = self.facts
+            found.facts = Facts(model, facts.version, facts.protocol, facts.operation, facts.headers)
+            found.note = None
+            found._decide_early()
+            if len(self._models) >= _MAX_MODELS:
+                self._models.clear()
+            self._models[model] = found
+        return found
+
+    def decoded(self) -> Plan:
+        """The same for a body whose Content-Encoding has been undone."""
+        made = copy(self)
+        made.head = copy(self.head)
+        made.head.fields = [field for field in self.head.fields if field[0] != _ENCODING]
+        made.encoding = None
+        made._models = {}
+        return made
+
+    def towards(self, lane: Lane, method: str, path: str, fields: list[Field], dialect: Dialect | None) -> Plan:
+        """What the gateway asks the lane's engine in the client's stead: another path, other fields, another dialect.
+        Errors are told in the client's."""
+        made = copy(self)
+        target = path.encode("ascii")
+        made.head = RequestHead(method.encode("ascii"), target, fields, False)
+        made.encoding = None
+        made.without_body = False
+        made.note = None
+        made.call = replace(read_path(path.partition("?")[0]) or self.call, dialect=dialect)
+        made.lane = lane
+        made.lines = made.lines_for(lane.engine)
+        made.opening = b"%b %b HTTP/1.1\r\n" % (method.encode("ascii"), target)
+        return made
 
     def opening_for(self, lane: Lane) -> bytes:
         """The request line as the lane's engine gets it."""
@@ -110,6 +171,7 @@ class Plan:
             self.session = decision.session
             self.opening = self.opening_for(self.lane)
             self.lines = self.lines_for(self.lane.engine)
+            self.passes = self.lane.engine.speaks_rest and self.lane.engine.adapter.passes(self.call)
 
 
 def no_route(facts: Facts) -> GatewayError:

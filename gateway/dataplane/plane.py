@@ -13,7 +13,7 @@ from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.dataplane.grpc.plan import CallReader
 from gateway.dataplane.request import Reader
-from gateway.dataplane.snapshot import Health, Snapshot
+from gateway.dataplane.snapshot import NO_LOADS, Health, Loads, Models, Snapshot
 from gateway.dataplane.wheel import Wheel
 from gateway.observability.access_log import AccessLog, Entry
 from gateway.observability.metrics import Metrics
@@ -50,6 +50,7 @@ class DataPlane:
         self.is_draining = False
         self.access_log = AccessLog(settings.log_format) if settings.access_log else None
         self._health = health
+        self._models: Models = {}
         self.snapshot, self.read, self.read_call = self._compile(rules, number, None)
         # Ids that differ between workers and restarts, and cost a format each.
         self._id_prefix = f"{os.getpid():x}-{random.getrandbits(40):010x}-".encode()
@@ -130,12 +131,15 @@ class DataPlane:
 
     def _compile(self, rules: RulesSpec, number: int, before: Snapshot | None) -> tuple[Snapshot, Reader, CallReader]:
         snapshot = Snapshot(rules, number, self.settings, self.metrics, before)
-        snapshot.set_health(self._health)
+        snapshot.set_health(self._health, self._models)
         return snapshot, Reader(snapshot, self.settings), CallReader(snapshot, self.settings)
 
-    def set_health(self, health: Health) -> None:
+    def set_health(self, health: Health, models: Models | None = None, loads: Loads = NO_LOADS) -> None:
+        """Take over what the probes found; models None: as they were."""
         self._health = health
-        self.snapshot.set_health(health)
+        if models is not None:
+            self._models = models
+        self.snapshot.set_health(health, self._models, loads)
 
     def counters(self) -> Counters:
         """All that the control process asks for."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.dataplane.replies import error_body, reason_line
+from gateway.dataplane.replies import error_told, reason_line, status_told
 from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client, OwnAnswer
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -22,4 +22,5 @@ class Refusal(OwnAnswer):
             lines = reason_line(error)
             if error.kind is ErrorKind.METHOD_NOT_ALLOWED:
                 lines += b"allow: %b\r\n" % ", ".join(self._plan.call.verbs).encode("ascii")
-            self._tell(error.status.http, error_body(error.message), lines, reason=error.kind.value)
+            status = status_told(error, self._plan.dialect)
+            self._tell(status, error_told(error, self._plan.dialect), lines, reason=error.kind.value)

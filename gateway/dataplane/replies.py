@@ -1,4 +1,4 @@
-"""Replies that the gateway writes itself, as Triton would write them."""
+"""Replies that the gateway writes itself, as Triton would write them, or OpenAI's API where that is asked."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from http.client import responses
 import orjson
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.wire.http1.chunked import encode_chunk
+from gateway.protocol.llm.errors import anthropic_error, openai_error
+from gateway.protocol.llm.values import OF_V2, Dialect
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 JSON = "application/json"
@@ -17,10 +18,34 @@ KEEP_ALIVE_END = b"\r\n\r\n"
 KEEP_ALIVE_END_10 = b"\r\nconnection: keep-alive\r\n\r\n"  # an HTTP/1.0 client must be told
 CLOSE_END = b"\r\nconnection: close\r\n\r\n"
 
+_NAMED_EVENTS = (Dialect.MESSAGES, Dialect.RESPONSES)
+
 
 def error_body(message: str) -> bytes:
     """Triton's one shape of an error."""
     return orjson.dumps({"error": message})
+
+
+def status_told(error: GatewayError, dialect: Dialect | None) -> int:
+    """The HTTP status of an error. OpenAI's clients and Anthropic's ask again after 501, which helps nobody."""
+    if error.kind is ErrorKind.UNSUPPORTED and dialect is not None and dialect not in OF_V2:
+        return 400
+    return error.status.http
+
+
+def error_told(error: GatewayError, dialect: Dialect | None) -> bytes:
+    """An error as clients of a dialect read it; None, and V2's own dialects: as Triton's."""
+    if dialect is None or dialect in OF_V2:
+        return error_body(error.message)
+    if dialect is Dialect.MESSAGES:
+        return anthropic_error(error.message, status_told(error, dialect))
+    return openai_error(error.message, status_told(error, dialect), error.kind.value)
+
+
+def event_told(error: GatewayError, dialect: Dialect | None) -> bytes:
+    """The event that tells of an error in the middle of a stream, under status 200."""
+    named = b"event: error\n" if dialect in _NAMED_EVENTS else b""
+    return b"%bdata: %b\n\n" % (named, error_told(error, dialect))
 
 
 def body_too_long(limit: int) -> GatewayError:
@@ -30,12 +55,6 @@ def body_too_long(limit: int) -> GatewayError:
 def reason_line(error: GatewayError) -> bytes:
     """The field that names the kind of a failure for programs."""
     return b"x-pointsman-reason: %b\r\n" % error.kind.value.encode("ascii")
-
-
-def stream_error(error: GatewayError, *, chunked: bool) -> bytes:
-    """An event that tells of an error in the middle of a stream, as Triton does under status 200."""
-    event = b"data: %b\n\n" % error_body(error.message)
-    return encode_chunk(event) if chunked else event
 
 
 def reply(status: int, body: bytes, content_type: str, lines: bytes, ending: bytes, *, without_body: bool) -> bytes:

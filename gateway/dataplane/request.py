@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from copy import copy
 
 from gateway.config.settings import Settings
 from gateway.dataplane.plan import Plan
@@ -33,6 +34,7 @@ VOLATILE_FIELDS = frozenset(
         b"traceparent",
         b"tracestate",
         b"x-amzn-trace-id",
+        b"x-api-key",
         b"x-b3-parentspanid",
         b"x-b3-sampled",
         b"x-b3-spanid",
@@ -85,6 +87,17 @@ class Request:
 
     def __repr__(self) -> str:
         return f"<Request {self.plan!r} body={self.body}>"
+
+    def of(self, plan: Plan, content_length: int | None = None) -> Request:
+        """The same request with another plan, and where its body has been written anew, that length."""
+        made = copy(self)
+        made.plan = plan
+        if content_length is not None:
+            made.body = content_length
+            made.volatile = [field for field in self.volatile if field[0] != _LENGTH]
+            made.volatile.append((_LENGTH, b"%d" % content_length))
+            made.lines = made.lines_without(())
+        return made
 
     def lines_without(self, names: Collection[bytes]) -> bytes:
         """`lines` but for the fields that the engine's own take the place of."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from gateway.dataplane.bridging.converted_exchange import ConvertedExchange
 from gateway.dataplane.bridging.deciding import Deciding
 from gateway.dataplane.exchange import Exchange
 from gateway.dataplane.fleet import FleetCall
+from gateway.dataplane.llm.model_in_body import ModelInBody
 from gateway.dataplane.refusal import Refusal
 from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client, Handler
+from gateway.dataplane.serving import serve
 
 
 def handler_for(client: Client, request: Request) -> Handler:
@@ -18,9 +19,11 @@ def handler_for(client: Client, request: Request) -> Handler:
         return Refusal(client, request, plan.error)
     if plan.is_fleet:
         return FleetCall(client, request)
+    if plan.passes:
+        return Exchange(client, request)
+    if plan.call.names_its_model_in_the_body:
+        return ModelInBody(client, request, serve)
     lane = plan.lane
     if lane is None:
-        return Exchange(client, request) if plan.snapshot.all_speak_rest else Deciding(client, request)
-    if lane.engine.speaks_rest:
-        return Exchange(client, request)
-    return ConvertedExchange(client, request, lane, plan.session)
+        return Exchange(client, request) if plan.snapshot.all_pass_v2 else Deciding(client, request)
+    return serve(client, request, lane, plan.session)

@@ -53,8 +53,9 @@ class Client(Protocol):
         """Answer with an error."""
         ...
 
-    def break_off(self) -> None:
-        """Close in the middle of a reply, so that nobody takes it for whole."""
+    def break_off(self, event: bytes = b"") -> None:
+        """Close in the middle of a reply, so that nobody takes it for whole; `event` tells the reader of a stream of
+        events why."""
         ...
 
 

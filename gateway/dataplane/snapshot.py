@@ -7,17 +7,23 @@ declaration stayed the same carry their state (connections, health, breaker, lat
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from gateway.config.settings import Settings
-from gateway.config.specs import Balance, RulesSpec
+from gateway.config.specs import Balance, EngineProtocol, RulesSpec
 from gateway.observability.metrics import Metrics, Series, SeriesKey
 from gateway.protocol.condition import Condition
+from gateway.protocol.engine_load import Load
 from gateway.routing.decision import Target
 from gateway.routing.table import Table
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
 
+# What probes found, by engine and endpoint url
 Health = Mapping[tuple[str, str], Condition]
+Models = Mapping[tuple[str, str], frozenset[str]]
+Loads = Mapping[tuple[str, str], Load | None]
+NO_LOADS: Loads = MappingProxyType({})
 
 
 class Lane:
@@ -60,8 +66,11 @@ class Snapshot:
         for name, spec in rules.engines.items():
             before = previous.engines.get(name) if previous else None
             known = {endpoint.url: endpoint for endpoint in before.endpoints} if before else {}
-            self.engines[name] = Engine(spec, known)
-        self.all_speak_rest = all(engine.speaks_rest for engine in self.engines.values())
+            self.engines[name] = Engine(spec, known, before.prefixes if before else None)
+        # Whether V2 over REST goes to every engine as it is
+        self.all_pass_v2 = all(
+            engine.speaks_rest and engine.spec.protocol is EngineProtocol.KSERVE for engine in self.engines.values()
+        )
         # By identity, since the table makes one object for each target: comparing their fields would cost more than
         # all the rest of the decision.
         self._lanes = {
@@ -75,11 +84,21 @@ class Snapshot:
     def lane(self, target: Target) -> Lane:
         return self._lanes[id(target)]
 
-    def set_health(self, health: Health) -> None:
-        """Take over what the probes found; what they did not ask stays unknown."""
+    def lanes_beside(self, lane: Lane) -> list[Lane]:
+        """The lanes of the same route's other arms."""
+        route = lane.target.route
+        return [other for other in self._lanes.values() if other.target.route == route and other is not lane]
+
+    def set_health(self, health: Health, models: Models, loads: Loads = NO_LOADS) -> None:
+        """Take over what the probes found; what they did not ask stays unknown. `loads` are news: what they do not name
+        stays as it is."""
         for engine in self.engines.values():
             for endpoint in engine.endpoints:
-                endpoint.condition = health.get((engine.name, endpoint.url))
+                key = engine.name, endpoint.url
+                endpoint.condition = health.get(key)
+                endpoint.models = models.get(key, frozenset())
+                if key in loads:
+                    endpoint.observe_load(loads[key])
 
     def retire(self, successor: Snapshot) -> None:
         """Close the idle connections of endpoints that the successor no longer has."""

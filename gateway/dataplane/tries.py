@@ -35,6 +35,7 @@ class Tries(ABC):
         "_started_at",
         "_status",
         "_tried",
+        "prompt",
     )
 
     def __init__(self, plane: DataPlane, lane: Lane | None, session: str | None) -> None:
@@ -43,6 +44,7 @@ class Tries(ABC):
         self._session = session
         self._started_at = monotonic()
         self._expires_at = 0.0  # when the client's own patience ends, if it told
+        self.prompt: bytes | None = None  # what a language model reads, where the engine balances by it
         self._endpoint: Endpoint | None = None
         self._series: Series | None = None
         self._slot: Slot | None = None
@@ -85,12 +87,24 @@ class Tries(ABC):
 
     # Trying
 
+    @property
+    def endpoint(self) -> Endpoint | None:
+        """The one that was tried last."""
+        return self._endpoint
+
+    def avoid(self, endpoints: tuple[Endpoint, ...]) -> None:
+        """Try none of these."""
+        self._tried = endpoints
+
     def _try(self, now: float, after: GatewayError | None = None) -> None:
         """Send the request to some endpoint; `after` is why the try before failed."""
         lane = self._lane
         assert lane is not None
         engine = lane.engine
-        endpoint = engine.choose(self._session, now, self._tried)
+        if self.prompt is None:
+            endpoint = engine.choose(self._session, now, self._tried)
+        else:
+            endpoint = engine.choose(self._session, now, self._tried, self.prompt)
         if endpoint is None:
             self._fail(after or GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy"))
             return
@@ -151,6 +165,10 @@ class Tries(ABC):
         if self._status or is_final or not self._may_try_again(was_sent):
             self._fail(error)
             return
+        self._try_again(error)
+
+    def _try_again(self, error: GatewayError) -> None:
+        """One more try, which the budget has paid for."""
         assert self._lane is not None and self._endpoint is not None and self._series is not None
         self._series.retries += 1
         tried = (*self._tried, self._endpoint)

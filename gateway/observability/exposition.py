@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gateway.observability.metrics import LATENCY_BOUNDS, SeriesKey, SeriesSnapshot
+from gateway.observability.token_metrics import token_metrics
 from gateway.protocol.condition import Condition
+from gateway.protocol.engine_load import Load
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 _LABELS = ("route", "arm", "engine", "endpoint")
+_PLACE = ("engine", "endpoint")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,12 @@ class ExpositionState:
     workers: int
     worker_restarts: int
     version: str
+    models: Mapping[tuple[str, str], frozenset[str]] = field(
+        default_factory=dict
+    )  # (engine, endpoint) -> what it serves
+    loads: Mapping[tuple[str, str], Load] = field(
+        default_factory=dict
+    )  # (engine, endpoint) -> what it says of its load
 
 
 def render(state: ExpositionState) -> bytes:
@@ -47,7 +56,10 @@ class _State(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._requests()
         yield from self._histograms()
+        series = self._state.series.items()
+        yield from token_metrics({key: each.tokens for key, each in series if each.tokens is not None})
         yield from self._endpoints()
+        yield from self._loads()
         yield from self._process()
 
     def _requests(self) -> Iterator[Metric]:
@@ -113,18 +125,33 @@ class _State(Collector):
         return family
 
     def _endpoints(self) -> Iterator[Metric]:
-        healthy = GaugeMetricFamily(
-            "pointsman_endpoint_healthy", "Whether it says that it is ready.", labels=["engine", "endpoint"]
-        )
+        healthy = GaugeMetricFamily("pointsman_endpoint_healthy", "Whether it says that it is ready.", labels=_PLACE)
         for key, condition in self._state.health.items():
             healthy.add_metric(key, float(condition is Condition.READY))
         yield healthy
         breaker = GaugeMetricFamily(
-            "pointsman_breaker_open", "Whether a worker leaves it out after failures.", labels=["engine", "endpoint"]
+            "pointsman_breaker_open", "Whether a worker leaves it out after failures.", labels=_PLACE
         )
         for key, is_open in self._state.breakers_open.items():
             breaker.add_metric(key, float(is_open))
         yield breaker
+
+    def _loads(self) -> Iterator[Metric]:
+        running = GaugeMetricFamily(
+            "pointsman_engine_running", "Requests that it runs, by its own word.", labels=_PLACE
+        )
+        waiting = GaugeMetricFamily(
+            "pointsman_engine_waiting", "Requests that wait in it, by its own word.", labels=_PLACE
+        )
+        kv_use = GaugeMetricFamily(
+            "pointsman_engine_kv_use", "Share of its memory for keys and values that is taken.", labels=_PLACE
+        )
+        for key, load in self._state.loads.items():
+            running.add_metric(key, load.running)
+            waiting.add_metric(key, load.waiting)
+            if load.kv_use is not None:
+                kv_use.add_metric(key, load.kv_use)
+        yield from (running, waiting, kv_use)
 
     def _process(self) -> Iterator[Metric]:
         state = self._state

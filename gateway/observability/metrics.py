@@ -44,6 +44,41 @@ class SeriesKey:
     endpoint: str = ""
 
 
+class Tokens:
+    """What happened to the tokens of one key's generations.
+
+    `first_token` runs from a request's head to the first token of its reply, `per_token` is the mean time between the
+    tokens of a streamed reply after the first, `stop` from a client's leaving to the engine's being told, all in
+    seconds. `cancelled` are the tokens that had come for clients who left.
+    """
+
+    __slots__ = ("cached", "cancelled", "completion", "first_token", "per_token", "prompt", "resumed", "stop")
+
+    def __init__(self) -> None:
+        self.prompt = 0
+        self.completion = 0
+        self.cached = 0
+        self.cancelled = 0
+        self.resumed = 0
+        self.first_token = Histogram()
+        self.per_token = Histogram()
+        self.stop = Histogram()
+
+
+@dataclass(slots=True)
+class TokensSnapshot:
+    """Tokens as plain values."""
+
+    prompt: int
+    completion: int
+    cached: int
+    cancelled: int
+    resumed: int
+    first_token: tuple[list[int], float]
+    per_token: tuple[list[int], float]
+    stop: tuple[list[int], float]
+
+
 class Series:
     """What happened to the requests of one key.
 
@@ -62,12 +97,14 @@ class Series:
         "response_bytes",
         "retries",
         "statuses",
+        "tokens",
         "total",
         "upstream",
     )
 
     def __init__(self, key: SeriesKey) -> None:
         self.key = key
+        self.tokens: Tokens | None = None  # where a language model was asked
         self.statuses: dict[int, int] = {}
         self.errors: dict[str, int] = {}
         self.retries = 0
@@ -94,6 +131,12 @@ class Series:
         histogram.counts[bisect_left(LATENCY_BOUNDS, upstream)] += 1
         histogram.sum += upstream
 
+    def count_tokens(self) -> Tokens:
+        """Its tokens, which begin to be counted."""
+        if self.tokens is None:
+            self.tokens = Tokens()
+        return self.tokens
+
     def count_failure(self, status: int, total: float) -> None:
         """The gateway itself answered, since no engine did."""
         self.statuses[status] = self.statuses.get(status, 0) + 1
@@ -119,6 +162,7 @@ class SeriesSnapshot:
     total: tuple[list[int], float]
     first_byte: tuple[list[int], float]
     upstream: tuple[list[int], float]
+    tokens: TokensSnapshot | None = None
 
 
 @dataclass(slots=True)
@@ -162,6 +206,20 @@ def _frozen(series: Series) -> SeriesSnapshot:
         total=_copy(series.total),
         first_byte=_copy(series.first_byte),
         upstream=_copy(series.upstream),
+        tokens=_frozen_tokens(series.tokens) if series.tokens is not None else None,
+    )
+
+
+def _frozen_tokens(tokens: Tokens) -> TokensSnapshot:
+    return TokensSnapshot(
+        prompt=tokens.prompt,
+        completion=tokens.completion,
+        cached=tokens.cached,
+        cancelled=tokens.cancelled,
+        resumed=tokens.resumed,
+        first_token=_copy(tokens.first_token),
+        per_token=_copy(tokens.per_token),
+        stop=_copy(tokens.stop),
     )
 
 
@@ -193,6 +251,22 @@ def _sum(one: SeriesSnapshot, other: SeriesSnapshot) -> SeriesSnapshot:
         total=_sum_histograms(one.total, other.total),
         first_byte=_sum_histograms(one.first_byte, other.first_byte),
         upstream=_sum_histograms(one.upstream, other.upstream),
+        tokens=_sum_tokens(one.tokens, other.tokens),
+    )
+
+
+def _sum_tokens(one: TokensSnapshot | None, other: TokensSnapshot | None) -> TokensSnapshot | None:
+    if one is None or other is None:
+        return one or other
+    return TokensSnapshot(
+        prompt=one.prompt + other.prompt,
+        completion=one.completion + other.completion,
+        cached=one.cached + other.cached,
+        cancelled=one.cancelled + other.cancelled,
+        resumed=one.resumed + other.resumed,
+        first_token=_sum_histograms(one.first_token, other.first_token),
+        per_token=_sum_histograms(one.per_token, other.per_token),
+        stop=_sum_histograms(one.stop, other.stop),
     )
 
 

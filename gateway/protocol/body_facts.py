@@ -20,10 +20,11 @@ class InputFacts:
 
 @dataclass(frozen=True, slots=True)
 class BodyFacts:
-    """What stands in the body's JSON: read only when a rule that could still match asks for it."""
+    """What stands in the body: read only when a rule that could still match asks for it."""
 
     parameters: Mapping[str, Scalar] = field(default_factory=dict)
     inputs: tuple[InputFacts, ...] = ()
+    has_image: bool = False  # some message has an image in it
 
 
 NO_BODY = BodyFacts()

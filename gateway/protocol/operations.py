@@ -1,6 +1,7 @@
-"""What a request asks for: the operations of Triton's V2 protocol and the path that names each.
+"""What a request asks for: the operations of Triton's V2 protocol and of OpenAI's API, and the path that names each.
 
-Source: Triton server `src/http_server.cc` (RE2 FullMatch on the path: no trailing slash, a version is digits only).
+Source: Triton server `src/http_server.cc` (RE2 FullMatch on the path: no trailing slash, a version is digits only);
+OpenAI API reference; Anthropic API reference (`/v1/messages`).
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 from urllib.parse import quote, unquote
+
+from gateway.protocol.llm.values import Dialect
 
 
 class Operation(Enum):
@@ -35,6 +38,7 @@ class Operation(Enum):
     SHARED_MEMORY = "shared_memory"
     TRACE = "server_trace"
     LOGGING = "logging"
+    MODEL_LIST = "models"
 
     @property
     def names_a_model(self) -> bool:
@@ -79,7 +83,8 @@ class Call:
     """A path read as Triton reads it.
 
     `model` and `version` are decoded from percent escapes; `model_span` is where the model's name stands in the path,
-    so that a rename replaces just these bytes. `verbs` are the HTTP methods that the operation answers to.
+    so that a rename replaces just these bytes. `verbs` are the HTTP methods that the operation answers to. `dialect` is
+    what a language model is asked in; where it is OpenAI's or Anthropic's, the body names the model.
     """
 
     operation: Operation
@@ -87,6 +92,11 @@ class Call:
     model: str | None = None
     version: str | None = None
     model_span: tuple[int, int] | None = None
+    dialect: Dialect | None = None
+
+    @property
+    def names_its_model_in_the_body(self) -> bool:
+        return self.model is None and self.operation in INFERENCE_OPERATIONS
 
 
 _MODEL = re.compile(
@@ -116,6 +126,18 @@ _FIXED: dict[str, Call] = {
     "/v2/models/stats": Call(Operation.SERVER_STATS, _GET),
     "/v2/trace/setting": Call(Operation.TRACE, _BOTH),
     "/v2/logging": Call(Operation.LOGGING, _BOTH),
+    "/v1/chat/completions": Call(Operation.CHAT, _POST, dialect=Dialect.CHAT),
+    "/v1/completions": Call(Operation.COMPLETION, _POST, dialect=Dialect.COMPLETIONS),
+    "/v1/embeddings": Call(Operation.EMBEDDING, _POST, dialect=Dialect.EMBEDDINGS),
+    "/v1/responses": Call(Operation.CHAT, _POST, dialect=Dialect.RESPONSES),
+    "/v1/messages": Call(Operation.CHAT, _POST, dialect=Dialect.MESSAGES),
+    "/v1/models": Call(Operation.MODEL_LIST, _GET, dialect=Dialect.CHAT),
+}
+_OPENAI_MODEL = "/v1/models/"
+_DIALECTS = {
+    Operation.INFER: Dialect.INFER,
+    Operation.GENERATE: Dialect.GENERATE,
+    Operation.GENERATE_STREAM: Dialect.GENERATE,
 }
 
 
@@ -132,7 +154,7 @@ def model_path(model: str, version: str) -> str:
 
 
 def read_path(path: str) -> Call | None:
-    """Name the operation that a V2 path (without its query) asks for; None where Triton answers 404."""
+    """Name the operation that a path (without its query) asks for; None where there is nothing."""
     fixed = _FIXED.get(path)
     if fixed is not None:
         return fixed
@@ -141,7 +163,7 @@ def read_path(path: str) -> Call | None:
         if action == "trace/setting" and version is not None:
             return None
         operation, verbs = _MODEL_ACTIONS[action]
-        return Call(operation, verbs, unquote(model), version, found.span(1))
+        return Call(operation, verbs, unquote(model), version, found.span(1), _DIALECTS.get(operation))
     if found := _REPOSITORY.fullmatch(path):
         _, index, model, action = found.groups()
         if index:
@@ -151,4 +173,7 @@ def read_path(path: str) -> Call | None:
     if found := _SHARED_MEMORY.fullmatch(path):
         _, action = found.groups()  # a `register` that names no region is refused by who would map it
         return Call(Operation.SHARED_MEMORY, _GET if action == "status" else _POST)
+    if path.startswith(_OPENAI_MODEL) and len(path) > len(_OPENAI_MODEL):  # a name may have slashes
+        name = unquote(path[len(_OPENAI_MODEL) :])
+        return Call(Operation.MODEL_LIST, _GET, name, dialect=Dialect.CHAT)
     return None

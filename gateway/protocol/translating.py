@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from gateway.protocol.llm.values import Dialect
+
 Field = tuple[bytes, bytes]
 
 JSON = "application/json"
@@ -15,18 +17,21 @@ JSON = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """What an engine is asked over HTTP. `path` begins with a slash, `fields` are further ones, names in lower case."""
+    """What an engine is asked over HTTP. `path` begins with a slash, `fields` are further ones, names in lower case;
+    `dialect` is what a language model is asked in, `dropped` names what of the client's the engine has no place for."""
 
     path: str
     body: bytes = b""
     content_type: str = JSON
     method: str = "POST"
     fields: tuple[Field, ...] = ()
+    dialect: Dialect | None = None
+    dropped: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A whole HTTP reply. `head_bytes` is where the JSON of a V2 body ends and tensors begin; None where all is JSON."""
+    """A whole HTTP reply. `head_bytes`: where the JSON of a V2 body ends and tensors begin, None where all is JSON."""
 
     status: int
     body: bytes = b""

@@ -15,6 +15,7 @@ class Target:
     model: str | None = None  # the model's name there; None keeps the requested one
     experiment: str | None = None
     arm: str | None = None
+    resume: bool = False  # a generation that breaks off goes on elsewhere
 
 
 @dataclass(frozen=True, slots=True)

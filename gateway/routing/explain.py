@@ -110,8 +110,10 @@ def _check_head(route: Route, facts: Facts) -> tuple[Check, ...]:
 
 
 def _check_body(route: Route, facts: Facts) -> tuple[Check, ...]:
-    body = facts.body if facts.operation in INFERENCE_OPERATIONS else NO_BODY
-    return tuple(_check(condition, body or NO_BODY) for condition in route.body)
+    """Only an inference has a body to ask: other requests meet no condition on it, not even on what is not there."""
+    if facts.operation not in INFERENCE_OPERATIONS:
+        return tuple(Check(condition.key, condition.expected, None, False) for condition in route.body)
+    return tuple(_check(condition, facts.body or NO_BODY) for condition in route.body)
 
 
 def _check(condition: Condition[Subject], subject: Subject) -> Check:

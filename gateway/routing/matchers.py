@@ -37,7 +37,7 @@ class Match:
 
 
 def compile_match(spec: MatchSpec, tenant_header: str) -> Match:
-    """Compile a match; conditions keep one order: version, protocol, operation, headers, tenant, parameters, inputs."""
+    """Compile a match; the order is: version, protocol, operation, headers, tenant, parameters, inputs, images."""
     head: list[Condition[Facts]] = []
     if spec.version:
         head.append(_optional_text("version", spec.version, lambda facts: facts.version))
@@ -51,6 +51,8 @@ def compile_match(spec: MatchSpec, tenant_header: str) -> Match:
         head.append(_header("tenant", spec.tenant, tenant_header))
     body = [_parameter(name, patterns) for name, patterns in spec.parameter.items()]
     body += [_input(match) for match in spec.input]
+    if spec.has_image is not None:
+        body.append(_has_image(spec.has_image))
     return Match(_model(spec.model) if spec.model else None, tuple(head), tuple(body))
 
 
@@ -129,6 +131,12 @@ def _input(match: InputMatch) -> Condition[BodyFacts]:
         return ", ".join(_describe_input(tensor) for tensor in body.inputs) or None
 
     return Condition("input", _describe_match(match), holds, actual)
+
+
+def _has_image(wanted: bool) -> Condition[BodyFacts]:
+    return Condition(
+        "has_image", as_text(wanted), lambda body: body.has_image is wanted, lambda body: as_text(body.has_image)
+    )
 
 
 def _input_test(match: InputMatch) -> Callable[[InputFacts], bool]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from gateway.config.globs import is_exact
 from gateway.config.specs import Balance, EngineSpec, IdentitySpec, RouteSpec
 from gateway.routing.decision import Decision, Target, Undecided
 from gateway.routing.experiments import Split
@@ -24,6 +25,7 @@ class Route:
         match = compile_match(spec.match, identity.tenant_header)
         self.name = spec.name
         self.model = match.model
+        self.exact_models = tuple(pattern for pattern in spec.match.model if is_exact(pattern))
         self.head = match.head
         self.body = match.body
         self.split = split
@@ -81,8 +83,9 @@ def _targets(spec: RouteSpec, split: Split | None) -> tuple[Target, ...]:
     """One target for each arm; an arm without a model takes the route's."""
     if split is None:
         assert spec.engine is not None
-        return (Target(spec.name, spec.engine, spec.model),)
+        return (Target(spec.name, spec.engine, spec.model, resume=spec.resume),)
     experiment = split.spec
     return tuple(
-        Target(spec.name, arm.engine, arm.model or spec.model, experiment.name, arm.name) for arm in experiment.arms
+        Target(spec.name, arm.engine, arm.model or spec.model, experiment.name, arm.name, spec.resume)
+        for arm in experiment.arms
     )

@@ -19,12 +19,11 @@ from gateway.config.rules import LoadedRules
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.observability.exposition import ExpositionState
-from gateway.protocol.condition import Condition
 from gateway.supervision.ports import PortError, ReservedPort, listen
 from gateway.supervision.rulebook import Rulebook
 from gateway.supervision.worker_process import COMMAND
 from gateway.supervision.workforce import StartError, Workforce
-from gateway.upstream.health import Prober
+from gateway.upstream.health import Findings, Prober
 
 _log = logging.getLogger("pointsman")
 
@@ -93,6 +92,8 @@ class Supervisor:
             series=workforce.tally.series(),
             connections=workforce.tally.connections,
             health=self._prober.health,
+            models=self._prober.models,
+            loads=self._prober.loads,
             breakers_open=workforce.tally.breakers_open(),
             rules_number=self._book.number,
             reloads_ok=self._book.readings_ok,
@@ -199,9 +200,9 @@ class Supervisor:
             partial.write_text(json.dumps(told) + "\n")
             partial.rename(self._ready_file)
 
-    def _health_changed(self, health: dict[tuple[str, str], Condition]) -> None:
+    def _health_changed(self, found: Findings) -> None:
         if self._workforce is not None:
-            self._workforce.set_health(health)
+            self._workforce.set_health(found)
 
     def _forget_ready_file(self) -> None:
         if self._ready_file is not None:

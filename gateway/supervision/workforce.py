@@ -15,6 +15,7 @@ from gateway.protocol.condition import Condition
 from gateway.supervision.ports import ReservedPort
 from gateway.supervision.tally import Tally
 from gateway.supervision.worker_process import COMMAND, WorkerProcess
+from gateway.upstream.health import Findings
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ class Workforce:
         self._settings = replace(settings, http_port=ports[0].port, grpc_port=ports[-1].port)
         self._rules = rules
         self._health = health
+        self._models: Mapping[tuple[str, str], frozenset[str]] = {}
         self._ports = ports
         self._command = command
         self._workers: set[WorkerProcess] = set()
@@ -79,9 +81,11 @@ class Workforce:
         self.number = number
         self._say_to_all(UseRules(rules, number))
 
-    def set_health(self, health: Mapping[tuple[str, str], Condition]) -> None:
-        self._health = health
-        self._say_to_all(SetHealth(health))
+    def set_health(self, found: Findings) -> None:
+        """Tell all workers what the probes found, and those to come what lasts of it."""
+        news = found.models if found.models != self._models else None  # long lists that seldom change
+        self._health, self._models = found.conditions, found.models
+        self._say_to_all(SetHealth(found.conditions, news, found.loads))
 
     @property
     def num_serving(self) -> int:
@@ -142,7 +146,7 @@ class Workforce:
         await worker.start(inherited)
         assert worker.ended is not None
         self._workers.add(worker)
-        worker.say(Start(self._settings, self._rules, self.number, self._health, tuple(inherited)))
+        worker.say(Start(self._settings, self._rules, self.number, self._health, self._models, tuple(inherited)))
         either: list[asyncio.Future[Any]] = [serving, worker.ended]
         await asyncio.wait(either, timeout=_START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if not serving.done():

@@ -1,4 +1,8 @@
-"""Choosing among endpoints. Each function takes those that may serve, never none, and returns one."""
+"""Choosing among endpoints. Each function takes those that may serve, never none, and returns one.
+
+How busy an endpoint is: the worker's own requests in flight, and those that others have there, as far as the engine
+tells.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +31,9 @@ def round_robin() -> Choose:
 
 
 def least_outstanding(endpoints: Sequence[Endpoint], session: str | None) -> Endpoint:
-    """The one with the fewest requests in flight; chance among equals, so that idle endpoints share the work."""
-    fewest = min(endpoint.in_flight for endpoint in endpoints)
-    return random.choice([endpoint for endpoint in endpoints if endpoint.in_flight == fewest])
+    """The one with the fewest requests; chance among equals, so that idle endpoints share the work."""
+    fewest = min(endpoint.in_flight + endpoint.others for endpoint in endpoints)
+    return random.choice([endpoint for endpoint in endpoints if endpoint.in_flight + endpoint.others == fewest])
 
 
 def power_of_two(endpoints: Sequence[Endpoint], session: str | None) -> Endpoint:
@@ -38,11 +42,11 @@ def power_of_two(endpoints: Sequence[Endpoint], session: str | None) -> Endpoint
     Source: Mitzenmacher, The Power of Two Choices in Randomized Load Balancing (2001).
     """
     one, other = _draw_two(endpoints)
-    return one if one.in_flight <= other.in_flight else other
+    return one if one.in_flight + one.others <= other.in_flight + other.others else other
 
 
 def latency(endpoints: Sequence[Endpoint], session: str | None) -> Endpoint:
-    """Of two drawn by chance the one that promises to be done sooner: peak EWMA of latency x (in flight + 1).
+    """Of two drawn by chance the one that promises to be done sooner: peak EWMA of latency x (requests there + 1).
 
     Source: Finagle's PeakEwma. An endpoint without a measured latency is tried first, by one request at a time: one
     that never answers must not draw all of them.
@@ -63,7 +67,7 @@ def by_session(endpoints: Sequence[Endpoint], session: str | None) -> Endpoint:
 
 
 def chooser(balance: Balance) -> Choose:
-    """The function that a balance names."""
+    """The function that a balance names; of `prefix` it is that for requests without a prompt."""
     if balance is Balance.ROUND_ROBIN:
         return round_robin()
     return _CHOOSERS[balance]
@@ -74,13 +78,14 @@ _CHOOSERS: dict[Balance, Choose] = {
     Balance.POWER_OF_TWO: power_of_two,
     Balance.LATENCY: latency,
     Balance.SESSION: by_session,
+    Balance.PREFIX: least_outstanding,
 }
 
 
 def _seconds_promised(endpoint: Endpoint) -> float:
     if not endpoint.latency:
         return endpoint.in_flight * _UNKNOWN_SECONDS
-    return endpoint.latency * (endpoint.in_flight + 1)
+    return endpoint.latency * (endpoint.in_flight + endpoint.others + 1)
 
 
 def _draw_two(endpoints: Sequence[Endpoint]) -> tuple[Endpoint, Endpoint]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ssl
+from time import monotonic
 from urllib.parse import urlsplit
 
 from gateway.config.specs import EndpointSpec, EngineSpec
 from gateway.protocol.condition import Condition
+from gateway.protocol.engine_load import Load
 from gateway.upstream.breaker import Breaker
 from gateway.upstream.pool import Pool
 from gateway.upstream.stream_pool import StreamPool
@@ -17,15 +19,22 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 # How much one reply moves the average towards itself when it is faster; a slower one counts at once (peak EWMA).
 _EWMA_SHARE = 0.1
 
+# How long a report of the engine's load counts, or three probes if they are further apart: one that is not renewed,
+# because no probe or no reply brings another, must not keep requests away.
+_LOAD_SECONDS = 10.0
+
 
 class Endpoint:
     """State of one endpoint in one worker: observed, never configured.
 
-    `condition` is what the probes last said, None before the first; `in_flight` counts requests sent and not ended.
+    `condition` is what the probes last said, None before the first; `in_flight` counts requests sent and not ended,
+    `others` those that others had there when the engine last told its `load`. `models` are those that it says it
+    serves; none where it does not tell.
     `pool` has its HTTP/1.1 connections, `streams` its gRPC ones, each None where it does not speak that.
     """
 
     __slots__ = (
+        "_load_until",
         "authority",
         "breaker",
         "condition",
@@ -33,6 +42,9 @@ class Endpoint:
         "host_line",
         "in_flight",
         "latency",
+        "load",
+        "models",
+        "others",
         "pool",
         "scheme",
         "streams",
@@ -43,6 +55,10 @@ class Endpoint:
         self.engine = engine
         self.url = spec.url
         self.in_flight = 0
+        self.others = 0
+        self.load: Load | None = None
+        self._load_until = 0.0
+        self.models: frozenset[str] = frozenset()
         self.condition: Condition | None = None
         self.latency = 0.0  # seconds to the first byte, peak EWMA; 0 before the first reply
         self.breaker = Breaker(engine.breaker)
@@ -81,12 +97,26 @@ class Endpoint:
         else:
             self.latency += (seconds - self.latency) * _EWMA_SHARE
 
+    @property
+    def outstanding(self) -> int:
+        """Requests that it has to answer, whoever asked."""
+        return self.in_flight + self.others
+
+    def observe_load(self, load: Load | None) -> None:
+        """Take over what the engine says of its load, which has our own requests in it; None: it does not tell."""
+        self.load = load
+        self.others = max(0, load.outstanding - self.in_flight) if load is not None else 0
+        self._load_until = monotonic() + max(_LOAD_SECONDS, 3 * self.engine.health.interval)
+
     def close_idle_connections(self) -> None:
         for pool in self._pools():
             pool.close_idle()
 
     def close_stale(self, now: float) -> None:
-        """Close what has been idle for longer than the limit; called about once a second."""
+        """Close what has been idle for longer than the limit, and forget a load told too long ago; called about once a
+        second."""
+        if self.load is not None and now >= self._load_until:
+            self.observe_load(None)
         for pool in self._pools():
             pool.close_stale(now)
 

@@ -6,11 +6,12 @@ from collections.abc import Collection, Mapping
 from time import monotonic
 from types import MappingProxyType
 
-from gateway.config.specs import EndpointSpec, EngineSpec
+from gateway.config.specs import Balance, EndpointSpec, EngineProtocol, EngineSpec
 from gateway.protocol.condition import Condition
 from gateway.upstream.adapters import Adapter, adapter_for
 from gateway.upstream.balancing import chooser
 from gateway.upstream.endpoint import Endpoint
+from gateway.upstream.prefix_index import PrefixIndex
 from gateway.upstream.retry import RetryBudget
 from gateway.upstream.tls import endpoint_tls
 
@@ -18,7 +19,8 @@ _NOT_READY = (Condition.UNREADY, Condition.DOWN)
 
 
 class Engine:
-    """The endpoints of one engine. `extra_fields` are those that each request to it carries."""
+    """The endpoints of one engine. `extra_fields` are those that each request to it carries; `prefixes` is what its
+    endpoints saw of prompts, None where it does not balance by them."""
 
     __slots__ = (
         "_choose",
@@ -29,25 +31,39 @@ class Engine:
         "extra_lines",
         "extra_names",
         "name",
+        "prefixes",
         "speaks_grpc",
         "speaks_rest",
         "spec",
     )
 
-    def __init__(self, spec: EngineSpec, known: Mapping[str, Endpoint] = MappingProxyType({})) -> None:
-        """`known` are endpoints of an engine of this name in the snapshot before, by URL: those that fit live on."""
+    def __init__(
+        self,
+        spec: EngineSpec,
+        known: Mapping[str, Endpoint] = MappingProxyType({}),
+        prefixes: PrefixIndex | None = None,
+    ) -> None:
+        """`known` are endpoints of an engine of this name in the snapshot before, by URL: those that fit live on. So
+        does what is known of prompts in its `prefixes`."""
         self.name = spec.name
         self.spec = spec
-        self.adapter: Adapter = adapter_for(spec.protocol)
+        self.adapter: Adapter = adapter_for(spec)
         listed = {endpoint.url: endpoint for endpoint in spec.endpoints}  # one listed twice is one endpoint
         self.endpoints = [_endpoint(spec, endpoint, known.get(url)) for url, endpoint in listed.items()]
         self.speaks_rest = all(endpoint.pool is not None for endpoint in self.endpoints)
-        self.speaks_grpc = all(endpoint.streams is not None for endpoint in self.endpoints)
+        is_kserve = spec.protocol is EngineProtocol.KSERVE  # others have gRPC services of their own
+        self.speaks_grpc = is_kserve and all(endpoint.streams is not None for endpoint in self.endpoints)
         self.budget = RetryBudget(spec.retry, monotonic())
         self.extra_fields = extra_fields(spec)
         self.extra_lines = b"".join(b"%b: %b\r\n" % field for field in self.extra_fields)
         self.extra_names = frozenset(name for name, _ in self.extra_fields)
         self._choose = chooser(spec.balance)
+        self.prefixes: PrefixIndex | None = None
+        if spec.balance is Balance.PREFIX:
+            if prefixes is None or prefixes.spec != spec.prefix:
+                prefixes = PrefixIndex(spec.prefix)
+            self.prefixes = prefixes
+            self.prefixes.keep(listed)
 
     def __repr__(self) -> str:
         available = sum(
@@ -63,8 +79,20 @@ class Engine:
             return any(endpoint.breaker.is_closed for endpoint in self.endpoints)
         return any(endpoint.condition is Condition.READY for endpoint in self.endpoints)
 
-    def choose(self, session: str | None, now: float, tried: Collection[Endpoint] = ()) -> Endpoint | None:
-        """An endpoint for the next try; None where the probes say that all (not yet tried) are down.
+    @property
+    def models(self) -> frozenset[str]:
+        """All that its endpoints say they serve; empty where none tells."""
+        return frozenset().union(*[endpoint.models for endpoint in self.endpoints])
+
+    def choose(
+        self,
+        session: str | None,
+        now: float,
+        tried: Collection[Endpoint] = (),
+        prompt: bytes | memoryview | None = None,
+    ) -> Endpoint | None:
+        """An endpoint for the next try; None where the probes say that all (not yet tried) are down. `prompt` is what
+        `balance: prefix` goes by: any bytes that begin alike where prompts do.
 
         Endpoints that say they are not ready serve only where no other is left. Where requests failed on all but no
         probe says that they are gone, the breakers are passed over: some answer is better than a total outage by our
@@ -81,6 +109,8 @@ class Engine:
             if not left:
                 return None
         allowed = [endpoint for endpoint in left if endpoint.breaker.is_spotless or endpoint.breaker.allows(now)]
+        if prompt and self.prefixes is not None:
+            return self.prefixes.choose(allowed or left, session, prompt, now)
         return self._choose(allowed or left, session)
 
     def close_idle_connections(self) -> None:
@@ -99,4 +129,6 @@ def extra_fields(spec: EngineSpec) -> list[tuple[bytes, bytes]]:
     fields = dict(spec.headers)
     if spec.api_key:
         fields["authorization"] = f"Bearer {spec.api_key}"
+    if spec.load.source == "orca":
+        fields.setdefault("endpoint-load-metrics-format", "text")
     return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in fields.items()]

@@ -1,4 +1,5 @@
-"""Active health checks: the control process asks every endpoint, now and then, whether it is ready."""
+"""Active health checks: the control process asks every endpoint, now and then, whether it is ready, what it serves and
+how busy it is."""
 
 from __future__ import annotations
 
@@ -7,17 +8,34 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from gateway.config.specs import EngineSpec, HealthSpec
 from gateway.protocol.condition import Condition
-from gateway.upstream.probing import asker_for
+from gateway.protocol.engine_load import Load
+from gateway.upstream.probing import Asker, asker_for
 
 _log = logging.getLogger(__name__)
 
 # Probes of many endpoints with the same interval spread out by as much of it.
 _JITTER = 0.1
+# Models come and go by an operator's hand, and their lists may be long: every so many probes is often enough.
+_PROBES_PER_DISCOVERY = 5
+# Loads of many endpoints come one by one: those of so many seconds travel together.
+_GATHER_SECONDS = 0.2
 
 Key = tuple[str, str]  # engine name, endpoint url
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What is known of all endpoints, by engine and url. Endpoints that no probe has reached a verdict on have no
+    condition; those that do not tell their models have none here. `loads` are those told since the last findings, None
+    where an endpoint has stopped to tell."""
+
+    conditions: Mapping[Key, Condition] = field(default_factory=dict)
+    models: Mapping[Key, frozenset[str]] = field(default_factory=dict)
+    loads: Mapping[Key, Load | None] = field(default_factory=dict)
 
 
 class EndpointHealth:
@@ -62,20 +80,25 @@ class EndpointHealth:
 class _Probe:
     """The probing of one endpoint; `engine` is kept to see whether a new declaration changes anything."""
 
-    def __init__(self, engine: EngineSpec, url: str) -> None:
+    def __init__(self, engine: EngineSpec, key: Key) -> None:
         self.engine = _relevant(engine)
+        self.key = key
         self.health = EndpointHealth(engine.health)
-        self.url = url
+        self.url = key[1]
+        self.models: frozenset[str] | None = None
+        self.load: Load | None = None
         self.had_first = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 
 
 class Prober:
-    """Probes all endpoints of the rules; `changed` gets the health of all whenever that of one has changed."""
+    """Probes all endpoints of the rules; `changed` gets what is known of all whenever something has changed for one."""
 
-    def __init__(self, changed: Callable[[dict[Key, Condition]], None]) -> None:
+    def __init__(self, changed: Callable[[Findings], None]) -> None:
         self._changed = changed
         self._probes: dict[Key, _Probe] = {}
+        self._fresh: dict[Key, Load | None] = {}  # loads that nobody has been told of
+        self._gathering: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
         return f"<Prober of {len(self._probes)} endpoints>"
@@ -85,6 +108,16 @@ class Prober:
         """By engine and endpoint; those that no probe has reached a verdict on are left out."""
         found = {key: probe.health.condition for key, probe in self._probes.items()}
         return {key: condition for key, condition in found.items() if condition is not None}
+
+    @property
+    def models(self) -> dict[Key, frozenset[str]]:
+        """What those serve that tell it."""
+        return {key: probe.models for key, probe in self._probes.items() if probe.models is not None}
+
+    @property
+    def loads(self) -> dict[Key, Load]:
+        """How busy those are that tell it."""
+        return {key: probe.load for key, probe in self._probes.items() if probe.load is not None}
 
     def use(self, engines: Mapping[str, EngineSpec]) -> None:
         """Probe the endpoints of these engines; what is known of those that stay as they are is kept."""
@@ -97,13 +130,14 @@ class Prober:
         for key, probe in list(self._probes.items()):
             if key not in wanted or probe.engine != _relevant(wanted[key]):
                 del self._probes[key]
+                self._fresh.pop(key, None)
                 if probe.task is not None:
                     probe.task.cancel()
         for key, engine in wanted.items():
             if key not in self._probes:
-                probe = self._probes[key] = _Probe(engine, key[1])
+                probe = self._probes[key] = _Probe(engine, key)
                 probe.task = asyncio.get_running_loop().create_task(self._keep_probing(probe))
-        self._changed(self.health)
+        self._tell()
 
     async def first_round(self, timeout: float) -> None:
         """Wait until each endpoint has been asked once, or the time (seconds) is over."""
@@ -114,6 +148,8 @@ class Prober:
                 task.cancel()
 
     async def close(self) -> None:
+        if self._gathering is not None:
+            self._gathering.cancel()
         tasks = [probe.task for probe in self._probes.values() if probe.task is not None]
         for task in tasks:
             task.cancel()
@@ -121,30 +157,63 @@ class Prober:
 
     async def _keep_probing(self, probe: _Probe) -> None:
         """Ask on and on; what goes wrong with it is told as the endpoint's condition, and asked again."""
-        interval = probe.engine.health.interval
         while True:
             try:
-                asker = asker_for(probe.engine, probe.url)
+                await self._ask_again_and_again(probe)
             except Exception as error:  # a certificate file that cannot be read may be there later
                 self._observe(probe, Condition.DOWN, f": cannot be probed: {error}")
-                await asyncio.sleep(_jittered(interval))
-                continue
-            try:
-                while True:
-                    self._observe(probe, await asker.ask())
-                    await asyncio.sleep(_jittered(interval))
-            finally:
-                await asker.close()
+                probe.had_first.set()
+                await asyncio.sleep(_jittered(probe.engine.health.interval))
+
+    async def _ask_again_and_again(self, probe: _Probe) -> None:
+        asker = asker_for(probe.engine, probe.url)
+        until_discovery = 0
+        try:
+            while True:
+                found = await asker.ask()
+                self._observe(probe, found)
+                is_there = found is not Condition.DOWN
+                until_discovery = max(0, until_discovery - 1) if is_there else 0  # it may come back as another
+                if is_there and not until_discovery and await self._learn_models(probe, asker):
+                    until_discovery = _PROBES_PER_DISCOVERY
+                self._learn_load(probe, await asker.load() if is_there else None)
+                probe.had_first.set()
+                await asyncio.sleep(_jittered(probe.engine.health.interval))
+        finally:
+            await asker.close()
+
+    async def _learn_models(self, probe: _Probe, asker: Asker) -> bool:
+        """Ask for the models; where it does not tell, what it told before still holds."""
+        models = await asker.models()
+        if models is not None and models != probe.models:
+            probe.models = models
+            self._tell()
+        return models is not None
+
+    def _learn_load(self, probe: _Probe, load: Load | None) -> None:
+        """An idle endpoint that stays idle is no news; a busy one is, since the workers reckon from when they hear."""
+        before, probe.load = probe.load, load
+        if load == before and (load is None or not load.outstanding):
+            return
+        self._fresh[probe.key] = load
+        if self._gathering is None:
+            self._gathering = asyncio.get_running_loop().call_later(_GATHER_SECONDS, self._tell)
+
+    def _tell(self) -> None:
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
+        fresh, self._fresh = self._fresh, {}
+        self._changed(Findings(self.health, self.models, fresh))
 
     def _observe(self, probe: _Probe, found: Condition, why: str = "") -> None:
         was_known = probe.health.condition is not None
         has_changed = probe.health.observe(found)
-        probe.had_first.set()
         if not has_changed:
             return
         if was_known or found is not Condition.READY:
             _log.warning("%s of engine '%s' is %s%s", probe.url, probe.engine.name, found.value, why)
-        self._changed(self.health)
+        self._tell()
 
 
 def _jittered(seconds: float) -> float:
@@ -154,5 +223,13 @@ def _jittered(seconds: float) -> float:
 def _relevant(engine: EngineSpec) -> EngineSpec:
     """The engine with only what probing depends on; two of these differ where its probes would."""
     return EngineSpec(
-        engine.name, (), health=engine.health, tls=engine.tls, headers=engine.headers, api_key=engine.api_key
+        engine.name,
+        (),
+        protocol=engine.protocol,
+        base_path=engine.base_path,
+        load=engine.load,
+        health=engine.health,
+        tls=engine.tls,
+        headers=engine.headers,
+        api_key=engine.api_key,
     )

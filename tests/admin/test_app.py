@@ -18,6 +18,7 @@ from gateway.config.specs import (
 from gateway.observability.exposition import ExpositionState
 from gateway.observability.metrics import Metrics, SeriesKey, add_up
 from gateway.protocol.condition import Condition
+from gateway.protocol.engine_load import Load
 
 RULES = RulesSpec(
     engines={
@@ -26,6 +27,7 @@ RULES = RulesSpec(
     },
     routes=(
         RouteSpec("images", MatchSpec(input=(InputMatch(datatypes=("FP32",), rank=4),)), engine="mac"),
+        RouteSpec("texts", MatchSpec(has_image=False), engine="mac", resume=True),
         RouteSpec("split", MatchSpec(model=("llama-*",)), experiment="move"),
     ),
     experiments={"move": ExperimentSpec("move", (ArmSpec("old", "cuda", 90), ArmSpec("new", "mac", 10, "l")))},
@@ -60,6 +62,8 @@ class State:
             workers=4,
             worker_restarts=5,
             version="9",
+            models={("cuda", "http://a:1"): frozenset({"llama", "llama-lora"})},
+            loads={("cuda", "http://a:1"): Load(3, 1, 0.5)},
         )
 
 
@@ -77,10 +81,13 @@ def test_engines_tell_health_and_load() -> None:
         "in_flight": 2,
         "requests": 1,
         "errors": 0,
+        "models": ["llama", "llama-lora"],
+        "load": {"running": 3, "waiting": 1, "kv_use": 0.5},
     }
     assert cuda["endpoints"][1]["condition"] == "unknown"
     assert mac["endpoints"][0]["breaker_open"] is True
     assert mac["endpoints"][0]["errors"] == 1
+    assert (mac["endpoints"][0]["models"], mac["endpoints"][0]["load"]) == ([], None)
 
 
 def test_no_answer_tells_a_secret() -> None:
@@ -103,8 +110,9 @@ def test_rules_tell_what_is_in_force() -> None:
     told = client.get("/rules").json()
     assert (told["number"], told["digest"], told["files"]) == (3, "d1", ["rules.yaml"])
     assert told["problems"] == ["rules.yaml:1:1: warning: w"]
-    assert [route["name"] for route in told["routes"]] == ["images", "split"]
-    assert told["routes"][1]["match"] == {"model": ["llama-*"]}
+    assert [route["name"] for route in told["routes"]] == ["images", "texts", "split"]
+    assert told["routes"][2]["match"] == {"model": ["llama-*"]}
+    assert (told["routes"][1]["match"], told["routes"][1]["resume"]) == ({"has_image": False}, True)
     assert told["routes"][0]["match"]["input"][0]["rank"] == 4
 
 

@@ -173,6 +173,59 @@ GRPC_CASES = [
 ]
 
 
+LANGUAGE_RULES = """\
+version: 1
+engines:
+  vision: {endpoints: "http://v:8000", protocol: openai, balance: prefix}
+  triton: {endpoints: "http://t:8000"}
+routes:
+  - {name: seeing, match: {has_image: true}, engine: vision}
+  - {name: reading, match: {model: text, has_image: false}, engine: triton}
+  - {name: rest, engine: vision}
+"""
+
+LANGUAGE_CASES = [
+    (
+        ["--model", "text", "--protocol", "openai", "--operation", "chat", "--has-image"],
+        [
+            "✓ seeing   has_image is true",
+            "· reading  not asked: a route before it matches",
+            "· rest     not asked: a route before it matches",
+            "",
+            "model text goes by route seeing to engine vision (prefix over http://v:8000)",
+        ],
+    ),
+    (
+        ["--model", "text", "--protocol", "openai", "--operation", "chat"],
+        [
+            "✗ seeing   has_image is false, wanted true",
+            "✓ reading  model is text; has_image is false",
+            "· rest     not asked: a route before it matches",
+            "",
+            "model text goes by route reading to engine triton (power_of_two over http://t:8000, translated to kserve)",
+        ],
+    ),
+    (
+        ["--model", "text", "--operation", "metadata"],
+        [
+            "✗ seeing   has_image is missing, wanted true",
+            "✗ reading  has_image is missing, wanted false",
+            "✓ rest     matches every request",
+            "",
+            "model text goes by route rest to engine vision (prefix over http://v:8000, translated to openai)",
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize("options, lines", LANGUAGE_CASES)
+def test_language_models_are_explained(options: list[str], lines: list[str], tmp_path: Path, app: typer.Typer) -> None:
+    """An image is asked for like any other fact of the body; a request in another dialect is translated."""
+    (tmp_path / "rules.yaml").write_text(LANGUAGE_RULES)
+    result = CliRunner().invoke(app, [str(tmp_path / "rules.yaml"), *options], standalone_mode=False)
+    assert result.output.splitlines() == lines
+
+
 @pytest.fixture
 def arguments(tmp_path: Path) -> list[str]:
     """The rules above as a file, the command's first argument."""

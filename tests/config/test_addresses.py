@@ -29,7 +29,13 @@ BAD = [
     (endpoint_url, "10.0.0.5:8000", "URL '10.0.0.5:8000' has no scheme: did you mean 'http://10.0.0.5:8000'?"),
     (endpoint_url, "ws://a:1", "URL 'ws://a:1' must begin with http://, https://, grpc:// or grpcs://"),
     (endpoint_url, "grpc://a", "URL 'grpc://a' has no port: gRPC has no usual one"),
-    (endpoint_url, "http://a:8000/v2", "URL 'http://a:8000/v2' has a path: did you mean 'http://a:8000'?"),
+    (
+        endpoint_url,
+        "http://a:8000/v2/",
+        "URL 'http://a:8000/v2/' has a path: did you mean 'http://a:8000'? "
+        "Of an openai engine, write 'base_path: /v2' beside it",
+    ),
+    (endpoint_url, "grpc://a:8001/x", "URL 'grpc://a:8001/x' has a path: did you mean 'grpc://a:8001'?"),
     (endpoint_url, "http://a:8000?x", "URL 'http://a:8000?x' is not a host with an optional port"),
     (endpoint_url, "http://u:p@a:8000", "URL 'http://u:p@a:8000' is not a host with an optional port"),
     (endpoint_url, "http://", "URL 'http://' is not a host with an optional port"),

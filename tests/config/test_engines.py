@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from gateway.config.specs import (
@@ -12,6 +14,8 @@ from gateway.config.specs import (
     EngineProtocol,
     EngineSpec,
     HealthSpec,
+    LoadSpec,
+    PrefixSpec,
     RetrySpec,
     TlsSpec,
 )
@@ -84,6 +88,90 @@ def test_an_engine_needs_endpoints_alone(load: Load) -> None:
     )
 
 
+OPENAI = "protocol: openai, endpoints: 'http://a'"
+
+LANGUAGE_MODELS = """\
+version: 1
+engines:
+  e:
+    protocol: openai
+    endpoints: "http://gpu1:8000"
+    balance: prefix
+    base_path: /api/v1
+    dialects: [completions, completions, messages]
+    unsupported: drop
+    chat_template: templates/chat.jinja
+    load: {source: metrics, path: ":9000/metrics"}
+    prefix: {block_bytes: 128, max_blocks: 64, max_entries: 1000, ttl: 1m, imbalance: 4, imbalance_ratio: 2}
+"""
+
+
+def test_every_key_of_language_models_is_read(load: Load, tmp_path: Path) -> None:
+    """A template is found from the rule file's folder, wherever the gateway runs."""
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "templates" / "chat.jinja").write_text("{{ messages }}")
+    loaded = load(LANGUAGE_MODELS + ROUTES)
+    assert loaded.rules is not None and not loaded.problems
+    assert loaded.rules.engines["e"] == EngineSpec(
+        name="e",
+        endpoints=(EndpointSpec("http://gpu1:8000"),),
+        protocol=EngineProtocol.OPENAI,
+        balance=Balance.PREFIX,
+        base_path="/api/v1",
+        dialects=("completions", "messages"),
+        unsupported="drop",
+        chat_template=str(tmp_path / "templates" / "chat.jinja"),
+        load=LoadSpec("metrics", ":9000/metrics"),
+        prefix=PrefixSpec(128, 64, 1000, 60.0, 4, 2.0),
+        location=Location("rules.yaml", 3, 3),
+    )
+
+
+@pytest.mark.parametrize(
+    "name, text, told",
+    [
+        ("t.jinja", b"{{ x }}", None),
+        ("tokenizer_config.json", b'{"chat_template": "{{ x }}"}', None),
+        ("tokenizer_config.json", b'{"bos_token": "<s>"}', "name a tokenizer_config.json, or a Jinja file"),
+        ("t.json", b"{{ x }}", "name a tokenizer_config.json, or a Jinja file"),
+        ("t.jinja", b"\xff", "it is no text in UTF-8"),
+        (".", b"", "Is a directory"),
+    ],
+)
+def test_a_chat_template_is_a_file_with_a_template(
+    load: Load, tmp_path: Path, name: str, text: bytes, told: str | None
+) -> None:
+    """What cannot be a template is refused when the rules are read, not when a request needs it."""
+    if name != ".":
+        (tmp_path / name).write_bytes(text)
+    loaded = load(f"version: 1\nengines: {{e: {{chat_template: {name}, endpoints: 'http://a'}}}}\n{ROUTES}")
+    assert [told in str(problem) for problem in loaded.problems] == ([True] if told else [])
+
+
+@pytest.mark.parametrize("protocol", ["kserve", "tfserving", "torchserve"])
+def test_protocols_with_grpc(load: Load, protocol: str) -> None:
+    """These may have an address for gRPC, or nothing else."""
+    for endpoints in ("{url: 'http://a', grpc: 'a:1'}", "grpc://a:1"):
+        engine = f"{{protocol: {protocol}, endpoints: {endpoints}}}"
+        loaded = load(f"version: 1\nengines: {{e: {engine}}}\n{ROUTES}")
+        assert loaded.rules is not None and not loaded.problems
+        assert loaded.rules.engines["e"].endpoints[0].speaks_grpc
+
+
+def test_an_envelope(load: Load) -> None:
+    """TorchServe's handlers take their input in one of four forms."""
+    engine = "{protocol: torchserve, envelope: kservev2, endpoints: 'http://a'}"
+    loaded = load(f"version: 1\nengines: {{e: {engine}}}\n{ROUTES}")
+    assert loaded.rules is not None and not loaded.problems
+    assert loaded.rules.engines["e"].envelope == "kservev2"
+
+
+def test_an_api_at_the_root(load: Load) -> None:
+    """`/` is no path at all."""
+    rules = load(f"version: 1\nengines: {{e: {{base_path: /, {OPENAI}}}}}\n{ROUTES}").rules
+    assert rules is not None and rules.engines["e"].base_path == ""
+
+
 def test_no_repr_shows_a_key() -> None:
     """A log that prints an engine does not print its secret."""
     assert "s3cret" not in repr(EngineSpec("e", (EndpointSpec("http://a"),), api_key="s3cret"))
@@ -98,16 +186,7 @@ PROBLEMS = [
     ("{endpoints: [{grpc: 'a:1'}]}", "2:27: error: an endpoint needs 'url'"),
     ("{endpoint: 'http://a'}", "2:15: error: unknown key 'endpoint' in an engine: did you mean 'endpoints'?"),
     ("{endpoints: 'a:8000'}", "2:26: error: URL 'a:8000' has no scheme: did you mean 'http://a:8000'?"),
-    (
-        "{protocol: openai, endpoints: 'http://a'}",
-        "2:25: error: protocol 'openai' is not available in this version; available: kserve",
-    ),
     ("{protocol: kserv, endpoints: 'http://a'}", "2:25: error: unknown protocol 'kserv': did you mean 'kserve'?"),
-    (
-        "{balance: prefix, endpoints: 'http://a'}",
-        "2:24: error: balance 'prefix' is not available in this version; "
-        "available: round_robin, least_outstanding, power_of_two, latency, session",
-    ),
     (
         "{balance: roundrobin, endpoints: 'http://a'}",
         "2:24: error: unknown balance 'roundrobin': did you mean 'round_robin'?",
@@ -142,6 +221,94 @@ PROBLEMS = [
         "2:11: warning: engine 'e' lists endpoint http://a twice: it is one endpoint",
     ),
 ]
+
+
+OF_LANGUAGE_MODELS = [
+    (
+        "{protocol: openai, endpoints: 'http://a/v1'}",
+        "2:44: error: URL 'http://a/v1' has a path: did you mean 'http://a'? "
+        "Of an openai engine, write 'base_path: /v1' beside it",
+    ),
+    (
+        "{protocol: openai, endpoints: {url: 'http://a', grpc: 'a:1'}}",
+        "2:33: error: engine 'e' speaks openai, which has no gRPC: give its http URL alone",
+    ),
+    (
+        "{protocol: openai, endpoints: 'grpc://a:1'}",
+        "2:33: error: engine 'e' speaks openai, which has no gRPC: give its http URL alone",
+    ),
+    ("{base_path: v1, ~}", "2:26: error: 'v1' is not a path: it begins with '/' and has no spaces"),
+    ("{base_path: /v1/, ~}", "2:26: error: '/v1/' ends with '/': did you mean '/v1'?"),
+    ("{base_path: '/v1?x', ~}", "2:26: error: '/v1?x' is not a path alone"),
+    ("{dialects: [chat, message], ~}", "2:32: error: unknown value 'message': did you mean 'messages'?"),
+    ("{dialects: [], ~}", "2:25: error: the list is empty"),
+    ("{unsupported: ignore, ~}", "2:28: error: unknown value 'ignore'; known: refuse, drop"),
+    (
+        "{chat_template: no.jinja, dialects: completions, ~}",
+        "2:30: error: chat template 'no.jinja' cannot be read: No such file",
+    ),
+    ("{envelope: kserve2, protocol: torchserve, endpoints: 'http://a'}", "2:25: error: unknown value 'kserve2'"),
+    (
+        "{envelope: json, ~}",
+        "2:15: warning: 'envelope' of engine 'e' has no effect: it is for protocol torchserve",
+    ),
+    ("{load: {source: metric}, ~}", "2:30: error: unknown value 'metric': did you mean 'metrics'?"),
+    (
+        "{load: {source: metrics, path: ':0/metrics'}, ~}",
+        "2:45: error: ':0/metrics' is not a path with a port: write :8002/metrics",
+    ),
+    (
+        "{load: {source: metrics, path: metrics}, ~}",
+        "2:45: error: 'metrics' is not a path: it begins with '/' and has no spaces",
+    ),
+    ("{prefix: {block_bytes: 8}, balance: prefix, ~}", "2:37: error: 8 is too small: at least 16"),
+    ("{prefix: {imbalance_ratio: 0.5}, balance: prefix, ~}", "2:41: error: 0.5 is too small: at least 1"),
+    ("{prefix: {max_entries: 0}, balance: prefix, ~}", "2:37: error: 0 is too small: at least 1"),
+    (
+        "{prefix: {}, ~}",
+        "2:15: warning: 'prefix' of engine 'e' has no effect: it is for balance prefix, and this is power_of_two",
+    ),
+    (
+        "{load: {path: /m}, ~}",
+        "2:15: warning: 'load' of engine 'e' has no effect: a path is where metrics are, and its source is none",
+    ),
+    (
+        "{load: {source: metrics}, health: {interval: 0}, ~}",
+        "2:15: warning: 'load' of engine 'e' has no effect: "
+        "metrics are asked for with the probes, and health.interval is 0",
+    ),
+    (
+        "{load: {source: orca}, balance: round_robin, ~}",
+        "2:15: warning: 'load' of engine 'e' has no effect: balance round_robin asks for no load; it is shown only",
+    ),
+    (
+        "{chat_template: rules.yaml, ~}",
+        "2:15: warning: 'chat_template' of engine 'e' has no effect: "
+        "its 'dialects' have chat, so the engine applies its own",
+    ),
+    (
+        "{base_path: /v1, endpoints: 'http://a'}",
+        "2:15: warning: 'base_path' of engine 'e' has no effect: it is for protocol openai",
+    ),
+    (
+        "{unsupported: drop, protocol: tfserving, endpoints: 'http://a'}",
+        "2:15: warning: 'unsupported' of engine 'e' has no effect: it is for protocol kserve and openai",
+    ),
+    (
+        "{balance: prefix, protocol: torchserve, endpoints: 'http://a'}",
+        "2:15: warning: 'balance' of engine 'e' has no effect: "
+        "requests to a torchserve engine have no prompt, so this is least_outstanding",
+    ),
+]
+
+
+@pytest.mark.parametrize("engine, expected", OF_LANGUAGE_MODELS)
+def test_a_wrong_engine_of_language_models(load: Load, engine: str, expected: str) -> None:
+    """Their keys are checked alike; one that means nothing where it stands is a warning at that key."""
+    loaded = load(f"version: 1\nengines: {{e: {engine.replace('~', OPENAI)}}}\n{ROUTES}")
+    (problem,) = loaded.problems
+    assert str(problem).startswith(f"rules.yaml:{expected}")
+    assert (loaded.rules is None) == ("error" in expected)
 
 
 @pytest.mark.parametrize("engine, expected", PROBLEMS)

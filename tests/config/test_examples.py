@@ -16,6 +16,8 @@ from gateway.config.specs import (
     ExperimentSpec,
     HealthSpec,
     IdentitySpec,
+    LoadSpec,
+    PrefixSpec,
     RetrySpec,
     RulesSpec,
     TlsSpec,
@@ -81,10 +83,12 @@ SECTIONS = [
     ("retry.", RetrySpec),
     ("connections.", ConnectionSpec),
     ("tls.", TlsSpec),
+    ("load.", LoadSpec),
+    ("prefix.", PrefixSpec),
     ("", ExperimentSpec),
     ("", IdentitySpec),
 ]
-NOT_KEYS = {"name", "location", "health", "breaker", "retry", "connections", "tls"}
+NOT_KEYS = {"name", "location", "health", "breaker", "retry", "connections", "tls", "load", "prefix"}
 
 
 @pytest.mark.parametrize("prefix, spec", SECTIONS)

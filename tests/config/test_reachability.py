@@ -22,6 +22,8 @@ IMPLIED = [
     (MatchSpec(input=(InputMatch(shape=(1, 3)),)), MatchSpec(input=(InputMatch(rank=2),))),
     (MatchSpec(input=(InputMatch(shape=(1, 3)),)), MatchSpec(input=(InputMatch(shape=(-1, 3)),))),
     (MatchSpec(input=(InputMatch(bytes_at_least=9),)), MatchSpec(input=(InputMatch(bytes_at_least=8),))),
+    (MatchSpec(has_image=True), MatchSpec()),
+    (MatchSpec(model=("a",), has_image=False), MatchSpec(has_image=False)),
 ]
 NOT_IMPLIED = [
     (MatchSpec(), MatchSpec(model=("*",))),
@@ -32,6 +34,8 @@ NOT_IMPLIED = [
     (MatchSpec(input=(InputMatch(rank=2),)), MatchSpec(input=(InputMatch(shape=(-1, -1)),))),
     (MatchSpec(input=(InputMatch(shape=(-1, 3)),)), MatchSpec(input=(InputMatch(shape=(1, 3)),))),
     (MatchSpec(input=(InputMatch(names=("a",)),)), MatchSpec(input=(InputMatch(bytes_at_least=0),))),
+    (MatchSpec(), MatchSpec(has_image=False)),
+    (MatchSpec(has_image=True), MatchSpec(has_image=False)),
 ]
 
 

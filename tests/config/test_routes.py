@@ -23,6 +23,8 @@ MATCHES = [
         "{input: [{name: 'im*', shape: [-1, 3]}, {bytes_at_least: 1MiB}]}",
         MatchSpec(input=(InputMatch(names=("im*",), shape=(-1, 3)), InputMatch(bytes_at_least=1048576))),
     ),
+    ("{has_image: true}", MatchSpec(has_image=True)),
+    ("{has_image: false}", MatchSpec(has_image=False)),
     ("{input: {name: x, shape: []}}", MatchSpec(input=(InputMatch(names=("x",), shape=()),))),
 ]
 
@@ -32,7 +34,14 @@ def test_every_key_of_a_match_is_read(load: Load, match: str, expected: MatchSpe
     """One value stands for a list of one, numbers are texts, header names are in lower case."""
     rules = load(f"{ENGINES}routes:\n  - {{name: r, engine: e, model: there, match: {match}}}\n").rules
     assert rules is not None
-    assert rules.routes == (RouteSpec("r", expected, "e", None, "there", Location("rules.yaml", 4, 5)),)
+    assert rules.routes == (RouteSpec("r", expected, "e", None, "there", location=Location("rules.yaml", 4, 5)),)
+
+
+def test_a_route_may_resume(load: Load) -> None:
+    """`resume` is a switch of the route."""
+    rules = load(f"{ENGINES}routes: [{{name: r, engine: e, resume: true}}, {{name: s, engine: e}}]\n").rules
+    assert rules is not None
+    assert [route.resume for route in rules.routes] == [True, False]
 
 
 def test_identity_says_where_requests_say_whose_they_are(load: Load) -> None:
@@ -56,10 +65,10 @@ PROBLEMS = [
         "3:20: error: 'ensemble' is not available in this version; a route names an 'engine' or an 'experiment'",
     ),
     (
-        "{name: r, engine: e, match: {has_image: true}}",
-        "3:39: error: 'has_image' is not available in this version; "
-        "a route can ask for the datatype, rank and shape of an 'input'",
+        "{name: r, engine: e, match: {has_image: 1}}",
+        "3:50: error: '1' is neither true nor false",
     ),
+    ("{name: r, engine: e, resume: maybe}", "3:39: error: 'maybe' is neither true nor false"),
     ("{name: r, engine: e, match: {modle: x}}", "3:39: error: unknown key 'modle' in match: did you mean 'model'?"),
     ("{name: r, engine: e, match: x}", "3:38: error: expected match (a map), found one value"),
     ("{name: r, engine: e, match: {model: }}", "3:46: error: expected one value, found nothing"),

@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.observability.exposition import CONTENT_TYPE, ExpositionState, render
 from gateway.observability.metrics import LATENCY_BOUNDS, Metrics, SeriesKey, add_up
 from gateway.protocol.condition import Condition
+from gateway.protocol.engine_load import Load
 
 SPLIT = SeriesKey("split", "new", "mac", "http://c:1")
 SPLIT_LABELS = {"route": "split", "arm": "new", "engine": "mac", "endpoint": "http://c:1"}
@@ -24,6 +25,7 @@ QUIET = ExpositionState(
     workers=4,
     worker_restarts=5,
     version="9",
+    loads={("mac", "http://c:1"): Load(3, 1, 0.5), ("mac", "http://d:1"): Load(2, 0)},
 )
 
 
@@ -67,6 +69,10 @@ def scrape(state: ExpositionState) -> dict[tuple[str, frozenset[tuple[str, str]]
         ("pointsman_endpoint_healthy", {"engine": "mac", "endpoint": "http://d:1"}, 0),
         ("pointsman_breaker_open", {"engine": "mac", "endpoint": "http://c:1"}, 0),
         ("pointsman_breaker_open", {"engine": "mac", "endpoint": "http://d:1"}, 1),
+        ("pointsman_engine_running", {"engine": "mac", "endpoint": "http://c:1"}, 3),
+        ("pointsman_engine_running", {"engine": "mac", "endpoint": "http://d:1"}, 2),
+        ("pointsman_engine_waiting", {"engine": "mac", "endpoint": "http://c:1"}, 1),
+        ("pointsman_engine_kv_use", {"engine": "mac", "endpoint": "http://c:1"}, 0.5),
         ("pointsman_rules_number", {}, 3),
         ("pointsman_rules_reloads_total", {"result": "ok"}, 1),
         ("pointsman_rules_reloads_total", {"result": "refused"}, 2),
@@ -124,4 +130,14 @@ def test_scrapes_do_not_add_up() -> None:
     """Each scrape tells the state that it was given: nothing stays from the one before."""
     assert render(busy()) == render(busy())
     assert ("pointsman_retries_total", frozenset(SPLIT_LABELS.items())) not in scrape(QUIET)
+
+
+def test_a_share_that_nobody_told_is_not_zero() -> None:
+    """An engine that says nothing of its memory has no gauge of it."""
+    where = frozenset({"engine": "mac", "endpoint": "http://d:1"}.items())
+    assert ("pointsman_engine_kv_use", where) not in scrape(QUIET)
+
+
+def test_the_type_of_the_text() -> None:
+    """The text says which format it has."""
     assert CONTENT_TYPE.startswith("text/plain; version=")

@@ -42,6 +42,8 @@ def test_a_load_meets_no_condition_on_the_body() -> None:
     one = table(to("gpu", "p", MatchSpec(parameter={"p": ("1",)})))
     facts = Facts("m", operation=Operation.LOAD, body=BodyFacts({"p": 1}))
     assert explain(one, facts, lambda: 0.0).steps[0].failed == (Check("parameter p", "1", None, False),)
+    imageless = table(to("gpu", "p", MatchSpec(has_image=False)))
+    assert explain(imageless, facts, lambda: 0.0).steps[0].failed == (Check("has_image", "false", None, False),)
 
 
 def test_an_arm_is_told_with_its_race() -> None:

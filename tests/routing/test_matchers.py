@@ -69,6 +69,10 @@ BODY_CASES = [
     (MatchSpec(input=(InputMatch(rank=1), InputMatch(rank=4))), BodyFacts(inputs=(TEXT, IMAGE)), True),
     (MatchSpec(input=(InputMatch(rank=1), InputMatch(rank=4))), BodyFacts(inputs=(TEXT,)), False),
     (MatchSpec(input=(InputMatch(rank=0),)), BodyFacts(), False),
+    (MatchSpec(has_image=True), BodyFacts(has_image=True), True),
+    (MatchSpec(has_image=True), BodyFacts(), False),
+    (MatchSpec(has_image=False), BodyFacts(), True),
+    (MatchSpec(has_image=False), BodyFacts(has_image=True), False),
 ]
 
 
@@ -93,6 +97,8 @@ def test_conditions_tell_what_they_expect_and_what_there_is() -> None:
     assert match.head[0].actual(Facts("m")) is None
     assert match.body[0].expected == "name im*, datatype FP32, rank 4, shape [1, -1], at least 8 bytes"
     assert match.body[0].actual(BodyFacts(inputs=(TEXT,))) == "text BYTES[1] of 12 bytes"
+    (image,) = compile_match(MatchSpec(has_image=True), "x-tenant").body
+    assert (image.key, image.expected, image.actual(BodyFacts())) == ("has_image", "true", "false")
 
 
 @pytest.mark.parametrize("value, text", [(True, "true"), (False, "false"), (1, "1"), (0.5, "0.5"), ("x", "x")])

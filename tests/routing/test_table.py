@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -180,6 +181,13 @@ def test_an_arm_without_a_model_takes_the_routes() -> None:
     ]
 
 
+def test_a_route_that_resumes_says_so_of_every_arm() -> None:
+    """Whoever serves a generation finds the switch in its decision."""
+    half = split("x", cpu=50, gpu=50)
+    one = table(replace(by("x"), resume=True), replace(to("gpu"), resume=True), to("cpu"), experiments=(half,))
+    assert [target.resume for target in one.targets] == [True, True, True, False]
+
+
 def test_a_target_is_one_object_for_each_route_and_arm() -> None:
     """So a worker may count and connect by target: every decision's target is one of the table's."""
     one = table(by("x", match=MatchSpec(model=("a",))), to("sticky"), experiments=(split("x", cpu=50, gpu=50),))
@@ -230,6 +238,7 @@ MATCHES = st.builds(
     parameter=st.dictionaries(st.sampled_from(["p", "q"]), st.just(("1", "true")), max_size=1),
     input=st.sampled_from([(), (), (InputMatch(rank=1),), (InputMatch(datatypes=("FP32",)),)]),
     tenant=st.sampled_from([(), (), ("acme",)]),
+    has_image=st.sampled_from([None, None, True, False]),
 )
 ROUTES = st.lists(
     st.one_of(
@@ -255,6 +264,7 @@ FACTS = st.builds(
         BodyFacts,
         parameters=st.dictionaries(st.sampled_from(["p", "q", "session_id"]), st.sampled_from([0, 1, True, "x"])),
         inputs=st.sampled_from([(), (InputFacts("i", "FP32", (2,), 8),), (InputFacts("i", "BYTES", (2, 2), 8),)]),
+        has_image=st.booleans(),
     ),
 )
 

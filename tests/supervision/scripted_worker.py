@@ -16,7 +16,7 @@ import socket
 import sys
 from pathlib import Path
 
-from gateway.control import AskSnapshot, Counters, Decoder, Drain, Message, Serving, Start, UseRules, encode
+from gateway.control import AskSnapshot, Counters, Decoder, Drain, Message, Serving, SetHealth, Start, UseRules, encode
 from gateway.observability.metrics import Metrics, SeriesKey, Snapshot
 
 
@@ -36,12 +36,21 @@ def note(notes: Path, line: str) -> None:
 
 def obey(message: Message, mode: str, notes: Path, control: socket.socket) -> None:
     if isinstance(message, Start):
-        note(notes, f"start {message.number} {sorted(state.value for state in message.health.values())}")
+        served = [name for models in message.models.values() for name in models]
+        health = sorted(state.value for state in message.health.values())
+        note(notes, " ".join([f"start {message.number} {health}", *served]))
         starts = notes.read_text().count("start ")
         if mode == "dies" or (mode == "once" and starts in (2, 3)):
             sys.exit(3)
         if mode != "slow":
             control.sendall(encode(Serving(os.getpid())))
+    elif isinstance(message, SetHealth):
+        health = sorted(state.value for state in message.health.values())
+        models = (
+            "as before" if message.models is None else sorted(name for of in message.models.values() for name in of)
+        )
+        loads = [load.running for load in message.loads.values() if load is not None]
+        note(notes, f"health {health} models {models} loads {loads}")
     elif isinstance(message, UseRules):
         note(notes, f"rules {message.number}")
     elif isinstance(message, AskSnapshot) and mode != "silent":

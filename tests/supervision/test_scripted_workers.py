@@ -12,9 +12,11 @@ import pytest
 
 from gateway.config.settings import Settings
 from gateway.protocol.condition import Condition
+from gateway.protocol.engine_load import Load
 from gateway.supervision import workforce
 from gateway.supervision.ports import ReservedPort
 from gateway.supervision.workforce import StartError, Workforce
+from gateway.upstream.health import Findings
 from tests.supervision.stage import any_rules, scripted
 
 DEADLINE_SECONDS = 15.0
@@ -80,13 +82,15 @@ def test_a_new_worker_knows_what_the_others_know(tmp_path: Path) -> None:
         async with force_of("good", tmp_path) as force:
             await force.start()
             force.use_rules(any_rules(tmp_path), 2)
-            force.set_health({("it", "http://127.0.0.1:1"): Condition.DOWN})
+            it = ("it", "http://127.0.0.1:1")
+            force.set_health(Findings({it: Condition.DOWN}, {it: frozenset({"llama"})}, {it: Load(1)}))
             await until(lambda: "rules 2" in (tmp_path / "notes").read_text())
             kill_worker(force)
             await until(lambda: force.restarts == 1 and force.num_serving == 1)
 
     asyncio.run(scene())
-    assert (tmp_path / "notes").read_text().splitlines() == ["start 1 []", "rules 2", "start 2 ['down']"]
+    told = [line for line in (tmp_path / "notes").read_text().splitlines() if not line.startswith("health")]
+    assert told == ["start 1 []", "rules 2", "start 2 ['down'] llama"]
 
 
 def test_counts_outlive_a_worker(tmp_path: Path) -> None:
@@ -166,3 +170,23 @@ def test_drain_ends_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
             assert force.restarts == 0
 
     asyncio.run(scene())
+
+
+def test_models_are_told_when_they_change(tmp_path: Path) -> None:
+    """Lists of models are long and seldom change: what is told of health and load each second goes without them."""
+
+    async def scene() -> None:
+        it = ("it", "http://127.0.0.1:1")
+        async with force_of("good", tmp_path) as force:
+            await force.start()
+            for models in (["llama"], ["llama"], ["llama", "qwen"]):
+                force.set_health(Findings({it: Condition.READY}, {it: frozenset(models)}, {it: Load(len(models))}))
+            await until(lambda: (tmp_path / "notes").read_text().count("health") == 3)
+
+    asyncio.run(scene())
+    told = (tmp_path / "notes").read_text().splitlines()
+    assert told[1:] == [
+        "health ['ready'] models ['llama'] loads [1]",
+        "health ['ready'] models as before loads [1]",
+        "health ['ready'] models ['llama', 'qwen'] loads [2]",
+    ]

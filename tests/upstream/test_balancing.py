@@ -84,6 +84,14 @@ def test_least_outstanding(in_flight: tuple[int, ...], chosen: set[int]) -> None
     assert set(choices(least_outstanding, among)) == {f"http://e{index}:80" for index in chosen}
 
 
+@pytest.mark.parametrize("balance", [Balance.LEAST_OUTSTANDING, Balance.POWER_OF_TWO, Balance.LATENCY, Balance.PREFIX])
+def test_what_others_have_there_counts(balance: Balance) -> None:
+    """Requests of other gateways, as the engine tells them, make an endpoint as busy as one's own do."""
+    among = endpoints(2, latency=0.01)
+    among[0].others, among[1].in_flight = 3, 2
+    assert choices(chooser(balance), among) == {"http://e1:80": 300}
+
+
 def test_power_of_two_avoids_the_busiest() -> None:
     """Of any two the less busy one serves: the busiest of all never, the others by their rank."""
     among = endpoints(4)

@@ -1,9 +1,12 @@
 """One address of an engine."""
 
+from time import monotonic
+
 import pytest
 
-from gateway.config.specs import EndpointSpec, EngineSpec
+from gateway.config.specs import EndpointSpec, EngineSpec, HealthSpec
 from gateway.protocol.condition import Condition
+from gateway.protocol.engine_load import Load
 from gateway.upstream.endpoint import Endpoint
 
 
@@ -32,6 +35,39 @@ def test_latency() -> None:
         endpoint.observe_latency(seconds)
         told.append(round(endpoint.latency, 3))
     assert told == [0.1, 0.5, 0.46, 0.424]
+
+
+@pytest.mark.parametrize(
+    "in_flight, load, others",
+    [
+        (0, Load(3, 2), 5),
+        (2, Load(3, 2), 3),  # two of the five are ours
+        (7, Load(3, 2), 0),  # told before our last requests came
+        (4, Load(kv_use=0.5), 0),
+        (4, None, 0),
+    ],
+)
+def test_others_requests(in_flight: int, load: Load | None, others: int) -> None:
+    """What an engine runs and has waiting, less what this worker has there, is what others have there; it stays so
+    while our own requests come and go."""
+    endpoint = Endpoint(EngineSpec("it", ()), EndpointSpec("http://a"), None)
+    endpoint.in_flight = in_flight
+    endpoint.observe_load(load)
+    assert (endpoint.load, endpoint.others, endpoint.outstanding) == (load, others, in_flight + others)
+    endpoint.in_flight += 1
+    assert endpoint.outstanding == in_flight + others + 1
+
+
+@pytest.mark.parametrize("interval, kept", [(2.0, 10.0), (20.0, 60.0)])
+def test_a_load_that_is_not_told_anew_is_forgotten(interval: float, kept: float) -> None:
+    """After 10 s, or three probes, nobody is kept away by it: where no request goes, no reply tells another."""
+    endpoint = Endpoint(EngineSpec("it", (), health=HealthSpec(interval=interval)), EndpointSpec("http://a"), None)
+    now = monotonic()
+    endpoint.observe_load(Load(3))
+    endpoint.close_stale(now + kept - 1)
+    assert endpoint.others == 3
+    endpoint.close_stale(monotonic() + kept)
+    assert (endpoint.others, endpoint.load) == (0, None)
 
 
 def test_its_repr_tells_its_state() -> None:

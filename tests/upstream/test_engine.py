@@ -1,11 +1,21 @@
 """An engine's endpoints, and which of them a request may go to."""
 
 import ssl
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gateway.config.specs import Balance, BreakerSpec, EndpointSpec, EngineSpec, HealthSpec, TlsSpec
+from gateway.config.specs import (
+    Balance,
+    BreakerSpec,
+    EndpointSpec,
+    EngineSpec,
+    HealthSpec,
+    LoadSpec,
+    PrefixSpec,
+    TlsSpec,
+)
 from gateway.protocol.condition import Condition
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
@@ -90,6 +100,60 @@ def test_sessions_come_back() -> None:
     assert all(now is then for now, then in zip(during, before, strict=True) if then is not it.endpoints[1])
     it.endpoints[1].condition = READY
     assert assignment() == before
+
+
+PROMPT = b"You are a helpful assistant. " * 100
+
+
+def test_prompts_come_back() -> None:
+    """`balance: prefix` sends a prompt that goes on where it began, while that endpoint serves; requests without a
+    prompt go to the least busy one, and other balances take no notice of it."""
+    it = made(3, balance=Balance.PREFIX)
+    first = it.choose(None, 0.0, (), PROMPT)
+    assert first is not None
+    first.in_flight = 2
+    assert it.choose(None, 0.0, (), PROMPT + b"And more.") is first
+    assert it.choose(None, 0.0, (), memoryview(PROMPT)) is first
+    assert all(it.choose(None, 0.0, (), prompt) is not first for prompt in (None, b"") for _ in range(50))
+    assert it.choose(None, 0.0, (first,), PROMPT) is not first
+    first.condition = DOWN
+    assert it.choose(None, 0.0, (), PROMPT) is not first
+    plain = made(3, balance=Balance.LEAST_OUTSTANDING)
+    assert plain.prefixes is None
+    assert len({plain.choose(None, 0.0, (), PROMPT) for _ in range(100)}) == 3
+
+
+def test_what_is_known_of_prompts_lives_on() -> None:
+    """New rules keep it, without the endpoints that are gone; another way of cutting prompts begins anew."""
+    before = made(3, balance=Balance.PREFIX)
+    first = before.choose(None, 0.0, (), PROMPT)
+    assert first is not None
+    known = {endpoint.url: endpoint for endpoint in before.endpoints}
+    same = Engine(replace(before.spec, timeout=5.0), known, before.prefixes)
+    assert same.prefixes is before.prefixes is not None
+    assert len(before.prefixes) == len(PROMPT) // 256
+    others = tuple(endpoint for endpoint in before.spec.endpoints if endpoint.url != first.url)
+    fewer = Engine(replace(before.spec, endpoints=others), known, before.prefixes)
+    assert fewer.prefixes is before.prefixes and len(before.prefixes) == 0
+    changed = Engine(replace(before.spec, prefix=PrefixSpec(block_bytes=64)), known, before.prefixes)
+    assert changed.prefixes is not before.prefixes
+
+
+def test_an_engine_asks_for_its_load() -> None:
+    """With `load.source: orca` each request asks the engine to tell its load, in the form that the rules do not
+    choose otherwise."""
+    assert (b"endpoint-load-metrics-format", b"text") in made(load=LoadSpec("orca")).extra_fields
+    own = made(load=LoadSpec("orca"), headers={"endpoint-load-metrics-format": "json"}).extra_fields
+    assert own == [(b"endpoint-load-metrics-format", b"json")]
+    assert made(load=LoadSpec("metrics")).extra_fields == []
+
+
+def test_its_models_are_those_of_all_endpoints() -> None:
+    """What some endpoint serves, the engine serves."""
+    it = made(3)
+    assert it.models == frozenset()
+    it.endpoints[0].models, it.endpoints[1].models = frozenset({"a"}), frozenset({"a", "b"})
+    assert it.models == {"a", "b"}
 
 
 @pytest.mark.parametrize(

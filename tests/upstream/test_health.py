@@ -1,17 +1,21 @@
 """Active health checks."""
 
 import asyncio
+import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
 
-from gateway.config.specs import EndpointSpec, EngineSpec, HealthSpec, TlsSpec
+from gateway.config.specs import EndpointSpec, EngineProtocol, EngineSpec, HealthSpec, LoadSpec, TlsSpec
 from gateway.protocol.condition import Condition
-from gateway.upstream.health import EndpointHealth, Prober
+from gateway.protocol.engine_load import Load
+from gateway.upstream import health as health_module
+from gateway.upstream.health import EndpointHealth, Findings, Prober
 
 READY, UNREADY, DOWN = Condition.READY, Condition.UNREADY, Condition.DOWN
 SIGNS = {"+": READY, "o": UNREADY, "-": DOWN}
@@ -92,17 +96,18 @@ def test_probes_follow_the_engine() -> None:
     carry the engine's own fields and key."""
 
     async def scene() -> None:
-        changes: asyncio.Queue[dict[tuple[str, str], Condition]] = asyncio.Queue()
+        changes: asyncio.Queue[Findings] = asyncio.Queue()
         async with running_engine() as engine:
             prober = Prober(changes.put_nowait)
             prober.use({"e": spec(engine.url, api_key="k", headers={"x-a": "b"})})
-            assert await changes.get() == {}
+            assert await changes.get() == Findings()
             await prober.first_round(5)
-            assert await changes.get() == {("e", engine.url): READY} == prober.health
+            assert await changes.get() == Findings({("e", engine.url): READY})
+            assert prober.health == {("e", engine.url): READY}
             engine.status = 400
-            assert await asyncio.wait_for(changes.get(), 5) == {("e", engine.url): UNREADY}
+            assert await asyncio.wait_for(changes.get(), 5) == Findings({("e", engine.url): UNREADY})
             engine.status = 200
-            assert await asyncio.wait_for(changes.get(), 5) == {("e", engine.url): READY}
+            assert await asyncio.wait_for(changes.get(), 5) == Findings({("e", engine.url): READY})
             head = engine.heads[0].lower()
             assert head.startswith(b"get /v2/health/ready ")
             assert b"authorization: bearer k\r\n" in head
@@ -116,7 +121,7 @@ def test_a_dead_endpoint_and_a_missing_certificate_are_unhealthy() -> None:
     """What cannot be connected to is down at the first probe; so is what cannot be probed for a missing file."""
 
     async def scene() -> None:
-        prober = Prober(lambda health: None)
+        prober = Prober(lambda found: None)
         missing = spec("https://127.0.0.1:1", tls=TlsSpec(ca="/nowhere.pem"))
         prober.use({"e": spec("http://127.0.0.1:1"), "tls": missing})
         await prober.first_round(5)
@@ -131,7 +136,7 @@ def test_what_cannot_be_asked_is_down() -> None:
 
     async def scene() -> None:
         async with running_engine() as engine:
-            prober = Prober(lambda health: None)
+            prober = Prober(lambda found: None)
             prober.use({"e": EngineSpec("e", (EndpointSpec(engine.url),), health=HealthSpec(path="/" + 70_000 * "x"))})
             await prober.first_round(5)
             assert prober.health == {("e", engine.url): DOWN}
@@ -146,15 +151,15 @@ def test_a_certificate_may_come_later(tmp_path: Path) -> None:
     authority.issue_cert("127.0.0.1").configure_cert(tls)
 
     async def scene() -> None:
-        changes: asyncio.Queue[dict[tuple[str, str], Condition]] = asyncio.Queue()
+        changes: asyncio.Queue[Findings] = asyncio.Queue()
         async with running_engine(tls) as engine:
             prober = Prober(changes.put_nowait)
             prober.use({"e": spec(engine.url, tls=TlsSpec(ca=str(tmp_path / "ca.pem")))})
-            assert await changes.get() == {}
-            assert await asyncio.wait_for(changes.get(), 5) == {("e", engine.url): DOWN}
+            assert await changes.get() == Findings()
+            assert await asyncio.wait_for(changes.get(), 5) == Findings({("e", engine.url): DOWN})
             authority.cert_pem.write_to_path(tmp_path / "ca.pem.partial")
             (tmp_path / "ca.pem.partial").rename(tmp_path / "ca.pem")
-            assert await asyncio.wait_for(changes.get(), 5) == {("e", engine.url): READY}
+            assert await asyncio.wait_for(changes.get(), 5) == Findings({("e", engine.url): READY})
             await prober.close()
 
     asyncio.run(scene())
@@ -172,7 +177,7 @@ def test_probes_check_the_certificate_as_requests_do(
 
     async def scene() -> None:
         async with running_engine(tls) as engine:
-            prober = Prober(lambda health: None)
+            prober = Prober(lambda found: None)
             prober.use({"e": spec(engine.url, tls=TlsSpec(ca=str(tmp_path / "ca.pem"), server_name=server_name))})
             await prober.first_round(5)
             assert prober.health == {("e", engine.url): condition}
@@ -186,7 +191,7 @@ def test_new_rules_keep_what_is_known() -> None:
 
     async def scene() -> None:
         async with running_engine() as engine:
-            prober = Prober(lambda health: None)
+            prober = Prober(lambda found: None)
             prober.use({"e": spec(engine.url)})
             await prober.first_round(5)
             prober.use(
@@ -198,6 +203,154 @@ def test_new_rules_keep_what_is_known() -> None:
             assert prober.health == {("e", engine.url): READY}
             prober.use({})
             assert prober.health == {}
+            await prober.close()
+
+    asyncio.run(scene())
+
+
+class LanguageEngine:
+    """Tells its models and its load, as long as it is there."""
+
+    def __init__(self) -> None:
+        self.models: list[str] = ["llama"]
+        self.running = 0
+        self.asked: list[str] = []
+        self.url = ""
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        port = int(self.url.rpartition(":")[2] or 0)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    def stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        path = (await reader.readuntil(b"\r\n\r\n")).split()[1].decode()
+        self.asked.append(path)
+        bodies = {
+            "/v1/models": json.dumps({"data": [{"id": model} for model in self.models]}),
+            "/metrics": f"vllm:num_requests_running {self.running}\nvllm:num_requests_waiting 0\n",
+        }
+        body = bodies.get(path, "").encode()
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        writer.close()
+
+
+def openai(url: str, **options: Any) -> EngineSpec:
+    return spec(url, protocol=EngineProtocol.OPENAI, **options)
+
+
+async def heard(changes: asyncio.Queue[Findings], is_so: Callable[[Findings], bool]) -> Findings:
+    """The next findings of this kind."""
+    async with asyncio.timeout(5):
+        while not is_so(found := await changes.get()):
+            pass
+        return found
+
+
+def test_models_are_discovered() -> None:
+    """What an openai endpoint serves is asked for with its first probe, now and then after, and at once when it comes
+    back; what it told lasts while it is away."""
+
+    async def scene() -> None:
+        engine = LanguageEngine()
+        await engine.start()
+        changes: asyncio.Queue[Findings] = asyncio.Queue()
+        prober = Prober(changes.put_nowait)
+        prober.use({"e": openai(engine.url)})
+        key = ("e", engine.url)
+        await prober.first_round(5)
+        assert prober.models == {key: {"llama"}}
+        assert engine.asked == ["/health", "/v1/models"]
+        engine.models = ["llama", "qwen"]
+        found = await heard(changes, lambda found: found.models.get(key) == {"llama", "qwen"})
+        assert found.conditions == {key: READY}
+        assert engine.asked[2:8] == [*5 * ["/health"], "/v1/models"]
+        engine.stop()
+        found = await heard(changes, lambda found: found.conditions[key] is DOWN)
+        assert found.models == {key: {"llama", "qwen"}}
+        engine.models = ["gemma"]
+        await engine.start()
+        await heard(changes, lambda found: found.models[key] == {"gemma"})
+        await prober.close()
+        engine.stop()
+
+    asyncio.run(scene())
+
+
+def test_loads_are_told_with_each_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy endpoint's load is news each time, an idle one's only once; and it is news that nothing tells any more."""
+    monkeypatch.setattr(health_module, "_GATHER_SECONDS", 0.001)
+
+    async def scene() -> None:
+        engine = LanguageEngine()
+        await engine.start()
+        changes: asyncio.Queue[Findings] = asyncio.Queue()
+        prober = Prober(changes.put_nowait)
+        key = ("e", engine.url)
+        prober.use({"e": openai(engine.url, load=LoadSpec("metrics"))})
+        await heard(changes, lambda found: found.loads == {key: Load(0)})
+        num_probes = engine.asked.count("/metrics")
+        while engine.asked.count("/metrics") < num_probes + 3:
+            await asyncio.sleep(0.01)
+        assert changes.empty()
+        engine.running = 3
+        for _ in range(3):
+            assert await asyncio.wait_for(changes.get(), 5) == Findings(
+                {key: READY}, {key: frozenset({"llama"})}, {key: Load(3)}
+            )
+        assert prober.loads == {key: Load(3)}
+        engine.stop()
+        await heard(changes, lambda found: found.loads == {key: None})
+        assert prober.loads == {}
+        await prober.close()
+
+    asyncio.run(scene())
+
+
+def test_loads_travel_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What several endpoints tell within a moment is one message."""
+    monkeypatch.setattr(health_module, "_GATHER_SECONDS", 0.5)
+
+    async def scene() -> None:
+        engines = [LanguageEngine(), LanguageEngine()]
+        for number, engine in enumerate(engines):
+            engine.running = number + 1
+            await engine.start()
+        keys = [("e", engine.url) for engine in engines]
+        changes: asyncio.Queue[Findings] = asyncio.Queue()
+        prober = Prober(changes.put_nowait)
+        urls = tuple(EndpointSpec(engine.url) for engine in engines)
+        slow = HealthSpec(interval=60)
+        prober.use({"e": EngineSpec("e", urls, load=LoadSpec("metrics"), health=slow)})
+        found = await heard(changes, lambda found: bool(found.loads))
+        assert found.loads == {keys[0]: Load(1), keys[1]: Load(2)}
+        assert changes.empty()
+        prober.use({})
+        assert prober.loads == {}
+        await prober.close()
+        for engine in engines:
+            engine.stop()
+
+    asyncio.run(scene())
+
+
+def test_a_fault_of_ours_does_not_end_the_probing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever goes wrong with a probe is a bad probe, and there is another after it."""
+
+    async def scene() -> None:
+        async with running_engine() as engine:
+            changes: asyncio.Queue[Findings] = asyncio.Queue()
+            prober = Prober(changes.put_nowait)
+            make = health_module.asker_for
+            monkeypatch.setattr(health_module, "asker_for", lambda engine, url: 1 / 0)
+            prober.use({"e": spec(engine.url)})
+            await heard(changes, lambda found: found.conditions == {("e", engine.url): DOWN})
+            monkeypatch.setattr(health_module, "asker_for", make)
+            await heard(changes, lambda found: found.conditions == {("e", engine.url): READY})
             await prober.close()
 
     asyncio.run(scene())

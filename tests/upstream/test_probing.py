@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from h2.errors import ErrorCodes
 
-from gateway.config.specs import EndpointSpec, EngineSpec, HealthSpec
+from gateway.config.specs import EndpointSpec, EngineProtocol, EngineSpec, HealthSpec, LoadSpec
 from gateway.protocol.condition import Condition
+from gateway.protocol.engine_load import Load
 from gateway.upstream.probing import asker_for
 from tests.dataplane.grpc.peers import Call, GrpcEngine
 from tests.dataplane.stage import Engine, Heard, run, until
@@ -140,6 +142,174 @@ BY_REST = [
     (closes, Condition.DOWN),
     (never, Condition.DOWN),
 ]
+
+
+def by_path(**statuses: int) -> Any:
+    """Answers each path by its status, 404 where it has none: `v1_models=200`."""
+
+    async def script(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+        name = heard.line.split()[1].strip("/").replace("/", "_")
+        body = b'{"data": [{"id": "llama"}]}'
+        head = b"HTTP/1.1 %d Told\r\nContent-Length: %d\r\n\r\n" % (statuses.get(name, 404), len(body))
+        writer.write(head + body)
+
+    return script
+
+
+OPENAI, TFSERVING, TORCHSERVE = EngineProtocol.OPENAI, EngineProtocol.TFSERVING, EngineProtocol.TORCHSERVE
+BY_PROTOCOL = [
+    (EngineProtocol.KSERVE, by_path(v2_health_ready=200), Condition.READY, ["/v2/health/ready"]),
+    (OPENAI, by_path(health=200), Condition.READY, ["/health"]),
+    (OPENAI, by_path(health=503, v1_models=200), Condition.UNREADY, ["/health"]),  # llama.cpp while it loads
+    (OPENAI, by_path(v1_models=200), Condition.READY, ["/health", "/v1/models"]),  # Ollama
+    (OPENAI, by_path(health=405, v1_models=200), Condition.READY, ["/health", "/v1/models"]),
+    (OPENAI, by_path(v1_models=401), Condition.UNREADY, ["/health", "/v1/models"]),  # the key is wrong
+    (OPENAI, by_path(), Condition.UNREADY, ["/health", "/v1/models"]),
+    (TFSERVING, by_path(), Condition.READY, ["/v1/models/_"]),
+    (TFSERVING, by_path(v1_models__=400), Condition.READY, ["/v1/models/_"]),
+    (TFSERVING, by_path(v1_models__=503), Condition.UNREADY, ["/v1/models/_"]),
+    (TORCHSERVE, by_path(ping=200), Condition.READY, ["/ping"]),
+    (TORCHSERVE, by_path(ping=500), Condition.UNREADY, ["/ping"]),
+]
+
+
+@pytest.mark.parametrize("protocol, script, found, paths", BY_PROTOCOL)
+def test_each_protocol_has_its_own_question(
+    protocol: EngineProtocol, script: Any, found: Condition, paths: list[str]
+) -> None:
+    """Where the rules name no path, an engine is asked what engines of its protocol answer."""
+
+    async def whole() -> None:
+        engine = Engine(script)
+        await engine.start()
+        asker = asker_for(spec(engine.url, protocol=protocol), engine.url)
+        assert await asker.ask() is found
+        assert [heard.line.split()[1] for heard in engine.heard] == paths
+        await asker.close()
+        engine.stop()
+
+    run(whole())
+
+
+def test_the_path_that_answers_is_remembered() -> None:
+    """An engine without /health is asked for its models from then on, until those are gone too; and a path that the
+    rules name is the only one."""
+
+    async def whole() -> None:
+        engine = Engine(by_path(api_models=200))
+        await engine.start()
+        it = spec(engine.url, protocol=OPENAI, base_path="/api")
+        asker = asker_for(it, engine.url)
+
+        async def asks() -> tuple[Condition, list[str]]:
+            engine.heard.clear()
+            return await asker.ask(), [heard.line.split()[1] for heard in engine.heard]
+
+        assert await asks() == (Condition.READY, ["/health", "/api/models"])
+        assert await asks() == (Condition.READY, ["/api/models"])
+        engine.script = by_path(health=200)
+        assert await asks() == (Condition.READY, ["/api/models", "/health"])
+        assert await asks() == (Condition.READY, ["/health"])
+        await asker.close()
+        asker = asker_for(replace(it, health=HealthSpec(path="/live")), engine.url)
+        assert await asks() == (Condition.UNREADY, ["/live"])
+        await asker.close()
+        engine.stop()
+
+    run(whole())
+
+
+def test_models_and_load_are_asked_for() -> None:
+    """An openai engine tells its models, and its load where the rules say so; with the key, as everything."""
+
+    async def answer(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+        bodies = {"/v1/models": b'{"data": [{"id": "llama"}]}', "/metrics": b"vllm:num_requests_running 3\n"}
+        body = bodies[heard.line.split()[1]]
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+    async def whole() -> None:
+        engine = Engine(answer)
+        await engine.start()
+        asker = asker_for(spec(engine.url, protocol=OPENAI, load=LoadSpec("metrics")), engine.url)
+        assert await asker.models() == {"llama"}
+        assert await asker.load() == Load(3)
+        assert {heard.value("authorization") for heard in engine.heard} == {"Bearer secret"}
+        await asker.close()
+        silent = asker_for(spec(engine.url), engine.url)
+        assert (await silent.models(), await silent.load()) == (None, None)
+        await silent.close()
+        assert len(engine.heard) == 2
+        engine.stop()
+
+    run(whole())
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_metrics_at_a_port_of_their_own(scheme: str) -> None:
+    """Triton's metrics are at another port of the same host, also where it is known by gRPC alone."""
+
+    async def answer(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+        body = b'nv_inference_pending_request_count{model="m"} 4\n'
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+    async def whole() -> None:
+        engine = Engine(answer)
+        await engine.start()
+        port = engine.url.rpartition(":")[2]
+        url = f"{scheme}://127.0.0.1:1"
+        asker = asker_for(spec(url, load=LoadSpec("metrics", f":{port}/metrics?x=1")), url)
+        assert await asker.load() == Load(0, 4)
+        assert engine.heard[0].line == "GET /metrics?x=1 HTTP/1.1"
+        assert await asker.models() is None
+        await asker.close()
+        await until(lambda: engine.num_open == 0)
+        engine.stop()
+
+    run(whole())
+
+
+@pytest.mark.parametrize("script, found", [(replies(404), None), (replies(200), None), (closes, None), (never, None)])
+def test_what_does_not_tell(script: Any, found: None) -> None:
+    """Models and load that are not told are none, whatever the reason."""
+
+    async def whole() -> None:
+        engine = Engine(script)
+        await engine.start()
+        asker = asker_for(spec(engine.url, protocol=OPENAI, load=LoadSpec("metrics")), engine.url)
+        assert (await asker.models(), await asker.load()) == (found, found)
+        await asker.close()
+        engine.stop()
+
+    run(whole())
+
+
+OTHERS_BY_GRPC = [
+    (TFSERVING, says(status=5), Condition.READY),  # no such model: it is there
+    (TFSERVING, says(status=3), Condition.READY),
+    (TFSERVING, says(status=14), Condition.UNREADY),
+    (TFSERVING, lost, Condition.DOWN),
+    (TORCHSERVE, says(b'\n\x17{"status": "Healthy"}\n'), Condition.READY),
+    (TORCHSERVE, says(b'\n\x19{"status": "Unhealthy"}\n'), Condition.UNREADY),
+    (TORCHSERVE, says(status=12), Condition.UNREADY),
+]
+
+
+@pytest.mark.parametrize("protocol, script, found", OTHERS_BY_GRPC)
+def test_other_protocols_by_grpc(protocol: EngineProtocol, script: Any, found: Condition) -> None:
+    """TF Serving answers for a model that it has not got; TorchServe says how it is."""
+
+    async def whole() -> None:
+        engine = await GrpcEngine(script).start()
+        asker = asker_for(spec(engine.url, protocol=protocol), engine.url)
+        assert await asker.ask() is found
+        called = "/tensorflow.serving.ModelService/GetModelStatus"
+        if protocol is TORCHSERVE:
+            called = "/org.pytorch.serve.grpc.inference.InferenceAPIsService/Ping"
+        assert engine.calls[0].value(":path") == called
+        await asker.close()
+        await engine.stop()
+
+    run(whole())
 
 
 @pytest.mark.parametrize("script, found", BY_REST)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.dataplane.bridging.rest_client import RestClient
-from gateway.dataplane.exchange import Exchange
+from gateway.dataplane.by_http import by_http
 from gateway.dataplane.fleet import FleetCall
 from gateway.dataplane.grpc.client import CallClient
 from gateway.dataplane.grpc.own_call import OwnCall
@@ -55,7 +55,7 @@ class ConvertedCall(OwnCall):
         asked = rest_of_infer(message) if is_inference else rest_request(self._rpc.name, message)
         request = rest_of_call(self._client, self._head, asked, self._request_id)
         if self._decided is not None:
-            self._handler = Exchange(self._rest, request, self._decided)
+            self._handler = by_http(self._rest, request, *self._decided)
         elif request.plan.error is not None:
             self._handler = Refusal(self._rest, request, request.plan.error)
         else:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from time import monotonic
 
-from gateway.dataplane.body import decoded
+from gateway.dataplane.body import decoded, told_json_bytes
 from gateway.dataplane.bridging.converted_reply import ConvertedReply
 from gateway.dataplane.bridging.metadata import ask_metadata
 from gateway.dataplane.bridging.reply_stream import ReplyStream
@@ -140,7 +140,7 @@ class ConvertedExchange:
             return
         if call.operation is Operation.INFER:
             reply.rpc = "ModelInfer"
-            head_bytes = _head_bytes(self._request.json_length, len(body))
+            head_bytes = told_json_bytes(self._request.json_length, len(body))
             message, reply.wanted = infer_request_of_rest(body, head_bytes, call.model or "", call.version or "")
         else:
             method = "GET" if plan.without_body else plan.head.method
@@ -223,16 +223,3 @@ class ConvertedExchange:
             series.count_failure(status, seconds)
         head, target = self._plan.head, self._lane.target
         self.plane.log(self.peer, head, status, reason, seconds, self._request_id, target)
-
-
-def _head_bytes(told: bytes | None, size: int) -> int | None:
-    """Where the JSON of a body of this size ends.
-
-    Raises: GatewayError(BAD_REQUEST).
-    """
-    if told is None:
-        return None
-    if not told.isdigit() or len(told) > 18 or int(told) > size:
-        what = f"Inference-Header-Content-Length {told.decode('latin-1')!r} is no number from 0 to {size}"
-        raise GatewayError(ErrorKind.BAD_REQUEST, what)
-    return int(told)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from gateway.dataplane.body import RequestBody, decide
-from gateway.dataplane.bridging.converted_exchange import ConvertedExchange
-from gateway.dataplane.exchange import Exchange
 from gateway.dataplane.plan import no_route
 from gateway.dataplane.refusal import Refusal
 from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client, Handler
+from gateway.dataplane.serving import serve
 from gateway.routing.decision import Decision, Undecided
 
 
@@ -44,10 +43,7 @@ class Deciding:
             self._handler = Refusal(self._client, self._request, no_route(plan.facts))
         else:
             lane = plan.snapshot.lane(decision.target)
-            if lane.engine.speaks_rest:
-                self._handler = Exchange(self._client, self._request, (lane, decision.session))
-            else:
-                self._handler = ConvertedExchange(self._client, self._request, lane, decision.session)
+            self._handler = serve(self._client, self._request, lane, decision.session)
         self._handler.body_received(body.held(), ended)
 
     def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:

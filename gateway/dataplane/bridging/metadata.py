@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from time import monotonic
 
+import orjson
+
+from gateway.config.specs import EngineProtocol
 from gateway.dataplane.snapshot import Lane
+from gateway.dataplane.translating.describing import describe
 from gateway.protocol.conversion.control import RpcError, rpc_response
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_methods import RPCS
@@ -60,6 +64,10 @@ async def _remembered(rpc: str, lane: Lane, model: str, version: str) -> bytes:
 
 async def _ask(rpc: str, lane: Lane, model: str, version: str) -> bytes:
     engine = lane.engine
+    if engine.spec.protocol is not EngineProtocol.KSERVE:
+        found = await describe(lane, model, version)
+        told = found.config if rpc == "ModelConfig" else found.metadata
+        return rpc_response(rpc, 200, orjson.dumps(told))
     endpoint = engine.choose(None, monotonic())
     if endpoint is None:
         raise GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy")

@@ -105,5 +105,7 @@ class RestClient:
     def refuse(self, error: GatewayError, lines: bytes = b"") -> None:
         self._sink.refused(error, fields_of(lines))
 
-    def break_off(self) -> None:
+    def break_off(self, event: bytes = b"") -> None:
+        if event:
+            self._sink.reply_continued(event)
         self._sink.reply_broken()

@@ -9,10 +9,11 @@ from collections import deque
 from gateway.dataplane.bridging.converted_call import rest_of_call, rest_of_infer, told_head_bytes
 from gateway.dataplane.bridging.metadata import ask_metadata, is_decoupled
 from gateway.dataplane.bridging.rest_client import RestClient
-from gateway.dataplane.exchange import Exchange
+from gateway.dataplane.by_http import by_http
 from gateway.dataplane.grpc.client import CallClient
 from gateway.dataplane.grpc.plan import CallHead, Way
 from gateway.dataplane.grpc.seams import LegOwner
+from gateway.dataplane.seams import Handler
 from gateway.protocol.conversion import RestRequest
 from gateway.protocol.conversion.control import RpcError
 from gateway.protocol.conversion.control_errors import rpc_error
@@ -88,7 +89,7 @@ class RestLeg:
         self._is_busy = False
         self._task: asyncio.Task[None] | None = None
         self._rest = RestClient(client.plane, self, client.peer, is_tls=client.is_tls)
-        self._handler: Exchange | None = None
+        self._handler: Handler | None = None
         self._names = Names(b"", b"", b"", ())
         self._metadata = b""  # of a decoupled model
         self._wants_final = False
@@ -199,7 +200,7 @@ class RestLeg:
             return
         self._task = None
         self._rest = RestClient(self._client.plane, self, self._client.peer, is_tls=self._client.is_tls)
-        self._handler = Exchange(self._rest, request, (lane, self._session))
+        self._handler = by_http(self._rest, request, lane, self._session)
         self._handler.body_received(asked.body.data, True)
 
     # What the handler tells it

@@ -7,10 +7,11 @@ from time import monotonic
 
 from gateway.dataplane.bridging.rest_client import RestClient
 from gateway.dataplane.grpc.client import CallClient
-from gateway.dataplane.replies import JSON, body_too_long, error_body, reason_line
+from gateway.dataplane.replies import JSON, body_too_long, error_told, reason_line, status_told
 from gateway.dataplane.rest import handler_for
 from gateway.dataplane.seams import Handler
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.values import Dialect
 from gateway.wire.http1.head import Field
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import ErrorCode
@@ -26,6 +27,7 @@ class RestStream:
     __slots__ = (
         "_active_at",
         "_client",
+        "_dialect",
         "_handler",
         "_has_ended",
         "_is_body_paused",
@@ -41,6 +43,7 @@ class RestStream:
         self._stream = stream
         self._rest = RestClient(client.plane, self, client.peer, is_tls=client.is_tls)
         self._handler: Handler | None = None
+        self._dialect: Dialect | None = None
         self._size = 0
         self._owed = 0
         self._is_body_paused = False
@@ -55,6 +58,7 @@ class RestStream:
             client.plane.log(client.peer, None, error.status.http, error.kind.value, 0.0)
             self.refused(error, [])
             return
+        self._dialect = request.plan.dialect
         if block.value(b"expect") is not None:
             stream.send_headers(_status(_CONTINUE))
         self._handler = handler_for(self._rest, request)
@@ -144,8 +148,8 @@ class RestStream:
 
     def refused(self, error: GatewayError, fields: list[Field]) -> None:
         self._rest.respond(
-            error.status.http,
-            error_body(error.message),
+            status_told(error, self._dialect),
+            error_told(error, self._dialect),
             b"".join(b"%b: %b\r\n" % field for field in fields) + reason_line(error),
             JSON,
         )

@@ -24,6 +24,9 @@ class Dialect(Enum):
     INFER = "infer"  # V2 infer on a BYTES tensor `text_input`
 
 
+OF_V2 = (Dialect.GENERATE, Dialect.INFER)
+
+
 @dataclass(frozen=True, slots=True)
 class Text:
     """Text of a message."""

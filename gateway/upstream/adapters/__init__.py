@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from gateway.config.specs import EngineProtocol
+from gateway.config.specs import EngineProtocol, EngineSpec
 from gateway.upstream.adapters.base import Adapter
 from gateway.upstream.adapters.kserve import KServeAdapter
+from gateway.upstream.adapters.openai import OpenAIAdapter
+from gateway.upstream.adapters.translated import TranslatedAdapter
 
-_ADAPTERS: dict[EngineProtocol, Adapter] = {EngineProtocol.KSERVE: KServeAdapter()}
 
-
-def adapter_for(protocol: EngineProtocol) -> Adapter:
-    """The adapter of a protocol; adapters hold no state, so all engines share one."""
-    return _ADAPTERS[protocol]
+def adapter_for(spec: EngineSpec) -> Adapter:
+    """The adapter of an engine; it holds no state."""
+    match spec.protocol:
+        case EngineProtocol.KSERVE:
+            return KServeAdapter()
+        case EngineProtocol.OPENAI:
+            return OpenAIAdapter(spec.base_path, spec.dialects)
+        case _:
+            return TranslatedAdapter()
 
 
 __all__ = ["Adapter", "adapter_for"]

@@ -10,8 +10,12 @@ from gateway.protocol.operations import Call
 class Adapter(Protocol):
     """Writes requests for engines of one protocol."""
 
+    def passes(self, call: Call) -> bool:
+        """Whether the engine understands the request as the client wrote it; else it is translated, or refused."""
+        ...
+
     def target(self, call: Call, target: bytes, model: str | None) -> bytes:
-        """The path and query at the engine.
+        """The path and query at the engine of a request that passes.
 
         `target` is the caller's own; `model` is the model's name there, None where it stays as the caller wrote it.
         """

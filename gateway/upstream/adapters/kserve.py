@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from gateway.protocol.llm.values import OF_V2
 from gateway.protocol.operations import Call, path_segment
 
 
 class KServeAdapter:
     """The identity, but for the model's name."""
+
+    def passes(self, call: Call) -> bool:
+        return call.dialect is None or call.dialect in OF_V2
 
     def target(self, call: Call, target: bytes, model: str | None) -> bytes:
         if model is None or call.model_span is None:

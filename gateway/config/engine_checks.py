@@ -1,0 +1,87 @@
+"""What the keys of one engine say together: an error where they contradict each other, a warning where one is idle."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from gateway.config.specs import Balance, EngineProtocol, EngineSpec, TlsSpec
+from gateway.yaml.location import Location
+from gateway.yaml.nodes import Map
+from gateway.yaml.readers import Reading
+
+_KSERVE, _OPENAI = EngineProtocol.KSERVE, EngineProtocol.OPENAI
+_OF_LANGUAGE_MODELS = (_KSERVE, _OPENAI)
+
+# Keys that not every protocol has a use for.
+_MEANT_FOR: dict[str, tuple[EngineProtocol, ...]] = {
+    "base_path": (_OPENAI,),
+    "dialects": (_OPENAI,),
+    "unsupported": _OF_LANGUAGE_MODELS,
+    "chat_template": _OF_LANGUAGE_MODELS,
+    "envelope": (EngineProtocol.TORCHSERVE,),
+    "load": _OF_LANGUAGE_MODELS,
+    "prefix": _OF_LANGUAGE_MODELS,
+}
+_WITHOUT_GRPC = (_OPENAI,)
+
+
+def check_engine(engine: EngineSpec, node: Map, location: Location, reading: Reading) -> None:
+    """Report what is wrong with a sound spec; `node` is where it was read, `location` where its name stands."""
+    _check_endpoints(engine, location, reading)
+    _check_protocol(engine, node, reading)
+    _check_tls(engine, location, reading)
+    for key, why in _idle_keys(engine, node):
+        reading.warn(node.entries[key].location, f"{key!r} of engine {engine.name!r} has no effect: {why}")
+
+
+def _check_endpoints(engine: EngineSpec, location: Location, reading: Reading) -> None:
+    for spoken, said in (("grpc", "an address for gRPC"), ("rest", "an address for REST")):
+        if 0 < sum(getattr(endpoint, f"speaks_{spoken}") for endpoint in engine.endpoints) < len(engine.endpoints):
+            what = f"some endpoints of engine {engine.name!r} have {said} and others have none: give it to all, or none"
+            reading.error(location, what)
+    seen = set()
+    for endpoint in engine.endpoints:
+        if endpoint.url in seen:
+            reading.warn(location, f"engine {engine.name!r} lists endpoint {endpoint.url} twice: it is one endpoint")
+        seen.add(endpoint.url)
+
+
+def _check_protocol(engine: EngineSpec, node: Map, reading: Reading) -> None:
+    if engine.protocol in _WITHOUT_GRPC and any(endpoint.speaks_grpc for endpoint in engine.endpoints):
+        said = f"engine {engine.name!r} speaks {engine.protocol.value}, which has no gRPC: give its http URL alone"
+        reading.error(node.entries["endpoints"].location, said)
+
+
+def _check_tls(engine: EngineSpec, location: Location, reading: Reading) -> None:
+    if engine.tls.key is not None and engine.tls.cert is None:
+        reading.error(location, f"engine {engine.name!r} has a tls key without its cert")
+    if engine.tls != TlsSpec() and not any(
+        endpoint.url.startswith(("https:", "grpcs:")) for endpoint in engine.endpoints
+    ):
+        reading.warn(location, f"engine {engine.name!r} has tls settings, but no endpoint is https or grpcs")
+
+
+def _idle_keys(engine: EngineSpec, node: Map) -> list[tuple[str, str]]:
+    """Keys that stand there for nothing, each with the reason."""
+    given: Collection[str] = node.entries
+    protocol, load = engine.protocol, engine.load
+    found = [
+        (key, f"it is for protocol {' and '.join(other.value for other in meant_for)}")
+        for key, meant_for in _MEANT_FOR.items()
+        if key in given and protocol not in meant_for
+    ]
+    told = {key for key, _ in found}
+    if "chat_template" in given and protocol is _OPENAI and "chat" in engine.dialects:
+        found.append(("chat_template", "its 'dialects' have chat, so the engine applies its own"))
+    if "load" in given and "load" not in told:
+        if load.source == "metrics" and not engine.health.interval:
+            found.append(("load", "metrics are asked for with the probes, and health.interval is 0"))
+        elif load.source != "metrics" and load.path != type(load)().path:
+            found.append(("load", f"a path is where metrics are, and its source is {load.source}"))
+        elif load.source != "none" and engine.balance in (Balance.ROUND_ROBIN, Balance.SESSION):
+            found.append(("load", f"balance {engine.balance.value} asks for no load; it is shown only"))
+    if "prefix" in given and "prefix" not in told and engine.balance is not Balance.PREFIX:
+        found.append(("prefix", f"it is for balance prefix, and this is {engine.balance.value}"))
+    if engine.balance is Balance.PREFIX and protocol not in _OF_LANGUAGE_MODELS:
+        found.append(("balance", f"requests to a {protocol.value} engine have no prompt, so this is least_outstanding"))
+    return found

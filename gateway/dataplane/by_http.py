@@ -1,0 +1,32 @@
+"""Who answers a request whose way is known, where its engine is asked over HTTP."""
+
+from __future__ import annotations
+
+from gateway.dataplane.exchange import Exchange
+from gateway.dataplane.llm.exchange import GenerationExchange
+from gateway.dataplane.llm.making import turn_generation
+from gateway.dataplane.request import Request
+from gateway.dataplane.seams import Client, Handler
+from gateway.dataplane.snapshot import Lane
+from gateway.dataplane.translating.describing import Described
+from gateway.dataplane.translating.making import maker_for
+from gateway.dataplane.translating.translation import Ask, Translation
+from gateway.protocol.llm.values import OF_V2
+from gateway.protocol.operations import INFERENCE_OPERATIONS
+
+
+def by_http(client: Client, request: Request, lane: Lane, session: str | None) -> Handler:
+    """The handler of a request for this lane."""
+    call = request.plan.call
+    if lane.engine.adapter.passes(call) and not (lane.target.resume and call.operation in INFERENCE_OPERATIONS):
+        if call.dialect is None or call.dialect in OF_V2:
+            return Exchange(client, request, (lane, session))
+        return GenerationExchange(client, request, (lane, session))
+    return translated(client, request, lane, session, GenerationExchange)
+
+
+def translated(client: Client, request: Request, lane: Lane, session: str | None, ask: Ask) -> Handler:
+    """The handler of a request that the lane's engine does not understand as it is; `ask` asks it in its protocol."""
+    if request.plan.call.operation not in INFERENCE_OPERATIONS:
+        return Described(client, request, lane)
+    return Translation(client, request, lane, session, maker_for(request.plan.call, lane), ask, turn_generation)

@@ -1,0 +1,174 @@
+"""A request to a language model that its engine understands as it is: passed on, with its tokens counted.
+
+Until the first token has come the client has read nothing, so whatever goes wrong another endpoint may be tried:
+generating twice harms nobody. After it, a reply that breaks off, or ends before the generation has, is told as broken.
+"""
+
+from __future__ import annotations
+
+import re
+from time import monotonic
+
+from gateway.dataplane.exchange import Exchange
+from gateway.dataplane.request import Request
+from gateway.dataplane.seams import Client
+from gateway.dataplane.snapshot import Lane
+from gateway.protocol.condition import Condition
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.usage import ReplyUsage, StreamUsage
+from gateway.protocol.llm.values import Dialect, Used
+from gateway.upstream.engine import Engine
+from gateway.wire.http1.chunked import LAST_CHUNK
+from gateway.wire.http1.head import ResponseHead
+
+# Answers that say: this server cannot, another one may.
+_ELSEWHERE = frozenset({502, 503, 504})
+
+# A stream's first events may say only that it begins. What is longer is no such event.
+_MAX_HELD_BYTES = 8192
+_TOKEN = re.compile(
+    rb'"(?:content|text|text_output|reasoning_content|reasoning|thinking|arguments|partial_json|delta)" ?: ?"[^"]'
+    rb'|"finish_reason" ?: ?"|"tool_calls" ?: ?\[\{|"error"|\[DONE\]|"text" ?: ?\[|response\.completed|message_stop'
+)
+
+# What the last events of a stream that has ended well hold one of.
+_ENDINGS = {
+    Dialect.CHAT: (b"[DONE]", b'"finish_reason":"', b'"finish_reason": "'),
+    Dialect.COMPLETIONS: (b"[DONE]", b'"finish_reason":"', b'"finish_reason": "'),
+    Dialect.MESSAGES: (b"message_stop",),
+    Dialect.RESPONSES: (b"response.completed", b"response.incomplete", b"response.failed"),
+}
+_ERROR = b'"error"'
+# Some engines (transformers) write no `[DONE]`; usage comes last where they write it.
+_TELL_USAGE_LAST = (Dialect.CHAT, Dialect.COMPLETIONS)
+
+_CUT_OFF = "the engine ended its reply before the generation had ended"
+
+
+class GenerationExchange(Exchange):
+    """An `Exchange` that knows what a generation is."""
+
+    __slots__ = ("_first_token_at", "_held", "_held_head", "_last", "_usage")
+
+    def __init__(self, client: Client, request: Request, decided: tuple[Lane, str | None] | None = None) -> None:
+        super().__init__(client, request, decided)
+        self._usage: StreamUsage | ReplyUsage | None = None
+        self._held_head: ResponseHead | None = None  # of a reply without a token so far
+        self._held = b""
+        self._last = b""  # what came last
+        self._first_token_at = 0.0
+
+    # The reply
+
+    def reply_started(self, head: ResponseHead, data: bytes, ended: bool) -> None:
+        self._held_head = None
+        if head.status in _ELSEWHERE and self._goes_elsewhere(head, ended):
+            return
+        is_stream = (head.value(b"content-type") or b"").startswith(b"text/event-stream")
+        self._usage = StreamUsage() if is_stream else ReplyUsage()
+        if is_stream and not ended and not _TOKEN.search(data):
+            self._held_head, self._held = head, data
+            return
+        self._begin(head, data, ended)
+
+    def reply_continued(self, data: bytes, ended: bool) -> None:
+        head = self._held_head
+        if head is not None:
+            data = self._held + data
+            if not ended and len(data) < _MAX_HELD_BYTES and not _TOKEN.search(data):
+                self._held = data
+                return
+            self._held_head, self._held = None, b""
+            self._begin(head, data, ended)
+            return
+        assert self._usage is not None
+        self._usage.scan(data)
+        if ended and self._is_event_stream and not self._has_ended_well(self._status, self._last + data):
+            self._cut_off(data)
+            return
+        self._last = data
+        super().reply_continued(data, ended)
+
+    def _begin(self, head: ResponseHead, data: bytes, ended: bool) -> None:
+        self._first_token_at = monotonic()
+        assert self._usage is not None
+        self._usage.scan(data)
+        self._last = data
+        is_stream = isinstance(self._usage, StreamUsage)
+        if not ended or not is_stream or self._has_ended_well(head.status, data):
+            super().reply_started(head, data, ended)
+            return
+        if _TOKEN.search(data):
+            super().reply_started(head, data.removesuffix(LAST_CHUNK), False)
+        self._cut_off(b"")
+
+    def _has_ended_well(self, status: int, last: bytes) -> bool:
+        dialect = self._plan.call.dialect
+        endings = _ENDINGS.get(dialect) if dialect is not None else None
+        if endings is None or status != 200:
+            return True
+        if _ERROR in last or any(ending in last for ending in endings):
+            return True
+        return isinstance(self._usage, StreamUsage) and self._usage.used is not None and dialect in _TELL_USAGE_LAST
+
+    def _cut_off(self, data: bytes) -> None:
+        """The engine has ended the reply as if it were whole: nobody must take it for that."""
+        self._connection = None
+        data = data.removesuffix(LAST_CHUNK)
+        if data:
+            super().reply_continued(data, False)
+        self._try_failed(GatewayError(ErrorKind.UPSTREAM_RESET, _CUT_OFF), was_sent=True)
+
+    # Trying again
+
+    def _keeps_its_body(self, engine: Engine) -> bool:
+        return True
+
+    def _is_idempotent(self, declared: str) -> bool:
+        return True  # nothing of a generation is left behind, and nobody has read any of it
+
+    def _goes_elsewhere(self, head: ResponseHead, ended: bool) -> bool:
+        """Whether another endpoint is asked in place of the one that says it cannot serve."""
+        lane, endpoint = self._lane, self._endpoint
+        assert lane is not None and endpoint is not None
+        seen = (*self._tried, endpoint)
+        if all(other in seen or other.condition is Condition.DOWN for other in lane.engine.endpoints):
+            return False
+        if not self._may_try_again(was_sent=True):
+            return False
+        if ended:
+            self._connection = None
+        self._leave(not endpoint.breaker.counts(head.status))
+        self._try_again(GatewayError(ErrorKind.UPSTREAM_RESET, f"the engine answered with status {head.status}"))
+        return True
+
+    # Ends
+
+    def _finish(self, now: float) -> None:
+        series = self._series
+        assert series is not None
+        if self._status == 200:
+            tokens, used = series.count_tokens(), self._used()
+            tokens.prompt += used.prompt
+            tokens.cached += used.cached
+            tokens.completion += used.completion
+            tokens.first_token.observe(self._first_token_at - self._started_at)
+            if self._is_event_stream and used.completion > 1:
+                tokens.per_token.observe((now - self._first_token_at) / (used.completion - 1))
+        super()._finish(now)
+
+    def _used(self) -> Used:
+        """The tokens so far; of a stream whose engine does not count them, its events."""
+        usage = self._usage
+        if usage is None:
+            return Used()
+        return usage.used or Used(completion=usage.num_events if isinstance(usage, StreamUsage) else 0)
+
+    def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
+        noticed_at = monotonic()
+        had_asked = self._is_trying
+        super().client_gone(reason, status)
+        if had_asked and self._series is not None:
+            tokens = self._series.count_tokens()
+            tokens.stop.observe(monotonic() - noticed_at)
+            tokens.cancelled += self._used().completion

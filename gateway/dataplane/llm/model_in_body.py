@@ -1,0 +1,103 @@
+"""A request whose body names the model, as OpenAI's API does: the rules are asked once it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gateway.dataplane.body import decoded
+from gateway.dataplane.plan import no_route
+from gateway.dataplane.refusal import Refusal
+from gateway.dataplane.request import Request
+from gateway.dataplane.seams import Client, Handler
+from gateway.dataplane.snapshot import Lane
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.facts import read_generation_facts
+from gateway.protocol.llm.model_name import find_model, renamed
+from gateway.routing.decision import Decision, Undecided
+
+Serve = Callable[[Client, Request, Lane, str | None], Handler]
+
+
+class ModelInBody:
+    """Holds the body until it is whole, asks the rules, and stands aside for the handler that the engine takes."""
+
+    __slots__ = ("_client", "_handler", "_pieces", "_request", "_serve")
+
+    def __init__(self, client: Client, request: Request, serve: Serve) -> None:
+        """`serve` makes the handler of a request whose way is known."""
+        self._client = client
+        self._request = request
+        self._serve = serve
+        self._pieces: list[bytes] = []
+        self._handler: Handler | None = None
+
+    def __repr__(self) -> str:
+        return f"<ModelInBody {self._request.plan!r} {self._handler!r}>"
+
+    @property
+    def begun(self) -> bool:
+        return self._handler is not None and self._handler.begun
+
+    def body_received(self, data: bytes, ended: bool) -> None:
+        if self._handler is not None:
+            self._handler.body_received(data, ended)
+            return
+        if not ended:
+            self._pieces.append(data)
+            self._client.expect_body()
+            return
+        body = b"".join((*self._pieces, data)) if self._pieces else data
+        self._pieces.clear()
+        try:
+            self._handler, body = self._decided(body)
+        except GatewayError as error:
+            self._handler = Refusal(self._client, self._request, error)
+        self._handler.body_received(body, True)
+
+    def _decided(self, body: bytes) -> tuple[Handler, bytes]:
+        """Who answers, and the body that goes to them.
+
+        Raises: GatewayError.
+        """
+        request = self._request
+        if request.plan.encoding is not None:
+            body = decoded(request, body, self._client.plane.settings.limits.max_body_bytes)
+            request = request.of(request.plan.decoded(), len(body))
+        found = find_model(body)
+        if found is None:
+            what = "the body must be a JSON object that names its 'model' by a string"
+            raise GatewayError(ErrorKind.BAD_REQUEST, what)
+        plan = request.plan.for_model(found.name)
+        if plan.error is not None:
+            raise plan.error
+        lane, session = plan.lane, plan.session
+        if lane is None:
+            decision = plan.decide(None)
+            if decision is Undecided.NEEDS_BODY:
+                decision = plan.decide(read_generation_facts(body))
+            if not isinstance(decision, Decision):
+                raise no_route(plan.facts)
+            lane, session = plan.snapshot.lane(decision.target), decision.session
+        name = lane.target.model
+        if (name is not None or not found.is_sure) and lane.engine.adapter.passes(plan.call):
+            body = renamed(body, found, name or found.name)
+            request = request.of(plan, len(body))
+        else:
+            request = request.of(plan)
+        return self._serve(self._client, request, lane, session), body
+
+    def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
+        handler = self._handler or Refusal(self._client, self._request, no_route(self._request.plan.facts))
+        handler.client_gone(reason, status)
+
+    def client_paused(self) -> None:
+        if self._handler is not None:
+            self._handler.client_paused()
+
+    def client_resumed(self) -> None:
+        if self._handler is not None:
+            self._handler.client_resumed()
+
+    def sweep(self, now: float) -> None:
+        if self._handler is not None:
+            self._handler.sweep(now)

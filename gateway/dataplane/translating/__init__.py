@@ -1,0 +1,1 @@
+"""Requests for engines that speak otherwise than their clients."""

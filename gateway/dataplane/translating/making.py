@@ -1,0 +1,21 @@
+"""Which translator a request takes: by what it asks and what its engine speaks."""
+
+from __future__ import annotations
+
+from gateway.config.specs import EngineProtocol
+from gateway.dataplane.llm.making import make_embedding, make_generation
+from gateway.dataplane.snapshot import Lane
+from gateway.dataplane.translating.predicting import make_prediction
+from gateway.dataplane.translating.translation import Make
+from gateway.protocol.llm.values import Dialect
+from gateway.protocol.operations import Call
+
+
+def maker_for(call: Call, lane: Lane) -> Make:
+    """Who translates a request for this lane."""
+    protocol = lane.engine.spec.protocol
+    if protocol in (EngineProtocol.TFSERVING, EngineProtocol.TORCHSERVE):
+        return make_prediction
+    if call.dialect is Dialect.EMBEDDINGS:
+        return make_embedding
+    return make_generation

@@ -1,0 +1,133 @@
+"""What engines tell of their own load: in Prometheus' text, and in ORCA's reply header.
+
+Sources: the metrics' names are those of vLLM (also before 0.10), SGLang, llama.cpp's server, TGI, Triton and our engine
+host. ORCA: xds.data.orca.v3 and gRPC's proposal A51; the header's forms are Triton's and vLLM's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import orjson
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one server has to do now, whoever asked for it."""
+
+    running: int = 0  # requests
+    waiting: int = 0  # requests that it has taken and not begun
+    kv_use: float | None = None  # share of the memory for keys and values that is taken; None where nothing tells
+
+    @property
+    def outstanding(self) -> int:
+        return self.running + self.waiting
+
+
+_RUNNING, _WAITING, _KV_USE, _BOTH = "running", "waiting", "kv_use", "both"
+_METRICS = {
+    b"vllm:num_requests_running": _RUNNING,
+    b"vllm:num_requests_waiting": _WAITING,
+    b"vllm:kv_cache_usage_perc": _KV_USE,  # a share of 1, despite the name
+    b"vllm:gpu_cache_usage_perc": _KV_USE,
+    b"sglang:num_running_reqs": _RUNNING,
+    b"sglang:num_queue_reqs": _WAITING,
+    b"sglang:token_usage": _KV_USE,
+    b"llamacpp:requests_processing": _RUNNING,
+    b"llamacpp:requests_deferred": _WAITING,
+    b"llamacpp:kv_cache_usage_ratio": _KV_USE,
+    b"tgi_batch_current_size": _RUNNING,
+    b"tgi_queue_size": _WAITING,
+    b"nv_inference_pending_request_count": _WAITING,
+    b"pointsman_requests_in_flight": _BOTH,  # our host, beside Triton's pending count
+}
+_METRIC_NAMES = tuple(_METRICS)
+_ORCA_NAMES = {
+    "num_requests_running": _RUNNING,
+    "num_running_reqs": _RUNNING,
+    "num_requests_waiting": _WAITING,
+    "num_queue_reqs": _WAITING,
+    "kv_cache_usage_perc": _KV_USE,
+    "kv_cache_utilization": _KV_USE,
+    "gpu_cache_usage_perc": _KV_USE,
+}
+
+
+def read_metrics(text: bytes) -> Load | None:
+    """The load in a server's metrics, requests summed over all label sets (models, ranks); None where none is told.
+
+    Lines that are not understood are passed over. Source: Prometheus' text format 0.0.4.
+    """
+    return _load(_samples(text))
+
+
+def read_orca(value: bytes) -> Load | None:
+    """The load in an `endpoint-load-metrics` field, as `TEXT a=1, named_metrics.b=2` or as `JSON {...}`; None where it
+    tells nothing of requests or memory."""
+    text = value.decode("latin-1").strip()
+    form, _, rest = text.partition(" ")
+    if form.rstrip(":").upper() in ("TEXT", "JSON"):
+        text = rest.strip()
+    return _load(_orca_json(text) if text.startswith("{") else _orca_text(text))
+
+
+def _load(found: Iterable[tuple[str, float]]) -> Load | None:
+    counts = {_RUNNING: 0.0, _WAITING: 0.0, _BOTH: 0.0}
+    shares: list[float] = []
+    is_told = False
+    for what, number in found:
+        is_told = True
+        if what == _KV_USE:
+            shares.append(number)
+        else:
+            counts[what] += number
+    if not is_told:
+        return None
+    running = counts[_RUNNING] or max(0.0, counts[_BOTH] - counts[_WAITING])
+    return Load(int(running), int(counts[_WAITING]), sum(shares) / len(shares) if shares else None)
+
+
+def _samples(text: bytes) -> Iterator[tuple[str, float]]:
+    for line in text.split(b"\n"):
+        if line.startswith(_METRIC_NAMES):
+            labels = line.rfind(b"}")  # a label's value may have one too, what stands behind the labels has none
+            head, parts = line.partition(b"{")[0].split(), line[labels + 1 :].split()
+            what = _METRICS.get(head[0])
+            number = _number(parts[0 if labels >= 0 else 1 :][:1])
+            if what is not None and number is not None:
+                yield what, number
+
+
+def _orca_text(text: str) -> Iterator[tuple[str, float]]:
+    for pair in text.split(","):
+        name, _, value = pair.partition("=")
+        yield from _orca_value(name.strip().removeprefix("named_metrics."), [value])
+
+
+def _orca_json(text: str) -> Iterator[tuple[str, float]]:
+    try:
+        report = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return
+    named = report.get("named_metrics")
+    for values in (report, named if isinstance(named, Mapping) else {}):
+        for name, value in values.items():
+            yield from _orca_value(name, [value])
+
+
+def _orca_value(name: str, value: list[Any]) -> Iterator[tuple[str, float]]:
+    what, number = _ORCA_NAMES.get(name), _number(value)
+    if what is not None and number is not None:
+        yield what, number
+
+
+def _number(value: list[Any]) -> float | None:
+    """The one value as a number that can be reckoned with; None where there is none."""
+    try:
+        number = float(value[0])
+    except (IndexError, TypeError, ValueError):
+        return None
+    return number if isfinite(number) and number >= 0 else None

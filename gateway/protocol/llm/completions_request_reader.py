@@ -1,0 +1,50 @@
+"""Requests of OpenAI's completions, read.
+
+A client that does not say `max_tokens` gets 16, as the dialect has it, whatever the engine.
+
+Source: OpenAI API reference, "Create completion".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gateway.protocol.llm.given import bad_request, optional, read_fields, required
+from gateway.protocol.llm.openai_options import read_options, read_stream
+from gateway.protocol.llm.values import Generation
+
+__all__ = ["DEFAULT_MAX_TOKENS", "read_request"]
+
+DEFAULT_MAX_TOKENS = 16
+
+
+def read_request(body: bytes) -> Generation:
+    """What a client asks of `/v1/completions`.
+
+    Raises: GatewayError(BAD_REQUEST) that names the field.
+    """
+    given = read_fields(body)
+    model = required(given, "model", str)
+    prompt = _prompt(given.pop("prompt", None))
+    stream, include_usage, more = read_stream(given)
+    logprobs = optional(given, "logprobs", int)
+    given.pop("logprobs", None)
+    del given["model"]
+    options = {"max_tokens": DEFAULT_MAX_TOKENS} | read_options(given) | more
+    if logprobs is not None:
+        options["logprobs"] = logprobs
+    return Generation(model, prompt, (), (), options, stream, include_usage)
+
+
+def _prompt(given: Any) -> str | Sequence[int]:
+    """The prompt: a text or token ids, alone or as the one element of a list."""
+    if isinstance(given, list) and given and isinstance(given[0], str | list):
+        if len(given) > 1:
+            raise bad_request(f"'prompt' holds {len(given)} prompts; this model's engine takes one in a request")
+        given = given[0]
+    if isinstance(given, str):
+        return given
+    if isinstance(given, list) and given and all(type(token) is int for token in given):
+        return given
+    raise bad_request("'prompt' must be a string or a list of token ids")

@@ -1,0 +1,88 @@
+"""The dialects of OpenAI's API and Anthropic's, each with its readers and writers, for clients and for engines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from gateway.protocol.llm import (
+    chat_reply_reader,
+    chat_reply_writer,
+    chat_request_reader,
+    chat_request_writer,
+    completions_reply_reader,
+    completions_reply_writer,
+    completions_request_reader,
+    completions_request_writer,
+    messages_reply_reader,
+    messages_reply_writer,
+    messages_request_reader,
+    messages_request_writer,
+    responses_reply_reader,
+    responses_reply_writer,
+    responses_request_reader,
+    responses_request_writer,
+)
+from gateway.protocol.llm.translation import ReplyReader, ReplyWriter
+from gateway.protocol.llm.values import Dialect, Generation
+
+
+class MakeWriter(Protocol):
+    """Makes the writer of one reply; what the engine does not say of itself is told as given."""
+
+    def __call__(self, generation: Generation, *, id: str, created: int, model: str) -> ReplyWriter: ...
+
+
+class WriteRequest(Protocol):
+    """Writes a request for an engine: its body, and the names of what was dropped."""
+
+    def __call__(self, generation: Generation, *, model: str, drop: bool) -> tuple[bytes, list[str]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """One dialect. `path` follows the base path, `id_prefix` begins the id of a reply that has none."""
+
+    path: str
+    id_prefix: str
+    read_request: Callable[[bytes], Generation]
+    reply_writer: MakeWriter
+    write_request: WriteRequest
+    reply_reader: Callable[[], ReplyReader]
+
+
+SPOKEN: dict[Dialect, Spoken] = {
+    Dialect.CHAT: Spoken(
+        "chat/completions",
+        "chatcmpl-",
+        chat_request_reader.read_request,
+        chat_reply_writer.ReplyWriter,
+        chat_request_writer.write_request,
+        chat_reply_reader.ReplyReader,
+    ),
+    Dialect.COMPLETIONS: Spoken(
+        "completions",
+        "cmpl-",
+        completions_request_reader.read_request,
+        completions_reply_writer.ReplyWriter,
+        completions_request_writer.write_request,
+        completions_reply_reader.ReplyReader,
+    ),
+    Dialect.RESPONSES: Spoken(
+        "responses",
+        "resp_",
+        responses_request_reader.read_request,
+        responses_reply_writer.ReplyWriter,
+        responses_request_writer.write_request,
+        responses_reply_reader.ReplyReader,
+    ),
+    Dialect.MESSAGES: Spoken(
+        "messages",
+        "msg_",
+        messages_request_reader.read_request,
+        messages_reply_writer.ReplyWriter,
+        messages_request_writer.write_request,
+        messages_reply_reader.ReplyReader,
+    ),
+}

@@ -1,0 +1,200 @@
+"""Embeddings by V2's infer: a model with a tensor of text in and one of vectors out.
+
+    OpenAI client, V2 engine       write_infer, read_infer_reply
+    V2 client, OpenAI engine       read_infer, write_infer_reply
+
+A text a row: as many rows as the model's first axis takes, and vectors in the same order.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import orjson
+
+from gateway.protocol.conversion import RestBody, raw_contents
+from gateway.protocol.conversion.infer import (
+    WantedOutputs,
+    infer_request_of_rest,
+    infer_response_of_rest,
+    rest_of_infer_response,
+)
+from gateway.protocol.conversion.messages import read_request as read_message
+from gateway.protocol.conversion.messages import read_response
+from gateway.protocol.conversion.parameters import json_of_request
+from gateway.protocol.conversion.refusals import refusing, unsupported
+from gateway.protocol.conversion.tensors import Raw, element_count, split_elements
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.embeddings import Embeddings, EmbeddingsRequest
+from gateway.protocol.llm.options import taken
+from gateway.protocol.protobuf import message
+
+_VECTORS = ("FP32", "FP64", "FP16", "BF16")
+_PREFERRED = ("embedding", "embeddings", "sentence_embedding")  # where a model has several such outputs
+
+# The names that a V2 client knows of a model at an OpenAI engine.
+TEXT, EMBEDDING = "text", "embedding"
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The tensors by which a V2 model embeds; -1 stands for an axis of any length."""
+
+    model: str
+    input: str
+    input_shape: tuple[int, ...]
+    output: str
+    dimensions: int  # -1 where the metadata does not say
+
+
+def signature_of(metadata: Mapping[str, Any]) -> Signature:
+    """How a model embeds, by its V2 metadata as REST tells it.
+
+    Raises: GatewayError(UNSUPPORTED) where it has not one input, of text, and an output of numbers.
+    """
+    model = metadata.get("name", "")
+    inputs: list[Any] = metadata.get("inputs") or []
+    outputs = {
+        tensor["name"]: tensor
+        for tensor in metadata.get("outputs") or ()
+        if tensor["datatype"] in _VECTORS and tensor["shape"]
+    }
+    if len(inputs) != 1 or inputs[0]["datatype"] != "BYTES" or not outputs:
+        raise unsupported(f"the model '{model}' does not embed: it must have one input, of text, and vectors out")
+    name = next((name for name in _PREFERRED if name in outputs), next(iter(outputs)))
+    if len(outputs) > 1 and name not in _PREFERRED:
+        raise unsupported(f"the model '{model}' has several outputs of vectors: {', '.join(outputs)}")
+    dimensions = int(outputs[name]["shape"][-1])
+    return Signature(model, inputs[0]["name"], tuple(map(int, inputs[0]["shape"])), name, dimensions)
+
+
+def write_infer(request: EmbeddingsRequest, signature: Signature, *, drop: bool = False) -> tuple[bytes, list[str]]:
+    """The JSON body of an infer, its vectors asked for as raw bytes, and the names of what was dropped.
+
+    Raises: GatewayError(UNSUPPORTED) for what the model has no place for: token ids, several texts where it takes
+    one, other dimensions than its own.
+    """
+    texts = [text for text in request.inputs if isinstance(text, str)]
+    if len(texts) != len(request.inputs):
+        raise unsupported(f"the model '{signature.model}' embeds text, not token ids")
+    asked = dict(request.options)
+    if request.dimensions not in (None, signature.dimensions):
+        asked["dimensions"] = request.dimensions
+    _, lost = taken(asked, (), engine="a V2 model that embeds", drop=drop)
+    tensor = {
+        "name": signature.input,
+        "datatype": "BYTES",
+        "shape": _filled(signature, len(texts)),
+        "data": texts,
+    }
+    output = {"name": signature.output, "parameters": {"binary_data": True}}
+    return orjson.dumps({"inputs": [tensor], "outputs": [output]}), lost
+
+
+def read_infer_reply(body: bytes, head_bytes: int | None, *, signature: Signature, count: int) -> Embeddings:
+    """The vectors of an infer reply to `count` texts.
+
+    Raises: GatewayError(UPSTREAM_PROTOCOL) where it has not one vector a text.
+    """
+    with refusing(ErrorKind.UPSTREAM_PROTOCOL):
+        response, data = read_response(infer_response_of_rest(body, head_bytes))
+        for output, raw in zip(response.outputs, data, strict=True):
+            if output.name == signature.output:
+                return Embeddings(_rows(output.datatype, list(output.shape), raw, count))
+        raise ValueError(f"the engine's reply has no output '{signature.output}'")
+
+
+def read_infer(body: bytes, head_bytes: int | None, *, model: str) -> tuple[EmbeddingsRequest, str, WantedOutputs]:
+    """The request of a V2 client's infer body, its id, and the form of the reply: one input, of text; its rows are
+    the texts.
+
+    Raises: GatewayError, BAD_REQUEST where it is malformed, UNSUPPORTED for what OpenAI has no place for.
+    """
+    written, form = infer_request_of_rest(body, head_bytes, model, "")
+    with refusing(ErrorKind.BAD_REQUEST):
+        request, data = read_message(written)
+        if len(request.inputs) != 1 or request.inputs[0].datatype != "BYTES":
+            raise ValueError("an embedding takes one input, of datatype BYTES")
+        if data[0] is None:
+            raise unsupported("the input is in shared memory, which only V2 engines read")
+        if strange := [output.name for output in request.outputs if output.name != EMBEDDING]:
+            raise ValueError(f"unexpected inference output '{strange[0]}' for model '{model}'")
+        texts = [element.decode() for element in split_elements(data[0], element_count(request.inputs[0].shape))]
+        if not texts:
+            raise ValueError(f"input '{request.inputs[0].name}' has no elements")
+        options = json_of_request(request.parameters)
+        dimensions = options.pop("dimensions", None)
+        if dimensions is not None and (type(dimensions) is not int or dimensions < 1):
+            raise ValueError("parameter 'dimensions' must be a whole number from 1")
+        return EmbeddingsRequest(model, texts, False, dimensions, options), request.id, form
+
+
+def write_infer_reply(embeddings: Embeddings, *, model: str, id: str, form: WantedOutputs) -> RestBody:
+    """The infer reply for a V2 client: `embedding`, FP32, a row for each text.
+
+    Raises: GatewayError(UPSTREAM_PROTOCOL) where the vectors are of several lengths.
+    """
+    lengths = {len(vector) // 4 for vector in embeddings.vectors}
+    if len(lengths) != 1:
+        raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "the engine's embeddings are not all of one length")
+    response = message("inference.ModelInferResponse")(id=id, model_name=model, model_version="1")
+    response.outputs.add(name=EMBEDDING, datatype="FP32", shape=[len(embeddings.vectors), lengths.pop()])
+    raws = [b"".join(embeddings.vectors)]
+    written = raw_contents.joined(response.SerializeToString(), raw_contents.OUTPUT_TAG, raws)
+    return rest_of_infer_response(written, form)
+
+
+def embeddings_metadata(model: str) -> dict[str, Any]:
+    """The V2 metadata of a model that embeds at an OpenAI engine."""
+    return {
+        "name": model,
+        "versions": ["1"],
+        "platform": "openai",
+        "inputs": [{"name": TEXT, "datatype": "BYTES", "shape": [-1]}],
+        "outputs": [{"name": EMBEDDING, "datatype": "FP32", "shape": [-1, -1]}],
+    }
+
+
+def _filled(signature: Signature, count: int) -> list[int]:
+    """The input's shape for so many texts: the first open axis takes them, and another is 1."""
+    shape, left = list(signature.input_shape), count
+    for index, axis in enumerate(shape):
+        if axis == -1:
+            shape[index], left = left, 1
+    if prod(shape) != count:
+        raise unsupported(f"the model '{signature.model}' takes one text a request, and this one has {count}")
+    return shape
+
+
+def _rows(datatype: str, shape: Sequence[int], raw: Raw, count: int) -> list[bytes]:
+    """Of [texts, dimensions], or [dimensions] of one text; axes of 1 count for nothing."""
+    axes = [axis for axis in shape if axis != 1]
+    dimensions = prod(axes) // count if count else 0
+    if axes not in ([count, dimensions], [dimensions]) or not dimensions or prod(axes) != count * dimensions:
+        raise ValueError(f"the engine's vectors have shape {list(shape)}, which is not one vector for each of {count}")
+    data = _fp32(datatype, raw)
+    size = 4 * dimensions
+    if len(data) != count * size:
+        raise ValueError(f"{len(raw)} bytes of data are not {count * dimensions} elements of {datatype}")
+    return [data[at : at + size] for at in range(0, len(data), size)]
+
+
+def _fp32(datatype: str, raw: Raw) -> bytes:
+    data = bytes(raw)
+    match datatype:
+        case "FP32":
+            return data
+        case "FP64" if len(data) % 8 == 0:
+            return array("f", array("d", data)).tobytes()
+        case "FP16" if len(data) % 2 == 0:
+            return array("f", struct.unpack(f"<{len(data) // 2}e", data)).tobytes()
+        case "BF16" if len(data) % 2 == 0:  # the upper half of an FP32
+            wide = bytearray(2 * len(data))
+            wide[2::4], wide[3::4] = data[::2], data[1::2]
+            return bytes(wide)
+    raise ValueError(f"{len(data)} bytes of {datatype} are no vectors")

@@ -1,0 +1,122 @@
+"""V2's generate and generate_stream as a client speaks them whose engine speaks another dialect.
+
+Source: Triton's generate extension; `http_server.cc` (GenerateRequestClass): the members of a reply are sorted, a
+stream ends without a last event of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from gateway.protocol.conversion import rest_bodies
+from gateway.protocol.conversion.refusals import refusing
+from gateway.protocol.conversion.sse import event_of
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.text_fields import TextRequest, text_request
+from gateway.protocol.llm.text_told import ToldText
+from gateway.protocol.llm.values import Event, Failed, Generation, TextDelta
+
+_PARAMETERS = "parameters"
+
+
+def read_request(body: bytes, *, model: str, stream: bool = False) -> TextRequest:
+    """The request of a generate body; `stream`: whether it came to generate_stream.
+
+    Options stand beside `text_input`, in `parameters`, or in `sampling_parameters`, and count in that order.
+    Raises: GatewayError, BAD_REQUEST where it is malformed, UNSUPPORTED for a guide that no other engine knows.
+    """
+    with refusing(ErrorKind.BAD_REQUEST):
+        content = rest_bodies.read_object(body)
+        id = rest_bodies.string(content, "id") if "id" in content else ""
+        fields = rest_bodies.parameters(content) | content
+        fields.pop(_PARAMETERS, None)
+        fields.pop("id", None)
+        request = text_request(fields, model=model, stream=stream, id=id)
+        _check_text(request)
+        return request
+
+
+class GenerateReplyWriter:
+    """Writes one reply, as events of a stream (`feed`, `end`) or whole.
+
+    Each TextDelta is an event. What the model thought has no place here and is left out. What was asked to be told
+    beside the text is told by one more event at the end, with an empty text.
+    """
+
+    content_type = "text/event-stream; charset=utf-8"
+
+    def __init__(self, generation: Generation, *, id: str, created: int, model: str) -> None:
+        """`id` and `created` are told in other dialects: V2 tells the request's own id."""
+        self._told = ToldText(generation)
+        self._num_choices = self._told.num_choices
+        self._head = {"id": generation.id} if generation.id else {}
+        self._head |= {"model_name": model, "model_version": "1"}
+        first = self._head | ({"finish_reason": "None"} if "finish_reason" in self._told.names else {})
+        written = orjson.dumps(dict(sorted(first.items())))
+        self._prefix = b"data: " + written[:-1] + b',"text_output":'
+        self._tells_more = bool(self._told.names - {"text_output"})
+        self._failed = False
+
+    def feed(self, events: Sequence[Event]) -> bytes:
+        """An event for each piece of text."""
+        pieces: list[bytes] = []
+        for event in events:
+            if type(event) is TextDelta:
+                text = self._told.add_text(event)
+                pieces += (self._prefix, _json(text if self._num_choices == 1 else self._row(event.index, text)))
+                pieces.append(b"}\n\n")
+            elif type(event) is Failed:
+                pieces.append(self.failed(event.message, event.code))
+            else:
+                self._told.add(event)
+        return b"".join(pieces)
+
+    def end(self) -> bytes:
+        """The event that tells what was asked for beside the text, if anything was."""
+        if self._failed or not self._tells_more:
+            return b""
+        values = self._head | self._told.values() | {"text_output": self._texts([""] * self._num_choices)}
+        return event_of(orjson.dumps(dict(sorted(values.items()))))
+
+    def whole(self, events: Sequence[Event]) -> tuple[int, bytes]:
+        """HTTP status and JSON body."""
+        for event in events:
+            if type(event) is Failed:
+                return event.status, error_json(event.message)
+            self._told.add(event)
+        values = self._head | self._told.values() | {"text_output": self._texts(self._told.texts)}
+        return 200, _json(dict(sorted(values.items())))
+
+    def failed(self, message: str, kind: str) -> bytes:
+        """The event of a failure, in the words of Triton's; it knows no kinds."""
+        self._failed = True
+        return event_of(error_json(message))
+
+    def _texts(self, texts: list[str]) -> str | list[str]:
+        return texts[0] if self._num_choices == 1 else texts
+
+    def _row(self, index: int, text: str) -> list[str]:
+        """One choice's text in an array of all."""
+        return [text if index == each else "" for each in range(self._num_choices)]
+
+
+def _check_text(request: TextRequest) -> None:
+    """Raises: ValueError where a text cannot be sent on as UTF-8."""
+    for text in (request.prompt or "", request.before, request.id):
+        if isinstance(text, str) and not text.isascii():
+            text.encode()
+
+
+def _json(value: Any) -> bytes:
+    try:
+        return orjson.dumps(value)
+    except TypeError as error:  # half of a surrogate pair
+        raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"the engine's text is not Unicode: {error}") from error
+
+
+def error_json(message: str) -> bytes:
+    """The body of an error, as all of V2's REST has it."""
+    return orjson.dumps({"error": message.encode("utf-8", "replace").decode()})

@@ -1,0 +1,171 @@
+"""A generation as a V2 engine is asked for it, by `generate` or `generate_stream`.
+
+Source: see `generate_flavours`; vLLM `SamplingParams`; TensorRT-LLM `docs/guided_decoding.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.data_urls import split_data_url
+from gateway.protocol.llm.generate_flavours import Flavour, Kind
+from gateway.protocol.llm.options import OPTIONS, taken
+from gateway.protocol.llm.values import Generation, Media
+
+# What OpenAI's completions, and vLLM's own parameters, fall back to; a chat that ends after 16 tokens is no chat, so it
+# has a default that is an answer's length.
+DEFAULT_MAX_TOKENS = 16
+DEFAULT_CHAT_MAX_TOKENS = 1024
+
+# Our reader puts the prompt before the text itself.
+_BY_US = frozenset({"echo"})
+
+# Fields of SamplingParams that arrive as they were meant: its token ids of `logit_bias` would stay texts, and of
+# `prompt_logprobs` the backend tells nothing. `lora_name` is the backend's own.
+_SAMPLING = frozenset(
+    {
+        *("max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "n", "stop", "stop_token_ids"),
+        *("bad_words", "ignore_eos", "presence_penalty", "frequency_penalty", "repetition_penalty"),
+        *("skip_special_tokens", "lora_name"),
+    }
+)
+# What a reply tells where it is asked to: the flag, the output.
+_TOLD = (
+    ("return_finish_reason", "finish_reason"),
+    ("return_num_input_tokens", "num_input_tokens"),
+    ("return_num_output_tokens", "num_output_tokens"),
+    ("return_stop_reason", "stop_reason"),
+)
+_WORDS = {
+    Kind.VLLM: "Triton's vLLM backend",
+    Kind.TRTLLM: "a TensorRT-LLM model of Triton's",
+    Kind.PLAIN: "a V2 generate engine",
+}
+
+
+def write_request(
+    generation: Generation, *, model: str, flavour: Flavour, drop: bool = False, default_max_tokens: int | None = None
+) -> tuple[str, bytes, list[str]]:
+    """The end of the path (`generate` or `generate_stream`), the body, and the names of what was dropped.
+
+    A chat is asked by its `prompt`, as a template rendered it; its messages may stay beside it, for their images.
+    `default_max_tokens` is sent where a backend must be told a limit, or has one of 16, and the client gave none.
+    Raises: GatewayError(UNSUPPORTED) for what the engine has no place for.
+    """
+    body: dict[str, Any] = {"id": generation.id} if generation.id else {}
+    body[flavour.text_input] = _prompt(generation, model)
+    asked, lost = taken(_asked(generation), _known(flavour), engine=_WORDS[flavour.kind], drop=drop)
+    if images := asked.pop("image", None):
+        body[flavour.image_input] = images
+    for name in _BY_US:
+        asked.pop(name, None)
+    if flavour.kind is not Kind.PLAIN and "max_tokens" not in asked:
+        fallback = DEFAULT_CHAT_MAX_TOKENS if generation.messages else DEFAULT_MAX_TOKENS
+        asked["max_tokens"] = fallback if default_max_tokens is None else default_max_tokens
+    if flavour.stream_input:
+        body[flavour.stream_input] = generation.stream
+    if "exclude_input_in_output" in flavour.inputs:
+        body["exclude_input_in_output"] = True
+    body |= {flag: True for flag, output in _TOLD if flag in flavour.inputs and output in flavour.outputs}
+    body |= _WRITERS[flavour.kind](asked, flavour)
+    suffix = "generate_stream" if generation.stream else "generate"
+    try:
+        return suffix, orjson.dumps(body), lost
+    except TypeError as error:
+        raise GatewayError(ErrorKind.BAD_REQUEST, f"the request cannot be written as JSON: {error}") from error
+
+
+def _prompt(generation: Generation, model: str) -> str:
+    if isinstance(generation.prompt, str):
+        return generation.prompt
+    if generation.prompt is not None:
+        raise GatewayError(ErrorKind.UNSUPPORTED, f"the model '{model}' takes its prompt as text, not as token ids")
+    what = f"the model '{model}' takes a prompt, not messages; give its engine a 'chat_template'"
+    raise GatewayError(ErrorKind.UNSUPPORTED, what)
+
+
+def _asked(generation: Generation) -> dict[str, Any]:
+    """Everything besides the prompt, by name: media and tools too."""
+    asked = dict(generation.options)
+    if asked.get("response_format") == {"type": "text"}:
+        del asked["response_format"]
+    if generation.tools:
+        asked["tools"] = generation.tools
+    for message in generation.messages:
+        for part in message.parts:
+            if isinstance(part, Media):
+                asked.setdefault(part.kind, []).append(part.url)
+    if "image" in asked:
+        asked["image"] = [_base64(url) for url in asked["image"]]
+    return asked
+
+
+def _base64(url: str) -> str:
+    """The base64 of a `data:` URL."""
+    split = split_data_url(url)
+    if split is None:
+        what = "a V2 engine takes an image by its bytes: send it as a base64 'data:' URL"
+        raise GatewayError(ErrorKind.UNSUPPORTED, what)
+    return split[1]
+
+
+def _known(flavour: Flavour) -> frozenset[str]:
+    images = {"image"} if flavour.image_input == "image" else set()
+    match flavour.kind:
+        case Kind.VLLM:
+            logprobs = {"logprobs"} if "return_logprobs" in flavour.inputs else set()
+            return _SAMPLING | _BY_US | images | logprobs | {"response_format"}
+        case Kind.TRTLLM:
+            guides = {"response_format"} if "guided_decoding_guide_type" in flavour.inputs else set()
+            return frozenset(flavour.places) | _BY_US | guides
+        case Kind.PLAIN:
+            return frozenset(OPTIONS) | images
+
+
+def _write_vllm(asked: dict[str, Any], flavour: Flavour) -> dict[str, Any]:
+    written: dict[str, Any] = {}
+    if "response_format" in asked:
+        # Renamed in the release after the one that brought `embedding_request`.
+        name = "structured_outputs" if "embedding_request" in flavour.inputs else "guided_decoding"
+        asked[name] = orjson.dumps(_guided(asked.pop("response_format"))).decode()
+    if "logprobs" in asked:
+        written["return_logprobs"] = True
+    return written | {"sampling_parameters": orjson.dumps(asked).decode()}
+
+
+def _write_trtllm(asked: dict[str, Any], flavour: Flavour) -> dict[str, Any]:
+    written: dict[str, Any] = {}
+    if "response_format" in asked:
+        guide = _guided(asked.pop("response_format"))
+        written["guided_decoding_guide_type"] = "json_schema" if "json" in guide else "json"
+        if "json" in guide:
+            written["guided_decoding_guide"] = orjson.dumps(guide["json"]).decode()
+    return written | {flavour.places[name]: value for name, value in asked.items()}
+
+
+def _write_plain(asked: dict[str, Any], flavour: Flavour) -> dict[str, Any]:
+    """A parameter is a scalar: a list or a map goes as the text of its JSON."""
+    written = {flavour.places[name]: asked.pop(name) for name in list(asked) if name in flavour.places}
+    if asked:
+        written["parameters"] = {
+            name: orjson.dumps(value).decode() if isinstance(value, list | dict | tuple) else value
+            for name, value in asked.items()
+        }
+    return written
+
+
+def _guided(response_format: Mapping[str, Any]) -> dict[str, Any]:
+    """vLLM's form of OpenAI's `response_format`."""
+    match response_format:
+        case {"type": "json_object"}:
+            return {"json_object": True}
+        case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
+            return {"json": schema}
+    raise GatewayError(ErrorKind.BAD_REQUEST, "'response_format' must be json_object, or json_schema with a 'schema'")
+
+
+_WRITERS = {Kind.VLLM: _write_vllm, Kind.TRTLLM: _write_trtllm, Kind.PLAIN: _write_plain}

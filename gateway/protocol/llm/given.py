@@ -1,0 +1,97 @@
+"""What a client gives in a JSON body, checked as it is read: an error names the field and what would be right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import orjson
+
+from gateway.protocol.errors import ErrorKind, GatewayError
+
+Fields = dict[str, Any]
+
+Kind = type | tuple[type, ...]
+
+NUMBER = (int, float)
+_IN_WORDS: dict[Kind, str] = {
+    str: "a string",
+    int: "an integer",
+    NUMBER: "a number",
+    bool: "true or false",
+    list: "a list",
+    dict: "an object",
+}
+
+
+def bad_request(message: str) -> GatewayError:
+    return GatewayError(ErrorKind.BAD_REQUEST, message)
+
+
+def read_fields(body: bytes) -> Fields:
+    """The fields of a request's body.
+
+    Raises: GatewayError(BAD_REQUEST) where it is not a JSON object.
+    """
+    try:
+        given = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise bad_request(f"the body is not JSON: {error}") from error
+    if not isinstance(given, dict):
+        raise bad_request("the body must be a JSON object")
+    return given
+
+
+def checked(value: Any, kind: Kind, where: str) -> Any:
+    """The value, where it is of this kind; true is no number.
+
+    Raises: GatewayError(BAD_REQUEST) that says what `where` must be.
+    """
+    if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
+        raise bad_request(f"'{where}' must be {_IN_WORDS[kind]}")
+    return value
+
+
+def required(fields: Mapping[str, Any], name: str, kind: Kind, where: str = "") -> Any:
+    """The field of this name; `where` is the path of what holds it.
+
+    Raises: GatewayError(BAD_REQUEST) where it is missing or of another kind.
+    """
+    path = f"{where}.{name}" if where else name
+    if fields.get(name) is None:
+        raise bad_request(f"'{path}' is missing; it must be {_IN_WORDS[kind]}")
+    return checked(fields[name], kind, path)
+
+
+def optional(fields: Mapping[str, Any], name: str, kind: Kind, where: str = "") -> Any:
+    """As `required`, but None where the field is missing or null."""
+    return None if fields.get(name) is None else required(fields, name, kind, where)
+
+
+def objects(values: Any, where: str) -> Iterator[tuple[str, Fields]]:
+    """Each object of a list, with its path.
+
+    Raises: GatewayError(BAD_REQUEST) where it is no list, or one of them no object.
+    """
+    for at, value in enumerate(checked(values, list, where)):
+        path = f"{where}[{at}]"
+        yield path, checked(value, dict, path)
+
+
+def dumped(value: Any) -> bytes:
+    """The value as JSON.
+
+    Raises: GatewayError(BAD_REQUEST) where it is nested deeper than JSON is written here, 254 levels.
+    """
+    try:
+        return orjson.dumps(value)
+    except orjson.JSONEncodeError as error:
+        raise bad_request(f"the body cannot be written for an engine: {error}") from error
+
+
+def texts(values: Any, where: str) -> list[str]:
+    """A list of strings.
+
+    Raises: GatewayError(BAD_REQUEST) where it is another.
+    """
+    return [checked(value, str, f"{where}[{at}]") for at, value in enumerate(checked(values, list, where))]

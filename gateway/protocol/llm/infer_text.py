@@ -1,0 +1,118 @@
+"""V2's infer on a tensor of text, as a client speaks it whose engine speaks another dialect.
+
+`text_input` holds one prompt; every other input is an option, by the names of either of Triton's language model
+backends. An infer has one reply: streams are asked for by generate_stream, or by gRPC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from gateway.protocol.conversion import raw_contents
+from gateway.protocol.conversion.infer import infer_request_of_rest, rest_of_infer_response
+from gateway.protocol.conversion.messages import read_request as read_message
+from gateway.protocol.conversion.parameters import json_of_request
+from gateway.protocol.conversion.refusals import about, refusing, unsupported
+from gateway.protocol.conversion.tensors import Raw, element_count, json_of_raw, raw_of_elements, split_elements
+from gateway.protocol.errors import ErrorKind
+from gateway.protocol.llm.generate_client import error_json
+from gateway.protocol.llm.text_fields import TextRequest, text_request
+from gateway.protocol.llm.text_told import ToldText
+from gateway.protocol.llm.values import Event, Failed, Generation
+from gateway.protocol.protobuf import Message, message
+
+# The outputs that such a model has, and their datatypes.
+OUTPUTS = {
+    "text_output": "BYTES",
+    "finish_reason": "BYTES",
+    "stop_reason": "BYTES",
+    "cumulative_logprob": "FP32",
+    "cum_log_probs": "FP32",
+    "output_log_probs": "FP32",
+    "num_input_tokens": "UINT32",
+    "num_output_tokens": "UINT32",
+}
+
+
+def read_request(body: bytes, head_bytes: int | None, *, model: str) -> TextRequest:
+    """The request of a REST infer body; `head_bytes` is what `Inference-Header-Content-Length` tells, None without it.
+
+    Raises: GatewayError, BAD_REQUEST where it is malformed or names an output that no such model has, UNSUPPORTED for
+    what another dialect has no place for: several prompts, shared memory.
+    """
+    written, form = infer_request_of_rest(body, head_bytes, model, "")
+    with refusing(ErrorKind.BAD_REQUEST):
+        request, data = read_message(written)
+        fields = json_of_request(request.parameters)
+        for tensor, raw in zip(request.inputs, data, strict=True):
+            with about(f"input '{tensor.name}'"):
+                fields[tensor.name] = _values(tensor, raw)
+        outputs = frozenset(output.name for output in request.outputs)
+        if strange := sorted(outputs - OUTPUTS.keys()):
+            raise ValueError(f"unexpected inference output '{strange[0]}' for model '{model}'")
+        return text_request(fields, model=model, stream=False, id=request.id, outputs=outputs, form=form)
+
+
+class InferReplyWriter:
+    """Writes one reply. `head_bytes`: where its JSON ends and tensors begin; None where all of it is JSON."""
+
+    content_type = "application/json"
+
+    def __init__(self, generation: Generation, *, id: str, created: int, model: str) -> None:
+        """`id` and `created` are told in other dialects: V2 tells the request's own id."""
+        self._generation = generation
+        self._told = ToldText(generation)
+        self._model = model
+        self.head_bytes: int | None = None
+
+    def feed(self, events: Sequence[Event]) -> bytes:
+        """Nothing: an infer is not streamed."""
+        return b""
+
+    def end(self) -> bytes:
+        """Nothing, as `feed`."""
+        return b""
+
+    def whole(self, events: Sequence[Event]) -> tuple[int, bytes]:
+        """HTTP status and body.
+
+        Raises: GatewayError(UPSTREAM_PROTOCOL) where the engine's text cannot be written.
+        """
+        for event in events:
+            if type(event) is Failed:
+                return event.status, error_json(event.message)
+            self._told.add(event)
+        form = self._generation.form if isinstance(self._generation, TextRequest) else TextRequest("").form
+        reply = rest_of_infer_response(self._response(), form)
+        self.head_bytes = reply.head_bytes
+        return 200, reply.data
+
+    def failed(self, message: str, kind: str) -> bytes:
+        """The body of an error; V2 knows no kinds."""
+        return error_json(message)
+
+    def _response(self) -> bytes:
+        """A serialised ModelInferResponse."""
+        with refusing(ErrorKind.UPSTREAM_PROTOCOL):
+            response = message("inference.ModelInferResponse")(model_name=self._model, model_version="1")
+            response.id = self._generation.id
+            raws = []
+            told = {"text_output": self._told.texts} | self._told.values()
+            for name in [name for name in OUTPUTS if name in self._told.names]:
+                values = told[name] if isinstance(told[name], list) else [told[name]]
+                response.outputs.add(name=name, datatype=OUTPUTS[name], shape=[len(values)])
+                raws.append(raw_of_elements(OUTPUTS[name], values))
+            return raw_contents.joined(response.SerializeToString(), raw_contents.OUTPUT_TAG, raws)
+
+
+def _values(tensor: Message, raw: Raw | None) -> list[Any]:
+    if raw is None:
+        raise unsupported(f"input '{tensor.name}' is in shared memory, which only V2 engines read")
+    count = element_count(tensor.shape)
+    if tensor.datatype == "BYTES":
+        return [element.decode() for element in split_elements(raw, count)]
+    values: list[Any] = orjson.loads(json_of_raw(tensor.datatype, raw, count))
+    return values

@@ -1,0 +1,213 @@
+"""Requests of Anthropic's messages, written for an engine that takes them (vLLM, llama.cpp, Ollama, Anthropic itself).
+
+Two things change their place: what `system` and `developer` say amid a conversation stands in `system`, and turns of
+the same side become one.
+
+Source: Anthropic API reference, "Create a Message".
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.data_urls import split_data_url
+from gateway.protocol.llm.given import bad_request, dumped
+from gateway.protocol.llm.messages_request_reader import FAILED_RESULT, REDACTED
+from gateway.protocol.llm.options import taken
+from gateway.protocol.llm.values import Generation, Media, Message, Part, Reasoning, Text, Tool, ToolCall
+
+ENGINE = "an Anthropic messages engine"
+# The dialect requires a bound where others have none: room for a long answer, within what small models' contexts hold.
+DEFAULT_MAX_TOKENS = 4096
+
+_AS_THEY_ARE = ("temperature", "top_p", "top_k")
+_KNOWN = {
+    *_AS_THEY_ARE,
+    *("max_tokens", "stop", "user", "tool_choice", "parallel_tool_calls"),
+    *("thinking_tokens", "reasoning_effort", "response_format"),
+}
+_CHOICES = {"auto": "auto", "required": "any", "none": "none"}
+_EFFORTS = {"minimal": "low"}
+
+
+def write_request(generation: Generation, *, model: str, drop: bool) -> tuple[bytes, list[str]]:
+    """The body for `/v1/messages`, and the names of the options that were dropped.
+
+    Without `max_tokens` it asks for DEFAULT_MAX_TOKENS, beyond the budget for thinking.
+
+    Raises: GatewayError(UNSUPPORTED) that names what the dialect has no place for; GatewayError(BAD_REQUEST) where a
+    call's arguments are not a JSON object.
+    """
+    options, lost = taken(_what_is_said(generation), _KNOWN, engine=ENGINE, drop=drop)
+    body: dict[str, Any] = {"model": model}
+    system = [part.text for message in generation.messages if _is_system(message) for part in _system_parts(message)]
+    if system:
+        blocks: list[dict[str, Any]] = [{"type": "text", "text": text} for text in system]
+        body["system"] = system[0] if len(system) == 1 else blocks
+    body["messages"] = _turns(generation)
+    budget = options.get("thinking_tokens") or 0
+    body["max_tokens"] = options.get("max_tokens", DEFAULT_MAX_TOKENS + budget)
+    body |= {name: options[name] for name in _AS_THEY_ARE if name in options}
+    if "stop" in options:
+        body["stop_sequences"] = options["stop"]
+    if "user" in options:
+        body["metadata"] = {"user_id": options["user"]}
+    if budget:
+        body["thinking"] = {"type": "enabled", "budget_tokens": budget}
+    elif "thinking_tokens" in options or options.get("reasoning_effort") == "none":
+        body["thinking"] = {"type": "disabled"}
+    body |= _output(options)
+    if generation.tools:
+        body["tools"] = [_tool(tool) for tool in generation.tools]
+        body |= _tool_choice(options)
+    if generation.stream:
+        body["stream"] = True
+    return dumped(body), lost
+
+
+def _what_is_said(generation: Generation) -> dict[str, Any]:
+    """The options, and under names of their own what else the dialect may have no place for."""
+    said = dict(generation.options)
+    form = said.get("response_format")
+    if form is not None and form.get("type") != "json_schema":
+        said[f"response_format {form.get('type')}"] = said.pop("response_format")
+    if any(message.name and message.role != "tool" for message in generation.messages):
+        said["messages.name"] = True
+    for message in generation.messages:
+        for part in message.parts:
+            if isinstance(part, Media) and part.kind == "image" and part.detail.get("detail", "auto") != "auto":
+                said["image_url.detail"] = part.detail["detail"]
+    return said
+
+
+def _output(options: Mapping[str, Any]) -> dict[str, Any]:
+    config: dict[str, Any] = {}
+    effort = options.get("reasoning_effort", "none")
+    if effort != "none":
+        config["effort"] = _EFFORTS.get(effort, effort)
+    if "response_format" in options:
+        schema = options["response_format"].get("json_schema", {}).get("schema", {})
+        config["format"] = {"type": "json_schema", "schema": schema}
+    return {"output_config": config} if config else {}
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    written: dict[str, Any] = {"name": tool.name}
+    if tool.description:
+        written["description"] = tool.description
+    written["input_schema"] = {"type": "object", **tool.parameters}
+    if tool.strict is not None:
+        written["strict"] = tool.strict
+    return written
+
+
+def _tool_choice(options: Mapping[str, Any]) -> dict[str, Any]:
+    asked = options.get("tool_choice")
+    choice: dict[str, Any] | None = None
+    if isinstance(asked, dict):
+        choice = {"type": "tool", "name": asked.get("function", {}).get("name", "")}
+    elif asked is not None:
+        if asked not in _CHOICES:
+            raise bad_request(f"'tool_choice' must be auto, none, required or a function, not '{asked}'")
+        choice = {"type": _CHOICES[asked]}
+    if options.get("parallel_tool_calls") is False and asked != "none":
+        choice = {**(choice or {"type": "auto"}), "disable_parallel_tool_use": True}
+    return {"tool_choice": choice} if choice else {}
+
+
+def _is_system(message: Message) -> bool:
+    return message.role in ("system", "developer")
+
+
+def _system_parts(message: Message) -> list[Text]:
+    return [part for part in message.parts if isinstance(part, Text) and part.text]
+
+
+def _turns(generation: Generation) -> list[dict[str, Any]]:
+    """The messages, turn and turn about: results of tools are the user's."""
+    if isinstance(generation.prompt, str):
+        return [{"role": "user", "content": generation.prompt}]
+    if generation.prompt is not None:
+        raise GatewayError(ErrorKind.UNSUPPORTED, f"a prompt of token ids cannot be told to {ENGINE}; send text")
+    turns: list[dict[str, Any]] = []
+    for message in generation.messages:
+        if _is_system(message):
+            continue
+        role = "assistant" if message.role == "assistant" else "user"
+        blocks = _blocks(message)
+        if turns and turns[-1]["role"] == role:
+            turns[-1]["content"] += blocks
+        else:
+            turns.append({"role": role, "content": blocks})
+    for turn in turns:
+        match turn["content"]:
+            case []:
+                turn["content"] = ""
+            case [{"type": "text", "text": text}]:
+                turn["content"] = text
+    return turns
+
+
+def _blocks(message: Message) -> list[dict[str, Any]]:
+    if message.role == "tool":
+        return [_result(message)]
+    blocks = [_block(part) for part in message.parts if not (isinstance(part, Text) and not part.text)]
+    return blocks + [_tool_use(call) for call in message.tool_calls]
+
+
+def _result(message: Message) -> dict[str, Any]:
+    parts = message.parts
+    has_failed = parts[:1] == (FAILED_RESULT,)
+    blocks = [_block(part) for part in parts[has_failed:] if not (isinstance(part, Text) and not part.text)]
+    result: dict[str, Any] = {"type": "tool_result", "tool_use_id": message.tool_call_id}
+    result["content"] = blocks[0]["text"] if len(blocks) == 1 and blocks[0]["type"] == "text" else blocks or ""
+    if has_failed:
+        result["is_error"] = True
+    return result
+
+
+def _tool_use(call: ToolCall) -> dict[str, Any]:
+    arguments = call.arguments or "{}"
+    try:
+        is_object = isinstance(orjson.loads(arguments), dict)
+    except orjson.JSONDecodeError:
+        is_object = False
+    if not is_object:
+        raise bad_request(f"the arguments of the call '{call.id}' of '{call.name}' must be a JSON object, as text")
+    return {"type": "tool_use", "id": call.id, "name": call.name, "input": orjson.Fragment(arguments)}
+
+
+def _block(part: Part) -> dict[str, Any]:
+    if isinstance(part, Text):
+        return {"type": "text", "text": part.text}
+    if isinstance(part, Reasoning):
+        if part.signature.startswith(REDACTED):
+            return {"type": "redacted_thinking", "data": part.signature.removeprefix(REDACTED)}
+        return {"type": "thinking", "thinking": part.text, "signature": part.signature}
+    if part.kind == "image":
+        return {"type": "image", "source": _source(part)}
+    if part.kind == "file":
+        title = part.detail.get("filename")
+        return {"type": "document", "source": _source(part)} | ({"title": title} if title else {})
+    raise GatewayError(ErrorKind.UNSUPPORTED, f"{part.kind} cannot be told to {ENGINE}")
+
+
+def _source(media: Media) -> dict[str, Any]:
+    inside = split_data_url(media.url)
+    if inside is None:
+        if not media.url.startswith(("http://", "https://")):
+            raise bad_request(f"'{media.url[:40]}' is neither an http address nor a 'data:' URL in base64")
+        return {"type": "url", "url": media.url}
+    media_type, data = inside
+    if media_type == "text/plain":
+        try:
+            text = base64.b64decode(data, validate=True).decode()
+        except ValueError as error:
+            raise bad_request("a file of text must be UTF-8, in base64") from error
+        return {"type": "text", "media_type": media_type, "data": text}
+    return {"type": "base64", "media_type": media_type, "data": data}

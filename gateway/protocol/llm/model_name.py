@@ -1,0 +1,148 @@
+"""The model that a JSON body names: found, and exchanged, without building the document.
+
+A body that passes through untouched is read by somebody else's parser, so what is found here is the name that every
+parser would find. Parsers differ where a key comes twice (the last or the first counts), is written with escapes
+(`"\\u006dodel"`), or in another case (Go's takes `"Model"` for it, so Ollama does). So the quick ways are for bodies
+that spell such a key once, and they see that it is a key of the outermost object:
+
+  * `{"model": "name"` begins the body; or
+  * what follows the key, up to the end, is the rest of one object. A quote with `model"` behind it never ends a string
+    in JSON, so the reading is in step there, and a key further inside would leave brackets unclosed.
+
+What stands before the key is not read: a body that is no JSON is left to the engine to refuse.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import orjson
+
+__all__ = ["ModelName", "find_model", "renamed"]
+
+_STRING = rb'"((?:[^"\\]++|\\.)*+)"'
+_HEAD = re.compile(rb'\s*+\{\s*+"model"\s*+:\s*+' + _STRING + rb"\s*+[,}]", re.DOTALL)
+_KEY = b'"model"'
+_FIELD = re.compile(_KEY + rb"\s*+:\s*+" + _STRING, re.DOTALL)
+# The key, its value and the space around them, so that hostile ones cost nothing; for more, the document is built.
+_MAX_FIELD_BYTES = 1024
+# Every spelling of the key, for bodies with escapes that might be letters.
+_SPELLINGS = re.compile(
+    rb'"(?:[mM]|\\u00[46][dD])(?:[oO]|\\u00[46][fF])(?:[dD]|\\u00[46]4)(?:[eE]|\\u00[46]5)(?:[lL]|\\u00[46][cC])"'
+)
+# Places looked at in a body that holds the key many times, as in the schemas of tools.
+_MAX_PLACES = 16
+
+
+class ModelName(NamedTuple):
+    """The model's name, and where its bytes stand between the quotes.
+
+    Where `start` is -1 the body must not go out as it is, because another reader might find another name in it:
+    `renamed` writes it anew, by the same name if need be.
+    """
+
+    name: str
+    start: int
+    end: int
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether every reader of the body finds this name."""
+        return self.start >= 0
+
+
+def find_model(body: bytes) -> ModelName | None:
+    """The `model` of a JSON object; None where it has none that is a string, or the body is no such object."""
+    num_spellings = _num_spellings(body)
+    if not num_spellings:
+        return None
+    if num_spellings == 1:
+        found = _HEAD.match(body, 0, _MAX_FIELD_BYTES)
+        if found is not None:
+            return _named(found)
+        at = body.rfind(_KEY)
+        if at >= 0 and (found := _field(body, at)) is not None:
+            return _named(found) if _is_outermost(body, at) else None
+    return _parsed(body, num_spellings)
+
+
+def renamed(body: bytes, found: ModelName, new: str) -> bytes:
+    """The body with another name of its model; `found` is what `find_model` says of the body."""
+    if found.start >= 0:
+        return body[: found.start] + orjson.dumps(new)[1:-1] + body[found.end :]
+    fields = orjson.loads(body)
+    return orjson.dumps({key: value for key, value in fields.items() if key.lower() != "model"} | {"model": new})
+
+
+def _num_spellings(body: bytes) -> int:
+    """How often the key stands there, at any depth, in any spelling; as a value too."""
+    if b"\\u00" in body:
+        return len(_SPELLINGS.findall(body))
+    return body.lower().count(b'"model"')
+
+
+def _named(found: re.Match[bytes]) -> ModelName | None:
+    raw = found[1]
+    try:
+        name = orjson.loads(b'"' + raw + b'"') if b"\\" in raw else raw.decode()
+    except ValueError:  # of which both kinds of error are
+        return None
+    return ModelName(name, *found.span(1))
+
+
+def _field(body: bytes, at: int) -> re.Match[bytes] | None:
+    """The key that stands here, with the string that is its value."""
+    if body[at - 1 : at] == b"\\":  # it is inside a string
+        return None
+    return _FIELD.match(body, at, at + _MAX_FIELD_BYTES)
+
+
+def _is_outermost(body: bytes, at: int) -> bool:
+    """Whether the key that stands here belongs to the outermost object."""
+    try:
+        orjson.loads(b"{" + body[at:])
+    except orjson.JSONDecodeError:
+        return False
+    return True
+
+
+def _parsed(body: bytes, num_spellings: int) -> ModelName | None:
+    try:
+        fields = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    name = fields.get("model") if isinstance(fields, dict) else None
+    if not isinstance(name, str):
+        return None
+    span = _span(body, name) if _is_told_once(body, fields, num_spellings) else None
+    return ModelName(name, *(span or (-1, -1)))
+
+
+def _is_told_once(body: bytes, fields: dict[str, Any], num_spellings: int) -> bool:
+    """Whether the key came once: one that came twice is gone from the document, and missing when that is written.
+
+    A text with an escaped quote before `model` would be written so that it counts: then nobody can tell.
+    """
+    if b"\\u0022" in body or sum(key.lower() == "model" for key in fields) > 1:
+        return False
+    try:
+        written = orjson.dumps(fields)
+    except orjson.JSONEncodeError:  # nested too deep for its writer
+        return False
+    return num_spellings == written.count(_KEY) or num_spellings == written.lower().count(_KEY)
+
+
+def _span(body: bytes, name: str) -> tuple[int, int] | None:
+    """Where the name stands between its quotes; None where that is not plain to see."""
+    if (found := _HEAD.match(body, 0, _MAX_FIELD_BYTES)) is not None:
+        return found.span(1)
+    at = -1
+    for _ in range(_MAX_PLACES):
+        at = body.find(_KEY, at + 1)
+        if at < 0:
+            break
+        found = _field(body, at)
+        if found is not None and _named(found) == (name, *found.span(1)) and _is_outermost(body, at):
+            return found.span(1)
+    return None

@@ -1,0 +1,278 @@
+"""The options of OpenAI's chat and completions bodies, and of what engines added to them.
+
+Sources: OpenAI API reference; vLLM's "extra parameters", SGLang's and llama.cpp's servers, OpenRouter's `reasoning`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.given import NUMBER, Fields, bad_request, checked, objects, optional, required, texts
+from gateway.protocol.llm.values import Tool
+
+__all__ = ["EXTRAS", "OF_BOTH", "read_options", "read_tool_choice", "read_tools", "written_thinking", "written_tool"]
+
+# Options of one form in both bodies.
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "max_tokens": int,
+    "min_tokens": int,
+    "temperature": NUMBER,
+    "top_p": NUMBER,
+    "top_k": int,
+    "min_p": NUMBER,
+    "seed": int,
+    "ignore_eos": bool,
+    "n": int,
+    "best_of": int,
+    "presence_penalty": NUMBER,
+    "frequency_penalty": NUMBER,
+    "repetition_penalty": NUMBER,
+    "length_penalty": NUMBER,
+    "logit_bias": dict,
+    "echo": bool,
+    "suffix": str,
+    "skip_special_tokens": bool,
+    "parallel_tool_calls": bool,
+    "reasoning_effort": str,
+    "thinking_tokens": int,
+    "user": str,
+    "metadata": dict,
+    "priority": int,
+    "stop_token_ids": list,
+    "bad_words": list,
+}
+# Other names of these. Where two are given, the one that stands first here counts.
+_OTHER_NAMES = {
+    "max_completion_tokens": "max_tokens",
+    "n_predict": "max_tokens",
+    "repeat_penalty": "repetition_penalty",
+    "thinking_token_budget": "thinking_tokens",
+    "thinking_budget_tokens": "thinking_tokens",
+}
+# What a field says when it says nothing: many clients send all that they know of.
+_SAYS_NOTHING: dict[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "best_of": (1,),
+    "echo": (False,),
+    "suffix": ("",),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "length_penalty": (1,),
+    "min_tokens": (0,),
+    "ignore_eos": (False,),
+    "skip_special_tokens": (True,),
+    "parallel_tool_calls": (True,),
+    "priority": (0,),
+    "thinking_tokens": (-1,),
+    "logit_bias": ({},),
+    "metadata": ({},),
+    "stop_token_ids": ([],),
+    "bad_words": ([],),
+    "use_beam_search": (False,),
+    "include_stop_str_in_output": (False,),
+    "spaces_between_special_tokens": (True,),
+    "include_reasoning": (True,),
+    "separate_reasoning": (True,),
+    "stream_reasoning": (True,),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+    "store": (False,),
+    "service_tier": ("auto", "default"),
+    "modalities": (["text"],),
+    "chat_template_kwargs": ({},),
+    "return_token_ids": (False,),
+}
+# Options that both bodies have. `prompt_logprobs` is none: no reply has a place for what it asks.
+OF_BOTH = (_KINDS.keys() | {"stop", "logprobs", "response_format"}) - {
+    *("echo", "suffix", "best_of", "parallel_tool_calls", "reasoning_effort", "thinking_tokens")
+}
+# Fields of engines that have no other name, and that both bodies of an engine that knows them have.
+EXTRAS = frozenset(
+    {
+        *("include_stop_str_in_output", "spaces_between_special_tokens", "allowed_token_ids", "truncate_prompt_tokens"),
+        *("guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "cache_salt", "vllm_xargs"),
+        *("regex", "ebnf", "stop_regex", "no_stop_trim", "lora_path", "custom_params"),
+        *("grammar", "typical_p", "mirostat", "mirostat_tau", "mirostat_eta", "repeat_last_n", "cache_prompt"),
+        *("dry_multiplier", "dry_base", "dry_allowed_length", "xtc_probability", "xtc_threshold", "samplers"),
+    }
+)
+_SCHEMA_FIELDS = ("guided_json", "json_schema")
+
+
+def read_options(given: Fields) -> dict[str, Any]:
+    """The options that are left in these fields, by their canonical names; what is not known keeps its own.
+
+    Raises: GatewayError(BAD_REQUEST) that names the field.
+    """
+    options: dict[str, Any] = {}
+    for name, kind in _KINDS.items():
+        given_names = [other for other, known in _OTHER_NAMES.items() if known == name and given.get(other) is not None]
+        for at in (*given_names, name):
+            if given.get(at) is not None:
+                value = given[at]
+                if kind is int and isinstance(value, float) and value.is_integer():
+                    value = int(value)
+                options.setdefault(name, checked(value, kind, at))
+            given.pop(at, None)
+    if (stop := given.pop("stop", None)) is not None:
+        options["stop"] = [stop] if isinstance(stop, str) else texts(stop, "stop")
+    options |= _thinking(given) | _response_format(given)
+    options |= {name: value for name, value in given.items() if value is not None}
+    if options.get("stop") == []:
+        del options["stop"]
+    return {name: value for name, value in options.items() if value not in _SAYS_NOTHING.get(name, ())}
+
+
+def _thinking(given: Fields) -> dict[str, Any]:
+    """How much to think, as OpenRouter (`reasoning`) and Zhipu or Anthropic (`thinking`) ask it in a chat's body."""
+    options: dict[str, Any] = {}
+    reasoning = given.get("reasoning")
+    if isinstance(reasoning, dict) and reasoning.keys() <= {"effort", "max_tokens"}:
+        del given["reasoning"]
+        if (effort := optional(reasoning, "effort", str, "reasoning")) is not None:
+            options["reasoning_effort"] = effort
+        if (tokens := optional(reasoning, "max_tokens", int, "reasoning")) is not None:
+            options["thinking_tokens"] = tokens
+    thinking = given.get("thinking")
+    if thinking == {"type": "disabled"}:
+        del given["thinking"]
+        options["thinking_tokens"] = 0
+    elif isinstance(thinking, dict) and thinking.keys() == {"type", "budget_tokens"} and thinking["type"] == "enabled":
+        del given["thinking"]
+        options["thinking_tokens"] = required(thinking, "budget_tokens", int, "thinking")
+    return options
+
+
+def _response_format(given: Fields) -> dict[str, Any]:
+    """The form that the text must have. Schemas of vLLM, SGLang and llama.cpp that stand elsewhere become OpenAI's.
+
+    Raises: GatewayError(BAD_REQUEST) where it is malformed, or there are two.
+    """
+    formats: list[tuple[str, Any]] = []
+    if (told := given.pop("response_format", None)) is not None:
+        formats.append(("response_format", _openai_format(checked(told, dict, "response_format"))))
+    schemas = {name: given.pop(name, None) for name in _SCHEMA_FIELDS}
+    formats += [(name, _schema_format(schema, name)) for name, schema in schemas.items() if schema is not None]
+    outputs = given.get("structured_outputs")
+    if isinstance(outputs, dict) and [name for name, value in outputs.items() if value is not None] == ["json"]:
+        formats.append(("structured_outputs", _schema_format(outputs["json"], "structured_outputs.json")))
+        del given["structured_outputs"]
+    if len(formats) > 1:
+        raise bad_request(f"'{formats[0][0]}' and '{formats[1][0]}' both say what form the text has; leave one out")
+    return {"response_format": formats[0][1]} if formats and formats[0][1]["type"] != "text" else {}
+
+
+def _openai_format(told: Fields) -> Fields:
+    """Schemas stand also as `schema` beside the type (llama.cpp, Together) and as `value` (TGI)."""
+    kind = required(told, "type", str, "response_format")
+    schema = told.get("schema", told.get("value"))
+    if kind in ("json_object", "json_schema", "json") and isinstance(schema, dict):
+        return _schema_format(schema, "response_format")
+    if kind == "json_schema":
+        given = required(told, "json_schema", dict, "response_format")
+        required(given, "schema", dict, "response_format.json_schema")
+        return {"type": kind, "json_schema": {"name": "output", **given}}
+    return told
+
+
+def _schema_format(schema: Any, name: str) -> Fields:
+    """A schema is an object, or JSON as a string."""
+    if isinstance(schema, str):
+        try:
+            schema = orjson.loads(schema)
+        except orjson.JSONDecodeError as error:
+            raise bad_request(f"'{name}' is not a JSON schema: {error}") from error
+    return {"type": "json_schema", "json_schema": {"name": "output", "schema": checked(schema, dict, name)}}
+
+
+def written_thinking(options: dict[str, Any], drop: bool) -> tuple[dict[str, Any], list[str]]:
+    """The options with a budget of thinking told as an effort, which is all that OpenAI has a word for.
+
+    None is `none`; any other loses its number, so that it is the nearest effort, and dropped, where that is allowed.
+    """
+    tokens = options.get("thinking_tokens")
+    if tokens is None or (tokens and not drop):
+        return options, []
+    rest = {name: value for name, value in options.items() if name != "thinking_tokens"}
+    effort = "none" if not tokens else "low" if tokens <= 2048 else "medium" if tokens <= 8192 else "high"
+    return {"reasoning_effort": effort} | rest, ["thinking_tokens"] if tokens else []
+
+
+def read_tools(given: Fields) -> tuple[Tool, ...]:
+    """The tools, and the functions of before there were tools; both are taken out of `given`.
+
+    Raises: GatewayError(BAD_REQUEST) where one is malformed, GatewayError(UNSUPPORTED) where it is no function.
+    """
+    tools = []
+    for where, tool in objects(given.pop("tools", None) or [], "tools"):
+        if tool.get("type", "function") != "function":
+            what = f"'{where}.type' is '{tool['type']}'; only functions can be told to another engine"
+            raise GatewayError(ErrorKind.UNSUPPORTED, what)
+        if "function" in tool or "name" not in tool:
+            tool, where = required(tool, "function", dict, where), f"{where}.function"
+        tools.append(_tool(tool, where))  # a flat one, of the responses' form, too
+    tools += [_tool(function, where) for where, function in objects(given.pop("functions", None) or [], "functions")]
+    return tuple(tools)
+
+
+def _tool(function: Fields, where: str) -> Tool:
+    return Tool(
+        required(function, "name", str, where),
+        optional(function, "description", str, where) or "",
+        optional(function, "parameters", dict, where) or {},
+        optional(function, "strict", bool, where),
+    )
+
+
+def written_tool(tool: Tool) -> Fields:
+    function: Fields = {"name": tool.name}
+    if tool.description:
+        function["description"] = tool.description
+    function["parameters"] = tool.parameters or {"type": "object", "properties": {}}
+    if tool.strict is not None:
+        function["strict"] = tool.strict
+    return {"type": "function", "function": function}
+
+
+def read_tool_choice(given: Fields) -> dict[str, Any]:
+    """`tool_choice`, or `function_call` of before; they are taken out of `given`.
+
+    Raises: GatewayError(BAD_REQUEST).
+    """
+    choice, name = given.pop("tool_choice", None), "tool_choice"
+    before = given.pop("function_call", None)
+    if choice is None and before is not None:
+        name = "function_call"
+        choice = {"function": before} if isinstance(before, dict) else before
+    if choice is None:
+        return {}
+    if isinstance(choice, dict) and choice.get("type", "function") == "function":
+        function = choice.get("function", choice)
+        called = required(checked(function, dict, f"{name}.function"), "name", str, name)
+        return {"tool_choice": {"type": "function", "function": {"name": called}}}
+    if choice == "any":  # Mistral's, which LangChain sends
+        choice = "required"
+    if choice not in ("auto", "none", "required"):
+        raise bad_request(f"'{name}' must be auto, none, required or one function")
+    return {"tool_choice": choice}
+
+
+def read_stream(given: Fields) -> tuple[bool, bool, dict[str, Any]]:
+    """Whether a stream is wanted, whether its usage is, and options that ask more of it; taken out of `given`.
+
+    Raises: GatewayError(BAD_REQUEST).
+    """
+    stream = bool(optional(given, "stream", bool))
+    asked = optional(given, "stream_options", dict) or {}
+    given.pop("stream", None)
+    given.pop("stream_options", None)
+    include_usage = bool(optional(asked, "include_usage", bool, "stream_options"))
+    more = {
+        f"stream_options.{name}": value
+        for name, value in asked.items()
+        if name not in ("include_usage", "include_obfuscation") and value
+    }
+    return stream, stream and include_usage, more if stream else {}

@@ -1,0 +1,206 @@
+"""What replies of engines have in common in OpenAI's chat completions and completions: chunks, ends, errors, usage.
+
+Sources: OpenAI API reference; what vLLM, SGLang, llama.cpp, Ollama, TGI, mlx-lm and LM Studio send.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from gateway.protocol.conversion.sse import SseReader
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.errors import read_error
+from gateway.protocol.llm.given import Fields
+from gateway.protocol.llm.usage import read_usage
+from gateway.protocol.llm.values import Event, Failed, Finished, Started
+
+__all__ = ["OpenAIReplyReader", "text_of"]
+
+_DONE = b"[DONE]"
+# Of reasons that are not OpenAI's own: TGI's and SGLang's, Anthropic's behind a proxy, and of calls before tools.
+_REASONS = {
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tool_calls",
+    "content_filter": "content_filter",
+    "function_call": "tool_calls",
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "max_length": "length",
+    "model_length": "length",
+    "safety": "content_filter",
+    "refusal": "content_filter",
+}
+# The engine gave up: vLLM and SGLang (abort), vLLM (error), DeepSeek.
+_FAILURES = ("abort", "error", "insufficient_system_resource")
+
+
+class OpenAIReplyReader:
+    """Reads one reply; the events of a stream come out with its chunks, one for one, but usage, which comes last.
+
+    A stream that ends without `[DONE]` is whole where its choices have ended; one with `[DONE]` is whole. Of a stream
+    that is cut off there is no Finished.
+    """
+
+    # Where a whole reply's choice has what a chunk's has in `delta`; "" where both have it in the choice itself.
+    _whole_key = ""
+    _chunk_key = ""
+
+    def __init__(self) -> None:
+        self._sse = SseReader()
+        self._has_started = False
+        self._open: set[int] = set()  # choices that have not ended
+        self._finished: set[int] = set()
+        self._usage: Any = None
+        self._is_over = False
+
+    def __repr__(self) -> str:
+        state = "over" if self._is_over else "open"
+        return f"<{type(self).__name__}: {state}, {len(self._finished)} choices finished>"
+
+    def feed(self, data: bytes) -> list[Event]:
+        """What these bytes of a stream say.
+
+        Raises: GatewayError(UPSTREAM_PROTOCOL) where they are no such stream.
+        """
+        events: list[Event] = []
+        for message in self._sse.feed(data):
+            if self._is_over:
+                break
+            if message == _DONE:
+                self._done(events)
+            elif message:
+                self._read(message, events)
+        return events
+
+    def end(self) -> list[Event]:
+        """What remains to be said once the stream has ended; nothing new where it was cut off, amid a chunk or not."""
+        events: list[Event] = []
+        if self._sse.num_waiting:  # some engines end without their last empty line
+            try:
+                events = self.feed(b"\n\n")
+            except GatewayError:
+                return []
+        if not self._is_over and self._finished and not self._open:
+            self._done(events)
+        return events
+
+    def whole(self, status: int, body: bytes) -> list[Event]:
+        """What a whole reply says.
+
+        Raises: GatewayError(UPSTREAM_PROTOCOL) where it is neither a reply nor an error.
+        """
+        if status >= 400:
+            message, code = read_error(body)
+            return [Failed(message, status, code)]
+        told = _fields(body)
+        if _is_error(told):
+            return [_failed(told)]
+        choices = told.get("choices")
+        if not isinstance(choices, list):
+            raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "the engine's reply has no 'choices'")
+        self._usage = told.get("usage")
+        events: list[Event] = []
+        self._start(told, events)
+        for choice in choices:
+            self._choice(choice, self._whole_key, events)
+        if not any(isinstance(event, Failed) for event in events):
+            self._done(events)
+        return events
+
+    def _read(self, message: bytes, events: list[Event]) -> None:
+        told = _fields(message)
+        choices = told.get("choices")
+        if choices is None and _is_error(told):
+            self._is_over = True
+            events.append(_failed(told))
+            return
+        if (usage := told.get("usage")) is not None:
+            self._usage = usage
+        if not isinstance(choices, list):
+            return
+        if not self._has_started:
+            self._start(told, events)
+        for choice in choices:
+            self._choice(choice, self._chunk_key, events)
+
+    def _start(self, told: Fields, events: list[Event]) -> None:
+        self._has_started = True
+        created = told.get("created")
+        created = int(created) if isinstance(created, int | float) else 0
+        events.append(Started(text_of(told.get("id")), text_of(told.get("model")), created))
+
+    def _choice(self, choice: Any, key: str, events: list[Event]) -> None:
+        """What one choice of a chunk, or of a whole reply, says."""
+        if not isinstance(choice, dict):
+            raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "a choice of the engine's reply is no JSON object")
+        index = choice.get("index")
+        if type(index) is not int:
+            index = 0
+        told = choice.get(key) or {} if key else choice
+        if not isinstance(told, dict):
+            raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"'{key}' of the engine's reply is no JSON object")
+        if index not in self._finished:
+            self._open.add(index)
+        self._more(index, told, choice, events)
+        reason = choice.get("finish_reason")
+        if reason and isinstance(reason, str) and index in self._open:
+            self._finish(index, reason, choice, events)
+
+    def _more(self, index: int, told: Fields, choice: Fields, events: list[Event]) -> None:
+        """What is new of a choice; `told` is its delta, or message."""
+        raise NotImplementedError
+
+    def _reason(self, index: int, reason: str) -> str:
+        """Why a choice has ended, in OpenAI's words."""
+        return _REASONS.get(reason, "stop")
+
+    def _finish(self, index: int, reason: str, choice: Fields, events: list[Event]) -> None:
+        if reason in _FAILURES:
+            self._is_over = True
+            events.append(Failed(f"the engine ended its reply with '{reason}'", 502, reason))
+            return
+        self._open.discard(index)
+        self._finished.add(index)
+        sequence = choice.get("stop_reason") or choice.get("matched_stop")  # vLLM's, SGLang's
+        sequence = sequence if isinstance(sequence, str) else None
+        events.append(Finished(self._reason(index, reason), index, sequence))
+
+    def _done(self, events: list[Event]) -> None:
+        self._is_over = True
+        left = self._open or (set() if self._finished else {0})
+        events += [Finished("stop", index) for index in sorted(left)]
+        if (used := read_usage(self._usage)) is not None:
+            events.append(used)
+
+
+def _fields(data: bytes) -> Fields:
+    try:
+        told = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        said = data[:200].decode("utf-8", "replace")
+        raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"the engine's reply is not JSON: {said!r}") from error
+    if not isinstance(told, dict):
+        raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "the engine's reply is no JSON object")
+    return told
+
+
+def text_of(value: Any) -> str:
+    """The value where it is a string."""
+    return value if isinstance(value, str) else ""
+
+
+def _is_error(told: Fields) -> bool:
+    """OpenAI's `error`, TGI's with its `error_type`, vLLM's object of old, FastAPI's `detail`."""
+    return bool(told.get("error")) or told.get("object") == "error" or "detail" in told
+
+
+def _failed(told: Fields) -> Failed:
+    message, code = read_error(orjson.dumps(told))
+    found = told.get("error") if isinstance(told.get("error"), dict) else told
+    status = found.get("code") if isinstance(found, dict) else None
+    if isinstance(status, str) and status.isdecimal():
+        status = int(status)
+    return Failed(message, status if isinstance(status, int) and 400 <= status <= 599 else 500, code)

@@ -1,0 +1,109 @@
+"""What replies to clients have in common in OpenAI's chat completions and completions: chunks, ends, errors, usage.
+
+Source: OpenAI API reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import orjson
+
+from gateway.protocol.llm.errors import openai_error
+from gateway.protocol.llm.given import Fields
+from gateway.protocol.llm.values import Event, Failed, Generation, Started, Used
+
+__all__ = ["OpenAIReplyWriter"]
+
+
+class OpenAIReplyWriter:
+    """Writes one reply; what the engine does not say of itself is told as given here."""
+
+    content_type = "text/event-stream"
+    _stream_object = ""
+    _whole_object = ""
+
+    def __init__(self, generation: Generation, *, id: str, created: int, model: str) -> None:
+        self._id, self._created, self._model = id, created, model or generation.model
+        self._include_usage = generation.include_usage
+        self._has_failed = False
+        self._begin = b""  # of every chunk, up to its choices
+        self._stop = b',"usage":null}\n\n' if generation.include_usage else b"}\n\n"
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._id} of {self._model}>"
+
+    def feed(self, events: Sequence[Event]) -> bytes:
+        """The chunks of the stream that tell these; a start is told with what comes first."""
+        out: list[bytes] = []
+        for event in events:
+            if self._has_failed:
+                break
+            if isinstance(event, Started):
+                self._name(event)
+            elif isinstance(event, Used):
+                if self._include_usage:
+                    out.append(self._chunk(b"[]", b',"usage":%b}\n\n' % orjson.dumps(usage_fields(event))))
+            elif isinstance(event, Failed):
+                self._has_failed = True
+                out.append(b"data: %b\n\n" % openai_error(event.message, event.status, event.code))
+            elif told := self._told(event):
+                out.append(told)
+        return b"".join(out) if len(out) != 1 else out[0]
+
+    def end(self) -> bytes:
+        """What ends the stream; nothing where it has ended by a failure."""
+        return b"" if self._has_failed else b"data: [DONE]\n\n"
+
+    def failed(self, message: str, kind: str) -> bytes:
+        """The event that tells of a failure; `kind` is a word for programs."""
+        self._has_failed = True
+        return b"data: %b\n\n" % openai_error(message, 502, kind)
+
+    def whole(self, events: Sequence[Event]) -> tuple[int, bytes]:
+        """The status and the body of a reply that is not streamed."""
+        for event in events:
+            if isinstance(event, Failed):
+                status = event.status if event.status >= 400 else 500
+                return status, openai_error(event.message, status, event.code)
+            if isinstance(event, Started):
+                self._name(event)
+        told = {**self._head(self._whole_object), "choices": self._choices(events)}
+        for event in events:
+            if isinstance(event, Used):
+                told["usage"] = usage_fields(event)
+        return 200, orjson.dumps(told)
+
+    def _told(self, event: Event) -> bytes:
+        """The chunk that tells of more of a choice, or of its end."""
+        raise NotImplementedError
+
+    def _choices(self, events: Sequence[Event]) -> list[Fields]:
+        """The choices of a whole reply."""
+        raise NotImplementedError
+
+    def _name(self, started: Started) -> None:
+        self._id = started.id or self._id
+        self._model = started.model or self._model
+        self._created = started.created or self._created
+
+    def _head(self, object: str) -> Fields:
+        return {"id": self._id, "object": object, "created": self._created, "model": self._model}
+
+    def _chunk(self, choices: bytes, stop: bytes) -> bytes:
+        if not self._begin:
+            self._begin = b'data: %b,"choices":' % orjson.dumps(self._head(self._stream_object))[:-1]
+        return self._begin + choices + stop
+
+
+def usage_fields(used: Used) -> Fields:
+    told: Fields = {
+        "prompt_tokens": used.prompt,
+        "completion_tokens": used.completion,
+        "total_tokens": used.prompt + used.completion,
+    }
+    if used.cached:
+        told["prompt_tokens_details"] = {"cached_tokens": used.cached}
+    if used.reasoning:
+        told["completion_tokens_details"] = {"reasoning_tokens": used.reasoning}
+    return told

@@ -1,0 +1,174 @@
+"""Replies of an engine that answers as OpenAI's responses do, read.
+
+Source: OpenAI API reference, "Responses" and "Streaming events".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from gateway.protocol.conversion.sse import SseReader
+from gateway.protocol.llm.errors import read_error
+from gateway.protocol.llm.reply_fields import MALFORMED, misunderstood, read_told, text_in
+from gateway.protocol.llm.usage import read_usage
+from gateway.protocol.llm.values import (
+    Event,
+    Failed,
+    Finished,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    ToolCallDelta,
+)
+
+# Of failures, which have no status of their own.
+_STATUSES = {"rate_limit_exceeded": 429, "invalid_prompt": 400, "context_length_exceeded": 400}
+_IMAGES_FAULT = 400  # all other codes but server_error say what is wrong with an image
+
+
+def _failed(error: dict[str, Any]) -> Failed:
+    message, code = read_error(orjson.dumps({"error": error}))
+    return Failed(message, _STATUSES.get(code, _IMAGES_FAULT if "image" in code else 500), code)
+
+
+def _logprobs(given: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]] | None:
+    """In chat's form, in which `bytes` is never missing; none where none were asked."""
+    if not given:
+        return None
+    return [
+        {**_logprob(told), "top_logprobs": [_logprob(top) for top in told.get("top_logprobs") or ()]} for told in given
+    ]
+
+
+def _logprob(told: Mapping[str, Any]) -> dict[str, Any]:
+    return {"token": text_in(told, "token"), "logprob": told.get("logprob"), "bytes": told.get("bytes")}
+
+
+class ReplyReader:
+    """Reads one reply; a stream's events come out with the engine's own, one for one."""
+
+    def __init__(self) -> None:
+        self._sse = SseReader()
+        self._calls: dict[int, int] = {}  # index of an engine's item -> position of the call
+        self._silent: set[int] = set()  # calls of which no argument has come
+        self._is_over = False
+
+    def __repr__(self) -> str:
+        return f"<ReplyReader responses: {'over' if self._is_over else 'open'}, {len(self._calls)} calls>"
+
+    def feed(self, data: bytes) -> list[Event]:
+        """What these bytes of a stream say.
+
+        Raises: GatewayError(UPSTREAM_PROTOCOL) where they are no such stream.
+        """
+        events: list[Event] = []
+        for message in self._sse.feed(data):
+            if message != b"[DONE]" and not self._is_over:
+                try:
+                    self._read(read_told(message), events)
+                except MALFORMED as error:
+                    raise misunderstood(str(error)) from error
+        return events
+
+    def end(self) -> list[Event]:
+        """Nothing: where the stream broke off, no `Finished` has come."""
+        return []
+
+    def whole(self, status: int, body: bytes) -> list[Event]:
+        """What a whole reply says.
+
+        Raises: GatewayError(UPSTREAM_PROTOCOL) where it is neither a response nor an error.
+        """
+        if status >= 400:
+            message, code = read_error(body)
+            return [Failed(message, status, code)]
+        told = read_told(body)
+        if told.get("error"):
+            return [_failed(told["error"] if isinstance(told["error"], dict) else {"message": told["error"]})]
+        if told.get("status") in ("failed", "cancelled"):
+            return [Failed(f"the engine's response is {told['status']}", 500, "server_error")]
+        if not isinstance(told.get("output"), list):
+            raise misunderstood("a response has 'output'")
+        try:
+            events: list[Event] = [_started(told)]
+            for at, item in enumerate(told["output"]):
+                self._item(at, item, events)
+            self._close(told, events)
+        except MALFORMED as error:
+            raise misunderstood(str(error)) from error
+        return events
+
+    def _read(self, told: dict[str, Any], events: list[Event]) -> None:
+        match told.get("type"):
+            case "response.output_text.delta":
+                events.append(TextDelta(text_in(told, "delta"), 0, _logprobs(told.get("logprobs"))))
+            case "response.refusal.delta":
+                events.append(TextDelta(text_in(told, "delta")))
+            case "response.reasoning_text.delta" | "response.reasoning_summary_text.delta":
+                events.append(ReasoningDelta(text_in(told, "delta")))
+            case "response.function_call_arguments.delta":
+                self._arguments(told.get("output_index", 0), text_in(told, "delta"), events)
+            case "response.output_item.added":
+                self._added(told.get("output_index", 0), told.get("item") or {}, events)
+            case "response.output_item.done":
+                self._done(told.get("output_index", 0), told.get("item") or {}, events)
+            case "response.created":
+                events.append(_started(told.get("response") or {}))
+            case "response.completed" | "response.incomplete":
+                self._close(told.get("response") or {}, events)
+            case "response.failed" | "error":
+                self._is_over = True
+                error = (told.get("response") or told).get("error")
+                events.append(_failed(error if isinstance(error, dict) else {**told, "error": None}))
+
+    def _added(self, index: int, item: dict[str, Any], events: list[Event]) -> None:
+        if item.get("type") == "function_call" and index not in self._calls:
+            self._calls[index] = len(self._calls)
+            self._silent.add(index)
+            id = text_in(item, "call_id") or text_in(item, "id")
+            events.append(ToolCallDelta(self._calls[index], id, text_in(item, "name")))
+
+    def _arguments(self, index: int, arguments: str, events: list[Event]) -> None:
+        if arguments and index in self._calls:
+            self._silent.discard(index)
+            events.append(ToolCallDelta(self._calls[index], arguments=arguments))
+
+    def _done(self, index: int, item: dict[str, Any], events: list[Event]) -> None:
+        """What an item says only at its end."""
+        if item.get("type") == "function_call":
+            self._added(index, item, events)
+            if index in self._silent:
+                self._arguments(index, text_in(item, "arguments") or "{}", events)
+        elif item.get("type") == "reasoning" and (signature := text_in(item, "encrypted_content")):
+            events.append(ReasoningDelta("", signature=signature))
+
+    def _item(self, index: int, item: dict[str, Any], events: list[Event]) -> None:
+        """All that an item of a whole response says."""
+        if item.get("type") == "message":
+            for part in item.get("content") or ():
+                text = text_in(part, "refusal") or text_in(part, "text")
+                events.append(TextDelta(text, 0, _logprobs(part.get("logprobs"))))
+        elif item.get("type") == "reasoning":
+            parts = item.get("content") or item.get("summary") or ()
+            text = "\n\n".join([text_in(part, "text") for part in parts])
+            if text:
+                events.append(ReasoningDelta(text))
+        self._done(index, item, events)
+
+    def _close(self, response: dict[str, Any], events: list[Event]) -> None:
+        self._is_over = True
+        reason = (response.get("incomplete_details") or {}).get("reason")
+        if reason is not None or response.get("status") == "incomplete":
+            events.append(Finished("content_filter" if reason == "content_filter" else "length"))
+        else:
+            events.append(Finished("tool_calls" if self._calls else "stop"))
+        used = read_usage(response.get("usage"))
+        if used is not None:
+            events.append(used)
+
+
+def _started(response: dict[str, Any]) -> Started:
+    return Started(text_in(response, "id"), text_in(response, "model"), int(response.get("created_at") or 0))

@@ -1,0 +1,119 @@
+"""Requests of OpenAI's responses, written for an engine that takes them (vLLM, llama.cpp, Ollama, OpenAI itself).
+
+Source: OpenAI API reference, "Create a model response"; vLLM's fields beyond it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.data_urls import split_data_url
+from gateway.protocol.llm.given import dumped
+from gateway.protocol.llm.options import taken
+from gateway.protocol.llm.responses_fields import choice_of, format_of, tool_fields
+from gateway.protocol.llm.values import Generation, Media, Message, Part, Reasoning, Text
+
+ENGINE = "an OpenAI responses engine"
+
+_AS_THEY_ARE = (
+    *("temperature", "top_p", "parallel_tool_calls", "metadata", "user"),
+    # vLLM's; an engine that has none of them says so
+    *("top_k", "seed", "stop", "repetition_penalty", "logit_bias", "ignore_eos", "skip_special_tokens", "priority"),
+)
+_KNOWN = {
+    *_AS_THEY_ARE,
+    *("max_tokens", "tool_choice", "response_format", "verbosity", "reasoning_effort", "logprobs"),
+}
+
+
+def write_request(generation: Generation, *, model: str, drop: bool) -> tuple[bytes, list[str]]:
+    """The body for `/v1/responses`, and the names of the options that were dropped. Nothing is to be stored.
+
+    Raises: GatewayError(UNSUPPORTED) that names what the dialect has no place for.
+    """
+    said = dict(generation.options)
+    if any(message.name and message.role != "tool" for message in generation.messages):
+        said["messages.name"] = True
+    options, lost = taken(said, _KNOWN, engine=ENGINE, drop=drop)
+    body: dict[str, Any] = {"model": model, "input": _input(generation), "store": False}
+    body |= {name: options[name] for name in _AS_THEY_ARE if name in options}
+    if "max_tokens" in options:
+        body["max_output_tokens"] = options["max_tokens"]
+    if "reasoning_effort" in options:
+        body["reasoning"] = {"effort": options["reasoning_effort"]}
+    text = {"format": format_of(options["response_format"])} if "response_format" in options else {}
+    if "verbosity" in options:
+        text["verbosity"] = options["verbosity"]
+    if text:
+        body["text"] = text
+    if "logprobs" in options:
+        body |= {"top_logprobs": options["logprobs"], "include": ["message.output_text.logprobs"]}
+    if generation.tools:
+        body["tools"] = [tool_fields(tool) for tool in generation.tools]
+    if "tool_choice" in options:
+        body["tool_choice"] = choice_of(options["tool_choice"])
+    if generation.stream:
+        body["stream"] = True
+    return dumped(body), lost
+
+
+def _input(generation: Generation) -> str | list[dict[str, Any]]:
+    if isinstance(generation.prompt, str):
+        return generation.prompt
+    if generation.prompt is not None:
+        raise GatewayError(ErrorKind.UNSUPPORTED, f"a prompt of token ids cannot be told to {ENGINE}; send text")
+    items: list[dict[str, Any]] = []
+    for message in generation.messages:
+        if message.role == "tool":
+            output = _content(message)
+            items.append({"type": "function_call_output", "call_id": message.tool_call_id, "output": output})
+        elif message.role == "assistant":
+            _assistant(message, items)
+        else:
+            items.append({"type": "message", "role": message.role, "content": _content(message)})
+    return items
+
+
+def _assistant(message: Message, items: list[dict[str, Any]]) -> None:
+    """Appends what the model thought, said and called, each an item of its own."""
+    for part in message.parts:
+        if isinstance(part, Reasoning):
+            content = [{"type": "reasoning_text", "text": part.text}] if part.text else []
+            item: dict[str, Any] = {"type": "reasoning", "id": f"rs_{len(items)}", "summary": [], "content": content}
+            items.append(item | ({"encrypted_content": part.signature} if part.signature else {}))
+        elif isinstance(part, Media):
+            raise GatewayError(ErrorKind.UNSUPPORTED, f"{part.kind} of the assistant's cannot be told to {ENGINE}")
+    # A string: for a list some engines want the ids and states of an output, which no client has to give.
+    if message.text or not (message.tool_calls or message.parts):
+        items.append({"type": "message", "role": "assistant", "content": message.text})
+    for call in message.tool_calls:
+        told = {"call_id": call.id, "name": call.name, "arguments": call.arguments or "{}"}
+        items.append({"type": "function_call", **told})
+
+
+def _content(message: Message) -> str | list[dict[str, Any]]:
+    if all(isinstance(part, Text) for part in message.parts) and len(message.parts) <= 1:
+        return message.text
+    return [_part(part) for part in message.parts]
+
+
+def _part(part: Part) -> dict[str, Any]:
+    if isinstance(part, Text):
+        return {"type": "input_text", "text": part.text}
+    if isinstance(part, Reasoning):
+        raise GatewayError(ErrorKind.UNSUPPORTED, f"reasoning of any but the assistant cannot be told to {ENGINE}")
+    if part.kind == "image":
+        return {"type": "input_image", "image_url": part.url, "detail": part.detail.get("detail", "auto")}
+    inside = split_data_url(part.url)
+    if part.kind == "audio":
+        if inside is None:
+            raise GatewayError(
+                ErrorKind.UNSUPPORTED, f"the address of a sound cannot be told to {ENGINE}; send it whole"
+            )
+        form = part.detail.get("format") or inside[0].removeprefix("audio/")
+        return {"type": "input_audio", "input_audio": {"data": inside[1], "format": form}}
+    name = part.detail.get("filename")
+    if inside is None:
+        return {"type": "input_file", "file_url": part.url} | ({"filename": name} if name else {})
+    return {"type": "input_file", "filename": name or "file", "file_data": part.url}

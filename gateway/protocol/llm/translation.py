@@ -1,0 +1,228 @@
+"""A generation on its way between two dialects: read from its client's, written in its engine's, the reply back.
+
+It remembers what the client has read, so that a generation that breaks off can go on at another engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol, runtime_checkable
+
+import orjson
+
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.values import (
+    Event,
+    Failed,
+    Finished,
+    Generation,
+    Message,
+    Started,
+    Text,
+    TextDelta,
+    ToolCallDelta,
+)
+from gateway.protocol.translating import JSON, EngineRequest, Reply
+
+_END_OF_EVENT = b"}\n\n"
+_BINARY = "application/octet-stream"
+
+
+class ReplyReader(Protocol):
+    """Reads an engine's reply into events."""
+
+    def feed(self, data: bytes) -> list[Event]: ...
+
+    def end(self) -> list[Event]: ...
+
+    def whole(self, status: int, body: bytes) -> list[Event]: ...
+
+
+class ReplyWriter(Protocol):
+    """Writes events for a client."""
+
+    def feed(self, events: Sequence[Event]) -> bytes: ...
+
+    def end(self) -> bytes: ...
+
+    def whole(self, events: Sequence[Event]) -> tuple[int, bytes]: ...
+
+    def failed(self, message: str, kind: str) -> bytes: ...
+
+
+@runtime_checkable
+class HasTensors(Protocol):
+    """A writer whose whole replies may have tensors behind their JSON."""
+
+    head_bytes: int | None
+
+
+class EngineSide(Protocol):
+    """How one engine is asked for text."""
+
+    def request(self, generation: Generation, *, continues: bool) -> EngineRequest:
+        """The request. `continues`: the last message is the beginning of the answer, which is to go on.
+
+        Raises: GatewayError(UNSUPPORTED) that names what the engine has no place for.
+        """
+        ...
+
+    def reader(self, generation: Generation) -> ReplyReader: ...
+
+
+class GenerationTranslator:
+    """A `Translator` of one generation."""
+
+    def __init__(self, generation: Generation, side: EngineSide, writer: ReplyWriter) -> None:
+        self.streams = generation.stream
+        self._generation = generation
+        self._side = side
+        self._writer = writer
+        self._reader = side.reader(generation)
+        self._text: list[str] = []  # that the client has read of the only choice
+        self._num_deltas = 0
+        self._has_finished = False
+        self._is_plain_text = generation.options.get("n", 1) == 1
+
+    def __repr__(self) -> str:
+        return f"<GenerationTranslator {self._generation.model} by {self._side!r}>"
+
+    def request(self) -> EngineRequest:
+        return self._side.request(self._generation, continues=False)
+
+    def whole(self, reply: Reply) -> Reply:
+        events = self._reader.whole(reply.status, reply.body)
+        status, body = self._writer.whole(events)
+        head_bytes = self._writer.head_bytes if isinstance(self._writer, HasTensors) else None
+        return Reply(status, body, JSON if head_bytes is None else _BINARY, head_bytes)
+
+    def feed(self, data: bytes) -> bytes:
+        events = self._reader.feed(data)
+        if not events:
+            return b""
+        self._note(events)
+        return self._writer.feed(events)
+
+    def end(self) -> bytes:
+        events = self._reader.end()
+        self._note(events)
+        told = self._writer.feed(events) if events else b""
+        if not self._has_finished:
+            what = "the engine ended its reply before the generation had ended"
+            raise GatewayError(ErrorKind.UPSTREAM_RESET, what)
+        return told + self._writer.end()
+
+    def failed(self, message: str, kind: str) -> bytes:
+        return self._writer.failed(message, kind)
+
+    # Going on elsewhere
+
+    def use(self, side: EngineSide) -> None:
+        """Let another engine go on."""
+        self._side = side
+
+    @property
+    def generation(self) -> Generation:
+        return self._generation
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether what is missing can be told: not of several choices, nor where a tool call has begun."""
+        takes_text = bool(self._generation.messages) or isinstance(self._generation.prompt, str)
+        return self._is_plain_text and takes_text and not self._has_finished
+
+    def resume(self) -> EngineRequest:
+        """The request for what is missing.
+
+        Raises: GatewayError where the engine has no place for it.
+        """
+        generation = self._generation
+        text, repeats = "".join(self._text), ""
+        options = dict(generation.options)
+        if "max_tokens" in options:
+            options["max_tokens"] = max(1, options["max_tokens"] - self._num_deltas)
+        generation = replace(generation, options=options)
+        if not text:
+            asked = self._side.request(generation, continues=False)
+        elif generation.messages:
+            begun = Message("assistant", (Text(text),))
+            generation = replace(generation, messages=(*generation.messages, begun))
+            asked, repeats = self._side.request(generation, continues=True), text
+        else:
+            assert isinstance(generation.prompt, str)
+            generation = replace(generation, prompt=generation.prompt + text)
+            asked = self._side.request(generation, continues=False)
+        self._reader = _Continued(self._side.reader(generation), repeats)
+        return asked
+
+    def seam(self) -> bytes:
+        """The event that marks where another engine begins: text as any other, but empty, with a field of ours."""
+        told = orjson.dumps({"resumed_after_tokens": self._num_deltas})
+        event = self._writer.feed([TextDelta("")])
+        if not event.endswith(_END_OF_EVENT):
+            return b": pointsman %b\n\n" % told  # a comment, which readers of events pass over
+        return b'%b,"pointsman":%b}\n\n' % (event.removesuffix(_END_OF_EVENT), told)
+
+    def _note(self, events: Sequence[Event]) -> None:
+        for event in events:
+            kind = type(event)
+            if kind is TextDelta:
+                self._text.append(event.text)  # type: ignore[union-attr]
+                self._num_deltas += 1
+            elif kind is Finished or kind is Failed:
+                self._has_finished = True
+            elif kind is ToolCallDelta:
+                self._is_plain_text = False
+
+
+class _Continued:
+    """Reads the reply of an engine that went on: for the client, it has begun long ago.
+
+    Some engines (llama.cpp) tell the beginning that they were given once more: that is left out.
+    """
+
+    def __init__(self, reader: ReplyReader, beginning: str) -> None:
+        """`beginning` is what the engine may repeat; empty where it does not."""
+        self._reader = reader
+        self._beginning = beginning
+        self._held: list[Event] = []  # text that may be a repetition
+        self._held_text = ""
+
+    def feed(self, data: bytes) -> list[Event]:
+        return self._sorted_out(self._reader.feed(data))
+
+    def end(self) -> list[Event]:
+        return self._sorted_out(self._reader.end())
+
+    def whole(self, status: int, body: bytes) -> list[Event]:
+        return self._reader.whole(status, body)
+
+    def _sorted_out(self, events: list[Event]) -> list[Event]:
+        kept: list[Event] = []
+        for event in events:
+            if isinstance(event, Started):
+                continue
+            if not self._beginning:
+                kept.append(event)
+            elif isinstance(event, TextDelta):
+                kept += self._unrepeated(event)
+            else:
+                kept += self._release()
+                kept.append(event)
+        return kept
+
+    def _unrepeated(self, event: TextDelta) -> list[Event]:
+        """What is to be told once this text has come."""
+        self._held.append(event)
+        self._held_text += event.text
+        if self._held_text.startswith(self._beginning):
+            rest = self._held_text[len(self._beginning) :]
+            self._beginning = ""
+            return [replace(event, text=rest)] if rest else []
+        return [] if self._beginning.startswith(self._held_text) else self._release()
+
+    def _release(self) -> list[Event]:
+        """It was no repetition, or not all of one."""
+        held, self._held, self._beginning = self._held, [], ""
+        return held

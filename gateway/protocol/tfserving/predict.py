@@ -1,0 +1,111 @@
+"""Predict in JSON: tensors as columns (`inputs`, `outputs`) or as rows (`instances`, `predictions`).
+
+Where a model has one output, TF Serving leaves its name out: it is the signature's; where no signature is known, the
+one that the request wants, else `output_0`, as Keras calls it.
+Source: TF Serving `g3doc/api_rest.md`, "Predict API"; `util/json_tensor.cc`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from gateway.protocol.conversion.refusals import about
+from gateway.protocol.tfserving.asked import Asked
+from gateway.protocol.tfserving.json_tensors import Tensor, is_base64, read, value
+
+_UNNAMED = "output_0"
+
+
+def write_body(asked: Asked) -> bytes:
+    """The request's JSON.
+
+    Raises: ValueError where the tensors cannot be told in it.
+    """
+    body: dict[str, Any] = {"signature_name": asked.signature_name} if asked.signature_name else {}
+    if not asked.by_rows:
+        body["inputs"] = columns(asked.tensors)
+    elif len(asked.tensors) == 1:
+        (tensor,) = asked.tensors
+        batch_size(asked.tensors)
+        body["instances"] = columns(asked.tensors)[tensor.name]
+    else:
+        body["instances"] = rows(asked.tensors)
+    return orjson.dumps(body)
+
+
+def columns(tensors: tuple[Tensor, ...]) -> dict[str, Any]:
+    """Each tensor by its name."""
+    found = {}
+    for tensor in tensors:
+        with about(f"input '{tensor.name}'"):
+            found[tensor.name] = value(tensor)
+    return found
+
+
+def rows(tensors: tuple[Tensor, ...]) -> list[dict[str, Any]]:
+    """An object a row, with the row of each tensor by its name."""
+    batch_size(tensors)
+    found = columns(tensors)
+    return [dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True)]
+
+
+def batch_size(tensors: tuple[Tensor, ...]) -> int:
+    """The size of the first axis, which the tensors share.
+
+    Raises: ValueError.
+    """
+    for tensor in tensors:
+        if not tensor.shape:
+            raise ValueError(f"input '{tensor.name}' has no axis, and rows are along the first")
+    sizes = {tensor.shape[0] for tensor in tensors}
+    if len(sizes) != 1:
+        told = ", ".join(f"'{tensor.name}' {tensor.shape[0]}" for tensor in tensors)
+        raise ValueError(f"rows need inputs with a first axis of one size, and have {told}")
+    return sizes.pop()
+
+
+def read_body(told: Any, asked: Asked) -> list[Tensor]:
+    """The outputs that a reply tells.
+
+    Raises: ValueError where they are not those of the signature.
+    """
+    if isinstance(told, dict) and "outputs" in told:
+        outputs = told["outputs"]
+        by_name = outputs if _is_named(outputs) else {_only_name(asked): outputs}
+    elif isinstance(told, dict) and isinstance(told.get("predictions"), list):
+        by_name = _columns_of_rows(told["predictions"], asked)
+    else:
+        raise ValueError("the reply has neither 'outputs' nor 'predictions'")
+    return [_output(name, data, asked) for name, data in by_name.items()]
+
+
+def _is_named(found: Any) -> bool:
+    """Whether outputs stand by their names; bytes are an object too."""
+    return isinstance(found, dict) and not is_base64(found)
+
+
+def _only_name(asked: Asked) -> str:
+    known = asked.signature.outputs if asked.signature is not None else {}
+    if len(known) > 1:
+        raise ValueError(f"the reply has one output without a name, the model has {', '.join(sorted(known))}")
+    if known:
+        return next(iter(known))
+    return asked.wanted[0] if len(asked.wanted) == 1 else _UNNAMED
+
+
+def _columns_of_rows(rows: list[Any], asked: Asked) -> dict[str, list[Any]]:
+    if not rows and asked.signature is not None:
+        return {name: [] for name in asked.signature.outputs}
+    if not rows or not _is_named(rows[0]):
+        return {_only_name(asked): rows}
+    if not all(isinstance(row, dict) and row.keys() == rows[0].keys() for row in rows):
+        raise ValueError("the rows in 'predictions' must be objects with the same members")
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+def _output(name: str, data: Any, asked: Asked) -> Tensor:
+    info = None if asked.signature is None else asked.signature.outputs.get(name)
+    with about(f"output '{name}'"):
+        return read(name, info.datatype if info else None, data, info.shape if info else None)

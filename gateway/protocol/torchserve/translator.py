@@ -1,0 +1,157 @@
+"""The translation of one V2 request for a TorchServe, by what it asks."""
+
+from __future__ import annotations
+
+import orjson
+
+from gateway.protocol.conversion.infer import WantedOutputs, infer_request_of_rest, rest_of_infer_response
+from gateway.protocol.conversion.refusals import unsupported
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.operations import Operation
+from gateway.protocol.torchserve.answering import OUTPUT, answered
+from gateway.protocol.torchserve.asking import OCTETS, Asked, Envelope, asked, http_request, predictions_path
+from gateway.protocol.torchserve.errors import error_body, error_of
+from gateway.protocol.torchserve.generating import GenerateTranslator
+from gateway.protocol.translating import EngineRequest, Reply, Translator
+
+PLATFORM = "torchserve"
+
+
+def translator(
+    operation: Operation,
+    body: bytes = b"",
+    head_bytes: int | None = None,
+    *,
+    model: str,
+    version: str = "",
+    told: str = "",
+    envelope: Envelope = Envelope.BODY,
+    drop: bool = False,
+) -> Translator:
+    """The translation of a V2 REST request.
+
+    `model` is the name at TorchServe, `told` the one that the client reads (the same where it is empty); `head_bytes`
+    as `Inference-Header-Content-Length` tells; `drop` leaves out parameters that have no meaning there.
+    Raises: GatewayError(UNSUPPORTED) for an operation that TorchServe has nothing like.
+    """
+    told = told or model
+    match operation:
+        case Operation.INFER:
+            return InferTranslator(
+                body, head_bytes, model=model, version=version, told=told, envelope=envelope, drop=drop
+            )
+        case Operation.GENERATE | Operation.GENERATE_STREAM:
+            streams = operation is Operation.GENERATE_STREAM
+            return GenerateTranslator(
+                body, model=model, version=version, told=told, envelope=envelope, drop=drop, streams=streams
+            )
+        case Operation.MODEL_READY | Operation.MODEL_METADATA:
+            return ModelTranslator(operation, model=model, version=version, told=told)
+        case _:
+            raise unsupported(f"'{operation.value}' is nothing that TorchServe's inference API has")
+
+
+class InferTranslator:
+    """One infer, in JSON or with binary tensors."""
+
+    streams = False
+
+    def __init__(
+        self,
+        body: bytes,
+        head_bytes: int | None = None,
+        *,
+        model: str,
+        version: str = "",
+        told: str = "",
+        envelope: Envelope = Envelope.BODY,
+        drop: bool = False,
+    ) -> None:
+        self._body, self._head_bytes = body, head_bytes
+        self._model, self._version, self._told = model, version, told or model
+        self._envelope, self._drop = envelope, drop
+        self._asked: Asked | None = None
+        self._wanted = WantedOutputs()
+
+    def request(self) -> EngineRequest:
+        """As `Translator.request`."""
+        if self._head_bytes == 0:
+            raise unsupported("a raw binary request names no input: put it into a JSON header")
+        message, self._wanted = infer_request_of_rest(self._body, self._head_bytes, self._model, self._version)
+        self._asked = asked(message, self._envelope, drop=self._drop)
+        return http_request(self._asked, self._model, self._version)
+
+    def whole(self, reply: Reply) -> Reply:
+        """As `Translator.whole`."""
+        if reply.status >= 400:
+            return error_of(reply)
+        assert self._asked is not None, "whoever asks nothing gets no answer"
+        message = answered(self._asked, reply.body, reply.content_type, model=self._told, version=self._version)
+        body = rest_of_infer_response(message, self._wanted)
+        if body.head_bytes is None:
+            return Reply(200, body.data)
+        return Reply(200, body.data, OCTETS, body.head_bytes)
+
+    def feed(self, data: bytes) -> bytes:
+        """Nothing streams."""
+        raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "the engine streams its answer to a request for one")
+
+    def end(self) -> bytes:
+        """Nothing streams."""
+        return b""
+
+    def failed(self, message: str, kind: str) -> bytes:
+        """Nothing streams."""
+        return b""
+
+
+class ModelTranslator:
+    """Whether TorchServe has a model, and what a V2 client may know of it.
+
+    Its inference port answers this without asking the model: OPTIONS describes a model's path, 404 where there is none.
+    Whether its workers live is told by the management port alone, or for all models together by `GET /ping`. Its
+    models declare no tensors; the metadata says what every handler takes and gives, one BYTES.
+    """
+
+    streams = False
+
+    def __init__(self, operation: Operation, *, model: str, version: str = "", told: str = "") -> None:
+        self._operation = operation
+        self._model, self._version, self._told = model, version, told or model
+
+    def request(self) -> EngineRequest:
+        """As `Translator.request`."""
+        return EngineRequest(predictions_path(self._model, self._version), method="OPTIONS")
+
+    def whole(self, reply: Reply) -> Reply:
+        """As `Translator.whole`; a model that is not there is not ready, which Triton tells by 400."""
+        is_ready = self._operation is Operation.MODEL_READY
+        if reply.status >= 400:
+            error = error_of(reply)
+            return Reply(400, error.body) if is_ready and reply.status == 404 else error
+        return Reply(200) if is_ready else Reply(200, metadata_of(self._told, self._version))
+
+    def feed(self, data: bytes) -> bytes:
+        """Nothing streams."""
+        return b""
+
+    def end(self) -> bytes:
+        """Nothing streams."""
+        return b""
+
+    def failed(self, message: str, kind: str) -> bytes:
+        """Nothing streams."""
+        return error_body(message)
+
+
+def metadata_of(model: str, version: str = "") -> bytes:
+    """V2's metadata of a model that declares none."""
+    return orjson.dumps(
+        {
+            "name": model,
+            "versions": [version] if version else [],
+            "platform": PLATFORM,
+            "inputs": [{"name": "input", "datatype": "BYTES", "shape": [1]}],
+            "outputs": [{"name": OUTPUT, "datatype": "BYTES", "shape": [1]}],
+        }
+    )

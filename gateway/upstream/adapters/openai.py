@@ -1,0 +1,26 @@
+"""Engines that speak OpenAI's API: what they declare passes through, behind their base path."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from gateway.protocol.operations import Call
+
+_OURS = b"/v1"
+
+
+class OpenAIAdapter:
+    """Another base path; the model's name stands in the body."""
+
+    def __init__(self, base_path: str, dialects: Collection[str]) -> None:
+        self._base = base_path.encode("ascii")
+        self._dialects = frozenset(dialects)
+
+    def __repr__(self) -> str:
+        return f"<OpenAIAdapter at {self._base!r}: {', '.join(sorted(self._dialects))}>"
+
+    def passes(self, call: Call) -> bool:
+        return call.dialect is not None and call.dialect.value in self._dialects
+
+    def target(self, call: Call, target: bytes, model: str | None) -> bytes:
+        return self._base + target.removeprefix(_OURS)

@@ -1,0 +1,186 @@
+"""Where the beginnings of prompts were seen, so that a prompt that begins alike goes where an engine has its keys and
+values at hand.
+
+A prompt is cut into blocks of bytes, and each block is known by a checksum of all of the prompt up to its end: prompts
+that share three blocks share three checksums. Whoever saw a block saw all before it. It is a hint, never a truth:
+engines forget as they like, and a checksum may stand for two beginnings.
+
+What is remembered stands in two halves. What is seen goes into the young one; when that is full, or has its half of the
+time that blocks are remembered behind it, it becomes the old one, and what was there is forgotten. So a block that is
+seen again stays, one that is not goes between half of the time and all of it, and none needs a clock of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from collections.abc import Set as AbstractSet
+from hashlib import blake2b
+from typing import Protocol, TypeVar
+from zlib import crc32
+
+from gateway.config.specs import PrefixSpec
+
+# Less of a prompt than this part is what many prompts begin with, such as a product's instructions: to follow it would
+# bring them all to one endpoint, for little that need not be computed.
+_LEAST_SHARE = 0.25
+
+_ODD = 0x9E3779B97F4A7C15  # 2^64 / the golden ratio: a product's upper bits depend on all bits of the other number
+_MASK = (1 << 64) - 1
+_NOTHING: AbstractSet[int] = frozenset()
+
+
+class Server(Protocol):
+    """An endpoint as the index sees it: who it is, and how many requests it has, of ours and of others."""
+
+    url: str
+    in_flight: int
+    others: int
+
+
+S = TypeVar("S", bound=Server)
+
+
+class PrefixIndex:
+    """The blocks that each endpoint of one engine saw, and the choice of an endpoint by them.
+
+    An entry is a block and an endpoint that saw it.
+    """
+
+    def __init__(self, spec: PrefixSpec) -> None:
+        self.spec = spec
+        self._half = max(1, spec.max_entries // 2)
+        self._block_bytes = spec.block_bytes
+        self._max_bytes = spec.block_bytes * min(spec.max_blocks, self._half)
+        self._young: dict[str, set[int]] = {}  # by the endpoint's URL
+        self._old: dict[str, set[int]] = {}
+        self._num_young = 0
+        self._turn_at = 0.0
+        self._lots: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._young.values())) + sum(map(len, self._old.values()))
+
+    def __repr__(self) -> str:
+        return f"<PrefixIndex: {len(self)} of {self.spec.max_entries} entries>"
+
+    def choose(self, endpoints: Sequence[S], session: str | None, prompt: bytes | memoryview, now: float) -> S:
+        """One of the endpoints (never none), noted as having seen the prompt; `now` is of any monotonic clock, seconds.
+
+        1. Of those not much busier than the least busy one, those that saw most of the prompt, if that is enough of
+           it; of them the least busy one.  2. Else the least busy one of all.
+        Among equals the session draws the lots, or the first block that is new: every worker draws the same.
+        """
+        if now >= self._turn_at:
+            self._turn(now)
+        blocks = self._blocks(prompt)
+        first = blocks[0] if blocks else -1
+        young, old = self._young, self._old
+        least = _MASK
+        equal: list[S] = []
+        near: list[S] = []
+        for endpoint in endpoints:
+            requests = endpoint.in_flight + endpoint.others
+            if requests < least:
+                least, equal = requests, [endpoint]
+            elif requests == least:
+                equal.append(endpoint)
+            url = endpoint.url
+            if first in young.get(url, _NOTHING) or first in old.get(url, _NOTHING):
+                near.append(endpoint)
+        depth = 0
+        if near:
+            depth, holders = self._longest(near, least, blocks)
+            if depth and depth >= len(blocks) * _LEAST_SHARE:
+                equal = holders
+        chosen = equal[0]
+        if len(equal) > 1:
+            if session:
+                lot = crc32(session.encode())
+            else:
+                lot = blocks[min(depth, len(blocks) - 1)] if blocks else crc32(prompt)
+            chosen = self._draw(equal, lot)
+        if blocks:
+            self._note(chosen.url, blocks, now)
+        return chosen
+
+    def keep(self, urls: Collection[str]) -> None:
+        """Forget what all other endpoints saw: they are gone."""
+        for gone in {*self._young, *self._old, *self._lots} - set(urls):
+            self._num_young -= len(self._young.pop(gone, ()))
+            self._old.pop(gone, None)
+            self._lots.pop(gone, None)
+
+    def _blocks(self, prompt: bytes | memoryview) -> list[int]:
+        """The checksums of a prompt's whole blocks, each of all up to its end."""
+        size = self._block_bytes
+        data = prompt if type(prompt) is bytes else bytes(prompt[: self._max_bytes])
+        checksum = 0
+        blocks: list[int] = []
+        for start in range(0, min(len(data), self._max_bytes) - size + 1, size):
+            checksum = crc32(data[start : start + size], checksum)
+            blocks.append(checksum)
+        return blocks
+
+    def _longest(self, endpoints: Sequence[S], least: int, blocks: list[int]) -> tuple[int, list[S]]:
+        """How many blocks the best of the endpoints that are not too busy saw, and the least busy of those that did;
+        all of these endpoints saw the first block."""
+        too_busy = max(least + self.spec.imbalance, least * self.spec.imbalance_ratio)
+        best, fewest = 0, 0
+        holders: list[S] = []
+        for endpoint in endpoints:
+            requests = endpoint.in_flight + endpoint.others
+            if requests >= too_busy:
+                continue
+            url = endpoint.url
+            depth = _depth(blocks, self._young.get(url, _NOTHING), self._old.get(url, _NOTHING))
+            if depth > best or (depth == best and requests < fewest):
+                best, fewest, holders = depth, requests, [endpoint]
+            elif depth == best and requests == fewest:
+                holders.append(endpoint)
+        return best, holders
+
+    def _draw(self, endpoints: Sequence[S], lot: int) -> S:
+        """Rendezvous hashing, as `balance: session` does it, but by one multiplication an endpoint."""
+        lots = self._lots
+        best, chosen = -1, endpoints[0]
+        for endpoint in endpoints:
+            score = ((lots.get(endpoint.url) or self._lot(endpoint.url)) ^ lot) * _ODD & _MASK
+            if score > best:
+                best, chosen = score, endpoint
+        return chosen
+
+    def _lot(self, url: str) -> int:
+        lot = self._lots[url] = int.from_bytes(blake2b(url.encode(), digest_size=8).digest(), "big")
+        return lot
+
+    def _note(self, url: str, blocks: list[int], now: float) -> None:
+        """The endpoint sees these blocks now."""
+        if self._num_young + len(blocks) > self._half:
+            self._turn(now)
+        young = self._young.get(url)
+        if young is None:
+            young = self._young[url] = set()
+        before = len(young)
+        young.update(blocks)
+        self._num_young += len(young) - before
+
+    def _turn(self, now: float) -> None:
+        """The young half is full, or its time is over; after a long silence both halves' time is."""
+        span = self.spec.ttl / 2
+        self._old = self._young if now < self._turn_at + span else {}
+        self._young = {}
+        self._num_young = 0
+        self._turn_at = now + span
+
+
+def _depth(blocks: Sequence[int], young: AbstractSet[int], old: AbstractSet[int]) -> int:
+    """How many blocks stand in either half, where the first does: they are the first ones, so half of what is left is
+    enough to look at each time."""
+    known, unknown = 0, len(blocks)
+    while unknown - known > 1:
+        middle = (known + unknown) // 2
+        if blocks[middle] in young or blocks[middle] in old:
+            known = middle
+        else:
+            unknown = middle
+    return unknown

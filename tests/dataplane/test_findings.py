@@ -1,0 +1,64 @@
+"""What probes find, as the data plane takes it over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gateway.protocol.condition import Condition
+from gateway.protocol.engine_load import Load
+from tests.dataplane.stage import Engine, load, rules, run, stage
+
+READY, DOWN = Condition.READY, Condition.DOWN
+
+
+def test_endpoints_know_what_probes_found(tmp_path: Path) -> None:
+    """Conditions are told whole each time, models and loads where they are news; new rules keep them all."""
+
+    async def scene() -> None:
+        engines = [Engine(), Engine()]
+        for engine in engines:
+            await engine.start()
+        async with stage(rules(*engines), tmp_path) as it:
+            one, other = it.endpoints()
+            one.in_flight = 1
+            keys = ("it", one.url), ("it", other.url)
+            found = {keys[0]: READY, keys[1]: READY}
+            it.plane.set_health(found, {keys[0]: frozenset({"llama"})}, {keys[0]: Load(3), keys[1]: Load(2)})
+            assert [endpoint.models for endpoint in (one, other)] == [{"llama"}, frozenset()]
+            assert [(endpoint.others, endpoint.condition) for endpoint in (one, other)] == [(2, READY), (2, READY)]
+            one.in_flight = 3
+            it.plane.set_health({**found, keys[1]: DOWN}, None, {keys[1]: None})
+            assert [(endpoint.others, endpoint.condition) for endpoint in (one, other)] == [(2, READY), (0, DOWN)]
+            it.plane.use_rules(load(rules(*engines, options="timeout: 5s"), tmp_path), 2)
+            assert [endpoint.others for endpoint in it.endpoints()] == [2, 0]
+            fresh = rules(*engines, options="connections: {max_connections: 3}")
+            it.plane.use_rules(load(fresh, tmp_path), 3)
+            assert [endpoint.models for endpoint in it.endpoints()] == [{"llama"}, frozenset()]
+            assert [endpoint.condition for endpoint in it.endpoints()] == [READY, DOWN]
+            one.in_flight = 0
+        for engine in engines:
+            engine.stop()
+
+    run(scene())
+
+
+def test_what_is_known_of_prompts_survives_new_rules(tmp_path: Path) -> None:
+    """The next snapshot's engine has the index of the one before, as it has its endpoints."""
+
+    async def scene() -> None:
+        engines = [Engine(), Engine()]
+        for engine in engines:
+            await engine.start()
+        async with stage(rules(*engines, options="balance: prefix"), tmp_path) as it:
+            before = it.plane.snapshot.engines["it"]
+            chosen = before.choose(None, 1.0, (), 1024 * b"x")
+            it.plane.use_rules(load(rules(*engines, options="balance: prefix\n    timeout: 5s"), tmp_path), 2)
+            after = it.plane.snapshot.engines["it"]
+            assert after is not before and after.prefixes is before.prefixes
+            chosen.in_flight = 2
+            assert after.choose(None, 1.0, (), 1024 * b"x") is chosen
+            chosen.in_flight = 0
+        for engine in engines:
+            engine.stop()
+
+    run(scene())

@@ -1,0 +1,5 @@
+"""Engines of language models for the tests here."""
+
+from tests.support.llm import canned, canned_process, canned_v2, canned_v2_process, real_llms, start_canned
+
+__all__ = ["canned", "canned_process", "canned_v2", "canned_v2_process", "real_llms", "start_canned"]

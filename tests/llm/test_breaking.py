@@ -1,0 +1,148 @@
+"""Engines that break: another one is tried before the first token; after it the client is told, or another goes on."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from anthropic import Anthropic
+from openai import APIError, InternalServerError, OpenAI
+
+from tests.support.canned_llm import MODEL, CannedLLM
+from tests.support.llm import rules_for, rules_of
+from tests.support.servers import GatewayProcess
+
+HI: list[Any] = [{"role": "user", "content": "hi"}]
+Start = Callable[..., GatewayProcess]
+Engines = Callable[..., CannedLLM]
+
+# How an engine may fail before it has said anything.
+BEFORE = ["close", "reset", "status=503", "die=0", "cut=0"]
+# And after three tokens.
+AMID = ["die=3", "cut=3", "truncate=3", "error=3"]
+
+
+def openai(gateway: GatewayProcess) -> OpenAI:
+    return OpenAI(base_url=f"{gateway.http_url}/v1", api_key="none", max_retries=0, timeout=20)
+
+
+def words(stream: Any) -> list[str]:
+    return [chunk.choices[0].delta.content for chunk in stream if chunk.choices and chunk.choices[0].delta.content]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("fault", BEFORE)
+def test_another_endpoint_before_the_first_token(
+    start_canned: Engines, start_gateway: Start, fault: str, stream: bool
+) -> None:
+    """Whatever goes wrong before the first token, another endpoint answers, and nobody notices."""
+    broken, whole = start_canned(), start_canned()
+    broken.break_down(fault)
+    rules = rules_for(broken.http_url, whole.http_url, engine={"balance": "round_robin", "retry": {"budget": 1}})
+    gateway = start_gateway(rules)
+    with openai(gateway) as client:
+        for _ in range(2):
+            reply = client.chat.completions.create(model=MODEL, messages=HI, max_tokens=3, stream=stream)
+            text = "".join(words(reply)) if stream else reply.choices[0].message.content
+            assert text == "one two three"
+    assert len(broken.seen()) >= 1
+
+
+@pytest.mark.parametrize("fault", BEFORE)
+def test_no_endpoint_is_left(start_canned: Engines, start_gateway: Start, fault: str) -> None:
+    """Where no other endpoint is left, the client reads an error in its dialect."""
+    broken = start_canned()
+    broken.break_down(fault)
+    gateway = start_gateway(rules_for(broken.http_url))
+    with openai(gateway) as client, pytest.raises(InternalServerError) as raised:
+        client.chat.completions.create(model=MODEL, messages=HI, max_tokens=3, stream=True)
+    assert raised.value.status_code in (502, 503)
+    assert raised.value.body["message"]
+
+
+@pytest.mark.parametrize("fault", AMID)
+def test_an_honest_end(start_canned: Engines, start_gateway: Start, fault: str) -> None:
+    """A stream that breaks in its middle ends with an error, never as if it were whole."""
+    broken = start_canned()
+    broken.break_down(fault)
+    gateway = start_gateway(rules_for(broken.http_url))
+    got: list[str] = []
+    with openai(gateway) as client, pytest.raises(APIError):
+        for chunk in client.chat.completions.create(model=MODEL, messages=HI, max_tokens=6, stream=True):
+            got += words([chunk])
+    assert "".join(got) == "one two three"
+
+
+@pytest.mark.parametrize("fault", AMID)
+def test_an_honest_end_for_anthropic(start_canned: Engines, start_gateway: Start, fault: str) -> None:
+    """The same, where the stream is translated."""
+    broken = start_canned()
+    broken.break_down(fault)
+    gateway = start_gateway(rules_for(broken.http_url))
+    with Anthropic(base_url=gateway.http_url, api_key="none", max_retries=0, timeout=20) as client:
+        got = ""
+        with (
+            pytest.raises(Exception, match=r"(?i)error|engine|broke|incomplete"),
+            client.messages.stream(model=MODEL, messages=HI, max_tokens=6) as stream,
+        ):
+            for text in stream.text_stream:
+                got += text
+    assert got == "one two three"
+
+
+def text_of(event: Any) -> str:
+    choice = event["choices"][0]
+    return choice.get("text") or choice.get("delta", {}).get("content") or ""
+
+
+def generations(gateway: GatewayProcess) -> float:
+    """How many went on elsewhere."""
+    text = httpx.get(f"{gateway.admin_url}/metrics").text
+    lines = [line for line in text.splitlines() if line.startswith("pointsman_resumed_generations_total{")]
+    return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+
+@pytest.mark.parametrize("fault", ["die=3", "cut=3", "truncate=3"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_a_generation_goes_on(start_canned: Engines, start_gateway: Start, fault: str, path: str) -> None:
+    """With `resume: true` another endpoint goes on from what the client has read; an event marks the seam."""
+    broken, whole = start_canned(), start_canned()
+    broken.break_down(fault)
+    rules = rules_for(broken.http_url, whole.http_url, engine={"balance": "round_robin"}, route={"resume": True})
+    gateway = start_gateway(rules)
+    seams = 0
+    for _ in range(2):
+        body = {"model": MODEL, "messages": HI, "prompt": "", "max_tokens": 6, "stream": True}
+        del body["prompt" if "chat" in path else "messages"]
+        reply = httpx.post(f"{gateway.http_url}{path}", json=body, timeout=20)
+        events = [json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: {")]
+        assert "error" not in reply.text
+        assert "".join(map(text_of, events)).strip() == "one two three four five six"
+        assert reply.text.endswith("data: [DONE]\n\n")
+        seams += sum("pointsman" in event for event in events)
+    assert seams == generations(gateway) >= 1
+
+
+def test_a_generation_goes_on_at_another_engine(start_canned: Engines, start_gateway: Start) -> None:
+    """Where the engine has no other endpoint, the other arm of the route's experiment goes on."""
+    broken, whole = start_canned(), start_canned()
+    broken.break_down("die=3")
+    rules = rules_of(
+        {
+            "first": {"protocol": "openai", "endpoints": [broken.http_url]},
+            "second": {"protocol": "openai", "endpoints": [whole.http_url], "dialects": ["completions", "messages"]},
+        },
+        [{"name": "both", "experiment": "split", "resume": True}],
+        experiments={
+            "split": {
+                "arms": [
+                    {"name": "control", "engine": "first", "weight": 1},
+                    {"name": "other", "engine": "second", "weight": 0},
+                ]
+            }
+        },
+    )
+    with openai(start_gateway(rules)) as client:
+        stream = client.chat.completions.create(model=MODEL, messages=HI, max_tokens=6, stream=True)
+        assert "".join(words(stream)) == "one two three four five six"

@@ -1,0 +1,53 @@
+"""The clients that people use, answered by what our writers write: no socket, no server."""
+
+from collections.abc import Sequence
+
+import anthropic
+import httpx2
+import openai
+
+from gateway.protocol.llm import (
+    messages_reply_writer,
+    messages_request_reader,
+    responses_reply_writer,
+    responses_request_reader,
+)
+from gateway.protocol.llm.values import Event, Generation
+
+
+class Answering:
+    """Reads what a client asks and answers with these events; `asked` is what it read last."""
+
+    def __init__(self, dialect, events: Sequence[Event]) -> None:
+        self._read, self._writer = dialect
+        self._events = events
+        self.asked: Generation | None = None
+        self.bodies: list[bytes] = []
+
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        self.bodies.append(request.content)
+        self.asked = self._read(request.content)
+        writer = self._writer(self.asked, id="the-id", created=1700000000, model="the-model")
+        if self.asked.stream:
+            body = b"".join(writer.feed([event]) for event in self._events) + writer.end()
+            return httpx2.Response(200, headers={"content-type": writer.content_type}, content=body)
+        status, body = writer.whole(self._events)
+        return httpx2.Response(status, headers={"content-type": "application/json"}, content=body)
+
+    @property
+    def transport(self) -> httpx2.Client:
+        return httpx2.Client(transport=httpx2.MockTransport(self))
+
+
+MESSAGES = (messages_request_reader.read_request, messages_reply_writer.ReplyWriter)
+RESPONSES = (responses_request_reader.read_request, responses_reply_writer.ReplyWriter)
+
+
+def anthropic_client(events: Sequence[Event]) -> tuple[anthropic.Anthropic, Answering]:
+    answering = Answering(MESSAGES, events)
+    return anthropic.Anthropic(api_key="k", max_retries=0, http_client=answering.transport), answering
+
+
+def openai_client(events: Sequence[Event]) -> tuple[openai.OpenAI, Answering]:
+    answering = Answering(RESPONSES, events)
+    return openai.OpenAI(api_key="k", max_retries=0, http_client=answering.transport), answering

@@ -1,0 +1,279 @@
+"""Embeddings: OpenAI's requests and replies, and V2's infer on either side of them."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from openai.types import CreateEmbeddingResponse
+from tritonclient.http import InferenceServerClient, InferInput, InferResult
+
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm import embeddings, embeddings_v2
+from gateway.protocol.llm.embeddings import Embeddings, EmbeddingsRequest
+from gateway.protocol.llm.embeddings_v2 import Signature, signature_of
+from tests.protocol.llm.v2_models import MINILM, TRTLLM, metadata
+
+A, B = struct.pack("<2f", 0.5, -1.0), struct.pack("<2f", 2.0, 0.25)
+TWO = Embeddings([A, B], 7)
+
+
+@pytest.mark.parametrize(
+    "body, request_",
+    [
+        ({"model": "m", "input": "Hi"}, EmbeddingsRequest("m", ["Hi"])),
+        ({"model": "m", "input": ["a", "b"], "encoding_format": "base64"}, EmbeddingsRequest("m", ["a", "b"], True)),
+        ({"model": "m", "input": [1, 2]}, EmbeddingsRequest("m", [[1, 2]])),
+        ({"model": "m", "input": [[1], [2, 3]], "dimensions": 4}, EmbeddingsRequest("m", [[1], [2, 3]], False, 4)),
+        (
+            {"model": "m", "input": "Hi", "encoding_format": "float", "user": "u", "x": None, "input_type": "query"},
+            EmbeddingsRequest("m", ["Hi"], options={"user": "u", "input_type": "query"}),
+        ),
+    ],
+)
+def test_requests(body: dict[str, Any], request_: EmbeddingsRequest) -> None:
+    """A text, texts, or token ids; what has no meaning here is kept."""
+    assert embeddings.read_request(orjson.dumps(body)) == request_
+
+
+@pytest.mark.parametrize(
+    "body, words",
+    [
+        (b"{", "not JSON"),
+        (b'{"input":"a"}', "'model' is missing"),
+        (b'{"model":"m"}', "'input' must be"),
+        (b'{"model":"m","input":[]}', "'input' must be"),
+        (b'{"model":"m","input":["a",1]}', "'input' must be"),
+        (b'{"model":"m","input":[[]]}', "'input' must be"),
+        (b'{"model":"m","input":[true]}', "'input' must be"),
+        (b'{"model":"m","input":"a","encoding_format":"int8"}', "'encoding_format' must be float or base64"),
+        (b'{"model":"m","input":"a","dimensions":0}', "'dimensions' must be"),
+        (b'{"model":"m","input":"a","dimensions":"2"}', "'dimensions' must be an integer"),
+    ],
+)
+def test_malformed_requests(body: bytes, words: str) -> None:
+    """The field is named."""
+    with pytest.raises(GatewayError, match=words) as raised:
+        embeddings.read_request(body)
+    assert raised.value.kind is ErrorKind.BAD_REQUEST
+
+
+def test_a_request_to_an_engine() -> None:
+    """All that was given, under the model's name there."""
+    request = EmbeddingsRequest("m", ["a"], True, 4, {"user": "u"})
+    assert embeddings.write_request(request, model="bge") == (
+        b'{"model":"bge","input":["a"],"encoding_format":"float","dimensions":4,"user":"u"}'
+    )
+
+
+@pytest.mark.parametrize("told", [[0.5, -1.0], base64.b64encode(A).decode()])
+def test_replies_of_engines(told: Any) -> None:
+    """Arrays or base64, in the order of their indices; usage where it is told."""
+    data = [{"index": 1, "embedding": [2, 0.25]}, {"index": 0, "embedding": told}]
+    assert embeddings.read_reply(orjson.dumps({"data": data, "usage": {"prompt_tokens": 7}})) == TWO
+    assert embeddings.read_reply(orjson.dumps({"data": data})) == Embeddings([A, B], 0)
+
+
+@pytest.mark.parametrize(
+    "body", [b"{", b"[]", b"{}", b'{"data":[{}]}', b'{"data":[{"embedding":"!"}]}', b'{"data":[{"embedding":["a"]}]}']
+)
+def test_replies_that_are_none(body: bytes) -> None:
+    """The engine's fault."""
+    with pytest.raises(GatewayError) as raised:
+        embeddings.read_reply(body)
+    assert raised.value.kind is ErrorKind.UPSTREAM_PROTOCOL
+
+
+def test_a_reply_for_the_openai_client() -> None:
+    """Its types read it, in the form that it asks for by itself too."""
+    reply = CreateEmbeddingResponse.model_validate_json(embeddings.write_reply(TWO, model="m", base64=False))
+    assert [each.embedding for each in reply.data] == [[0.5, -1.0], [2.0, 0.25]]
+    assert (reply.object, reply.model, reply.usage.prompt_tokens, reply.usage.total_tokens) == ("list", "m", 7, 7)
+    written = orjson.loads(embeddings.write_reply(TWO, model="m", base64=True))
+    assert np.frombuffer(base64.b64decode(written["data"][1]["embedding"]), np.float32).tolist() == [2.0, 0.25]
+    assert [each["index"] for each in written["data"]] == [0, 1]
+
+
+# A V2 engine
+
+
+@pytest.mark.parametrize(
+    "model, signature",
+    [
+        (MINILM, Signature("embedding", "text", (-1, 1), "embedding", 384)),
+        (metadata("e", "TEXT:BYTES", "OUT:FP16:-1 N:INT32"), Signature("e", "TEXT", (1,), "OUT", -1)),
+        (
+            metadata("e", "t:BYTES:-1", "tokens:FP32:-1:-1:8 sentence_embedding:FP32:-1:8"),
+            Signature("e", "t", (-1,), "sentence_embedding", 8),
+        ),
+    ],
+)
+def test_a_model_that_embeds(model: dict[str, Any], signature: Signature) -> None:
+    """One text in, and the output of vectors: the only one, or the one that is named so."""
+    assert signature_of(model) == signature
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        TRTLLM,
+        metadata("e", "t:BYTES", "o:BYTES"),
+        metadata("e", "t:FP32", "o:FP32"),
+        metadata("e", "t:BYTES", "a:FP32 b:FP32"),
+    ],
+)
+def test_a_model_that_does_not(model: dict[str, Any]) -> None:
+    """It is refused by its name."""
+    with pytest.raises(GatewayError, match=model["name"]) as raised:
+        signature_of(model)
+    assert raised.value.kind is ErrorKind.UNSUPPORTED
+
+
+@pytest.mark.parametrize(
+    "shape, count, filled",
+    [
+        ((-1, 1), 1, [1, 1]),
+        ((-1, 1), 3, [3, 1]),
+        ((-1,), 3, [3]),
+        ((-1, -1), 3, [3, 1]),
+        ((1,), 1, [1]),
+        ((1, 1), 1, [1, 1]),
+    ],
+)
+def test_texts_for_an_engine(shape: tuple[int, ...], count: int, filled: list[int]) -> None:
+    """One request for all of them; the vectors are asked for as raw bytes."""
+    request = EmbeddingsRequest("m", ["a", "b", "c"][:count], dimensions=384)
+    body, lost = embeddings_v2.write_infer(request, Signature("e", "text", shape, "out", 384))
+    assert orjson.loads(body) == {
+        "inputs": [{"name": "text", "datatype": "BYTES", "shape": filled, "data": ["a", "b", "c"][:count]}],
+        "outputs": [{"name": "out", "parameters": {"binary_data": True}}],
+    }
+    assert lost == []
+
+
+@pytest.mark.parametrize(
+    "request_, words",
+    [
+        (EmbeddingsRequest("m", [[1, 2]]), "not token ids"),
+        (EmbeddingsRequest("m", ["a", "b"]), "one text a request"),
+        (EmbeddingsRequest("m", ["a"], dimensions=8), "'dimensions'"),
+        (EmbeddingsRequest("m", ["a"], options={"user": "u"}), "'user'"),
+    ],
+)
+def test_what_an_engine_has_no_place_for(request_: EmbeddingsRequest, words: str) -> None:
+    """It is refused by its name."""
+    with pytest.raises(GatewayError, match=words) as raised:
+        embeddings_v2.write_infer(request_, Signature("e", "text", (1,), "out", 384))
+    assert raised.value.kind is ErrorKind.UNSUPPORTED
+
+
+def test_what_may_be_dropped() -> None:
+    """By the engine's switch: the model's own dimensions are told then."""
+    request = EmbeddingsRequest("m", ["a"], dimensions=8, options={"user": "u"})
+    _, lost = embeddings_v2.write_infer(request, Signature("e", "text", (1,), "out", 384), drop=True)
+    assert lost == ["user", "dimensions"]
+
+
+def infer_reply(datatype: str, shape: list[int], data: Any) -> bytes:
+    return orjson.dumps({"outputs": [{"name": "out", "datatype": datatype, "shape": shape, "data": data}]})
+
+
+@pytest.mark.parametrize(
+    "datatype, shape", [("FP32", [2, 2]), ("FP64", [2, 2]), ("FP32", [2, 1, 2]), ("FP32", [2, 2, 1])]
+)
+def test_vectors_of_an_engine(datatype: str, shape: list[int]) -> None:
+    """One for each text, as FP32, whatever the datatype."""
+    body = infer_reply(datatype, shape, [0.5, -1.0, 2.0, 0.25])
+    signature = Signature("e", "text", (-1,), "out", 2)
+    assert embeddings_v2.read_infer_reply(body, None, signature=signature, count=2) == Embeddings([A, B])
+
+
+@pytest.mark.parametrize(
+    "datatype, raw", [("FP16", struct.pack("<2e", 0.5, -1.0)), ("BF16", A[2:4] + A[6:8]), ("FP32", A)]
+)
+def test_vectors_as_raw_bytes(datatype: str, raw: bytes) -> None:
+    """Half precision has no other form."""
+    output = {"name": "out", "datatype": datatype, "shape": [2], "parameters": {"binary_data_size": len(raw)}}
+    head = orjson.dumps({"outputs": [output]})
+    signature = Signature("e", "text", (1,), "out", 2)
+    assert embeddings_v2.read_infer_reply(head + raw, len(head), signature=signature, count=1) == Embeddings([A])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b'{"outputs":[]}',
+        infer_reply("FP32", [2, 3, 2], [0.0] * 12),  # a vector for each token
+        infer_reply("FP32", [3, 2], [0.0] * 6),
+        infer_reply("FP32", [0], []),
+        infer_reply("INT32", [2, 2], [1, 2, 3, 4]),
+    ],
+)
+def test_vectors_that_are_none(body: bytes) -> None:
+    """The engine's fault, with what it sent."""
+    with pytest.raises(GatewayError) as raised:
+        embeddings_v2.read_infer_reply(body, None, signature=Signature("e", "text", (-1,), "out", 2), count=2)
+    assert raised.value.kind is ErrorKind.UPSTREAM_PROTOCOL
+
+
+# A V2 client
+
+
+def test_tritonclient_asks_for_embeddings() -> None:
+    """Its texts become OpenAI's input, and the vectors a tensor with a row for each."""
+    text = InferInput("text", [2, 1], "BYTES")
+    text.set_data_from_numpy(np.array([["Grüße".encode()], [b"b"]], dtype=np.object_))
+    body, json_bytes = InferenceServerClient.generate_request_body([text], request_id="7")
+    request, id, form = embeddings_v2.read_infer(body, json_bytes, model="m")
+    assert (request, id) == (EmbeddingsRequest("m", ["Grüße", "b"]), "7")
+    reply = embeddings_v2.write_infer_reply(TWO, model="m", id=id, form=form)
+    result = InferResult.from_response_body(reply.data, header_length=reply.head_bytes)
+    assert result.as_numpy("embedding").tolist() == [[0.5, -1.0], [2.0, 0.25]]
+    assert result.get_response()["id"] == "7"
+
+
+def test_a_v2_request_in_json() -> None:
+    """Parameters are OpenAI's fields; the reply is JSON where nothing else is asked."""
+    body = {
+        "inputs": [{"name": "t", "shape": [1], "datatype": "BYTES", "data": ["a"]}],
+        "parameters": {"dimensions": 2, "user": "u"},
+    }
+    request, id, form = embeddings_v2.read_infer(orjson.dumps(body), None, model="m")
+    assert request == EmbeddingsRequest("m", ["a"], False, 2, {"user": "u"})
+    reply = embeddings_v2.write_infer_reply(Embeddings([A]), model="m", id=id, form=form)
+    assert reply.data == (
+        b'{"model_name":"m","model_version":"1","outputs":[{"name":"embedding","datatype":"FP32","shape":[1,2],'
+        b'"data":[0.5,-1.0]}]}'
+    )
+
+
+@pytest.mark.parametrize(
+    "inputs, members, words",
+    [
+        ([], {}, "one input"),
+        ([{"name": "t", "shape": [1], "datatype": "FP32", "data": [1]}], {}, "BYTES"),
+        ([{"name": "t", "shape": [0], "datatype": "BYTES", "data": []}], {}, "no elements"),
+        ([{"name": "t", "shape": [1], "datatype": "BYTES", "data": ["a"]}], {"outputs": [{"name": "x"}]}, "output 'x'"),
+        (
+            [{"name": "t", "shape": [1], "datatype": "BYTES", "data": ["a"]}],
+            {"parameters": {"dimensions": "2"}},
+            "'dimensions' must be",
+        ),
+    ],
+)
+def test_malformed_v2_requests(inputs: list[dict[str, Any]], members: dict[str, Any], words: str) -> None:
+    """With what is wrong, by name."""
+    with pytest.raises(GatewayError, match=words) as raised:
+        embeddings_v2.read_infer(orjson.dumps({"inputs": inputs} | members), None, model="m")
+    assert raised.value.kind is ErrorKind.BAD_REQUEST
+
+
+def test_the_metadata_of_such_a_model_embeds() -> None:
+    """A gateway behind a gateway knows it for what it is."""
+    signature = signature_of(embeddings_v2.embeddings_metadata("m"))
+    assert (signature.input, signature.output) == ("text", "embedding")

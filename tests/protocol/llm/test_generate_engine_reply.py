@@ -1,0 +1,185 @@
+"""What a V2 engine answers, as events."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.generate_engine_reply import GenerateReplyReader
+from gateway.protocol.llm.generate_flavours import flavour_of
+from gateway.protocol.llm.values import (
+    Event,
+    Failed,
+    Finished,
+    Generation,
+    Started,
+    TextDelta,
+    Used,
+)
+from tests.protocol.llm.v2_models import (
+    LLM_API,
+    REPEATER,
+    TRTLLM,
+    TRTLLM_OF_2023,
+    UPPER,
+    VLLM,
+)
+
+
+def events_of(chunks: list[bytes], reader: GenerateReplyReader) -> list[Event]:
+    return [event for chunk in chunks for event in reader.feed(chunk)] + reader.end()
+
+
+def reader_of(model: dict[str, Any], **options: Any) -> GenerateReplyReader:
+    return GenerateReplyReader(Generation("x", prompt="Hi", options=options), flavour_of(model))
+
+
+VLLM_STREAM = [
+    b'data: {"finish_reason":"None","model_name":"m","model_version":"1","num_input_tokens":2,"num_output_tokens":1,'
+    b'"text_output":"He"}\n\n',
+    b'data: {"finish_reason":"None","model_name":"m","model_version":"1","num_input_tokens":2,"num_output_tokens":1,'
+    b'"text_output":"llo"}\n\n',
+    b'data: {"finish_reason":"length","model_name":"m","model_version":"1","num_input_tokens":2,"num_output_tokens":1,'
+    b'"text_output":""}\n\n',
+]
+VLLM_EVENTS = [
+    Started("", "m"),
+    TextDelta("He"),
+    TextDelta("llo"),
+    Finished("length"),
+    Used(2, 3),
+]
+
+
+def test_a_stream_of_vllm() -> None:
+    """Each event is more text; tokens are counted by event, the prompt's once."""
+    reader = reader_of(VLLM)
+    assert [reader.feed(chunk) for chunk in VLLM_STREAM] == [VLLM_EVENTS[:2], VLLM_EVENTS[2:3], VLLM_EVENTS[3:4]]
+    assert reader.end() == VLLM_EVENTS[4:]
+
+
+@given(st.lists(st.integers(0, sum(map(len, VLLM_STREAM))), max_size=12))
+def test_a_stream_may_be_cut_anywhere(cuts: list[int]) -> None:
+    """What it says does not depend on how it arrives."""
+    whole = b"".join(VLLM_STREAM)
+    edges = [0, *sorted(cuts), len(whole)]
+    chunks = [whole[begin:end] for begin, end in pairwise(edges)]
+    assert events_of(chunks, reader_of(VLLM)) == VLLM_EVENTS
+
+
+STREAMS = [
+    # A model that tells nothing but text; the end is that of the stream.
+    (REPEATER, {}, ['{"model_name":"r","text_output":"a"}', '{"model_name":"r","text_output":"b"}'],
+     [Started("", "r"), TextDelta("a"), TextDelta("b"), Finished("stop")]),
+    # Under another name, with the request's id.
+    (UPPER, {}, ['{"id":"7","model_name":"u","UPPER":"A","SCORE":0.5}'],
+     [Started("7", "u"), TextDelta("A"), Finished("stop")]),
+    # Several choices at once: an array.
+    (VLLM, {"n": 2}, ['{"finish_reason":["None","None"],"text_output":["a","b"]}',
+                      '{"finish_reason":["stop","None"],"text_output":["","c"]}',
+                      '{"finish_reason":["stop","length"],"num_output_tokens":[1,2],"text_output":["","d"]}'],
+     [Started(), TextDelta("a"), TextDelta("b", 1), TextDelta("c", 1), Finished("stop"), TextDelta("d", 1),
+      Finished("length", 1), Used(0, 3)]),
+    # Several choices one by one.
+    (TRTLLM, {"n": 2}, ['{"sequence_index":0,"text_output":"a"}', '{"sequence_index":1,"text_output":"b"}'],
+     [Started(), TextDelta("a"), TextDelta("b", 1), Finished("stop"), Finished("stop", 1)]),
+    # The limit tells the reason where the engine does not.
+    (TRTLLM, {"max_tokens": 2}, ['{"num_output_tokens":1,"num_input_tokens":4,"text_output":"a"}',
+                                 '{"num_output_tokens":1,"num_input_tokens":4,"text_output":"b"}'],
+     [Started(), TextDelta("a"), TextDelta("b"), Finished("length"), Used(4, 2)]),
+    # All the text so far, again and again.
+    (LLM_API, {}, ['{"finish_reason":"None","stop_reason":"None","text_output":"a"}',
+                   '{"finish_reason":"None","stop_reason":"None","text_output":"ab"}',
+                   '{"finish_reason":"stop","stop_reason":"END","text_output":"abc"}'],
+     [Started(), TextDelta("a"), TextDelta("b"), TextDelta("c"), Finished("stop", 0, "END")]),
+    # An error amid the stream is the end of it.
+    (VLLM, {}, ['{"text_output":"a"}', '{"error":"out of memory"}'],
+     [Started(), TextDelta("a"), Failed("out of memory")]),
+    (VLLM, {}, ['{"error":"no"}'], [Failed("no")]),
+    # Not one event.
+    (REPEATER, {}, [], [Started(), Finished("stop")]),
+    # The prompt before the text, which no engine is asked for.
+    (REPEATER, {"echo": True}, ['{"text_output":"a"}', '{"text_output":"b"}'],
+     [Started(), TextDelta("Hia"), TextDelta("b"), Finished("stop")]),
+    # Triton's JSON: NaN, and half of a character.
+    (TRTLLM, {}, ['{"cum_log_probs":NaN,"text_output":"a"}', b'{"text_output":"\xe2\x82"}'],
+     [Started(), TextDelta("a"), TextDelta("�"), Finished("stop")]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("model, options, payloads, events", STREAMS)
+def test_streams(
+    model: dict[str, Any], options: dict[str, Any], payloads: list[str | bytes], events: list[Event]
+) -> None:
+    """What each backend's stream says."""
+    written = [payload if isinstance(payload, bytes) else payload.encode() for payload in payloads]
+    assert events_of([b"data: %b\n\n" % payload for payload in written], reader_of(model, **options)) == events
+
+
+def test_logprobs_of_vllm() -> None:
+    """Its map of token ids becomes OpenAI's list; the token itself stands first, whatever its rank."""
+    told = [
+        {
+            "5": {"logprob": -2.0, "rank": 3, "decoded_token": "ä"},
+            "9": {"logprob": -0.5, "rank": 1, "decoded_token": "b"},
+        }
+    ]
+    payload = orjson.dumps({"text_output": "ä", "logprobs": orjson.dumps(told).decode()})
+    _, delta = reader_of(VLLM, logprobs=1).feed(b"data: %b\n\n" % payload)
+    top = [{"token": "b", "logprob": -0.5, "bytes": [98]}]
+    assert delta == TextDelta("ä", 0, [{"token": "ä", "logprob": -2.0, "bytes": [195, 164], "top_logprobs": top}])
+
+
+@pytest.mark.parametrize(
+    "model, body, text",
+    [
+        (VLLM, '{"text_output":"Hi there"}', "Hi there"),  # told to leave it out: this is the model's own
+        (TRTLLM_OF_2023, '{"text_output":"Hi there"}', " there"),
+        (TRTLLM_OF_2023, '{"text_output":["Hi there"]}', " there"),
+        (TRTLLM_OF_2023, '{"text_output":"there"}', "there"),
+    ],
+)
+def test_a_repeated_prompt_is_cut_off(model: dict[str, Any], body: str, text: str) -> None:
+    """Of the whole replies of a backend that cannot leave it out."""
+    assert reader_of(model).whole(200, body.encode())[1] == TextDelta(text)
+
+
+def test_a_whole_reply() -> None:
+    """It is the same events as a stream's, in one."""
+    body = b'{"finish_reason":"stop","model_name":"m","num_input_tokens":2,"num_output_tokens":3,"text_output":"a b"}'
+    assert reader_of(VLLM).whole(200, body) == [Started("", "m"), TextDelta("a b"), Finished("stop"), Used(2, 3)]
+
+
+@pytest.mark.parametrize(
+    "status, body, failed",
+    [
+        (400, b'{"error":"unexpected inference input"}', Failed("unexpected inference input", 400)),
+        (400, b'data: {"error":"at once"}\n\n', Failed("at once", 400)),
+        (500, b"<html>", Failed("<html>", 500)),
+        (200, b'{"error":"late"}', Failed("late", 500)),
+    ],
+)
+def test_a_failure(status: int, body: bytes, failed: Failed) -> None:
+    """A refusal is one event, with what the engine said."""
+    assert reader_of(VLLM).whole(status, body) == [failed]
+
+
+@pytest.mark.parametrize("payload", [b"{", b"[]", b'{"text_output":5}', b'{"text_output":"a","logprobs":"["}'])
+def test_a_reply_that_is_none(payload: bytes) -> None:
+    """What cannot be understood is the engine's fault."""
+    with pytest.raises(GatewayError) as raised:
+        reader_of(VLLM).feed(b"data: %b\n\n" % payload)
+    assert raised.value.kind is ErrorKind.UPSTREAM_PROTOCOL
+
+
+def test_a_stream_that_breaks_off_in_an_event() -> None:
+    """It is told as broken."""
+    reader = reader_of(VLLM)
+    reader.feed(VLLM_STREAM[0] + b'data: {"text_out')
+    assert reader.end() == [Failed("the engine's stream ended in the middle of an event", 502)]

@@ -1,0 +1,331 @@
+"""Replies in the form of Anthropic's messages: read from engines, and written, byte for byte."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.messages_reply_reader import ReplyReader
+from gateway.protocol.llm.messages_reply_writer import ReplyWriter
+from gateway.protocol.llm.values import (
+    Failed,
+    Finished,
+    Generation,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    ToolCallDelta,
+    Used,
+)
+
+# The examples of Anthropic's documentation ("Streaming Messages"), shortened.
+TEXT = b"""event: message_start
+data: {"type": "message_start", "message": {"id": "msg_1", "type": "message", "role": "assistant", "content": [], \
+"model": "claude", "stop_reason": null, "stop_sequence": null, "usage": {"input_tokens": 25, "output_tokens": 1}}}
+
+event: content_block_start
+data: {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+
+event: ping
+data: {"type": "ping"}
+
+event: content_block_delta
+data: {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hello"}}
+
+event: content_block_delta
+data: {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "!"}}
+
+event: content_block_stop
+data: {"type": "content_block_stop", "index": 0}
+
+event: message_delta
+data: {"type": "message_delta", "delta": {"stop_reason": "end_turn", "stop_sequence":null}, \
+"usage": {"output_tokens": 15}}
+
+event: message_stop
+data: {"type": "message_stop"}
+
+"""
+TEXT_EVENTS = [Started("msg_1", "claude"), TextDelta("Hello"), TextDelta("!"), Finished(), Used(25, 15)]
+
+TOOLS = b"""event: message_start
+data: {"type":"message_start","message":{"id":"msg_2","model":"claude","usage":{"input_tokens":4,\
+"cache_creation_input_tokens":2,"cache_read_input_tokens":8,"output_tokens":2}}}
+
+event: content_block_start
+data: {"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":"","signature":""}}
+
+event: content_block_delta
+data: {"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"Well"}}
+
+event: content_block_delta
+data: {"type":"content_block_delta","index":0,"delta":{"type":"signature_delta","signature":"EqQB"}}
+
+event: content_block_stop
+data: {"type":"content_block_stop","index":0}
+
+event: content_block_start
+data: {"type":"content_block_start","index":1,"content_block":{"type":"redacted_thinking","data":"xyz"}}
+
+event: content_block_stop
+data: {"type":"content_block_stop","index":1}
+
+event: content_block_start
+data: {"type":"content_block_start","index":2,"content_block":{"type":"tool_use","id":"t1","name":"f","input":{}}}
+
+event: content_block_delta
+data: {"type":"content_block_delta","index":2,"delta":{"type":"input_json_delta","partial_json":""}}
+
+event: content_block_delta
+data: {"type":"content_block_delta","index":2,"delta":{"type":"input_json_delta","partial_json":"{\\"a\\":1}"}}
+
+event: content_block_stop
+data: {"type":"content_block_stop","index":2}
+
+event: content_block_start
+data: {"type":"content_block_start","index":3,"content_block":{"type":"tool_use","id":"t2","name":"g","input":{}}}
+
+event: content_block_stop
+data: {"type":"content_block_stop","index":3}
+
+event: message_delta
+data: {"type":"message_delta","delta":{"stop_reason":"tool_use","stop_sequence":null},"usage":{"output_tokens":89,\
+"output_tokens_details":{"thinking_tokens":7}}}
+
+event: message_stop
+data: {"type":"message_stop"}
+
+"""
+TOOLS_EVENTS = [
+    Started("msg_2", "claude"),
+    ReasoningDelta("Well"),
+    ReasoningDelta("", signature="EqQB"),
+    ReasoningDelta("", signature="redacted_thinking:xyz"),
+    ToolCallDelta(0, "t1", "f"),
+    ToolCallDelta(0, arguments='{"a":1}'),
+    ToolCallDelta(1, "t2", "g"),
+    ToolCallDelta(1, arguments="{}"),
+    Finished("tool_calls"),
+    Used(14, 89, 8, 7),
+]
+STREAMS = [(TEXT, TEXT_EVENTS), (TOOLS, TOOLS_EVENTS)]
+
+
+def writer() -> ReplyWriter:
+    return ReplyWriter(Generation("m"), id="msg_own", created=7, model="own")
+
+
+def told_of(stream: bytes) -> list[dict]:
+    """The data of a stream's events, each under the name that it has itself."""
+    told = []
+    for event in stream.decode().removesuffix("\n\n").split("\n\n"):
+        name, data = event.split("\n")
+        told.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {told[-1]['type']}"
+    return told
+
+
+@pytest.mark.parametrize(("stream", "events"), STREAMS)
+def test_a_stream_is_read(stream, events):
+    """Each of the engine's events comes out when it came in; usage is of the whole message."""
+    reader = ReplyReader()
+    assert reader.feed(stream) == events
+    assert reader.end() == []
+
+
+@pytest.mark.parametrize(("stream", "events"), STREAMS)
+@given(cuts=st.lists(st.integers(0, 2000), max_size=8).map(sorted))
+def test_a_stream_may_be_cut_anywhere(stream, events, cuts):
+    """However the network cuts it, a stream says the same."""
+    reader = ReplyReader()
+    pieces = [stream[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+    assert [event for piece in pieces for event in reader.feed(piece)] == events
+
+
+def test_a_cut_off_stream():
+    """A stream that breaks off says nothing at its end: what is missing is `Finished`."""
+    reader = ReplyReader()
+    reader.feed(TEXT[: TEXT.index(b"event: message_delta")])
+    assert reader.end() == []
+
+
+@pytest.mark.parametrize(
+    ("error", "failed"),
+    [
+        (
+            {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}},
+            Failed("Overloaded", 529, "overloaded_error"),
+        ),
+        ({"type": "error", "error": {"type": "new", "message": "x"}}, Failed("x", 500, "new")),
+    ],
+)
+def test_an_error_amid_a_stream(error, failed):
+    """An engine's error event is a failure with the status that it would have had."""
+    reader = ReplyReader()
+    assert reader.feed(b"event: error\ndata: " + json.dumps(error).encode() + b"\n\n") == [failed]
+    assert reader.end() == []
+
+
+MESSAGE = {
+    "id": "msg_1",
+    "type": "message",
+    "role": "assistant",
+    "model": "claude",
+    "content": [
+        {"type": "thinking", "thinking": "t", "signature": "s"},
+        {"type": "text", "text": "Hi"},
+        {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}},
+        {"type": "tool_use", "id": "t2", "name": "g", "input": {}},
+    ],
+    "stop_reason": "tool_use",
+    "stop_sequence": None,
+    "usage": {"input_tokens": 4, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 8, "output_tokens": 3},
+}
+MESSAGE_EVENTS = [
+    Started("msg_1", "claude"),
+    ReasoningDelta("t", signature="s"),
+    TextDelta("Hi"),
+    ToolCallDelta(0, "t1", "f"),
+    ToolCallDelta(0, arguments='{"a":1}'),
+    ToolCallDelta(1, "t2", "g"),
+    ToolCallDelta(1, arguments="{}"),
+    Finished("tool_calls"),
+    Used(12, 3, 8),
+]
+
+
+def test_a_whole_message_both_ways():
+    """A whole message says what a stream says, and is written from it."""
+    assert ReplyReader().whole(200, json.dumps(MESSAGE).encode()) == MESSAGE_EVENTS
+    status, body = writer().whole(MESSAGE_EVENTS)
+    assert (status, json.loads(body)) == (200, MESSAGE)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "failed"),
+    [
+        (
+            404,
+            b'{"type":"error","error":{"type":"not_found_error","message":"no model"}}',
+            Failed("no model", 404, "not_found_error"),
+        ),
+        (500, b"oops", Failed("oops", 500, "")),
+        (200, b'{"type":"error","error":{"type":"api_error","message":"x"}}', Failed("x", 500, "api_error")),
+    ],
+)
+def test_errors_are_read(status, body, failed):
+    """An engine's error is a failure, whatever its form."""
+    assert ReplyReader().whole(status, body) == [failed]
+
+
+@pytest.mark.parametrize("body", [b"oops", b"[]", b'{"id":"x"}'])
+def test_what_is_no_message(body):
+    """What is no message is the engine's fault, and said to be."""
+    with pytest.raises(GatewayError) as refused:
+        ReplyReader().whole(200, body)
+    assert refused.value.kind is ErrorKind.UPSTREAM_PROTOCOL
+
+
+@pytest.mark.parametrize(("stream", "events"), STREAMS)
+def test_a_stream_both_ways(stream, events):
+    """What is written reads as what it was written from."""
+    wrote = writer()
+    out = b"".join(wrote.feed([event]) for event in events) + wrote.end()
+    assert ReplyReader().feed(out) == events
+
+
+def test_a_stream_as_written():
+    """The bytes of a stream, in the order of Anthropic's documentation."""
+    wrote = writer()
+    assert wrote.feed([Started()]) == (
+        b'event: message_start\ndata: {"type":"message_start","message":{"id":"msg_own","type":"message",'
+        b'"role":"assistant","model":"own","content":[],"stop_reason":null,"stop_sequence":null,"usage":'
+        b'{"input_tokens":0,"cache_creation_input_tokens":0,"cache_read_input_tokens":0,"output_tokens":0}}}\n\n'
+    )
+    assert wrote.feed([TextDelta("")]) == b""
+    delta = (
+        b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,'
+        b'"delta":{"type":"text_delta","text":"a\\"\xc3\xa9"}}\n\n'
+    )
+    assert wrote.feed([TextDelta('a"\u00e9')]) == (
+        b'event: content_block_start\ndata: {"type":"content_block_start","index":0,'
+        b'"content_block":{"type":"text","text":""}}\n\n'
+        b'event: ping\ndata: {"type":"ping"}\n\n' + delta
+    )
+    assert wrote.feed([TextDelta('a"\u00e9')]) == delta
+    stop = b'event: content_block_stop\ndata: {"type":"content_block_stop","index":0}\n\n'
+    assert wrote.feed([Finished("length")]) == stop
+    ending = (
+        b'event: message_delta\ndata: {"type":"message_delta","delta":{"stop_reason":"max_tokens",'
+        b'"stop_sequence":null},"usage":{"input_tokens":3,"cache_creation_input_tokens":0,'
+        b'"cache_read_input_tokens":0,"output_tokens":2}}\n\nevent: message_stop\ndata: {"type":"message_stop"}\n\n'
+    )
+    assert wrote.feed([Used(3, 2)]) == ending
+    assert wrote.end() == wrote.feed([TextDelta("late")]) == b""
+
+
+def test_blocks():
+    """Blocks come one after the other, each with an index of its own, each closed before the next."""
+    wrote = writer()
+    events = [
+        ReasoningDelta("t", signature="s"),
+        ReasoningDelta("u"),
+        TextDelta("a"),
+        ToolCallDelta(0, "", "f", "{"),
+        ToolCallDelta(1, "id", "g", "{}"),
+        ToolCallDelta(0, arguments="}"),
+    ]
+    told = told_of(wrote.feed(events) + wrote.end())
+    kinds = {"content_block_start": "content_block", "content_block_delta": "delta", "content_block_stop": "type"}
+    blocks = [(one["index"], one[kinds[one["type"]]]) for one in told if one["type"] in kinds]
+    stop = "content_block_stop"
+    assert blocks == [
+        (0, {"type": "thinking", "thinking": "", "signature": ""}),
+        (0, {"type": "thinking_delta", "thinking": "t"}),
+        (0, {"type": "signature_delta", "signature": "s"}),
+        (0, stop),
+        (1, {"type": "thinking", "thinking": "", "signature": ""}),
+        (1, {"type": "thinking_delta", "thinking": "u"}),
+        (1, stop),
+        (2, {"type": "text", "text": ""}),
+        (2, {"type": "text_delta", "text": "a"}),
+        (2, stop),
+        (3, {"type": "tool_use", "id": "toolu_msg_own_0", "name": "f", "input": {}}),
+        (3, {"type": "input_json_delta", "partial_json": "{"}),
+        (3, stop),
+        (4, {"type": "tool_use", "id": "id", "name": "g", "input": {}}),
+        (4, {"type": "input_json_delta", "partial_json": "{}"}),
+        (3, {"type": "input_json_delta", "partial_json": "}"}),
+        (4, stop),
+    ]
+    assert told[-2]["delta"]["stop_reason"] == "tool_use"
+
+
+def test_another_engine_goes_on():
+    """A second beginning, and choices beyond the first, are not told."""
+    wrote = writer()
+    wrote.feed([Started("a", "b"), TextDelta("x")])
+    assert wrote.feed([Started("c", "d"), TextDelta("y", 1), Finished("stop", 1)]) == b""
+    assert [one["type"] for one in told_of(wrote.feed([TextDelta("z")]))] == ["content_block_delta"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [("overloaded", "overloaded_error"), ("deadline", "timeout_error"), ("upstream_reset", "api_error")],
+)
+def test_a_failure_is_written(kind, told):
+    """A failure amid a stream is an error event of Anthropic's, and the last one."""
+    wrote = writer()
+    wrote.feed([Started(), TextDelta("a")])
+    error = {"type": "error", "error": {"type": told, "message": "it broke"}}
+    assert told_of(wrote.failed("it broke", kind)) == [error]
+    assert wrote.end() == b""
+
+
+def test_arguments_that_are_no_json():
+    """A call that was cut off is told whole, in Anthropic's own wrapper for such."""
+    events = [Started(), ToolCallDelta(0, "c", "f", '{"a":'), Finished("length"), Used()]
+    [block] = json.loads(writer().whole(events)[1])["content"]
+    assert block["input"] == {"INVALID_JSON": '{"a":'}

@@ -1,0 +1,102 @@
+"""What engines tell of their own load."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.protocol.engine_load import Load, read_metrics, read_orca
+
+VLLM = b"""\
+# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="org/llama{x}"} 3.0
+vllm:num_requests_running{engine="1",model_name="org/llama{x}"} 4.0
+vllm:num_requests_waiting{engine="0",model_name="a \\"b\\" } c"} 2.0
+vllm:num_requests_waiting_by_reason{engine="0"} 9.0
+vllm:kv_cache_usage_perc{engine="0"} 0.25
+vllm:kv_cache_usage_perc{engine="1"} 0.75
+vllm:e2e_request_latency_seconds_bucket{le="0.3",model_name="m"} 5.0
+"""
+SGLANG = b"""\
+sglang:num_running_reqs{model_name="m",tp_rank="0"} 12.0
+sglang:num_queue_reqs{model_name="m",tp_rank="0"} 1.0
+sglang:token_usage{model_name="m",tp_rank="0"} 0.28
+"""
+LLAMA_CPP = b"""\
+# TYPE llamacpp:requests_processing gauge
+llamacpp:requests_processing 1
+llamacpp:requests_deferred 6
+llamacpp:kv_cache_usage_ratio 0.5
+"""
+TGI = b"""tgi_batch_current_size 8\ntgi_queue_size 0 1700000000000\n"""
+TRITON = b"""\
+nv_inference_pending_request_count{model="a",version="1"} 3
+nv_inference_pending_request_count{model="b",version="1"} 4
+nv_inference_count{model="a",version="1"} 100
+"""
+OURS = (
+    TRITON
+    + b"""\
+pointsman_requests_in_flight{model="a",version="1"} 5
+pointsman_requests_in_flight{model="b",version="1"} 4
+"""
+)
+
+METRICS = [
+    (VLLM, Load(7, 2, 0.5)),
+    (VLLM.replace(b"kv_cache", b"gpu_cache"), Load(7, 2, 0.5)),
+    (VLLM.replace(b"\n", b"\r\n"), Load(7, 2, 0.5)),
+    (SGLANG, Load(12, 1, 0.28)),
+    (LLAMA_CPP, Load(1, 6, 0.5)),
+    (TGI, Load(8, 0, None)),
+    (TRITON, Load(0, 7, None)),
+    (OURS, Load(2, 7, None)),
+    (b"vllm:num_requests_running 0.0", Load(0, 0, None)),
+    (b"vllm:num_requests_running NaN\nvllm:kv_cache_usage_perc +Inf\n", None),
+    (b"vllm:num_requests_running -1\n", None),
+    (b'vllm:num_requests_running\nvllm:num_requests_waiting{a="\n', None),
+    (b"# vllm:num_requests_running 3\nprocess_cpu_seconds_total 1\n", None),
+    (b"<html>no metrics here</html>", None),
+    (b"", None),
+]
+
+
+@pytest.mark.parametrize("text, load", METRICS)
+def test_metrics_tell_the_load(text: bytes, load: Load | None) -> None:
+    """Requests are summed over models and ranks, the memory's use is their mean; all else is passed over."""
+    assert read_metrics(text) == load
+
+
+ORCA = [
+    (b"TEXT named_metrics.kv_cache_usage_perc=0.4, named_metrics.num_requests_waiting=2.0", Load(0, 2, 0.4)),
+    (b'JSON {"named_metrics": {"kv_cache_usage_perc": 0.4, "num_requests_waiting": 2}}', Load(0, 2, 0.4)),
+    (
+        b"TEXT cpu_utilization=0.3,named_metrics.kv_cache_utilization=0.9,named_metrics.max_token_capacity=9000",
+        Load(0, 0, 0.9),
+    ),
+    (b'{"cpu_utilization": 0.3, "named_metrics": {"num_requests_running": 5}}', Load(5, 0, None)),
+    (b'json: {"num_requests_running": 5}', Load(5, 0, None)),
+    (b"num_requests_waiting=1,num_requests_running=2", Load(2, 1, None)),
+    (b"TEXT cpu_utilization=0.3", None),
+    (b"TEXT num_requests_waiting=x", None),
+    (b'JSON {"named_metrics": [1]', None),
+    (b'JSON {"named_metrics": [1]}', None),
+    (b"BIN AAEC", None),
+    (b"\xff", None),
+    (b"", None),
+]
+
+
+@pytest.mark.parametrize("value, load", ORCA)
+def test_orca_tells_the_load(value: bytes, load: Load | None) -> None:
+    """Both forms of the field are read, with and without their name in front."""
+    assert read_orca(value) == load
+
+
+@given(st.one_of(st.binary(), st.lists(st.sampled_from([*VLLM.split(), b"{", b"}", b" ", b"\n", b'"'])).map(b"".join)))
+def test_nothing_breaks_the_readers(text: bytes) -> None:
+    """Whatever an engine answers is a load or none."""
+    for found in (read_metrics(text), read_orca(text), read_orca(b"JSON {" + text)):
+        assert found is None or found.outstanding >= 0

@@ -1,0 +1,134 @@
+"""The server that stands in for TF Serving answers as its documentation says, and V2 requests get through to it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import orjson
+import pytest
+
+from gateway.protocol.tfserving.inference import InferTranslation
+from gateway.protocol.tfserving.rpcs import EngineCall, metadata_call, status_call
+from gateway.protocol.tfserving.served import (
+    read_signatures,
+    read_signatures_message,
+    read_versions_message,
+    ready_of,
+)
+from gateway.protocol.tfserving.targets import target
+from gateway.protocol.translating import Reply
+from tests.protocol.tfserving.exchanges import DOCUMENTED
+from tests.support.tfserving import TfServing, answer
+
+
+@pytest.mark.parametrize(
+    "method, path, body, status, told", DOCUMENTED, ids=[f"{row[0]} {row[1]} {row[2]}" for row in DOCUMENTED]
+)
+def test_what_is_documented(method: str, path: str, body: Any, status: int, told: Any) -> None:
+    """Statuses and JSON are those of TF Serving's documentation, tests and error texts."""
+    answered = answer(method, path, b"" if body is None else json.dumps(body).encode())
+    assert (answered[0], json.loads(answered[1])) == (status, told)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TfServing]:
+    started = TfServing.start(tmp_path_factory.mktemp("tfserving"))
+    try:
+        yield started.wait_ready()
+    finally:
+        started.stop()
+
+
+def fetch(server: TfServing, method: str, path: str, body: bytes = b"") -> Reply:
+    connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=10)
+    try:
+        connection.request(method, path, body)
+        response = connection.getresponse()
+        return Reply(response.status, response.read(), response.headers["content-type"])
+    finally:
+        connection.close()
+
+
+def call(server: TfServing, asked: EngineCall) -> bytes:
+    with grpc.insecure_channel(server.grpc_url) as channel:
+        answered: bytes = channel.unary_unary(asked.path.decode())(asked.message, timeout=10)
+        return answered
+
+
+X = {"name": "x", "datatype": "FP32", "shape": [3, 1], "data": [1, 2, 5]}
+PAIR = X | {"shape": [2], "data": [2, 4]}
+CLASSIFY = {"method": "classify", "signature_name": "classify_x_to_y"}
+REGRESS = {"method": "regress", "signature_name": "regress_x_to_y"}
+
+
+def translation(inputs: list[Any], parameters: dict[str, Any], **named: str) -> InferTranslation:
+    body = orjson.dumps({"id": "7", "parameters": parameters, "inputs": inputs})
+    body = body.replace(b'"Infinity"', b"Infinity")
+    return InferTranslation(body, None, **({"model": "half_plus_two"} | named))
+
+
+@pytest.mark.parametrize(
+    "inputs, parameters, named, outputs",
+    [
+        ([X], {}, {}, {"y": [2.5, 3.0, 4.5]}),
+        ([X], {"tf_format": "instances"}, {"model": "half_plus_three"}, {"y": [3.5, 4.0, 5.5]}),
+        ([X], {}, {"model": "half_plus_two:stable"}, {"y": [2.5, 3.0, 4.5]}),
+        ([X | {"data": [1, "Infinity", 0]}], {}, {"version": "123"}, {"y": [2.5, float("inf"), 2.0]}),
+        ([PAIR], CLASSIFY, {}, {"classes": ["", ""], "scores": [3.0, 4.0]}),
+        ([PAIR], REGRESS, {}, {"outputs": [3.0, 4.0]}),
+    ],
+)
+def test_v2_infer_by_rest(
+    server: TfServing, inputs: list[Any], parameters: dict[str, Any], named: dict[str, str], outputs: dict[str, Any]
+) -> None:
+    """A V2 request goes there with the signatures that the server told, and its reply comes back."""
+    made = translation(inputs, parameters, **named)
+    made.know(read_signatures(fetch(server, "GET", made.target.metadata_path).body))
+    request = made.request()
+    reply = made.whole(fetch(server, request.method, request.path, request.body))
+    assert reply.status == 200
+    assert {each["name"]: each["data"] for each in json.loads(reply.body)["outputs"]} == outputs
+
+
+@pytest.mark.parametrize(
+    "inputs, parameters, named, outputs",
+    [
+        ([X], {}, {}, {"y": [2.5, 3.0, 4.5]}),
+        ([X], {"signature_name": "serving_default"}, {"model": "half_plus_two:stable"}, {"y": [2.5, 3.0, 4.5]}),
+        ([PAIR], CLASSIFY, {}, {"classes": ["", ""], "scores": [3.0, 4.0]}),
+        ([PAIR], REGRESS, {"version": "123"}, {"outputs": [3.0, 4.0]}),
+    ],
+)
+def test_v2_infer_by_grpc(
+    server: TfServing, inputs: list[Any], parameters: dict[str, Any], named: dict[str, str], outputs: dict[str, Any]
+) -> None:
+    """The same by gRPC, where the reply tells which version answered."""
+    signatures = read_signatures_message(call(server, metadata_call(target("half_plus_two"))))
+    made = translation(inputs, parameters, **named)
+    made.know(signatures)
+    message = made.inference.response_of_call(call(server, made.inference.call()))
+    told = json.loads(made.rest_of(message).body)
+    assert (told["id"], told["model_version"]) == ("7", "123")
+    assert {each["name"]: each["data"] for each in told["outputs"]} == outputs
+
+
+def test_readiness_and_errors(server: TfServing) -> None:
+    """What it serves is ready, by its name, version and label; what it does not serve is an error of V2."""
+    for model, version, ready in (
+        *(("half_plus_two", "", True), ("half_plus_two", "123", True), ("half_plus_two:stable", "", True)),
+        *(("half_plus_two", "7", False), ("half_plus_two:other", "", False), ("half", "", False)),
+    ):
+        told = fetch(server, "GET", target(model, version).path)
+        assert ready_of(told.status, told.body) is ready
+    assert read_versions_message(call(server, status_call(target("half_plus_two")))) == ["123"]
+    made = InferTranslation(orjson.dumps({"inputs": [X]}), None, model="half")
+    request = made.request()
+    reply = made.whole(fetch(server, request.method, request.path, request.body))
+    assert (reply.status, json.loads(reply.body)) == (404, {"error": "Servable not found for request: Latest(half)"})
+    with pytest.raises(grpc.RpcError) as refused:
+        call(server, made.inference.call())
+    assert refused.value.code() is grpc.StatusCode.NOT_FOUND

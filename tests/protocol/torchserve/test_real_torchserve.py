@@ -1,0 +1,276 @@
+"""The translation against a real TorchServe: what it is asked is what it takes, and its answers are read."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from typing import Any
+
+import grpc
+import pytest
+
+from gateway.protocol.conversion.infer import infer_request_of_rest
+from gateway.protocol.operations import Operation
+from gateway.protocol.protobuf import parse
+from gateway.protocol.torchserve.answering import answered
+from gateway.protocol.torchserve.asking import Envelope, asked
+from gateway.protocol.torchserve.errors import grpc_error
+from gateway.protocol.torchserve.predictions import (
+    PING,
+    PREDICTIONS,
+    STREAM_PREDICTIONS,
+    prediction,
+    predictions_request,
+)
+from gateway.protocol.torchserve.translator import translator
+from gateway.protocol.translating import Reply, Translator
+from tests.support.outsiders import fetch
+from tests.support.torchserve import VERSION, TorchServe
+
+
+def ask(server: TorchServe, made: Translator, key: str | None = None) -> Reply:
+    """What a client reads of a request that is translated, sent, and answered whole."""
+    asked = made.request()
+    headers = {name.decode(): value.decode() for name, value in asked.fields}
+    headers |= {"content-type": asked.content_type, "authorization": f"Bearer {key or server.inference_key}"}
+    body = asked.body if asked.method == "POST" else None
+    return made.whole(Reply(*_in_order(fetch(server.http_url + asked.path, body, headers, asked.method))))
+
+
+def _in_order(found: tuple[int, str, bytes]) -> tuple[int, bytes, str]:
+    status, content_type, body = found
+    return status, body, content_type
+
+
+def infer(server: TorchServe, model: str, inputs: list[dict[str, Any]], **where: Any) -> Any:
+    parameters = where.pop("parameters", {})
+    body = json.dumps({"inputs": inputs, "parameters": parameters}).encode()
+    reply = ask(server, translator(Operation.INFER, body, model=model, **where))
+    told = json.loads(reply.body)
+    return told["outputs"] if reply.status == 200 else (reply.status, told["error"])
+
+
+def tensor(name: str, datatype: str, shape: list[int], data: list[Any]) -> dict[str, Any]:
+    return {"name": name, "datatype": datatype, "shape": shape, "data": data}
+
+
+OCTETS, JSON = "application/octet-stream", "application/json"
+PAIR = tensor("x", "FP32", [2, 2], [1, 2, 3, 4.5])
+TEXT = tensor("t", "BYTES", [1], ["hü"])
+
+
+def said(text: str, content_type: str) -> list[dict[str, Any]]:
+    return [tensor("output", "BYTES", [1], [text]) | {"parameters": {"content_type": content_type}}]
+
+
+INFERS: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any], Any]] = {
+    "bytes": ("plain", [tensor("x", "BYTES", [1], ["hi"])], {}, said("HI", OCTETS)),
+    "a text": ("plain", [TEXT], {"content_type": "text/plain; charset=utf-8"}, said("HÜ", OCTETS)),
+    "numbers": ("plain", [PAIR], {}, [tensor("output", "FP64", [2, 2], [2.0, 4.0, 6.0, 9.0])]),
+    "whole numbers": ("plain", [tensor("x", "UINT8", [1, 2], [1, 2])], {}, [tensor("output", "INT64", [1, 2], [2, 4])]),
+    "an object": ("plain", [tensor("x", "BYTES", [1], ['json {"a": 1}'])], {}, said('{\n  "a": 1\n}', JSON)),
+    "instances of an only input": ("enveloped", [tensor("instances", "INT64", [2, 1], [1, 2])], {"envelope": "json"}, [
+        tensor("output", "INT64", [2, 1], [2, 4])]),
+    "instances by name": ("enveloped", [PAIR, tensor("l", "BYTES", [2], ["a", "b"])], {"envelope": "json"}, [
+        tensor("x", "FP64", [2, 2], [2.0, 4.0, 6.0, 9.0]), tensor("l", "BYTES", [2], ["aa", "bb"])]),
+    "KServe's instances": ("enveloped", [tensor("data", "INT8", [2], [1, 2])], {"envelope": "kserve"}, [
+        tensor("data", "INT64", [2], [2, 4])]),
+    "KServe's tensors": ("enveloped", [PAIR, TEXT], {"envelope": "kservev2"}, [
+        tensor("x", "FP64", [4], [2.0, 4.0, 6.0, 9.0]), tensor("t", "BYTES", [1], ["hühü"])]),
+    "a handler that fails": ("plain", [tensor("x", "BYTES", [1], ["fail"])], {}, (500, "Prediction failed")),
+    "a status of a handler's": ("plain", [tensor("x", "BYTES", [1], ["teapot"])], {}, (418, "I am a teapot")),
+    "a model that is not there": ("nobody", [TEXT], {}, (404, "Model not found: nobody")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("model, inputs, parameters, outputs", INFERS.values(), ids=INFERS)
+def test_infer(
+    torchserve: TorchServe, model: str, inputs: list[dict[str, Any]], parameters: dict[str, Any], outputs: Any
+) -> None:
+    """An infer reaches the handler as it takes it, in every envelope, and its answer is outputs; a failure an error."""
+    assert infer(torchserve, model, inputs, parameters=parameters) == outputs
+
+
+def test_parts(torchserve: TorchServe) -> None:
+    """Several inputs of a plain handler are parts: bytes as they are, numbers as values."""
+    head = {"inputs": [tensor("n", "INT8", [2], [1, 2])]}
+    head["inputs"].append({"name": "b", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": 7}})
+    body = json.dumps(head).encode()
+    made = translator(Operation.INFER, body + b"\x03\0\0\0\r\n\xff", len(body), model="plain")
+    outputs = json.loads(ask(torchserve, made).body)["outputs"]
+    assert json.loads(outputs[0]["data"][0]) == {"n": [1, 2], "b": "0d0aff"}
+
+
+def test_bytes_that_are_no_text(torchserve: TorchServe) -> None:
+    """Bytes go and come as they are, in binary tensors; what type they are is a parameter."""
+    head = {
+        "inputs": [{"name": "x", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": 9}}],
+        "parameters": {"binary_data_output": True},
+    }
+    body = json.dumps(head).encode()
+    reply = ask(torchserve, translator(Operation.INFER, body + b"\x05\0\0\0image", len(body), model="plain"))
+    assert reply.head_bytes is not None
+    assert reply.body[reply.head_bytes :] == b"\x05\0\0\0\x89PNG\xff"
+    assert json.loads(reply.body[: reply.head_bytes])["outputs"][0]["parameters"]["content_type"] == "image/png"
+
+
+def test_base64(torchserve: TorchServe) -> None:
+    """TorchServe's json envelope decodes bytes that JSON has no form for."""
+    head = {"inputs": [{"name": "x", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": 6}}]}
+    body = json.dumps(head).encode()
+    made = translator(
+        Operation.INFER, body + b"\x02\0\0\0\xff\xfe", len(body), model="enveloped", envelope=Envelope.JSON
+    )
+    assert json.loads(ask(torchserve, made).body)["outputs"] == [tensor("x", "BYTES", [1], ["bytes fffe"])]
+
+
+def test_versions(torchserve: TorchServe) -> None:
+    """A version is asked by its name; one that is not there is not found."""
+    assert infer(torchserve, "plain", [TEXT], version=VERSION) == said("HÜ", OCTETS)
+    status, error = infer(torchserve, "plain", [TEXT], version="9")
+    assert (status, error) == (404, "Model version: 9 does not exist for model: plain")
+
+
+def test_sequences(torchserve: TorchServe) -> None:
+    """The headers of a sequence reach the handler."""
+    parameters = {"sequence_id": 7, "sequence_start": True}
+    outputs = infer(torchserve, "plain", [tensor("x", "BYTES", [1], ["headers"])], parameters=parameters)
+    headers = {name.lower(): value for name, value in json.loads(outputs[0]["data"][0]).items()}
+    assert headers["ts_request_sequence_id"] == "7"
+    assert headers["ts_request_sequence_start"] == "true"
+
+
+def test_token(torchserve: TorchServe) -> None:
+    """A wrong token is refused as one, whatever status TorchServe has for that."""
+    made = translator(Operation.GENERATE, b'{"text_input":"hi"}', model="plain")
+    reply = ask(torchserve, made, key="wrong")
+    assert reply.status == 401
+    assert "Token Authorization failed" in json.loads(reply.body)["error"]
+
+
+@pytest.mark.parametrize(
+    "body, told",
+    [
+        ({"text_input": "hi"}, {"text_output": "HI"}),
+        ({"text_input": "hi", "id": "7"}, {"text_output": "HI", "id": "7"}),
+        ({"text_input": "hi", "envelope": "kserve"}, {"text_output": {"data": "hihi"}}),
+        ({"text_input": "hi", "envelope": "kservev2"}, {"text_output": "hihi"}),
+    ],
+)
+def test_generate(torchserve: TorchServe, body: dict[str, Any], told: dict[str, Any]) -> None:
+    """A text goes to the handler, and its answer is the text."""
+    model = "enveloped" if "envelope" in body else "plain"
+    reply = ask(torchserve, translator(Operation.GENERATE, json.dumps(body).encode(), model=model))
+    assert json.loads(reply.body) == {"model_name": model, "model_version": ""} | told
+
+
+def stream(server: TorchServe, made: Translator) -> tuple[list[dict[str, Any]], bool]:
+    """The events of a stream, and whether it ended as it should."""
+    asked = made.request()
+    connection = http.client.HTTPConnection("127.0.0.1", server.ports["http"], timeout=30)
+    try:
+        headers = {"content-type": asked.content_type, "authorization": f"Bearer {server.inference_key}"}
+        connection.request(asked.method, asked.path, asked.body, headers)
+        reply = connection.getresponse()
+        assert (reply.status, reply.getheader("content-type")) == (200, None)
+        written = b""
+        try:
+            while piece := reply.read1():
+                written += made.feed(piece)
+            written += made.end()
+            is_whole = True
+        except (http.client.IncompleteRead, ConnectionResetError):
+            written += made.failed("the engine's stream broke off", "upstream_reset")
+            is_whole = False
+    finally:
+        connection.close()
+    return [json.loads(event.removeprefix(b"data: ")) for event in written.split(b"\n\n")[:-1]], is_whole
+
+
+@pytest.mark.parametrize("beside", [{}, {"max_tokens": 5}], ids=["text", "objects"])
+def test_generate_stream(torchserve: TorchServe, beside: dict[str, Any]) -> None:
+    """What the handler sends on the way are events; of objects their text."""
+    body = json.dumps({"text_input": "wörds as they come"} | beside).encode()
+    events, is_whole = stream(torchserve, translator(Operation.GENERATE_STREAM, body, model="texts"))
+    assert is_whole
+    assert "".join(event["text_output"] for event in events) == "wörds as they come"
+    assert all(event["model_name"] == "texts" for event in events)
+    assert not beside or all(event["tokens"] == 1 for event in events)
+
+
+def test_a_stream_of_a_handler_that_does_not_stream(torchserve: TorchServe) -> None:
+    """A whole answer to a client that wants a stream is one event."""
+    made = translator(Operation.GENERATE_STREAM, b'{"text_input":"hi"}', model="plain")
+    events, is_whole = stream(torchserve, made)
+    assert is_whole
+    assert [event["text_output"] for event in events] == ["HI"]
+
+
+def test_a_stream_that_breaks(torchserve: TorchServe) -> None:
+    """TorchServe cuts a stream whose handler fails, and the client is told."""
+    made = translator(Operation.GENERATE_STREAM, b'{"text_input":"one fail two"}', model="texts")
+    events, is_whole = stream(torchserve, made)
+    assert not is_whole
+    assert [event.get("text_output") or event["error"] for event in events] == ["one ", "the engine's stream broke off"]
+
+
+@pytest.mark.parametrize(
+    "model, version, ready, known",
+    [("plain", "", 200, 200), ("plain", VERSION, 200, 200), ("plain", "9", 400, 404), ("nobody", "", 400, 404)],
+)
+def test_models(torchserve: TorchServe, model: str, version: str, ready: int, known: int) -> None:
+    """The inference port knows which models there are, without asking one."""
+    assert ask(torchserve, translator(Operation.MODEL_READY, model=model, version=version)).status == ready
+    assert ask(torchserve, translator(Operation.MODEL_METADATA, model=model, version=version)).status == known
+
+
+def test_ping(torchserve: TorchServe) -> None:
+    """Its health is GET /ping, which asks for the token too."""
+    headers = {"authorization": f"Bearer {torchserve.inference_key}"}
+    assert fetch(f"{torchserve.http_url}/ping", headers=headers)[0] == 200
+    assert fetch(f"{torchserve.http_url}/ping")[0] == 400
+
+
+@pytest.fixture(scope="module")
+def channel(torchserve: TorchServe) -> Any:
+    with grpc.insecure_channel(torchserve.grpc_url) as channel:
+        yield channel
+
+
+def metadata(server: TorchServe) -> tuple[tuple[str, str], ...]:
+    return (("authorization", f"Bearer {server.inference_key}"),)
+
+
+def test_predictions(torchserve: TorchServe, channel: grpc.Channel) -> None:
+    """TorchServe reads our PredictionsRequest, and we its PredictionResponse."""
+    assert b"Healthy" in channel.unary_unary(PING)(b"", metadata=metadata(torchserve))
+    message, _ = infer_request_of_rest(json.dumps({"inputs": [TEXT], "id": "7"}).encode(), None, "plain", "")
+    question = asked(message)
+    call = channel.unary_unary(PREDICTIONS)
+    for version in ("", VERSION):
+        reply = prediction(call(predictions_request(question, "plain", version), metadata=metadata(torchserve)))
+        response = parse("inference.ModelInferResponse", answered(question, reply.content, model="plain"))
+        assert (response.id, response.raw_output_contents[0][4:].decode()) == ("7", "HÜ")
+    with pytest.raises(grpc.RpcError) as failed:
+        call(predictions_request(question, "nobody"), metadata=metadata(torchserve))
+    status = failed.value.code().value[0]
+    assert grpc_error(status, failed.value.details()) == (5, "Model not found: nobody")
+
+
+def test_envelopes_over_grpc(torchserve: TorchServe, channel: grpc.Channel) -> None:
+    """Two of TorchServe's envelopes read what came by gRPC."""
+    message, _ = infer_request_of_rest(json.dumps({"inputs": [TEXT | {"name": "data"}]}).encode(), None, "m", "")
+    for envelope in (Envelope.KSERVE, Envelope.KSERVEV2):
+        question = asked(message, envelope)
+        data = predictions_request(question, "enveloped")
+        reply = prediction(channel.unary_unary(PREDICTIONS)(data, metadata=metadata(torchserve)))
+        response = parse("inference.ModelInferResponse", answered(question, reply.content, model="m"))
+        assert response.raw_output_contents[0][4:].decode() == "hühü"
+
+
+def test_stream_predictions(torchserve: TorchServe, channel: grpc.Channel) -> None:
+    """A stream of predictions has what the handler sends on the way."""
+    body = json.dumps({"inputs": [tensor("x", "BYTES", [1], ["as they come"])]}).encode()
+    data = predictions_request(asked(infer_request_of_rest(body, None, "texts", "")[0]), "texts")
+    replies = channel.unary_stream(STREAM_PREDICTIONS)(data, metadata=metadata(torchserve), timeout=30)
+    assert [prediction(reply).content for reply in replies] == [b"as ", b"they ", b"come"]

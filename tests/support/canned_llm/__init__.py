@@ -1,0 +1,53 @@
+"""A language-model engine that counts (tests/support/counting.py) in every dialect, and breaks as a test says."""
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+from urllib.request import Request, urlopen
+
+from tests.support.child import Child
+
+MODEL = "canned"
+
+
+class CannedLLM(Child):
+    """One `python -m tests.support.canned_llm`, as a test holds it."""
+
+    what = "canned-llm"
+
+    @classmethod
+    def start(cls, directory: Path, *, v2: bool = False, extra_args: Sequence[str] = ()) -> Self:
+        """Start an engine; with `v2` it speaks Triton's protocol instead of OpenAI's and Anthropic's."""
+        command = ["tests.support.canned_llm", "--port", "0", *(["--v2"] if v2 else []), *extra_args]
+        return cls.start_module(command, directory)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[Self]:
+        """Itself, once it answers; it is stopped afterwards, and must end well and without a traceback in its log."""
+        try:
+            yield self.wait_ready()
+            self.stop()
+            assert "Traceback" not in self.log(), self.log()
+        finally:
+            self.kill()
+
+    def break_down(self, faults: str, times: int | None = None) -> None:
+        """Apply faults (see faults.py) to the next so many generations, or to all that come; '' ends it."""
+        self._ask("/test/fault", json.dumps({"faults": faults, "times": times}).encode())
+
+    def seen(self) -> list[dict[str, Any]]:
+        """What was asked of it, oldest first: method, path, headers, body, and how it went: `state` is running, done,
+        cancelled (the client has gone) or broken (a fault), `tokens` how many were produced until then."""
+        found: list[dict[str, Any]] = json.loads(self._ask("/test/seen"))
+        return found
+
+    def forget(self) -> None:
+        """Forget what was seen, and all faults."""
+        self._ask("/test/forget", b"")
+
+    def _ask(self, path: str, body: bytes | None = None) -> bytes:
+        with urlopen(Request(self.http_url + path, body), timeout=10) as reply:
+            told: bytes = reply.read()
+        return told

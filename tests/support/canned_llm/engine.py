@@ -1,0 +1,239 @@
+"""What the canned engine answers to which path, and what it has seen."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from tests.support.canned_llm import v2
+from tests.support.canned_llm.faults import Faults
+from tests.support.canned_llm.messages import CountTokens, Messages
+from tests.support.canned_llm.openai import Chat, Completions, Embeddings, error
+from tests.support.canned_llm.plan import PromptCache, RefusedError
+from tests.support.canned_llm.reading import Job
+from tests.support.canned_llm.responses import Responses
+
+# Dialect, as rule files name it -> its paths.
+PATHS = {
+    "chat": ["/v1/chat/completions"],
+    "completions": ["/v1/completions"],
+    "embeddings": ["/v1/embeddings"],
+    "responses": ["/v1/responses"],
+    "messages": ["/v1/messages", "/v1/messages/count_tokens"],
+}
+
+
+@dataclass(slots=True)
+class Request:
+    """One HTTP request; header names in lower case."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass(slots=True)
+class Sight:
+    """What was seen of one generation."""
+
+    request: Request
+    state: str = "running"  # running | done | refused | cancelled: the client has gone | broken: a fault
+    tokens: int = 0
+
+    def told(self) -> dict[str, Any]:
+        try:
+            body = orjson.loads(self.request.body)
+        except orjson.JSONDecodeError:
+            body = self.request.body.decode("utf-8", "replace")
+        request = self.request
+        told = {"method": request.method, "path": request.path, "headers": request.headers, "body": body}
+        return {**told, "state": self.state, "tokens": self.tokens}
+
+
+@dataclass(slots=True)
+class Generation:
+    """A request that is to be answered with text: how, and how it breaks."""
+
+    dialect: Any
+    job: Job
+    sight: Sight
+    faults: Faults
+
+
+@dataclass(slots=True)
+class Answer:
+    """A whole answer."""
+
+    body: bytes
+    status: int = 200
+    content_type: str = "application/json"
+
+
+@dataclass
+class Engine:
+    """All but the sockets. `interval_seconds`: between tokens, where no fault says another."""
+
+    models: list[str]
+    dialects: list[str] = field(default_factory=lambda: list(PATHS))
+    prefill: str = "always"
+    api_key: str = ""
+    is_v2: bool = False
+    interval_seconds: float = 0.0
+    ready: bool = True
+
+    def __post_init__(self) -> None:
+        self.sights: list[Sight] = []
+        self._faults = ""
+        self._times: int | None = None
+        self._cache = PromptCache()
+        self._number = 0
+        self._routes = self._v2_routes() if self.is_v2 else self._openai_routes()
+        self._controls: dict[str, Callable[[Request], Answer]] = {
+            "/test/seen": lambda _: Answer(orjson.dumps([sight.told() for sight in self.sights])),
+            "/test/fault": self._set_faults,
+            "/test/forget": self._forget,
+            "/test/ready": self._set_ready,
+        }
+
+    def answer(self, request: Request) -> Answer | Generation:
+        path = request.path.partition("?")[0]
+        if control := self._controls.get(path):
+            return control(request)
+        if self.api_key and path.startswith("/v1/") and not self._is_authorised(request.headers):
+            return Answer(error("Unauthorized", 401), 401)
+        if dialect := self._routes.get(path):
+            if request.method != "POST":
+                return Answer(b'{"detail":"Method Not Allowed"}', 405)
+            return self._generate(dialect, request)
+        return self._informed(path)
+
+    def _generate(self, dialect: Any, request: Request) -> Answer | Generation:
+        sight = Sight(request)
+        self.sights.append(sight)
+        self._number += 1
+        try:
+            faults = Faults.read(request.headers.get("x-test-fault") or self._next_faults())
+            if faults.status is not None:
+                raise RefusedError(f"the fault says {faults.status}", faults.status)
+            job = dialect.read(self._read_body(request), self._number)
+        except RefusedError as refused:
+            sight.state = "refused"
+            return Answer(dialect.error(refused.message, refused.status), refused.status)
+        return Generation(dialect, job, sight, faults)
+
+    def _read_body(self, request: Request) -> dict[str, Any]:
+        try:
+            body = orjson.loads(request.body)
+        except orjson.JSONDecodeError as failure:
+            raise RefusedError(f"not JSON: {failure}") from None
+        if not isinstance(body, dict):
+            raise RefusedError("the body must be a JSON object")
+        if not self.is_v2 and body.get("model") not in self.models:
+            raise RefusedError(f"The model `{body.get('model')}` does not exist.", 404)
+        return body
+
+    def _informed(self, path: str) -> Answer:
+        """GET of what tells about the engine."""
+        if path in ("/health", "/v2/health/live", "/v2/health/ready", "/ping"):
+            return Answer(b"", 200 if self.ready else 503)
+        if path == "/metrics":
+            return Answer(self._metrics(), content_type="text/plain; version=0.0.4; charset=utf-8")
+        if self.is_v2:
+            return self._v2_informed(path)
+        listed = [
+            {"id": model, "object": "model", "created": 1_700_000_000, "owned_by": "tests", "max_model_len": 4096}
+            for model in self.models
+        ]
+        if path == "/v1/models":
+            return Answer(orjson.dumps({"object": "list", "data": listed}))
+        for model in listed:
+            if path == f"/v1/models/{model['id']}":
+                return Answer(orjson.dumps(model))
+        return Answer(b'{"detail":"Not Found"}', 404)
+
+    def _v2_informed(self, path: str) -> Answer:
+        if path == "/v2":
+            told = {"name": "triton", "version": "2.60.0", "extensions": ["generate"]}
+            return Answer(orjson.dumps(told))
+        if path == "/v2/repository/index":
+            index = [{"name": model, "version": "1", "state": "READY"} for model in v2.INPUTS]
+            return Answer(orjson.dumps(index))
+        for model in v2.INPUTS:
+            for at in (f"/v2/models/{model}", f"/v2/models/{model}/versions/1"):
+                if path == at:
+                    return Answer(v2.metadata(model))
+                if path == f"{at}/config":
+                    return Answer(v2.config(model))
+                if path == f"{at}/ready":
+                    return Answer(b"", 200 if self.ready else 400)
+        return Answer(b'{"error":"Request for unknown model is not found"}', 404)
+
+    def _openai_routes(self) -> dict[str, Any]:
+        dialects = {
+            "/v1/chat/completions": Chat(self._cache, self.prefill),
+            "/v1/completions": Completions(self._cache),
+            "/v1/embeddings": Embeddings(self._cache),
+            "/v1/responses": Responses(self._cache),
+            "/v1/messages": Messages(self._cache),
+            "/v1/messages/count_tokens": CountTokens(self._cache),
+        }
+        return {path: dialects[path] for dialect in self.dialects for path in PATHS[dialect]}
+
+    def _v2_routes(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for model in v2.INPUTS:
+            for at in (f"/v2/models/{model}", f"/v2/models/{model}/versions/1"):
+                found[f"{at}/generate"] = v2.Generate(self._cache, model)
+                found[f"{at}/generate_stream"] = v2.Generate(self._cache, model, streams=True)
+                found[f"{at}/infer"] = v2.Infer(self._cache, model)
+        return found
+
+    def _is_authorised(self, headers: Mapping[str, str]) -> bool:
+        return self.api_key in (headers.get("authorization", "").removeprefix("Bearer "), headers.get("x-api-key"))
+
+    def _next_faults(self) -> str:
+        if self._times is not None:
+            if self._times == 0:
+                return ""
+            self._times -= 1
+        return self._faults
+
+    def _set_faults(self, request: Request) -> Answer:
+        told = orjson.loads(request.body)
+        try:
+            Faults.read(told["faults"])
+        except ValueError as failure:
+            return Answer(str(failure).encode(), 400, "text/plain")
+        self._faults, self._times = told["faults"], told.get("times")
+        return Answer(b"{}")
+
+    def _forget(self, request: Request) -> Answer:
+        self.sights.clear()
+        self._faults, self._times = "", None
+        self.ready = True
+        return Answer(b"{}")
+
+    def _set_ready(self, request: Request) -> Answer:
+        self.ready = bool(orjson.loads(request.body)["ready"])
+        return Answer(b"{}")
+
+    def _metrics(self) -> bytes:
+        """vLLM's names."""
+        label = f'{{model_name="{self.models[0]}"}}'
+        running = sum(sight.state == "running" for sight in self.sights)
+        done = sum(sight.state == "done" for sight in self.sights)
+        lines = [
+            "# TYPE vllm:num_requests_running gauge",
+            f"vllm:num_requests_running{label} {running}.0",
+            "# TYPE vllm:num_requests_waiting gauge",
+            f"vllm:num_requests_waiting{label} 0.0",
+            "# TYPE vllm:kv_cache_usage_perc gauge",
+            f"vllm:kv_cache_usage_perc{label} {min(1.0, running / 16)}",
+            "# TYPE vllm:request_success_total counter",
+            f'vllm:request_success_total{{finished_reason="stop",model_name="{self.models[0]}"}} {done}.0',
+            "# TYPE vllm:generation_tokens_total counter",
+            f"vllm:generation_tokens_total{label} {sum(sight.tokens for sight in self.sights)}.0",
+        ]
+        return "\n".join([*lines, ""]).encode()

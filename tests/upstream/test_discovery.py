@@ -1,0 +1,27 @@
+"""What an openai engine tells of its models."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.upstream.discovery import read_models
+
+LISTS = [
+    (b'{"object":"list","data":[{"id":"llama","object":"model"},{"id":"llama-lora"}]}', {"llama", "llama-lora"}),
+    (b'{"models":[{"name":"qwen3:8b","model":"qwen3:8b"},{"name":"gemma"}]}', {"qwen3:8b", "gemma"}),  # Ollama
+    (b'{"models":[{"name":"a.gguf","model":"a.gguf"}],"data":[{"id":"a"}]}', {"a"}),  # llama.cpp tells both
+    (b'[{"id":"a"},{"id":"b"}]', {"a", "b"}),
+    (b'{"data":[]}', set()),
+    (b'{"data":null,"object":"list"}', set()),  # Ollama before its first model
+    (b'{"data":[{"name":"x"},"y",null,{"id":3},{"id":""}]}', set()),
+    (b'{"error":"no such path"}', None),
+    (b'"models"', None),
+    (b"<html>", None),
+    (b"", None),
+]
+
+
+@pytest.mark.parametrize("body, models", LISTS)
+def test_models_are_read_in_every_form(body: bytes, models: set[str] | None) -> None:
+    """OpenAI's form, Ollama's and a bare list; what is none of them tells nothing."""
+    assert read_models(body) == models

@@ -1,0 +1,267 @@
+"""Where beginnings of prompts were seen, and the choice by it."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.config.specs import PrefixSpec
+from gateway.upstream.prefix_index import PrefixIndex
+
+
+@dataclass
+class Server:
+    url: str
+    in_flight: int = 0
+    others: int = 0
+
+
+def servers(*busy: int) -> list[Server]:
+    """http://e0 and so on, each with so many requests in flight."""
+    return [Server(f"http://e{number}", requests) for number, requests in enumerate(busy)]
+
+
+def index(**options: Any) -> PrefixIndex:
+    """Blocks of 4 bytes, so that prompts can be read."""
+    return PrefixIndex(PrefixSpec(**{"block_bytes": 4, "imbalance": 4, **options}))
+
+
+def choose(it: PrefixIndex, among: list[Server], prompt: bytes, session: str | None = None, now: float = 1.0) -> str:
+    return it.choose(among, session, prompt, now).url
+
+
+def seen(it: PrefixIndex, url: str, prompt: bytes, now: float = 1.0) -> None:
+    """Have one endpoint see a prompt."""
+    assert it.choose([Server(url)], None, prompt, now).url == url
+
+
+CHOICES = [
+    # the busy endpoints, the prompt, the one chosen: e0 has seen "aaaabbbbcccc", e1 "aaaabbbb", e2 "xxxx"
+    ((0, 0, 0), b"aaaabbbbcccc", "e0"),
+    ((3, 0, 0), b"aaaabbbbcccc", "e0"),  # a little busier is worth it
+    ((4, 0, 0), b"aaaabbbbcccc", "e1"),  # much busier is not: the next best
+    ((4, 4, 0), b"aaaabbbbcccc", "e2"),
+    ((12, 9, 9), b"aaaabbbbcccc", "e0"),
+    ((14, 9, 9), b"aaaabbbbcccc", "e1"),  # 9 * 1.5 = 13.5
+    ((0, 1, 0), b"aaaabbbbddddeeee", "e0"),  # as far as e1: the less busy one
+    ((1, 0, 0), b"aaaabbbbddddeeee", "e1"),
+    ((1, 0, 0), b"aaaa" + 3 * b"ffff", "e1"),  # a quarter of it is enough, and both have that
+    ((2, 2, 1), b"xxxx", "e2"),
+    ((1, 1, 2), b"xxxx" + 3 * b"ffff", "e2"),
+    ((0, 1, 2), b"xxxx" + 4 * b"ffff", "e0"),  # less is not
+    ((2, 1, 2), b"zzzz", "e1"),  # nobody saw it: the least busy one
+    ((2, 1, 2), b"aaa", "e1"),  # nor what is shorter than a block
+    ((2, 1, 2), b"", "e1"),
+    ((1, 0, 0), b"baaabbbbcccc", ""),  # another first block is another prompt, though the rest is alike
+]
+
+
+@pytest.mark.parametrize("busy, prompt, chosen", CHOICES)
+def test_the_longest_prefix_that_is_not_too_busy(busy: tuple[int, ...], prompt: bytes, chosen: str) -> None:
+    """A prompt goes where most of it was seen; not to one that is much busier, nor for a small part of it."""
+    it = index()
+    seen(it, "http://e0", b"aaaabbbbcccc")
+    seen(it, "http://e1", b"aaaabbbb")
+    seen(it, "http://e2", b"xxxx")
+    found = choose(it, servers(*busy), prompt)
+    assert found == f"http://{chosen}" if chosen else found != "http://e0"
+
+
+def test_others_requests_count() -> None:
+    """What other gateways have at an endpoint makes it as busy as our own requests do."""
+    it, among = index(), servers(0, 0)
+    seen(it, "http://e0", b"aaaabbbb")
+    among[0].others = 4
+    assert choose(it, among, b"aaaabbbb") == "http://e1"
+
+
+def test_a_memoryview_is_as_good() -> None:
+    """The prompt may be a part of a larger buffer."""
+    it = index()
+    seen(it, "http://e1", b"aaaabbbb")
+    body = bytearray(b'{"prompt":"aaaabbbb"}')
+    assert it.choose(servers(0, 0, 0), None, memoryview(body)[11:-2], 1.0).url == "http://e1"
+
+
+def test_what_stands_behind_max_blocks_decides_nothing() -> None:
+    """Only the beginning of a prompt is looked at."""
+    it = index(max_blocks=2)
+    seen(it, "http://e0", b"aaaabbbbcccc")
+    assert len(it) == 2
+    seen(it, "http://e1", b"aaaabbbbdddd")
+    assert choose(it, servers(1, 0), b"aaaabbbbcccc") == "http://e1"
+
+
+def test_equal_endpoints_draw_lots() -> None:
+    """New prompts spread over idle endpoints; each worker draws the same, by the session where there is one."""
+    among = servers(0, 0, 0)
+    prompts = [b"%04d" % number for number in range(300)]
+    one, other = index(), index()
+    drawn = [choose(one, among, prompt) for prompt in prompts]
+    assert drawn == [choose(other, among, prompt) for prompt in prompts]
+    assert min(Counter(drawn).values()) > 70
+    by_session = [choose(index(), among, prompt, "session-1") for prompt in prompts]
+    assert len(set(by_session)) == 1
+    sessions = Counter(choose(index(), among, b"new prompt", f"session-{number}") for number in range(300))
+    assert min(sessions.values()) > 70
+
+
+def test_lots_are_drawn_for_what_is_new() -> None:
+    """Prompts that all begin alike spread too, whatever this worker has seen of that beginning."""
+    among = servers(0, 0, 0)
+    prompts = [b"beginning..." + b"%012d" % number for number in range(300)]
+    one, other = index(), index()
+    for it in (one, other):
+        for server in among:
+            seen(it, server.url, b"beginning...")
+    drawn = [choose(one, among, prompt) for prompt in prompts]
+    assert min(Counter(drawn).values()) > 70
+    assert drawn == [choose(other, among, prompt) for prompt in prompts]
+
+
+def test_lots_are_the_same_in_every_process() -> None:
+    """Workers are processes with seeds of their own."""
+    program = (
+        "from tests.upstream.test_prefix_index import *\n"
+        "print(*[choose(index(), servers(0, 0, 0, 0), b'%04d' % number) for number in range(40)])"
+    )
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, check=True, env={"PYTHONHASHSEED": seed}
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(told) == 1
+
+
+def test_blocks_that_are_not_seen_again_go() -> None:
+    """After `ttl` a block is forgotten, after half of it at the earliest; each time that it is seen counts anew."""
+    it, among = index(ttl=100.0), servers(1, 0)
+    seen(it, "http://e0", b"aaaa", now=1000.0)
+    assert choose(it, among, b"aaaa", now=1050.0) == "http://e0"
+    assert choose(it, among, b"aaaa", now=1100.0) == "http://e0"
+    assert choose(it, among, b"aaaa", now=1201.0) == "http://e1"
+
+
+def test_after_a_long_silence_all_is_forgotten() -> None:
+    """Nobody need come by for the time to pass."""
+    it = index(ttl=100.0)
+    seen(it, "http://e0", b"aaaabbbb", now=1000.0)
+    assert choose(it, servers(1, 0), b"aaaabbbb", now=1100.0) == "http://e1"
+    assert len(it) == 2  # e1's
+
+
+def test_memory_is_bounded() -> None:
+    """However many prompts come, no more entries are kept than the rules allow; the latest stay."""
+    it, among = index(max_entries=1000, max_blocks=64), servers(0, 0, 0, 0)
+    for number in range(5000):
+        prompt = random.Random(number).randbytes(4 * 20)
+        it.choose(among, None, prompt, 1.0)
+        assert len(it) <= 1000
+    assert len(it) >= 500
+    chosen = it.choose(among, None, prompt, 1.0)
+    assert it.choose([*servers(0, 0), chosen], None, prompt, 1.0) is chosen
+
+
+@pytest.mark.parametrize("max_entries", [1, 2, 3, 7])
+def test_a_prompt_longer_than_the_memory(max_entries: int) -> None:
+    """Of a prompt no more blocks are taken than the memory holds."""
+    it = index(max_entries=max_entries)
+    for letter in b"abcdefgh":
+        choose(it, servers(0, 0), bytes([letter]) * 400)
+        assert len(it) <= max(2, max_entries)
+
+
+def test_endpoints_that_went_away_are_forgotten() -> None:
+    """What they saw frees its memory; one of the same name that comes back has seen nothing."""
+    it = index()
+    seen(it, "http://e0", b"aaaabbbb")
+    seen(it, "http://e1", b"cccc")
+    it.keep(["http://e1", "http://e2"])
+    assert len(it) == 1
+    assert choose(it, servers(1, 1, 0), b"aaaabbbb") == "http://e2"
+    assert repr(it) == "<PrefixIndex: 3 of 200000 entries>"
+    for _ in range(1000):
+        seen(it, "http://e1", b"dddd")
+        it.keep([])
+    assert len(it) == 0
+
+
+PROMPTS = st.lists(st.sampled_from([b"aaaa", b"bbbb"]), max_size=5).map(b"".join)
+
+
+@given(st.lists(st.tuples(PROMPTS, st.integers(0, 2)), max_size=20), PROMPTS)
+def test_the_depth_is_that_of_comparing_prompts(history: list[tuple[bytes, int]], prompt: bytes) -> None:
+    """Halving finds what comparing with every prompt that an endpoint saw finds."""
+    it = index(max_entries=10_000)
+    for earlier, number in history:
+        seen(it, f"http://e{number}", earlier)
+    shared = [
+        max((_shared(earlier, prompt) for earlier, at in history if at == number), default=0) for number in range(3)
+    ]
+    longest = max(shared)
+    found = choose(it, servers(0, 0, 0), prompt)
+    if longest and longest >= len(prompt) // 4 / 4:
+        assert shared[int(found[-1])] == longest
+
+
+def _shared(one: bytes, other: bytes) -> int:
+    """Blocks that two prompts share."""
+    blocks = [(one[at : at + 4], other[at : at + 4]) for at in range(0, min(len(one), len(other)), 4)]
+    return next((number for number, (a, b) in enumerate(blocks) if a != b), len(blocks))
+
+
+class Fleet:
+    """Four engines that each keep the beginnings of the last 16 conversations, and hold requests for a while."""
+
+    def __init__(self) -> None:
+        self.servers = servers(0, 0, 0, 0)
+        self.caches: dict[str, dict[int, None]] = {server.url: {} for server in self.servers}
+        self.running: deque[Server] = deque()
+        self.served: Counter[str] = Counter()
+        self.hits = 0
+        self.widest = 0
+
+    def send(self, conversation: int, server: Server) -> None:
+        cache = self.caches[server.url]
+        self.hits += conversation in cache
+        cache.pop(conversation, None)
+        cache[conversation] = None
+        if len(cache) > 16:
+            del cache[next(iter(cache))]
+        self.served[server.url] += 1
+        server.in_flight += 1
+        self.running.append(server)
+        if len(self.running) > 24:
+            self.running.popleft().in_flight -= 1
+        loads = [each.in_flight for each in self.servers]
+        self.widest = max(self.widest, max(loads) - min(loads))
+
+
+def test_a_fleet_finds_its_prefixes() -> None:
+    """Of 50 conversations on 4 engines that keep 16 each, most prompts come to an engine that has their beginning,
+    where by chance half of them do; and no engine is much busier than another."""
+    chance = random.Random(5)
+    preamble = chance.randbytes(2 * 256)
+    texts = [preamble + chance.randbytes(8 * 256) for _ in range(50)]
+    it, by_prefix, by_chance = PrefixIndex(PrefixSpec()), Fleet(), Fleet()
+    num_requests = 4000
+    for number in range(num_requests):
+        conversation = min(int(chance.expovariate(0.06)), 49)  # some are busier than others
+        texts[conversation] += chance.randbytes(chance.randrange(300)) if len(texts[conversation]) < 20_000 else b""
+        prompt = texts[conversation] + chance.randbytes(100)
+        by_prefix.send(conversation, it.choose(by_prefix.servers, None, prompt, float(number) / 100))
+        by_chance.send(conversation, chance.choice(by_chance.servers))
+    assert by_prefix.hits > 0.85 * num_requests
+    assert by_chance.hits < 0.6 * num_requests
+    # What ends at the least busy one while others are at the limit widens the gap a little.
+    assert by_prefix.widest <= PrefixSpec().imbalance + 4
+    assert min(by_prefix.served.values()) > 0.15 * num_requests

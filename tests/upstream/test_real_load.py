@@ -1,0 +1,41 @@
+"""The load that a real server tells."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import httpx
+import pytest
+
+from gateway.config.specs import EndpointSpec, EngineSpec, LoadSpec
+from gateway.demo.triton import TritonProcess
+from gateway.protocol.condition import Condition
+from gateway.protocol.engine_load import Load
+from gateway.upstream.probing import asker_for
+from tests.dataplane.stage import run
+
+SLEEP = {"inputs": [{"name": "seconds", "shape": [1], "datatype": "FP32", "data": [0.5]}]}
+
+
+@pytest.mark.triton
+def test_triton_tells_what_waits_in_it(triton: TritonProcess) -> None:
+    """Triton's metrics, at their own port, count the requests that wait for a model that is busy."""
+    port = triton.metrics_url.rpartition(":")[2].partition("/")[0]
+    spec = EngineSpec("it", (EndpointSpec(triton.http_url),), load=LoadSpec("metrics", f":{port}/metrics"))
+
+    async def scene() -> None:
+        asker = asker_for(spec, triton.http_url)
+        assert await asker.ask() is Condition.READY
+        assert await asker.load() == Load(0, 0, None)
+        async with httpx.AsyncClient(timeout=30) as client:
+            url = f"{triton.http_url}/v2/models/sleeper/infer"
+            asking = [asyncio.create_task(client.post(url, content=json.dumps(SLEEP))) for _ in range(4)]
+            async with asyncio.timeout(10):
+                while (load := await asker.load()) is None or not load.waiting:
+                    await asyncio.sleep(0.01)
+            assert load.waiting <= 4
+            assert {answer.status_code for answer in await asyncio.gather(*asking)} == {200}
+        await asker.close()
+
+    run(scene())
