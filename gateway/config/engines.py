@@ -168,6 +168,7 @@ _ENGINE = Record(
         "headers": keyed(rule_values.header_name, scalar(rule_values.text)),
         "base_path": scalar(rule_values.base_path),
         "dialects": _dialects,
+        "always_stream": scalar(values.boolean),
         "unsupported": scalar(values.one_of(("refuse", "drop"))),
         "chat_template": read_template,
         "envelope": scalar(values.one_of(ENVELOPES)),

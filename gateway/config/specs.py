@@ -149,8 +149,10 @@ class EngineSpec:
     # Of language models
     base_path: str = "/v1"  # where OpenAI's API begins; no slash at its end, empty where it begins at the root
     dialects: tuple[str, ...] = ("chat", "completions", "embeddings")  # of OpenAI's API and Anthropic's, passed through
+    always_stream: bool = False  # ask for a stream even where the client wants none: some notice only then that it left
     unsupported: str = "refuse"  # refuse | drop: what the engine has no place for when a request is translated
-    chat_template: str | None = None  # Jinja file or tokenizer_config.json, for engines without a chat endpoint
+    # For engines without a chat endpoint: the text of a Jinja file or of a tokenizer_config.json, named by its path
+    chat_template: str | None = field(default=None, repr=False)
     envelope: str = "body"  # how a TorchServe's handlers take their input: body | json | kserve | kservev2
     load: LoadSpec = LoadSpec()
     prefix: PrefixSpec = PrefixSpec()

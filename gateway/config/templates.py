@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
+from gateway.protocol.llm.templates import read_template as compile_template
 from gateway.yaml.nodes import Node
 from gateway.yaml.readers import Reading, scalar
 
+_TOKENIZER = "tokenizer_config.json"
+
 
 def read_template(node: Node, reading: Reading) -> str | None:
-    """Read the path of a template, relative to the rule file's folder; the file must be there and readable."""
+    """The text of a template that is named by its path, relative to the rule file's folder; it must be there."""
     written = scalar(str)(node, reading)
     if written is None:
         return None
@@ -26,7 +30,18 @@ def read_template(node: Node, reading: Reading) -> str | None:
             node.location, f"{written!r} has no 'chat_template': name a tokenizer_config.json, or a Jinja file"
         )
         return None
-    return str(path)
+    try:
+        compile_template(text)
+    except ValueError as error:
+        reading.error(node.location, f"chat template {written!r} cannot be used: {error}")
+        return None
+    beside = path.with_name(_TOKENIZER)
+    if path.suffix != ".json" and beside.is_file():  # a Jinja file's special tokens stand there
+        with suppress(OSError, ValueError, RecursionError):
+            config = json.loads(beside.read_text("utf-8"))
+            if isinstance(config, dict):
+                return json.dumps(config | {"chat_template": text})
+    return text
 
 
 def _has_template(text: str) -> bool:

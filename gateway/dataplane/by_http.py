@@ -11,14 +11,15 @@ from gateway.dataplane.snapshot import Lane
 from gateway.dataplane.translating.describing import Described
 from gateway.dataplane.translating.making import maker_for
 from gateway.dataplane.translating.translation import Ask, Translation
-from gateway.protocol.llm.values import OF_V2
+from gateway.protocol.llm.values import OF_V2, Dialect
 from gateway.protocol.operations import INFERENCE_OPERATIONS
 
 
 def by_http(client: Client, request: Request, lane: Lane, session: str | None) -> Handler:
     """The handler of a request for this lane."""
     call = request.plan.call
-    if lane.engine.adapter.passes(call) and not (lane.target.resume and call.operation in INFERENCE_OPERATIONS):
+    is_read = call.operation in INFERENCE_OPERATIONS and (lane.target.resume or lane.engine.spec.always_stream)
+    if lane.engine.adapter.passes(call) and (not is_read or call.dialect is Dialect.EMBEDDINGS):
         if call.dialect is None or call.dialect in OF_V2:
             return Exchange(client, request, (lane, session))
         return GenerationExchange(client, request, (lane, session))

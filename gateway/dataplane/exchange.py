@@ -19,7 +19,9 @@ from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client
 from gateway.dataplane.snapshot import Lane
 from gateway.dataplane.tries import Tries
+from gateway.protocol.engine_load import read_orca
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.prompt import prompt_of_json
 from gateway.protocol.operations import INFERENCE_OPERATIONS
 from gateway.routing.decision import Decision, Undecided
 from gateway.upstream.connection import UpstreamConnection
@@ -32,6 +34,14 @@ from gateway.wire.http1.head import UNTIL_CLOSE, ResponseHead
 _JOIN_BYTES = 16 * 1024
 
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
+
+
+def observe_orca(endpoint: Endpoint, head: ResponseHead) -> None:
+    """Take over what a reply says of its engine's load."""
+    told = head.value(b"endpoint-load-metrics")
+    load = read_orca(told) if told is not None else None
+    if load is not None:
+        endpoint.observe_load(load)
 
 
 class Exchange(Tries):
@@ -191,6 +201,9 @@ class Exchange(Tries):
         else:
             connection.send_all([head, body.take(keeps=keeps)])
 
+    def _prompt(self) -> memoryview | None:
+        return prompt_of_json(self._body.held()) if self._body.is_complete else None
+
     def _keeps_its_body(self, engine: Engine) -> bool:
         """Once sent, only what may run twice is ever sent again."""
         return engine.spec.retry.idempotent == "infer" or not self._body.size
@@ -218,6 +231,8 @@ class Exchange(Tries):
         self._status = head.status
         self._response_bytes = len(data)
         endpoint.observe_latency(now - self._sent_at)
+        if lane.engine.spec.load.source == "orca":
+            observe_orca(endpoint, head)
         framing = b""
         if head.body < 0:
             framing, data = self._framed_by_us(head, data)

@@ -35,7 +35,6 @@ class Tries(ABC):
         "_started_at",
         "_status",
         "_tried",
-        "prompt",
     )
 
     def __init__(self, plane: DataPlane, lane: Lane | None, session: str | None) -> None:
@@ -44,7 +43,6 @@ class Tries(ABC):
         self._session = session
         self._started_at = monotonic()
         self._expires_at = 0.0  # when the client's own patience ends, if it told
-        self.prompt: bytes | None = None  # what a language model reads, where the engine balances by it
         self._endpoint: Endpoint | None = None
         self._series: Series | None = None
         self._slot: Slot | None = None
@@ -80,6 +78,10 @@ class Tries(ABC):
     def _is_idempotent(self, declared: str) -> bool:
         """Whether engines may see it twice; `declared` is the engine's `retry.idempotent`."""
 
+    def _prompt(self) -> bytes | memoryview | None:
+        """What a language model reads of the request, or will; None where nobody knows."""
+        return None
+
     @property
     @abstractmethod
     def _was_sent(self) -> bool:
@@ -101,10 +103,8 @@ class Tries(ABC):
         lane = self._lane
         assert lane is not None
         engine = lane.engine
-        if self.prompt is None:
-            endpoint = engine.choose(self._session, now, self._tried)
-        else:
-            endpoint = engine.choose(self._session, now, self._tried, self.prompt)
+        prompt = self._prompt() if engine.prefixes is not None else None
+        endpoint = engine.choose(self._session, now, self._tried, prompt)
         if endpoint is None:
             self._fail(after or GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy"))
             return

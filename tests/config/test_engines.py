@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -107,7 +108,7 @@ engines:
 
 
 def test_every_key_of_language_models_is_read(load: Load, tmp_path: Path) -> None:
-    """A template is found from the rule file's folder, wherever the gateway runs."""
+    """A template is found from the rule file's folder, wherever the gateway runs, and kept with the rules."""
     (tmp_path / "templates").mkdir()
     (tmp_path / "templates" / "chat.jinja").write_text("{{ messages }}")
     loaded = load(LANGUAGE_MODELS + ROUTES)
@@ -120,7 +121,7 @@ def test_every_key_of_language_models_is_read(load: Load, tmp_path: Path) -> Non
         base_path="/api/v1",
         dialects=("completions", "messages"),
         unsupported="drop",
-        chat_template=str(tmp_path / "templates" / "chat.jinja"),
+        chat_template="{{ messages }}",
         load=LoadSpec("metrics", ":9000/metrics"),
         prefix=PrefixSpec(128, 64, 1000, 60.0, 4, 2.0),
         location=Location("rules.yaml", 3, 3),
@@ -134,6 +135,7 @@ def test_every_key_of_language_models_is_read(load: Load, tmp_path: Path) -> Non
         ("tokenizer_config.json", b'{"chat_template": "{{ x }}"}', None),
         ("tokenizer_config.json", b'{"bos_token": "<s>"}', "name a tokenizer_config.json, or a Jinja file"),
         ("t.json", b"{{ x }}", "name a tokenizer_config.json, or a Jinja file"),
+        ("t.jinja", b"{% for x %}", "cannot be used"),
         ("t.jinja", b"\xff", "it is no text in UTF-8"),
         (".", b"", "Is a directory"),
     ],
@@ -146,6 +148,16 @@ def test_a_chat_template_is_a_file_with_a_template(
         (tmp_path / name).write_bytes(text)
     loaded = load(f"version: 1\nengines: {{e: {{chat_template: {name}, endpoints: 'http://a'}}}}\n{ROUTES}")
     assert [told in str(problem) for problem in loaded.problems] == ([True] if told else [])
+
+
+def test_the_tokenizer_beside_a_template_tells_its_special_tokens(load: Load, tmp_path: Path) -> None:
+    """A Jinja file goes with the tokenizer_config.json in its folder."""
+    (tmp_path / "t.jinja").write_text("{{ bos_token }}")
+    (tmp_path / "tokenizer_config.json").write_text('{"bos_token": "<s>", "chat_template": "another"}')
+    loaded = load(f"version: 1\nengines: {{e: {{chat_template: t.jinja, endpoints: 'http://a'}}}}\n{ROUTES}")
+    assert loaded.rules is not None
+    template = loaded.rules.engines["e"].chat_template
+    assert template is not None and json.loads(template) == {"bos_token": "<s>", "chat_template": "{{ bos_token }}"}
 
 
 @pytest.mark.parametrize("protocol", ["kserve", "tfserving", "torchserve"])

@@ -1,6 +1,8 @@
 """Engines that break: another one is tried before the first token; after it the client is told, or another goes on."""
 
 import json
+import re
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -146,3 +148,45 @@ def test_a_generation_goes_on_at_another_engine(start_canned: Engines, start_gat
     with openai(start_gateway(rules)) as client:
         stream = client.chat.completions.create(model=MODEL, messages=HI, max_tokens=6, stream=True)
         assert "".join(words(stream)) == "one two three four five six"
+
+
+def wait_for(found: Callable[[], bool]) -> None:
+    """Return once it is so."""
+    until = time.monotonic() + 10
+    while not found():
+        assert time.monotonic() < until, "it did not come about"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("dialect", ["chat", "messages"])
+def test_a_client_that_leaves_stops_the_engine(
+    canned: CannedLLM, start_gateway: Start, dialect: str, stream: bool
+) -> None:
+    """Whoever leaves, streaming or not, in whichever dialect: the engine is told, and what it made is counted."""
+    gateway = start_gateway(rules_for(canned.http_url))
+    canned.break_down("slow=0.02")
+    path = "/v1/chat/completions" if dialect == "chat" else "/v1/messages"
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "endless"}], "max_tokens": 1000, "stream": stream}
+    with httpx.Client(timeout=0.4) as client:
+        if stream:
+            with client.stream("POST", f"{gateway.http_url}{path}", json=body) as reply:
+                assert next(reply.iter_lines())
+        else:
+            with pytest.raises(httpx.ReadTimeout):
+                client.post(f"{gateway.http_url}{path}", json=body)
+    wait_for(lambda: [seen["state"] for seen in canned.seen() if seen["path"].startswith("/v1/")] == ["cancelled"])
+    metrics = httpx.get(f"{gateway.admin_url}/metrics").text
+    assert re.search(r"pointsman_cancel_seconds_count\{.*\} 1\.0", metrics)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+def test_an_engine_that_always_streams(canned: CannedLLM, start_gateway: Start, path: str) -> None:
+    """With `always_stream` the engine is asked for a stream, and the client reads it whole."""
+    gateway = start_gateway(rules_for(canned.http_url, engine={"always_stream": True}))
+    body = {"model": MODEL, "messages": HI, "max_tokens": 3}
+    reply = httpx.post(f"{gateway.http_url}{path}", json=body).json()
+    text = reply["choices"][0]["message"]["content"] if "chat" in path else reply["content"][0]["text"]
+    assert text == "one two three"
+    assert (reply["usage"].get("completion_tokens") or reply["usage"]["output_tokens"]) == 3
+    assert [seen["body"]["stream"] for seen in canned.seen() if seen["method"] == "POST"] == [True]

@@ -26,8 +26,9 @@ def test_triton_tells_what_waits_in_it(triton: TritonProcess) -> None:
 
     async def scene() -> None:
         asker = asker_for(spec, triton.http_url)
-        assert await asker.ask() is Condition.READY
-        assert await asker.load() == Load(0, 0, None)
+        async with asyncio.timeout(10):  # a busy machine may be late once
+            while await asker.ask() is not Condition.READY or await asker.load() != Load(0, 0, None):
+                await asyncio.sleep(0.01)
         async with httpx.AsyncClient(timeout=30) as client:
             url = f"{triton.http_url}/v2/models/sleeper/infer"
             asking = [asyncio.create_task(client.post(url, content=json.dumps(SLEEP))) for _ in range(4)]

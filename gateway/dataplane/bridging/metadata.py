@@ -36,12 +36,20 @@ async def ask_metadata(lane: Lane, model: str, version: str) -> bytes:
     return await _remembered("ModelMetadata", lane, model, version)
 
 
+async def ask_config(lane: Lane, model: str, version: str) -> bytes:
+    """A serialised ModelConfigResponse; `model` as the client names it.
+
+    Raises: as `ask_metadata`.
+    """
+    return await _remembered("ModelConfig", lane, model, version)
+
+
 async def is_decoupled(lane: Lane, model: str, version: str) -> bool:
     """Whether a request may have any number of responses.
 
     Raises: as `ask_metadata`.
     """
-    answer = await _remembered("ModelConfig", lane, model, version)
+    answer = await ask_config(lane, model, version)
     try:
         config = parse("inference.ModelConfigResponse", answer).config
     except ValueError as error:

@@ -9,12 +9,12 @@ from typing import Any
 import orjson
 
 from gateway.config.specs import EngineProtocol, EngineSpec
-from gateway.dataplane.bridging.metadata import ask_metadata
+from gateway.dataplane.bridging.metadata import ask_config, ask_metadata
 from gateway.dataplane.snapshot import Lane
 from gateway.protocol.conversion.control import RpcError, rest_error, rest_response
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.dialects import SPOKEN
-from gateway.protocol.llm.generate_flavours import Flavour, flavour_of
+from gateway.protocol.llm.generate_flavours import Flavour, Kind, flavour_of
 from gateway.protocol.llm.sides import GenerateSide, OpenAISide, PromptSide
 from gateway.protocol.llm.templates import Template, read_template
 from gateway.protocol.llm.translation import EngineSide
@@ -55,7 +55,10 @@ async def find_side(lane: Lane, generation: Generation, version: str) -> EngineS
     Raises: GatewayError.
     """
     model = lane.target.model or generation.model
-    flavour = flavour_of(await find_metadata(lane, generation.model, version))
+    metadata = await find_metadata(lane, generation.model, version)
+    flavour = flavour_of(metadata)
+    if flavour.kind is Kind.TRTLLM:  # whether its stream repeats itself is told by its configuration alone
+        flavour = flavour_of(metadata, await _config(lane, generation.model, version))
     if len(_flavours) >= _MAX_REMEMBERED:
         _flavours.clear()
     _flavours[(id(lane), model, version)] = (monotonic() + _REMEMBERED_SECONDS, lane, flavour)
@@ -73,6 +76,16 @@ async def find_metadata(lane: Lane, model: str, version: str) -> dict[str, Any]:
         kind = ErrorKind.NOT_FOUND if rest_error(error.code, "").status == 404 else ErrorKind.UPSTREAM_PROTOCOL
         raise GatewayError(kind, error.message) from error
     told: dict[str, Any] = orjson.loads(rest_response("ModelMetadata", metadata).body)
+    return told
+
+
+async def _config(lane: Lane, model: str, version: str) -> dict[str, Any] | None:
+    """A model's configuration; None where its engine tells none."""
+    try:
+        answer = await ask_config(lane, model, version)
+    except RpcError:
+        return None
+    told: dict[str, Any] = orjson.loads(rest_response("ModelConfig", answer).body)
     return told
 
 

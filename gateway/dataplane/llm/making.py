@@ -39,22 +39,24 @@ def make_generation(request: Request, body: bytes, lane: Lane) -> Translator | A
     side = known_side(lane, generation, version)
     if side is None:
         return _make_later(request, generation, make_writer, lane, version)
-    return _translator(request, generation, make_writer, side)
+    return _translator(request, generation, make_writer, lane, side)
 
 
 async def _make_later(
     request: Request, generation: Generation, make_writer: MakeWriter, lane: Lane, version: str
 ) -> Translator:
-    return _translator(request, generation, make_writer, await find_side(lane, generation, version))
+    return _translator(request, generation, make_writer, lane, await find_side(lane, generation, version))
 
 
-def _translator(request: Request, generation: Generation, make_writer: MakeWriter, side: EngineSide) -> Translator:
+def _translator(
+    request: Request, generation: Generation, make_writer: MakeWriter, lane: Lane, side: EngineSide
+) -> Translator:
     dialect = request.plan.call.dialect
     assert dialect is not None
     prefix = SPOKEN[dialect].id_prefix if dialect in SPOKEN else ""
     told_id = prefix + (request.id or b"").decode("latin-1")
     writer = make_writer(generation, id=told_id, created=int(time()), model=generation.model)
-    return GenerationTranslator(generation, side, writer)
+    return GenerationTranslator(generation, side, writer, always_stream=lane.engine.spec.always_stream)
 
 
 def _read(request: Request, body: bytes) -> tuple[Generation, MakeWriter]:

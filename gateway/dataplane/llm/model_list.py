@@ -10,11 +10,12 @@ import orjson
 
 from gateway.config.specs import EngineProtocol
 from gateway.dataplane.plan import Plan
-from gateway.dataplane.translating.describing import ask_engine, listed_models
+from gateway.dataplane.translating.describing import ask_engine
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import Operation
 from gateway.routing.decision import Target
 from gateway.routing.facts import Facts
+from gateway.upstream.discovery import read_models
 from gateway.upstream.engine import Engine
 from gateway.upstream.fetch import fetch
 
@@ -81,7 +82,8 @@ async def _served(engine: Engine) -> list[str]:
     """What an engine says that it serves; nothing where it does not say."""
     try:
         if engine.spec.protocol is EngineProtocol.OPENAI:
-            return listed_models(await ask_engine(engine, f"{engine.spec.base_path}/models"))
+            fetched = await ask_engine(engine, f"{engine.spec.base_path}/models")
+            return sorted(read_models(fetched.body) or ())
         if engine.spec.protocol is EngineProtocol.KSERVE:
             return await _index(engine)
     except GatewayError:

@@ -33,6 +33,7 @@ from gateway.protocol.tfserving.served import (
 from gateway.protocol.tfserving.targets import target
 from gateway.protocol.torchserve.translator import ModelTranslator
 from gateway.protocol.translating import Reply
+from gateway.upstream.discovery import read_models
 from gateway.upstream.engine import Engine
 from gateway.upstream.fetch import Fetched, fetch
 
@@ -88,25 +89,13 @@ async def ask_engine(engine: Engine, path: str, method: str = "GET") -> Fetched:
 async def _openai(engine: Engine, model: str, version: str) -> Description:
     """An engine that lists its models must list this one; some list none."""
     fetched = await ask_engine(engine, f"{engine.spec.base_path}/models")
-    listed = listed_models(fetched)
+    listed = read_models(fetched.body)
     if listed and model not in listed:
         raise GatewayError(ErrorKind.NOT_FOUND, f"Request for unknown model: '{model}' is not found")
     embeds = engine.spec.dialects == (Dialect.EMBEDDINGS.value,)
     metadata = embeddings_metadata(model) if embeds else openai_metadata(model)
     config = _config(metadata) if embeds else openai_config(model)
     return Description(metadata, config, is_ready=fetched.is_good or fetched.status == 404)
-
-
-def listed_models(fetched: Fetched) -> list[str]:
-    """The names in an answer to `GET /v1/models`."""
-    try:
-        told = orjson.loads(fetched.body)
-    except orjson.JSONDecodeError:
-        return []
-    found = told.get("data") or told.get("models") if isinstance(told, dict) else told
-    items = found if isinstance(found, list) else []
-    names = [item.get("id") or item.get("name") for item in items if isinstance(item, dict)]
-    return [name for name in names if isinstance(name, str)]
 
 
 async def _tfserving(engine: Engine, model: str, version: str) -> Description:

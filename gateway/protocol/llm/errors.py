@@ -14,6 +14,7 @@ _OPENAI_TYPES = {
     404: "not_found_error",
     429: "rate_limit_error",
 }
+_EVENT = b"data:"
 _ANTHROPIC_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -41,7 +42,10 @@ def anthropic_error(message: str, status: int) -> bytes:
 
 def read_error(body: bytes) -> tuple[str, str]:
     """The message and the code of an engine's error body, whatever its dialect: OpenAI's and Anthropic's objects, V2's
-    and TF Serving's text, FastAPI's `detail`."""
+    and TF Serving's text, FastAPI's `detail`; also as the one event of a stream that failed at once."""
+    body = body.strip()
+    if body.startswith(_EVENT):
+        body = body.removeprefix(_EVENT).strip()
     try:
         told = orjson.loads(body)
     except orjson.JSONDecodeError:

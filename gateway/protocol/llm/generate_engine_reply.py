@@ -38,6 +38,7 @@ class GenerateReplyReader:
         self._sse = SseReader()
         self._echo = _echo(generation)
         self._is_simple = not flavour.cumulative and generation.options.get("n", 1) == 1
+        self._tells_reason = {"return_finish_reason", "finish_reason"} <= flavour.inputs | flavour.outputs
         self._begun = self._goes_on = self._failed = False
         self._before: dict[int, str] = {}  # by choice: what it has said; of a cumulative stream alone
         self._ended: dict[int, bool] = {}  # choices that have begun: whether they are whole
@@ -58,11 +59,11 @@ class GenerateReplyReader:
         return events
 
     def end(self) -> list[Event]:
-        """What the end of the stream says."""
-        if self._failed:
+        """What the end of the stream says; nothing where it has broken off: in the middle of an event, or before the
+        reason that the engine was asked to tell."""
+        is_whole = bool(self._ended) and all(self._ended.values())
+        if self._failed or self._sse.num_waiting or (self._tells_reason and not is_whole):
             return []
-        if self._sse.num_waiting:
-            return [Failed("the engine's stream ended in the middle of an event", 502)]
         events: list[Event] = [] if self._begun else [Started()]
         reason = self._reason_at_end()
         events += [Finished(reason, index) for index, ended in (self._ended or {0: False}).items() if not ended]

@@ -27,6 +27,8 @@ from gateway.protocol.translating import JSON, EngineRequest, Reply
 
 _END_OF_EVENT = b"}\n\n"
 _BINARY = "application/octet-stream"
+_EVENTS = "text/event-stream"
+_CUT_OFF = "the engine ended its reply before the generation had ended"
 
 
 class ReplyReader(Protocol):
@@ -74,8 +76,13 @@ class EngineSide(Protocol):
 class GenerationTranslator:
     """A `Translator` of one generation."""
 
-    def __init__(self, generation: Generation, side: EngineSide, writer: ReplyWriter) -> None:
+    def __init__(
+        self, generation: Generation, side: EngineSide, writer: ReplyWriter, *, always_stream: bool = False
+    ) -> None:
+        """`always_stream`: the engine streams its reply even where the client reads it whole."""
         self.streams = generation.stream
+        if always_stream:
+            generation = replace(generation, stream=True, include_usage=True)
         self._generation = generation
         self._side = side
         self._writer = writer
@@ -92,7 +99,13 @@ class GenerationTranslator:
         return self._side.request(self._generation, continues=False)
 
     def whole(self, reply: Reply) -> Reply:
-        events = self._reader.whole(reply.status, reply.body)
+        if reply.status == 200 and reply.content_type.startswith(_EVENTS):
+            events = [*self._reader.feed(reply.body), *self._reader.end()]
+            self._note(events)
+            if not self._has_finished:
+                raise GatewayError(ErrorKind.UPSTREAM_RESET, _CUT_OFF)
+        else:
+            events = self._reader.whole(reply.status, reply.body)
         status, body = self._writer.whole(events)
         head_bytes = self._writer.head_bytes if isinstance(self._writer, HasTensors) else None
         return Reply(status, body, JSON if head_bytes is None else _BINARY, head_bytes)
@@ -109,8 +122,7 @@ class GenerationTranslator:
         self._note(events)
         told = self._writer.feed(events) if events else b""
         if not self._has_finished:
-            what = "the engine ended its reply before the generation had ended"
-            raise GatewayError(ErrorKind.UPSTREAM_RESET, what)
+            raise GatewayError(ErrorKind.UPSTREAM_RESET, _CUT_OFF)
         return told + self._writer.end()
 
     def failed(self, message: str, kind: str) -> bytes:
@@ -139,7 +151,7 @@ class GenerationTranslator:
         """
         generation = self._generation
         text, repeats = "".join(self._text), ""
-        options = dict(generation.options)
+        options = {name: value for name, value in generation.options.items() if name != "echo"}
         if "max_tokens" in options:
             options["max_tokens"] = max(1, options["max_tokens"] - self._num_deltas)
         generation = replace(generation, options=options)

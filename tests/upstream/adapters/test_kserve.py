@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.config.specs import EngineProtocol
+from gateway.config.specs import EngineSpec
 from gateway.protocol.operations import read_path
 from gateway.upstream.adapters import adapter_for
 
@@ -32,9 +32,18 @@ def test_a_rename_changes_the_name_alone(target: bytes, model: str | None, there
     """Everything passes as it came; a model that has another name there is renamed in its place, as one segment."""
     call = read_path(target.decode().partition("?")[0])
     assert call is not None
-    assert adapter_for(EngineProtocol.KSERVE).target(call, target, model) == there
+    assert adapter_for(EngineSpec("triton", ())).target(call, target, model) == there
 
 
-def test_every_protocol_has_an_adapter() -> None:
-    """What a rule file may name can be spoken."""
-    assert all(adapter_for(protocol) is adapter_for(protocol) for protocol in EngineProtocol)
+@pytest.mark.parametrize("path", ["/v2/models/m/infer", "/v2/models/m/generate", "/v2/models/m", "/v2/health/ready"])
+def test_v2_passes(path: str) -> None:
+    """Whatever V2 asks, such an engine understands."""
+    call = read_path(path)
+    assert call is not None and adapter_for(EngineSpec("triton", ())).passes(call)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/messages"])
+def test_nothing_else_passes(path: str) -> None:
+    """Other dialects must be translated."""
+    call = read_path(path)
+    assert call is not None and not adapter_for(EngineSpec("triton", ())).passes(call)

@@ -13,7 +13,11 @@ from hypothesis import strategies as st
 
 from gateway.demo.triton import TritonProcess
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.infer_stream import InferStreamTranslator, generate_of_inference_request, inference_of_event
+from gateway.protocol.mlserver.infer_stream import (
+    InferStreamTranslator,
+    generate_of_inference_request,
+    inference_of_event,
+)
 
 
 def tensor(name: str, data: Any, datatype: str = "BYTES") -> dict[str, Any]:

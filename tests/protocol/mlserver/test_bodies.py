@@ -1,0 +1,124 @@
+"""MLServer's JSON, and what Triton has in its place."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.mlserver.bodies import error_of, generate_of_inference, inference_of_generate, is_mlserver
+from gateway.protocol.translating import Reply
+
+
+@pytest.mark.parametrize(
+    "metadata, is_one",
+    [
+        (b'{"name":"mlserver","version":"1.7.1","extensions":[]}', True),
+        (b'{"name":"triton","version":"2.51.0","extensions":[]}', False),
+        (b"[]", False),
+        (b"<html>", False),
+    ],
+)
+def test_server_metadata(metadata: bytes, is_one: bool) -> None:
+    """A server says that it is MLServer."""
+    assert is_mlserver(metadata) is is_one
+
+
+GENERATES: dict[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
+    "a text": (
+        {"id": "7", "text_input": "hi", "parameters": {"max_tokens": 5}, "stream": True},
+        {
+            "id": "7",
+            "parameters": {"stream": True, "max_tokens": 5},
+            "inputs": [{"name": "text_input", "shape": [1], "datatype": "BYTES", "data": ["hi"]}],
+        },
+        True,
+    ),
+    "arrays": (
+        {"a": [1, 2.5], "parameters": {"b": ["x", "y"]}, "none": None},
+        {
+            "inputs": [
+                {"name": "a", "shape": [2], "datatype": "FP64", "data": [1, 2.5]},
+                {"name": "b", "shape": [2], "datatype": "BYTES", "data": ["x", "y"]},
+            ]
+        },
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("body, inference, is_text", GENERATES.values(), ids=GENERATES)
+def test_generate_requests(body: dict[str, Any], inference: dict[str, Any], is_text: bool) -> None:
+    """Texts and arrays are inputs, what else there is are parameters."""
+    written, told = inference_of_generate(json.dumps(body).encode())
+    assert (json.loads(written), told) == (inference, is_text)
+
+
+@pytest.mark.parametrize(
+    "body, message",
+    [
+        (b"[]", "the JSON must be an object"),
+        (b'{"text_input":[]}', "'text_input' must be of numbers, of booleans or of strings"),
+        (b'{"a":[1,"x"]}', "'a' must be of numbers, of booleans or of strings"),
+        (b'{"a":{"b":1}}', "'a' must be a number, a boolean, a string or an array of these"),
+    ],
+)
+def test_generate_requests_that_are_none(body: bytes, message: str) -> None:
+    """What is no generate request is the client's fault."""
+    with pytest.raises(GatewayError, match=message) as refused:
+        inference_of_generate(body)
+    assert refused.value.kind is ErrorKind.BAD_REQUEST
+
+
+def event(*outputs: tuple[str, str, Any], **others: Any) -> bytes:
+    told = [{"name": name, "shape": [1, 1], "datatype": datatype, "data": data} for name, datatype, data in outputs]
+    return json.dumps({"model_name": "m", "model_version": "1", "id": "7", "outputs": told} | others).encode()
+
+
+NAMES = {"id": "7", "model_name": "m", "model_version": "1"}
+EVENTS: dict[str, tuple[bytes, bool, dict[str, Any]]] = {
+    "a text, whatever its name": (event(("answer", "BYTES", ["a"])), True, {"text_output": "a"}),
+    "by its name": (event(("answer", "BYTES", ["a"])), False, {"answer": "a"}),
+    "several": (event(("a", "BYTES", ["x"]), ("b", "INT64", [1, 2])), True, {"a": "x", "b": [1, 2]}),
+    "nested": (event(("a", "INT64", [[1], [2]])), True, {"a": [1, 2]}),
+    "parameters": (
+        event(("a", "INT64", [1]), parameters={"headers": {"Ce-Id": "7"}, "n": 1, "content_type": "np"}),
+        False,
+        {"a": 1, "n": 1},
+    ),
+    "none": (event(parameters=None), False, {}),
+}
+
+
+@pytest.mark.parametrize("data, is_text, told", EVENTS.values(), ids=EVENTS)
+def test_events(data: bytes, is_text: bool, told: dict[str, Any]) -> None:
+    """A response is a generate's: its outputs by name, without the headers that MLServer puts into it."""
+    assert json.loads(generate_of_inference(data, is_text=is_text)) == NAMES | told
+
+
+def test_events_that_are_no_responses() -> None:
+    """What is no inference response stays as it is; what is no JSON, or lacks data, is the engine's fault."""
+    for data in (b'{"error":"no"}', b'{"text_output":"a"}', b"[]"):
+        assert generate_of_inference(data) == data
+    for data in (b"{", b'{"outputs":[{}]}', b'{"outputs":[1]}'):
+        with pytest.raises(GatewayError) as failed:
+            generate_of_inference(data)
+        assert failed.value.kind is ErrorKind.UPSTREAM_PROTOCOL
+
+
+@pytest.mark.parametrize(
+    "status, body, told, message",
+    [
+        (404, b'{"error":"Model m not found"}', 404, "Model m not found"),
+        (404, b'{"detail":"Not Found"}', 404, "Not Found"),
+        (422, b'{"detail":[{"type":"missing"}]}', 400, '[{"type":"missing"}]'),
+        (500, b"Internal Server Error", 500, "Internal Server Error"),
+        (500, b"", 500, "MLServer answered with status 500"),
+    ],
+)
+def test_errors(status: int, body: bytes, told: int, message: str) -> None:
+    """An error is V2's, whichever of its layers made it."""
+    reply = error_of(Reply(status, body))
+    assert (reply.status, json.loads(reply.body)) == (told, {"error": message})

@@ -1,0 +1,161 @@
+"""The dialect as a real MLServer speaks it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from typing import Any
+
+import grpc
+import pytest
+
+from gateway.protocol.mlserver.bodies import is_mlserver
+from gateway.protocol.mlserver.stream import is_bare_response, wrapped
+from gateway.protocol.mlserver.translator import GenerateTranslator, InferTranslator
+from gateway.protocol.protobuf import message, parse
+from gateway.protocol.translating import JSON, Reply, Translator
+from tests.support.mlserver import MLServer
+from tests.support.outsiders import fetch
+
+STREAM_RESPONSE = "inference.ModelStreamInferResponse"
+
+
+def ask(server: MLServer, made: Translator) -> Reply:
+    asked = made.request()
+    status, content_type, body = fetch(server.http_url + asked.path, asked.body, {"content-type": asked.content_type})
+    return made.whole(Reply(status, body, content_type))
+
+
+def test_it_says_that_it_is_mlserver(mlserver: MLServer) -> None:
+    """Its server metadata names it."""
+    assert is_mlserver(fetch(f"{mlserver.http_url}/v2")[2])
+
+
+def test_generate(mlserver: MLServer) -> None:
+    """Triton's generate is understood, and answered as Triton answers."""
+    reply = ask(mlserver, GenerateTranslator(b'{"id":"7","text_input":"hi"}', model="streamer"))
+    assert reply.content_type == JSON
+    assert json.loads(reply.body) == {
+        "id": "7",
+        "model_name": "streamer",
+        "model_version": "1",
+        "text_output": "HI",
+    }
+
+
+@pytest.mark.parametrize(
+    "made, status, message",
+    [
+        (GenerateTranslator(b'{"text_input":"fail"}', model="streamer"), 400, "the model failed"),
+        (GenerateTranslator(b'{"text_input":"a"}', model="nobody"), 404, "Model nobody not found"),
+        (
+            GenerateTranslator(b'{"text_input":"a"}', model="streamer", version="9"),
+            404,
+            "Model streamer with version 9 not found",
+        ),
+        (InferTranslator(b"{}", model="doubler"), 400, "Field required"),
+    ],
+)
+def test_failures(mlserver: MLServer, made: Translator, status: int, message: str) -> None:
+    """What fails is an error of V2's."""
+    reply = ask(mlserver, made)
+    assert reply.status == status
+    assert message in json.loads(reply.body)["error"]
+
+
+def stream(server: MLServer, made: Translator) -> tuple[list[Any], bool]:
+    """The events of a stream, and whether it ended as it should."""
+    asked = made.request()
+    connection = http.client.HTTPConnection("127.0.0.1", server.ports["http"], timeout=30)
+    try:
+        connection.request("POST", asked.path, asked.body, {"content-type": asked.content_type})
+        reply = connection.getresponse()
+        assert (reply.status, reply.getheader("content-type")) == (200, "text/event-stream; charset=utf-8")
+        written, is_whole = b"", True
+        try:
+            while piece := reply.read1():
+                written += made.feed(piece)
+        except (http.client.IncompleteRead, ConnectionResetError):
+            is_whole = False
+        written += made.end() if is_whole else made.failed("the engine's stream broke off", "upstream_reset")
+    finally:
+        connection.close()
+    return events_of(written), is_whole
+
+
+def test_generate_stream(mlserver: MLServer) -> None:
+    """Triton's generate_stream is understood, and every response is an event as Triton has it."""
+    events, is_whole = stream(
+        mlserver, GenerateTranslator(b'{"id":"7","text_input":"a b"}', model="streamer", streams=True)
+    )
+    assert is_whole
+    names = {"id": "7", "model_name": "streamer", "model_version": "1"}
+    assert events == [names | {"text_output": "a"}, names | {"text_output": "b"}]
+
+
+def test_a_stream_that_breaks(mlserver: MLServer) -> None:
+    """MLServer cuts a stream that fails, and the client is told."""
+    made = GenerateTranslator(b'{"text_input":"a fail"}', model="streamer", streams=True)
+    events, is_whole = stream(mlserver, made)
+    assert not is_whole
+    assert [event.get("text_output") or event["error"] for event in events] == ["a", "the engine's stream broke off"]
+
+
+def test_a_stream_that_does_not_begin(mlserver: MLServer) -> None:
+    """What fails before the first response is a whole reply, of which MLServer says no more than that."""
+    reply = ask(mlserver, GenerateTranslator(b'{"text_input":"a"}', model="nobody", streams=True))
+    assert reply == Reply(500, b'{"error":"Internal Server Error"}')
+
+
+def test_infer_with_binary_tensors(mlserver: MLServer) -> None:
+    """Binary tensors become JSON on the way there, and binary again on the way back."""
+    declared = {"name": "x", "datatype": "FP32", "shape": [2], "parameters": {"binary_data_size": 8}}
+    wanted = {"name": "twice", "parameters": {"binary_data": True}}
+    head = json.dumps({"id": "7", "inputs": [declared], "outputs": [wanted]}).encode()
+    body = head + b"\0\0\x80\x3f\0\0\x20\xc0"  # 1, -2.5
+    reply = ask(mlserver, InferTranslator(body, len(head), model="doubler"))
+    assert reply.head_bytes is not None
+    assert reply.content_type == "application/octet-stream"
+    outputs = json.loads(reply.body[: reply.head_bytes])["outputs"]
+    assert [(output["name"], output["datatype"]) for output in outputs] == [("twice", "FP32")]
+    assert reply.body[reply.head_bytes :] == b"\0\0\0\x40\0\0\xa0\xc0"  # 2, -5
+
+
+def test_infer_in_json(mlserver: MLServer) -> None:
+    """A request in JSON goes as it is, with the content type that MLServer wants, and its reply comes as it is."""
+    body = b'{ "inputs": [{"name": "x", "shape": [1], "datatype": "INT64", "data": [4]}] }'
+    made = InferTranslator(body, model="doubler")
+    asked = made.request()
+    assert (asked.body, asked.content_type) == (body, JSON)
+    assert json.loads(ask(mlserver, made).body)["outputs"][0]["data"] == [8]
+
+
+def test_model_stream_infer(mlserver: MLServer) -> None:
+    """Each message of its stream is a bare response, with raw contents and without, and reads as Triton's once put into
+    one; its failure is a status."""
+    with grpc.insecure_channel(mlserver.grpc_url) as channel:
+        call = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+        for is_raw in (False, True):
+            request = message("inference.ModelInferRequest")(model_name="streamer", id="7")
+            tensor = request.inputs.add(name="text_input", datatype="BYTES", shape=[1])
+            if is_raw:
+                request.raw_input_contents.append(b"\x03\0\0\0a b")
+            else:
+                tensor.contents.bytes_contents.append(b"a b")
+            replies = list(call(iter([request.SerializeToString()]), timeout=30))
+            assert all(is_bare_response(reply) for reply in replies)
+            told = [parse(STREAM_RESPONSE, wrapped(reply)).infer_response for reply in replies]
+            assert [(response.id, response.model_name, response.outputs[0].name) for response in told] == [
+                ("7", "streamer", "answer")
+            ] * 2
+            words = [list(response.raw_output_contents) or list(response.outputs[0].contents.bytes_contents)
+                     for response in told]  # fmt: skip
+            assert words == ([[b"\x01\0\0\0a"], [b"\x01\0\0\0b"]] if is_raw else [[b"a"], [b"b"]])
+        request.raw_input_contents[0] = b"\x04\0\0\0fail"
+        with pytest.raises(grpc.RpcError) as failed:
+            list(call(iter([request.SerializeToString()]), timeout=30))
+        assert failed.value.details() == "the model failed"
+
+
+def events_of(data: bytes) -> list[Any]:
+    return [json.loads(event.removeprefix(b"data: ")) for event in data.split(b"\n\n")[:-1]]

@@ -1,0 +1,72 @@
+"""The translation of Triton's requests for an MLServer."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.mlserver.translator import GenerateTranslator, translator
+from gateway.protocol.operations import Operation
+
+
+def test_mlservers_own_generate_requests() -> None:
+    """Who speaks MLServer's dialect is understood, and answered in it."""
+    body = b'{ "inputs": [{"name": "x", "shape": [1], "datatype": "BYTES", "data": ["a"]}] }'
+    made = GenerateTranslator(body, model="m", streams=True)
+    assert made.request().body == body
+    assert made.feed(b'data: {"model_name":"m","outputs":[]}\n\n') == b'data: {"model_name":"m","outputs":[]}\n\n'
+
+
+@given(st.lists(st.integers(0, 400)))
+def test_a_stream_cut_anywhere(cuts: list[int]) -> None:
+    """However MLServer's stream is cut, each of its events is one."""
+    data = b"".join(b"data: " + event(word) + b"\n\n" for word in ("a", "ö", "c"))
+    at = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    made = GenerateTranslator(b'{"text_input":"x"}', model="m", streams=True)
+    made.request()
+    written = b"".join(made.feed(data[start:stop]) for start, stop in pairwise(at)) + made.end()
+    assert [told["text_output"] for told in events_of(written)] == ["a", "ö", "c"]
+
+
+def test_a_stream_that_ends_in_an_event() -> None:
+    """A stream that is cut off is not taken for a whole one."""
+    made = GenerateTranslator(b'{"text_input":"x"}', model="m", streams=True)
+    made.request()
+    assert made.feed(b'data: {"outputs"') == b""
+    with pytest.raises(GatewayError, match="in the middle of an event"):
+        made.end()
+
+
+@pytest.mark.parametrize(
+    "operation, path",
+    [
+        (Operation.INFER, "/v2/models/m/versions/1/infer"),
+        (Operation.GENERATE, "/v2/models/m/versions/1/generate"),
+        (Operation.GENERATE_STREAM, "/v2/models/m/versions/1/generate_stream"),
+    ],
+)
+def test_paths(operation: Operation, path: str) -> None:
+    """What is translated is asked where MLServer has it."""
+    made = translator(operation, b'{"text_input":"x"}', model="m", version="1")
+    assert (made.request().path, made.streams) == (path, path.endswith("stream"))
+
+
+def test_operations_that_are_not_translated() -> None:
+    """What passes as it is has no translator."""
+    with pytest.raises(GatewayError) as refused:
+        translator(Operation.MODEL_METADATA, model="m")
+    assert refused.value.kind is ErrorKind.UNSUPPORTED
+
+
+def event(text: str) -> bytes:
+    return json.dumps({"outputs": [{"name": "t", "shape": [1, 1], "datatype": "BYTES", "data": [text]}]}).encode()
+
+
+def events_of(data: bytes) -> list[Any]:
+    return [json.loads(event.removeprefix(b"data: ")) for event in data.split(b"\n\n")[:-1]]
