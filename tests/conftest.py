@@ -1,4 +1,5 @@
-"""Fixtures with real processes: one Triton for the whole run, one gateway before it, and more gateways on demand."""
+"""Fixtures with real processes: one Triton for the whole run, one gateway before it, and more gateways on demand; a
+TorchServe and an MLServer."""
 
 import contextlib
 import itertools
@@ -9,7 +10,10 @@ from typing import Any
 import pytest
 
 from gateway.demo.triton import TritonProcess, why_unavailable
+from tests.support.mlserver import MLServer
+from tests.support.outsiders import NotHereError
 from tests.support.servers import GatewayProcess
+from tests.support.torchserve import TorchServe
 
 TEST_MODELS = Path(__file__).parent / "models"
 
@@ -63,6 +67,28 @@ def start_gateway(tmp_path: Path) -> Iterator[Callable[..., GatewayProcess]]:
             return server.wait_ready()
 
         yield start
+
+
+@pytest.fixture(scope="session")
+def torchserve() -> Iterator[TorchServe]:
+    """One real TorchServe; it asks for a token, as TorchServe does by default."""
+    try:
+        server = TorchServe.start(token_auth=True)
+    except NotHereError as error:
+        pytest.skip(str(error))
+    with server:
+        yield server.wait_ready()
+
+
+@pytest.fixture(scope="session")
+def mlserver() -> Iterator[MLServer]:
+    """One real MLServer."""
+    try:
+        server = MLServer.start()
+    except NotHereError as error:
+        pytest.skip(str(error))
+    with server:
+        yield server.wait_ready()
 
 
 def everything_to(triton: TritonProcess) -> str:

@@ -10,7 +10,7 @@ from gateway.yaml.nodes import Map
 from gateway.yaml.readers import Reading
 
 _KSERVE, _OPENAI = EngineProtocol.KSERVE, EngineProtocol.OPENAI
-_OF_LANGUAGE_MODELS = (_KSERVE, _OPENAI)
+_OF_LANGUAGE_MODELS = (_KSERVE, EngineProtocol.MLSERVER, _OPENAI)
 
 # Keys that not every protocol has a use for.
 _MEANT_FOR: dict[str, tuple[EngineProtocol, ...]] = {

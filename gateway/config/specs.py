@@ -28,9 +28,15 @@ class EngineProtocol(Enum):
     """What an engine speaks; a protocol is listed once its adapter exists."""
 
     KSERVE = "kserve"
+    MLSERVER = "mlserver"
     OPENAI = "openai"
     TFSERVING = "tfserving"
     TORCHSERVE = "torchserve"
+
+    @property
+    def is_v2(self) -> bool:
+        """Whether V2 is what it speaks, in Triton's way or in MLServer's."""
+        return self in (EngineProtocol.KSERVE, EngineProtocol.MLSERVER)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,15 @@
-"""Who answers a request whose way is known, where its engine is asked over HTTP."""
+"""Who answers a request whose way is known, where its engine is asked over HTTP, or by a service of its own."""
 
 from __future__ import annotations
 
+from gateway.config.specs import EngineProtocol
 from gateway.dataplane.exchange import Exchange
 from gateway.dataplane.llm.exchange import GenerationExchange
 from gateway.dataplane.llm.making import turn_generation
 from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client, Handler
 from gateway.dataplane.snapshot import Lane
+from gateway.dataplane.translating.calling import Calling
 from gateway.dataplane.translating.describing import Described
 from gateway.dataplane.translating.making import maker_for
 from gateway.dataplane.translating.translation import Ask, Translation
@@ -18,7 +20,12 @@ from gateway.protocol.operations import INFERENCE_OPERATIONS
 def by_http(client: Client, request: Request, lane: Lane, session: str | None) -> Handler:
     """The handler of a request for this lane."""
     call = request.plan.call
+    if not lane.engine.speaks_rest:  # nor V2's gRPC, or nobody would ask here
+        return translated(client, request, lane, session, Calling)
     is_read = call.operation in INFERENCE_OPERATIONS and (lane.target.resume or lane.engine.spec.always_stream)
+    is_binary = request.json_length is not None and lane.engine.spec.protocol is EngineProtocol.MLSERVER
+    if is_binary:  # it knows no tensors behind the JSON
+        return translated(client, request, lane, session, Exchange)
     if lane.engine.adapter.passes(call) and (not is_read or call.dialect is Dialect.EMBEDDINGS):
         if call.dialect is None or call.dialect in OF_V2:
             return Exchange(client, request, (lane, session))

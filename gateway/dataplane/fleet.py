@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from gateway.config.specs import EngineProtocol
 from gateway.dataplane.fleet_answers import Answer, agreed, merged, passed_on, refused
 from gateway.dataplane.llm.model_list import list_models, one_model
 from gateway.dataplane.plan import no_route
@@ -199,7 +198,7 @@ class FleetCall(OwnAnswer):
 
 
 def _speaks_v2(engine: Engine) -> bool:
-    return engine.spec.protocol is EngineProtocol.KSERVE
+    return engine.spec.protocol.is_v2
 
 
 def _once_each(questions: list[Question]) -> list[Question]:

@@ -76,7 +76,7 @@ class Plan:
         self.lane: Lane | None = None
         self.session: str | None = None
         self.opening = b""
-        self.passes = False  # whether the lane's engine is asked just so, over HTTP
+        self.passes = False  # whether the lane's engine is asked just so, whatever the body
         self.error: GatewayError | None = None
         self.call = Call(Operation.SERVER_LIVE, ())
         self.is_fleet = False
@@ -171,7 +171,7 @@ class Plan:
             self.session = decision.session
             self.opening = self.opening_for(self.lane)
             self.lines = self.lines_for(self.lane.engine)
-            self.passes = self.lane.engine.speaks_rest and self.lane.engine.adapter.passes(self.call)
+            self.passes = self.lane.passes(self.call)
 
 
 def no_route(facts: Facts) -> GatewayError:

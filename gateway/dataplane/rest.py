@@ -25,5 +25,5 @@ def handler_for(client: Client, request: Request) -> Handler:
         return ModelInBody(client, request, serve)
     lane = plan.lane
     if lane is None:
-        return Exchange(client, request) if plan.snapshot.all_pass_v2 else Deciding(client, request)
+        return Exchange(client, request) if plan.snapshot.all_pass(plan.call) else Deciding(client, request)
     return serve(client, request, lane, plan.session)

@@ -11,7 +11,7 @@ from gateway.dataplane.snapshot import Lane
 
 def serve(client: Client, request: Request, lane: Lane, session: str | None) -> Handler:
     """The handler of a request for this lane."""
-    if lane.engine.speaks_rest:
+    if lane.engine.speaks_rest or not lane.engine.speaks_grpc:
         return by_http(client, request, lane, session)
     if lane.engine.adapter.passes(request.plan.call):
         return ConvertedExchange(client, request, lane, session)

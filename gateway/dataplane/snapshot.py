@@ -14,6 +14,8 @@ from gateway.config.specs import Balance, EngineProtocol, RulesSpec
 from gateway.observability.metrics import Metrics, Series, SeriesKey
 from gateway.protocol.condition import Condition
 from gateway.protocol.engine_load import Load
+from gateway.protocol.llm.values import Dialect
+from gateway.protocol.operations import Call
 from gateway.routing.decision import Target
 from gateway.routing.table import Table
 from gateway.upstream.endpoint import Endpoint
@@ -43,6 +45,12 @@ class Lane:
         arm = f" arm {self.target.arm}" if self.target.arm else ""
         return f"<Lane {self.target.route}{arm} to {self.target.engine}>"
 
+    def passes(self, call: Call) -> bool:
+        """Whether every request that asks so goes to the engine as it is, by REST."""
+        engine = self.engine
+        is_plain = engine.spec.protocol is EngineProtocol.KSERVE and not self.target.resume
+        return is_plain and engine.speaks_rest and engine.adapter.passes(call)
+
     def series(self, endpoint: Endpoint | None) -> Series:
         """The counters of requests that went this way; endpoint None: of those that reached none."""
         found = self._series.get(endpoint)
@@ -67,22 +75,26 @@ class Snapshot:
             before = previous.engines.get(name) if previous else None
             known = {endpoint.url: endpoint for endpoint in before.endpoints} if before else {}
             self.engines[name] = Engine(spec, known, before.prefixes if before else None)
-        # Whether V2 over REST goes to every engine as it is
-        self.all_pass_v2 = all(
-            engine.speaks_rest and engine.spec.protocol is EngineProtocol.KSERVE for engine in self.engines.values()
-        )
         # By identity, since the table makes one object for each target: comparing their fields would cost more than
         # all the rest of the decision.
         self._lanes = {
             id(target): Lane(target, self.engines[target.engine], metrics, settings.name_decision)
             for target in self.table.targets
         }
+        self._passing: dict[Dialect | None, bool] = {}
 
     def __repr__(self) -> str:
         return f"<Snapshot {self.number}: {len(self._lanes)} lanes, {len(self.engines)} engines>"
 
     def lane(self, target: Target) -> Lane:
         return self._lanes[id(target)]
+
+    def all_pass(self, call: Call) -> bool:
+        """Whether a request that asks so passes wherever the rules may send it."""
+        found = self._passing.get(call.dialect)
+        if found is None:
+            found = self._passing[call.dialect] = all(lane.passes(call) for lane in self._lanes.values())
+        return found
 
     def lanes_beside(self, lane: Lane) -> list[Lane]:
         """The lanes of the same route's other arms."""

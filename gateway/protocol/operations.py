@@ -100,7 +100,7 @@ class Call:
 
 
 _MODEL = re.compile(
-    r"/v2/models/([^/]+)(?:/versions/([0-9]+))?(?:/(infer|generate|generate_stream|ready|config|stats|trace/setting))?"
+    r"/v2/models/([^/]+)(?:/versions/([0-9]+))?(?:/(infer|infer_stream|generate|generate_stream|ready|config|stats|trace/setting))?"
 )
 _REPOSITORY = re.compile(r"/v2/repository(?:/([^/]+))?/(?:(index)|models/([^/]+)/(load|unload))")
 _SHARED_MEMORY = re.compile(r"/v2/(?:system|cuda)sharedmemory(?:/region/([^/]+))?/(status|register|unregister)")
@@ -112,6 +112,7 @@ _BOTH = ("GET", "POST")
 _MODEL_ACTIONS: dict[str | None, tuple[Operation, tuple[str, ...]]] = {
     None: (Operation.MODEL_METADATA, _GET),
     "infer": (Operation.INFER, _POST),
+    "infer_stream": (Operation.GENERATE_STREAM, _POST),
     "generate": (Operation.GENERATE, _POST),
     "generate_stream": (Operation.GENERATE_STREAM, _POST),
     "ready": (Operation.MODEL_READY, _GET),
@@ -163,7 +164,8 @@ def read_path(path: str) -> Call | None:
         if action == "trace/setting" and version is not None:
             return None
         operation, verbs = _MODEL_ACTIONS[action]
-        return Call(operation, verbs, unquote(model), version, found.span(1), _DIALECTS.get(operation))
+        dialect = Dialect.INFER_STREAM if action == "infer_stream" else _DIALECTS.get(operation)
+        return Call(operation, verbs, unquote(model), version, found.span(1), dialect)
     if found := _REPOSITORY.fullmatch(path):
         _, index, model, action = found.groups()
         if index:

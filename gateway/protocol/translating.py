@@ -18,7 +18,8 @@ JSON = "application/json"
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
     """What an engine is asked over HTTP. `path` begins with a slash, `fields` are further ones, names in lower case;
-    `dialect` is what a language model is asked in, `dropped` names what of the client's the engine has no place for."""
+    `dialect` is what a language model is asked in, `dropped` names what of the client's the engine has no place for.
+    `streams_any_type`: a reply with status 200 is a stream, whatever content type it tells."""
 
     path: str
     body: bytes = b""
@@ -27,6 +28,7 @@ class EngineRequest:
     fields: tuple[Field, ...] = ()
     dialect: Dialect | None = None
     dropped: tuple[str, ...] = ()
+    streams_any_type: bool = False
 
 
 @dataclass(frozen=True, slots=True)

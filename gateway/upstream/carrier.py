@@ -33,6 +33,18 @@ class _Reads:
         self.ended_at = 0.0  # when the last one was done with, by `time.monotonic`
         self.others: list[Carrier] = []
 
+    def flush_others(self) -> None:
+        """Write what they have."""
+        others, self.others = self.others, []
+        for carrier in others:
+            http2, transport = carrier.http2, carrier._transport
+            out = http2.out
+            if len(out) == 1 and not http2.is_blocked and not transport.is_closing():  # mostly, one message each
+                http2.out = []
+                transport.write(out[0])
+            else:
+                carrier.flush()
+
 
 _reads_of: WeakKeyDictionary[asyncio.AbstractEventLoop, _Reads] = WeakKeyDictionary()
 
@@ -70,13 +82,13 @@ class Carrier(asyncio.Protocol):
         try:
             self.http2.feed(data)
         finally:
-            self._is_feeding = reads.are_single = False
+            self._is_feeding = False
             if self.http2.out:
                 self.flush()
-            if reads.others:
-                for other in reads.others:
-                    other.flush()
-                reads.others.clear()
+            if reads.are_single:
+                reads.are_single = False
+                if reads.others:
+                    reads.flush_others()
             reads.ended_at = monotonic()
         if self.http2.failed is not None:
             self._transport.close()
@@ -96,10 +108,10 @@ class Carrier(asyncio.Protocol):
     def has_output(self) -> None:
         if self._is_feeding:
             return
-        if self._reads.are_single:
-            self._reads.others.append(self)
-        else:
-            self._loop.call_soon(self.flush)
+        reads = self._reads
+        reads.others.append(self)
+        if len(reads.others) == 1 and not reads.are_single:
+            self._loop.call_soon(reads.flush_others)  # one for all of them
 
     def stream_opened(self, stream: Stream, block: Block, ended: bool) -> None:
         """The peer asks something; only clients do."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from time import monotonic
 from types import MappingProxyType
 
-from gateway.config.specs import Balance, EndpointSpec, EngineProtocol, EngineSpec
+from gateway.config.specs import Balance, EndpointSpec, EngineSpec
 from gateway.protocol.condition import Condition
 from gateway.upstream.adapters import Adapter, adapter_for
 from gateway.upstream.balancing import chooser
@@ -51,8 +51,8 @@ class Engine:
         listed = {endpoint.url: endpoint for endpoint in spec.endpoints}  # one listed twice is one endpoint
         self.endpoints = [_endpoint(spec, endpoint, known.get(url)) for url, endpoint in listed.items()]
         self.speaks_rest = all(endpoint.pool is not None for endpoint in self.endpoints)
-        is_kserve = spec.protocol is EngineProtocol.KSERVE  # others have gRPC services of their own
-        self.speaks_grpc = is_kserve and all(endpoint.streams is not None for endpoint in self.endpoints)
+        # Of V2's services: others have their own
+        self.speaks_grpc = spec.protocol.is_v2 and all(endpoint.streams is not None for endpoint in self.endpoints)
         self.budget = RetryBudget(spec.retry, monotonic())
         self.extra_fields = extra_fields(spec)
         self.extra_lines = b"".join(b"%b: %b\r\n" % field for field in self.extra_fields)

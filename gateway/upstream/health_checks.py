@@ -46,7 +46,7 @@ def rest_check(engine: EngineSpec) -> RestCheck:
     if engine.health.path is not None:
         return RestCheck((engine.health.path,))
     match engine.protocol:
-        case EngineProtocol.KSERVE:
+        case EngineProtocol.KSERVE | EngineProtocol.MLSERVER:
             return RestCheck(("/v2/health/ready",))
         case EngineProtocol.OPENAI:
             return RestCheck(("/health", f"{engine.base_path}/models"))

@@ -11,6 +11,7 @@ from bench.processes import BenchError, raise_file_limit
 from bench.window import LoadResult, Window
 
 WARMUP_SECONDS = 0.3
+MAX_WARMUP_SECONDS = 10.0
 
 Spec = TypeVar("Spec")
 
@@ -31,10 +32,15 @@ class Tally:
 
 
 async def closed_loop(
-    open_one: Callable[[Tally], Awaitable[object]], connections: int, seconds: float, groups: dict[str, list[int]]
+    open_one: Callable[[Tally], Awaitable[object]],
+    connections: int,
+    seconds: float,
+    groups: dict[str, list[int]],
+    is_warm: Callable[[], bool] = lambda: True,
 ) -> LoadResult:
     """Open the connections, each of which keeps itself busy, and count within a window of `seconds`.
 
+    The window opens once it `is_warm`, or after MAX_WARMUP_SECONDS.
     Raises: BenchError at the first wrong answer.
     """
     loop = asyncio.get_running_loop()
@@ -52,6 +58,10 @@ async def closed_loop(
         await open_one(tally)
         # Spread the starts over the warm-up, so that streams do not all tick in step.
         await until(opened_at + WARMUP_SECONDS * (index + 1) / connections)
+
+    warm_by = loop.time() + MAX_WARMUP_SECONDS
+    while not is_warm() and loop.time() < warm_by and not failed.done():
+        await until(loop.time() + WARMUP_SECONDS / 10)
 
     window, units, first_latency = Window(groups), tally.units, len(tally.latencies_us)
     await until(loop.time() + seconds)

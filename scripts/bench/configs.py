@@ -18,7 +18,7 @@ _ENVOY = "type.googleapis.com/envoy.extensions.filters"
 
 def envoy_config(port: int, upstreams: Ports) -> str:
     """Router filter, active health checks like ours, its own statistics; neither request ids nor x-envoy headers."""
-    routes = [_envoy_route("/v2/models/simple/", "small"), _envoy_route("/", "bulk")]
+    routes = [envoy_route("/v2/models/simple/", "small"), envoy_route("/", "bulk")]
     clusters = [envoy_cluster(name, upstream) for name, upstream in upstreams.items()]
     return envoy_document([envoy_listener("bench", port, routes)], clusters)
 
@@ -58,7 +58,7 @@ def _envoy_address(port: int) -> dict[str, Any]:
     return {"socket_address": {"address": "127.0.0.1", "port_value": port}}
 
 
-def _envoy_route(prefix: str, cluster: str) -> dict[str, Any]:
+def envoy_route(prefix: str, cluster: str) -> dict[str, Any]:
     return {"match": {"prefix": prefix}, "route": {"cluster": cluster, "timeout": "0s"}}
 
 

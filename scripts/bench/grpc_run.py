@@ -57,7 +57,9 @@ def carry_out(plan: Plan, progress: Progress) -> Results:
                 results.failures += [Failure(case.name, name, f"did not start: {error}") for case in cases]
         progress.remove_task(starting)
         loader = Loader(plan.seconds, stage.cores.others, stage.upstreams)
-        interleave(cases, running, plan.rounds, loader.sample, progress, results)
+        for case in cases:
+            turns = case.turns if plan.rounds > 1 else 1  # one round is but a glance
+            interleave([case], running, plan.rounds * turns, loader.sample, progress, results)
     return results
 
 

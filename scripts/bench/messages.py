@@ -24,7 +24,7 @@ _CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
 
 
-def _json(document: Any) -> bytes:
+def compact_json(document: Any) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
@@ -38,13 +38,13 @@ def _tensor(direction: str) -> tuple[bytes, bytes]:
     document: dict[str, Any] = {f"{direction.lower()}s": [tensor | {"parameters": {"binary_data_size": TENSOR_BYTES}}]}
     if direction == "OUTPUT":
         document = {"model_name": "tensor", "model_version": "1"} | document
-    return _json(document), bytes(range(250)) * (TENSOR_BYTES // 250)
+    return compact_json(document), bytes(range(250)) * (TENSOR_BYTES // 250)
 
 
 _TENSOR_REQUEST, _TENSOR_TAIL = _tensor("INPUT")
 TENSOR_ANSWER_JSON, _ = _tensor("OUTPUT")
 
-SMALL_ANSWER = _json({"model_name": "simple", "model_version": "1", "outputs": [_vector("OUTPUT0", 0)]})
+SMALL_ANSWER = compact_json({"model_name": "simple", "model_version": "1", "outputs": [_vector("OUTPUT0", 0)]})
 TENSOR_ANSWER = TENSOR_ANSWER_JSON + _TENSOR_TAIL
 
 
@@ -69,13 +69,14 @@ class Exchange:
     body: bytes
     answer_bytes: int | None
     headers: tuple[str, ...] = ()
+    user_agent: str = "python/gevent-http-client-2.6.1"
 
     def parts(self, *more_headers: str) -> tuple[bytes, bytes]:
         """The request cut where more headers may go: up to the last header line, and from there to its end."""
         lines = (
             f"POST {self.path} HTTP/1.1",
             "Host: 127.0.0.1:8000",
-            "User-Agent: python/gevent-http-client-2.6.1",
+            f"User-Agent: {self.user_agent}",
             *self.headers,
             f"Content-Length: {len(self.body)}",
             *more_headers,
@@ -89,7 +90,7 @@ class Exchange:
 EXCHANGES = {
     "small": Exchange(
         path=SMALL_PATH,
-        body=_json({"inputs": [_vector("INPUT0", 0), _vector("INPUT1", 16)], "outputs": [{"name": "OUTPUT0"}]}),
+        body=compact_json({"inputs": [_vector("INPUT0", 0), _vector("INPUT1", 16)], "outputs": [{"name": "OUTPUT0"}]}),
         answer_bytes=len(SMALL_ANSWER),
         headers=("Content-Type: application/json", "Accept: */*"),
     ),
@@ -105,13 +106,15 @@ EXCHANGES = {
     ),
     "sse": Exchange(
         path=STREAM_PATH,
-        body=_json({"text_input": "Tell me a story.", "parameters": {"stream": True, "max_tokens": TOKENS_PER_STREAM}}),
+        body=compact_json(
+            {"text_input": "Tell me a story.", "parameters": {"stream": True, "max_tokens": TOKENS_PER_STREAM}}
+        ),
         answer_bytes=None,
         headers=("Content-Type: application/json", "Accept: text/event-stream"),
     ),
     "huge": Exchange(
         path=HUGE_PATH,
-        body=_json({"inputs": [_vector("INPUT0", 0)]}),
+        body=compact_json({"inputs": [_vector("INPUT0", 0)]}),
         answer_bytes=None,
         headers=("Content-Type: application/json", "Accept: */*"),
     ),

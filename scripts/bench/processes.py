@@ -120,8 +120,17 @@ class Children:
         for name, child in reversed(list(self._running.values())):
             self._end(name, child)
 
-    def spawn(self, name: str, argv: Sequence[str | Path], cores: Sequence[int] | None = None) -> psutil.Process:
-        """Start a long-lived child, in a session of its own so that Ctrl-C reaches us first; it prints into a log."""
+    def spawn(
+        self,
+        name: str,
+        argv: Sequence[str | Path],
+        cores: Sequence[int] | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> psutil.Process:
+        """Start a long-lived child, in a session of its own so that Ctrl-C reaches us first; it prints into a log.
+
+        `variables` are put into its environment.
+        """
         with self._log(name).open("ab") as log, pinned(cores):
             child = subprocess.Popen(
                 [*map(str, argv)],
@@ -130,6 +139,7 @@ class Children:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                env=os.environ | (variables or {}),
             )
         self._running[child.pid] = (name, child)
         return psutil.Process(child.pid)

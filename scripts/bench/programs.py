@@ -66,19 +66,32 @@ def first_line(*argv: str | Path) -> str | None:
     return lines[0] if done.returncode == 0 and lines else None
 
 
-def start_on_port(site: Site, name: str, argv: Sequence[str | Path], port: int, ports: Ports) -> Running:
-    """Start a program; it listens on `port` when this returns."""
-    process = site.children.spawn(name, argv, site.cores)
-    _wait_until(lambda: _is_listening(process, port), site, process, name)
+def start_on_port(
+    site: Site,
+    name: str,
+    argv: Sequence[str | Path],
+    port: int,
+    ports: Ports,
+    variables: Mapping[str, str] | None = None,
+    seconds: float = START_SECONDS,
+) -> Running:
+    """Start a program, with these variables in its environment; it listens on `port` when this returns.
+
+    Raises: BenchError where it ends, or takes longer than `seconds`.
+    """
+    process = site.children.spawn(name, argv, site.cores, variables)
+    _wait_until(lambda: _is_listening(process, port), site, process, name, seconds)
     return Running(name, ports, process, listener(process, port))
 
 
-def _wait_until(condition: Callable[[], bool], site: Site, process: psutil.Process, what: str) -> None:
-    deadline = time.monotonic() + START_SECONDS
+def _wait_until(
+    condition: Callable[[], bool], site: Site, process: psutil.Process, what: str, seconds: float = START_SECONDS
+) -> None:
+    deadline = time.monotonic() + seconds
     while not condition():
         site.children.require_alive(process)
         if time.monotonic() > deadline:
-            raise BenchError(f"{what} was not ready in {START_SECONDS:.0f} s: {site.children.log_tail(what)}")
+            raise BenchError(f"{what} was not ready in {seconds:.0f} s: {site.children.log_tail(what)}")
         time.sleep(0.05)
 
 

@@ -13,6 +13,7 @@ before it was read would make a proxy close the connection) and answers by path:
 import argparse
 import asyncio
 import time
+from collections.abc import Callable
 from typing import cast
 
 import uvloop
@@ -25,14 +26,14 @@ MAX_HEAD_BYTES = 1 << 16
 HUGE_PIECE = bytes(256 * 1024)
 
 
-def _answer(content_type: str, body: bytes, *headers: str) -> bytes:
+def answer(content_type: str, body: bytes, *headers: str) -> bytes:
     lines = ("HTTP/1.1 200 OK", f"Content-Type: {content_type}", f"Content-Length: {len(body)}", *headers)
     return "".join(f"{line}\r\n" for line in lines).encode() + b"\r\n" + body
 
 
 ANSWERS = {
-    messages.SMALL_PATH.encode(): _answer("application/json", messages.SMALL_ANSWER),
-    messages.TENSOR_PATH.encode(): _answer(
+    messages.SMALL_PATH.encode(): answer("application/json", messages.SMALL_ANSWER),
+    messages.TENSOR_PATH.encode(): answer(
         "application/octet-stream",
         messages.TENSOR_ANSWER,
         f"Inference-Header-Content-Length: {len(messages.TENSOR_ANSWER_JSON)}",
@@ -40,11 +41,18 @@ ANSWERS = {
 }
 EMPTY = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+LAST_CHUNK = b"0\r\n\r\n"
 TOKEN_CHUNK_HEAD = b"%x\r\n" % messages.TOKEN_BYTES
+
+
+def token_chunk(serial: int) -> bytes:
+    return TOKEN_CHUNK_HEAD + messages.token_event(time.monotonic_ns() // 1000) + b"\r\n"
 
 
 class CannedConnection(asyncio.BufferedProtocol):
     """One connection: a head is read, its body is counted down, the answer is written, and so on until it closes."""
+
+    MAX_KEPT_BODY_BYTES = 0  # a longer body is counted, and not looked at
 
     # Reading is synchronous from get_buffer to buffer_updated, so all connections share one buffer.
     _shared = memoryview(bytearray(READ_BUFFER_BYTES))
@@ -55,6 +63,7 @@ class CannedConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._head = b""  # the beginning of a head that has not come whole
         self._method = self._path = b""
+        self._body = b""
         self._body_left = 0
         self._huge_left = 0
         self._is_paused = False
@@ -69,6 +78,8 @@ class CannedConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._body_left:
             self._body_left -= nbytes
+            if self._keeps_body:
+                self._body += self._shared[:nbytes]
         else:
             head = self._head + self._shared[: min(nbytes, MAX_HEAD_BYTES)]
             end = head.find(b"\r\n\r\n")
@@ -79,46 +90,58 @@ class CannedConnection(asyncio.BufferedProtocol):
             self._head = b""
             self._method, self._path, _ = head[: head.find(b"\r\n")].split(b" ", 2)
             if messages.is_chunked(head[:end]):
-                self._refuse(b"411 Length Required")
+                self.refuse(b"411 Length Required")
                 return
-            self._body_left = (messages.content_length(head[:end]) or 0) - body_seen
+            length = messages.content_length(head[:end]) or 0
+            self._body_left = length - body_seen
+            self._keeps_body = 0 < length <= self.MAX_KEPT_BODY_BYTES
+            self._body = head[end + 4 :] if self._keeps_body else b""
         if self._body_left < 0:
-            self._refuse(b"400 Pipelined")
+            self.refuse(b"400 Pipelined")
         elif self._body_left == 0:
-            self._reply()
+            self.reply(self._method, self._path, self._body)
 
-    def _refuse(self, status: bytes) -> None:
+    def refuse(self, status: bytes) -> None:
         self._transport.write(b"HTTP/1.1 %s\r\nContent-Length: 0\r\nConnection: close\r\n\r\n" % status)
         self._transport.close()
 
-    def _reply(self) -> None:
-        if answer := ANSWERS.get(self._path):
-            self._transport.write(answer)
-        elif self._method == b"GET":
-            self._transport.write(EMPTY)
-        elif self._path == messages.STREAM_PATH.encode():
-            self._transport.write(STREAM_HEAD)
-            now = self._loop.time()
-            self._loop.call_at(now + self._gap_seconds, self._write_token, now + self._gap_seconds, 1)
-        elif self._path == messages.HUGE_PATH.encode():
-            self._transport.write(
+    def write(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    def reply(self, method: bytes, path: bytes, body: bytes) -> None:
+        """Answer a request; `body` is empty where it is not kept."""
+        if whole := ANSWERS.get(path):
+            self.write(whole)
+        elif method == b"GET":
+            self.write(EMPTY)
+        elif path == messages.STREAM_PATH.encode():
+            self.write(STREAM_HEAD)
+            self.stream(token_chunk)
+        elif path == messages.HUGE_PATH.encode():
+            self.write(
                 b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nContent-Length: %d\r\n\r\n"
                 % self._huge_bytes
             )
             self._huge_left = self._huge_bytes
             self._write_huge()
         else:
-            self._refuse(b"404 Not Found")
+            self.refuse(b"404 Not Found")
 
-    def _write_token(self, due: float, serial: int) -> None:
+    def stream(self, chunk: Callable[[int], bytes], last: bytes = LAST_CHUNK) -> None:
+        """Write the chunks 1 to TOKENS_PER_STREAM, each when it is due, and then the last of the body."""
+        due = self._loop.time() + self._gap_seconds
+        self._loop.call_at(due, self._write_token, due, 1, chunk, last)
+
+    def _write_token(self, due: float, serial: int, chunk: Callable[[int], bytes], last: bytes) -> None:
         if self._transport.is_closing():
             return
-        self._transport.write(TOKEN_CHUNK_HEAD + messages.token_event(time.monotonic_ns() // 1000) + b"\r\n")
+        self._transport.write(chunk(serial))
         if serial < messages.TOKENS_PER_STREAM:
-            self._loop.call_at(due + self._gap_seconds, self._write_token, due + self._gap_seconds, serial + 1)
+            due += self._gap_seconds
+            self._loop.call_at(due, self._write_token, due, serial + 1, chunk, last)
         else:
             # The end comes as a piece of its own too, in the next turn of the loop: engines finish so.
-            self._loop.call_soon(self._transport.write, b"0\r\n\r\n")
+            self._loop.call_soon(self._transport.write, last)
 
     def _write_huge(self) -> None:
         while self._huge_left and not self._is_paused and not self._transport.is_closing():
@@ -137,10 +160,8 @@ class CannedConnection(asyncio.BufferedProtocol):
         self._huge_left = 0
 
 
-async def serve(port: int, huge_bytes: int, gap_seconds: float) -> None:
-    server = await asyncio.get_running_loop().create_server(
-        lambda: CannedConnection(huge_bytes, gap_seconds), "127.0.0.1", port, backlog=4096
-    )
+async def serve(port: int, make_connection: Callable[[], CannedConnection]) -> None:
+    server = await asyncio.get_running_loop().create_server(make_connection, "127.0.0.1", port, backlog=4096)
     await server.serve_forever()
 
 
@@ -151,7 +172,7 @@ def main() -> None:
     parser.add_argument("--gap-milliseconds", type=float, default=10.0)
     options = parser.parse_args()
     raise_file_limit()
-    uvloop.run(serve(options.port, options.huge_bytes, options.gap_milliseconds / 1000))
+    uvloop.run(serve(options.port, lambda: CannedConnection(options.huge_bytes, options.gap_milliseconds / 1000)))
 
 
 if __name__ == "__main__":

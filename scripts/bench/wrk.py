@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.load import LoadSpec
-from bench.messages import EXCHANGES
+from bench.messages import EXCHANGES, Exchange
 from bench.processes import BenchError, group_cpu_seconds
 from bench.window import LoadResult, run_program
 
 SCRIPT = """
-local before, after, run, serial = {before}, {after}, {run}, 0
+local before, after, run, serial, right = {before}, {after}, {run}, 0, {right}
 local whole = before .. after
 local fixed = function() return whole end
 local unique = function()
@@ -31,11 +31,21 @@ local unique = function()
   return before .. "x-request-id: " .. mark .. "\\r\\ntraceparent: 00-" .. trace .. "-01\\r\\n" .. after
 end
 request = {kind}
+wrong = 0
+if right then
+  response = function(status, headers, body)
+    if body ~= right then wrong = wrong + 1 end
+  end
+end
+local threads = {{}}
+setup = function(thread) table.insert(threads, thread) end
 done = function(summary, latency)
-  local errors = summary.errors
+  local errors, wrong = summary.errors, 0
+  for _, thread in ipairs(threads) do wrong = wrong + thread:get("wrong") end
   io.write(string.format(
-    'RESULT {{"requests":%d,"microseconds":%d,"bytes":%d,"refused":%d,"broken":%d,"p50_us":%d,"p99_us":%d}}\\n',
-    summary.requests, summary.duration, summary.bytes, errors.status,
+    'RESULT {{"requests":%d,"microseconds":%d,"bytes":%d,"refused":%d,"wrong":%d,' ..
+    '"broken":%d,"p50_us":%d,"p99_us":%d}}\\n',
+    summary.requests, summary.duration, summary.bytes, errors.status, wrong,
     errors.connect + errors.read + errors.write + errors.timeout, latency:percentile(50), latency:percentile(99)))
 end
 """
@@ -52,22 +62,32 @@ def wrk_version() -> str | None:
     return " ".join("".join(first_line).split()[:2])
 
 
-def script(spec: LoadSpec) -> str:
-    before, after = EXCHANGES[spec.exchange].parts()
+def script(exchange: Exchange, unique_heads: bool, right: bytes | None) -> str:
+    before, after = exchange.parts()
     return SCRIPT.format(
         # A JSON string of plain ASCII text is a Lua string too.
         before=json.dumps(before.decode("ascii")),
         after=json.dumps(after.decode("ascii")),
         run=json.dumps(secrets.token_hex(4)),
-        kind="unique" if spec.unique_heads else "fixed",
+        right="nil" if right is None else json.dumps(right.decode("ascii")),
+        kind="unique" if unique_heads else "fixed",
     )
 
 
 def run_wrk(spec: LoadSpec, cores: Sequence[int] | None) -> LoadResult:
-    """Run wrk with one thread. Its CPU window is the whole run, opening the connections included."""
+    return ask_by_wrk(EXCHANGES[spec.exchange], spec, cores)
+
+
+def ask_by_wrk(
+    exchange: Exchange, spec: LoadSpec, cores: Sequence[int] | None, right: bytes | None = None
+) -> LoadResult:
+    """Run wrk with one thread. Its CPU window is the whole run, opening the connections included.
+
+    Each answer's body must be the `right` one, where it is told.
+    """
     seconds = max(1, math.ceil(spec.seconds))  # wrk counts whole seconds
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as file:
-        file.write(script(spec))
+        file.write(script(exchange, spec.unique_heads, right))
         file.flush()
         argv = [wrk_path() or "wrk", "-t1", f"-c{spec.connections}", f"-d{seconds}s", "-s", str(Path(file.name))]
         cpu = group_cpu_seconds(spec.groups)
@@ -79,7 +99,9 @@ def run_wrk(spec: LoadSpec, cores: Sequence[int] | None) -> LoadResult:
     seen = json.loads(found[1])
     if seen["refused"] or seen["broken"] or not seen["requests"]:
         raise BenchError(f"wrk saw {seen['refused']} answers other than 200 and {seen['broken']} broken connections")
-    if seen["bytes"] < seen["requests"] * (EXCHANGES[spec.exchange].answer_bytes or 0):
+    if seen["wrong"]:
+        raise BenchError(f"wrk saw {seen['wrong']} answers with another body than the right one")
+    if seen["bytes"] < seen["requests"] * (exchange.answer_bytes or 0):
         raise BenchError(f"wrk read {seen['bytes']} bytes in {seen['requests']} answers: some were cut short")
     return LoadResult(
         units=seen["requests"],

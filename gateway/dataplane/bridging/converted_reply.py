@@ -17,6 +17,7 @@ from gateway.protocol.conversion.infer import WantedOutputs, rest_of_infer_respo
 from gateway.protocol.conversion.stream import read_stream_response
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import OK
+from gateway.protocol.mlserver.stream import is_bare_response, wrapped
 from gateway.protocol.operations import Operation
 from gateway.wire.http1.chunked import LAST_CHUNK, encode_chunk
 
@@ -58,7 +59,7 @@ class ConvertedReply:
         if self.rpc != "ModelStreamInfer":
             self._answers.append(message)
             return
-        part = read_stream_response(message)
+        part = read_stream_response(wrapped(message) if is_bare_response(message) else message)
         if part.is_empty:
             return
         if part.error:

@@ -6,7 +6,6 @@ from time import monotonic
 
 import orjson
 
-from gateway.config.specs import EngineProtocol
 from gateway.dataplane.snapshot import Lane
 from gateway.dataplane.translating.describing import describe
 from gateway.protocol.conversion.control import RpcError, rpc_response
@@ -72,7 +71,7 @@ async def _remembered(rpc: str, lane: Lane, model: str, version: str) -> bytes:
 
 async def _ask(rpc: str, lane: Lane, model: str, version: str) -> bytes:
     engine = lane.engine
-    if engine.spec.protocol is not EngineProtocol.KSERVE:
+    if not engine.spec.protocol.is_v2:
         found = await describe(lane, model, version)
         told = found.config if rpc == "ModelConfig" else found.metadata
         return rpc_response(rpc, 200, orjson.dumps(told))

@@ -17,6 +17,10 @@ from gateway.wire.grpc import MessageReader
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.stream import Stream
 
+# Where responses pass straight through, the engine's window is given back in pieces of this, since each time costs as
+# much as a part of relaying a message. A stream has at least 64 KiB, of which it keeps back less than half itself.
+_PAID_AT_ONCE = 16 * 1024
+
 
 class Leg(StreamTries):
     """Opens one stream to an endpoint of the lane, and keeps to it: sequences stay where they began.
@@ -157,12 +161,22 @@ class Leg(StreamTries):
     def data_received(self, stream: Stream, data: bytes, ended: bool) -> None:
         if stream is not self._up:
             return
-        self.response_bytes += len(data)
-        if data:
-            if self._call.has_one_request:
+        size = len(data)
+        self.response_bytes += size
+        if size:
+            call = self._call
+            if call.has_one_request:
                 self._active_at = monotonic()
                 self._clear_deadline()
-            self._call.leg_answered(self, data)
+            client = call.responses.straight
+            if client is None or call.has_one_request:  # of one request, what is owed says that the silence is ours
+                call.leg_answered(self, data)
+            else:
+                self.boundaries.feed(data)
+                client.send_data(data)
+                self._owed += size
+                if self._owed >= _PAID_AT_ONCE and not client.is_waiting:
+                    self.pay()
         if ended and self._up is not None:  # without trailers, and so without a status
             self._up = None
             self._try_failed(

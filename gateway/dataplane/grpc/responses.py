@@ -12,6 +12,7 @@ from gateway.dataplane.grpc.order import ResponseOrder
 from gateway.dataplane.grpc.plan import Way
 from gateway.dataplane.grpc.replies import OPENING, TRAILERS_OK, Relayed, request_id_literal
 from gateway.dataplane.grpc.seams import AnyLeg
+from gateway.protocol.mlserver.stream import begins_as_tritons, is_bare_response, wrapped
 from gateway.protocol.stream_messages import response_names
 from gateway.wire.grpc import MessageReader, decompress, framed
 from gateway.wire.http2.hpack import Steady
@@ -37,6 +38,7 @@ class Responses:
         "_request_id",
         "_stream",
         "has_begun",
+        "straight",
     )
 
     def __init__(self, stream: Stream, request_id: bytes, legs: Mapping[Way, AnyLeg], high_water_bytes: int) -> None:
@@ -49,6 +51,7 @@ class Responses:
         self._later: list[bytes] = []  # what came while another response was passing through
         self._encoding = _PLAIN  # of compressed responses, as the client was told
         self.has_begun = False  # the reply's first fields are sent
+        self.straight: Stream | None = None  # where `answered` need not be asked; see `Passage`
 
     def __repr__(self) -> str:
         return f"<Responses {self._order!r}>"
@@ -63,11 +66,13 @@ class Responses:
         """From now on responses are written one by one."""
         if not self._are_cut:
             self._are_cut = True
+            self.straight = None
             for leg in self._legs.values():
                 leg.reader = MessageReader(_MAX_MESSAGE_BYTES)
 
     def join(self, leg: AnyLeg) -> None:
         """One more leg is going to answer."""
+        self.straight = None  # until the first of its responses has come
         if self._legs:
             self.cut()
         if self._are_cut:
@@ -91,11 +96,16 @@ class Responses:
         if not self.has_begun:
             self._begin(_OPENING)
         stream, size = self._stream, len(data)
+        is_first = leg.reader is None and not leg.boundaries.count and leg.boundaries.is_between_messages
+        if is_first and not begins_as_tritons(data):  # an error, or MLServer's bare responses
+            self.cut()
         if leg.reader is None:
             leg.boundaries.feed(data)
             stream.send_data(data)
             if self._later:
                 self._write_later()
+            else:
+                self.straight = stream
             if stream.is_waiting:
                 leg.owe(size)
             else:
@@ -148,6 +158,7 @@ class Responses:
         """Nothing more is told."""
         self._order = ResponseOrder()
         self._later.clear()
+        self.straight = None
 
     def _begin(self, steady: Steady) -> None:
         self.has_begun = True
@@ -156,6 +167,9 @@ class Responses:
     def _place(self, leg: AnyLeg, is_compressed: bool, message: bytes) -> None:
         leg.boundaries.count += 1
         plain = decompress(message, leg.encoding, _MAX_MESSAGE_BYTES) if is_compressed else message
+        if is_bare_response(plain):
+            is_compressed, message = False, wrapped(plain)
+            plain = message
         names = response_names(plain)
         if is_compressed and leg.encoding != self._encoding:
             is_compressed, message = False, plain
@@ -169,6 +183,7 @@ class Responses:
             self._begin(_OPENING)
         if self._later or self._is_in_the_middle():
             self._later.append(response)
+            self.straight = None
         else:
             self._stream.send_data(response)
 

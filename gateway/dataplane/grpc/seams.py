@@ -12,6 +12,17 @@ from gateway.protocol.errors import GatewayError
 from gateway.protocol.message_head import Names
 from gateway.wire.boundaries import Boundaries
 from gateway.wire.grpc import MessageReader
+from gateway.wire.http2.stream import Stream
+
+
+class Passage(Protocol):
+    """Where responses go."""
+
+    @property
+    def straight(self) -> Stream | None:
+        """The client's stream, while one leg alone answers: what it brings is passed on uncut, without a word to the
+        call. None: the call is told of each piece."""
+        ...
 
 
 class LegOwner(Protocol):
@@ -20,6 +31,9 @@ class LegOwner(Protocol):
     plane: DataPlane
     outgoing: Outgoing
     has_one_request: bool  # and so a response is due: the engine's time limits hold
+
+    @property
+    def responses(self) -> Passage: ...
 
     def leg_began(self, leg: AnyLeg, found: Relayed) -> None: ...
 

@@ -46,7 +46,6 @@ class StreamCall:
         "_owed",
         "_request_id",
         "_requests",
-        "_responses",
         "_slot",
         "_started_at",
         "_stream",
@@ -54,6 +53,7 @@ class StreamCall:
         "has_one_request",
         "outgoing",
         "plane",
+        "responses",
     )
 
     def __init__(
@@ -81,7 +81,7 @@ class StreamCall:
         self._requests = Requests(self, self._ways, head.plan.encoding, limits.max_body_bytes)
         self._legs: dict[Way, AnyLeg] = {}
         self._num_legs = 0  # that there ever were
-        self._responses = Responses(stream, self._request_id, self._legs, limits.high_water_bytes)
+        self.responses = Responses(stream, self._request_id, self._legs, limits.high_water_bytes)
         self._owed = 0  # bytes of messages that wait for an engine to take them
         self._has_ended = False  # the client sends no more
         self._is_over = False
@@ -130,7 +130,7 @@ class StreamCall:
         if self._is_over:
             self._client.call_ended(stream)
         else:
-            self._responses.drained()
+            self.responses.drained()
 
     def sweep(self, now: float) -> None:
         """Called about once a second: has the client fallen silent in the middle of a message?"""
@@ -154,13 +154,13 @@ class StreamCall:
         except GatewayError as error:
             self.plane.metrics.unrouted.count_error(error.kind.value)
             if has_turn:
-                self._responses.expect(None, names.model, names.id)
+                self.responses.expect(None, names.model, names.id)
             self._answer_error(None, error, names)
             return
         if way.model is not None:
             data = framed(renamed(data[PREFIX_BYTES:] if plain is None else plain, names, way.model))
         if has_turn:
-            self._responses.expect(way, way.model or names.model, names.id)
+            self.responses.expect(way, way.model or names.model, names.id)
         leg = self._legs.get(way)
         if leg is not None:
             leg.send(data, names)
@@ -168,11 +168,11 @@ class StreamCall:
             self._start_leg(way, data, names)
 
     def second_model_comes(self, first: Names) -> None:
-        self._responses.cut()
+        self.responses.cut()
         if self._requests.have_turns(first):  # what it still owes stands before all else
             for way, leg in self._legs.items():
                 for _ in range(leg.num_unanswered):
-                    self._responses.expect(way, way.model or first.model, b"")
+                    self.responses.expect(way, way.model or first.model, b"")
 
     def requests_go_on(self, error: GatewayError | None) -> None:
         if error is not None:
@@ -189,7 +189,7 @@ class StreamCall:
             leg = Leg(self, way, session)
         else:
             leg = RestLeg(self, way, session, self._client, self._head, self._request_id)
-        self._responses.join(leg)
+        self.responses.join(leg)
         self._legs[way] = leg
         self._num_legs += 1
         leg.send(data, names)
@@ -213,11 +213,11 @@ class StreamCall:
     # What its legs tell it
 
     def leg_began(self, leg: AnyLeg, found: Relayed) -> None:
-        self._responses.began(leg, found)
+        self.responses.began(leg, found)
 
     def leg_answered(self, leg: AnyLeg, data: bytes) -> None:
         try:
-            self._responses.answered(leg, data)
+            self.responses.answered(leg, data)
         except GatewayError as error:
             self._fail(GatewayError(ErrorKind.UPSTREAM_PROTOCOL, error.message))
 
@@ -240,7 +240,7 @@ class StreamCall:
 
     def leg_ended(self, leg: AnyLeg, found: Relayed | None) -> None:
         self._legs.pop(leg.way, None)
-        self._responses.left(leg)
+        self.responses.left(leg)
         if found is None:
             self._succeed_if_done()
         elif self._num_legs == 1 and not self._requests.wait:  # it was the engine's stream in all but name
@@ -257,7 +257,7 @@ class StreamCall:
             self._fail(error, code=code, is_counted=True)
             return
         model = (way.model if way is not None else None) or names.model
-        self._responses.answered_by_us(way, model, names.id, error_response(error.message, names.id))
+        self.responses.answered_by_us(way, model, names.id, error_response(error.message, names.id))
 
     # Ends
 
@@ -267,7 +267,7 @@ class StreamCall:
 
     def _succeed(self, found: Relayed | None) -> None:
         self._log(http_status(found.status) if found is not None and found.status is not None else 200, "")
-        self._responses.end(found)
+        self.responses.end(found)
         self._close("")
         self._client.call_ended(self._stream)
 
@@ -282,7 +282,7 @@ class StreamCall:
         self._log(status, reason)
         lane = next(iter(self._legs)).lane if self._legs else None
         self._close("" if is_counted else reason, status)
-        tell_error(self._stream, error, self._request_id, lane, has_begun=self._responses.has_begun, code=code)
+        tell_error(self._stream, error, self._request_id, lane, has_begun=self.responses.has_begun, code=code)
         self._client.call_ended(self._stream)
 
     def _close(self, reason: str, status: int = 0) -> None:
@@ -292,7 +292,7 @@ class StreamCall:
         while self._legs:
             self._legs.popitem()[1].cancel(reason, status)
         self._requests.forget()
-        self._responses.forget()
+        self.responses.forget()
 
     def _log(self, status: int, reason: str) -> None:
         if self.plane.access_log is not None:

@@ -40,7 +40,7 @@ def known_side(lane: Lane, generation: Generation, version: str) -> EngineSide |
     model = lane.target.model or generation.model
     if spec.protocol is EngineProtocol.OPENAI:
         return _openai_side(spec, model, generation)
-    if spec.protocol is not EngineProtocol.KSERVE:
+    if not spec.protocol.is_v2:
         what = f"engine '{spec.name}' speaks {spec.protocol.value}, which has no place for a generation of text"
         raise GatewayError(ErrorKind.UNSUPPORTED, what)
     known = _flavours.get((id(lane), model, version))

@@ -95,7 +95,7 @@ def make_embedding(request: Request, body: bytes, lane: Lane) -> Translator | Aw
     Raises: GatewayError.
     """
     spec = lane.engine.spec
-    if spec.protocol is not EngineProtocol.KSERVE:
+    if not spec.protocol.is_v2:
         what = f"engine '{spec.name}' has no embeddings: its dialects are {', '.join(spec.dialects)}"
         raise GatewayError(ErrorKind.UNSUPPORTED, what)
     return _embedding(read_embeddings(body), lane)

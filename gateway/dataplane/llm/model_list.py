@@ -84,7 +84,7 @@ async def _served(engine: Engine) -> list[str]:
         if engine.spec.protocol is EngineProtocol.OPENAI:
             fetched = await ask_engine(engine, f"{engine.spec.base_path}/models")
             return sorted(read_models(fetched.body) or ())
-        if engine.spec.protocol is EngineProtocol.KSERVE:
+        if engine.spec.protocol.is_v2:
             return await _index(engine)
     except GatewayError:
         pass

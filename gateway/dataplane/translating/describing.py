@@ -16,23 +16,29 @@ from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client, OwnAnswer
 from gateway.dataplane.snapshot import Lane
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.grpc_status import http_status
 from gateway.protocol.llm.embeddings_v2 import embeddings_metadata
 from gateway.protocol.llm.errors import read_error
 from gateway.protocol.llm.openai_model import openai_config, openai_metadata
 from gateway.protocol.llm.values import Dialect
 from gateway.protocol.operations import Operation
 from gateway.protocol.tfserving.inference import error_text
+from gateway.protocol.tfserving.rpcs import metadata_call, status_call
 from gateway.protocol.tfserving.served import (
     Signatures,
     config_of,
     metadata_of,
     read_signatures,
+    read_signatures_message,
     read_versions,
+    read_versions_message,
     ready_of,
 )
-from gateway.protocol.tfserving.targets import target
+from gateway.protocol.tfserving.targets import Target, target
 from gateway.protocol.torchserve.translator import ModelTranslator
+from gateway.protocol.torchserve.translator import metadata_of as torchserve_metadata
 from gateway.protocol.translating import Reply
+from gateway.upstream.ask import ask
 from gateway.upstream.discovery import read_models
 from gateway.upstream.engine import Engine
 from gateway.upstream.fetch import Fetched, fetch
@@ -98,8 +104,43 @@ async def _openai(engine: Engine, model: str, version: str) -> Description:
     return Description(metadata, config, is_ready=fetched.is_good or fetched.status == 404)
 
 
+async def call_engine(engine: Engine, path: str, message: bytes) -> bytes:
+    """What some endpoint of an engine answers to a call of its own service.
+
+    Raises: GatewayError.
+    """
+    endpoint = engine.choose(None, monotonic())
+    if endpoint is None or endpoint.streams is None:
+        raise GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy")
+    answered = await ask(
+        endpoint.streams,
+        path,
+        message,
+        authority=endpoint.authority,
+        scheme=endpoint.scheme,
+        fields=engine.extra_fields,
+        timeout=min(engine.spec.timeout or _TIMEOUT_SECONDS, _TIMEOUT_SECONDS),
+    )
+    if not answered.is_good:
+        kind = ErrorKind.NOT_FOUND if http_status(answered.status) == 404 else ErrorKind.UPSTREAM_PROTOCOL
+        raise GatewayError(kind, answered.text)
+    return answered.message
+
+
+async def _tfserving_by_grpc(engine: Engine, asked: Target, model: str) -> Description:
+    calls = [metadata_call(asked), status_call(asked)]
+    told, status = await asyncio.gather(
+        *[call_engine(engine, call.path.decode("ascii"), call.message) for call in calls]
+    )
+    signatures, versions = read_signatures_message(told), read_versions_message(status)
+    metadata = metadata_of(model, signatures, versions)
+    return Description(metadata, config_of(model, signatures), bool(versions), signatures)
+
+
 async def _tfserving(engine: Engine, model: str, version: str) -> Description:
     asked = target(model, version)
+    if not engine.speaks_rest:
+        return await _tfserving_by_grpc(engine, asked, model)
     told, status = await asyncio.gather(ask_engine(engine, asked.metadata_path), ask_engine(engine, asked.path))
     if told.status == 404:
         raise GatewayError(ErrorKind.NOT_FOUND, error_text(told.body))
@@ -114,6 +155,9 @@ async def _tfserving(engine: Engine, model: str, version: str) -> Description:
 
 async def _torchserve(engine: Engine, model: str, version: str) -> Description:
     """Its inference port tells that a model is there, and nothing of its tensors."""
+    if not engine.speaks_rest:  # its gRPC tells nothing of a model
+        metadata = orjson.loads(torchserve_metadata(model, version))
+        return Description(metadata, _config(metadata), engine.is_ready)
     translator = ModelTranslator(Operation.MODEL_METADATA, model=model, version=version)
     asked = translator.request()
     fetched = await ask_engine(engine, asked.path, asked.method)

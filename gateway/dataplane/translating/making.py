@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.config.specs import EngineProtocol
 from gateway.dataplane.llm.making import make_embedding, make_generation
 from gateway.dataplane.snapshot import Lane
-from gateway.dataplane.translating.predicting import make_prediction
+from gateway.dataplane.translating.predicting import make_for_mlserver, make_infer_stream, make_prediction
 from gateway.dataplane.translating.translation import Make
 from gateway.protocol.llm.values import Dialect
 from gateway.protocol.operations import Call
@@ -16,6 +16,10 @@ def maker_for(call: Call, lane: Lane) -> Make:
     protocol = lane.engine.spec.protocol
     if protocol in (EngineProtocol.TFSERVING, EngineProtocol.TORCHSERVE):
         return make_prediction
+    if call.dialect is Dialect.INFER_STREAM:
+        return make_infer_stream
+    if protocol is EngineProtocol.MLSERVER and call.dialect in (Dialect.GENERATE, Dialect.INFER):
+        return make_for_mlserver
     if call.dialect is Dialect.EMBEDDINGS:
         return make_embedding
     return make_generation

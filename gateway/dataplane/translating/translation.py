@@ -84,6 +84,7 @@ class Translation:
         "_session",
         "_started_at",
         "_status",
+        "_streams_any_type",
         "_task",
         "_translator",
         "_turn",
@@ -118,6 +119,7 @@ class Translation:
         self._answer: list[bytes] = []
         self._is_streaming = False
         self._num_resumed = 0
+        self._streams_any_type = False
         self._dropped = b""  # tells what the engine was not told
 
     def __repr__(self) -> str:
@@ -185,6 +187,7 @@ class Translation:
 
     def _ask_for(self, asked: EngineRequest) -> None:
         request = request_towards(self._request, self._lane, asked)
+        self._streams_any_type = asked.streams_any_type
         if asked.dropped:
             self._dropped = b"x-pointsman-dropped: %b\r\n" % ", ".join(asked.dropped).encode("ascii", "replace")
         self._status, self._fields, self._answer, self._is_streaming = 0, [], [], False
@@ -202,7 +205,7 @@ class Translation:
         assert self._translator is not None
         if status == 200 and self._translator.streams:
             content_type = next((value for name, value in fields if name == b"content-type"), b"")
-            self._is_streaming = content_type.startswith(_EVENTS)
+            self._is_streaming = self._streams_any_type or content_type.startswith(_EVENTS)
 
     def reply_continued(self, data: bytes) -> None:
         if not self._is_streaming:
@@ -252,7 +255,12 @@ class Translation:
 
     def _break_off(self, event: bytes) -> None:
         self._handler = None
+        if not self.begun:
+            self._fail(GatewayError(ErrorKind.UPSTREAM_RESET, "the engine's reply broke off"))
+            return
         self._is_over = True
+        if not event and self._translator is not None:
+            event = self._translator.failed("the engine's reply broke off", ErrorKind.UPSTREAM_RESET.value)
         self._client.break_off(event)
 
     def reply_broken(self) -> None:
@@ -321,7 +329,7 @@ class Translation:
     def _whole(self) -> Reply:
         told = dict(self._fields)
         head_bytes = told.get(_HEAD_BYTES, b"")
-        content_type = told.get(b"content-type", b"application/json").decode("latin-1")
+        content_type = told.get(b"content-type", b"").decode("latin-1")
         return Reply(
             self._status, b"".join(self._answer), content_type, int(head_bytes) if head_bytes.isdigit() else None
         )

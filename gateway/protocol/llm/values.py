@@ -22,9 +22,10 @@ class Dialect(Enum):
     MESSAGES = "messages"  # Anthropic messages
     GENERATE = "generate"  # V2 generate and generate_stream
     INFER = "infer"  # V2 infer on a BYTES tensor `text_input`
+    INFER_STREAM = "infer_stream"  # the same, streamed, as MLServer has it
 
 
-OF_V2 = (Dialect.GENERATE, Dialect.INFER)
+OF_V2 = (Dialect.GENERATE, Dialect.INFER, Dialect.INFER_STREAM)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,6 @@ class GenerateTranslator:
     TorchServe names no content type for a stream: whatever it answers with status 200 is one to a client that wants it.
     """
 
-    streams_any_type = True
-
     def __init__(
         self,
         body: bytes,
@@ -75,7 +73,9 @@ class GenerateTranslator:
             others |= rest_bodies.parameters(content)
             body, content_type, fields = self._written(text, others)
         path = predictions_path(self._model, self._version)
-        return EngineRequest(path, body, content_type, fields=fields, dropped=self._dropped)
+        return EngineRequest(
+            path, body, content_type, fields=fields, dropped=self._dropped, streams_any_type=self.streams
+        )
 
     def whole(self, reply: Reply) -> Reply:
         """As `Translator.whole`."""

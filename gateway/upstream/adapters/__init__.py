@@ -5,6 +5,7 @@ from __future__ import annotations
 from gateway.config.specs import EngineProtocol, EngineSpec
 from gateway.upstream.adapters.base import Adapter
 from gateway.upstream.adapters.kserve import KServeAdapter
+from gateway.upstream.adapters.mlserver import MLServerAdapter
 from gateway.upstream.adapters.openai import OpenAIAdapter
 from gateway.upstream.adapters.translated import TranslatedAdapter
 
@@ -14,6 +15,8 @@ def adapter_for(spec: EngineSpec) -> Adapter:
     match spec.protocol:
         case EngineProtocol.KSERVE:
             return KServeAdapter()
+        case EngineProtocol.MLSERVER:
+            return MLServerAdapter()
         case EngineProtocol.OPENAI:
             return OpenAIAdapter(spec.base_path, spec.dialects)
         case _:

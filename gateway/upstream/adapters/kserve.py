@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.protocol.llm.values import OF_V2
+from gateway.protocol.llm.values import Dialect
 from gateway.protocol.operations import Call, path_segment
 
 
@@ -10,7 +10,7 @@ class KServeAdapter:
     """The identity, but for the model's name."""
 
     def passes(self, call: Call) -> bool:
-        return call.dialect is None or call.dialect in OF_V2
+        return call.dialect is None or call.dialect in (Dialect.GENERATE, Dialect.INFER)
 
     def target(self, call: Call, target: bytes, model: str | None) -> bytes:
         if model is None or call.model_span is None:

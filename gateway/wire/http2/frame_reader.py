@@ -9,7 +9,6 @@ from gateway.wire.http2.frames import (
     DATA,
     END_HEADERS,
     END_STREAM,
-    HEAD,
     HEAD_BYTES,
     HEADERS,
     PADDED,
@@ -19,8 +18,9 @@ from gateway.wire.http2.frames import (
     WITH_PRIORITY,
     ErrorCode,
     Http2Error,
+    unpack_head,
 )
-from gateway.wire.http2.messages import take_block, take_data
+from gateway.wire.http2.messages import RETURN_AT, return_window, take_block, take_data
 from gateway.wire.http2.state import ConnectionState
 
 # CONTINUATION frames of one block: a block of the longest allowed length needs far fewer.
@@ -74,7 +74,7 @@ class FrameReader:
         limit = state.limits.max_frame_bytes
         is_special = self.awaits_settings or self._block_stream != 0
         while end - at >= HEAD_BYTES:
-            kind, flags, stream_id = HEAD.unpack_from(data, at)
+            kind, flags, stream_id = unpack_head(data, at)
             length = kind >> 8
             kind &= 0xFF
             stream_id &= STREAM_MASK
@@ -89,7 +89,20 @@ class FrameReader:
                 self._read_frame(kind, flags, stream_id, data[start:stop])
                 is_special = self._block_stream != 0
             elif kind == DATA:
-                if stop <= end:
+                stream = state.streams.get(stream_id)
+                if (  # mostly; whatever else it is, `take_data` looks into it
+                    not flags
+                    and stream is not None
+                    and stop <= end
+                    and 0 < length <= stream.receive_window
+                    and stream.has_headers
+                    and stream.expected_bytes < 0
+                    and not stream.is_received
+                ):
+                    state.owed += length
+                    stream.receive_window -= length
+                    stream.receiver.data_received(stream, data[start:stop], False)
+                elif stop <= end:
                     payload = data[start:stop]
                     if flags & PADDED:
                         payload = _without_padding(payload)
@@ -108,6 +121,8 @@ class FrameReader:
                 self._read_frame(kind, flags, stream_id, data[start:stop])
                 is_special = self._block_stream != 0
             at = stop
+        if state.owed >= RETURN_AT:
+            return_window(state)
         if at < end:
             self._buffer = data[at:] if at else data
 

@@ -33,6 +33,9 @@ MAX_MAX_FRAME_BYTES = 2**24 - 1
 
 # Length (three bytes) and type together, flags, stream (its highest bit is reserved).
 HEAD = Struct(">IBI")
+# Bound once: looking them up costs half as much as what they do.
+pack_head = HEAD.pack
+unpack_head = HEAD.unpack_from
 STREAM_MASK = 0x7FFFFFFF
 _U32 = Struct(">I")
 _PAIR = Struct(">HI")
@@ -84,11 +87,11 @@ class Http2Error(Exception):
 
 def head(kind: int, flags: int, stream_id: int, length: int) -> bytes:
     """The nine bytes before a payload."""
-    return HEAD.pack(length << 8 | kind, flags, stream_id)
+    return pack_head(length << 8 | kind, flags, stream_id)
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
-    return HEAD.pack(len(payload) << 8 | kind, flags, stream_id) + payload
+    return pack_head(len(payload) << 8 | kind, flags, stream_id) + payload
 
 
 def long_headers(stream_id: int, block: bytes, *, ended: bool, max_frame_bytes: int) -> bytes:

@@ -10,7 +10,7 @@ from gateway.wire.http2.state import ConnectionState
 from gateway.wire.http2.stream import Stream
 
 # The connection's window is as good as open: it is given back in large pieces.
-_RETURN_AT = 1 << 20
+RETURN_AT = 1 << 20
 # Replies that have no body, whatever their content-length tells.
 _WITHOUT_BODY = (b"204", b"304")
 
@@ -23,9 +23,8 @@ def take_data(state: ConnectionState, stream_id: int, data: bytes, size: int, en
     if not stream_id:
         raise Http2Error(ErrorCode.PROTOCOL_ERROR, "DATA on stream 0")
     state.owed += size
-    if state.owed >= _RETURN_AT:
-        state.emit(frames.window_update(0, state.owed))
-        state.owed = 0
+    if state.owed >= RETURN_AT:
+        return_window(state)
     stream = state.streams.get(stream_id)
     if stream is None:
         state.refuse_closed(stream_id, "DATA")
@@ -56,6 +55,12 @@ def take_data(state: ConnectionState, stream_id: int, data: bytes, size: int, en
     stream.receiver.data_received(stream, data, ended)
     if ended:
         _all_received(state, stream)
+
+
+def return_window(state: ConnectionState) -> None:
+    """Give the connection's window back."""
+    state.emit(frames.window_update(0, state.owed))
+    state.owed = 0
 
 
 def take_block(state: ConnectionState, stream_id: int, payload: bytes, ended: bool) -> None:

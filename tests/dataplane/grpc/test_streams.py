@@ -576,6 +576,30 @@ def test_a_client_that_does_not_read(tmp_path: Path, models: str) -> None:
     scene(tmp_path, play, engines)
 
 
+def test_short_responses_to_a_client_that_does_not_read(tmp_path: Path) -> None:
+    """Passed straight through, they stop as well once a window is full, and go on to the last; a second model that
+    comes in between has its turn."""
+
+    async def play(it: GrpcStage, client: GrpcClient, a: GrpcEngine, b: GrpcEngine) -> None:
+        call = client.call(STREAM)
+        await call.send(request("a", "1"))
+        await call.when(lambda: len(call.messages) >= 2500)  # its window was given back by then
+        call.pause()
+        await call.send(request("a", "2"))
+        sent = -1
+        while sent != streams_of(a)[0].num_sent:
+            sent = streams_of(a)[0].num_sent
+            await asyncio.sleep(0.05)
+        assert sent - len(call.data) < 2 * WINDOW
+        await call.send(request("b", "3"))
+        call.resume()
+        await call.send(ended=True)
+        assert (await call.over()).status == 0
+        assert sorted(answers(call.messages)) == ["1"] * 2500 + ["2"] * 2500 + ["3"]
+
+    scene(tmp_path, play, {"a": Model(decoupled=True, times=2500, size=1000), "b": Model()})
+
+
 def test_an_engine_that_does_not_read(tmp_path: Path) -> None:
     """The client is stopped by its window; no silence of its is punished that is ours."""
     go_on = asyncio.Event()

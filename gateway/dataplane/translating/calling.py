@@ -1,0 +1,160 @@
+"""A translated request for an engine that has a gRPC service of its own: a unary call, and its reply as over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from time import monotonic
+
+import orjson
+
+from gateway.dataplane.replies import error_told, reason_line
+from gateway.dataplane.request import Request
+from gateway.dataplane.seams import Client
+from gateway.dataplane.snapshot import Lane
+from gateway.observability.metrics import Series
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.grpc_status import http_status
+from gateway.upstream.ask import Answered, ask
+from gateway.upstream.endpoint import Endpoint
+
+_log = logging.getLogger(__name__)
+
+_MESSAGE_TYPE = "application/grpc"
+
+
+class Calling:
+    """Calls the method that the request's path names with its body as the message; another endpoint is tried where
+    nothing has reached the first."""
+
+    begun = False
+
+    def __init__(self, client: Client, request: Request, decided: tuple[Lane, str | None]) -> None:
+        self._client = client
+        self._request = request
+        self._lane, self._session = decided
+        self._started_at = monotonic()
+        self._task: asyncio.Task[None] | None = None
+        self._endpoint: Endpoint | None = None
+
+    def __repr__(self) -> str:
+        return f"<Calling {self._request.plan.head.target!r} at {self._endpoint!r}>"
+
+    def body_received(self, data: bytes, ended: bool) -> None:
+        """The message, in one piece."""
+        self._task = asyncio.get_running_loop().create_task(self._answer(data))
+
+    def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        series = self._series()
+        series.count_error(reason)
+        if status:
+            series.count_failure(status, monotonic() - self._started_at)
+        self._log(status, reason)
+
+    def client_paused(self) -> None:
+        """The reply is one piece."""
+
+    def client_resumed(self) -> None:
+        """The reply is one piece."""
+
+    def sweep(self, now: float) -> None:
+        """The call has its own limit."""
+
+    async def _answer(self, message: bytes) -> None:
+        try:
+            answered = await self._call(message)
+        except GatewayError as error:
+            self._fail(error)
+            return
+        except Exception:
+            _log.exception("cannot call %s", self._lane)
+            self._fail(GatewayError(ErrorKind.INTERNAL, "the gateway failed to call the engine; its log says why"))
+            return
+        status = 200 if answered.is_good else http_status(answered.status)
+        body = answered.message if answered.is_good else orjson.dumps({"error": answered.text})
+        seconds = monotonic() - self._started_at
+        series = self._series()
+        series.request_bytes += len(message)
+        series.response_bytes += len(body)
+        series.count(status, seconds, seconds, seconds)
+        self._log(status, "")
+        content_type = _MESSAGE_TYPE if answered.is_good else "application/json"
+        self._client.respond(status, body, self._lane.reply_lines + self._id_line, content_type)
+
+    async def _call(self, message: bytes) -> Answered:
+        """Raises: GatewayError where no endpoint answers."""
+        engine = self._lane.engine
+        tried: tuple[Endpoint, ...] = ()
+        failure = GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy")
+        for _ in range(engine.spec.retry.attempts + 1):
+            endpoint = engine.choose(self._session, monotonic(), tried)
+            if endpoint is None:
+                break
+            try:
+                return await self._call_once(endpoint, message)
+            except GatewayError as error:
+                failure = error
+                if error.kind is not ErrorKind.UPSTREAM_CONNECT or not engine.budget.take(monotonic()):
+                    break
+            tried = (*tried, endpoint)
+            self._series().retries += 1
+        raise failure
+
+    async def _call_once(self, endpoint: Endpoint, message: bytes) -> Answered:
+        engine, self._endpoint = self._lane.engine, endpoint
+        assert endpoint.streams is not None
+        series = self._series()
+        endpoint.in_flight += 1
+        series.in_flight += 1
+        endpoint.breaker.sent(monotonic())
+        try:
+            answered = await ask(
+                endpoint.streams,
+                self._request.plan.head.target.decode("ascii"),
+                message,
+                authority=endpoint.authority,
+                scheme=endpoint.scheme,
+                fields=engine.extra_fields,
+                timeout=engine.spec.timeout,
+            )
+        except GatewayError:
+            endpoint.breaker.failed(monotonic())
+            raise
+        except asyncio.CancelledError:
+            endpoint.breaker.abandoned()
+            raise
+        finally:
+            endpoint.in_flight -= 1
+            series.in_flight -= 1
+        engine.budget.requests += 1
+        endpoint.breaker.succeeded()
+        return answered
+
+    # Telling
+
+    def _fail(self, error: GatewayError) -> None:
+        series = self._series()
+        series.count_error(error.kind.value)
+        series.count_failure(error.status.http, monotonic() - self._started_at)
+        self._log(error.status.http, error.kind.value)
+        target = self._lane.target
+        where = f", endpoint {self._endpoint.url}" if self._endpoint is not None else ""
+        told = GatewayError(error.kind, f"{error.message} (route '{target.route}', engine '{target.engine}'{where})")
+        lines = self._lane.reply_lines + self._id_line + reason_line(told)
+        self._client.respond(told.status.http, error_told(told, self._request.plan.dialect), lines)
+
+    @property
+    def _id_line(self) -> bytes:
+        return b"x-request-id: %b\r\n" % (self._request.id or b"")
+
+    def _series(self) -> Series:
+        return self._lane.series(self._endpoint)
+
+    def _log(self, status: int, reason: str) -> None:
+        plane, request = self._client.plane, self._request
+        seconds = monotonic() - self._started_at
+        url = self._endpoint.url if self._endpoint is not None else ""
+        asked, request_id = request.plan.asked, request.id or b""
+        plane.log(self._client.peer, asked, status, reason, seconds, request_id, self._lane.target, url)

