@@ -17,7 +17,6 @@ _MEANT_FOR: dict[str, tuple[EngineProtocol, ...]] = {
     "base_path": (_OPENAI,),
     "dialects": (_OPENAI,),
     "always_stream": (_OPENAI,),
-    "unsupported": _OF_LANGUAGE_MODELS,
     "chat_template": _OF_LANGUAGE_MODELS,
     "envelope": (EngineProtocol.TORCHSERVE,),
     "load": _OF_LANGUAGE_MODELS,

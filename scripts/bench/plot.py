@@ -20,7 +20,16 @@ Bars = dict[str, list[float]]
 Panel = tuple[str, str, str]
 
 MEMORY_PANELS = (("idle", "idle worker: MB"), ("connections_added", "idle connections add: MB"))
-COLOURS = {"ours": "#c8442c", "envoy": "#7a5ca8", "nginx": "#3f8f5b", "grpcio": "#3f6f9b", "direct": "#9a9a9a"}
+COLOURS = {
+    "ours": "#c8442c",
+    "envoy": "#7a5ca8",
+    "nginx": "#3f8f5b",
+    "grpcio": "#3f6f9b",
+    "vllm-router": "#d8a13a",
+    "sglang-router": "#3f8f5b",
+    "litellm": "#3f6f9b",
+    "direct": "#9a9a9a",
+}
 COLUMNS = 4
 
 

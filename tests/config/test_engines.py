@@ -303,8 +303,8 @@ OF_LANGUAGE_MODELS = [
         "2:15: warning: 'base_path' of engine 'e' has no effect: it is for protocol openai",
     ),
     (
-        "{unsupported: drop, protocol: tfserving, endpoints: 'http://a'}",
-        "2:15: warning: 'unsupported' of engine 'e' has no effect: it is for protocol kserve and openai",
+        "{load: {source: metrics}, protocol: tfserving, endpoints: 'http://a'}",
+        "2:15: warning: 'load' of engine 'e' has no effect: it is for protocol kserve and mlserver and openai",
     ),
     (
         "{balance: prefix, protocol: torchserve, endpoints: 'http://a'}",

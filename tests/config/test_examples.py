@@ -23,12 +23,18 @@ from gateway.config.specs import (
     TlsSpec,
 )
 from gateway.protocol.body_facts import NO_BODY, BodyFacts, InputFacts
+from gateway.protocol.operations import Operation
 from gateway.routing.decision import Decision
 from gateway.routing.facts import Facts
 from gateway.routing.table import Table
 
 RULES = Path(__file__).parents[2] / "routing_rules"
 IMAGE = InputFacts("image", "FP32", (1, 3, 224, 224), 602112)
+
+
+def chat(model: str, *, has_image: bool = False) -> Facts:
+    return Facts(model, protocol="openai", operation=Operation.CHAT, body=BodyFacts(has_image=has_image))
+
 
 DECISIONS = [
     ("single-triton.yaml", Facts("any"), "triton"),
@@ -42,6 +48,10 @@ DECISIONS = [
     ("tenants.yaml", Facts("chat", headers={"x-tier": "gold"}), "pool"),
     ("tenants.yaml", Facts("chat", body=BodyFacts({"priority": 1})), "pool"),
     ("tenants.yaml", Facts("chat", body=NO_BODY), "shared"),
+    ("language-models.yaml", chat("chat", has_image=True), "vllm"),
+    ("language-models.yaml", chat("chat"), "vllm"),
+    ("language-models.yaml", chat("code"), "ollama"),
+    ("language-models.yaml", Facts("code", protocol="openai", operation=Operation.COMPLETION, body=NO_BODY), "ollama"),
     ("sessions.yaml", Facts("counter", body=BodyFacts({"sequence_id": 7})), "stateful"),
 ]
 

@@ -1,4 +1,4 @@
-"""V2 clients before engines that speak TF Serving's protocol, TorchServe's and MLServer's: real servers where they run."""
+"""V2 clients before TF Serving, TorchServe and MLServer: real servers, but for the first, which is replayed."""
 
 import json
 import queue
@@ -78,7 +78,7 @@ def test_tfserving_that_has_grpc_alone(tfserving: TfServing, start_gateway: Star
         assert reply.as_numpy("y").tolist() == [[2.5], [3.0], [4.5]]
         assert client.get_model_metadata("half_plus_two")["platform"]
         assert client.is_model_ready("half_plus_two")
-        with pytest.raises(tritonclient.http.InferenceServerException, match="not recorded|Servable not found"):
+        with pytest.raises(tritonclient.http.InferenceServerException, match=r"not recorded|Servable not found"):
             client.infer("missing", [column(tritonclient.http)])
     with tritonclient.grpc.InferenceServerClient(gateway.grpc_url) as client:
         reply = client.infer("half_plus_two", [column(tritonclient.grpc)])
@@ -100,7 +100,7 @@ def test_torchserve(torchserve: TorchServe, start_gateway: Start, by_grpc: bool)
     with tritonclient.http.InferenceServerClient(gateway.http_url.removeprefix("http://")) as client:
         reply = client.infer("plain", [text(tritonclient.http, "text", b"hello")])
         assert reply.as_numpy("output").tolist() == [b"HELLO"]
-        with pytest.raises(tritonclient.http.InferenceServerException, match="handler failed|Prediction failed"):
+        with pytest.raises(tritonclient.http.InferenceServerException, match=r"handler failed|Prediction failed"):
             client.infer("plain", [text(tritonclient.http, "text", b"fail")])
         assert client.get_model_metadata("plain")["platform"] == "torchserve"
     with tritonclient.grpc.InferenceServerClient(gateway.grpc_url) as client:

@@ -4,6 +4,7 @@ from urllib.parse import unquote
 
 import pytest
 
+from gateway.protocol.llm.values import Dialect
 from gateway.protocol.operations import FLEET_OPERATIONS, MODEL_OPERATIONS, Operation, read_path
 
 GET, POST = ("GET",), ("POST",)
@@ -60,7 +61,24 @@ URLS = {
     "/v2/models/a%zz/infer": (Operation.INFER, POST, "a%zz", None),
 }
 NOT_FOUND = [
-    *("", "/", "//v2", "/v1/models", "/v2/", "/V2", "/v2/v2", "/metrics", "v2", "/v2\n", "/v2?x"),
+    *(
+        "",
+        "/",
+        "//v2",
+        "/v1",
+        "/v1/",
+        "/v1/models/",
+        "/v1/chat",
+        "/v1/chat/completions/",
+        "/v1/files",
+        "/v2/",
+        "/V2",
+        "/v2/v2",
+        "/metrics",
+        "v2",
+        "/v2\n",
+        "/v2?x",
+    ),
     *("/v2/health", "/v2/health/", "/v2/health/live/", "/v2/health/started"),
     *("/v2/models", "/v2/models/", "/v2/models//infer", "/v2/models/stats/", "/v2/models/m/", "/v2/models/m/../infer"),
     *(
@@ -97,6 +115,49 @@ def test_urls(path: str) -> None:
         assert path[:start].endswith("models/")
         assert unquote(path[start:end]) == call.model
         assert path[end : end + 1] in ("", "/")
+
+
+OPENAI = {
+    "/v1/chat/completions": (Operation.CHAT, POST, Dialect.CHAT),
+    "/v1/completions": (Operation.COMPLETION, POST, Dialect.COMPLETIONS),
+    "/v1/embeddings": (Operation.EMBEDDING, POST, Dialect.EMBEDDINGS),
+    "/v1/responses": (Operation.CHAT, POST, Dialect.RESPONSES),
+    "/v1/messages": (Operation.CHAT, POST, Dialect.MESSAGES),
+}
+
+
+@pytest.mark.parametrize("path", OPENAI)
+def test_openai_urls(path: str) -> None:
+    """OpenAI's URLs and Anthropic's name the operation and the dialect; the model stands in the body."""
+    call = read_path(path)
+    assert call is not None and call.names_its_model_in_the_body
+    assert (call.operation, call.verbs, call.dialect) == OPENAI[path]
+
+
+@pytest.mark.parametrize(
+    "path, model",
+    [
+        ("/v1/models", None),
+        ("/v1/models/m", "m"),
+        ("/v1/models/meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-8B"),
+        ("/v1/models/a%20b", "a b"),
+    ],
+)
+def test_the_list_of_models(path: str, model: str | None) -> None:
+    """The fleet's models, or one of them, whose name may have slashes."""
+    call = read_path(path)
+    assert call is not None and not call.names_its_model_in_the_body
+    assert (call.operation, call.verbs, call.model) == (Operation.MODEL_LIST, ("GET",), model)
+
+
+@pytest.mark.parametrize(
+    "action, dialect",
+    [("infer", Dialect.INFER), ("infer_stream", Dialect.INFER_STREAM), ("generate", Dialect.GENERATE)],
+)
+def test_dialects_of_v2(action: str, dialect: Dialect) -> None:
+    """Of V2's URLs too it is known what a language model is asked in."""
+    call = read_path(f"/v2/models/m/{action}")
+    assert call is not None and call.dialect is dialect
 
 
 @pytest.mark.parametrize("path", NOT_FOUND)

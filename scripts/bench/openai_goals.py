@@ -1,0 +1,23 @@
+"""The product's goals for language models: each a figure of ours against a multiple of a peer's, or of another of
+ours."""
+
+from bench.medians import Verdict, against, cpu
+from bench.samples import Results
+
+
+def verdicts(results: Results) -> list[Verdict]:
+    """Every goal, in the order in which the product states them."""
+    return [
+        against(results, "CPU of a chat <= 0.6 of vllm-router's", "µs", "chat", cpu, 0.6, peer="vllm-router"),
+        against(results, "CPU of a chat <= 0.35 of sglang-router's", "µs", "chat", cpu, 0.35, peer="sglang-router"),
+        against(results, "CPU of a streamed token <= Envoy's", "µs", "tokens", cpu, 1.0),
+        against(
+            results,
+            "CPU of a token translated from generate_stream <= 2 x one passed through",
+            "µs",
+            "translated",
+            cpu,
+            2.0,
+            peer="ours, untranslated",
+        ),
+    ]

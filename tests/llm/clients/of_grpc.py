@@ -1,0 +1,95 @@
+"""V2 over gRPC, by tritonclient."""
+
+import queue
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any
+
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
+
+from tests.llm.clients.of_v2 import inputs, outputs_of, told_by
+from tests.llm.clients.values import TIMEOUT_SECONDS, Asked, Inferred, LeftError, RefusedError, Tensor, Told, gathered
+from tests.support.child import Child
+
+
+def ask_model_infer(gateway: Child, asked: Asked) -> Told:
+    return _told([_infer(gateway, asked.model, inputs(asked, triton.InferInput), asked.id)])
+
+
+def infer(gateway: Child, model: str, tensor: Tensor, id: str) -> Inferred:
+    return _inferred(_infer(gateway, model, [_input(tensor)], id))
+
+
+def ask_model_stream_infer(gateway: Child, asked: Asked) -> Told:
+    """One request on a stream."""
+    given = inputs(asked, triton.InferInput)
+    return _told(_stream_infer(gateway, asked.model, given, asked.id, asked))
+
+
+def stream_infer(gateway: Child, model: str, tensor: Tensor, id: str) -> Inferred:
+    results = [
+        result
+        for result in _stream_infer(gateway, model, [_input(tensor)], id, Asked(model))
+        if result.get_response().outputs
+    ]
+    assert len(results) == 1, "one request has one answer"
+    return _inferred(results[0])
+
+
+def _infer(gateway: Child, model: str, given: Sequence[Any], id: str) -> Any:
+    with closing(triton.InferenceServerClient(gateway.grpc_url)) as client:
+        try:
+            return client.infer(model, given, request_id=id, client_timeout=TIMEOUT_SECONDS)
+        except InferenceServerException as error:
+            raise _refused(error) from error
+
+
+def _stream_infer(gateway: Child, model: str, given: Sequence[Any], id: str, asked: Asked) -> list[Any]:
+    """All responses to one request, up to the final one, which it asks for."""
+    came: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
+
+    def results() -> Any:
+        while True:
+            result, error = came.get(timeout=TIMEOUT_SECONDS)
+            if error is not None:
+                raise _refused(error) from error
+            yield result
+            if result.get_response().parameters["triton_final_response"].bool_param:
+                return
+
+    with closing(triton.InferenceServerClient(gateway.grpc_url)) as client:
+        client.start_stream(callback=lambda result, error: came.put((result, error)))
+        client.async_stream_infer(model, given, request_id=id, enable_empty_final_response=True)
+        try:
+            found = gathered(results(), lambda result: outputs_of(result).get("text_output"), asked)
+        except LeftError:
+            client.stop_stream(cancel_requests=True)
+            raise
+        client.stop_stream()
+    return found
+
+
+def _told(results: Sequence[Any]) -> Told:
+    replies = []
+    for result in results:
+        response, outputs = result.get_response(), outputs_of(result)
+        if outputs:
+            replies.append({"model_name": response.model_name, "id": response.id} | outputs)
+    return told_by(replies, {})
+
+
+def _inferred(result: Any) -> Inferred:
+    response = result.get_response()
+    return Inferred(result.as_numpy(response.outputs[0].name), response.model_name, response.id)
+
+
+def _input(tensor: Tensor) -> Any:
+    given = triton.InferInput(tensor.name, list(tensor.array.shape), tensor.datatype)
+    given.set_data_from_numpy(tensor.array)
+    return given
+
+
+def _refused(error: InferenceServerException) -> RefusedError:
+    status = error.status()
+    return RefusedError(None if status is None else str(status).removeprefix("StatusCode."), error.message())

@@ -1,0 +1,139 @@
+"""V2 over HTTP: Triton's generate and generate_stream by a plain HTTP client, infer by tritonclient."""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+import httpx
+import numpy as np
+import tritonclient.http as triton
+from tritonclient.utils import InferenceServerException
+
+from tests.llm.clients.values import (
+    PROMPT,
+    TIMEOUT_SECONDS,
+    Asked,
+    Inferred,
+    RefusedError,
+    Tensor,
+    Told,
+    gathered,
+    words,
+)
+from tests.support.child import Child
+
+# What a reply may tell, and the flags that ask for it.
+OUTPUTS = ("text_output", "finish_reason", "num_input_tokens", "num_output_tokens")
+_FLAGS = ("return_finish_reason", "return_num_input_tokens", "return_num_output_tokens")
+
+NUMPY = {"BYTES": np.object_, "BOOL": np.bool_, "INT32": np.int32, "FP32": np.float32}
+
+
+def fields(asked: Asked) -> dict[str, tuple[str, Any]]:
+    """What a V2 client says: name -> datatype and value."""
+    said: dict[str, tuple[str, Any]] = {"text_input": ("BYTES", PROMPT)}
+    match asked.tensors:
+        case "vllm":
+            sampling = json.dumps({"max_tokens": asked.max_tokens, **asked.options.get("sampling", {})})
+            said |= {"stream": ("BOOL", asked.streams), "exclude_input_in_output": ("BOOL", True)}
+            said |= {"sampling_parameters": ("BYTES", sampling)} | {flag: ("BOOL", True) for flag in _FLAGS}
+        case "trtllm":
+            said |= {"max_tokens": ("INT32", asked.max_tokens), "stream": ("BOOL", asked.streams)}
+        case "plain":
+            said |= {"max_tokens": ("INT32", asked.max_tokens)}
+    return said | {name: ("BYTES", value) for name, value in asked.options.items() if name != "sampling"}
+
+
+def inputs(asked: Asked, make: Any, **how: Any) -> list[Any]:
+    """The same as a tritonclient's inputs."""
+    shape = [1, 1] if asked.tensors == "trtllm" else [1]
+    made = []
+    for name, (datatype, value) in fields(asked).items():
+        made.append(make(name, shape, datatype))
+        data = value.encode() if isinstance(value, str) else value
+        made[-1].set_data_from_numpy(np.array([data], NUMPY[datatype]).reshape(shape), **how)
+    return made
+
+
+def told_by(replies: Sequence[Mapping[str, Any]], headers: Mapping[str, str]) -> Told:
+    """What replies tell, each name -> value."""
+    reasons = [reply["finish_reason"] for reply in replies if reply.get("finish_reason") not in (None, "None")]
+    prompt_tokens = [reply["num_input_tokens"] for reply in replies if "num_input_tokens" in reply]
+    counts = [reply["num_output_tokens"] for reply in replies if "num_output_tokens" in reply]
+    return Told(
+        [reply["text_output"] for reply in replies if reply["text_output"]],
+        reasons[-1] if reasons else "",
+        prompt_tokens[-1] if prompt_tokens else None,
+        sum(counts) if counts else None,
+        replies[0]["model_name"],
+        replies[0].get("id", ""),
+        headers,
+    )
+
+
+def outputs_of(result: Any) -> dict[str, Any]:
+    """What a tritonclient's result tells, each output's first element."""
+    found: dict[str, Any] = {}
+    for name in OUTPUTS:
+        array = result.as_numpy(name)
+        if array is not None:
+            value = array.reshape(-1)[0]
+            found[name] = value.decode() if isinstance(value, bytes) else value
+    return found
+
+
+def ask_generate(gateway: Child, asked: Asked) -> Told:
+    """generate or, where it `streams`, generate_stream."""
+    url = f"{gateway.http_url}/v2/models/{asked.model}/generate{'_stream' if asked.streams else ''}"
+    body = {name: value for name, (_, value) in fields(asked).items()} | ({"id": asked.id} if asked.id else {})
+    with httpx.stream("POST", url, json=body, timeout=TIMEOUT_SECONDS) as reply:
+        if reply.status_code != 200:
+            told = json.loads(reply.read().removeprefix(b"data: "))
+            raise RefusedError(reply.status_code, words(told), told)
+        if asked.streams:
+            told_events = (json.loads(line[6:]) for line in reply.iter_lines() if line.startswith("data: "))
+            events = gathered(told_events, lambda event: event.get("text_output"), asked)
+        else:
+            events = [json.loads(reply.read())]
+        if failed := [event for event in events if "error" in event]:
+            raise RefusedError(None, failed[0]["error"], failed[0])
+        return told_by(events, dict(reply.headers))
+
+
+def _connected(gateway: Child) -> Any:
+    return closing(triton.InferenceServerClient(f"127.0.0.1:{gateway.http_port}", network_timeout=TIMEOUT_SECONDS))
+
+
+def ask_infer(gateway: Child, asked: Asked, *, is_binary: bool = False) -> Told:
+    names = OUTPUTS if asked.tensors == "vllm" else OUTPUTS[:1]
+    outputs = [triton.InferRequestedOutput(name, binary_data=is_binary) for name in names]
+    given = inputs(asked, triton.InferInput, binary_data=is_binary)
+    with _connected(gateway) as client:
+        try:
+            result = client.infer(asked.model, given, outputs=outputs, request_id=asked.id)
+        except InferenceServerException as error:
+            raise RefusedError(int(error.status() or 0), error.message()) from error
+    response = result.get_response()
+    head = {"model_name": response["model_name"], "id": response.get("id", "")}
+    return told_by([head | outputs_of(result)], {})
+
+
+def ask_infer_binary(gateway: Child, asked: Asked) -> Told:
+    return ask_infer(gateway, asked, is_binary=True)
+
+
+def infer(gateway: Child, model: str, tensor: Tensor, id: str, *, is_binary: bool = False) -> Inferred:
+    given = triton.InferInput(tensor.name, list(tensor.array.shape), tensor.datatype)
+    given.set_data_from_numpy(tensor.array, binary_data=is_binary)
+    with _connected(gateway) as client:
+        try:
+            result = client.infer(model, [given], request_id=id)
+        except InferenceServerException as error:
+            raise RefusedError(int(error.status() or 0), error.message()) from error
+    response = result.get_response()
+    return Inferred(result.as_numpy(response["outputs"][0]["name"]), response["model_name"], response["id"])
+
+
+def infer_binary(gateway: Child, model: str, tensor: Tensor, id: str) -> Inferred:
+    return infer(gateway, model, tensor, id, is_binary=True)
