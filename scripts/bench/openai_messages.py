@@ -27,9 +27,9 @@ _CREATED = 1_763_000_000
 _ID = "chatcmpl-8f14e45fceea167a5a36dedd4bea2543"
 _SYSTEM = "You are a helpful assistant of a travel agency. Answer in short, plain sentences."
 _QUESTION = (
-    "We are two adults and a child of six, and we would like to see Lisbon for four days in May. Which part of the town "
+    "We are two adults and a child of six, and we would like to see Lisbon for four days in May. Which part of town "
     "is best to stay in without a car, what should we book before we go, and is there a beach that we can reach by "
-    "train? We would rather not change trains with a tired child, and we do not mind a walk of ten minutes. Please keep "
+    "train? We would rather not change trains with a tired child, and we do not mind a short walk. Please keep "
     "it to one paragraph."
 )
 _ANSWER = "Stay in Baixa or Chiado: both are flat enough for a child, and trains to Cascais leave from Cais do Sodre."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gateway.protocol.body_facts import NO_BODY, BodyFacts
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.prompt import prompt_of_message
 from gateway.protocol.message_head import Names, NamesReader, facts_or_none, read_names, renamed
 from gateway.protocol.message_layouts import Layouts
 from gateway.wire.grpc import PREFIX, PREFIX_BYTES, decompress, framed, too_long
@@ -39,6 +40,11 @@ class WholeMessage:
         if model is None:
             return self._data
         return framed(renamed(self._data[PREFIX_BYTES:], self.names, model))
+
+    @property
+    def prompt(self) -> bytes | None:
+        """What a language model would read of it."""
+        return prompt_of_message(self._data[PREFIX_BYTES:])
 
     @property
     def may_name_a_sequence(self) -> bool:
@@ -151,6 +157,13 @@ class CallBody:
         """
         self.add(data, ended)
         self._forget_if_long()
+
+    @property
+    def prompt(self) -> bytes | None:
+        """What a language model would read of it; None where not all of it is there, or it is compressed."""
+        if self._is_compressed or not self.is_complete:
+            return None
+        return prompt_of_message(self._joined()[PREFIX_BYTES:])
 
     @property
     def may_name_a_sequence(self) -> bool:

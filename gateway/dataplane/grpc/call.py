@@ -290,6 +290,9 @@ class RelayedCall(StreamTries):
         body, up = self._body, self._up
         return up is not None and body is not None and not body.is_complete and not up.is_waiting
 
+    def _prompt(self) -> bytes | None:
+        return self._body.prompt if self._body is not None else None
+
     def _can_be_sent_again(self) -> bool:
         return self._body is not None and self._body.can_be_sent_again
 

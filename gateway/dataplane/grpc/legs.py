@@ -10,10 +10,11 @@ from gateway.dataplane.grpc.seams import LegOwner
 from gateway.dataplane.grpc.stream_tries import StreamTries
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import OK, http_status
+from gateway.protocol.llm.prompt import prompt_of_message
 from gateway.protocol.message_head import Names
 from gateway.upstream.stream_connection import StreamConnection
 from gateway.wire.boundaries import Boundaries
-from gateway.wire.grpc import MessageReader
+from gateway.wire.grpc import PREFIX_BYTES, MessageReader
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.stream import Stream
 
@@ -219,6 +220,12 @@ class Leg(StreamTries):
 
     def _deadline(self, now: float) -> float:
         return super()._deadline(now) if self._call.has_one_request else 0.0
+
+    def _prompt(self) -> bytes | None:
+        """That of the stream's first message, where it is plain."""
+        if not self._held or self._held[0][0][0]:
+            return None
+        return prompt_of_message(self._held[0][0][PREFIX_BYTES:])
 
     def _can_be_sent_again(self) -> bool:
         return self._is_held

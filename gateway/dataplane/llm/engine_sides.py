@@ -15,7 +15,7 @@ from gateway.protocol.conversion.control import RpcError, rest_error, rest_respo
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.dialects import SPOKEN
 from gateway.protocol.llm.generate_flavours import Flavour, Kind, flavour_of
-from gateway.protocol.llm.sides import GenerateSide, OpenAISide, PromptSide
+from gateway.protocol.llm.sides import GenerateSide, MLServerSide, OpenAISide, PromptSide
 from gateway.protocol.llm.templates import Template, read_template
 from gateway.protocol.llm.translation import EngineSide
 from gateway.protocol.llm.values import Dialect, Generation
@@ -103,6 +103,8 @@ def _openai_side(spec: EngineSpec, model: str, generation: Generation) -> Engine
 
 def _generate_side(spec: EngineSpec, model: str, version: str, flavour: Flavour) -> EngineSide:
     side = GenerateSide(model, version, flavour, spec.unsupported == "drop")
+    if spec.protocol is EngineProtocol.MLSERVER:
+        return PromptSide(MLServerSide(side), _renderer(spec), spec.name)
     return PromptSide(side, _renderer(spec), spec.name)
 
 

@@ -19,24 +19,16 @@ from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client, Handler
 from gateway.dataplane.snapshot import Lane
 from gateway.dataplane.translating.asking import request_towards
+from gateway.dataplane.translating.elsewhere import Elsewhere
+from gateway.dataplane.translating.telling import HEAD_BYTES, Telling
 from gateway.dataplane.tries import Tries
-from gateway.protocol.condition import Condition
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.translating import EngineRequest, Reply, Translator
-from gateway.upstream.endpoint import Endpoint
-from gateway.wire.http1.chunked import LAST_CHUNK, encode_chunk
 from gateway.wire.http1.head import Field
 
 _log = logging.getLogger(__name__)
 
 _EVENTS = b"text/event-stream"
-_HEAD_BYTES = b"inference-header-content-length"
-# Of an engine's reply, what goes on beside what the gateway says of its decision.
-_KEPT = frozenset({b"x-request-id", b"retry-after", b"endpoint-load-metrics"})
-_KEPT_FAMILIES = (b"x-pointsman-", b"x-ratelimit-", b"anthropic-ratelimit-")
-
-# How often one generation goes on elsewhere.
-_MAX_RESUMED = 3
 
 # Makes the translator of a request from its body; a coroutine where the engine must be asked about the model first.
 Make = Callable[[Request, bytes, Lane], Translator | Awaitable[Translator]]
@@ -69,15 +61,11 @@ class Translation:
         "_answer",
         "_ask",
         "_client",
-        "_dropped",
-        "_fields",
+        "_elsewhere",
         "_handler",
-        "_is_over",
         "_is_streaming",
         "_lane",
-        "_left",
         "_make",
-        "_num_resumed",
         "_pieces",
         "_request",
         "_rest",
@@ -86,9 +74,9 @@ class Translation:
         "_status",
         "_streams_any_type",
         "_task",
+        "_telling",
         "_translator",
         "_turn",
-        "begun",
     )
 
     def __init__(
@@ -104,26 +92,26 @@ class Translation:
         self._make = make
         self._ask = ask
         self._turn = turn
-        self._left: tuple[Endpoint, ...] = ()  # endpoints that broke the generation off
+        self._telling = Telling(client, request.plan)
+        self._elsewhere = Elsewhere(request.plan.snapshot)
         self._rest = _rest_client(client, self)
         self._started_at = monotonic()
         self._pieces: list[bytes] = []
         self._translator: Translator | None = None
         self._handler: Handler | None = None
         self._task: asyncio.Task[None] | None = None
-        self._is_over = False
-        self.begun = False
         # The engine's reply
         self._status = 0
-        self._fields: list[Field] = []
         self._answer: list[bytes] = []
         self._is_streaming = False
-        self._num_resumed = 0
         self._streams_any_type = False
-        self._dropped = b""  # tells what the engine was not told
 
     def __repr__(self) -> str:
         return f"<Translation {self._request.plan!r} by {self._handler!r}>"
+
+    @property
+    def begun(self) -> bool:
+        return self._telling.begun
 
     # What the client's connection tells it
 
@@ -145,7 +133,7 @@ class Translation:
             self._refuse(error)
 
     def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
-        self._is_over = True
+        self._telling.is_over = True
         if self._task is not None:
             self._task.cancel()
         if self._handler is not None:
@@ -188,20 +176,18 @@ class Translation:
     def _ask_for(self, asked: EngineRequest) -> None:
         request = request_towards(self._request, self._lane, asked)
         self._streams_any_type = asked.streams_any_type
-        if asked.dropped:
-            self._dropped = b"x-pointsman-dropped: %b\r\n" % ", ".join(asked.dropped).encode("ascii", "replace")
-        self._status, self._fields, self._answer, self._is_streaming = 0, [], [], False
+        self._telling.dropped = asked.dropped
+        self._status, self._answer, self._is_streaming = 0, [], False
         self._rest = _rest_client(self._client, self)
         handler = self._handler = self._ask(self._rest, request, (self._lane, self._session))
-        if isinstance(handler, Tries) and self._left:
-            handler.avoid(self._left)
+        self._elsewhere.avoid(handler)
         handler.body_received(asked.body, True)
 
     # What the handler tells it
 
     def reply_started(self, status: int, fields: list[Field]) -> None:
         self._status = status
-        self._fields = fields
+        self._telling.fields = fields
         assert self._translator is not None
         if status == 200 and self._translator.streams:
             content_type = next((value for name, value in fields if name == b"content-type"), b"")
@@ -218,105 +204,37 @@ class Translation:
             self._stop_engine(error)
             return
         if told:
-            self._write(told)
+            self._telling.write(told)
 
     def reply_ended(self) -> None:
-        self._handler = None
+        broken, self._handler = self._handler, None
         translator = self._translator
         assert translator is not None
         try:
             if self._is_streaming:
-                told = translator.end()
+                self._telling.end(translator.end())
             else:
-                reply = translator.whole(self._whole())
+                self._telling.respond(translator.whole(self._whole()))
         except GatewayError as error:
-            self._fail(error)
-            return
-        if not self._is_streaming:
-            self._respond(reply)
-            return
-        self._write(told, is_last=True)
-        self._is_over = True
-        self._client.reply_ended()
+            event = event_told(error, self._request.plan.dialect)
+            if error.kind is not ErrorKind.UPSTREAM_RESET or not self._resumes(broken, event):
+                self._telling.fail(error, event)
 
     def refused(self, error: GatewayError, fields: list[Field]) -> None:
         self._handler = None
-        if self.begun:  # a generation that could not go on elsewhere
-            self._fail(error)
-            return
-        self._is_over = True
-        lines = b"".join([b"%b: %b\r\n" % field for field in fields if field[0] != b"x-pointsman-reason"])
-        self._client.refuse(error, lines)
+        self._telling.fields = fields
+        self._telling.fail(error, event_told(error, self._request.plan.dialect))
 
     def reply_broken_off(self, event: bytes) -> None:
         """The reply ends in its middle; `event` tells the client why."""
-        if not self._is_over and not self._resumes(event):
-            self._break_off(event)
-
-    def _break_off(self, event: bytes) -> None:
-        self._handler = None
-        if not self.begun:
-            self._fail(GatewayError(ErrorKind.UPSTREAM_RESET, "the engine's reply broke off"))
+        broken, self._handler = self._handler, None
+        if self._telling.is_over or self._resumes(broken, event):
             return
-        self._is_over = True
-        if not event and self._translator is not None:
-            event = self._translator.failed("the engine's reply broke off", ErrorKind.UPSTREAM_RESET.value)
-        self._client.break_off(event)
+        error = GatewayError(ErrorKind.UPSTREAM_RESET, "the engine's reply broke off")
+        self._telling.fail(error, event or event_told(error, self._request.plan.dialect))
 
     def reply_broken(self) -> None:
         """Told by `reply_broken_off`."""
-
-    # Going on elsewhere
-
-    def _resumes(self, event: bytes) -> bool:
-        """Whether the generation goes on elsewhere; `event` tells why it does not, should that turn out later."""
-        translator = self._translator
-        if not self._lane.target.resume or not self.begun or self._num_resumed == _MAX_RESUMED:
-            return False
-        if not isinstance(translator, Resumable) or not translator.can_resume:
-            return False
-        lane = self._next_lane()
-        if lane is None:
-            return False
-        self._num_resumed += 1
-        lane.series(None).count_tokens().resumed += 1
-        if lane is self._lane:
-            self._resume(translator)
-        else:
-            self._lane = lane
-            self._task = asyncio.get_running_loop().create_task(self._resume_at(translator, lane, event))
-        return True
-
-    def _next_lane(self) -> Lane | None:
-        """Where another endpoint may be: the same engine's, else that of another arm; the only one there is, where
-        it may serve again."""
-        handler, lane = self._handler, self._lane
-        if isinstance(handler, Tries) and handler.endpoint is not None:
-            self._left = (*self._left, handler.endpoint)
-        lanes = [lane, *self._request.plan.snapshot.lanes_beside(lane)]
-        for other in lanes:
-            left = [endpoint for endpoint in other.engine.endpoints if endpoint not in self._left]
-            if any(endpoint.condition is not Condition.DOWN for endpoint in left):
-                return other
-        self._left = ()
-        return lane if lane.engine.endpoints[0].condition is not Condition.DOWN else None
-
-    async def _resume_at(self, translator: Resumable, lane: Lane, event: bytes) -> None:
-        try:
-            assert self._translator is not None
-            await self._turn(self._translator, lane, self._request.plan.call.version or "")
-            self._task = None
-            self._resume(translator)
-        except GatewayError:
-            self._break_off(event)
-        except Exception:
-            _log.exception("cannot go on with %s", self._request.plan)
-            self._break_off(event)
-
-    def _resume(self, translator: Resumable) -> None:
-        asked = translator.resume()
-        self._write(translator.seam())
-        self._ask_for(asked)
 
     def pause_body(self) -> None:
         """The request is whole."""
@@ -324,50 +242,53 @@ class Translation:
     def resume_body(self) -> None:
         """The request is whole."""
 
-    # Telling
-
     def _whole(self) -> Reply:
-        told = dict(self._fields)
-        head_bytes = told.get(_HEAD_BYTES, b"")
+        told = dict(self._telling.fields)
+        head_bytes = told.get(HEAD_BYTES, b"")
         content_type = told.get(b"content-type", b"").decode("latin-1")
         return Reply(
             self._status, b"".join(self._answer), content_type, int(head_bytes) if head_bytes.isdigit() else None
         )
 
-    def _respond(self, reply: Reply) -> None:
-        lines = self._lines()
-        if reply.head_bytes is not None:
-            lines += b"%b: %d\r\n" % (_HEAD_BYTES, reply.head_bytes)
-        self._is_over = True
-        self._client.respond(reply.status, reply.body, lines, reply.content_type)
+    # Going on elsewhere
 
-    def _write(self, events: bytes, *, is_last: bool = False) -> None:
-        is_http_10 = self._request.plan.head.is_http_10
-        opening = b""
-        if not self.begun:
-            self.begun = True
-            self._client.write_at_once()
-            if is_http_10:  # it knows no chunks: the reply ends with the connection
-                self._client.close_after_reply()
-            opening = b"".join(
-                (
-                    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n",
-                    self._lines(),
-                    b"via: 1.1 pointsman",
-                    b"" if is_http_10 else b"\r\ntransfer-encoding: chunked",
-                    self._client.reply_head_end,
-                )
-            )
-        if not is_http_10:
-            events = encode_chunk(events) if events else b""
-            if is_last:
-                events += LAST_CHUNK
-        self._client.write(opening + events)
+    def _resumes(self, broken: Handler | None, event: bytes) -> bool:
+        """Whether the generation goes on elsewhere; `event` tells why it does not, should that turn out later."""
+        translator = self._translator
+        if not self.begun or not isinstance(translator, Resumable) or not translator.can_resume:
+            return False
+        lane = self._elsewhere.next_lane(self._lane, broken if isinstance(broken, Tries) else None)
+        if lane is None:
+            return False
+        is_same, self._lane = lane is self._lane, lane
+        if is_same:
+            self._resume(translator, event)
+        else:
+            self._task = asyncio.get_running_loop().create_task(self._resume_later(translator, event))
+        return True
 
-    def _lines(self) -> bytes:
-        """The fields of the engine's reply that go on."""
-        kept = [field for field in self._fields if field[0] in _KEPT or field[0].startswith(_KEPT_FAMILIES)]
-        return b"".join([b"%b: %b\r\n" % field for field in kept]) + self._dropped
+    async def _resume_later(self, translator: Resumable, event: bytes) -> None:
+        """Go on at another engine, which may speak another dialect."""
+        try:
+            assert self._translator is not None
+            await self._turn(self._translator, self._lane, self._request.plan.call.version or "")
+            self._task = None
+            self._resume(translator, event)
+        except GatewayError as error:
+            self._telling.fail(error, event)
+        except Exception:
+            _log.exception("cannot go on with %s", self._request.plan)
+            what = "the gateway failed to go on with the generation; its log says why"
+            self._telling.fail(GatewayError(ErrorKind.INTERNAL, what), event)
+
+    def _resume(self, translator: Resumable, event: bytes) -> None:
+        try:
+            asked = translator.resume()
+        except GatewayError as error:
+            self._telling.fail(error, event)
+            return
+        self._telling.write(translator.seam())
+        self._ask_for(asked)
 
     # Ends
 
@@ -376,23 +297,13 @@ class Translation:
         handler, self._handler = self._handler, None
         if handler is not None:
             handler.client_gone(error.kind.value)
-        self._fail(error)
-
-    def _fail(self, error: GatewayError) -> None:
-        """The engine's reply cannot be told, or not to its end."""
-        if self._is_over:
-            return
-        self._is_over = True
-        if not self.begun:
-            self._client.refuse(error, self._lines())
-            return
-        self._client.break_off(event_told(error, self._request.plan.dialect))
+        self._telling.fail(error, event_told(error, self._request.plan.dialect))
 
     def _refuse(self, error: GatewayError) -> None:
         """The engine is not asked."""
-        if self._is_over:
+        if self._telling.is_over:
             return
-        self._is_over = True
+        self._telling.is_over = True
         dialect = self._request.plan.dialect
         status = status_told(error, dialect)
         self._count(error.kind.value, status)
@@ -404,10 +315,8 @@ class Translation:
         series.count_error(reason)
         if status:
             series.count_failure(status, seconds)
-        plan = self._request.plan
-        self._client.plane.log(
-            self._client.peer, plan.asked, status, reason, seconds, self._request.id or b"", self._lane.target
-        )
+        asked, request_id = self._request.plan.asked, self._request.id or b""
+        self._client.plane.log(self._client.peer, asked, status, reason, seconds, request_id, self._lane.target)
 
 
 class _Inner(RestClient):

@@ -6,6 +6,7 @@ parses them, and what stands behind the prompt only matters once that is the sam
 
 from __future__ import annotations
 
+from gateway.protocol.errors import GatewayError
 from gateway.protocol.wire_fields import BYTES, fields
 
 # What holds a prompt, in all dialects; the system prompt of Anthropic's stands beside the messages.
@@ -22,16 +23,17 @@ def prompt_of_json(body: bytes) -> memoryview:
 
 
 def prompt_of_message(message: bytes) -> bytes:
-    """The first long raw tensor of a ModelInferRequest, or, where its tensors are typed, the first input.
-
-    Raises: GatewayError(BAD_REQUEST) where it is malformed.
-    """
+    """The first long raw tensor of a ModelInferRequest, or, where its tensors are typed, the first input; nothing of
+    what is no such message: its engine will say so."""
     first = b""
-    for number, kind, value in fields(message):
-        if kind != BYTES or not isinstance(value, bytes):
-            continue
-        if number == _RAW_CONTENTS and len(value) >= _MIN_RAW_BYTES:
-            return value
-        if number == _INPUTS and not first:
-            first = value
+    try:
+        for number, kind, value in fields(message):
+            if kind != BYTES or not isinstance(value, bytes):
+                continue
+            if number == _RAW_CONTENTS and len(value) >= _MIN_RAW_BYTES:
+                return value
+            if number == _INPUTS and not first:
+                first = value
+    except GatewayError:
+        return b""
     return first

@@ -1,10 +1,12 @@
 """V2 over gRPC, by tritonclient."""
 
 import queue
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
@@ -28,13 +30,10 @@ def ask_model_stream_infer(gateway: Child, asked: Asked) -> Told:
 
 
 def stream_infer(gateway: Child, model: str, tensor: Tensor, id: str) -> Inferred:
-    results = [
-        result
-        for result in _stream_infer(gateway, model, [_input(tensor)], id, Asked(model))
-        if result.get_response().outputs
-    ]
-    assert len(results) == 1, "one request has one answer"
-    return _inferred(results[0])
+    """All of its responses as one."""
+    results = _stream_infer(gateway, model, [_input(tensor)], id, Asked(model))
+    told = [_inferred(result) for result in results if result.get_response().outputs]
+    return replace(told[0], array=np.concatenate([each.array for each in told]))
 
 
 def _infer(gateway: Child, model: str, given: Sequence[Any], id: str) -> Any:
@@ -46,28 +45,33 @@ def _infer(gateway: Child, model: str, given: Sequence[Any], id: str) -> Any:
 
 
 def _stream_infer(gateway: Child, model: str, given: Sequence[Any], id: str, asked: Asked) -> list[Any]:
-    """All responses to one request, up to the final one, which it asks for."""
+    """All responses to one request, up to the end of the stream, or as many as the client stays for."""
     came: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
-
-    def results() -> Any:
-        while True:
-            result, error = came.get(timeout=TIMEOUT_SECONDS)
-            if error is not None:
-                raise _refused(error) from error
-            yield result
-            if result.get_response().parameters["triton_final_response"].bool_param:
-                return
-
     with closing(triton.InferenceServerClient(gateway.grpc_url)) as client:
         client.start_stream(callback=lambda result, error: came.put((result, error)))
-        client.async_stream_infer(model, given, request_id=id, enable_empty_final_response=True)
+        client.async_stream_infer(model, given, request_id=id)
+        if asked.leave_after is None:
+            client.stop_stream()  # returns once all is there
+            came.put((None, None))
         try:
-            found = gathered(results(), lambda result: outputs_of(result).get("text_output"), asked)
+            return gathered(_results(came), lambda result: outputs_of(result).get("text_output"), asked)
         except LeftError:
             client.stop_stream(cancel_requests=True)
             raise
-        client.stop_stream()
-    return found
+
+
+def _results(came: queue.SimpleQueue[tuple[Any, Any]]) -> Iterator[Any]:
+    """What comes, until nothing does.
+
+    Raises: RefusedError.
+    """
+    while True:
+        result, error = came.get(timeout=TIMEOUT_SECONDS)
+        if error is not None:
+            raise _refused(error) from error
+        if result is None:
+            return
+        yield result
 
 
 def _told(results: Sequence[Any]) -> Told:
