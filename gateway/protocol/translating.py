@@ -8,11 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from gateway.protocol.conversion import RestBody
+from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.values import Dialect
 
 Field = tuple[bytes, bytes]
 
 JSON = "application/json"
+BINARY = "application/octet-stream"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +82,26 @@ class Translator(Protocol):
     def failed(self, message: str, kind: str) -> bytes:
         """The event that tells the client of a failure amid the stream, in its dialect."""
         ...
+
+
+class WholeTranslator:
+    """What translators have in common whose replies are whole: nothing streams."""
+
+    streams = False
+
+    def feed(self, data: bytes) -> bytes:
+        """Raises: GatewayError(UPSTREAM_PROTOCOL)."""
+        raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "the engine streams its answer to a request for one")
+
+    def end(self) -> bytes:
+        """Nothing."""
+        return b""
+
+    def failed(self, message: str, kind: str) -> bytes:
+        """Nothing: the error is the reply."""
+        return b""
+
+
+def in_rest(body: RestBody) -> Reply:
+    """The reply that a V2 REST client reads, with its tensors where they stand."""
+    return Reply(200, body.data, JSON if body.head_bytes is None else BINARY, body.head_bytes)

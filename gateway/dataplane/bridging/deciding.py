@@ -6,28 +6,20 @@ from gateway.dataplane.body import RequestBody, decide
 from gateway.dataplane.plan import no_route
 from gateway.dataplane.refusal import Refusal
 from gateway.dataplane.request import Request
-from gateway.dataplane.seams import Client, Handler
+from gateway.dataplane.seams import Client
 from gateway.dataplane.serving import serve
+from gateway.dataplane.standing_aside import StandingAside
 from gateway.routing.decision import Decision, Undecided
 
 
-class Deciding:
+class Deciding(StandingAside):
     """Asks the rules, then stands aside for the handler that the engine takes."""
 
-    __slots__ = ("_body", "_client", "_handler", "_request")
+    __slots__ = ("_body",)
 
     def __init__(self, client: Client, request: Request) -> None:
-        self._client = client
-        self._request = request
+        super().__init__(client, request)
         self._body = RequestBody(request, client.plane.settings.limits.max_body_bytes)
-        self._handler: Handler | None = None
-
-    def __repr__(self) -> str:
-        return f"<Deciding {self._request.plan!r} {self._handler!r}>"
-
-    @property
-    def begun(self) -> bool:
-        return self._handler is not None and self._handler.begun
 
     def body_received(self, data: bytes, ended: bool) -> None:
         if self._handler is not None:
@@ -45,19 +37,3 @@ class Deciding:
             lane = plan.snapshot.lane(decision.target)
             self._handler = serve(self._client, self._request, lane, decision.session)
         self._handler.body_received(body.held(), ended)
-
-    def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
-        handler = self._handler or Refusal(self._client, self._request, no_route(self._request.plan.facts))
-        handler.client_gone(reason, status)
-
-    def client_paused(self) -> None:
-        if self._handler is not None:
-            self._handler.client_paused()
-
-    def client_resumed(self) -> None:
-        if self._handler is not None:
-            self._handler.client_resumed()
-
-    def sweep(self, now: float) -> None:
-        if self._handler is not None:
-            self._handler.sweep(now)

@@ -10,6 +10,7 @@ from gateway.dataplane.refusal import Refusal
 from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client, Handler
 from gateway.dataplane.snapshot import Lane
+from gateway.dataplane.standing_aside import StandingAside
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.facts import read_generation_facts
 from gateway.protocol.llm.model_name import find_model, renamed
@@ -18,25 +19,16 @@ from gateway.routing.decision import Decision, Undecided
 Serve = Callable[[Client, Request, Lane, str | None], Handler]
 
 
-class ModelInBody:
+class ModelInBody(StandingAside):
     """Holds the body until it is whole, asks the rules, and stands aside for the handler that the engine takes."""
 
-    __slots__ = ("_client", "_handler", "_pieces", "_request", "_serve")
+    __slots__ = ("_pieces", "_serve")
 
     def __init__(self, client: Client, request: Request, serve: Serve) -> None:
         """`serve` makes the handler of a request whose way is known."""
-        self._client = client
-        self._request = request
+        super().__init__(client, request)
         self._serve = serve
         self._pieces: list[bytes] = []
-        self._handler: Handler | None = None
-
-    def __repr__(self) -> str:
-        return f"<ModelInBody {self._request.plan!r} {self._handler!r}>"
-
-    @property
-    def begun(self) -> bool:
-        return self._handler is not None and self._handler.begun
 
     def body_received(self, data: bytes, ended: bool) -> None:
         if self._handler is not None:
@@ -85,19 +77,3 @@ class ModelInBody:
         else:
             request = request.of(plan)
         return self._serve(self._client, request, lane, session), body
-
-    def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
-        handler = self._handler or Refusal(self._client, self._request, no_route(self._request.plan.facts))
-        handler.client_gone(reason, status)
-
-    def client_paused(self) -> None:
-        if self._handler is not None:
-            self._handler.client_paused()
-
-    def client_resumed(self) -> None:
-        if self._handler is not None:
-            self._handler.client_resumed()
-
-    def sweep(self, now: float) -> None:
-        if self._handler is not None:
-            self._handler.sweep(now)

@@ -4,36 +4,15 @@ from __future__ import annotations
 
 import orjson
 
-from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.embeddings import EmbeddingsRequest, read_reply, write_reply, write_request
 from gateway.protocol.llm.embeddings_v2 import Signature, read_infer, read_infer_reply, write_infer, write_infer_reply
 from gateway.protocol.llm.errors import openai_error, read_error
 from gateway.protocol.llm.values import Dialect
 from gateway.protocol.operations import model_path
-from gateway.protocol.translating import JSON, EngineRequest, Reply
-
-_BINARY = "application/octet-stream"
+from gateway.protocol.translating import EngineRequest, Reply, WholeTranslator, in_rest
 
 
-class _Whole:
-    """A translation that streams nothing."""
-
-    streams = False
-
-    def feed(self, data: bytes) -> bytes:
-        """Nothing streams."""
-        raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "the engine streams its answer to a request for one")
-
-    def end(self) -> bytes:
-        """Nothing streams."""
-        return b""
-
-    def failed(self, message: str, kind: str) -> bytes:
-        """Nothing streams."""
-        return b""
-
-
-class EmbeddingByInfer(_Whole):
+class EmbeddingByInfer(WholeTranslator):
     """An OpenAI client, and a V2 engine; see `Translator`. `model` is the name there."""
 
     def __init__(
@@ -59,7 +38,7 @@ class EmbeddingByInfer(_Whole):
         return Reply(200, write_reply(found, model=self._request.model, base64=self._request.base64))
 
 
-class InferByEmbedding(_Whole):
+class InferByEmbedding(WholeTranslator):
     """A V2 client, and an OpenAI engine; see `Translator`. `model` is the name there, `told` the client's."""
 
     def __init__(self, body: bytes, head_bytes: int | None, *, path: str, model: str, told: str) -> None:
@@ -76,5 +55,5 @@ class InferByEmbedding(_Whole):
         """Raises: GatewayError(UPSTREAM_PROTOCOL)."""
         if reply.status != 200:
             return Reply(reply.status, orjson.dumps({"error": read_error(reply.body)[0]}))
-        body = write_infer_reply(read_reply(reply.body), model=self._request.model, id=self._id, form=self._form)
-        return Reply(200, body.data, JSON if body.head_bytes is None else _BINARY, body.head_bytes)
+        found = read_reply(reply.body)
+        return in_rest(write_infer_reply(found, model=self._request.model, id=self._id, form=self._form))

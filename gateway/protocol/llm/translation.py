@@ -23,10 +23,9 @@ from gateway.protocol.llm.values import (
     TextDelta,
     ToolCallDelta,
 )
-from gateway.protocol.translating import JSON, EngineRequest, Reply
+from gateway.protocol.translating import BINARY, JSON, EngineRequest, Reply
 
 _END_OF_EVENT = b"}\n\n"
-_BINARY = "application/octet-stream"
 _EVENTS = "text/event-stream"
 _CUT_OFF = "the engine ended its reply before the generation had ended"
 
@@ -108,7 +107,7 @@ class GenerationTranslator:
             events = self._reader.whole(reply.status, reply.body)
         status, body = self._writer.whole(events)
         head_bytes = self._writer.head_bytes if isinstance(self._writer, HasTensors) else None
-        return Reply(status, body, JSON if head_bytes is None else _BINARY, head_bytes)
+        return Reply(status, body, JSON if head_bytes is None else BINARY, head_bytes)
 
     def feed(self, data: bytes) -> bytes:
         events = self._reader.feed(data)

@@ -15,9 +15,7 @@ from gateway.protocol.conversion.sse import SseReader, event_of
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.mlserver.bodies import error_of, generate_of_inference, inference_of_generate, json_infer_request
 from gateway.protocol.operations import Operation, model_path
-from gateway.protocol.translating import EngineRequest, Reply, Translator
-
-_OCTETS = "application/octet-stream"
+from gateway.protocol.translating import EngineRequest, Reply, Translator, WholeTranslator, in_rest
 
 
 def translator(
@@ -82,10 +80,8 @@ class GenerateTranslator:
         return data if self._is_inference else generate_of_inference(data, is_text=self._is_text)
 
 
-class InferTranslator:
+class InferTranslator(WholeTranslator):
     """One infer with binary tensors, sent or asked for, for an MLServer, which has none."""
-
-    streams = False
 
     def __init__(self, body: bytes, head_bytes: int | None = None, *, model: str, version: str = "") -> None:
         self._body, self._head_bytes = body, head_bytes
@@ -106,19 +102,4 @@ class InferTranslator:
             return error_of(reply)
         if self._wanted is None:
             return reply
-        body = rest_of_infer_response(infer_response_of_rest(reply.body, None), self._wanted)
-        if body.head_bytes is None:
-            return Reply(200, body.data)
-        return Reply(200, body.data, _OCTETS, body.head_bytes)
-
-    def feed(self, data: bytes) -> bytes:
-        """Nothing streams."""
-        raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "the engine streams its answer to a request for one")
-
-    def end(self) -> bytes:
-        """Nothing streams."""
-        return b""
-
-    def failed(self, message: str, kind: str) -> bytes:
-        """Nothing streams."""
-        return b""
+        return in_rest(rest_of_infer_response(infer_response_of_rest(reply.body, None), self._wanted))

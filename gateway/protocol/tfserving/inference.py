@@ -18,9 +18,8 @@ from gateway.protocol.tfserving.json_tensors import Tensor, read_json
 from gateway.protocol.tfserving.rpcs import EngineCall, infer_call, read_infer
 from gateway.protocol.tfserving.served import Signatures
 from gateway.protocol.tfserving.targets import Target
-from gateway.protocol.translating import JSON, EngineRequest, Reply
+from gateway.protocol.translating import EngineRequest, Reply, WholeTranslator, in_rest
 
-_BINARY = "application/octet-stream"
 _MAX_ERROR_BYTES = 2000
 
 
@@ -110,13 +109,11 @@ def inference(
     return Inference(asked if signatures is None else asked.knowing(signatures))
 
 
-class InferTranslation:
+class InferTranslation(WholeTranslator):
     """A client of V2's REST, and TF Serving's REST: a `translating.Translator`.
 
     Predict wants to know its signature before it asks: `know` what `target.metadata_path` answers.
     """
-
-    streams = False
 
     def __init__(
         self, body: bytes, head_bytes: int | None, *, model: str, version: str = "", drop: bool = False
@@ -174,18 +171,7 @@ class InferTranslation:
 
         Raises: GatewayError(BAD_REQUEST) where the client wants in JSON what only binary data holds.
         """
-        body = rest_of_infer_response(response, self._wanted)
-        return Reply(200, body.data, JSON if body.head_bytes is None else _BINARY, body.head_bytes)
-
-    def feed(self, data: bytes) -> bytes:
-        """Raises: GatewayError(UPSTREAM_PROTOCOL): TF Serving streams nothing."""
-        raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "TF Serving answered with a stream")
-
-    def end(self) -> bytes:
-        return b""
-
-    def failed(self, message: str, kind: str) -> bytes:
-        return orjson.dumps({"error": message})
+        return in_rest(rest_of_infer_response(response, self._wanted))
 
 
 def error_text(body: bytes) -> str:

@@ -6,13 +6,12 @@ import orjson
 
 from gateway.protocol.conversion.infer import WantedOutputs, infer_request_of_rest, rest_of_infer_response
 from gateway.protocol.conversion.refusals import unsupported
-from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import Operation
 from gateway.protocol.torchserve.answering import OUTPUT, answered
-from gateway.protocol.torchserve.asking import OCTETS, Asked, Envelope, asked, http_request, predictions_path
-from gateway.protocol.torchserve.errors import error_body, error_of
+from gateway.protocol.torchserve.asking import Asked, Envelope, asked, http_request, predictions_path
+from gateway.protocol.torchserve.errors import error_of
 from gateway.protocol.torchserve.generating import GenerateTranslator
-from gateway.protocol.translating import EngineRequest, Reply, Translator
+from gateway.protocol.translating import EngineRequest, Reply, Translator, WholeTranslator, in_rest
 
 PLATFORM = "torchserve"
 
@@ -51,10 +50,8 @@ def translator(
             raise unsupported(f"'{operation.value}' is nothing that TorchServe's inference API has")
 
 
-class InferTranslator:
+class InferTranslator(WholeTranslator):
     """One infer, in JSON or with binary tensors."""
-
-    streams = False
 
     def __init__(
         self,
@@ -75,11 +72,14 @@ class InferTranslator:
 
     def request(self) -> EngineRequest:
         """As `Translator.request`."""
+        return http_request(self._read(), self._model, self._version)
+
+    def _read(self) -> Asked:
         if self._head_bytes == 0:
             raise unsupported("a raw binary request names no input: put it into a JSON header")
         message, self._wanted = infer_request_of_rest(self._body, self._head_bytes, self._model, self._version)
         self._asked = asked(message, self._envelope, drop=self._drop)
-        return http_request(self._asked, self._model, self._version)
+        return self._asked
 
     def whole(self, reply: Reply) -> Reply:
         """As `Translator.whole`."""
@@ -87,33 +87,20 @@ class InferTranslator:
             return error_of(reply)
         assert self._asked is not None, "whoever asks nothing gets no answer"
         message = answered(self._asked, reply.body, reply.content_type, model=self._told, version=self._version)
-        body = rest_of_infer_response(message, self._wanted)
-        if body.head_bytes is None:
-            return Reply(200, body.data)
-        return Reply(200, body.data, OCTETS, body.head_bytes)
+        return self._told_in_rest(message)
 
-    def feed(self, data: bytes) -> bytes:
-        """Nothing streams."""
-        raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "the engine streams its answer to a request for one")
-
-    def end(self) -> bytes:
-        """Nothing streams."""
-        return b""
-
-    def failed(self, message: str, kind: str) -> bytes:
-        """Nothing streams."""
-        return b""
+    def _told_in_rest(self, message: bytes) -> Reply:
+        """The client's reply of a serialised ModelInferResponse."""
+        return in_rest(rest_of_infer_response(message, self._wanted))
 
 
-class ModelTranslator:
+class ModelTranslator(WholeTranslator):
     """Whether TorchServe has a model, and what a V2 client may know of it.
 
     Its inference port answers this without asking the model: OPTIONS describes a model's path, 404 where there is none.
     Whether its workers live is told by the management port alone, or for all models together by `GET /ping`. Its
     models declare no tensors; the metadata says what every handler takes and gives, one BYTES.
     """
-
-    streams = False
 
     def __init__(self, operation: Operation, *, model: str, version: str = "", told: str = "") -> None:
         self._operation = operation
@@ -130,18 +117,6 @@ class ModelTranslator:
             error = error_of(reply)
             return Reply(400, error.body) if is_ready and reply.status == 404 else error
         return Reply(200) if is_ready else Reply(200, metadata_of(self._told, self._version))
-
-    def feed(self, data: bytes) -> bytes:
-        """Nothing streams."""
-        return b""
-
-    def end(self) -> bytes:
-        """Nothing streams."""
-        return b""
-
-    def failed(self, message: str, kind: str) -> bytes:
-        """Nothing streams."""
-        return error_body(message)
 
 
 def metadata_of(model: str, version: str = "") -> bytes:

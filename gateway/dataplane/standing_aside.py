@@ -1,0 +1,42 @@
+"""A handler that finds out who answers, and stands aside for them."""
+
+from __future__ import annotations
+
+from gateway.dataplane.plan import no_route
+from gateway.dataplane.refusal import Refusal
+from gateway.dataplane.request import Request
+from gateway.dataplane.seams import Client, Handler
+
+
+class StandingAside:
+    """Passes on what the client's connection tells, once `_handler` is set."""
+
+    __slots__ = ("_client", "_handler", "_request")
+
+    def __init__(self, client: Client, request: Request) -> None:
+        self._client = client
+        self._request = request
+        self._handler: Handler | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._request.plan!r} {self._handler!r}>"
+
+    @property
+    def begun(self) -> bool:
+        return self._handler is not None and self._handler.begun
+
+    def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
+        handler = self._handler or Refusal(self._client, self._request, no_route(self._request.plan.facts))
+        handler.client_gone(reason, status)
+
+    def client_paused(self) -> None:
+        if self._handler is not None:
+            self._handler.client_paused()
+
+    def client_resumed(self) -> None:
+        if self._handler is not None:
+            self._handler.client_resumed()
+
+    def sweep(self, now: float) -> None:
+        if self._handler is not None:
+            self._handler.sweep(now)
