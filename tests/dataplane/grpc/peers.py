@@ -25,6 +25,7 @@ from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
 from hyperframe.frame import GoAwayFrame
 
+from gateway.protocol.mlserver.stream import wrapped
 from gateway.wire.grpc import MessageReader, framed
 
 Fields = list[tuple[str, str]]
@@ -283,11 +284,16 @@ class Peer:
 Script = Callable[[Call], Awaitable[None]]
 
 
+def echoed(message: bytes) -> bytes:
+    """The ModelStreamInferResponse that holds it as its response."""
+    return wrapped(message)
+
+
 async def echo(call: Call) -> None:
-    """Answer with the message, or each message of a stream with itself."""
+    """Answer with the message, or each message of a stream with a response that holds it."""
     call.open()
     while (message := await call.message()) is not None:
-        await call.send(message)
+        await call.send(echoed(message) if call.value(":path") == STREAM else message)
     if call.was_reset is None and not call.peer.is_lost:
         call.end()
 
