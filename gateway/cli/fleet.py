@@ -22,16 +22,17 @@ _PIPE_COLUMNS = 400
 
 
 def engines(admin: Admin = _ADMIN) -> int:
-    """Show the engines of a running gateway: endpoints, health, load."""
-    columns = ("engine", "endpoint", "condition", "breaker", "in flight", "requests", "errors")
+    """Show the engines of a running gateway: endpoints, health, what they say of their load and their models."""
+    columns = ("engine", "endpoint", "condition", "breaker", "in flight", "its load", "requests", "errors", "models")
     rows: list[Row] = []
     for engine in _ask(admin, "engines"):
         for endpoint in engine["endpoints"]:
             condition = endpoint["condition"]
             health = Text(condition, style=_COLOURS.get(condition, "dim"))
             breaker = Text("open", style="red") if endpoint["breaker_open"] else Text("closed")
-            counts = (str(endpoint[name]) for name in ("in_flight", "requests", "errors"))
-            rows.append((engine["name"], endpoint["url"], health, breaker, *counts))
+            in_flight, requests, errors = (str(endpoint[name]) for name in ("in_flight", "requests", "errors"))
+            load, models = _load(endpoint["load"]), ", ".join(endpoint["models"])
+            rows.append((engine["name"], endpoint["url"], health, breaker, in_flight, load, requests, errors, models))
     _print(columns, rows, "The rules name no engine.")
     return 0
 
@@ -47,6 +48,14 @@ def experiments(admin: Admin = _ADMIN) -> int:
             rows.append((experiment["name"], experiment["unit"], arm["name"], *where, *counts))
     _print(columns, rows, "The rules name no experiment.")
     return 0
+
+
+def _load(load: dict[str, Any] | None) -> str:
+    """What an engine says of its load, as "3 run, 1 waits, 40% of KV"; empty where it does not tell."""
+    if load is None:
+        return ""
+    kv_use = "" if load["kv_use"] is None else f", {load['kv_use']:.0%} of KV"
+    return f"{load['running']:g} run, {load['waiting']:g} wait{kv_use}"
 
 
 def _ask(admin: str, what: str) -> list[dict[str, Any]]:

@@ -1,7 +1,6 @@
 """Engines that break: another one is tried before the first token; after it the client is told, or another goes on."""
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -14,6 +13,7 @@ from openai import APIError, InternalServerError, OpenAI
 from tests.support.canned_llm import MODEL, CannedLLM
 from tests.support.llm import rules_for, rules_of
 from tests.support.servers import GatewayProcess
+from tests.support.waiting import eventually
 
 Start = Callable[[str], GatewayProcess]
 HI: list[Any] = [{"role": "user", "content": "hi"}]
@@ -185,14 +185,6 @@ def test_a_generation_goes_on_at_another_engine(two: list[CannedLLM], gateway_fo
         assert "".join(words(stream)) == "one two three four five six"
 
 
-def wait_for(found: Callable[[], bool]) -> None:
-    """Return once it is so."""
-    until = time.monotonic() + 10
-    while not found():
-        assert time.monotonic() < until, "it did not come about"
-        time.sleep(0.01)
-
-
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("dialect", ["chat", "messages"])
 def test_a_client_that_leaves_stops_the_engine(
@@ -211,7 +203,7 @@ def test_a_client_that_leaves_stops_the_engine(
         else:
             with pytest.raises(httpx.ReadTimeout):
                 client.post(f"{gateway.http_url}{path}", json=body)
-    wait_for(lambda: [seen["state"] for seen in canned.seen() if seen["path"].startswith("/v1/")] == ["cancelled"])
+    eventually(lambda: [seen["state"] for seen in canned.seen() if seen["path"].startswith("/v1/")] == ["cancelled"])
     assert counted(gateway, "cancel_seconds_count") == before + 1
 
 
