@@ -3,10 +3,11 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from tests.support.canned_engine import CannedEngine
 from tests.support.canned_llm import MODEL, CannedLLM
-from tests.support.llm import rules_for, start_canned  # noqa: F401
+from tests.support.llm import rules_for
 from tests.support.servers import GatewayProcess
 from tests.support.waiting import eventually
 
@@ -46,14 +47,12 @@ def test_what_a_gateway_knows_is_shown(start_gateway: Callable[..., GatewayProce
         assert "other" in shown.stdout
 
 
-def test_what_language_models_tell_is_shown(
-    start_gateway: Callable[..., GatewayProcess], start_canned: Callable[..., CannedLLM]
-) -> None:
+def test_what_language_models_tell_is_shown(start_gateway: Callable[..., GatewayProcess], tmp_path: Path) -> None:
     """The models that an engine serves, and its load where the rules have it asked."""
-    engine = start_canned()
-    gateway = start_gateway(rules_for(engine.http_url, engine={"load": {"source": "metrics"}}))
-    eventually(lambda: "0 run, 0 wait" in run("engines", "--admin", gateway.admin_url).stdout)
-    assert MODEL in run("engines", "--admin", gateway.admin_url).stdout
+    with CannedLLM.start(tmp_path / "engine").running() as engine:
+        gateway = start_gateway(rules_for(engine.http_url, engine={"load": {"source": "metrics"}}))
+        eventually(lambda: "0 run, 0 wait" in run("engines", "--admin", gateway.admin_url).stdout)
+        assert MODEL in run("engines", "--admin", gateway.admin_url).stdout
 
 
 def test_a_gateway_that_does_not_answer_is_told() -> None:
