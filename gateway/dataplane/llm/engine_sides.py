@@ -122,6 +122,7 @@ class _Renderer:
 
     def __init__(self, template: Template) -> None:
         self._template = template
+        self.takes_tools = template.takes_tools
 
     def __call__(self, generation: Generation, continues: bool) -> str:
         """The prompt; where it `continues`, the last message is left open."""

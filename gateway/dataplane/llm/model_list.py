@@ -55,7 +55,7 @@ async def one_model(plan: Plan) -> bytes:
             return orjson.dumps(_card(name, targets[0].engine))
         for target in targets:
             engine = plan.snapshot.engines[target.engine]
-            if (target.model or name) in await _served(engine):
+            if _keeps(target, engine, name) and name in await _served(engine):
                 return orjson.dumps(_card(name, engine.name))
     raise GatewayError(ErrorKind.NOT_FOUND, f"The model '{name}' does not exist")
 
