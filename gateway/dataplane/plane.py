@@ -151,6 +151,11 @@ class DataPlane:
             connections=len(self.connections),
             rules_number=self.snapshot.number,
             breakers_open={(name, endpoint.url): not endpoint.breaker.is_closed for name, endpoint in endpoints},
+            loads={
+                (name, endpoint.url): endpoint.load
+                for name, endpoint in endpoints
+                if endpoint.load is not None and endpoint.engine.load.source == "orca"
+            },
         )
 
     def drain(self) -> None:

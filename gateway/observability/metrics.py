@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from gateway.protocol.engine_load import Load
+
 Key = TypeVar("Key")
 
 # Seconds. From the gateway's own tenth of a millisecond to a long generation.
@@ -173,6 +175,7 @@ class Snapshot:
     connections: int = 0  # open client connections
     rules_number: int = 0  # the rules' snapshot in use
     breakers_open: dict[tuple[str, str], bool] = field(default_factory=dict)  # (engine, endpoint url) -> left out now
+    loads: dict[tuple[str, str], Load] = field(default_factory=dict)  # the same -> what its replies tell of its load
 
 
 class Metrics:

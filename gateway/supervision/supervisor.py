@@ -93,7 +93,7 @@ class Supervisor:
             connections=workforce.tally.connections,
             health=self._prober.health,
             models=self._prober.models,
-            loads=self._prober.loads,
+            loads={**workforce.tally.loads(), **self._prober.loads},
             breakers_open=workforce.tally.breakers_open(),
             rules_number=self._book.number,
             reloads_ok=self._book.readings_ok,

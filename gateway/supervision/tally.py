@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gateway.observability.metrics import SeriesKey, SeriesSnapshot, Snapshot, add_up
+from gateway.protocol.engine_load import Load
 from gateway.supervision.worker_process import WorkerProcess
 
 
@@ -41,4 +42,11 @@ class Tally:
         for snapshot in self._living.values():
             for key, is_open in snapshot.breakers_open.items():
                 found[key] = found.get(key, False) or is_open
+        return found
+
+    def loads(self) -> dict[tuple[str, str], Load]:
+        """By engine and endpoint, what its replies last told of its load, to some worker."""
+        found: dict[tuple[str, str], Load] = {}
+        for snapshot in self._living.values():
+            found |= snapshot.loads
         return found
