@@ -30,12 +30,15 @@ def decoded(request: Request, data: bytes, max_bytes: int) -> bytes:
     if coding not in _DECOMPRESS_WBITS:
         raise GatewayError(ErrorKind.UNSUPPORTED, "Unsupported compression type")
     try:
-        plain = zlib.decompressobj(_DECOMPRESS_WBITS[coding]).decompress(data, max_bytes + 1)
+        decompressor = zlib.decompressobj(_DECOMPRESS_WBITS[coding])
+        plain = decompressor.decompress(data, max_bytes + 1)
     except zlib.error as error:
         raise GatewayError(ErrorKind.BAD_REQUEST, f"the compressed body is malformed: {error}") from error
     if len(plain) > max_bytes:
         what = f"the decompressed body is longer than {max_bytes} bytes (--max-body-bytes)"
         raise GatewayError(ErrorKind.BODY_TOO_LARGE, what)
+    if not decompressor.eof or decompressor.unused_data:
+        raise GatewayError(ErrorKind.BAD_REQUEST, "the compressed body is cut off, or something stands behind it")
     return plain
 
 

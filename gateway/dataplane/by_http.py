@@ -16,6 +16,9 @@ from gateway.dataplane.translating.translation import Ask, Translation
 from gateway.protocol.llm.values import OF_V2, Dialect
 from gateway.protocol.operations import INFERENCE_OPERATIONS
 
+# What engines are asked in for tensors.
+_OF_INFERENCES = (None, Dialect.INFER, Dialect.INFER_STREAM)
+
 
 def by_http(client: Client, request: Request, lane: Lane, session: str | None) -> Handler:
     """The handler of a request for this lane."""
@@ -30,7 +33,7 @@ def by_http(client: Client, request: Request, lane: Lane, session: str | None) -
         if call.dialect is None or call.dialect in OF_V2:
             return Exchange(client, request, (lane, session))
         return GenerationExchange(client, request, (lane, session))
-    return translated(client, request, lane, session, GenerationExchange)
+    return translated(client, request, lane, session, _asking)
 
 
 def translated(client: Client, request: Request, lane: Lane, session: str | None, ask: Ask) -> Handler:
@@ -38,3 +41,11 @@ def translated(client: Client, request: Request, lane: Lane, session: str | None
     if request.plan.call.operation not in INFERENCE_OPERATIONS:
         return Described(client, request, lane)
     return Translation(client, request, lane, session, maker_for(request.plan.call, lane), ask, turn_generation)
+
+
+def _asking(client: Client, request: Request, decided: tuple[Lane, str | None]) -> Handler:
+    """The handler that asks the engine: what it is asked for twice does no harm where that is text, or where a client
+    of OpenAI's API wants vectors, and may do harm where a client of V2 wants an inference."""
+    plan = request.plan
+    is_inference = plan.call.dialect in _OF_INFERENCES and plan.dialect in (None, *OF_V2)
+    return (Exchange if is_inference else GenerationExchange)(client, request, decided)

@@ -250,7 +250,9 @@ class Exchange(Tries):
                 )
             )
         )
-        if ended:
+        if not ended and client.is_paused and self._connection is not None:  # it has been since before this try
+            self._connection.pause_reply()
+        if ended and self._is_trying:
             self._finish(now)
 
     def reply_continued(self, data: bytes, ended: bool) -> None:
@@ -260,7 +262,7 @@ class Exchange(Tries):
         if not self._is_relayed:
             data = self._adapted(data, ended)
         self._client.write(data)
-        if ended:
+        if ended and self._is_trying:  # unless the client had enough of what it has just read
             self._finish(monotonic())
 
     def _adapted(self, data: bytes, ended: bool) -> bytes:

@@ -19,14 +19,14 @@ from gateway.upstream.engine import Engine
 from gateway.wire.http1.head import Field, RequestHead
 
 # Written anew for each hop.
-_REWRITTEN = frozenset({b"expect", b"x-request-id"})
+_REWRITTEN = frozenset({b"content-length", b"expect", b"x-request-id"})
 _FORWARDED = frozenset({b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"forwarded"})
 
 VIA = b"1.1 pointsman"
 
 _ENCODING = b"content-encoding"
 # Who invents names must not fill the memory.
-_MAX_MODELS = 1024
+_MAX_MODELS = 256
 # What an OpenAI client asks for, even where there is nothing, is answered in its shape.
 _OPENAI_PATHS = "/v1/"
 
@@ -142,11 +142,14 @@ class Plan:
         Errors are told in the client's."""
         made = copy(self)
         target = path.encode("ascii")
-        made.head = RequestHead(method.encode("ascii"), target, fields, False)
+        made.head = head = copy(self.head)
+        head.method, head.target, head.fields = method, target, fields
+        head.body, head.is_http_10, head.expects_continue = 0, False, False  # who reads the reply takes chunks
         made.encoding = None
         made.without_body = False
         made.note = None
-        made.call = replace(read_path(path.partition("?")[0]) or self.call, dialect=dialect)
+        call = read_path(path.partition("?")[0]) if lane.engine.spec.protocol.is_v2 else None
+        made.call = replace(call or self.call, dialect=dialect)
         made.lane = lane
         made.lines = made.lines_for(lane.engine)
         made.opening = b"%b %b HTTP/1.1\r\n" % (method.encode("ascii"), target)

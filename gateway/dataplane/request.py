@@ -65,8 +65,12 @@ class Request:
         self.body = plan.head.body
         self.id: bytes | None = plan.head.value(_REQUEST_ID)
         self.json_length: bytes | None = plan.head.value(_JSON_LENGTH)
+        length = plan.head.value(_LENGTH)
+        if length is not None:  # a rule asks for it; who writes the body anew must be able to
+            self.body = 0
+            volatile = [*volatile, (_LENGTH, length)]
         self.volatile = volatile
-        length: bytes | None = None
+        length = None
         lines: list[bytes] = []
         for field in volatile:
             name, value = field

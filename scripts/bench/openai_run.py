@@ -11,7 +11,7 @@ from rich.progress import Progress
 
 from bench.openai_cases import CASES, Loader, check_answers
 from bench.openai_proxies import ENGINE, PROXIES
-from bench.processes import BenchError, Children, free_port, raise_file_limit
+from bench.processes import Children, free_port, raise_file_limit
 from bench.programs import Running, Site, start_on_port
 from bench.rounds import Cores, interleave
 from bench.samples import Results
@@ -81,9 +81,14 @@ def _stage(pin: bool) -> Iterator[_Stage]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pointsman-bench-")))
         children = stack.enter_context(Children(folder))
-        port = free_port()
-        argv = (sys.executable, "-m", "bench.openai_upstream", "--port", str(port))
-        engine = start_on_port(Site(children, folder, cores.others), "engine", argv, port, {ENGINE: port}).process
-        if engine is None:
-            raise BenchError("the canned engine has not started")
-        yield _Stage(Site(children, folder, cores.proxy), cores, port, engine.pid)
+        port, pid = start_engine(Site(children, folder, cores.others))
+        yield _Stage(Site(children, folder, cores.proxy), cores, port, pid)
+
+
+def start_engine(site: Site) -> tuple[int, int]:
+    """Start the canned engine; returns its port and its process id."""
+    port = free_port()
+    argv = (sys.executable, "-m", "bench.openai_upstream", "--port", str(port))
+    engine = start_on_port(site, "engine", argv, port, {ENGINE: port}).process
+    assert engine is not None
+    return port, engine.pid

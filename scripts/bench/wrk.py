@@ -100,7 +100,7 @@ def ask_by_wrk(
     if seen["refused"] or seen["broken"] or not seen["requests"]:
         raise BenchError(f"wrk saw {seen['refused']} answers other than 200 and {seen['broken']} broken connections")
     if seen["wrong"]:
-        raise BenchError(f"wrk saw {seen['wrong']} answers with another body than the right one")
+        raise BenchError(f"wrk saw {seen['wrong']} answers whose body is not the right one")
     if seen["bytes"] < seen["requests"] * (exchange.answer_bytes or 0):
         raise BenchError(f"wrk read {seen['bytes']} bytes in {seen['requests']} answers: some were cut short")
     return LoadResult(

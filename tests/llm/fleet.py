@@ -28,6 +28,8 @@ CHAT_TEMPLATE = """\
 {% for part in message.content %}{{ part.text or '<' + part.type + '>' }} {% endfor %}{% endif %} {% endfor -%}
 """
 
+PLAIN_TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }} {% endfor %}"
+
 
 @dataclass(frozen=True)
 class Fleet:
@@ -74,13 +76,14 @@ def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
                 missing[name] = str(skipped)
             else:
                 both = {"url": server.http_url, "grpc": f"127.0.0.1:{server.ports['grpc']}"}
-                urls[name] = (both if name == "mlserver" else server.http_url, "")
+                urls[name] = (both if name == "mlserver" else server.http_url, f"grpc://{both['grpc']}")
                 key = server.inference_key if name == "torchserve" else key
         if reason is None:
             triton.wait_ready()
         for name, child in (("canned", canned), ("canned_v2", canned_v2), ("tfserving", tfserving)):
-            urls[name] = (child.wait_ready().http_url, "")
+            urls[name] = (child.wait_ready().http_url, f"grpc://{child.grpc_url}" if name == "tfserving" else "")
         (directory / "counting.jinja").write_text(CHAT_TEMPLATE)
+        (directory / "plain.jinja").write_text(PLAIN_TEMPLATE)
         gateway = GatewayProcess.start(_rules(urls, key), directory)
         stops.callback(gateway.stop)
         yield Fleet(gateway.wait_ready(), canned, canned_v2, missing)
@@ -103,6 +106,12 @@ def _rules(urls: Mapping[str, tuple[Any, str]], torchserve_key: str) -> str:
         routes.append((engine.name, engine.model))
     for name, model in CANNED_V2.items():
         engines[name] = {"protocol": "kserve", "endpoints": [urls["canned_v2"][0]], "chat_template": "counting.jinja"}
+        routes.append((name, model))
+    for name, like, model in (
+        ("plain_completions", "completions", "canned"),
+        ("plain_vllm", "seen_vllm", "vllm_model"),
+    ):
+        engines[name] = engines[like] | {"chat_template": "plain.jinja"}
         routes.append((name, model))
     for name, model in list(routes):
         if engines[name]["protocol"] in ("openai", "kserve"):

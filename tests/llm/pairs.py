@@ -1,9 +1,7 @@
 """Which client reaches which engine: every pair of a dialect in front and one behind, as one table.
 
 `GROUPS` is what is known, `PAIRS` the same pair by pair: test_pairs.py asks each through a gateway, and
-routing_rules/README.md shows what `rendered` makes of it.
-
-    python -m tests.llm.pairs    # the section of the README
+routing_rules/README.md shows it (`pairs_shown`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -61,19 +59,19 @@ class Loss(Enum):
     USAGE = "tokens are not counted (Anthropic's clients and embeddings' read 0)"
     REASON = "why it ends is not told: always `stop`"
     PIECES = "a stream comes in one piece"
+    SHAPES = "outputs have one axis"
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
     """One row. `reason` are the words that a client reads where the pair is refused: `{engine}` and `{model}` stand for
-    the names."""
+    the names, `…` for more words."""
 
     front: str
     engine: str
     how: How
     losses: frozenset[Loss] = frozenset()
     reason: str = ""
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +83,10 @@ class Group:
     how: How = How.WORKS
     losses: Sequence[Loss] = ()
     reason: str = ""
-    note: str = ""
 
 
 _SAMPLING = {"temperature", "top_p", "stop"}
-_OF_CHAT = frozenset({*_SAMPLING, "top_k", "seed", "presence_penalty"})
+_OF_CHAT = frozenset({*_SAMPLING, "top_k", "min_p", "seed", "presence_penalty"})
 _OF_MESSAGES = frozenset({*_SAMPLING, "top_k"})
 _OF_RESPONSES = frozenset({"temperature", "top_p"})
 
@@ -101,6 +98,7 @@ FRONTS = (
     Front("embeddings", "`/v1/embeddings`"),
     Front("generate", "`generate`", "prompt", is_v2=True, says=_OF_CHAT),
     Front("generate_stream", "`generate_stream`", "prompt", is_v2=True, says=_OF_CHAT),
+    Front("infer_stream", "MLServer's `infer_stream`", "prompt", is_v2=True, says=_OF_CHAT),
     Front("infer", "`infer` in JSON", "prompt", is_v2=True, says=_OF_CHAT),
     Front("infer_binary", "`infer` with binary tensors", "prompt", is_v2=True, says=_OF_CHAT),
     Front("model_infer", "ModelInfer", "prompt", is_v2=True, says=_OF_CHAT),
@@ -112,7 +110,14 @@ _TEMPLATE = (("chat_template", "counting.jinja"),)
 
 def _openai(name: str, dialect: str, takes: str = "", has: frozenset[str] = frozenset()) -> Engine:
     return Engine(
-        name, f"`openai` with `{dialect}`", "canned", "canned", "openai", (("dialects", [dialect]),), takes=takes, has=has
+        name,
+        f"`openai` with `{dialect}`",
+        "canned",
+        "canned",
+        "openai",
+        (("dialects", [dialect]),),
+        takes=takes,
+        has=has,
     )
 
 
@@ -121,13 +126,13 @@ def _triton(name: str, title: str, model: str, *, by_grpc: bool = False, **more:
 
 
 _VLLM = {"model": "vllm_model", "takes": "prompt", "has": _OF_CHAT}
-_TRTLLM = {"model": "ensemble", "takes": "prompt", "tensors": "trtllm", "has": _OF_CHAT - {"presence_penalty"}}
+_TRTLLM = {"model": "ensemble", "takes": "prompt", "tensors": "trtllm", "has": _OF_CHAT - {"min_p"}}
 _TEXT = {"model": "text", "takes": "prompt", "tensors": "plain", "num_pieces": 1, "has": _OF_CHAT}
 
 ENGINES = (
     _openai("chat", "chat", "messages", _OF_CHAT),
     _openai("messages", "messages", "messages", _OF_MESSAGES),
-    _openai("responses", "responses", "messages", _OF_CHAT - {"presence_penalty"}),
+    _openai("responses", "responses", "messages", _OF_CHAT - {"min_p", "presence_penalty"}),
     Engine(
         "completions",
         "`openai` with `completions` and a `chat_template`",
@@ -150,16 +155,18 @@ ENGINES = (
     ),
     _openai("embeddings", "embeddings"),
     _triton("vllm", "Triton's vLLM backend", **_VLLM),
-    _triton("vllm_by_grpc", "the same, by gRPC alone", by_grpc=True, **_VLLM),
+    _triton("vllm_by_grpc", "", by_grpc=True, **_VLLM),
     _triton("trtllm", "a TensorRT-LLM ensemble", **_TRTLLM),
-    _triton("trtllm_by_grpc", "the same, by gRPC alone", by_grpc=True, **_TRTLLM),
+    _triton("trtllm_by_grpc", "", by_grpc=True, **_TRTLLM),
     _triton("text", "another model of text", **_TEXT),
-    _triton("text_by_grpc", "the same, by gRPC alone", by_grpc=True, **_TEXT),
+    _triton("text_by_grpc", "", by_grpc=True, **_TEXT),
     Engine("embedder", "a model of vectors", "triton", "embedder", "kserve", tensors="text"),
-    Engine("embedder_by_grpc", "the same, by gRPC alone", "triton", "embedder", "kserve", by_grpc=True, tensors="text"),
+    Engine("embedder_by_grpc", "", "triton", "embedder", "kserve", by_grpc=True, tensors="text"),
     Engine("mlserver", "`mlserver`", "mlserver", "streamer", "mlserver", _TEMPLATE, tensors="text", num_pieces=2),
     Engine("tfserving", "`tfserving`", "tfserving", "half_plus_two", "tfserving", tensors="text"),
-    Engine("torchserve", "`torchserve`", "torchserve", "texts", "torchserve", tensors="text", num_pieces=2),
+    Engine("tfserving_grpc", "`tfserving` by gRPC alone", "tfserving", "half_plus_two", "tfserving", by_grpc=True),
+    Engine("torchserve", "`torchserve`", "torchserve", "texts", "torchserve", tensors="text"),
+    Engine("torchserve_grpc", "`torchserve` by gRPC alone", "torchserve", "plain", "torchserve", by_grpc=True),
 )
 
 FRONT = {front.name: front for front in FRONTS}
@@ -173,13 +180,18 @@ _TEXTS = ("chat", "completions", "responses", "messages")
 _ANSWERING = ("chat", "messages", "responses")
 _VLLMS, _TRTLLMS, _PLAINS = ("vllm", "vllm_by_grpc"), ("trtllm", "trtllm_by_grpc"), ("text", "text_by_grpc")
 _EMBEDDERS = ("embedder", "embedder_by_grpc")
-_DECOUPLED = "doesn't support models with decoupled transaction policy"
+_TFSERVINGS, _TORCHSERVES = ("tfserving", "tfserving_grpc"), ("torchserve", "torchserve_grpc")
+_DECOUPLED = "… doesn't support models with decoupled transaction policy"  # Triton's own
+_TFSERVING = "engine '{engine}' speaks tfserving, which has no …"
+_GRPC_ALONE = "engine '{engine}' has gRPC alone, which has no …"
+_TORCHSERVE = "… is nothing that TorchServe's inference API has"
 _NOT_EMBEDDING = "the model '{model}' does not embed: it must have one input, of text, and vectors out"
 
 GROUPS = (
     # OpenAI's and Anthropic's engines
     Group(_ANSWERING, _CHATS),
-    Group(_ANSWERING, ("completions", *_V2), How.LOSSY, (Loss.CONTINUING, Loss.THOUGHTS)),
+    Group(_ANSWERING, ("completions",), How.LOSSY, (Loss.CONTINUING,)),
+    Group(_ANSWERING, _V2, How.LOSSY, (Loss.CONTINUING, Loss.THOUGHTS)),
     Group(("completions",), _CHATS, How.LOSSY, (Loss.TOOL_CALLS,)),
     Group(
         ("bare_completions",),
@@ -192,9 +204,9 @@ GROUPS = (
         (*_ANSWERING, "completions", "bare_completions"),
         ("embeddings",),
         How.REFUSED,
-        reason="engine '{engine}' has no embeddings: its dialects are ",
+        reason="engine '{engine}' has no embeddings: its dialects are …",
     ),
-    Group(("embeddings",), ("embeddings", *_INFERS, "model_stream_infer"), note="V2's by the tensors `text` and `embedding`"),
+    Group(("embeddings",), ("embeddings", *_INFERS, "model_stream_infer")),
     Group(
         ("embeddings",),
         (*_TEXTS, "generate", "generate_stream"),
@@ -206,11 +218,12 @@ GROUPS = (
     Group(_VLLMS, _CHATS, How.LOSSY, (Loss.TOOL_CALLS,)),
     Group(_TRTLLMS, ("completions",), How.LOSSY, (Loss.USAGE, Loss.REASON)),
     Group(_TRTLLMS, _CHATS, How.LOSSY, (Loss.TOOL_CALLS, Loss.USAGE, Loss.REASON)),
-    Group((*_VLLMS, *_TRTLLMS), _STREAMS, note="as it stands"),
-    Group((*_VLLMS, *_TRTLLMS), _INFERS, How.REFUSED, reason=_DECOUPLED, note="by Triton"),
+    Group((*_VLLMS, *_TRTLLMS), _STREAMS),
+    Group((*_VLLMS, *_TRTLLMS), _INFERS, How.REFUSED, reason=_DECOUPLED),
     Group(_PLAINS, ("completions",), How.LOSSY, (Loss.USAGE, Loss.REASON, Loss.PIECES)),
     Group(_PLAINS, _CHATS, How.LOSSY, (Loss.TOOL_CALLS, Loss.USAGE, Loss.REASON, Loss.PIECES)),
-    Group((*_PLAINS, *_EMBEDDERS), _V2, note="as it stands"),
+    Group((*_PLAINS, *_EMBEDDERS), _V2),
+    Group((*_VLLMS, *_TRTLLMS, *_PLAINS, *_EMBEDDERS), ("infer_stream",), How.LOSSY, (Loss.SHAPES,)),
     Group((*_VLLMS, *_TRTLLMS, *_PLAINS), ("embeddings",), How.REFUSED, reason=_NOT_EMBEDDING),
     Group(_EMBEDDERS, ("embeddings",), How.LOSSY, (Loss.USAGE,)),
     Group(
@@ -220,14 +233,26 @@ GROUPS = (
         reason="the model '{model}' has no one output that is text: it is no language model",
     ),
     # Others
-    Group(("mlserver", "torchserve"), _V2),
-    Group(("tfserving",), (*_INFERS, "model_stream_infer")),
-    Group(("tfserving",), ("generate", "generate_stream"), How.REFUSED, reason="engine '{engine}' speaks tfserving, which has no"),
-    Group(("tfserving",), (*_TEXTS, "embeddings"), How.REFUSED, reason="engine '{engine}' speaks tfserving, which has no"),
-    Group(("torchserve",), (*_TEXTS, "embeddings"), How.REFUSED, reason="is nothing that TorchServe's inference API has"),
+    Group(("mlserver",), (*_V2, "infer_stream")),
     Group(("mlserver",), ("completions",), How.LOSSY, (Loss.USAGE, Loss.REASON)),
     Group(("mlserver",), _CHATS, How.LOSSY, (Loss.TOOL_CALLS, Loss.USAGE, Loss.REASON)),
-    Group(("mlserver",), ("embeddings",), How.REFUSED, reason=_NOT_EMBEDDING, note="unless its metadata say otherwise"),
+    Group(("mlserver",), ("embeddings",), How.REFUSED, reason=_NOT_EMBEDDING),
+    Group((*_TFSERVINGS, *_TORCHSERVES), (*_INFERS, "model_stream_infer")),
+    Group(("tfserving",), (*_TEXTS, "embeddings", "generate", "generate_stream"), How.REFUSED, reason=_TFSERVING),
+    Group(("torchserve",), ("generate", "generate_stream")),
+    Group(("torchserve",), (*_TEXTS, "embeddings"), How.REFUSED, reason=_TORCHSERVE),
+    Group(
+        ("tfserving_grpc", "torchserve_grpc"),
+        (*_TEXTS, "embeddings", "generate", "generate_stream"),
+        How.REFUSED,
+        reason=_GRPC_ALONE,
+    ),
+    Group(
+        (*_ANSWERING, "completions", "bare_completions", "embeddings", *_TFSERVINGS, *_TORCHSERVES),
+        ("infer_stream",),
+        How.REFUSED,
+        reason="… which has no infer_stream: ask generate_stream",
+    ),
 )
 
 
@@ -235,7 +260,7 @@ def _pairs() -> Iterator[Pair]:
     for group in GROUPS:
         for engine in group.engines:
             for front in group.fronts:
-                yield Pair(front, engine, group.how, frozenset(group.losses), group.reason, group.note)
+                yield Pair(front, engine, group.how, frozenset(group.losses), group.reason)
 
 
 PAIRS = tuple(_pairs())

@@ -18,8 +18,8 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.usage import ReplyUsage, StreamUsage
 from gateway.protocol.llm.values import Dialect, Used
 from gateway.upstream.engine import Engine
-from gateway.wire.http1.chunked import LAST_CHUNK
-from gateway.wire.http1.head import ResponseHead
+from gateway.wire.http1.chunked import LAST_CHUNK, ChunkedDecoder
+from gateway.wire.http1.head import CHUNKED, UNTIL_CLOSE, ResponseHead
 
 # Answers that say: this server cannot, another one may.
 _ELSEWHERE = frozenset({502, 503, 504})
@@ -27,20 +27,25 @@ _ELSEWHERE = frozenset({502, 503, 504})
 # A stream's first events may say only that it begins. What is longer is no such event.
 _MAX_HELD_BYTES = 8192
 _TOKEN = re.compile(
-    rb'"(?:content|text|text_output|reasoning_content|reasoning|thinking|arguments|partial_json|delta)" ?: ?"[^"]'
-    rb'|"finish_reason" ?: ?"|"tool_calls" ?: ?\[\{|"error"|\[DONE\]|"text" ?: ?\[|response\.completed|message_stop'
+    rb'"(?:content|text|text_output|reasoning_content|reasoning|thinking|arguments|partial_json|delta|refusal)" ?: ?"[^"]'
+    rb'|"finish_reason" ?: ?"|"tool_calls" ?: ?\[\{|"error" ?: ?[{"]|\[DONE\]|"text" ?: ?\[|response\.completed'
+    rb"|message_stop"
 )
 
-# What the last events of a stream that has ended well hold one of.
+# What the last events of a stream that has ended well, or told of its failure, hold one of.
+_OF_OPENAI = re.compile(rb'\[DONE\]|"finish_reason" ?: ?"|"error" ?: ?[{"]')
 _ENDINGS = {
-    Dialect.CHAT: (b"[DONE]", b'"finish_reason":"', b'"finish_reason": "'),
-    Dialect.COMPLETIONS: (b"[DONE]", b'"finish_reason":"', b'"finish_reason": "'),
-    Dialect.MESSAGES: (b"message_stop",),
-    Dialect.RESPONSES: (b"response.completed", b"response.incomplete", b"response.failed"),
+    Dialect.CHAT: _OF_OPENAI,
+    Dialect.COMPLETIONS: _OF_OPENAI,
+    Dialect.MESSAGES: re.compile(rb'"message_stop"|"error" ?: ?[{"]'),
+    Dialect.RESPONSES: re.compile(rb'"response\.(?:completed|incomplete|failed)"|"error" ?: ?[{"]'),
 }
-_ERROR = b'"error"'
 # Some engines (transformers) write no `[DONE]`; usage comes last where they write it.
 _TELL_USAGE_LAST = (Dialect.CHAT, Dialect.COMPLETIONS)
+
+# The framed chunk of an event.
+_WHOLE_EVENT = b"\n\n\r\n"
+_MAX_ENDING_BYTES = 64
 
 _CUT_OFF = "the engine ended its reply before the generation had ended"
 
@@ -48,15 +53,29 @@ _CUT_OFF = "the engine ended its reply before the generation had ended"
 class GenerationExchange(Exchange):
     """An `Exchange` that knows what a generation is."""
 
-    __slots__ = ("_first_token_at", "_held", "_held_head", "_last", "_usage")
+    __slots__ = (
+        "_before",
+        "_first_token_at",
+        "_has_told_its_end",
+        "_held",
+        "_held_head",
+        "_is_framed",
+        "_last",
+        "_usage",
+        "_was_whole",
+    )
 
     def __init__(self, client: Client, request: Request, decided: tuple[Lane, str | None] | None = None) -> None:
         super().__init__(client, request, decided)
         self._usage: StreamUsage | ReplyUsage | None = None
         self._held_head: ResponseHead | None = None  # of a reply without a token so far
         self._held = b""
-        self._last = b""  # what came last
         self._first_token_at = 0.0
+        # Of a stream, what came last, and before
+        self._before = self._last = b""
+        self._is_framed = False
+        self._was_whole = False  # whether an event's end was the last that came
+        self._has_told_its_end = False
 
     # The reply
 
@@ -64,8 +83,11 @@ class GenerationExchange(Exchange):
         self._held_head = None
         if head.status in _ELSEWHERE and self._goes_elsewhere(head, ended):
             return
-        is_stream = (head.value(b"content-type") or b"").startswith(b"text/event-stream")
+        is_stream = _is_readable_stream(head)
         self._usage = StreamUsage() if is_stream else ReplyUsage()
+        self._is_framed = head.body == CHUNKED and not self._plan.head.is_http_10
+        self._before = self._last = b""
+        self._was_whole = self._has_told_its_end = False
         if is_stream and not ended and not _TOKEN.search(data):
             self._held_head, self._held = head, data
             return
@@ -81,35 +103,50 @@ class GenerationExchange(Exchange):
             self._held_head, self._held = None, b""
             self._begin(head, data, ended)
             return
-        assert self._usage is not None
-        self._usage.scan(data)
-        if ended and self._is_event_stream and not self._has_ended_well(self._status, self._last + data):
+        self._scan(data)
+        if ended and not self._has_ended_well(self._status):
             self._cut_off(data)
             return
-        self._last = data
         super().reply_continued(data, ended)
 
     def _begin(self, head: ResponseHead, data: bytes, ended: bool) -> None:
         self._first_token_at = monotonic()
-        assert self._usage is not None
-        self._usage.scan(data)
-        self._last = data
-        is_stream = isinstance(self._usage, StreamUsage)
-        if not ended or not is_stream or self._has_ended_well(head.status, data):
-            super().reply_started(head, data, ended)
+        self._scan(data)
+        if not ended or self._has_ended_well(head.status):
+            is_told_by_close = ended and head.body == UNTIL_CLOSE
+            super().reply_started(head, data, ended and not is_told_by_close)
+            if is_told_by_close and self._is_trying:
+                super().reply_continued(b"", True)
             return
         if _TOKEN.search(data):
             super().reply_started(head, data.removesuffix(LAST_CHUNK), False)
         self._cut_off(b"")
 
-    def _has_ended_well(self, status: int, last: bytes) -> bool:
+    def _scan(self, data: bytes) -> None:
+        """Count what has come, and look for the end."""
+        usage = self._usage
+        assert usage is not None
+        was_whole, self._was_whole = self._was_whole, data.endswith(_WHOLE_EVENT)
+        if was_whole and self._was_whole:  # the usual case: framing stands before events and behind them
+            self._before, self._last = self._last, data
+        else:
+            if self._is_framed:
+                data = ChunkedDecoder().feed(data)
+            if isinstance(usage, StreamUsage):
+                self._last = self._last[-_MAX_ENDING_BYTES:] + data
+                self._has_told_its_end = self._has_told_its_end or self._tells_its_end()
+        usage.scan(data)
+
+    def _tells_its_end(self) -> bool:
         dialect = self._plan.call.dialect
-        endings = _ENDINGS.get(dialect) if dialect is not None else None
-        if endings is None or status != 200:
+        ending = _ENDINGS.get(dialect) if dialect is not None else None
+        return ending is None or ending.search(self._last) is not None or ending.search(self._before) is not None
+
+    def _has_ended_well(self, status: int) -> bool:
+        usage = self._usage
+        if status != 200 or not isinstance(usage, StreamUsage) or self._has_told_its_end or self._tells_its_end():
             return True
-        if _ERROR in last or any(ending in last for ending in endings):
-            return True
-        return isinstance(self._usage, StreamUsage) and self._usage.used is not None and dialect in _TELL_USAGE_LAST
+        return usage.used is not None and self._plan.call.dialect in _TELL_USAGE_LAST
 
     def _cut_off(self, data: bytes) -> None:
         """The engine has ended the reply as if it were whole: nobody must take it for that."""
@@ -117,7 +154,8 @@ class GenerationExchange(Exchange):
         data = data.removesuffix(LAST_CHUNK)
         if data:
             super().reply_continued(data, False)
-        self._try_failed(GatewayError(ErrorKind.UPSTREAM_RESET, _CUT_OFF), was_sent=True)
+        if self._is_trying:
+            self._try_failed(GatewayError(ErrorKind.UPSTREAM_RESET, _CUT_OFF), was_sent=True)
 
     # Trying again
 
@@ -172,3 +210,10 @@ class GenerationExchange(Exchange):
             tokens = self._series.count_tokens()
             tokens.stop.observe(monotonic() - noticed_at)
             tokens.cancelled += self._used().completion
+
+
+def _is_readable_stream(head: ResponseHead) -> bool:
+    """Whether events come one by one, and as they are: a compressed stream passes unread."""
+    content_type = head.value(b"content-type") or b""
+    coding = head.value(b"content-encoding") or b"identity"
+    return content_type.startswith(b"text/event-stream") and head.body < 0 and coding == b"identity"

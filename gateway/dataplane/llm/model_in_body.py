@@ -16,6 +16,9 @@ from gateway.protocol.llm.facts import read_generation_facts
 from gateway.protocol.llm.model_name import find_model, renamed
 from gateway.routing.decision import Decision, Undecided
 
+# What a model may be called; what is remembered of a request holds its name.
+_MAX_NAME_LENGTH = 1024
+
 Serve = Callable[[Client, Request, Lane, str | None], Handler]
 
 
@@ -58,6 +61,9 @@ class ModelInBody(StandingAside):
         found = find_model(body)
         if found is None:
             what = "the body must be a JSON object that names its 'model' by a string"
+            raise GatewayError(ErrorKind.BAD_REQUEST, what)
+        if len(found.name) > _MAX_NAME_LENGTH:
+            what = f"the model's name is longer than {_MAX_NAME_LENGTH} characters"
             raise GatewayError(ErrorKind.BAD_REQUEST, what)
         plan = request.plan.for_model(found.name)
         if plan.error is not None:

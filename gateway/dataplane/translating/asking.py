@@ -29,8 +29,9 @@ def request_towards(request: Request, lane: Lane, asked: EngineRequest) -> Reque
     Anthropic's clients tell their key in a field of its own: engines read it where all others do.
     """
     volatile = [field for field in request.volatile if field[0] not in _OF_THE_CLIENT]
-    key = next((value for name, value in request.volatile if name == _API_KEY), None)
-    if key is not None and all(name != _AUTHORIZATION for name, _ in volatile):
+    head = request.plan.head
+    key = next((value for name, value in request.volatile if name == _API_KEY), None) or head.value(_API_KEY)
+    if key and head.value(_AUTHORIZATION) is None and all(name != _AUTHORIZATION for name, _ in volatile):
         volatile.append((_AUTHORIZATION, b"Bearer " + key))
     volatile.append((_LENGTH, b"%d" % len(asked.body)))
     if request.id is not None:

@@ -14,10 +14,10 @@ from gateway.protocol.operations import Call
 def maker_for(call: Call, lane: Lane) -> Make:
     """Who translates a request for this lane."""
     protocol = lane.engine.spec.protocol
-    if protocol in (EngineProtocol.TFSERVING, EngineProtocol.TORCHSERVE):
-        return make_prediction
     if call.dialect is Dialect.INFER_STREAM:
         return make_infer_stream
+    if protocol in (EngineProtocol.TFSERVING, EngineProtocol.TORCHSERVE):
+        return make_prediction
     if protocol is EngineProtocol.MLSERVER and call.dialect in (Dialect.GENERATE, Dialect.INFER):
         return make_for_mlserver
     if call.dialect is Dialect.EMBEDDINGS:

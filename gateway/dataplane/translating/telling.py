@@ -13,6 +13,7 @@ HEAD_BYTES = b"inference-header-content-length"
 # Of an engine's reply, what goes on beside what the gateway says of its decision.
 _KEPT = frozenset({b"x-request-id", b"retry-after", b"endpoint-load-metrics"})
 _KEPT_FAMILIES = (b"x-pointsman-", b"x-ratelimit-", b"anthropic-ratelimit-")
+_MAX_NAMES_LENGTH = 1024
 _EVENTS_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
 
 
@@ -80,5 +81,11 @@ class Telling:
         """The fields that go on."""
         kept = [field for field in self.fields if field[0] in _KEPT or field[0].startswith(_KEPT_FAMILIES)]
         if self.dropped:
-            kept.append((b"x-pointsman-dropped", ", ".join(self.dropped).encode("ascii", "replace")))
+            kept.append((b"x-pointsman-dropped", _named(self.dropped)))
         return b"".join([b"%b: %b\r\n" % field for field in kept if field[0] != b"x-pointsman-reason"])
+
+
+def _named(names: tuple[str, ...]) -> bytes:
+    """The names as a field's value; a client may call its options anything."""
+    told = ", ".join(names)[:_MAX_NAMES_LENGTH]
+    return "".join([letter if letter.isprintable() else "?" for letter in told]).encode("ascii", "replace")

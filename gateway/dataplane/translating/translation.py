@@ -127,10 +127,14 @@ class Translation:
             made = self._make(self._request, body, self._lane)
             if isinstance(made, Awaitable):
                 self._task = asyncio.get_running_loop().create_task(self._begin_later(made))
-            else:
-                self._begin(made)
+                return
+            asked = self._begin(made)
         except GatewayError as error:
             self._refuse(error)
+        except Exception:
+            self._refuse(self._unforeseen())
+        else:
+            self._ask_for(asked)
 
     def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
         self._telling.is_over = True
@@ -159,19 +163,18 @@ class Translation:
 
     async def _begin_later(self, making: Awaitable[Translator]) -> None:
         try:
-            translator = await making
-            self._task = None
-            self._begin(translator)
+            asked = self._begin(await making)
         except GatewayError as error:
             self._refuse(error)
         except Exception:
-            _log.exception("cannot translate %s", self._request.plan)
-            what = "the gateway failed to translate the request; its log says why"
-            self._refuse(GatewayError(ErrorKind.INTERNAL, what))
+            self._refuse(self._unforeseen())
+        else:
+            self._task = None
+            self._ask_for(asked)
 
-    def _begin(self, translator: Translator) -> None:
+    def _begin(self, translator: Translator) -> EngineRequest:
         self._translator = translator
-        self._ask_for(translator.request())
+        return translator.request()
 
     def _ask_for(self, asked: EngineRequest) -> None:
         request = request_towards(self._request, self._lane, asked)
@@ -203,6 +206,9 @@ class Translation:
         except GatewayError as error:
             self._stop_engine(error)
             return
+        except Exception:
+            self._stop_engine(self._unforeseen())
+            return
         if told:
             self._telling.write(told)
 
@@ -213,17 +219,25 @@ class Translation:
         try:
             if self._is_streaming:
                 self._telling.end(translator.end())
+            elif self.begun:
+                what = f"the engine that was to go on answered with status {self._status}, and no stream"
+                raise GatewayError(ErrorKind.UPSTREAM_RESET, what)
             else:
                 self._telling.respond(translator.whole(self._whole()))
         except GatewayError as error:
             event = event_told(error, self._request.plan.dialect)
             if error.kind is not ErrorKind.UPSTREAM_RESET or not self._resumes(broken, event):
                 self._telling.fail(error, event)
+        except Exception:
+            error = self._unforeseen()
+            self._telling.fail(error, event_told(error, self._request.plan.dialect))
 
     def refused(self, error: GatewayError, fields: list[Field]) -> None:
-        self._handler = None
+        broken, self._handler = self._handler, None
         self._telling.fields = fields
-        self._telling.fail(error, event_told(error, self._request.plan.dialect))
+        event = event_told(error, self._request.plan.dialect)
+        if not self._resumes(broken, event):
+            self._telling.fail(error, event)
 
     def reply_broken_off(self, event: bytes) -> None:
         """The reply ends in its middle; `event` tells the client why."""
@@ -277,9 +291,7 @@ class Translation:
         except GatewayError as error:
             self._telling.fail(error, event)
         except Exception:
-            _log.exception("cannot go on with %s", self._request.plan)
-            what = "the gateway failed to go on with the generation; its log says why"
-            self._telling.fail(GatewayError(ErrorKind.INTERNAL, what), event)
+            self._telling.fail(self._unforeseen(), event)
 
     def _resume(self, translator: Resumable, event: bytes) -> None:
         try:
@@ -307,7 +319,13 @@ class Translation:
         dialect = self._request.plan.dialect
         status = status_told(error, dialect)
         self._count(error.kind.value, status)
-        self._client.respond(status, error_told(error, dialect), self._lane.reply_lines + reason_line(error))
+        lines = self._lane.reply_lines + reason_line(error) + b"x-request-id: %b\r\n" % (self._request.id or b"")
+        self._client.respond(status, error_told(error, dialect), lines)
+
+    def _unforeseen(self) -> GatewayError:
+        """What the client is told of an exception that nobody expected."""
+        _log.exception("cannot translate %s", self._request.plan)
+        return GatewayError(ErrorKind.INTERNAL, "the gateway failed to translate; its log says why")
 
     def _count(self, reason: str, status: int) -> None:
         series = self._lane.series(None)

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
-
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.chat_parts import written_call, written_content
-from gateway.protocol.llm.given import Fields
+from gateway.protocol.llm.given import Fields, dumped
 from gateway.protocol.llm.openai_options import EXTRAS, OF_BOTH, written_thinking, written_tool
 from gateway.protocol.llm.options import taken
 from gateway.protocol.llm.values import Generation, Message, Reasoning
@@ -50,7 +48,7 @@ def write_request(generation: Generation, *, model: str, drop: bool) -> tuple[by
     if generation.stream:
         body["stream"] = True
         body["stream_options"] = {"include_usage": True}
-    return orjson.dumps(body), approximated + lost
+    return dumped(body), approximated + lost
 
 
 def _messages(generation: Generation) -> list[Fields]:

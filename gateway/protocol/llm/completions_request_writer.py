@@ -7,10 +7,8 @@ Source: OpenAI API reference, "Create completion"; vLLM's and SGLang's extra par
 
 from __future__ import annotations
 
-import orjson
-
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.given import Fields
+from gateway.protocol.llm.given import Fields, dumped
 from gateway.protocol.llm.openai_options import EXTRAS, OF_BOTH
 from gateway.protocol.llm.options import taken
 from gateway.protocol.llm.values import Generation
@@ -42,4 +40,4 @@ def write_request(generation: Generation, *, model: str, drop: bool) -> tuple[by
     if generation.stream:
         body["stream"] = True
         body["stream_options"] = {"include_usage": True}
-    return orjson.dumps(body), lost
+    return dumped(body), lost

@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.given import bad_request, optional, read_fields, required
+from gateway.protocol.llm.given import bad_request, dumped, optional, read_fields, required
 
 _FORMATS = ("float", "base64")
 _READ = ("model", "input", "encoding_format", "dimensions")
@@ -66,7 +66,7 @@ def write_request(request: EmbeddingsRequest, *, model: str) -> bytes:
     body: dict[str, Any] = {"model": model, "input": list(request.inputs), "encoding_format": "float"}
     if request.dimensions is not None:
         body["dimensions"] = request.dimensions
-    return orjson.dumps(body | dict(request.options))
+    return dumped(body | dict(request.options))
 
 
 def read_reply(body: bytes) -> Embeddings:

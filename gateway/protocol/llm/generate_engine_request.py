@@ -21,7 +21,7 @@ from gateway.protocol.llm.values import Generation, Media
 DEFAULT_MAX_TOKENS = 16
 DEFAULT_CHAT_MAX_TOKENS = 1024
 
-# Our reader puts the prompt before the text itself.
+# Our reader puts the prompt before the text itself; what a template makes of messages is nobody's to read.
 _BY_US = frozenset({"echo"})
 
 # Fields of SamplingParams that arrive as they were meant: its token ids of `logit_bias` would stay texts, and of
@@ -58,7 +58,8 @@ def write_request(
     """
     body: dict[str, Any] = {"id": generation.id} if generation.id else {}
     body[flavour.text_input] = _prompt(generation, model)
-    asked, lost = taken(_asked(generation), _known(flavour), engine=_WORDS[flavour.kind], drop=drop)
+    known = _known(flavour) - (_BY_US if generation.messages else frozenset())
+    asked, lost = taken(_asked(generation), known, engine=_WORDS[flavour.kind], drop=drop)
     if images := asked.pop("image", None):
         body[flavour.image_input] = images
     for name in _BY_US:

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from gateway.protocol.llm.given import dumped
+
 __all__ = ["ModelName", "find_model", "renamed"]
 
 _STRING = rb'"((?:[^"\\]++|\\.)*+)"'
@@ -68,11 +70,14 @@ def find_model(body: bytes) -> ModelName | None:
 
 
 def renamed(body: bytes, found: ModelName, new: str) -> bytes:
-    """The body with another name of its model; `found` is what `find_model` says of the body."""
+    """The body with another name of its model; `found` is what `find_model` says of the body.
+
+    Raises: GatewayError(BAD_REQUEST) where it must be written anew and cannot be.
+    """
     if found.start >= 0:
         return body[: found.start] + orjson.dumps(new)[1:-1] + body[found.end :]
     fields = orjson.loads(body)
-    return orjson.dumps({key: value for key, value in fields.items() if key.lower() != "model"} | {"model": new})
+    return dumped({key: value for key, value in fields.items() if key.lower() != "model"} | {"model": new})
 
 
 def _num_spellings(body: bytes) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.data_urls import split_data_url
 from gateway.protocol.llm.given import dumped
+from gateway.protocol.llm.openai_options import written_thinking
 from gateway.protocol.llm.options import taken
 from gateway.protocol.llm.responses_fields import choice_of, format_of, tool_fields
 from gateway.protocol.llm.values import Generation, Media, Message, Part, Reasoning, Text
@@ -32,7 +33,7 @@ def write_request(generation: Generation, *, model: str, drop: bool) -> tuple[by
 
     Raises: GatewayError(UNSUPPORTED) that names what the dialect has no place for.
     """
-    said = dict(generation.options)
+    said, approximated = written_thinking(dict(generation.options), drop)
     if any(message.name and message.role != "tool" for message in generation.messages):
         said["messages.name"] = True
     options, lost = taken(said, _KNOWN, engine=ENGINE, drop=drop)
@@ -55,7 +56,7 @@ def write_request(generation: Generation, *, model: str, drop: bool) -> tuple[by
         body["tool_choice"] = choice_of(options["tool_choice"])
     if generation.stream:
         body["stream"] = True
-    return dumped(body), lost
+    return dumped(body), approximated + lost
 
 
 def _input(generation: Generation) -> str | list[dict[str, Any]]:

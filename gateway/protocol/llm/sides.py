@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import orjson
 
@@ -46,39 +47,49 @@ class OpenAISide:
         return self.make_reader()
 
 
+class Render(Protocol):
+    """Writes a generation's messages as a prompt; the last one is left open where it `continues`."""
+
+    takes_tools: bool  # whether it has a place for them
+
+    def __call__(self, generation: Generation, continues: bool) -> str: ...
+
+
 @dataclass(frozen=True, slots=True)
 class PromptSide:
     """An engine that takes a prompt alone: messages become one by the engine's chat template."""
 
     inner: OpenAISide | GenerateSide | MLServerSide
-    render: Callable[[Generation, bool], str] | None
+    render: Render | None
     engine: str
 
     def request(self, generation: Generation, *, continues: bool) -> EngineRequest:
         """See `EngineSide`."""
         if generation.prompt is None:
-            prompt = self._prompt(generation, continues)
-            # What the template has written is not to be told again; media stay, for engines that take them beside.
-            generation = replace(generation, prompt=prompt, tools=(), options=_without_tools(generation))
+            generation = self._rendered(generation, continues)
         return self.inner.request(generation, continues=False)
 
     def reader(self, generation: Generation) -> ReplyReader:
         if generation.prompt is None and self._repeats_prompt and not generation.stream:
-            generation = replace(generation, prompt=self._prompt(generation, continues=False))
+            generation = self._rendered(generation, continues=False)
         return self.inner.reader(generation)
 
     @property
     def _repeats_prompt(self) -> bool:
         return isinstance(self.inner, GenerateSide) and self.inner.flavour.repeats_prompt
 
-    def _prompt(self, generation: Generation, continues: bool) -> str:
+    def _rendered(self, generation: Generation, continues: bool) -> Generation:
+        """With the prompt that the messages become."""
         if self.render is None:
             what = (
                 f"engine '{self.engine}' takes a prompt, not messages: give it a 'chat_template', or ask for "
                 "/v1/completions"
             )
             raise GatewayError(ErrorKind.UNSUPPORTED, what)
-        return self.render(generation, continues)
+        generation = _without_free_choice(generation)
+        prompt = self.render(generation, continues)
+        # What the template has written is not to be told again; media stay, for engines that take them beside.
+        return replace(generation, prompt=prompt, tools=() if self.render.takes_tools else generation.tools)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,5 +150,10 @@ class _InferenceReader:
         return self._inner.whole(status, generate_of_inference(body, is_text=True))
 
 
-def _without_tools(generation: Generation) -> dict[str, object]:
-    return {name: value for name, value in generation.options.items() if name != "tool_choice"}
+def _without_free_choice(generation: Generation) -> Generation:
+    """Without a choice of tools that a prompt can say: by telling of them, or by not doing so."""
+    choice = generation.options.get("tool_choice")
+    if choice not in ("auto", "none"):
+        return generation
+    options = {name: value for name, value in generation.options.items() if name != "tool_choice"}
+    return replace(generation, tools=() if choice == "none" else generation.tools, options=options)

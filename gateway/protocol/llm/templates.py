@@ -18,7 +18,8 @@ _DEFAULT, _WITH_TOOLS = "default", "tool_use"
 
 
 class Template:
-    """The chat templates of one model: the usual one, and one for conversations with tools where it has such."""
+    """The chat templates of one model: the usual one, and one for conversations with tools where it has such.
+    `takes_tools`: whether any of them looks at tools."""
 
     def __init__(self, sources: Mapping[str, str], config: Mapping[str, Any]) -> None:
         """`config` is the tokenizer's: its special tokens are known to a template by their names there.
@@ -32,6 +33,7 @@ class Template:
         self._bounds = Bounds()
         made = environment(self._bounds)
         self._templates = {name: _compiled(made, name, source) for name, source in sources.items()}
+        self.takes_tools = _WITH_TOOLS in sources or any("tools" in source for source in sources.values())
         self._knows_developers = {name: "developer" in source for name, source in sources.items()}
 
     def __repr__(self) -> str:

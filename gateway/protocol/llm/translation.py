@@ -18,6 +18,7 @@ from gateway.protocol.llm.values import (
     Finished,
     Generation,
     Message,
+    ReasoningDelta,
     Started,
     Text,
     TextDelta,
@@ -27,6 +28,7 @@ from gateway.protocol.translating import BINARY, JSON, EngineRequest, Reply
 
 _END_OF_EVENT = b"}\n\n"
 _EVENTS = "text/event-stream"
+_FREE = {"type": "text"}  # a response format that holds nobody to anything
 _CUT_OFF = "the engine ended its reply before the generation had ended"
 
 
@@ -89,6 +91,7 @@ class GenerationTranslator:
         self._text: list[str] = []  # that the client has read of the only choice
         self._num_deltas = 0
         self._has_finished = False
+        self._has_thought = False
         self._is_plain_text = generation.options.get("n", 1) == 1
 
     def __repr__(self) -> str:
@@ -139,9 +142,13 @@ class GenerationTranslator:
 
     @property
     def can_resume(self) -> bool:
-        """Whether what is missing can be told: not of several choices, nor where a tool call has begun."""
-        takes_text = bool(self._generation.messages) or isinstance(self._generation.prompt, str)
-        return self._is_plain_text and takes_text and not self._has_finished
+        """Whether what is missing can be told: not of several choices, nor where a tool call has begun, nor of thoughts
+        without an answer, nor where a grammar holds, which would begin anew."""
+        generation = self._generation
+        takes_text = bool(generation.messages) or isinstance(generation.prompt, str)
+        is_free = generation.options.get("response_format", _FREE) == _FREE
+        has_only_thought = self._has_thought and not self._text
+        return self._is_plain_text and takes_text and is_free and not has_only_thought and not self._has_finished
 
     def resume(self) -> EngineRequest:
         """The request for what is missing.
@@ -153,6 +160,8 @@ class GenerationTranslator:
         options = {name: value for name, value in generation.options.items() if name != "echo"}
         if "max_tokens" in options:
             options["max_tokens"] = max(1, options["max_tokens"] - self._num_deltas)
+        if "min_tokens" in options:
+            options["min_tokens"] = max(0, options["min_tokens"] - self._num_deltas)
         generation = replace(generation, options=options)
         if not text:
             asked = self._side.request(generation, continues=False)
@@ -185,6 +194,8 @@ class GenerationTranslator:
                 self._has_finished = True
             elif kind is ToolCallDelta:
                 self._is_plain_text = False
+            elif kind is ReasoningDelta:
+                self._has_thought = True
 
 
 class _Continued:

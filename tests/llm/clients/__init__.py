@@ -18,12 +18,14 @@ ASK: Mapping[str, Ask] = {
     "messages": of_anthropic.ask_messages,
     "generate": of_v2.ask_generate,
     "generate_stream": of_v2.ask_generate,
+    "infer_stream": of_v2.ask_infer_stream,
     "infer": of_v2.ask_infer,
     "infer_binary": of_v2.ask_infer_binary,
     "model_infer": of_grpc.ask_model_infer,
     "model_stream_infer": of_grpc.ask_model_stream_infer,
 }
 INFER: Mapping[str, Infer] = {
+    "infer_stream": of_v2.infer_stream,
     "infer": of_v2.infer,
     "infer_binary": of_v2.infer_binary,
     "model_infer": of_grpc.infer,

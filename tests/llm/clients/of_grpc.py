@@ -48,7 +48,7 @@ def _stream_infer(gateway: Child, model: str, given: Sequence[Any], id: str, ask
     """All responses to one request, up to the end of the stream, or as many as the client stays for."""
     came: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
     with closing(triton.InferenceServerClient(gateway.grpc_url)) as client:
-        client.start_stream(callback=lambda result, error: came.put((result, error)))
+        client.start_stream(lambda result, error: came.put((result, error)), stream_timeout=TIMEOUT_SECONDS)
         client.async_stream_infer(model, given, request_id=id)
         if asked.leave_after is None:
             client.stop_stream()  # returns once all is there

@@ -44,7 +44,9 @@ def ask_completions(gateway: Child, asked: Asked) -> Told:
             return _streamed(create, asked, given, lambda choice: choice)
         raw = create(model=asked.model, **given | dict(asked.options))
         reply = raw.parse()
-        return _told([reply.choices[0].text], reply.choices[0].finish_reason, reply, reply.usage, raw)
+        choice = reply.choices[0]
+        thoughts = getattr(choice, "reasoning_content", None) or ""
+        return _told([choice.text], choice.finish_reason, reply, reply.usage, raw, (), thoughts)
 
 
 def _streamed(create: Any, asked: Asked, given: dict[str, Any], delta_of: Callable[[Any], Any]) -> Told:
@@ -101,7 +103,10 @@ def ask_responses(gateway: Child, asked: Asked) -> Told:
         calls = [(item.name, json.loads(item.arguments)) for item in reply.output if item.type == "function_call"]
         reason = "length" if cut and cut.reason == "max_output_tokens" else "tool_calls" if calls else "stop"
         thoughts = "".join(
-            part.text for item in reply.output if item.type == "reasoning" for part in [*item.summary, *(item.content or ())]
+            part.text
+            for item in reply.output
+            if item.type == "reasoning"
+            for part in [*item.summary, *(item.content or ())]
         )
         counts = (reply.usage.input_tokens, reply.usage.output_tokens) if reply.usage else (None, None)
         return Told(pieces, reason, *counts, reply.model, reply.id, dict(raw.headers), calls, thoughts)

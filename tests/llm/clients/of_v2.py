@@ -37,7 +37,7 @@ def fields(asked: Asked) -> dict[str, tuple[str, Any]]:
         case "vllm":
             sampling = json.dumps({"max_tokens": asked.max_tokens, **asked.options.get("sampling", {})})
             said |= {"stream": ("BOOL", asked.streams), "exclude_input_in_output": ("BOOL", True)}
-            said |= {"sampling_parameters": ("BYTES", sampling)} | {flag: ("BOOL", True) for flag in _FLAGS}
+            said |= {"sampling_parameters": ("BYTES", sampling)} | dict.fromkeys(_FLAGS, ("BOOL", True))
         case "trtllm":
             said |= {"max_tokens": ("INT32", asked.max_tokens), "stream": ("BOOL", asked.streams)}
         case "plain":
@@ -99,6 +99,39 @@ def ask_generate(gateway: Child, asked: Asked) -> Told:
         if failed := [event for event in events if "error" in event]:
             raise RefusedError(None, failed[0]["error"], failed[0])
         return told_by(events, dict(reply.headers))
+
+
+def ask_infer_stream(gateway: Child, asked: Asked) -> Told:
+    """MLServer's infer_stream, which has no client of its own either: infer's JSON, an infer response an event."""
+    tensors = [
+        {"name": name, "datatype": datatype, "shape": [1], "data": [value]}
+        for name, (datatype, value) in fields(asked).items()
+    ]
+    replies = _infer_stream(gateway, asked.model, tensors, asked)
+    heads = [{"model_name": reply["model_name"], "id": reply.get("id", "")} for reply in replies]
+    return told_by([head | _first_outputs(reply) for head, reply in zip(heads, replies, strict=True)], {})
+
+
+def infer_stream(gateway: Child, model: str, tensor: Tensor, id: str) -> Inferred:
+    data = [each.decode() if isinstance(each, bytes) else each for each in tensor.array.reshape(-1).tolist()]
+    told = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.array.shape), "data": data}
+    replies = _infer_stream(gateway, model, [told], Asked(model, id=id))
+    found = [element for reply in replies for element in reply["outputs"][0]["data"]]
+    return Inferred(np.array(found), replies[0]["model_name"], replies[0]["id"])
+
+
+def _infer_stream(gateway: Child, model: str, tensors: list[dict[str, Any]], asked: Asked) -> list[dict[str, Any]]:
+    url = f"{gateway.http_url}/v2/models/{model}/infer_stream"
+    with httpx.stream("POST", url, json={"id": asked.id, "inputs": tensors}, timeout=TIMEOUT_SECONDS) as reply:
+        if reply.status_code != 200:
+            told = json.loads(reply.read().removeprefix(b"data: "))
+            raise RefusedError(reply.status_code, words(told), told)
+        told_events = (json.loads(line[6:]) for line in reply.iter_lines() if line.startswith("data: "))
+        return gathered(told_events, lambda event: _first_outputs(event).get("text_output"), asked)
+
+
+def _first_outputs(reply: Mapping[str, Any]) -> dict[str, Any]:
+    return {output["name"]: output["data"][0] for output in reply["outputs"] if output["data"]}
 
 
 def _connected(gateway: Child) -> Any:

@@ -242,7 +242,6 @@ def test_a_prompt():
     ("generation", "name"),
     [
         (Generation("x", "p", options={"n": 2}), "n"),
-        (Generation("x", "p", options={"thinking_tokens": 0}), "thinking_tokens"),
         (Generation("x", "p", options={"presence_penalty": 1}), "presence_penalty"),
         (Generation("x", messages=(Message("user", (Text("a"),), name="ann"),)), "messages.name"),
     ],
@@ -255,6 +254,17 @@ def test_what_has_no_place(generation, name):
     told, dropped = write_request(generation, model="m", drop=True)
     assert dropped == [name]
     assert set(json.loads(told)) == {"model", "input", "store"}
+
+
+def test_budget_of_thinking():
+    """A budget is told as the nearest effort where it may lose its number; none is `none` anyway."""
+    generation = Generation("x", "p", options={"thinking_tokens": 1024})
+    with pytest.raises(GatewayError, match="'thinking_tokens' cannot be told to an OpenAI responses engine"):
+        write_request(generation, model="m", drop=False)
+    told, dropped = write_request(generation, model="m", drop=True)
+    assert (json.loads(told)["reasoning"], dropped) == ({"effort": "low"}, ["thinking_tokens"])
+    told, dropped = write_request(Generation("x", "p", options={"thinking_tokens": 0}), model="m", drop=False)
+    assert (json.loads(told)["reasoning"], dropped) == ({"effort": "none"}, [])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,233 @@
+"""What is more than text, by every front that has it: tools, schemas, thoughts, images."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from tests.llm.clients import ASK
+from tests.llm.clients.values import Asked, RefusedError, Told
+from tests.llm.fleet import CANNED_V2, DROPPING, Fleet
+
+pytestmark = pytest.mark.timeout(60)
+
+SCHEMA = {"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]}
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
+URL = f"data:image/png;base64,{PNG}"
+
+CHATS = ("chat", "responses", "messages")
+ANSWERING = ("chat", "messages", "responses")
+V2 = ("generate", "generate_stream", "infer", "infer_binary", "model_infer", "model_stream_infer")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_seen(fleet: Fleet) -> None:
+    fleet.canned.forget()
+    fleet.canned_v2.forget()
+
+
+def seen(fleet: Fleet, engine: str) -> dict[str, Any]:
+    """What the engine was asked."""
+    canned = fleet.canned_v2 if engine in CANNED_V2 else fleet.canned
+    (sight,) = canned.seen()
+    body: dict[str, Any] = sight["body"]
+    return body
+
+
+def ask(fleet: Fleet, front: str, engine: str, options: Mapping[str, Any], *, streams: bool, **more: Any) -> Told:
+    if front in V2:
+        streams = front in ("generate_stream", "model_stream_infer")
+    return ASK[front](fleet.gateway, Asked(engine, streams=streams, options=options, **more))
+
+
+# Tools
+
+_ADD = {"name": "add", "description": "adds"}
+USE_ADD: dict[str, dict[str, Any]] = {
+    "chat": {
+        "messages": [{"role": "user", "content": "use add"}],
+        "tools": [{"type": "function", "function": {**_ADD, "parameters": SCHEMA}}],
+    },
+    "responses": {"input": "use add", "tools": [{"type": "function", **_ADD, "parameters": SCHEMA}]},
+    "messages": {
+        "messages": [{"role": "user", "content": "use add"}],
+        "tools": [{**_ADD, "input_schema": SCHEMA}],
+    },
+}
+REQUIRED: dict[str, dict[str, Any]] = {
+    "chat": {"tool_choice": "required"},
+    "responses": {"tool_choice": "required"},
+    "messages": {"tool_choice": {"type": "any"}},
+}
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("engine", ANSWERING)
+@pytest.mark.parametrize("front", CHATS)
+def test_tools(fleet: Fleet, front: str, engine: str, streams: bool) -> None:
+    """A tool reaches the engine, and its call the client, whole or piece by piece."""
+    told = ask(fleet, front, engine, USE_ADD[front], streams=streams, max_tokens=64)
+    assert told.tool_calls == [("add", {"count": 1})]
+    assert told.reason == "tool_calls"
+    assert told.text == ""
+
+
+@pytest.mark.parametrize("engine", ["completions", *CANNED_V2])
+@pytest.mark.parametrize("front", CHATS)
+def test_tools_in_a_prompt(fleet: Fleet, front: str, engine: str) -> None:
+    """Where the engine takes a prompt, the template tells of the tools; what it cannot tell is refused by its name."""
+    ask(fleet, front, engine, USE_ADD[front], streams=False)
+    body = seen(fleet, engine)
+    assert body.get("prompt", body.get("text_input")).startswith("tool add user: use add")
+    with pytest.raises(RefusedError, match="'tool_choice'"):
+        ask(fleet, front, engine, USE_ADD[front] | REQUIRED[front], streams=False)
+
+
+@pytest.mark.parametrize("engine", ["completions", "plain_completions"])
+def test_tools_that_may_not_be_called(fleet: Fleet, engine: str) -> None:
+    """Of tools that may not be called no prompt tells."""
+    ask(fleet, "chat", engine, USE_ADD["chat"] | {"tool_choice": "none"}, streams=False)
+    assert "tool add" not in seen(fleet, engine)["prompt"]
+
+
+@pytest.mark.parametrize("engine", ["plain_completions", "plain_vllm"])
+@pytest.mark.parametrize("front", CHATS)
+def test_tools_that_no_template_tells(fleet: Fleet, front: str, engine: str) -> None:
+    """A template that knows no tools loses none: they are refused, or left out and named."""
+    with pytest.raises(RefusedError, match="'tools'"):
+        ask(fleet, front, engine, USE_ADD[front], streams=False)
+    told = ask(fleet, front, engine + DROPPING, USE_ADD[front], streams=False)
+    assert told.headers["x-pointsman-dropped"] == "tools"
+
+
+# A schema
+
+IN_SCHEMA: dict[str, dict[str, Any]] = {
+    "chat": {"response_format": {"type": "json_schema", "json_schema": {"name": "count", "schema": SCHEMA}}},
+    "responses": {"text": {"format": {"type": "json_schema", "name": "count", "schema": SCHEMA}}},
+    "messages": {"extra_body": {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}}},
+}
+SCHEMA_AT: dict[str, Callable[[Any], Any]] = {
+    "chat": lambda body: body["response_format"]["json_schema"]["schema"],
+    "completions": lambda body: body["response_format"]["json_schema"]["schema"],
+    "responses": lambda body: body["text"]["format"]["schema"],
+    "messages": lambda body: body["output_config"]["format"]["schema"],
+    "seen_vllm": lambda body: json.loads(json.loads(body["sampling_parameters"])["guided_decoding"])["json"],
+}
+
+
+@pytest.mark.parametrize("engine", SCHEMA_AT)
+@pytest.mark.parametrize("front", CHATS)
+def test_schema(fleet: Fleet, front: str, engine: str) -> None:
+    """The schema that the answer must have reaches the engine as it is."""
+    told = ask(fleet, front, engine, IN_SCHEMA[front], streams=False)
+    assert SCHEMA_AT[engine](seen(fleet, engine)) == SCHEMA
+    if engine in ("chat", "responses"):
+        assert json.loads(told.text) == {"count": 1}
+
+
+@pytest.mark.parametrize("front", CHATS)
+def test_schema_without_a_place(fleet: Fleet, front: str) -> None:
+    """An ensemble that cannot be guided is not asked."""
+    with pytest.raises(RefusedError, match="'response_format'"):
+        ask(fleet, front, "seen_trtllm", IN_SCHEMA[front], streams=False)
+
+
+# Thoughts
+
+THINK: dict[str, dict[str, Any]] = {
+    "chat": {"reasoning_effort": "low"},
+    "completions": {"extra_body": {"reasoning_effort": "low"}},
+    "responses": {"reasoning": {"effort": "low"}},
+    "messages": {"thinking": {"type": "enabled", "budget_tokens": 1024}},
+    **{front: {"sampling": {"reasoning_effort": "low"}} for front in V2},
+}
+# Of a budget OpenAI's dialects know the effort alone.
+THOUGHTS = [
+    ("chat", "chat", "let me count"),
+    ("chat", "responses", "let me count"),
+    ("responses", "chat", "let me count"),
+    ("responses", "responses", "let me count"),
+    ("messages", "messages", "let me count"),
+    ("messages", "chat" + DROPPING, "let me count"),
+    ("messages", "responses" + DROPPING, "let me count"),
+    ("completions", "chat", "let me count"),
+    ("completions", "responses", "let me count"),
+    *((front, engine, "") for front in V2 for engine in ("chat", "responses")),
+]
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize(("front", "engine", "thoughts"), THOUGHTS)
+def test_thoughts(fleet: Fleet, front: str, engine: str, thoughts: str, streams: bool) -> None:
+    """What the engine thinks is told apart from what it says, or left out where the dialect has no place for it."""
+    told = ask(fleet, front, engine, THINK[front], streams=streams, max_tokens=2048)
+    assert told.thoughts == thoughts
+    assert told.text.startswith("one two three")
+    assert told.completion_tokens == 23, "three of them are thoughts"
+
+
+@pytest.mark.parametrize("engine", ["chat", "responses"])
+def test_budget_of_thoughts(fleet: Fleet, engine: str) -> None:
+    """A budget in tokens has no place in OpenAI's dialects."""
+    with pytest.raises(RefusedError, match="'thinking_tokens'"):
+        ask(fleet, "messages", engine, THINK["messages"], streams=False, max_tokens=2048)
+
+
+# Images
+
+_SEEING: dict[str, dict[str, Any]] = {
+    "chat": {
+        "messages": [
+            {
+                "role": "user",
+                "content": [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": URL}}],
+            }
+        ]
+    },
+    "responses": {
+        "input": [
+            {
+                "role": "user",
+                "content": [{"type": "input_text", "text": "look"}, {"type": "input_image", "image_url": URL}],
+            }
+        ]
+    },
+    "messages": {
+        "messages": [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "look"},
+                    {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}},
+                ],
+            }
+        ]
+    },
+}
+SEEING = _SEEING | {front: {"image": PNG} for front in V2}
+
+
+def translated(*engines: str) -> list[tuple[str, str]]:
+    """Each front with each of the engines, but for V2 to V2, which passes as it stands."""
+    return [(front, engine) for front in SEEING for engine in engines if not (front in V2 and engine in CANNED_V2)]
+
+
+@pytest.mark.parametrize(("front", "engine"), translated(*ANSWERING, "seen_vllm"))
+def test_image(fleet: Fleet, front: str, engine: str) -> None:
+    """An image reaches an engine that takes images, byte for byte."""
+    told = ask(fleet, front, engine, SEEING[front], streams=False)
+    body = seen(fleet, engine)
+    assert PNG in json.dumps(body)
+    assert told.text.strip() == "one two three"
+    if engine == "seen_vllm":
+        assert body["image"] == [PNG]
+
+
+@pytest.mark.parametrize(("front", "engine"), translated("completions", "seen_trtllm"))
+def test_image_without_a_place(fleet: Fleet, front: str, engine: str) -> None:
+    """An engine that takes text alone is not asked."""
+    with pytest.raises(RefusedError, match="image"):
+        ask(fleet, front, engine, SEEING[front], streams=False)
+    assert fleet.canned.seen() + fleet.canned_v2.seen() == []

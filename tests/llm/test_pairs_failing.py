@@ -1,0 +1,101 @@
+"""Engines that refuse, fail or fall silent, behind every front; the canned ones, which do as they are told."""
+
+from typing import Any
+
+import pytest
+
+from tests.llm.clients import ASK
+from tests.llm.clients.values import Asked, LeftError, RefusedError
+from tests.llm.fleet import CANNED_V2, Fleet
+from tests.llm.pairs import ENGINE
+from tests.support.canned_llm import CannedLLM
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.timeout(60)
+
+ENGINES = ("chat", "completions", "messages", "responses", *CANNED_V2)
+OPENAI, ANTHROPIC = ("chat", "completions", "responses"), ("messages",)
+BY_GRPC = ("model_infer", "model_stream_infer")
+STREAMING = (*OPENAI, *ANTHROPIC, "generate_stream", "infer_stream", "model_stream_infer")
+TENSORED = ("infer", "infer_binary", "model_infer", "model_stream_infer")
+TENSORS = {"seen_trtllm": "trtllm"}
+
+GRPC = {400: "INVALID_ARGUMENT", 404: "NOT_FOUND", 500: "INTERNAL"}
+ANTHROPIC_TYPES = {400: "invalid_request_error", 404: "not_found_error", 500: "api_error"}
+
+
+def canned_of(fleet: Fleet, engine: str) -> CannedLLM:
+    """The engine; it has seen nothing and has no faults."""
+    canned = fleet.canned_v2 if engine in CANNED_V2 else fleet.canned
+    canned.forget()
+    return canned
+
+
+# MLServer's infer_stream reaches none of OpenAI's.
+ALL = [(front, engine) for front in ASK for engine in ENGINES if front != "infer_stream" or engine in CANNED_V2]
+# The canned engine of V2's takes no tensors behind the JSON.
+PAIRS = [(front, engine) for front, engine in ALL if engine not in CANNED_V2 or front not in TENSORED]
+
+
+@pytest.mark.parametrize("status", GRPC)
+@pytest.mark.parametrize(("front", "engine"), ALL)
+def test_refusal(fleet: Fleet, front: str, engine: str, status: int) -> None:
+    """An error of the engine's keeps its status and its words, and is told in the client's dialect, streamed or not."""
+    canned = canned_of(fleet, engine)
+    for streams in (False, True) if front in (*OPENAI, *ANTHROPIC) else (front in STREAMING,):
+        canned.break_down(f"status={status}", times=1)
+        with pytest.raises(RefusedError) as raised:
+            ASK[front](fleet.gateway, Asked(engine, streams=streams, tensors=TENSORS.get(engine, "vllm")))
+        told = raised.value
+        assert f"the fault says {status}" in told.message
+        if front in BY_GRPC:
+            assert told.status == (None if front == "model_stream_infer" else GRPC[status])
+        else:
+            assert told.status == status
+        check_dialect(front, told.body, passes=front == engine, status=status)
+
+
+def check_dialect(front: str, body: Any, *, passes: bool, status: int) -> None:
+    """What passes is as the engine has written it."""
+    if front in OPENAI:
+        assert body["error"].keys() >= {"message", "type", "code"}
+        assert passes or body["error"]["type"]
+    elif front in ANTHROPIC:
+        assert body["type"] == "error"
+        assert body["error"]["type"] == ANTHROPIC_TYPES[status]
+    elif body is not None:  # tritonclient tells none
+        assert body.keys() == {"error"}
+
+
+@pytest.mark.parametrize(("front", "engine"), [pair for pair in PAIRS if pair[0] in STREAMING])
+def test_stream_comes_as_it_is_made(fleet: Fleet, front: str, engine: str) -> None:
+    """Each token reaches the client before the next is made, and an engine whose client leaves is stopped."""
+    canned = canned_of(fleet, engine)
+    canned.break_down("stall=2", times=1)
+    asked = Asked(engine, max_tokens=8, streams=True, tensors=TENSORS.get(engine, "vllm"), leave_after=2)
+    with pytest.raises(LeftError) as left:
+        ASK[front](fleet.gateway, asked)
+    assert len(left.value.pieces) == 2
+    eventually(lambda: [sight["state"] for sight in canned.seen()] == ["cancelled"])
+
+
+@pytest.mark.parametrize(("front", "engine"), PAIRS)
+def test_wrong_limit(fleet: Fleet, front: str, engine: str) -> None:
+    """What the engine finds wrong with a request is told in its words."""
+    canned_of(fleet, engine)
+    streams = front in ("generate_stream", "infer_stream", "model_stream_infer")
+    with pytest.raises(RefusedError, match="max_tokens must be at least 1") as raised:
+        ASK[front](fleet.gateway, Asked(engine, -1, streams=streams, tensors=TENSORS.get(engine, "vllm")))
+    assert raised.value.status in (400, "INVALID_ARGUMENT", None)
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("engine", ["vllm", "vllm_by_grpc", "trtllm", "trtllm_by_grpc"])
+@pytest.mark.parametrize("front", STREAMING)
+def test_wrong_limit_at_triton(fleet: Fleet, front: str, engine: str) -> None:
+    """The same of a model that answers as it likes: its first response is the error, also of a stream."""
+    fleet.need(ENGINE[engine])
+    for streams in (False, True) if front in (*OPENAI, *ANTHROPIC) else (True,):
+        with pytest.raises(RefusedError, match="max_tokens must be at least 1") as raised:
+            ASK[front](fleet.gateway, Asked(engine, -1, streams=streams, tensors=ENGINE[engine].tensors))
+        assert raised.value.status in (400, None)

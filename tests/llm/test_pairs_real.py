@@ -1,0 +1,55 @@
+"""The clients that people use before real engines on the tiny model, which counts: streamed and not, through one
+gateway. They speak chat and completions; what else a client speaks is translated."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.llm.clients import ASK
+from tests.llm.clients.values import Asked
+from tests.support.llm import NAME, get_real_llm, rules_of
+from tests.support.real_llm import PACKAGES, RealLLM
+from tests.support.servers import GatewayProcess
+
+pytestmark = pytest.mark.timeout(120)  # the engines start with the first test
+
+ID = "my-id"
+CHATS = ("chat", "responses", "messages")
+STREAMS = dict.fromkeys((*CHATS, "completions"), (False, True)) | {"generate_stream": (True,)}
+STREAMS |= {"model_stream_infer": (True,)}
+
+# mlx-lm begins a completion without the space before its first word.
+DROPS_FIRST_SPACE = ("mlx",)
+
+
+@pytest.fixture(scope="module")
+def gateway(real_llms: dict[str, RealLLM], tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """Before all of them; a client names one as its model."""
+    engines = {
+        name: {"protocol": "openai", "dialects": ["chat", "completions"], "endpoints": [process.http_url]}
+        for name, process in real_llms.items()
+        if get_real_llm(name, real_llms)
+    }
+    routes = [{"name": name, "match": {"model": name}, "engine": name, "model": NAME} for name in engines]
+    server = GatewayProcess.start(rules_of(engines, routes), tmp_path_factory.mktemp("gateway-real"))
+    yield server.wait_ready()
+    server.stop()
+
+
+@pytest.mark.parametrize("engine", PACKAGES)
+@pytest.mark.parametrize("front", [front for front in ASK if front != "infer_stream"])
+def test_client(real_llms: dict[str, RealLLM], request: pytest.FixtureRequest, front: str, engine: str) -> None:
+    """Three tokens come one by one, or at once; they are counted, and it is told that the limit has ended them."""
+    get_real_llm(engine, real_llms)
+    gateway = request.getfixturevalue("gateway")
+    for streams in STREAMS.get(front, (False,)):
+        told = ASK[front](gateway, Asked(engine, streams=streams, id=ID))
+        if front in CHATS:
+            assert told.text == "one two three"
+        else:
+            assert told.text == " three four five"[engine in DROPS_FIRST_SPACE :]
+        assert len(told.pieces) == (3 if streams else 1)
+        assert told.reason == "length"
+        assert told.completion_tokens == 3
+        assert told.prompt_tokens
+        assert told.id == ID or front in (*CHATS, "completions")
