@@ -22,7 +22,7 @@ from gateway.dataplane.replies import (
     status_told,
 )
 from gateway.dataplane.request import Request
-from gateway.dataplane.rest import handler_for
+from gateway.dataplane.rest import handler_for, handler_of_whole
 from gateway.dataplane.seams import Handler
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.http1.chunked import ChunkedDecoder, encode_chunk
@@ -182,8 +182,8 @@ class ClientConnection(asyncio.Protocol):
         if length == len(body) <= limits.max_body_bytes:  # nearly always: the whole request, and nothing else
             self._state = State.REPLY
             self._buffer = b""
-            self._handler = handler = handler_for(self, request)
-            handler.body_received(body, True)
+            self._handler, body = handler_of_whole(self, request, body)
+            self._handler.body_received(body, True)
             return
         self._received = 0
         self._active_at = monotonic()

@@ -118,7 +118,7 @@ class Plan:
         found = self._models.get(model)
         if found is None:
             found = copy(self)
-            found.call = replace(self.call, model=model)
+            found.call = replace(self.call, model=model, names_its_model_in_the_body=False)
             facts = self.facts
             found.facts = Facts(model, facts.version, facts.protocol, facts.operation, facts.headers)
             found.note = None

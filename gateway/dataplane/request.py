@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from copy import copy
 
 from gateway.config.settings import Settings
 from gateway.dataplane.plan import Plan
@@ -94,13 +93,17 @@ class Request:
 
     def of(self, plan: Plan, content_length: int | None = None) -> Request:
         """The same request with another plan, and where its body has been written anew, that length."""
-        made = copy(self)
+        made = Request.__new__(Request)
         made.plan = plan
-        if content_length is not None:
-            made.body = content_length
-            made.volatile = [field for field in self.volatile if field[0] != _LENGTH]
-            made.volatile.append((_LENGTH, b"%d" % content_length))
-            made.lines = made.lines_without(())
+        made.id = self.id
+        made.json_length = self.json_length
+        if content_length is None:
+            made.body, made.volatile, made.lines = self.body, self.volatile, self.lines
+            return made
+        made.body = content_length
+        made.volatile = [field for field in self.volatile if field[0] != _LENGTH]
+        made.volatile.append((_LENGTH, b"%d" % content_length))
+        made.lines = made.lines_without(())
         return made
 
     def lines_without(self, names: Collection[bytes]) -> bytes:

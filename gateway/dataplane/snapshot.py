@@ -47,9 +47,12 @@ class Lane:
 
     def passes(self, call: Call) -> bool:
         """Whether every request that asks so goes to the engine as it is, by REST."""
-        engine = self.engine
-        is_plain = engine.spec.protocol is EngineProtocol.KSERVE and not self.target.resume
-        return is_plain and engine.speaks_rest and engine.adapter.passes(call)
+        engine, spec = self.engine, self.engine.spec
+        if not engine.speaks_rest or not engine.adapter.passes(call) or self.target.resume:
+            return False
+        if spec.protocol is EngineProtocol.OPENAI:
+            return call.dialect is Dialect.EMBEDDINGS or not spec.always_stream
+        return spec.protocol is EngineProtocol.KSERVE
 
     def series(self, endpoint: Endpoint | None) -> Series:
         """The counters of requests that went this way; endpoint None: of those that reached none."""

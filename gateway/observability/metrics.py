@@ -49,9 +49,9 @@ class SeriesKey:
 class Tokens:
     """What happened to the tokens of one key's generations.
 
-    `first_token` runs from a request's head to the first token of its reply, `per_token` is the mean time between the
-    tokens of a streamed reply after the first, `stop` from a client's leaving to the engine's being told, all in
-    seconds. `cancelled` are the tokens that had come for clients who left.
+    Of streamed replies, `first_token` runs from a request's head to the first token, `per_token` is the mean time
+    between the others; `stop` runs from a client's leaving to the engine's being told; all in seconds. `cancelled` are
+    the tokens that had come for clients who left.
     """
 
     __slots__ = ("cached", "cancelled", "completion", "first_token", "per_token", "prompt", "resumed", "stop")

@@ -21,7 +21,10 @@ _COUNTERS: dict[str, tuple[str, Callable[[TokensSnapshot], int]]] = {
     "resumed_generations": ("Generations that broke off and went on elsewhere.", lambda tokens: tokens.resumed),
 }
 _HISTOGRAMS: dict[str, tuple[str, Callable[[TokensSnapshot], tuple[list[int], float]]]] = {
-    "first_token_seconds": ("From a request's head to its reply's first token.", lambda tokens: tokens.first_token),
+    "first_token_seconds": (
+        "From a request's head to the first token of its streamed reply.",
+        lambda tokens: tokens.first_token,
+    ),
     "per_token_seconds": ("Mean time between a streamed reply's tokens.", lambda tokens: tokens.per_token),
     "cancel_seconds": ("From a client's leaving to the engine's being told.", lambda tokens: tokens.stop),
 }

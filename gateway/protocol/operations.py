@@ -93,10 +93,7 @@ class Call:
     version: str | None = None
     model_span: tuple[int, int] | None = None
     dialect: Dialect | None = None
-
-    @property
-    def names_its_model_in_the_body(self) -> bool:
-        return self.model is None and self.operation in INFERENCE_OPERATIONS
+    names_its_model_in_the_body: bool = False
 
 
 _MODEL = re.compile(
@@ -127,11 +124,11 @@ _FIXED: dict[str, Call] = {
     "/v2/models/stats": Call(Operation.SERVER_STATS, _GET),
     "/v2/trace/setting": Call(Operation.TRACE, _BOTH),
     "/v2/logging": Call(Operation.LOGGING, _BOTH),
-    "/v1/chat/completions": Call(Operation.CHAT, _POST, dialect=Dialect.CHAT),
-    "/v1/completions": Call(Operation.COMPLETION, _POST, dialect=Dialect.COMPLETIONS),
-    "/v1/embeddings": Call(Operation.EMBEDDING, _POST, dialect=Dialect.EMBEDDINGS),
-    "/v1/responses": Call(Operation.CHAT, _POST, dialect=Dialect.RESPONSES),
-    "/v1/messages": Call(Operation.CHAT, _POST, dialect=Dialect.MESSAGES),
+    "/v1/chat/completions": Call(Operation.CHAT, _POST, dialect=Dialect.CHAT, names_its_model_in_the_body=True),
+    "/v1/completions": Call(Operation.COMPLETION, _POST, dialect=Dialect.COMPLETIONS, names_its_model_in_the_body=True),
+    "/v1/embeddings": Call(Operation.EMBEDDING, _POST, dialect=Dialect.EMBEDDINGS, names_its_model_in_the_body=True),
+    "/v1/responses": Call(Operation.CHAT, _POST, dialect=Dialect.RESPONSES, names_its_model_in_the_body=True),
+    "/v1/messages": Call(Operation.CHAT, _POST, dialect=Dialect.MESSAGES, names_its_model_in_the_body=True),
     "/v1/models": Call(Operation.MODEL_LIST, _GET, dialect=Dialect.CHAT),
 }
 _OPENAI_MODEL = "/v1/models/"

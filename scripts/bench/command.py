@@ -56,6 +56,7 @@ def end_by_signal() -> None:
     """SIGTERM ends a run as Ctrl-C does: with all that it started."""
 
     def end(*_: object) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would end the clearing up, and leave children
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, end)

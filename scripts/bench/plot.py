@@ -32,6 +32,11 @@ COLOURS = {
 }
 COLUMNS = 4
 
+# Of all bars' names together: more would run into one another.
+MAX_LABEL_LETTERS = 24
+# Bars that differ by more would leave nothing to see of the small ones.
+LOG_FROM = 30
+
 
 def write_plot(results: Results, panels: Sequence[Panel], environment: dict[str, Any], path: Path) -> None:
     drawn = [(title, _rounds(results, case, figure)) for case, figure, title in panels]
@@ -68,5 +73,10 @@ def _draw(axis: Axes, title: str, bars: Bars) -> None:
         axis.bar(index, statistics.median(values), color=COLOURS.get(proxy, "#444444"), alpha=0.85)
         axis.scatter([index] * len(values), values, color="black", s=9, zorder=3)
     axis.set_xticks(range(len(bars)), list(bars))
+    if sum(map(len, bars)) > MAX_LABEL_LETTERS:
+        axis.tick_params(axis="x", labelrotation=25, labelsize=8)
+    medians = [statistics.median(values) for values in bars.values()]
+    if max(medians) > LOG_FROM * min(medians) > 0:
+        axis.set_yscale("log")
     axis.set_title(title, fontsize=9)
     axis.spines[["top", "right"]].set_visible(False)

@@ -1,5 +1,6 @@
 """Servers and proxies as programs: which version is here, start one, wait until it listens, who does its work."""
 
+import hashlib
 import importlib.metadata
 import importlib.util
 import json
@@ -155,7 +156,17 @@ def pointsman_version() -> str | None:
     if first_line(_pointsman_path(), "serve", "--help") is None:
         return None
     revision = first_line("git", "-C", SCRIPTS, "describe", "--always", "--dirty") or "no revision"
+    if revision.endswith("-dirty"):  # which says only that it is not that revision
+        revision += f", gateway {_digest(SCRIPTS.parent / 'gateway')}"
     return f"pointsman {importlib.metadata.version('pointsman')} ({revision})"
+
+
+def _digest(folder: Path) -> str:
+    """Tells apart two states of the code in a folder."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:8]
 
 
 def start_pointsman(site: Site, rules: str, ports_of: Callable[[Mapping[str, int]], Ports]) -> Running:

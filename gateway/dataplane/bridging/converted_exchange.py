@@ -76,6 +76,7 @@ class ConvertedExchange:
         self._started_at = monotonic()
         self._reply = ConvertedReply(client, self._plan, lane, self._request_id)
         self._stream = ReplyStream(self._reply)
+        self._stream.is_paused = client.is_paused
         self._call: Call | None = None
         self._task: asyncio.Task[None] | None = None
         # As the client of its own call

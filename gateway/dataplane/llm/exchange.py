@@ -27,7 +27,7 @@ _ELSEWHERE = frozenset({502, 503, 504})
 # A stream's first events may say only that it begins. What is longer is no such event.
 _MAX_HELD_BYTES = 8192
 _TOKEN = re.compile(
-    rb'"(?:content|text|text_output|reasoning_content|reasoning|thinking|arguments|partial_json|delta|refusal)" ?: ?"[^"]'
+    rb'"(?:content|text|text_output|reasoning(?:_content)?|thinking|arguments|partial_json|delta|refusal)" ?: ?"[^"]'
     rb'|"finish_reason" ?: ?"|"tool_calls" ?: ?\[\{|"error" ?: ?[{"]|\[DONE\]|"text" ?: ?\[|response\.completed'
     rb"|message_stop"
 )
@@ -47,6 +47,8 @@ _TELL_USAGE_LAST = (Dialect.CHAT, Dialect.COMPLETIONS)
 _WHOLE_EVENT = b"\n\n\r\n"
 _MAX_ENDING_BYTES = 64
 
+_NOTHING = Used()
+
 _CUT_OFF = "the engine ended its reply before the generation had ended"
 
 
@@ -61,6 +63,7 @@ class GenerationExchange(Exchange):
         "_held_head",
         "_is_framed",
         "_last",
+        "_told",
         "_usage",
         "_was_whole",
     )
@@ -68,6 +71,7 @@ class GenerationExchange(Exchange):
     def __init__(self, client: Client, request: Request, decided: tuple[Lane, str | None] | None = None) -> None:
         super().__init__(client, request, decided)
         self._usage: StreamUsage | ReplyUsage | None = None
+        self._told: Used | None = None  # by a reply that came in one piece
         self._held_head: ResponseHead | None = None  # of a reply without a token so far
         self._held = b""
         self._first_token_at = 0.0
@@ -82,6 +86,15 @@ class GenerationExchange(Exchange):
     def reply_started(self, head: ResponseHead, data: bytes, ended: bool) -> None:
         self._held_head = None
         if head.status in _ELSEWHERE and self._goes_elsewhere(head, ended):
+            return
+        if head.body >= 0:  # mostly a whole reply, whose first token is its last
+            if ended:
+                self._usage, self._told = None, whole_usage(data)
+            else:
+                self._usage = usage = ReplyUsage()
+                self._is_framed = False  # as the try before may have been
+                usage.scan(data)
+            super().reply_started(head, data, ended)
             return
         is_stream = _is_readable_stream(head)
         self._usage = StreamUsage() if is_stream else ReplyUsage()
@@ -126,10 +139,12 @@ class GenerationExchange(Exchange):
         """Count what has come, and look for the end."""
         usage = self._usage
         assert usage is not None
-        was_whole, self._was_whole = self._was_whole, data.endswith(_WHOLE_EVENT)
-        if was_whole and self._was_whole:  # the usual case: framing stands before events and behind them
-            self._before, self._last = self._last, data
+        is_whole = data.endswith(_WHOLE_EVENT)
+        if is_whole and self._was_whole:  # the usual case: framing stands before events and behind them
+            self._before = self._last
+            self._last = data
         else:
+            self._was_whole = is_whole
             if self._is_framed:
                 data = ChunkedDecoder().feed(data)
             if isinstance(usage, StreamUsage):
@@ -186,20 +201,21 @@ class GenerationExchange(Exchange):
         series = self._series
         assert series is not None
         if self._status == 200:
-            tokens, used = series.count_tokens(), self._used()
+            tokens, used = series.tokens or series.count_tokens(), self._used()
             tokens.prompt += used.prompt
             tokens.cached += used.cached
             tokens.completion += used.completion
-            tokens.first_token.observe(self._first_token_at - self._started_at)
-            if self._is_event_stream and used.completion > 1:
-                tokens.per_token.observe((now - self._first_token_at) / (used.completion - 1))
+            if self._is_event_stream:
+                tokens.first_token.observe(self._first_token_at - self._started_at)
+                if used.completion > 1:
+                    tokens.per_token.observe((now - self._first_token_at) / (used.completion - 1))
         super()._finish(now)
 
     def _used(self) -> Used:
         """The tokens so far; of a stream whose engine does not count them, its events."""
         usage = self._usage
         if usage is None:
-            return Used()
+            return self._told or _NOTHING
         return usage.used or Used(completion=usage.num_events if isinstance(usage, StreamUsage) else 0)
 
     def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
@@ -214,6 +230,8 @@ class GenerationExchange(Exchange):
 
 def _is_readable_stream(head: ResponseHead) -> bool:
     """Whether events come one by one, and as they are: a compressed stream passes unread."""
+    if head.body >= 0:
+        return False
     content_type = head.value(b"content-type") or b""
     coding = head.value(b"content-encoding") or b"identity"
-    return content_type.startswith(b"text/event-stream") and head.body < 0 and coding == b"identity"
+    return content_type.startswith(b"text/event-stream") and coding == b"identity"

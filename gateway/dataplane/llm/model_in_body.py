@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gateway.dataplane.body import decoded
-from gateway.dataplane.plan import no_route
+from gateway.dataplane.llm.exchange import GenerationExchange
+from gateway.dataplane.plan import Plan, no_route
 from gateway.dataplane.refusal import Refusal
 from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client, Handler
@@ -43,43 +44,56 @@ class ModelInBody(StandingAside):
             return
         body = b"".join((*self._pieces, data)) if self._pieces else data
         self._pieces.clear()
-        try:
-            self._handler, body = self._decided(body)
-        except GatewayError as error:
-            self._handler = Refusal(self._client, self._request, error)
+        self._handler, body = answerer(self._client, self._request, body, self._serve)
         self._handler.body_received(body, True)
 
-    def _decided(self, body: bytes) -> tuple[Handler, bytes]:
-        """Who answers, and the body that goes to them.
 
-        Raises: GatewayError.
-        """
-        request = self._request
-        if request.plan.encoding is not None:
-            body = decoded(request, body, self._client.plane.settings.limits.max_body_bytes)
-            request = request.of(request.plan.decoded(), len(body))
-        found = find_model(body)
-        if found is None:
-            what = "the body must be a JSON object that names its 'model' by a string"
-            raise GatewayError(ErrorKind.BAD_REQUEST, what)
-        if len(found.name) > _MAX_NAME_LENGTH:
-            what = f"the model's name is longer than {_MAX_NAME_LENGTH} characters"
-            raise GatewayError(ErrorKind.BAD_REQUEST, what)
-        plan = request.plan.for_model(found.name)
-        if plan.error is not None:
-            raise plan.error
-        lane, session = plan.lane, plan.session
-        if lane is None:
-            decision = plan.decide(None)
-            if decision is Undecided.NEEDS_BODY:
-                decision = plan.decide(read_generation_facts(body))
-            if not isinstance(decision, Decision):
-                raise no_route(plan.facts)
-            lane, session = plan.snapshot.lane(decision.target), decision.session
-        name = lane.target.model
-        if (name is not None or not found.is_sure) and lane.engine.adapter.passes(plan.call):
-            body = renamed(body, found, name or found.name)
-            request = request.of(plan, len(body))
-        else:
-            request = request.of(plan)
-        return self._serve(self._client, request, lane, session), body
+def answerer(client: Client, request: Request, body: bytes, serve: Serve) -> tuple[Handler, bytes]:
+    """Who answers a request whose body is all there, and the body that goes to them."""
+    try:
+        return _decided(client, request, body, serve)
+    except GatewayError as error:
+        return Refusal(client, request, error), body
+
+
+def _decided(client: Client, request: Request, body: bytes, serve: Serve) -> tuple[Handler, bytes]:
+    """Raises: GatewayError."""
+    plan = request.plan
+    if plan.encoding is not None:
+        body = decoded(request, body, client.plane.settings.limits.max_body_bytes)
+        request = request.of(plan.decoded(), len(body))
+    found = find_model(body)
+    if found is None:
+        what = "the body must be a JSON object that names its 'model' by a string"
+        raise GatewayError(ErrorKind.BAD_REQUEST, what)
+    if len(found.name) > _MAX_NAME_LENGTH:
+        what = f"the model's name is longer than {_MAX_NAME_LENGTH} characters"
+        raise GatewayError(ErrorKind.BAD_REQUEST, what)
+    plan = request.plan.for_model(found.name)
+    lane, session = plan.lane, plan.session
+    if lane is None:
+        lane, session = _asked(plan, body)
+    name = lane.target.model
+    if (name is None and found.start >= 0) or not lane.engine.adapter.passes(plan.call):
+        request = request.of(plan)
+    else:
+        body = renamed(body, found, name or found.name)
+        request = request.of(plan, len(body))
+    if plan.passes:  # the usual case, and known for all requests like this one
+        return GenerationExchange(client, request, (lane, session)), body
+    return serve(client, request, lane, session), body
+
+
+def _asked(plan: Plan, body: bytes) -> tuple[Lane, str | None]:
+    """What the rules say of one request, where its head and its model alone do not tell.
+
+    Raises: GatewayError.
+    """
+    if plan.error is not None:
+        raise plan.error
+    decision = plan.decide(None)
+    if decision is Undecided.NEEDS_BODY:
+        decision = plan.decide(read_generation_facts(body))
+    if not isinstance(decision, Decision):
+        raise no_route(plan.facts)
+    return plan.snapshot.lane(decision.target), decision.session

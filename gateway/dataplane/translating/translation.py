@@ -10,20 +10,19 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from time import monotonic
-from typing import Protocol, runtime_checkable
 
 from gateway.dataplane.body import decoded
-from gateway.dataplane.bridging.rest_client import RestClient
 from gateway.dataplane.replies import error_told, event_told, reason_line, status_told
 from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client, Handler
 from gateway.dataplane.snapshot import Lane
 from gateway.dataplane.translating.asking import request_towards
 from gateway.dataplane.translating.elsewhere import Elsewhere
+from gateway.dataplane.translating.inner import inner_client
 from gateway.dataplane.translating.telling import HEAD_BYTES, Telling
 from gateway.dataplane.tries import Tries
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.translating import EngineRequest, Reply, Translator
+from gateway.protocol.translating import EngineRequest, Reply, Resumable, Translator
 from gateway.wire.http1.head import Field
 
 _log = logging.getLogger(__name__)
@@ -36,22 +35,6 @@ Make = Callable[[Request, bytes, Lane], Translator | Awaitable[Translator]]
 Turn = Callable[[Translator, Lane, str], Awaitable[None]]
 # Makes the handler that asks the engine.
 Ask = Callable[[Client, Request, tuple[Lane, str | None]], Handler]
-
-
-@runtime_checkable
-class Resumable(Protocol):
-    """A translator whose generation can go on elsewhere."""
-
-    @property
-    def can_resume(self) -> bool: ...
-
-    def resume(self) -> EngineRequest:
-        """The request for the rest of the generation."""
-        ...
-
-    def seam(self) -> bytes:
-        """The event that marks where another engine has taken over."""
-        ...
 
 
 class Translation:
@@ -94,7 +77,7 @@ class Translation:
         self._turn = turn
         self._telling = Telling(client, request.plan)
         self._elsewhere = Elsewhere(request.plan.snapshot)
-        self._rest = _rest_client(client, self)
+        self._rest = inner_client(client, self)
         self._started_at = monotonic()
         self._pieces: list[bytes] = []
         self._translator: Translator | None = None
@@ -181,7 +164,7 @@ class Translation:
         self._streams_any_type = asked.streams_any_type
         self._telling.dropped = asked.dropped
         self._status, self._answer, self._is_streaming = 0, [], False
-        self._rest = _rest_client(self._client, self)
+        self._rest = inner_client(self._client, self)
         handler = self._handler = self._ask(self._rest, request, (self._lane, self._session))
         self._elsewhere.avoid(handler)
         handler.body_received(asked.body, True)
@@ -197,6 +180,8 @@ class Translation:
             self._is_streaming = self._streams_any_type or content_type.startswith(_EVENTS)
 
     def reply_continued(self, data: bytes) -> None:
+        if self._telling.is_over:  # what came before could not be understood
+            return
         if not self._is_streaming:
             self._answer.append(data)
             return
@@ -214,6 +199,8 @@ class Translation:
 
     def reply_ended(self) -> None:
         broken, self._handler = self._handler, None
+        if self._telling.is_over:
+            return
         translator = self._translator
         assert translator is not None
         try:
@@ -227,10 +214,9 @@ class Translation:
         except GatewayError as error:
             event = event_told(error, self._request.plan.dialect)
             if error.kind is not ErrorKind.UPSTREAM_RESET or not self._resumes(broken, event):
-                self._telling.fail(error, event)
+                self._fail(error)
         except Exception:
-            error = self._unforeseen()
-            self._telling.fail(error, event_told(error, self._request.plan.dialect))
+            self._fail(self._unforeseen())
 
     def refused(self, error: GatewayError, fields: list[Field]) -> None:
         broken, self._handler = self._handler, None
@@ -299,6 +285,9 @@ class Translation:
         except GatewayError as error:
             self._telling.fail(error, event)
             return
+        except Exception:
+            self._telling.fail(self._unforeseen(), event)
+            return
         self._telling.write(translator.seam())
         self._ask_for(asked)
 
@@ -309,6 +298,11 @@ class Translation:
         handler, self._handler = self._handler, None
         if handler is not None:
             handler.client_gone(error.kind.value)
+        self._telling.fail(error, event_told(error, self._request.plan.dialect))
+
+    def _fail(self, error: GatewayError) -> None:
+        """The engine has answered, and has counted it as such, but nobody can tell the client what."""
+        self._lane.series(None).count_error(error.kind.value)
         self._telling.fail(error, event_told(error, self._request.plan.dialect))
 
     def _refuse(self, error: GatewayError) -> None:
@@ -335,22 +329,3 @@ class Translation:
             series.count_failure(status, seconds)
         asked, request_id = self._request.plan.asked, self._request.id or b""
         self._client.plane.log(self._client.peer, asked, status, reason, seconds, request_id, self._lane.target)
-
-
-class _Inner(RestClient):
-    """The client of the handler that asks the engine."""
-
-    def __init__(self, client: Client, translation: Translation) -> None:
-        super().__init__(client.plane, translation, client.peer)
-        self._translation = translation
-
-    def break_off(self, event: bytes = b"") -> None:
-        self._translation.reply_broken_off(event)
-
-
-def _rest_client(client: Client, sink: Translation) -> RestClient:
-    made = _Inner(client, sink)
-    made.forwarded_for_line = client.forwarded_for_line
-    made.forwarded_proto_line = client.forwarded_proto_line
-    made.is_paused = client.is_paused
-    return made

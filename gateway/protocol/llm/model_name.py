@@ -26,6 +26,7 @@ __all__ = ["ModelName", "find_model", "renamed"]
 _STRING = rb'"((?:[^"\\]++|\\.)*+)"'
 _HEAD = re.compile(rb'\s*+\{\s*+"model"\s*+:\s*+' + _STRING + rb"\s*+[,}]", re.DOTALL)
 _KEY = b'"model"'
+_BACKSLASH = ord("\\")
 _FIELD = re.compile(_KEY + rb"\s*+:\s*+" + _STRING, re.DOTALL)
 # The key, its value and the space around them, so that hostile ones cost nothing; for more, the document is built.
 _MAX_FIELD_BYTES = 1024
@@ -54,8 +55,24 @@ class ModelName(NamedTuple):
         return self.start >= 0
 
 
+# What follows the key is mostly the same for many requests of one client: `"model":"m","stream":true}`.
+_MAX_TAIL_BYTES = 512
+_MAX_TAILS = 1024
+_tails: dict[bytes, ModelName] = {}  # by all from the key on, places counted from there
+
+
 def find_model(body: bytes) -> ModelName | None:
     """The `model` of a JSON object; None where it has none that is a string, or the body is no such object."""
+    at = body.rfind(_KEY)
+    if at > 0 and b"\\u00" not in body and body.lower().count(_KEY) == 1 and body[at - 1] != _BACKSLASH:
+        tail = body[at:] if len(body) - at <= _MAX_TAIL_BYTES else b""
+        known = _tails.get(tail)
+        if known is not None:  # the usual case: what follows the key has been read before
+            return ModelName(known.name, at + known.start, at + known.end)
+    return _read(body)
+
+
+def _read(body: bytes) -> ModelName | None:
     num_spellings = _num_spellings(body)
     if not num_spellings:
         return None
@@ -65,8 +82,16 @@ def find_model(body: bytes) -> ModelName | None:
             return _named(found)
         at = body.rfind(_KEY)
         if at >= 0 and (found := _field(body, at)) is not None:
-            return _named(found) if _is_outermost(body, at) else None
+            return _remembered(body, at, _named(found)) if _is_outermost(body, at) else None
     return _parsed(body, num_spellings)
+
+
+def _remembered(body: bytes, at: int, found: ModelName | None) -> ModelName | None:
+    if found is not None and len(body) - at <= _MAX_TAIL_BYTES:
+        if len(_tails) >= _MAX_TAILS:
+            _tails.clear()
+        _tails[body[at:]] = ModelName(found.name, found.start - at, found.end - at)
+    return found
 
 
 def renamed(body: bytes, found: ModelName, new: str) -> bytes:

@@ -7,14 +7,13 @@ SGLang tells `reasoning_tokens`, DeepSeek `prompt_cache_hit_tokens` and Moonshot
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
 from gateway.protocol.llm.values import Used
 
-__all__ = ["ReplyUsage", "StreamUsage", "read_usage"]
+__all__ = ["ReplyUsage", "StreamUsage", "read_usage", "whole_usage"]
 
 # Ends the name of every count; `"usage":null`, which some streams say in each event, has none.
 _COUNT = b'_tokens"'
@@ -25,19 +24,30 @@ _BRACKETS = re.compile(rb"[{}]")
 # An object of counts, with objects of counts in it: about 200 bytes, written over many lines 1,000.
 _MAX_USAGE_BYTES = 4096
 _KEY_BYTES = len(b'"usage"    :    ')
+_KEY = b'"usage"'
+# The counts of an object that tells no more.
+_PLAIN = frozenset(
+    {"prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details", "completion_tokens_details"}
+)
+_NONE = (None, None)
 
 
 def read_usage(usage: Any) -> Used | None:
     """The counts in a `usage` object; None where there are none. Anthropic's input leaves out what was cached, Used's
     prompt does not."""
-    if not isinstance(usage, Mapping):
+    if type(usage) is not dict:
         return None
+    details = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
+    if details == _NONE and usage.keys() <= _PLAIN:  # as most replies tell it
+        prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens", 0)
+        if type(prompt) is int and type(completion) is int:
+            return Used(prompt, completion)
     prompt = _count(usage, "prompt_tokens", "input_tokens")
     completion = _count(usage, "completion_tokens", "output_tokens")
     if prompt is None and completion is None:
         return None
-    prompt_details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
-    completion_details = usage.get("completion_tokens_details") or usage.get("output_tokens_details")
+    prompt_details = details[0] or usage.get("input_tokens_details")
+    completion_details = details[1] or usage.get("output_tokens_details")
     reasoning = _count(completion_details, "reasoning_tokens", "thinking_tokens") or _count(usage, "reasoning_tokens")
     cached = _count(prompt_details, "cached_tokens") or _count(usage, "prompt_cache_hit_tokens", "cached_tokens") or 0
     read, made = _count(usage, "cache_read_input_tokens"), _count(usage, "cache_creation_input_tokens")
@@ -49,7 +59,7 @@ def read_usage(usage: Any) -> Used | None:
 
 def _count(counts: Any, *names: str) -> int | None:
     """The first of these that is told."""
-    if isinstance(counts, Mapping):
+    if type(counts) is dict:
         for name in names:
             if type(found := counts.get(name)) is int:
                 return found
@@ -129,7 +139,7 @@ class ReplyUsage:
 
     def scan(self, data: bytes) -> None:
         """The next bytes of the body."""
-        data = self._rest + data
+        data = self._rest + data if self._rest else data
         at = 0
         while (found := _USAGE.search(data, at)) is not None:
             at = found.end()
@@ -140,6 +150,24 @@ class ReplyUsage:
                 self._rest = data[found.start() :]
                 return
         self._rest = data[max(at, len(data) - _KEY_BYTES) :]
+
+
+def whole_usage(body: bytes) -> Used | None:
+    """What a whole reply tells; the same as a `ReplyUsage` that has read it."""
+    at = body.rfind(_KEY)
+    at = body.find(b"{", at, at + _KEY_BYTES) if at >= 0 else -1
+    if at >= 0:  # the last that there is counts, and holds no object mostly
+        stop = body.find(b"}", at) + 1
+        if stop and body.find(b"{", at + 1, stop) < 0:
+            try:
+                used = read_usage(orjson.loads(body[at:stop]))
+            except orjson.JSONDecodeError:
+                used = None
+            if used is not None:
+                return used
+    usage = ReplyUsage()
+    usage.scan(body)
+    return usage.used
 
 
 def _leading_object(data: bytes) -> dict[str, Any] | None:

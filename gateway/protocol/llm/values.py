@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class Dialect(Enum):
@@ -165,8 +165,7 @@ class Finished:
     stop_sequence: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Used:
+class Used(NamedTuple):
     """Tokens of the whole request; `cached` are those of the prompt that the engine had already seen."""
 
     prompt: int = 0

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.protocol.llm.usage import ReplyUsage, StreamUsage, read_usage
+from gateway.protocol.llm.usage import ReplyUsage, StreamUsage, read_usage, whole_usage
 from gateway.protocol.llm.values import Used
 
 USAGES = {
@@ -179,7 +179,7 @@ def test_a_whole_reply_tells_its_usage(body: bytes, used: Used | None) -> None:
     at_once.scan(body)
     for at in range(len(body)):
         slow.scan(body[at : at + 1])
-    assert (at_once.used, slow.used) == (used, used)
+    assert (at_once.used, slow.used, whole_usage(body)) == (used, used, used)
     assert repr(at_once) == f"<ReplyUsage: {used}>"
 
 

@@ -1,0 +1,299 @@
+"""Requests to language models that pass through: how they begin and end, and what is counted of them."""
+
+import asyncio
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.dataplane.generating import (
+    CHAT,
+    DONE,
+    LAST,
+    MESSAGES,
+    OPENAI,
+    ROLE,
+    STOP,
+    STREAM,
+    UNTIL_CLOSE,
+    USAGE,
+    WHOLE,
+    asked,
+    chunk,
+    event,
+    http,
+    rest,
+    started,
+    token,
+    writes,
+)
+from tests.dataplane.stage import Stage, post, run, stage, until
+
+Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+
+BEGIN = STREAM + chunk(ROLE + token("a"))
+
+
+async def ask(it: Stage, path: str, body: bytes, *fields: str) -> tuple[int, dict[str, str], bytes, bool]:
+    """Status, fields and body of a reply, and whether it is whole."""
+    client = await it.client()
+    await client.send(post(path, body, *fields))
+    status, headers = await client.head()
+    return status, headers, *await rest(client, headers)
+
+
+ENDS = {
+    "whole": [BEGIN, chunk(STOP), chunk(DONE), LAST],
+    "all at once": [BEGIN + chunk(STOP + USAGE + DONE) + LAST],
+    "read in three": [BEGIN, b"%x\r\n" % len(DONE) + DONE[:10], DONE[10:] + b"\r\n", LAST],
+    "chunks amid an event": [BEGIN, chunk(DONE[:9]), chunk(DONE[9:11]), chunk(DONE[11:]), LAST],
+    "usage amid chunks": [BEGIN, chunk(STOP), chunk(USAGE[:-20]), chunk(USAGE[-20:]), LAST],
+    "a reason amid chunks": [BEGIN, chunk(STOP[:-20]), chunk(STOP[-20:]), chunk(b": bye\n\n"), LAST],
+    "CRLF": [STREAM + chunk((ROLE + token("a")).replace(b"\n", b"\r\n")), chunk(DONE.replace(b"\n", b"\r\n")), LAST],
+    "trailers": [BEGIN, chunk(STOP), b"0\r\nX-Took: 1\r\n\r\n"],
+    "by closing": [UNTIL_CLOSE, ROLE, token("a") + STOP[:-20], STOP[-20:], DONE],
+}
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+@pytest.mark.parametrize("pieces", ENDS.values(), ids=ENDS)
+def test_a_stream_that_has_ended_is_whole(tmp_path: Path, pieces: list[bytes], path: str) -> None:
+    """However an engine cuts and frames what it says: a generation that has ended well is told as whole."""
+
+    async def scene() -> None:
+        closes = pieces[0].startswith(UNTIL_CLOSE)
+        [engine], text = await started(writes(*pieces, then="close" if closes else ""))
+        async with stage(text, tmp_path) as it:
+            status, _, body, is_whole = await ask(it, path, asked(path))
+            assert (status, is_whole) == (200, True), body
+            assert b'"error"' not in body
+            assert it.errors() == {}
+        engine.stop()
+
+    run(scene())
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+@pytest.mark.parametrize(
+    "pieces",
+    [[BEGIN, LAST], [BEGIN + LAST], [BEGIN, chunk(token("[DONE")), LAST], [UNTIL_CLOSE + ROLE + token("a")]],
+    ids=["last chunk", "at once", "words", "closed"],
+)
+def test_a_stream_that_stops_short_is_not_whole(tmp_path: Path, pieces: list[bytes], path: str) -> None:
+    """A reply that ends before its generation has ended ends with an error, and without the last chunk."""
+
+    async def scene() -> None:
+        [engine], text = await started(writes(*pieces, then="close"))
+        async with stage(text, tmp_path) as it:
+            status, _, body, is_whole = await ask(it, path, asked(path))
+            assert (status, is_whole) == (200, False)
+            assert b'"error"' in body.split(b"\n\n")[-2]
+            assert it.errors() == {"upstream_reset": 1}
+        engine.stop()
+
+    run(scene())
+
+
+@pytest.mark.parametrize("size", [1, 7, 60])
+def test_tokens_are_counted_however_they_are_cut(tmp_path: Path, size: int) -> None:
+    """Usage is read from a stream whose chunks end amid its events."""
+    said = b": ping\n\n" + ROLE + token("h\u00e9") + STOP + USAGE + DONE
+
+    async def scene() -> None:
+        cut = b"".join(chunk(said[at : at + size]) for at in range(0, len(said), size))
+        [engine], text = await started(writes(STREAM, cut, LAST))
+        async with stage(text, tmp_path) as it:
+            _, _, body, is_whole = await ask(it, CHAT, asked(CHAT))
+            assert (body, is_whole) == (said, True)
+            [tokens] = [series.tokens for series in it.plane.metrics.snapshot() if series.tokens]
+            assert (tokens.prompt, tokens.completion) == (3, 2)
+        engine.stop()
+
+    run(scene())
+
+
+def test_a_compressed_stream_passes_unread(tmp_path: Path) -> None:
+    """A stream that the engine has compressed for the client is neither held nor taken for broken."""
+    packed = gzip.compress(ROLE + token("a") + STOP + DONE)
+    head = STREAM.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n")
+
+    async def scene() -> None:
+        [engine], text = await started(writes(head + chunk(packed[:20]), chunk(packed[20:]), LAST))
+        async with stage(text, tmp_path) as it:
+            status, headers, body, is_whole = await ask(it, CHAT, asked(CHAT), "Accept-Encoding: gzip")
+            assert (status, headers["content-encoding"], is_whole) == (200, "gzip", True)
+            assert gzip.decompress(body).endswith(DONE)
+        engine.stop()
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    ("status", "pieces"), [(500, [b"out of ", b"memory"]), (200, [ROLE, USAGE])], ids=["failure", "nothing said"]
+)
+def test_a_stream_without_a_token_ends(tmp_path: Path, status: int, pieces: list[bytes]) -> None:
+    """An event stream that is held to its end, for want of a token, and ends by closing, has an end for the client."""
+
+    async def scene() -> None:
+        head = UNTIL_CLOSE.replace(b"200", b"%d" % status)
+        [engine], text = await started(writes(head, *pieces, then="close"))
+        async with stage(text, tmp_path) as it:
+            told, _, body, is_whole = await ask(it, CHAT, asked(CHAT))
+            assert (told, body, is_whole) == (status, b"".join(pieces), True)
+        engine.stop()
+
+    run(scene())
+
+
+def test_what_only_mentions_errors_is_held(tmp_path: Path) -> None:
+    """A first event that says `error: null`, as those of responses do, is no token: another endpoint is still asked."""
+    created = event({"type": "response.created", "response": {"id": "r", "error": None}})
+    ended = event({"type": "response.completed", "response": {"id": "r"}})
+
+    async def scene() -> None:
+        bad = writes(STREAM + chunk(created), then="reset")
+        good = writes(STREAM + chunk(created + ended) + LAST)
+        options = OPENAI + "\n    dialects: [responses]\n    balance: round_robin"
+        engines, text = await started(bad, good, options=options)
+        async with stage(text, tmp_path) as it:
+            body = json.dumps({"model": "m", "input": "hi", "stream": True}).encode()
+            for _ in range(2):
+                status, _, _, is_whole = await ask(it, "/v1/responses", body)
+                assert (status, is_whole) == (200, True)
+            assert it.errors() == {}
+        for engine in engines:
+            engine.stop()
+
+    run(scene())
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+def test_tries_are_read_each_in_its_own_way(tmp_path: Path, path: str) -> None:
+    """After a try whose reply came in chunks, one whose reply has a length, and comes in pieces, is read as such."""
+
+    async def scene() -> None:
+        whole = http(200, WHOLE.replace(b"hello", b"hello" * 200))
+        options = OPENAI + "\n    balance: round_robin"
+        bad, good = writes(STREAM + chunk(ROLE), then="reset"), writes(whole[:200], whole[200:])
+        engines, text = await started(bad, good, options=options)
+        async with stage(text, tmp_path) as it:
+            for _ in range(2):
+                status, _, body, _ = await ask(it, path, asked(path, stream=False))
+                assert (status, b"hello" in body) == (200, True), body
+            assert engines[0].heard
+        for engine in engines:
+            engine.stop()
+
+    run(scene())
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+def test_no_token_in_time(tmp_path: Path, path: str) -> None:
+    """A reply that has begun but brings no token in time is one that has not begun."""
+
+    async def scene() -> None:
+        held = writes(STREAM + chunk(ROLE), then="hang")
+        [engine], text = await started(held, options=OPENAI + "\n    timeout: 50ms")
+        async with stage(text, tmp_path) as it:
+            status, headers, _, _ = await ask(it, path, asked(path))
+            assert (status, headers["x-pointsman-reason"]) == (504, "deadline")
+            await until(lambda: engine.num_open == 0)
+        engine.stop()
+
+    run(scene())
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+def test_all_say_that_they_cannot(tmp_path: Path, path: str) -> None:
+    """Where every endpoint answers 503, the client reads what the last of them said."""
+
+    async def scene() -> None:
+        full = writes(http(503, b'{"error":{"message":"full up"}}', b"Retry-After: 7"))
+        engines, text = await started(full, full)
+        async with stage(text, tmp_path) as it:
+            status, headers, body, _ = await ask(it, path, asked(path))
+            assert (status, headers["retry-after"]) == (503, "7")
+            assert b"full up" in body
+            assert [len(engine.heard) for engine in engines] == [1, 1]
+        for engine in engines:
+            engine.stop()
+
+    run(scene())
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+@pytest.mark.parametrize(
+    "pieces",
+    [[], [STREAM + chunk(ROLE)], [BEGIN], [http(200, WHOLE)[:-9]]],
+    ids=["asked", "held", "amid the stream", "amid a whole reply"],
+)
+def test_a_client_that_leaves_stops_the_engine(tmp_path: Path, path: str, pieces: list[bytes]) -> None:
+    """Whatever the stage: the engine's connection is closed at once, and the leaving is counted once."""
+
+    async def scene() -> None:
+        [engine], text = await started(writes(*pieces, then="hang"))
+        async with stage(text, tmp_path) as it:
+            client = await it.client()
+            await client.send(post(path, asked(path)))
+            await until(lambda: engine.heard)
+            if pieces == [BEGIN]:
+                await client.head()
+            client.close()
+            await until(lambda: engine.num_open == 0)
+            assert it.errors() == {"client_gone": 1}
+        engine.stop()
+
+    run(scene())
+
+
+def test_names_that_nobody_can_pass_on(tmp_path: Path) -> None:
+    """A model's name of megabytes is not remembered, and a body that must be written anew, but cannot, is refused."""
+    deep = b"[" * 400 + b"]" * 400
+
+    async def scene() -> None:
+        [engine], text = await started(writes(http(200, WHOLE)))
+        async with stage(text, tmp_path) as it:
+            for body in (asked(CHAT, model="m" * 3_000_000), b'{"model":"m","Model":"n","x":' + deep + b"}"):
+                reply = await it.ask(post(CHAT, body))
+                assert (reply.status, reply.reason) == (400, "bad_request")
+                assert len(reply.body) < 500
+            assert engine.heard == []
+        engine.stop()
+
+    run(scene())
+
+
+def test_one_length_reaches_the_engine(tmp_path: Path) -> None:
+    """A body that is written anew goes out with its own length alone, also where a rule asks for the client's."""
+    routes = "  - {name: odd, match: {header: {content-length: '1'}}, engine: it}\n  - {name: all, engine: it}\n"
+
+    async def scene() -> None:
+        [engine], text = await started(writes(http(200, WHOLE)), routes=routes)
+        async with stage(text, tmp_path) as it:
+            body = b'{"Model": "n", "model": "m", "messages": []}'
+            assert (await it.ask(post(CHAT, body))).status == 200
+            [heard] = engine.heard
+            assert heard.value("content-length") == str(len(b'{"messages":[],"model":"m"}'))
+            assert json.loads(heard.body) == {"model": "m", "messages": []}
+        engine.stop()
+
+    run(scene())
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+def test_a_body_cut_off_amid_its_compression(tmp_path: Path, path: str) -> None:
+    """Half of a compressed body is refused, though all of its text could be read."""
+
+    async def scene() -> None:
+        [engine], text = await started(writes(http(200, WHOLE)))
+        async with stage(text, tmp_path) as it:
+            packed = gzip.compress(asked(path, stream=False))
+            assert (await it.ask(post(path, packed, "Content-Encoding: gzip"))).status == 200
+            for spoilt in (packed[:-4], packed + packed):
+                reply = await it.ask(post(path, spoilt, "Content-Encoding: gzip"))
+                assert (reply.status, reply.reason) == (400, "bad_request")
+            assert len(engine.heard) == 1
+        engine.stop()
+
+    run(scene())

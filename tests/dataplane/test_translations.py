@@ -1,0 +1,387 @@
+"""Requests that are translated: what the engine is asked, what goes wrong in between, and how it goes on elsewhere."""
+
+import asyncio
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.dataplane.connection import ClientConnection
+from tests.dataplane.generating import (
+    CHAT,
+    DONE,
+    LAST,
+    MESSAGES,
+    OPENAI,
+    RESUMING,
+    ROLE,
+    STOP,
+    STREAM,
+    WHOLE,
+    asked,
+    chunk,
+    event,
+    first,
+    goes_on,
+    http,
+    rest,
+    started,
+    token,
+    writes,
+)
+from tests.dataplane.stage import Engine, Heard, load, post, rules, run, stage, until
+
+Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+
+BEGIN = STREAM + chunk(ROLE + token("a"))
+BREAKS = writes(BEGIN, chunk(token("b")), then="reset")
+# More than what an event loop reads at once.
+HELD = 1024 * 1024
+ENDS = writes(STREAM + chunk(ROLE + token("c")), chunk(STOP + DONE) + LAST)
+
+
+@pytest.mark.parametrize("garbage", [b"{no json", b"[]", b'{"choices": [5]}', b'{"choices":[{"delta":{"content":"a"},'])
+@pytest.mark.parametrize("at", ["amid", "at the end"])
+def test_what_nobody_understands_ends_the_reply(tmp_path: Path, garbage: bytes, at: str) -> None:
+    """An event that cannot be read ends the reply with an error, and the engine is told, also where the reply ends
+    with it."""
+
+    async def scene() -> None:
+        spoilt = chunk(event(garbage))
+        engine_says = [BEGIN, spoilt] if at == "amid" else [BEGIN, spoilt + LAST]
+        [engine], text = await started(writes(*engine_says, then="hang" if at == "amid" else ""))
+        async with stage(text, tmp_path) as it:
+            client = await it.client()
+            await client.send(post(MESSAGES, asked(MESSAGES)))
+            status, headers = await client.head()
+            body, is_whole = await rest(client, headers)
+            assert (status, is_whole) == (200, False)
+            assert b"event: error\n" in body
+            assert sum(it.errors().values()) == 1
+            await until(lambda: engine.num_open == 0 or at != "amid")
+        engine.stop()
+
+    run(scene())
+
+
+def test_a_reply_that_surprises_the_translator(tmp_path: Path) -> None:
+    """A number that no JSON writer takes is an error for its one client, who hears of it."""
+
+    async def scene() -> None:
+        odd = json.loads(WHOLE) | {"created": 1e300}
+        [engine], text = await started(writes(http(200, json.dumps(odd).encode())))
+        async with stage(text, tmp_path) as it:
+            body = json.dumps({"model": "m", "input": "hi"}).encode()
+            reply = await it.ask(post("/v1/responses", body))
+            assert (reply.status, reply.reason) == (500, "internal")
+            assert (await it.ask(post(MESSAGES, asked(MESSAGES, stream=False)))).status == 200
+            assert it.errors() == {"internal": 1}
+        engine.stop()
+
+    run(scene())
+
+
+def test_a_request_that_cannot_be_written(tmp_path: Path) -> None:
+    """Nested deeper than it can be written for the engine, a request is refused; its id is told."""
+
+    async def scene() -> None:
+        [engine], text = await started(writes(http(200, WHOLE)))
+        async with stage(text, tmp_path) as it:
+            schema = json.loads("[" * 300 + "]" * 300)
+            body = asked(MESSAGES, tools=[{"name": "f", "input_schema": {"type": "object", "enum": schema}}])
+            reply = await it.ask(post(MESSAGES, body, "X-Request-Id: mine"))
+            assert (reply.status, reply.reason, reply.headers["x-request-id"]) == (400, "bad_request", "mine")
+            assert engine.heard == []
+        engine.stop()
+
+    run(scene())
+
+
+def test_names_of_options_are_no_fields(tmp_path: Path) -> None:
+    """What was dropped is named in one field, whatever a client calls its options."""
+
+    async def scene() -> None:
+        [engine], text = await started(writes(http(200, WHOLE)), options=OPENAI + "\n    unsupported: drop")
+        async with stage(text, tmp_path) as it:
+            body = asked(MESSAGES, stream=False, **{"odd\r\nset-cookie: a=b": 1, "\u00fc" * 5000: 2})
+            reply = await it.ask(post(MESSAGES, body))
+            assert reply.status == 200
+            assert "set-cookie" not in reply.headers
+            assert reply.headers["x-pointsman-dropped"].startswith("odd??set-cookie: a=b")
+            assert len(reply.headers["x-pointsman-dropped"]) <= 1024
+        engine.stop()
+
+    run(scene())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_clients_of_http_10(tmp_path: Path, stream: bool) -> None:
+    """A client of HTTP/1.0, which names no host, is answered until its connection ends."""
+
+    async def scene() -> None:
+        [engine], text = await started(ENDS if stream else writes(http(200, WHOLE)))
+        async with stage(text, tmp_path) as it:
+            client = await it.client()
+            body = asked(MESSAGES, stream=stream)
+            await client.send(b"POST /v1/messages HTTP/1.0\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+            status, headers = await client.head()
+            told = await client.reader.read()
+            assert (status, headers.get("transfer-encoding")) == (200, None)
+            assert told.startswith(b"event: message_start\n" if stream else b"{")
+        engine.stop()
+
+    run(scene())
+
+
+KEYED = (
+    "  - {name: t, match: {tenant: x}, engine: it}\n  - {name: all, engine: it}\nidentity: {tenant_header: x-api-key}\n"
+)
+
+
+@pytest.mark.parametrize("routes", ["", KEYED], ids=["plain", "a rule asks for the key"])
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        (["x-api-key: k"], "Bearer k"),
+        (["Authorization: Bearer a"], "Bearer a"),
+        (["x-api-key: k", "Authorization: Bearer a"], "Bearer a"),
+    ],
+)
+def test_the_key_of_an_anthropic_client(tmp_path: Path, fields: list[str], told: str, routes: str) -> None:
+    """A key is told where engines read it, once; and no field of the client's body or reply beside it."""
+
+    async def scene() -> None:
+        [engine], text = await started(writes(http(200, WHOLE)), routes=routes)
+        async with stage(text, tmp_path) as it:
+            more = ["Accept-Encoding: gzip", "anthropic-version: 2023-06-01"]
+            assert (await it.ask(post(MESSAGES, asked(MESSAGES, stream=False), *fields, *more))).status == 200
+            [heard] = engine.heard
+            assert heard.value("authorization") == told
+            assert (
+                heard.value("x-api-key") is heard.value("accept-encoding") is heard.value("anthropic-version") is None
+            )
+            names = [line.split(b":")[0].lower() for line in heard.head.split(b"\r\n")[1:] if line]
+            assert len(names) == len(set(names))
+        engine.stop()
+
+    run(scene())
+
+
+@pytest.mark.parametrize("protocol", ["torchserve", "mlserver", "kserve"])
+@pytest.mark.parametrize("idempotent", ["safe", "infer"])
+def test_inferences_run_twice_only_where_they_may(tmp_path: Path, protocol: str, idempotent: str) -> None:
+    """An inference that has reached its engine is repeated only where rules say that it may be, however the engine is
+    asked; and no tokens are counted of it."""
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1]}
+
+    async def scene() -> None:
+        options = f"protocol: {protocol}\n    retry: {{idempotent: {idempotent}}}"
+        [engine], text = await started(writes(then="reset"), options=options)
+        async with stage(text, tmp_path) as it:
+            reply = await it.ask(post("/v2/models/m/infer", json.dumps({"inputs": [tensor]}).encode()))
+            assert (reply.status, reply.reason) == (502, "upstream_reset")
+            assert len(engine.heard) == (1 if idempotent == "safe" else 3)
+            assert not any(series.tokens for series in it.plane.metrics.snapshot())
+        engine.stop()
+
+    run(scene())
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+@pytest.mark.parametrize(
+    "answer",
+    [http(400, b'{"error":{"message":"no"}}'), http(503, b"{}"), http(200, WHOLE), b"garbage\r\n\r\n"],
+    ids=["400", "503", "whole", "garbage"],
+)
+def test_who_was_to_go_on_does_not(tmp_path: Path, answer: bytes, path: str) -> None:
+    """Where no engine goes on with a generation that broke off, it ends as one that did, in the client's dialect: no
+    second reply stands in its middle."""
+
+    async def scene() -> None:
+        script = first(BREAKS, writes(answer))
+        engines, text = await started(script, script, routes=RESUMING)
+        async with stage(text, tmp_path) as it:
+            client = await it.client()
+            await client.send(post(path, asked(path)))
+            status, headers = await client.head()
+            body, is_whole = await rest(client, headers)
+            assert (status, is_whole) == (200, False)
+            assert b"HTTP/1.1" not in body
+            assert b'"error"' in body.split(b"\n\n")[-2]
+        for engine in engines:
+            engine.stop()
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    ("more", "goes"),
+    [
+        ({}, True),
+        ({"response_format": {"type": "text"}, "min_tokens": 5, "max_tokens": 9}, True),
+        ({"response_format": {"type": "json_object"}}, False),
+        ({"n": 2}, False),
+    ],
+)
+def test_what_can_go_on(tmp_path: Path, more: dict[str, Any], goes: bool) -> None:
+    """A generation goes on where the engine can be told what is missing, and has what is left of its limits."""
+
+    async def scene() -> None:
+        script = first(BREAKS, ENDS)
+        engines, text = await started(script, script, routes=RESUMING)
+        async with stage(text, tmp_path) as it:
+            client = await it.client()
+            await client.send(post(CHAT, asked(CHAT, **more)))
+            _, headers = await client.head()
+            _, is_whole = await rest(client, headers)
+            assert is_whole == goes
+            later = [json.loads(heard.body) for engine in engines for heard in engine.heard if goes_on(heard)]
+            assert len(later) == goes
+            if "min_tokens" in more:
+                assert (later[0]["min_tokens"], later[0]["max_tokens"]) == (3, 7)
+        for engine in engines:
+            engine.stop()
+
+    run(scene())
+
+
+def test_thoughts_are_not_thought_twice(tmp_path: Path) -> None:
+    """A generation that broke off amid its thoughts does not begin anew: the client has read them."""
+    thought = token("x").replace(b'"content"', b'"reasoning_content"')
+
+    async def scene() -> None:
+        script = writes(STREAM + chunk(ROLE + thought), then="reset")
+        engines, text = await started(script, script, routes=RESUMING)
+        async with stage(text, tmp_path) as it:
+            client = await it.client()
+            await client.send(post(CHAT, asked(CHAT)))
+            _, headers = await client.head()
+            body, is_whole = await rest(client, headers)
+            assert not is_whole
+            assert body.count(b'"x"') == 1
+            assert sum(len(engine.heard) for engine in engines) == 1
+        for engine in engines:
+            engine.stop()
+
+    run(scene())
+
+
+def test_a_client_that_leaves_after_the_seam(tmp_path: Path) -> None:
+    """The engine that goes on with a generation is stopped as the first would have been."""
+
+    async def scene() -> None:
+        script = first(BREAKS, writes(then="hang"))
+        engines, text = await started(script, script, routes=RESUMING)
+        async with stage(text, tmp_path) as it:
+            client = await it.client()
+            await client.send(post(CHAT, asked(CHAT)))
+            await until(lambda: sum(len(engine.heard) for engine in engines) == 2)
+            client.close()
+            await until(lambda: all(engine.num_open == 0 for engine in engines))
+            assert it.errors() == {"upstream_reset": 1, "client_gone": 1}
+        for engine in engines:
+            engine.stop()
+
+    run(scene())
+
+
+def test_a_client_that_leaves_while_the_engine_is_asked_about_its_model(tmp_path: Path) -> None:
+    """No question and no task outlives the client that they were for."""
+
+    async def scene() -> None:
+        [engine], text = await started(writes(then="hang"), options="protocol: kserve")
+        async with stage(text, tmp_path) as it:
+            client = await it.client()
+            await client.send(post("/v1/completions", b'{"model": "m", "prompt": "hi"}'))
+            await until(lambda: engine.heard)
+            assert engine.heard[0].line == "GET /v2/models/m HTTP/1.1"
+            client.close()
+            await until(lambda: engine.num_open == 0)
+            assert it.errors() == {"client_gone": 1}
+        engine.stop()
+
+    run(scene())
+
+
+def test_rules_change_before_a_generation_goes_on(tmp_path: Path) -> None:
+    """A generation goes on by the rules that it began with; the next one takes the new ones."""
+    breaks = asyncio.Event()
+
+    async def wait(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
+        writer.write(BEGIN)
+        await breaks.wait()
+        writer.transport.abort()
+        raise ConnectionError
+
+    async def scene() -> None:
+        script = first(wait, ENDS)
+        engines, text = await started(script, script, routes=RESUMING)
+        other = Engine(writes(http(200, WHOLE)))
+        await other.start()
+        async with stage(text, tmp_path) as it:
+            client = await it.client()
+            await client.send(post(MESSAGES, asked(MESSAGES)))
+            _, headers = await client.head()
+            it.plane.use_rules(load(rules(other, options=OPENAI), tmp_path), 2)
+            breaks.set()
+            body, is_whole = await rest(client, headers)
+            assert is_whole, body
+            assert other.heard == []
+            assert (await client.ask(post(MESSAGES, asked(MESSAGES, stream=False)))).status == 200
+            assert len(other.heard) == 1
+        for engine in (*engines, other):
+            engine.stop()
+
+    run(scene())
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+def test_a_slow_reader_stops_the_engine_that_goes_on(tmp_path: Path, path: str) -> None:
+    """An engine that goes on while the client takes nothing is held up after the first that it says."""
+    piece = chunk(token("x" * 16_000))
+    total = 1000
+    sent = 0
+    is_paused = asyncio.Event()
+
+    async def endless(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
+        nonlocal sent
+        writer.write(STREAM)
+        for _ in range(total):
+            writer.write(piece)
+            sent += 1
+            await writer.drain()
+        writer.write(chunk(STOP + DONE) + LAST)
+
+    async def breaks(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
+        writer.write(BEGIN)
+        await is_paused.wait()
+        writer.transport.abort()
+        raise ConnectionError
+
+    async def scene() -> None:
+        script = first(breaks, endless)
+        engines, text = await started(script, script, routes=RESUMING)
+        async with stage(text, tmp_path) as it:
+            client = await it.client()
+            await client.send(post(path, asked(path)))
+            await client.head()
+            [connection] = it.plane.connections
+            assert isinstance(connection, ClientConnection)
+            connection.is_paused = True  # as the event loop has it where the client's socket takes no more
+            is_paused.set()
+            await until(lambda: sent)
+            told = b""
+            with contextlib.suppress(TimeoutError):
+                while len(told) < HELD:
+                    told += await asyncio.wait_for(client.reader.read(1 << 20), 0.3)
+            assert len(told) < HELD
+            connection.resume_writing()
+            while not told.endswith(b"\r\n" + LAST):
+                told = told[-16:] + await client.reader.read(1 << 20)
+            assert sent == total
+        for engine in engines:
+            engine.stop()
+
+    run(scene())
