@@ -15,7 +15,7 @@ from gateway.dataplane.seams import Client
 from gateway.dataplane.snapshot import Lane
 from gateway.protocol.condition import Condition
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.usage import ReplyUsage, StreamUsage
+from gateway.protocol.llm.usage import ReplyUsage, StreamUsage, whole_usage
 from gateway.protocol.llm.values import Dialect, Used
 from gateway.upstream.engine import Engine
 from gateway.wire.http1.chunked import LAST_CHUNK, ChunkedDecoder

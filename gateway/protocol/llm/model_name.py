@@ -30,7 +30,7 @@ _BACKSLASH = ord("\\")
 _FIELD = re.compile(_KEY + rb"\s*+:\s*+" + _STRING, re.DOTALL)
 # The key, its value and the space around them, so that hostile ones cost nothing; for more, the document is built.
 _MAX_FIELD_BYTES = 1024
-# Every spelling of the key, for bodies with escapes that might be letters.
+# Every spelling of the key, with escapes for letters too.
 _SPELLINGS = re.compile(
     rb'"(?:[mM]|\\u00[46][dD])(?:[oO]|\\u00[46][fF])(?:[dD]|\\u00[46]4)(?:[eE]|\\u00[46]5)(?:[lL]|\\u00[46][cC])"'
 )
@@ -64,7 +64,7 @@ _tails: dict[bytes, ModelName] = {}  # by all from the key on, places counted fr
 def find_model(body: bytes) -> ModelName | None:
     """The `model` of a JSON object; None where it has none that is a string, or the body is no such object."""
     at = body.rfind(_KEY)
-    if at > 0 and b"\\u00" not in body and body.lower().count(_KEY) == 1 and body[at - 1] != _BACKSLASH:
+    if at > 0 and body[at - 1] != _BACKSLASH and len(_SPELLINGS.findall(body)) == 1:
         tail = body[at:] if len(body) - at <= _MAX_TAIL_BYTES else b""
         known = _tails.get(tail)
         if known is not None:  # the usual case: what follows the key has been read before
@@ -107,9 +107,7 @@ def renamed(body: bytes, found: ModelName, new: str) -> bytes:
 
 def _num_spellings(body: bytes) -> int:
     """How often the key stands there, at any depth, in any spelling; as a value too."""
-    if b"\\u00" in body:
-        return len(_SPELLINGS.findall(body))
-    return body.lower().count(b'"model"')
+    return len(_SPELLINGS.findall(body))  # a fifth of what a copy in lower case costs
 
 
 def _named(found: re.Match[bytes]) -> ModelName | None:
