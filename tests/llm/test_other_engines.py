@@ -155,6 +155,17 @@ def test_mlserver_streams_by_grpc(mlserver: MLServer, start_gateway: Start, prot
     assert found == [[b"as"], [b"they"], [b"come"]]
 
 
+def test_mlserver_that_has_rest_alone(mlserver: MLServer, start_gateway: Start) -> None:
+    """A gRPC client's stream is asked message by message, each answered once."""
+    gateway = start_gateway(rules_for(mlserver.http_url, protocol="mlserver"))
+    answers: queue.Queue[Any] = queue.Queue()
+    with tritonclient.grpc.InferenceServerClient(gateway.grpc_url) as client:
+        client.start_stream(lambda result, error: answers.put(error or result))
+        client.async_stream_infer("streamer", [text(tritonclient.grpc, "text", b"as they come")])
+        assert answers.get(timeout=10).as_numpy("answer").ravel().tolist() == [b"AS THEY COME"]
+        client.stop_stream()
+
+
 def test_infer_stream(mlserver: MLServer, start_gateway: Start, triton: Any) -> None:
     """MLServer's own infer_stream passes to it, and is translated for a Triton."""
     rules = {

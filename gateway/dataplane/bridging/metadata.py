@@ -6,6 +6,7 @@ from time import monotonic
 
 import orjson
 
+from gateway.config.specs import EngineProtocol
 from gateway.dataplane.snapshot import Lane
 from gateway.dataplane.translating.describing import describe
 from gateway.protocol.conversion.control import RpcError, rpc_response
@@ -44,10 +45,12 @@ async def ask_config(lane: Lane, model: str, version: str) -> bytes:
 
 
 async def is_decoupled(lane: Lane, model: str, version: str) -> bool:
-    """Whether a request may have any number of responses.
+    """Whether a request may have any number of responses. MLServer does not tell, and answers its REST once.
 
     Raises: as `ask_metadata`.
     """
+    if lane.engine.spec.protocol is EngineProtocol.MLSERVER:
+        return False
     answer = await ask_config(lane, model, version)
     try:
         config = parse("inference.ModelConfigResponse", answer).config
