@@ -55,7 +55,7 @@ def _translator(
     assert dialect is not None
     prefix = SPOKEN[dialect].id_prefix if dialect in SPOKEN else ""
     told_id = prefix + (request.id or b"").decode("latin-1")
-    writer = make_writer(generation, id=told_id, created=int(time()), model=generation.model)
+    writer = make_writer(generation, id=told_id, created=int(time()), model=lane.target.model or generation.model)
     return GenerationTranslator(generation, side, writer, always_stream=lane.engine.spec.always_stream)
 
 
@@ -86,7 +86,7 @@ def _by_embedding(request: Request, body: bytes, lane: Lane) -> Translator:
     told = request.plan.call.model or ""
     path = f"{lane.engine.spec.base_path}/embeddings"
     head_bytes = told_json_bytes(request.json_length, len(body))
-    return InferByEmbedding(body, head_bytes, path=path, model=lane.target.model or told, told=told)
+    return InferByEmbedding(body, head_bytes, path=path, model=lane.target.model or told)
 
 
 def make_embedding(request: Request, body: bytes, lane: Lane) -> Translator | Awaitable[Translator]:

@@ -35,18 +35,15 @@ def make_prediction(request: Request, body: bytes, lane: Lane) -> Translator | A
         what = f"engine '{spec.name}' has gRPC alone, which has no '{call.operation.value}': give it an http address"
         raise GatewayError(ErrorKind.UNSUPPORTED, what)
     if spec.protocol is EngineProtocol.TORCHSERVE:
-        told, envelope = call.model or "", Envelope(spec.envelope)
+        envelope = Envelope(spec.envelope)
         if by_call:
-            return CallTranslator(
-                body, head_bytes, model=model, version=version, told=told, envelope=envelope, drop=drop
-            )
+            return CallTranslator(body, head_bytes, model=model, version=version, envelope=envelope, drop=drop)
         return translator(
             call.operation,
             body,
             head_bytes,
             model=model,
             version=version,
-            told=told,
             envelope=envelope,
             drop=drop,
         )

@@ -39,11 +39,11 @@ class EmbeddingByInfer(WholeTranslator):
 
 
 class InferByEmbedding(WholeTranslator):
-    """A V2 client, and an OpenAI engine; see `Translator`. `model` is the name there, `told` the client's."""
+    """A V2 client, and an OpenAI engine; see `Translator`. `model` is the name there."""
 
-    def __init__(self, body: bytes, head_bytes: int | None, *, path: str, model: str, told: str) -> None:
+    def __init__(self, body: bytes, head_bytes: int | None, *, path: str, model: str) -> None:
         """Raises: GatewayError."""
-        self._request, self._id, self._form = read_infer(body, head_bytes, model=told)
+        self._request, self._id, self._form = read_infer(body, head_bytes, model=model)
         self._path = path
         self._model = model
 
