@@ -87,6 +87,8 @@ class ChunkedDecoder:
 
         Raises: ValueError that says what is malformed.
         """
+        if self.takes_plain_chunk(data):
+            return data[data.find(b"\n") + 1 : -2]
         pieces: list[bytes] = []
         position = 0
         self._is_between = False
