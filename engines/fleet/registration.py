@@ -14,9 +14,6 @@ from engines.fleet.files import write_whole
 from engines.fleet.placeholders import fill
 from engines.fleet.spec import READY_PATHS, AgentProtocol, AgentSpec, FleetSpec
 
-# What the gateway can route to: it refuses a whole file that names another protocol.
-GATEWAY_SPEAKS = frozenset({AgentProtocol.KSERVE})
-
 _NOTE = "# Kept by `pointsman fleet`: written anew when the fleet's file changes, so edit that one.\n"
 
 
@@ -32,16 +29,12 @@ def rules_text(fleet: FleetSpec, ports: Mapping[str, Mapping[str, int]]) -> str:
     routes = [_route(name, group[0].models) for name, group in groups.items() if group[0].models]
     if routes:
         rules["routes"] = routes
-    left_out = sorted(
-        {agent.agent for agent in fleet.agents if agent.engine} - {agent.agent for agent in registered(fleet.agents)}
-    )
-    notes = [f"# {name} is left out: this gateway does not speak its protocol.\n" for name in left_out]
-    return _NOTE + "".join(notes) + yaml.safe_dump(rules, sort_keys=False, width=120)
+    return _NOTE + yaml.safe_dump(rules, sort_keys=False, width=120)
 
 
 def registered(agents: Iterable[AgentSpec]) -> list[AgentSpec]:
     """The agents that the gateway is told of."""
-    return [agent for agent in agents if agent.engine is not None and agent.protocol in GATEWAY_SPEAKS]
+    return [agent for agent in agents if agent.engine is not None]
 
 
 def write_rules(path: Path, fleet: FleetSpec, ports: Mapping[str, Mapping[str, int]]) -> bool:
@@ -57,30 +50,31 @@ def _engine(group: list[AgentSpec], address: str, ports: Mapping[str, Mapping[st
     host = f"[{address}]" if ":" in address else address
     engine: dict[str, Any] = {
         "protocol": group[0].protocol.value,
-        "endpoints": [_endpoint(host, ports[agent.name]) for agent in group],
+        "endpoints": [_endpoint(agent.protocol, host, ports[agent.name]) for agent in group],
     }
     if "http" in group[0].ports and (health := _health(group[0], host, ports[group[0].name])):
         engine["health"] = health
     return engine
 
 
-def _endpoint(host: str, ports: Mapping[str, int]) -> dict[str, str] | str:
+def _endpoint(protocol: AgentProtocol, host: str, ports: Mapping[str, int]) -> dict[str, str] | str:
     if "http" not in ports:
         return f"grpc://{host}:{ports['grpc']}"
     endpoint = {"url": f"http://{host}:{ports['http']}"}
-    if "grpc" in ports:
+    if "grpc" in ports and protocol is not AgentProtocol.OPENAI:  # which has none
         endpoint["grpc"] = f"{host}:{ports['grpc']}"
     return endpoint
 
 
 def _health(agent: AgentSpec, host: str, ports: Mapping[str, int]) -> dict[str, Any]:
     """How the gateway probes the agent; nothing where it is by the protocol's own path."""
-    if agent.ready is None:
-        return {"interval": 0}  # nobody knows what to ask
+    own = READY_PATHS[agent.protocol]
+    if agent.ready is None:  # nobody knows what to ask, but for protocols whose probe is no path
+        return {} if own is None else {"interval": 0}
     facts = {f"{name}_port": str(port) for name, port in ports.items()}
     url = urlsplit(fill(agent.ready, {"address": host, "name": agent.name, "replica": "0", "directory": "", **facts}))
     is_its_own = url.netloc == f"{host}:{ports['http']}"
-    if not is_its_own or url.path == READY_PATHS[AgentProtocol.KSERVE]:
+    if not is_its_own or url.path == own:
         return {}
     return {"path": url.path + (f"?{url.query}" if url.query else "")}
 

@@ -23,6 +23,7 @@ class AgentProtocol(Enum):
     """What an agent speaks, in the words of rule files."""
 
     KSERVE = "kserve"
+    MLSERVER = "mlserver"
     OPENAI = "openai"
     TFSERVING = "tfserving"
     TORCHSERVE = "torchserve"
@@ -31,6 +32,7 @@ class AgentProtocol(Enum):
 # Where each protocol's servers say that they are ready.
 READY_PATHS = {
     AgentProtocol.KSERVE: "/v2/health/ready",
+    AgentProtocol.MLSERVER: "/v2/health/ready",
     AgentProtocol.OPENAI: "/health",
     AgentProtocol.TFSERVING: None,  # it has a status for each model only
     AgentProtocol.TORCHSERVE: "/ping",

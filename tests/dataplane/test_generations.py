@@ -297,3 +297,22 @@ def test_a_body_cut_off_amid_its_compression(tmp_path: Path, path: str) -> None:
         engine.stop()
 
     run(scene())
+
+
+@pytest.mark.parametrize("size", [200, 5000])
+def test_a_response_whose_last_event_is_long(tmp_path: Path, size: int) -> None:
+    """The last event of a response repeats all of it; what ends the chunks may come by itself."""
+    delta = event({"type": "response.output_text.delta", "delta": "hello"})
+    last = event({"type": "response.completed", "response": {"output": ["x" * size]}})
+    pieces = [STREAM + chunk(delta), chunk(delta), chunk(last), LAST]
+
+    async def scene() -> None:
+        [engine], text = await started(writes(*pieces), options=f"{OPENAI}\n    dialects: [responses]")
+        async with stage(text, tmp_path) as it:
+            body = b'{"model": "m", "input": "hi", "stream": true}'
+            status, _, told, is_whole = await ask(it, "/v1/responses", body)
+            assert (status, is_whole, it.errors()) == (200, True, {}), told
+            assert told.endswith(last)
+        engine.stop()
+
+    run(scene())

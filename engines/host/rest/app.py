@@ -18,11 +18,13 @@ from engines.host.rest.inference import Inference
 from engines.host.rest.json_values import read_json
 from gateway.protocol.conversion import control
 from gateway.protocol.errors import GatewayError
+from gateway.protocol.llm.values import Dialect
 from gateway.protocol.operations import Call, Operation, read_path
 
 _NOT_FOUND = error_json("Not Found")
 _NOT_ALLOWED = error_json("Method Not Allowed")
 # Paths whose reading is remembered.
+_TRITONS = (None, Dialect.GENERATE, Dialect.INFER)
 _MAX_PATHS = 1024
 
 
@@ -90,10 +92,11 @@ class RestApp:
 
     def _read_path(self, path: str) -> Call | None:
         asked = read_path(path)
-        if asked is not None:
-            if len(self._paths) >= _MAX_PATHS:
-                self._paths.clear()
-            self._paths[path] = asked
+        if asked is None or asked.dialect not in _TRITONS:
+            return None  # OpenAI's paths, and MLServer's, are the gateway's alone
+        if len(self._paths) >= _MAX_PATHS:
+            self._paths.clear()
+        self._paths[path] = asked
         return asked
 
     def _missing(self, operation: Operation, headers: Mapping[bytes, bytes]) -> str:

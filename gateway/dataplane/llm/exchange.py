@@ -148,8 +148,9 @@ class GenerationExchange(Exchange):
             if self._is_framed:
                 data = ChunkedDecoder().feed(data)
             if isinstance(usage, StreamUsage):
+                told = self._has_told_its_end or self._tells_its_end()
                 self._last = self._last[-_MAX_ENDING_BYTES:] + data
-                self._has_told_its_end = self._has_told_its_end or self._tells_its_end()
+                self._has_told_its_end = told or self._tells_its_end()
         usage.scan(data)
 
     def _tells_its_end(self) -> bool:

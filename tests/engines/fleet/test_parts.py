@@ -16,7 +16,7 @@ from engines.fleet.cgroups import Cgroups, NoCgroupsError
 from engines.fleet.files import Lock, LockedError, Remembered, keep_to_size, read_state, tail, write_state
 from engines.fleet.ports import NoFreePortError, allot
 from engines.fleet.power import PowerPlan, plan
-from engines.fleet.registration import GATEWAY_SPEAKS, rules_text
+from engines.fleet.registration import rules_text
 from engines.fleet.spec import AgentProtocol, AgentSpec, FleetSpec, Power
 from gateway.config.rules import load_rules
 from gateway.config.specs import EngineProtocol
@@ -203,12 +203,13 @@ def test_the_gateway_takes_the_rules(tmp_path: Path) -> None:
         "a": [("http://127.0.0.1:1", "127.0.0.1:2"), ("http://127.0.0.1:3", "127.0.0.1:4")],
         "b": [("http://127.0.0.1:5", None)],
         "c": [("grpc://127.0.0.1:6", "127.0.0.1:6")],
+        "llm": [("http://127.0.0.1:7", None)],
     }
+    assert loaded.rules.engines["llm"].protocol is EngineProtocol.OPENAI
     assert loaded.rules.engines["b"].health.path == "/alive?deep=1"
     assert [route.name for route in loaded.rules.routes] == ["fleet-a", "fleet-b", "mine"]
-    assert "# llm is left out" in (tmp_path / "fleet.yaml").read_text()
 
 
-def test_the_fleet_registers_what_the_gateway_speaks() -> None:
-    """A protocol that the gateway learns is registered from then on."""
-    assert {protocol.value for protocol in GATEWAY_SPEAKS} == {protocol.value for protocol in EngineProtocol}
+def test_agents_speak_what_the_gateway_speaks() -> None:
+    """Whatever the gateway can route to can be an agent."""
+    assert {protocol.value for protocol in AgentProtocol} == {protocol.value for protocol in EngineProtocol}
