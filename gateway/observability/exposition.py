@@ -9,14 +9,13 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.observability.metrics import LATENCY_BOUNDS, SeriesKey, SeriesSnapshot
-from gateway.observability.token_metrics import token_metrics
+from gateway.observability.metrics import SeriesKey, SeriesSnapshot
+from gateway.observability.token_metrics import LABELS, buckets, labels_of, token_metrics
 from gateway.protocol.condition import Condition
 from gateway.protocol.engine_load import Load
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
-_LABELS = ("route", "arm", "engine", "endpoint")
 _PLACE = ("engine", "endpoint")
 
 
@@ -63,14 +62,14 @@ class _State(Collector):
         yield from self._process()
 
     def _requests(self) -> Iterator[Metric]:
-        requests = CounterMetricFamily("pointsman_requests", "Requests answered.", labels=[*_LABELS, "status"])
+        requests = CounterMetricFamily("pointsman_requests", "Requests answered.", labels=[*LABELS, "status"])
         errors = CounterMetricFamily(
             "pointsman_errors",
             "Requests that the gateway failed or refused, or whose client left.",
-            labels=[*_LABELS, "reason"],
+            labels=[*LABELS, "reason"],
         )
         for key, series in self._state.series.items():
-            labels = _values(key)
+            labels = labels_of(key)
             for status, number in series.statuses.items():
                 requests.add_metric([*labels, str(status)], number)
             for reason, number in series.errors.items():
@@ -90,15 +89,15 @@ class _State(Collector):
             "Messages of gRPC streams that have ended, from engines.",
             lambda series: series.messages_received,
         )
-        in_flight = GaugeMetricFamily("pointsman_in_flight", "Requests at an endpoint now.", labels=_LABELS)
+        in_flight = GaugeMetricFamily("pointsman_in_flight", "Requests at an endpoint now.", labels=LABELS)
         for key, series in self._state.series.items():
-            in_flight.add_metric(_values(key), series.in_flight)
+            in_flight.add_metric(labels_of(key), series.in_flight)
         yield in_flight
 
     def _counter(self, name: str, text: str, value: Callable[[SeriesSnapshot], int]) -> Metric:
-        family = CounterMetricFamily(f"pointsman_{name}", text, labels=_LABELS)
+        family = CounterMetricFamily(f"pointsman_{name}", text, labels=LABELS)
         for key, series in self._state.series.items():
-            family.add_metric(_values(key), value(series))
+            family.add_metric(labels_of(key), value(series))
         return family
 
     def _histograms(self) -> Iterator[Metric]:
@@ -113,15 +112,10 @@ class _State(Collector):
         )
 
     def _histogram(self, name: str, text: str, value: Callable[[SeriesSnapshot], tuple[list[int], float]]) -> Metric:
-        family = HistogramMetricFamily(f"pointsman_{name}", text, labels=_LABELS)
+        family = HistogramMetricFamily(f"pointsman_{name}", text, labels=LABELS)
         for key, series in self._state.series.items():
             counts, total = value(series)
-            buckets: list[tuple[str, float]] = []
-            below = 0
-            for bound, count in zip((*map(str, LATENCY_BOUNDS), "+Inf"), counts, strict=True):
-                below += count
-                buckets.append((bound, below))
-            family.add_metric(_values(key), buckets, total)
+            family.add_metric(labels_of(key), buckets(counts), total)
         return family
 
     def _endpoints(self) -> Iterator[Metric]:
@@ -168,7 +162,3 @@ class _State(Collector):
         info = GaugeMetricFamily("pointsman_info", "The version that runs.", labels=["version"])
         info.add_metric([state.version], 1)
         yield info
-
-
-def _values(key: SeriesKey) -> list[str]:
-    return [key.route, key.arm, key.engine, key.endpoint]

@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 
 from gateway.observability.metrics import LATENCY_BOUNDS, SeriesKey, TokensSnapshot
 
-_LABELS = ("route", "arm", "engine", "endpoint")
+LABELS = ("route", "arm", "engine", "endpoint")
 
 _COUNTERS: dict[str, tuple[str, Callable[[TokensSnapshot], int]]] = {
     "prompt_tokens": ("Tokens of prompts, as engines counted them.", lambda tokens: tokens.prompt),
@@ -33,12 +33,12 @@ _HISTOGRAMS: dict[str, tuple[str, Callable[[TokensSnapshot], tuple[list[int], fl
 def token_metrics(series: Mapping[SeriesKey, TokensSnapshot]) -> Iterator[Metric]:
     """The metrics of those series that have tokens."""
     for name, (text, count) in _COUNTERS.items():
-        counter = CounterMetricFamily(f"pointsman_{name}", text, labels=_LABELS)
+        counter = CounterMetricFamily(f"pointsman_{name}", text, labels=LABELS)
         for key, tokens in series.items():
             counter.add_metric(labels_of(key), count(tokens))
         yield counter
     for name, (text, value) in _HISTOGRAMS.items():
-        histogram = HistogramMetricFamily(f"pointsman_{name}", text, labels=_LABELS)
+        histogram = HistogramMetricFamily(f"pointsman_{name}", text, labels=LABELS)
         for key, tokens in series.items():
             counts, total = value(tokens)
             histogram.add_metric(labels_of(key), buckets(counts), total)

@@ -16,6 +16,7 @@ Field = tuple[bytes, bytes]
 
 JSON = "application/json"
 BINARY = "application/octet-stream"
+GRPC = "application/grpc"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from time import monotonic
 import orjson
 
 from gateway.config.specs import EngineProtocol
+from gateway.dataplane.remembered import Remembered
 from gateway.dataplane.snapshot import Lane
 from gateway.dataplane.translating.describing import describe
 from gateway.protocol.conversion.control import RpcError, rpc_response
@@ -18,14 +19,10 @@ from gateway.upstream.ask import ask
 from gateway.upstream.engine import Engine
 from gateway.upstream.fetch import fetch
 
-# A model that is loaded anew with other tensors is known by then.
-_REMEMBERED_SECONDS = 10.0
-_MAX_REMEMBERED = 1024
-
 # Whoever asks has a request that waits for the answer.
 _TIMEOUT_SECONDS = 10.0
 
-_known: dict[tuple[int, str, str, str], tuple[float, Lane, bytes]] = {}
+_known = Remembered[bytes]()
 
 
 async def ask_metadata(lane: Lane, model: str, version: str) -> bytes:
@@ -60,15 +57,11 @@ async def is_decoupled(lane: Lane, model: str, version: str) -> bool:
 
 
 async def _remembered(rpc: str, lane: Lane, model: str, version: str) -> bytes:
-    key = (id(lane), rpc, model, version)
-    known = _known.get(key)
-    now = monotonic()
-    if known is not None and known[1] is lane and now < known[0]:
-        return known[2]
+    known = _known.get(lane, rpc, model, version)
+    if known is not None:
+        return known
     found = await _ask(rpc, lane, lane.target.model or model, version)
-    if len(_known) >= _MAX_REMEMBERED:
-        _known.clear()
-    _known[key] = (now + _REMEMBERED_SECONDS, lane, found)
+    _known.put(lane, found, rpc, model, version)
     return found
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from time import monotonic, strftime
+from time import strftime
 from typing import Any
 
 import orjson
 
 from gateway.config.specs import EngineProtocol, EngineSpec
 from gateway.dataplane.bridging.metadata import ask_config, ask_metadata
+from gateway.dataplane.remembered import Remembered
 from gateway.dataplane.snapshot import Lane
 from gateway.protocol.conversion.control import RpcError, rest_error, rest_response
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -20,15 +21,11 @@ from gateway.protocol.llm.templates import Template, read_template
 from gateway.protocol.llm.translation import EngineSide
 from gateway.protocol.llm.values import Dialect, Generation
 
-# A model that is loaded anew with other tensors is known by then.
-_REMEMBERED_SECONDS = 10.0
-_MAX_REMEMBERED = 1024
-
 # What an engine is asked in, first of those that it has: the one that says most.
 _FOR_MESSAGES = (Dialect.CHAT, Dialect.MESSAGES, Dialect.RESPONSES, Dialect.COMPLETIONS)
 _FOR_PROMPTS = (Dialect.COMPLETIONS, Dialect.CHAT, Dialect.MESSAGES, Dialect.RESPONSES)
 
-_flavours: dict[tuple[int, str, str], tuple[float, Lane, Flavour]] = {}
+_flavours = Remembered[Flavour]()
 
 
 def known_side(lane: Lane, generation: Generation, version: str) -> EngineSide | None:
@@ -43,10 +40,8 @@ def known_side(lane: Lane, generation: Generation, version: str) -> EngineSide |
     if not spec.protocol.is_v2:
         what = f"engine '{spec.name}' speaks {spec.protocol.value}, which has no place for a generation of text"
         raise GatewayError(ErrorKind.UNSUPPORTED, what)
-    known = _flavours.get((id(lane), model, version))
-    if known is None or known[1] is not lane or monotonic() > known[0]:
-        return None
-    return _generate_side(spec, model, version, known[2])
+    flavour = _flavours.get(lane, model, version)
+    return _generate_side(spec, model, version, flavour) if flavour is not None else None
 
 
 async def find_side(lane: Lane, generation: Generation, version: str) -> EngineSide:
@@ -59,9 +54,7 @@ async def find_side(lane: Lane, generation: Generation, version: str) -> EngineS
     flavour = flavour_of(metadata)
     if flavour.kind is Kind.TRTLLM:  # whether its stream repeats itself is told by its configuration alone
         flavour = flavour_of(metadata, await _config(lane, generation.model, version))
-    if len(_flavours) >= _MAX_REMEMBERED:
-        _flavours.clear()
-    _flavours[(id(lane), model, version)] = (monotonic() + _REMEMBERED_SECONDS, lane, flavour)
+    _flavours.put(lane, flavour, model, version)
     return _generate_side(lane.engine.spec, model, version, flavour)
 
 

@@ -231,8 +231,6 @@ class GenerationExchange(Exchange):
 
 def _is_readable_stream(head: ResponseHead) -> bool:
     """Whether events come one by one, and as they are: a compressed stream passes unread."""
-    if head.body >= 0:
-        return False
     content_type = head.value(b"content-type") or b""
     coding = head.value(b"content-encoding") or b"identity"
     return content_type.startswith(b"text/event-stream") and coding == b"identity"

@@ -15,12 +15,11 @@ from gateway.dataplane.snapshot import Lane
 from gateway.observability.metrics import Series
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import http_status
+from gateway.protocol.translating import GRPC, JSON
 from gateway.upstream.ask import Answered, ask
 from gateway.upstream.endpoint import Endpoint
 
 _log = logging.getLogger(__name__)
-
-_MESSAGE_TYPE = "application/grpc"
 
 
 class Calling:
@@ -80,7 +79,7 @@ class Calling:
         series.response_bytes += len(body)
         series.count(status, seconds, seconds, seconds)
         self._log(status, "")
-        content_type = _MESSAGE_TYPE if answered.is_good else "application/json"
+        content_type = GRPC if answered.is_good else JSON
         self._client.respond(status, body, self._lane.reply_lines + self._id_line, content_type)
 
     async def _call(self, message: bytes) -> Answered:

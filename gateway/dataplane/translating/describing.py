@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from gateway.config.specs import EngineProtocol
+from gateway.dataplane.remembered import Remembered
 from gateway.dataplane.replies import error_told, reason_line
 from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client, OwnAnswer
@@ -43,9 +44,6 @@ from gateway.upstream.discovery import read_models
 from gateway.upstream.engine import Engine
 from gateway.upstream.fetch import Fetched, fetch
 
-# A model that is loaded anew with other tensors is known by then.
-_REMEMBERED_SECONDS = 10.0
-_MAX_REMEMBERED = 1024
 # Whoever asks has a request that waits for the answer.
 _TIMEOUT_SECONDS = 10.0
 
@@ -60,7 +58,7 @@ class Description:
     signatures: Signatures | None = None  # of a TF Serving model
 
 
-_known: dict[tuple[int, str, str], tuple[float, Lane, Description]] = {}
+_known = Remembered[Description]()
 
 
 async def describe(lane: Lane, model: str, version: str) -> Description:
@@ -68,15 +66,11 @@ async def describe(lane: Lane, model: str, version: str) -> Description:
 
     Raises: GatewayError (NOT_FOUND where the engine has no such model, UPSTREAM_... where no answer comes).
     """
-    key = (id(lane), model, version)
-    found = _known.get(key)
-    now = monotonic()
-    if found is not None and found[1] is lane and now < found[0]:
-        return found[2]
+    known = _known.get(lane, model, version)
+    if known is not None:
+        return known
     description = await _DESCRIBERS[lane.engine.spec.protocol](lane.engine, model, version)
-    if len(_known) >= _MAX_REMEMBERED:
-        _known.clear()
-    _known[key] = (now + _REMEMBERED_SECONDS, lane, description)
+    _known.put(lane, description, model, version)
     return description
 
 

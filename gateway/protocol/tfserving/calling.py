@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from gateway.protocol.tfserving.inference import InferTranslation
-from gateway.protocol.translating import EngineRequest, Reply
-
-GRPC = "application/grpc"
+from gateway.protocol.translating import GRPC, EngineRequest, Reply
 
 
 class CallTranslation(InferTranslation):

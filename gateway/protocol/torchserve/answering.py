@@ -10,9 +10,9 @@ from gateway.protocol.conversion.refusals import refusing
 from gateway.protocol.conversion.tensors import Raw, join_elements
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.protobuf import message, parse
-from gateway.protocol.torchserve.asking import OCTETS, Asked, Envelope
+from gateway.protocol.torchserve.asking import Asked, Envelope
 from gateway.protocol.torchserve.values import Tensor, tensor_of
-from gateway.protocol.translating import JSON
+from gateway.protocol.translating import BINARY, JSON
 
 OUTPUT = "output"
 _PREDICTIONS = "predictions"
@@ -37,7 +37,7 @@ def answered(asked: Asked, body: bytes, content_type: str = "", *, model: str, v
         for tensor in _wanted(tensors, asked.outputs):
             added = response.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
             if is_whole:
-                told = content_type or (JSON if value is not _ABSENT else OCTETS)
+                told = content_type or (JSON if value is not _ABSENT else BINARY)
                 added.parameters["content_type"].string_param = told
             raws.append(tensor.raw)
         return raw_contents.joined(response.SerializeToString(), raw_contents.OUTPUT_TAG, raws)

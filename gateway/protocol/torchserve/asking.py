@@ -14,9 +14,8 @@ from gateway.protocol.conversion.tensors import element_count, split_elements
 from gateway.protocol.errors import ErrorKind
 from gateway.protocol.operations import path_segment
 from gateway.protocol.torchserve.values import Tensor, as_text, as_text_or_base64, nested, write
-from gateway.protocol.translating import JSON, EngineRequest, Field
+from gateway.protocol.translating import BINARY, JSON, EngineRequest, Field
 
-OCTETS = "application/octet-stream"
 TEXT = "text/plain"
 
 _ENVELOPE, _CONTENT_TYPE = "envelope", "content_type"
@@ -76,7 +75,7 @@ def asked(message: bytes, default: Envelope = Envelope.BODY, *, drop: bool = Fal
         _check_outputs(request.outputs)
         parameters = json_of(request.parameters, (ASKS_FOR_FINAL,))
         envelope = _envelope(parameters.pop(_ENVELOPE, default.value))
-        content_type = _content_type(parameters.pop(_CONTENT_TYPE, OCTETS))
+        content_type = _content_type(parameters.pop(_CONTENT_TYPE, BINARY))
         fields, dropped = sequence_fields(parameters, drop=drop)
         parts = _parts(tensors, envelope, content_type, request.id)
         names = tuple(output.name for output in request.outputs)

@@ -7,9 +7,7 @@ import orjson
 from gateway.protocol.torchserve.answering import answered
 from gateway.protocol.torchserve.predictions import PREDICTIONS, prediction, predictions_request
 from gateway.protocol.torchserve.translator import InferTranslator
-from gateway.protocol.translating import EngineRequest, Reply
-
-GRPC = "application/grpc"
+from gateway.protocol.translating import GRPC, EngineRequest, Reply
 
 
 class CallTranslator(InferTranslator):
