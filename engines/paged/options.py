@@ -1,0 +1,41 @@
+"""How an engine is set up: what `pointsman llm` takes as options and a model's config.pbtxt as parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """How tokens are guessed ahead. `method` is ngram or draft; a draft model is a folder of the same vocabulary."""
+
+    method: str
+    num_tokens: int = 4  # guessed a step; more than about 4 loses where guesses are poor
+    draft: Path | None = None
+    ngram_max: int = 4  # the longest suffix that is looked up
+    ngram_min: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """One engine. None: chosen from the machine and the model, and told when it starts."""
+
+    device: str = "auto"  # auto (mps, then cuda, then cpu) | mps | cuda | cpu
+    ops: str = "auto"  # auto (metal on mps, else reference) | reference | metal | sim
+    dtype: str = "auto"  # auto (the folder's; float32 where a CPU has no fast 16 bit) | float32 | float16 | bfloat16
+    memory_gb: float | None = None  # weights + cache + workspace together; None: nine tenths of what is free
+    block_size: int = 16  # tokens a block; 16 shares prefixes finely and costs attention little
+    max_sequences: int = 64  # running at a time
+    max_batch_tokens: int = 512  # rows a step: how long a prompt may delay who decodes
+    max_context: int | None = None  # tokens of prompt and answer; None: the model's, as far as the cache can hold one
+    max_waiting: int = 1024  # requests that wait; more are refused
+    prefix_cache: bool = True
+    deterministic: bool = False  # greedy text does not depend on what else runs; costs throughput
+    quantize: str | None = None  # int8 | int4, at load
+    quantize_group: int = 64
+    threads: int | None = None  # of a CPU; None: the cores this process may use
+    speculation: Speculation | None = None
+    adapters: Mapping[str, Path] = field(default_factory=dict)  # LoRA, by the name requests give
+    check_logits: bool = True  # NaN in a row fails that request alone, rather than writing noise
