@@ -1,0 +1,145 @@
+"""Which block belongs to whom. Pure bookkeeping: the memory itself is in `kv_cache`.
+
+A block is in one of three states:
+
+    used      somebody holds it: its count of references is above 0
+    cached    nobody holds it, but it has a name and its content is whole: whoever asks for that name gets it
+    empty     neither
+
+Empty blocks are given out first, then cached ones, the one let go of longest ago first.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+NULL_BLOCK = 0  # nobody's: tables are padded with it, and rows that pad a step write there
+
+
+class BlockPool:
+    """Blocks 1 .. num_blocks - 1."""
+
+    def __init__(self, num_blocks: int) -> None:
+        if num_blocks < 2:
+            raise ValueError(f"a pool has at least 2 blocks, not {num_blocks}")
+        self.num_blocks = num_blocks
+        self._references = [0] * num_blocks
+        self._names: list[bytes | None] = [None] * num_blocks
+        self._by_name: dict[bytes, int] = {}
+        # Both in the order in which they are to be given out.
+        self._empty: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks))
+        self._cached: OrderedDict[int, None] = OrderedDict()
+        self.num_evicted = 0  # names that were forgotten for room
+
+    def __repr__(self) -> str:
+        return f"<BlockPool {self.num_used} used, {len(self._cached)} cached, {len(self._empty)} empty>"
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that can be given out."""
+        return len(self._empty) + len(self._cached)
+
+    @property
+    def num_used(self) -> int:
+        return self.num_blocks - 1 - self.num_free
+
+    @property
+    def capacity(self) -> int:
+        return self.num_blocks - 1
+
+    def references(self, block: int) -> int:
+        """How many hold it."""
+        return self._references[block]
+
+    def allocate(self, count: int, after: int = NULL_BLOCK) -> list[int]:
+        """Blocks of one's own, the neighbours of block `after` where they are empty: a run is read in one piece.
+
+        Raises: ValueError where so many are not free; ask `num_free` first.
+        """
+        if count > self.num_free:
+            raise ValueError(f"{count} blocks wanted, {self.num_free} free")
+        blocks = []
+        for _ in range(count):
+            after = self._take(after + 1)
+            blocks.append(after)
+        return blocks
+
+    def share(self, blocks: Iterable[int]) -> None:
+        """Hold blocks that are used or cached once more."""
+        for block in blocks:
+            if not self._references[block]:
+                del self._cached[block]
+            self._references[block] += 1
+
+    def free(self, blocks: Sequence[int]) -> None:
+        """Let go of a sequence's blocks. The last go first, so that the beginning of a prompt stays cached longest."""
+        for block in reversed(blocks):
+            references = self._references[block] - 1
+            assert references >= 0, f"block {block} is let go of twice"
+            self._references[block] = references
+            if not references:
+                if self._names[block] is None:
+                    self._empty[block] = None
+                else:
+                    self._cached[block] = None
+
+    def name(self, block: int, name: bytes) -> None:
+        """Say what a used block holds, now that it is full. Where another block has that name, it stays the one."""
+        if self._names[block] is None and self._by_name.setdefault(name, block) == block:
+            self._names[block] = name
+
+    def find(self, names: Iterable[bytes]) -> list[int]:
+        """The blocks of the longest beginning of this chain that is here."""
+        found = []
+        for name in names:
+            block = self._by_name.get(name)
+            if block is None:
+                break
+            found.append(block)
+        return found
+
+    def num_cached(self, blocks: Iterable[int]) -> int:
+        """How many of these nobody holds: to share them takes so many from `num_free`."""
+        return sum(not self._references[block] for block in blocks)
+
+    def forget(self) -> None:
+        """Forget all names: what is used stays used."""
+        for block in self._by_name.values():
+            self._names[block] = None
+        self._by_name.clear()
+        self._empty.update(self._cached)
+        self._cached.clear()
+
+    def _take(self, wanted: int) -> int:
+        if wanted in self._empty:
+            del self._empty[wanted]
+            block = wanted
+        elif self._empty:
+            block, _ = self._empty.popitem(last=False)
+        else:
+            block, _ = self._cached.popitem(last=False)
+            name = self._names[block]
+            assert name is not None
+            del self._by_name[name]
+            self._names[block] = None
+            self.num_evicted += 1
+        self._references[block] = 1
+        return block
+
+    def check(self, held: Iterable[Sequence[int]]) -> None:
+        """Raise AssertionError unless the books are in order, given the blocks that each holder has."""
+        counts = [0] * self.num_blocks
+        for blocks in held:
+            for block in blocks:
+                counts[block] += 1
+        assert counts == self._references, "references are not those that are held"
+        assert not counts[NULL_BLOCK], "somebody holds the null block"
+        free = set(self._empty) | set(self._cached)
+        assert len(free) == len(self._empty) + len(self._cached), "a block is both empty and cached"
+        assert free == {block for block in range(1, self.num_blocks) if not counts[block]}, "a block is lost"
+        for block in self._empty:
+            assert self._names[block] is None, f"empty block {block} has a name"
+        for block in self._cached:
+            assert self._names[block] is not None, f"cached block {block} has no name"
+        assert self._by_name == {name: block for block, name in enumerate(self._names) if name is not None}

@@ -1,0 +1,109 @@
+"""How the memory that an engine may use is divided, before the first request: weights, cache, workspace.
+
+All of it is taken once. An engine that grows while it serves is what takes Macs down (ENGINE.md A5).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from engines.errors import EngineError, ErrorCode
+from engines.paged.model.config import ModelConfig
+from engines.paged.options import EngineOptions
+
+GIB = 1 << 30
+# Of what is free when nobody said: the rest is for whoever else works on the machine.
+DEFAULT_SHARE = {"cuda": 0.9, "mps": 0.8, "cpu": 0.5}
+# Rows of activations that live at one time: hidden, residual, normed, queries, attention, two of the MLP's width.
+_HIDDEN_WIDTHS = 6
+_FLOAT_BYTES = 4
+_LOGIT_COPIES = 3  # float32 logits, their filtered copy, the noise
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Bytes of each part, and what the cache holds."""
+
+    budget_bytes: int
+    weight_bytes: int
+    workspace_bytes: int
+    block_bytes: int
+    num_blocks: int  # the null block included
+    block_size: int
+
+    @property
+    def cache_bytes(self) -> int:
+        return self.num_blocks * self.block_bytes
+
+    @property
+    def cache_tokens(self) -> int:
+        return (self.num_blocks - 1) * self.block_size
+
+    def __str__(self) -> str:
+        total = self.weight_bytes + self.cache_bytes + self.workspace_bytes
+        return (
+            f"{total / GIB:.2f} GiB = weights {self.weight_bytes / GIB:.2f} + cache {self.cache_bytes / GIB:.2f} "
+            f"({self.cache_tokens:,} tokens in blocks of {self.block_size}) + workspace {self.workspace_bytes / GIB:.2f}"
+        )
+
+
+def plan_memory(
+    config: ModelConfig, options: EngineOptions, weight_bytes: int, available_bytes: int, max_context: int
+) -> MemoryPlan:
+    """Divide the budget: --memory-gb, or a share of what is available beside the weights. The cache takes what weights and
+    workspace leave, up to where every seat has a whole context.
+
+    Raises: EngineError where not even one context of a block fits; it says how much would do.
+    """
+    element_bytes = 4 if config.dtype == "float32" else 2
+    block_bytes = options.block_size * config.kv_bytes_per_token
+    rows = options.max_batch_tokens
+    widest = max(config.intermediate_size, config.num_heads * config.head_size)
+    activations = rows * (_HIDDEN_WIDTHS * config.hidden_size + 3 * widest) * element_bytes
+    # What attention gathers for one layer at a time.
+    gathered = 2 * max_context * config.num_kv_heads * config.head_size * element_bytes
+    logits = _LOGIT_COPIES * options.max_sequences * config.vocab_size * _FLOAT_BYTES
+    workspace = activations + gathered + logits
+    budget = int(options.memory_gb * GIB) if options.memory_gb is not None else available_bytes
+    blocks_of_context = -(-max_context // options.block_size)
+    wanted = options.max_sequences * blocks_of_context + 1
+    num_blocks = min(wanted, (budget - weight_bytes - workspace) // block_bytes)
+    if num_blocks < blocks_of_context + 1:
+        least = weight_bytes + workspace + (blocks_of_context + 1) * block_bytes
+        raise EngineError(
+            ErrorCode.UNAVAILABLE,
+            f"the model needs {least / GIB:.2f} GiB for one context of {max_context} tokens (weights {weight_bytes / GIB:.2f}, "
+            f"workspace {workspace / GIB:.2f}, {block_bytes} bytes a block of {options.block_size} tokens), and has "
+            f"{budget / GIB:.2f}: raise memory_gb, or lower max_context or max_batch_tokens, or quantize",
+        )
+    return MemoryPlan(budget, weight_bytes, workspace, block_bytes, int(num_blocks), options.block_size)
+
+
+def available_memory(device: torch.device, weight_bytes: int) -> int:
+    """What weights, cache and workspace may take together on a device where nobody said; `weight_bytes` are taken already."""
+    share = DEFAULT_SHARE[device.type]
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+    elif device.type == "mps":
+        free = torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
+    else:
+        free = _free_ram()
+    return weight_bytes + int(share * free)
+
+
+def _free_ram() -> int:
+    """Of this machine, or of the cgroup where that is less."""
+    import psutil
+
+    free = int(psutil.virtual_memory().available)
+    limit, usage = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    try:
+        text = limit.read_text().strip()
+        if text != "max":
+            free = min(free, int(text) - int(usage.read_text()))
+    except (OSError, ValueError):
+        pass
+    return max(0, free)

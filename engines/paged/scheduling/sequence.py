@@ -1,0 +1,123 @@
+"""One choice of one request on its way: what the scheduler and the engine know of it."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from engines.paged.cache import prefix
+from engines.paged.values import FinishReason, GenerateRequest
+
+
+class Status(Enum):
+    """Where a sequence is. Preempted ones wait again."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class Sequence:
+    """Tokens of a prompt and of one answer to it.
+
+    `tokens` are those that the host knows. `num_in_flight` more are being sampled by a step that was launched and not yet
+    read; `num_computed` counts positions whose keys and values are in the cache or on their way there.
+    """
+
+    __slots__ = (
+        "_names",
+        "arrival",
+        "block_size",
+        "blocks",
+        "choice",
+        "drafts",
+        "finish_reason",
+        "needs_host",
+        "num_cached",
+        "num_computed",
+        "num_in_flight",
+        "num_named",
+        "num_preempted",
+        "num_prompt",
+        "parent",
+        "request",
+        "slot",
+        "status",
+        "tokens",
+    )
+
+    def __init__(self, request: GenerateRequest, choice: int, arrival: int, block_size: int) -> None:
+        """`arrival` counts submissions: who came first goes first among equals."""
+        self.request = request
+        self.choice = choice
+        self.arrival = arrival
+        self.block_size = block_size
+        self.tokens = list(request.prompt)
+        self.num_prompt = len(self.tokens)
+        self.status = Status.WAITING
+        self.finish_reason: FinishReason | None = None
+        self.blocks: list[int] = []
+        self.num_computed = 0
+        self.num_in_flight = 0
+        self.num_named = 0  # blocks at its front that have been named in the pool
+        self.num_cached = 0  # tokens of the prompt that needed no prefill
+        self.num_preempted = 0
+        self.drafts: list[int] = []  # guesses of what comes next, for the next step to verify
+        self.slot = -1  # of the per-sequence state on the device, while running
+        # Whether the next step needs this one's token on the host (a grammar, guesses): then nothing runs ahead.
+        self.needs_host = False
+        self.parent: Sequence | None = None  # whose prompt's blocks can be shared: another choice of the request
+        self._names = [prefix.root(f"{request.adapter or ''}\0{request.cache_salt}")]
+
+    def __repr__(self) -> str:
+        return (
+            f"<Sequence {self.request.id}/{self.choice}: {self.status.value}, {self.num_computed} of {self.num_tokens} "
+            f"tokens computed, {len(self.blocks)} blocks>"
+        )
+
+    @property
+    def num_tokens(self) -> int:
+        """Those in flight included."""
+        return len(self.tokens) + self.num_in_flight
+
+    @property
+    def num_output(self) -> int:
+        return len(self.tokens) - self.num_prompt
+
+    @property
+    def is_prefilling(self) -> bool:
+        """Whether more than its last token must be computed."""
+        return self.num_tokens - self.num_computed > 1
+
+    @property
+    def max_tokens(self) -> int:
+        """How long it may become, prompt and answer."""
+        return self.num_prompt + self.request.params.max_tokens
+
+    def names(self, num_blocks: int) -> list[bytes]:
+        """The names of its first blocks; all their tokens must be known."""
+        names, size = self._names, self.block_size
+        while len(names) <= num_blocks:
+            begin = (len(names) - 1) * size
+            names.append(prefix.extend(names[-1], self.tokens[begin : begin + size]))
+        return names[1 : num_blocks + 1]
+
+    def rewrite(self, tokens: list[int]) -> None:
+        """Give it other tokens behind its prompt, as a beam that goes on from another."""
+        kept = 0
+        for mine, other in zip(self.tokens, tokens, strict=False):
+            if mine != other:
+                break
+            kept += 1
+        self.tokens = tokens
+        del self._names[kept // self.block_size + 1 :]
+
+
+class Group:
+    """All choices of one request."""
+
+    __slots__ = ("num_unfinished", "request", "sequences")
+
+    def __init__(self, request: GenerateRequest, sequences: list[Sequence]) -> None:
+        self.request = request
+        self.sequences = sequences
+        self.num_unfinished = len(sequences)

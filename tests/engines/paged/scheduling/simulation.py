@@ -1,0 +1,143 @@
+"""A scheduler at work without a model: the cache holds, for each slot, the hash of the prefix that was computed there.
+
+What a model would read in attention is checked: each row's table must lead to exactly the tokens of its own sequence. The
+next token is a hash of the prefix, so a text that any mix-up has touched is another text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from dataclasses import dataclass, field
+
+from engines.paged.cache.block_pool import BlockPool
+from engines.paged.sampling.params import SamplingParams
+from engines.paged.scheduling.plan import Plan
+from engines.paged.scheduling.scheduler import Scheduler
+from engines.paged.scheduling.sequence import Sequence, Status
+from engines.paged.values import FinishReason, GenerateRequest
+
+VOCABULARY = 50
+
+
+def digest(previous: int, token: int) -> int:
+    return int.from_bytes(hashlib.blake2b(f"{previous}.{token}".encode(), digest_size=6).digest(), "big")
+
+
+def text_of(prompt: tuple[int, ...], num_tokens: int) -> list[int]:
+    """What a request is answered when it is alone."""
+    state, tokens = 0, list(prompt)
+    for token in prompt:
+        state = digest(state, token)
+    for _ in range(num_tokens):
+        tokens.append(state % VOCABULARY)
+        state = digest(state, tokens[-1])
+    return tokens[len(prompt) :]
+
+
+@dataclass
+class Simulation:
+    """`ahead`: a step is planned before the tokens of the one before are known, as on a GPU."""
+
+    scheduler: Scheduler
+    ahead: bool = False
+    guess: float = 0.0  # how often right guesses are made for a sequence
+    dice: random.Random = field(default_factory=lambda: random.Random(1))
+
+    def __post_init__(self) -> None:
+        size = self.scheduler.block_size
+        self.cache = [[-1] * size for _ in range(self.scheduler.pool.num_blocks)]
+        self.in_flight: tuple[Plan, list[list[int]]] | None = None
+        self.last: dict[int, int] = {}  # by slot, as on the device
+        self.num_rows = 0
+        self.arrivals = 0
+
+    def submit(self, prompt: tuple[int, ...], max_tokens: int, **fields: object) -> Sequence:
+        self.arrivals += 1
+        params = SamplingParams(max_tokens=max_tokens)
+        request = GenerateRequest(str(self.arrivals), prompt, params, **fields)  # type: ignore[arg-type]
+        sequence = Sequence(request, 0, self.arrivals, self.scheduler.block_size)
+        sequence.needs_host = bool(self.guess)
+        self.scheduler.add(sequence)
+        return sequence
+
+    def step(self, prefill_rows: int | None = None) -> Plan | None:
+        """Plan and compute one step; read it, or the one before."""
+        plan = self.scheduler.plan(prefill_rows)
+        self.scheduler.check()
+        computed = (plan, self.compute(plan)) if plan else None
+        if self.ahead:
+            computed, self.in_flight = self.in_flight, computed
+        if computed:
+            self.read(*computed)
+            self.scheduler.check()
+        return plan
+
+    def compute(self, plan: Plan) -> list[list[int]]:
+        size = self.scheduler.block_size
+        for source, target in plan.copies:
+            self.cache[target] = list(self.cache[source])
+        assert plan.num_rows <= self.scheduler.max_batch_tokens
+        written: list[tuple[int, int]] = []
+        inputs = []
+        for piece in plan.pieces:
+            known = [*piece.sequence.tokens, *piece.drafts]
+            tokens = [known[p] if p < len(known) else self.last[piece.sequence.slot] for p in range(piece.start, piece.end)]
+            inputs.append(tokens)
+        results = []
+        for piece, tokens in zip(plan.pieces, inputs, strict=True):
+            blocks = piece.sequence.blocks
+            yielded = []
+            for position, token in zip(range(piece.start, piece.end), tokens, strict=True):
+                before = self.cache[blocks[(position - 1) // size]][(position - 1) % size] if position else 0
+                state = 0  # what attention would read: the whole prefix must be in the table
+                if position:
+                    for p, known in enumerate([*piece.sequence.tokens, *piece.drafts][:position]):
+                        state = digest(state, known)
+                        assert self.cache[blocks[p // size]][p % size] == state, f"{piece}: wrong content at {p}"
+                    if position <= len(piece.sequence.tokens) + len(piece.drafts):
+                        assert state == before
+                block, offset = blocks[position // size], position % size
+                assert self.scheduler.pool.references(block) == 1, "a shared block is written"
+                assert (block, offset) not in written, "two rows write one slot"
+                written.append((block, offset))
+                self.cache[block][offset] = digest(before, token)
+                yielded.append(self.cache[block][offset] % VOCABULARY)
+            self.num_rows += piece.count
+            yielded = yielded[len(yielded) - piece.num_samples :]
+            for right, guess in enumerate(piece.drafts):
+                if yielded[right] != guess:
+                    del yielded[right + 1 :]
+                    break
+            if yielded:
+                self.last[piece.sequence.slot] = yielded[-1]
+            results.append(yielded)
+        return results
+
+    def read(self, plan: Plan, results: list[list[int]]) -> None:
+        for piece, tokens in zip(plan.pieces, results, strict=True):
+            sequence = piece.sequence
+            self.scheduler.advance(piece, tokens)
+            if sequence.status is Status.FINISHED:
+                continue
+            del sequence.tokens[sequence.max_tokens :]
+            if len(sequence.tokens) >= sequence.max_tokens:
+                self.scheduler.finish(sequence, FinishReason.LENGTH)
+            elif self.guess and sequence.status is Status.RUNNING:
+                right = text_of(tuple(sequence.tokens), 3)
+                sequence.drafts = [token if self.dice.random() < self.guess else token + 1 for token in right]
+
+    def run(self, limit: int = 10_000) -> None:
+        """Step until everything is answered."""
+        for _ in range(limit):
+            if self.step() is None and self.in_flight is None and not (self.scheduler.running or len(self.scheduler.waiting)):
+                return
+        raise AssertionError("it does not end")
+
+
+def simulation(num_blocks: int = 64, block_size: int = 4, **options: object) -> Simulation:
+    names = ("ahead", "guess", "dice")
+    own = {name: options.pop(name) for name in names if name in options}
+    settings: dict[str, object] = {"max_sequences": 8, "max_batch_tokens": 32, **options}
+    scheduler = Scheduler(BlockPool(num_blocks), block_size=block_size, **settings)  # type: ignore[arg-type]
+    return Simulation(scheduler, **own)  # type: ignore[arg-type]

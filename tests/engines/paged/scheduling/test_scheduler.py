@@ -1,0 +1,206 @@
+"""Steps: who computes what, by the rule that each sequence catches up with its tokens."""
+
+import random
+
+import pytest
+
+from engines.paged.scheduling.sequence import Sequence, Status
+from engines.paged.values import FinishReason, GenerateRequest
+from tests.engines.paged.scheduling.simulation import simulation, text_of
+
+
+def rows(plan: object) -> dict[str, tuple[int, int, int]]:
+    assert plan is not None
+    return {piece.sequence.request.id: (piece.start, piece.count, piece.num_samples) for piece in plan.pieces}  # type: ignore[attr-defined]
+
+
+def test_a_prompt_is_cut_to_the_budget_and_sampled_at_its_end() -> None:
+    """A prompt of 70 tokens takes steps of 32, 32 and 6 rows; the last yields the first token."""
+    it = simulation()
+    sequence = it.submit(tuple(range(70)), 3)
+    assert [rows(it.step())["1"] for _ in range(4)] == [(0, 32, 0), (32, 32, 0), (64, 6, 1), (70, 1, 1)]
+    it.run()
+    assert sequence.tokens[70:] == text_of(tuple(range(70)), 3)
+
+
+def test_who_decodes_does_not_wait_for_a_prompt() -> None:
+    """Rows of decoding come first in every step; the prompt gets the rest."""
+    it = simulation()
+    it.submit((1, 2, 3), 50)
+    it.step()
+    it.submit(tuple(range(100)), 1)
+    for _ in range(3):
+        plan = rows(it.step())
+        assert plan["1"][1:] == (1, 1)
+        assert plan["2"][1] == 31
+
+
+def test_prompts_can_be_slowed_while_somebody_decodes() -> None:
+    """`prefill_rows` bounds rows of prompts, but only beside rows of decoding."""
+    it = simulation()
+    it.submit((1, 2, 3), 3)
+    it.step(prefill_rows=2)
+    it.submit(tuple(range(100)), 1)
+    assert rows(it.step(prefill_rows=2)) == {"1": (3, 1, 1), "2": (0, 2, 0)}
+    assert rows(it.step(prefill_rows=2)) == {"1": (4, 1, 1), "2": (2, 2, 0)}
+    assert rows(it.step(prefill_rows=2)) == {"2": (4, 32, 0)}
+
+
+def test_a_known_prompt_is_not_computed_again() -> None:
+    """The blocks of an equal beginning are shared; the last token is always computed, for what follows it."""
+    it = simulation()
+    prompt = tuple(range(24))
+    it.submit(prompt, 2)
+    it.run()
+    second = it.submit(prompt, 2)
+    assert rows(it.step()) == {"2": (20, 4, 1)}
+    assert second.num_cached == 20
+    third = it.submit(prompt[:10] + (9,) * 10, 2)
+    it.step()
+    assert third.num_cached == 8  # two whole blocks
+
+
+@pytest.mark.parametrize("field", ["adapter", "cache_salt"])
+def test_tenants_and_adapters_share_nothing(field: str) -> None:
+    """Equal tokens with another adapter or salt are other blocks."""
+    it = simulation()
+    prompt = tuple(range(24))
+    it.submit(prompt, 1)
+    it.run()
+    other = it.submit(prompt, 1, **{field: "other"})
+    it.run()
+    assert other.num_cached == 0
+
+
+def test_the_least_urgent_gives_up_its_blocks() -> None:
+    """Where blocks run out the youngest of the lowest priority waits again, and its text is the same in the end."""
+    it = simulation(num_blocks=9, prefix_cache=False)
+    first = it.submit((1, 2, 3, 4), 20)
+    second = it.submit((5, 6, 7), 20, priority=1)
+    it.run()
+    assert (first.num_preempted, second.num_preempted) == (1, 0)
+    assert first.tokens[4:] == text_of((1, 2, 3, 4), 20)
+    assert second.tokens[3:] == text_of((5, 6, 7), 20)
+
+
+def test_a_more_urgent_request_takes_a_seat() -> None:
+    """With every seat taken, a higher priority sends the least urgent away; an equal one waits."""
+    it = simulation(max_sequences=2)
+    sequences = [it.submit((token,), 30) for token in (1, 2, 3)]
+    it.step()
+    assert [each.status for each in sequences] == [Status.RUNNING, Status.RUNNING, Status.WAITING]
+    urgent = it.submit((9,), 2, priority=5)
+    it.step()
+    assert urgent.status is Status.RUNNING and sequences[1].status is Status.WAITING
+    it.run()
+    assert [each.tokens[1:] for each in sequences] == [text_of((token,), 30) for token in (1, 2, 3)]
+
+
+def test_what_is_cancelled_frees_its_blocks_at_once() -> None:
+    """Between two steps, whether it runs or waits."""
+    it = simulation(max_sequences=1)
+    running, waiting = it.submit(tuple(range(20)), 9), it.submit((1,), 9)
+    it.step()
+    assert it.scheduler.pool.num_used == 5
+    for sequence in (waiting, running):
+        it.scheduler.finish(sequence, FinishReason.CANCELLED)
+        it.scheduler.check()
+    assert it.scheduler.pool.num_used == 0
+    assert it.step() is None
+
+
+def test_deadlines_are_told() -> None:
+    """Those whose time is over, running or waiting."""
+    it = simulation(max_sequences=1)
+    late, later = it.submit((1,), 9, deadline=5.0), it.submit((2,), 9, deadline=7.0)
+    it.submit((3,), 9)
+    it.step()
+    assert it.scheduler.expired(4.9) == []
+    assert it.scheduler.expired(5.0) == [late]
+    assert set(it.scheduler.expired(9.0)) == {late, later}
+
+
+def test_a_running_step_is_not_waited_for() -> None:
+    """Running ahead, the next row of a sequence is planned while its token is in flight, but none behind its last token."""
+    it = simulation(ahead=True)
+    it.submit((1, 2), 2)
+    assert rows(it.step()) == {"1": (0, 2, 1)}
+    assert rows(it.step()) == {"1": (2, 1, 1)}
+    assert it.step() is None
+
+
+def test_what_needs_the_host_is_waited_for() -> None:
+    """A sequence with a grammar has no row in the step after one that samples for it."""
+    it = simulation(ahead=True)
+    sequence = it.submit((1, 2), 3)
+    sequence.needs_host = True
+    assert rows(it.step()) == {"1": (0, 2, 1)}
+    assert it.step() is None
+    assert rows(it.step()) == {"1": (2, 1, 1)}
+
+
+def test_right_guesses_save_steps() -> None:
+    """With guesses that are always right, a step yields four tokens, and the text is the same."""
+    it = simulation(guess=1.0)
+    sequence = it.submit((1, 2, 3), 41)
+    steps = 0
+    while it.step() is not None:
+        steps += 1
+    assert sequence.tokens[3:] == text_of((1, 2, 3), 41)
+    assert steps == 11
+
+
+def test_choices_share_the_prompt_and_copy_what_they_write() -> None:
+    """A second choice takes over the prompt's blocks, and gets a copy of the last one before it writes there."""
+    it = simulation(prefix_cache=False)
+    parent = it.submit((1, 2, 3, 4, 5, 6), 12)
+    it.step()
+    child = Sequence(parent.request, 1, parent.arrival, 4)
+    child.parent = parent
+    it.scheduler.add(child)
+    plan = it.step()
+    assert plan is not None and len(plan.copies) == 1
+    assert child.blocks[0] == parent.blocks[0] and child.blocks[1] != parent.blocks[1]
+    it.run()
+    assert child.tokens == parent.tokens
+
+
+def test_deterministic_steps_are_cut_at_fixed_places() -> None:
+    """With chunks of 8, prompts are cut at multiples of 8 whatever else runs, and only what was computed so is shared."""
+    it = simulation(chunk=8)
+    prompt = tuple(range(20))
+    it.submit((1, 2, 3), 30)
+    it.step()
+    it.submit(prompt, 9)
+    assert [rows(it.step())["2"] for _ in range(4)] == [(0, 8, 0), (8, 8, 0), (16, 4, 1), (20, 1, 1)]
+    it.run()
+    third = it.submit(prompt + tuple(text_of(prompt, 9)), 2)
+    assert rows(it.step())["3"] == (16, 8, 0)
+    assert third.num_cached == 16
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("options", [{}, {"chunk": 8}, {"prefix_cache": False}, {"guess": 0.6}], ids=str)
+@pytest.mark.parametrize("seed", range(6))
+def test_random_walks_lose_nothing(seed: int, options: dict[str, object], ahead: bool) -> None:
+    """Arrivals, cancellations, priorities and a pool that is far too small: the books are right after each step, and no
+    text is touched by another."""
+    dice = random.Random(seed)
+    it = simulation(num_blocks=dice.choice((14, 20, 40)), ahead=ahead, dice=dice, **options)
+    prefixes = [tuple(dice.randrange(50) for _ in range(dice.randrange(1, 30))) for _ in range(3)]
+    sequences = []
+    for _ in range(150):
+        if dice.random() < 0.3:
+            prompt = dice.choice(prefixes)[: dice.randrange(1, 30)] + tuple(dice.choices(range(50), k=dice.randrange(1, 8)))
+            sequences.append(it.submit(prompt, dice.randrange(1, 14), priority=dice.choice((0, 0, 0, 1))))
+        if dice.random() < 0.05 and sequences:
+            it.scheduler.finish(dice.choice(sequences), FinishReason.CANCELLED)
+        it.step(dice.choice((None, None, 4)))
+    it.run()
+    assert it.scheduler.pool.num_used == 0
+    for sequence in sequences:
+        output = sequence.tokens[sequence.num_prompt :]
+        assert output == text_of(sequence.request.prompt, len(output))
+        assert sequence.finish_reason in (FinishReason.LENGTH, FinishReason.CANCELLED)
+        if sequence.finish_reason is FinishReason.LENGTH:
+            assert len(output) == sequence.request.params.max_tokens
