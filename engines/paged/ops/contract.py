@@ -118,6 +118,7 @@ class SamplingBatch:
     allowed: Tensor | None = None
     is_greedy: bool = False  # every row: the noise need not be drawn
     is_unfiltered: bool = False  # no row has top-k, top-p or min-p
+    needs_logprobs: bool = True  # else the log probabilities may be zeros
 
 
 class Ops(Protocol):

@@ -1,0 +1,141 @@
+"""Choosing tokens, in plain torch and numpy: the definition of `Ops.sample`, and how CPU and CUDA do it.
+
+A row's token is a function of its logits and its own fields alone. On the processor each row pays for what it asks: a
+greedy one for an argmax, a filtered one for the noise of the tokens that are left. On other devices all rows go
+together, and the host waits for nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engines.paged.ops.contract import SamplingBatch
+from engines.paged.sampling.adjusting import adjust_, is_adjusting
+from engines.paged.sampling.filters import is_filtering, keep_, kept_ids
+from engines.paged.sampling.noise import add_noise_, add_row_noise_, noise_of, row_key, row_keys
+
+_MASK = (1 << 64) - 1
+# A vocabulary whose rows together make one piece of noise faster than each its own.
+_SMALL = 2048
+
+
+def sample(logits: Tensor, sampling: SamplingBatch) -> tuple[Tensor, Tensor]:
+    """See `Ops.sample`: logits [m, V] float32 -> tokens [m] int32, log probabilities [m] float32. The logits stay as
+    they came."""
+    adjusted = adjust_(logits.clone(), sampling) if is_adjusting(sampling) else logits
+    choose = _choose_by_row if logits.device.type == "cpu" else _choose_together
+    tokens = choose(adjusted, sampling)
+    if not sampling.needs_logprobs:
+        return tokens, torch.zeros(logits.shape[0], device=logits.device)
+    return tokens, logprobs_of(logits, tokens)
+
+
+def logprobs_of(logits: Tensor, tokens: Tensor) -> Tensor:
+    """The log probability of one token a row: logits [m, V], tokens [m] of any integers -> [m] float32."""
+    at = logits.gather(1, tokens.to(torch.int64)[:, None])[:, 0]
+    return at - _log_totals(logits)
+
+
+def top_logprobs(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k likeliest tokens of each row, falling, lower ids first among equals: logits [m, V] float32 -> ids [m, k]
+    int32 and log probabilities [m, k] float32."""
+    k = min(k, logits.shape[1])
+    chosen = _top_by_row(logits, k) if logits.device.type == "cpu" else _top_together(logits, k)
+    return chosen.to(torch.int32), logits.gather(1, chosen) - _log_totals(logits)[:, None]
+
+
+def _top_by_row(logits: Tensor, k: int) -> Tensor:
+    """Those that are not below the k-th, sorted by value; ids rise where values are equal."""
+    least = logits.topk(k, sorted=False).values.amin(1).numpy()
+    chosen = np.empty((logits.shape[0], k), np.int64)
+    for i, row in enumerate(logits.numpy()):
+        ids = np.flatnonzero(row >= least[i])
+        chosen[i] = ids[np.argsort(-row[ids], kind="stable")[:k]]
+    return torch.from_numpy(chosen)
+
+
+def _top_together(logits: Tensor, k: int) -> Tensor:
+    # A float's bits, as an integer, rise with it where it is positive and fall where it is negative. With the id below
+    # them no two are equal.
+    bits = logits.contiguous().view(torch.int32)
+    ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(torch.int64) << 32
+    return (ordered - torch.arange(logits.shape[1], device=logits.device)).topk(k, dim=1).indices
+
+
+def _log_totals(logits: Tensor) -> Tensor:
+    """By rows on the processor, where torch may share one row among threads and not many: a sum's last bits would tell
+    how many rows there were."""
+    if logits.device.type == "cpu" and logits.shape[0] > 1:
+        return torch.stack([row.logsumexp(0) for row in logits.unbind(0)])
+    return logits.logsumexp(1)
+
+
+def _choose_together(logits: Tensor, sampling: SamplingBatch) -> Tensor:
+    if sampling.is_greedy:
+        return logits.argmax(1).to(torch.int32)
+    is_drawn = sampling.temperature > 0
+    scores = logits / torch.where(is_drawn, sampling.temperature, 1.0)[:, None]
+    if not sampling.is_unfiltered:
+        scores = keep_(scores, sampling.top_k, sampling.top_p, sampling.min_p)
+    noisy = add_noise_(scores, row_keys(sampling.seeds, sampling.positions))
+    return torch.where(is_drawn, noisy.argmax(1), logits.argmax(1)).to(torch.int32)
+
+
+def _choose_by_row(logits: Tensor, sampling: SamplingBatch) -> Tensor:
+    rows = logits.numpy()
+    if sampling.is_greedy:
+        # numpy's is ten times as fast as torch's here; both tell the first of equals.
+        return torch.from_numpy(rows.argmax(1).astype(np.int32))
+    with np.errstate(all="ignore"):
+        return torch.from_numpy(_draws(rows, sampling))
+
+
+def _draws(rows: Any, sampling: SamplingBatch) -> Any:
+    """Rows of numpy. What filters leave of all rows goes through the noise together: it is a handful a row."""
+    tokens = np.empty(rows.shape[0], np.int32)
+    filtered: list[tuple[int, Any, Any, int]] = []
+    for i, (temperature, top_k, top_p, min_p, seed, position) in enumerate(_controls(sampling)):
+        if temperature <= 0:
+            tokens[i] = rows[i].argmax()
+            continue
+        scores = rows[i] / np.float32(temperature)
+        if not math.isfinite(scores.max()):  # nothing may come, or the temperature is next to 0
+            tokens[i] = scores.argmax()
+        elif scores.shape[0] <= _SMALL or is_filtering(top_k, top_p, min_p, scores.shape[0]):
+            ids = kept_ids(scores, top_k, top_p, min_p)
+            filtered.append((i, ids, scores[ids], row_key(seed & _MASK, position)))
+        else:
+            add_row_noise_(torch.from_numpy(scores), row_key(seed & _MASK, position))
+            tokens[i] = scores.argmax()
+    if filtered:
+        _draw_filtered(filtered, tokens)
+    return tokens
+
+
+def _draw_filtered(filtered: list[tuple[int, Any, Any, int]], tokens: Any) -> None:
+    """Of each (row, ids, their scores, key) one id into `tokens`."""
+    sizes = [ids.shape[0] for _, ids, _, _ in filtered]
+    keys = np.repeat(np.array([key for _, _, _, key in filtered], np.uint64), sizes)
+    noise = noise_of(np.concatenate([ids for _, ids, _, _ in filtered]), keys)
+    start = 0
+    for (row, ids, scores, _), size in zip(filtered, sizes, strict=True):
+        tokens[row] = ids[(scores + noise[start : start + size]).argmax()]
+        start += size
+
+
+def _controls(sampling: SamplingBatch) -> Iterator[tuple[float, int, float, float, int, int]]:
+    each = (
+        sampling.temperature,
+        sampling.top_k,
+        sampling.top_p,
+        sampling.min_p,
+        sampling.seeds,
+        sampling.positions,
+    )
+    return zip(*(tensor.tolist() for tensor in each), strict=True)
