@@ -1,0 +1,92 @@
+"""Loads families of kernels, and runs them: the one place that calls what `torch.mps.compile_shader` returns."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+KERNELS = Path(__file__).parents[2] / "kernels"
+Constant = int | float | str  # a str is a type's name
+
+
+@cache
+def kernel_text(family: str) -> str:
+    """The source of kernels/{family}.metal, its lines numbered as in the file."""
+    return f'#line 1 "{family}.metal"\n{(KERNELS / f"{family}.metal").read_text(encoding="ascii")}'
+
+
+def header(constants: Mapping[str, Constant]) -> str:
+    """Constants as Metal declares them; T brings its vectors T2 and T4 along."""
+    lines = ['#line 1 "header"']
+    for name, value in constants.items():
+        if isinstance(value, str):
+            lines += [f"typedef {value} {name};"]
+            lines += [f"typedef vec<{value}, {n}> {name}{n};" for n in (2, 4)]
+        elif isinstance(value, float):
+            lines += [f"constant constexpr float {name} = {value!r}f;"]
+        else:
+            lines += [f"constant constexpr int {name} = {int(value)};"]
+    return "\n".join(lines) + "\n"
+
+
+def source(family: str, constants: Mapping[str, Constant]) -> str:
+    """What is compiled: prelude, header, family."""
+    return kernel_text("prelude") + "\n" + header(constants) + kernel_text(family)
+
+
+class Library:
+    """One family, specialised. Function objects are made once: torch makes a new one at each access."""
+
+    def __init__(self, owner: Kernels, family: str, compiled: Any) -> None:
+        self._owner, self.family, self._compiled = owner, family, compiled
+        self._functions: dict[str, Any] = {}
+
+    def function(self, name: str) -> Any:
+        if name not in self._functions:
+            self._functions[name] = getattr(self._compiled, name)
+        return self._functions[name]
+
+    def run(self, name: str, groups: tuple[int, ...], group_size: int, *args: Any) -> None:
+        """Dispatch groups (1 to 3 numbers) of `group_size` threads in a row; args are buffers 0, 1, ...
+
+        Ints arrive as int64, of which `constant uint&` and `constant int&` read the low half; floats as float.
+        """
+        owner = self._owner
+        owner.check_thread()
+        for arg in args:
+            if isinstance(arg, Tensor) and not (arg.is_contiguous() and arg.device.type == owner.device.type):
+                raise ValueError(f"{self.family}.{name}: a tensor is strided or on {arg.device}, not on {owner.device}")
+        owner.dispatches[name] += 1
+        threads = (groups[0] * group_size, *groups[1:])
+        self.function(name)(*args, threads=threads, group_size=(group_size, 1, 1)[: len(groups)])
+
+
+class Kernels:
+    """All families of a model. `dispatches` counts kernels run, by name."""
+
+    def __init__(self, compile_shader: Callable[[str], Any], device: torch.device) -> None:
+        self._compile, self.device = compile_shader, device
+        self._libraries: dict[str, Library] = {}
+        self._thread: int | None = None
+        self.dispatches: Counter[str] = Counter()
+
+    def load(self, family: str, **constants: Constant) -> Library:
+        """kernels/{family}.metal with these constants, compiled once."""
+        text = source(family, constants)
+        if text not in self._libraries:
+            self._libraries[text] = Library(self, family, self._compile(text))
+        return self._libraries[text]
+
+    def check_thread(self) -> None:
+        """torch's MPS crashes where two threads use it: the first one to run a kernel is the only one."""
+        here = threading.get_ident()
+        if self._thread is None:
+            self._thread = here
+        assert self._thread == here, "Metal's kernels are run by one thread alone, and this is another one"

@@ -1,0 +1,31 @@
+"""MetalOps: all families of kernels as one backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from engines.paged.ops.metal.embedding import EmbeddingOps
+from engines.paged.ops.metal.kernels import Kernels
+from engines.paged.ops.metal.shape import ModelShape
+
+
+class MetalOps(EmbeddingOps):
+    """`compile_shader` is torch.mps.compile_shader with device mps, or ops.sim.compile_shader with device cpu."""
+
+    def __init__(self, compile_shader: Callable[[str], Any], device: torch.device | str, shape: ModelShape) -> None:
+        self.device = torch.device(device)
+        self.name = "metal" if self.device.type == "mps" else "sim"
+        self.shape = shape
+        self.kernels = Kernels(compile_shader, self.device)
+
+    @property
+    def num_dispatches(self) -> int:
+        """Kernels run since the start."""
+        return self.kernels.dispatches.total()
+
+    def synchronize(self) -> None:
+        if self.device.type == "mps":
+            torch.mps.synchronize()
