@@ -35,6 +35,7 @@ ENGINE_FLOORS = {
     "engines.samples": 1,
     "engines.messages": 1,
     "engines.calls": 2,
+    "engines.paged": 2,  # the language models' engine: it knows no host
     "engines.scheduling": 3,
     "engines.repository": 3,
     "engines.ipc": 3,

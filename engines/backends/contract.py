@@ -46,9 +46,16 @@ class BackendRequest(Protocol):
     sequence_id: int | str
     sequence_start: bool
     sequence_end: bool
+    priority: int  # 0: the model's default, then 1 before 2
+    timeout_us: int  # 0: none
 
     @property
     def is_cancelled(self) -> bool: ...
+
+    def when_cancelled(self, told: Callable[[], None]) -> None:
+        """Have `told` called once nobody wants the answer, for backends that hold requests beyond `execute`: on
+        another thread, where it must be quick and may not answer."""
+        ...
 
     def respond(
         self, outputs: Mapping[str, Array], *, is_final: bool = True, parameters: Mapping[str, Scalar] | None = None

@@ -13,6 +13,7 @@ from engines.cli.analyze import analyze
 from engines.cli.convert import convert
 from engines.cli.fleet import fleet
 from engines.cli.host import host
+from engines.cli.llm import llm
 from engines.cli.samples import samples
 
 P = ParamSpec("P")
@@ -43,6 +44,7 @@ def exiting(command: Callable[P, int | None]) -> Callable[P, None]:
 
 for _command in (host, fleet, samples, analyze, convert):
     app.command()(exiting(_command))
+app.add_typer(llm)
 
 
 def main() -> None:

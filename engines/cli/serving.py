@@ -16,7 +16,7 @@ from pathlib import Path
 
 from engines.host.logs import LogSettings
 from engines.host.server import Host, Ports, StartError
-from engines.host.settings import HostSettings
+from engines.host.settings import Address, HostSettings
 
 _log = logging.getLogger("engines.host")
 
@@ -27,14 +27,41 @@ _GC_THRESHOLD = 20_000
 _MAX_DESCRIPTORS = 10_240
 
 
-def run(settings: HostSettings, logs: LogSettings, ready_file: Path | None) -> int:
+class Audience:
+    """Who is told how it goes: what is wrong on stderr, where it serves in the log."""
+
+    def failed(self, error: StartError) -> None:
+        """It does not start."""
+        print(f"pointsman host: {error}", file=sys.stderr)
+
+    def serves(self, host: Host, settings: HostSettings) -> None:
+        """It answers from now on."""
+        ports = host.ports
+        for told, address, port in (
+            ("REST     http://%s:%d/v2", settings.http, ports.http),
+            ("gRPC     %s:%d", settings.grpc, ports.grpc),
+            ("metrics  http://%s:%d/metrics", settings.metrics, ports.metrics),
+        ):
+            if address is not None:
+                _log.info(told, told_host(address), port)
+
+    def stops(self) -> None:
+        """It has been asked to end."""
+
+
+def run(settings: HostSettings, logs: LogSettings, ready_file: Path | None, audience: Audience | None = None) -> int:
     """Serve until SIGTERM or SIGINT; the exit code."""
     _allow_many_descriptors()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_serve(settings, logs, ready_file))
+        return runner.run(_serve(settings, logs, ready_file, audience or Audience()))
 
 
-async def _serve(settings: HostSettings, logs: LogSettings, ready_file: Path | None) -> int:
+def told_host(address: Address) -> str:
+    """As it stands in a URL."""
+    return f"[{address.host}]" if ":" in address.host else address.host
+
+
+async def _serve(settings: HostSettings, logs: LogSettings, ready_file: Path | None, audience: Audience) -> int:
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -48,7 +75,7 @@ async def _serve(settings: HostSettings, logs: LogSettings, ready_file: Path | N
     try:
         host = Host(settings, logs)
     except StartError as error:
-        print(f"pointsman host: {error}", file=sys.stderr)
+        audience.failed(error)
         return 1
     starting = asyncio.ensure_future(host.start())
     waiting = asyncio.ensure_future(told.wait())
@@ -56,9 +83,10 @@ async def _serve(settings: HostSettings, logs: LogSettings, ready_file: Path | N
     exit_code = 0
     if starting.done():
         _settle_memory()
-        exit_code = _started(starting, host, settings, ready_file)
+        exit_code = _started(starting, host, settings, ready_file, audience)
         if not exit_code:
             await waiting
+            audience.stops()
     else:
         starting.cancel()
         await asyncio.wait({starting})
@@ -67,25 +95,16 @@ async def _serve(settings: HostSettings, logs: LogSettings, ready_file: Path | N
     return exit_code
 
 
-def _started(starting: asyncio.Future[None], host: Host, settings: HostSettings, ready_file: Path | None) -> int:
+def _started(
+    starting: asyncio.Future[None], host: Host, settings: HostSettings, ready_file: Path | None, audience: Audience
+) -> int:
     try:
         starting.result()
-    except StartError as error:
-        print(f"pointsman host: {error}", file=sys.stderr)
-        return 1
-    ports = host.ports
-    for told, address, port in (
-        ("REST     http://%s:%d/v2", settings.http, ports.http),
-        ("gRPC     %s:%d", settings.grpc, ports.grpc),
-        ("metrics  http://%s:%d/metrics", settings.metrics, ports.metrics),
-    ):
-        if address is not None:
-            _log.info(told, f"[{address.host}]" if ":" in address.host else address.host, port)
-    try:
+        audience.serves(host, settings)
         if ready_file is not None:
-            _write_ready(ready_file, ports)
-    except OSError as error:
-        print(f"pointsman host: cannot write {ready_file}: {error.strerror}", file=sys.stderr)
+            _write_ready(ready_file, host.ports)
+    except StartError as error:
+        audience.failed(error)
         return 1
     return 0
 
@@ -98,11 +117,17 @@ def _settle_memory() -> None:
 
 
 def _write_ready(path: Path, ports: Ports) -> None:
-    """Aside, and then renamed: who waits for the file finds it whole."""
+    """Aside, and then renamed: who waits for the file finds it whole.
+
+    Raises: StartError.
+    """
     aside = path.with_name(f"{path.name}.{os.getpid()}")
     told = {"http": ports.http, "grpc": ports.grpc, "metrics": ports.metrics, "pid": os.getpid()}
-    aside.write_text(json.dumps(told))
-    aside.replace(path)
+    try:
+        aside.write_text(json.dumps(told))
+        aside.replace(path)
+    except OSError as error:
+        raise StartError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _allow_many_descriptors() -> None:

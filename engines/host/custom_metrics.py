@@ -12,13 +12,19 @@ from itertools import count
 
 from engines.errors import EngineError, ErrorCode, internal, invalid
 from engines.host.exposition import Family, Sample
+from engines.instances.control import Change
 
 Labels = tuple[tuple[str, str], ...]
 
 KINDS = ("counter", "gauge", "histogram")
 
 # What each operation is called in an error, and the kinds that have it.
-_ALLOWED = {"increment": ("counter", "gauge"), "set": ("gauge",), "observe": ("histogram",)}
+_ALLOWED = {
+    "increment": ("counter", "gauge"),
+    "set": ("gauge",),
+    "observe": ("histogram",),
+    "merge": ("histogram",),
+}
 
 
 @dataclass(slots=True)
@@ -104,8 +110,8 @@ class CustomMetrics:
         self._metrics[number].num_users += 1
         return number
 
-    def change(self, operation: str, metric: int, value: float) -> None:
-        """`increment`, `set` or `observe`.
+    def change(self, operation: str, metric: int, value: Change) -> None:
+        """`increment`, `set`, `observe` or `merge`.
 
         Raises: EngineError where the metric is gone, or of a kind that does not do that.
         """
@@ -113,6 +119,15 @@ class CustomMetrics:
         kind = found.family.kind
         if kind not in _ALLOWED[operation]:
             raise _unsupported(kind, operation.capitalize())
+        if isinstance(value, tuple) != (operation == "merge"):
+            raise invalid("'merge' takes counts and their sum, the other operations a number")
+        if isinstance(value, tuple):
+            counts, total = value
+            if len(counts) != len(found.counts):
+                raise invalid(f"{len(counts)} counts for a histogram of {len(found.counts)} buckets")
+            found.counts = [sum(pair) for pair in zip(found.counts, counts, strict=True)]
+            found.value += total
+            return
         if operation == "set":
             found.value = value
         elif operation == "observe":

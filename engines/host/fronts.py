@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from engines.calls import Call
-from engines.errors import invalid
-from engines.messages import SharedMemory
+from engines.errors import EngineError, ErrorCode, invalid
+from engines.messages import InferRequest, SharedMemory
 from gateway.protocol.datatypes import DATATYPES
 from gateway.protocol.operations import Operation
 from gateway.protocol.protobuf import Message
@@ -43,6 +43,12 @@ class ServedModel(Protocol):
     def is_decoupled(self) -> bool: ...
 
     @property
+    def stream_input(self) -> str:
+        """Of a decoupled model: the input without which, or with which as false, it answers once; "" where it has none
+        such."""
+        ...
+
+    @property
     def has_batches(self) -> bool:
         """Whether the first axis of its tensors is the batch's (max_batch_size is not 0)."""
         ...
@@ -70,6 +76,10 @@ class FrontService(Protocol):
         """
         ...
 
+    def ready_models(self) -> Sequence[ServedModel]:
+        """All versions that serve, by name and version."""
+        ...
+
     def infer(self, call: Call) -> None:
         """Take a call. It may end at once, with an error: then it was never queued. Never raises."""
         ...
@@ -91,6 +101,20 @@ class FrontService(Protocol):
     def restriction(self, front: str, category: str) -> tuple[str, str] | None:
         """What guards a category of CATEGORIES on "rest" or "grpc"; None where nothing does. Fixed from the start."""
         ...
+
+
+def check_one_answer(model: ServedModel, request: InferRequest) -> None:
+    """See that a decoupled model gives the one answer that an infer has.
+
+    Raises: EngineError(UNSUPPORTED) where the request asks it to stream.
+    """
+    for tensor in request.inputs if model.is_decoupled else ():
+        if tensor.name == model.stream_input and not isinstance(tensor.data, SharedMemory) and any(tensor.data):
+            raise EngineError(
+                ErrorCode.UNSUPPORTED,
+                f"input '{tensor.name}' of model '{model.name}' is true, and infer has one answer: ask generate_stream "
+                "or ModelStreamInfer",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +237,10 @@ CATEGORIES: dict[Operation, str] = {
     Operation.INFER: "inference",
     Operation.GENERATE: "inference",
     Operation.GENERATE_STREAM: "inference",
+    Operation.CHAT: "inference",
+    Operation.COMPLETION: "inference",
+    Operation.EMBEDDING: "inference",
+    Operation.MODEL_LIST: "metadata",
     Operation.SHARED_MEMORY: "shared-memory",
     Operation.MODEL_CONFIG: "model-config",
     Operation.REPOSITORY_INDEX: "model-repository",

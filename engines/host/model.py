@@ -20,6 +20,9 @@ from engines.scheduling.contract import Scheduler
 
 Finish = Callable[[], Awaitable[None]]
 
+# Names the BOOL input that a decoupled model streams by: without it, it answers once, so that infer may ask it too.
+STREAM_INPUT_PARAMETER = "STREAM_INPUT"
+
 
 class Model:
     """A loaded version. Requests come by `submit`; `unload` lets those under way end.
@@ -47,6 +50,10 @@ class Model:
         self.version = str(spec.version)
         self.statistics = statistics
         self.is_decoupled: bool = config.model_transaction_policy.decoupled
+        parameters = config.parameters
+        self.stream_input: str = (
+            parameters[STREAM_INPUT_PARAMETER].string_value if STREAM_INPUT_PARAMETER in parameters else ""
+        )
         self.has_batches: bool = config.max_batch_size > 0
         self.is_cached = is_cached
         self.metric_tags: Mapping[str, str] = dict(config.metric_tags)

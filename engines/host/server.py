@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -41,6 +41,15 @@ _LAST_SECONDS = 1.0
 
 class StartError(Exception):
     """The host cannot serve; the message says why."""
+
+
+class LoadError(StartError):
+    """Models cannot be loaded: reasons by name."""
+
+    def __init__(self, failures: Mapping[str, str]) -> None:
+        self.failures = failures
+        told = "\n".join(f"  {name}: {reason}" for name, reason in failures.items())
+        super().__init__(f"failed to load all models:\n{told}\n--exit-on-error=false serves the others")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +165,7 @@ class Host:
         except EngineError as error:
             raise StartError(error.message) from error
         if failures and self._settings.exit_on_error:
-            told = "\n".join(f"  {name}: {reason}" for name, reason in failures.items())
-            raise StartError(f"failed to load all models:\n{told}\n--exit-on-error=false serves the others")
+            raise LoadError(failures)
 
     async def _unload(self, deadline: float) -> None:
         closing = asyncio.ensure_future(self._repository.close())

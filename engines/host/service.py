@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from engines.calls import Call
@@ -48,6 +48,10 @@ class Service:
         Raises: EngineError, as Triton tells that there is none.
         """
         return self._get(name, version)
+
+    def ready_models(self) -> Sequence[Model]:
+        """All versions that serve, by name and version."""
+        return cast("Sequence[Model]", self._context.served())
 
     def infer(self, call: Call) -> None:
         """Take a call; it may end at once, with an error. Never raises."""

@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from typing import Protocol
 
 
+# A number; or, to merge into a histogram, how many observations are new in each bucket, and their sum.
+Change = float | tuple[tuple[int, ...], float]
+
+
 class ModelControl(Protocol):
     """The host's models, as `pb_utils.load_model` and its kin reach them."""
 
@@ -37,8 +41,8 @@ class CustomMetrics(Protocol):
         """A metric of a family: its number; the same labels are the same metric. Raises: EngineError."""
         ...
 
-    def change(self, operation: str, metric: int, value: float) -> None:
-        """`increment`, `set` or `observe`. Raises: EngineError."""
+    def change(self, operation: str, metric: int, value: Change) -> None:
+        """`increment`, `set`, `observe`, or `merge`. Raises: EngineError."""
         ...
 
     def value(self, metric: int) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 
 from engines.calls import Call, Submit
 from engines.errors import EngineError, ErrorCode, internal, unavailable
-from engines.instances.control import CustomMetrics, ModelControl
+from engines.instances.control import Change, CustomMetrics, ModelControl
 from engines.ipc import kinds
 from engines.ipc.arena import ArenaFullError
 from engines.ipc.channel import Channel
@@ -166,7 +166,7 @@ class Questions:
             return metric
         return metrics.value(*arguments)
 
-    def _measure(self, operation: str, metric: int, value: float) -> None:
+    def _measure(self, operation: str, metric: int, value: Change) -> None:
         if self._metrics is None:
             return
         try:

@@ -11,6 +11,7 @@ import os
 import select
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from engines.ipc import kinds
@@ -43,6 +44,7 @@ class Connection:
         self._work: deque[Message] = deque()
         self._answers: dict[int, deque[Message]] = {}
         self._cancelled: set[int] = set()
+        self._on_cancel: dict[int, Callable[[], None]] = {}
         self._last_number = 0
 
     def send(self, kind: int, *rest: Any) -> None:
@@ -82,10 +84,21 @@ class Connection:
                     self._read_what_is_there()
         return request in self._cancelled
 
+    def when_cancelled(self, request: int, told: Callable[[], None]) -> None:
+        """Have `told` called once the host says that nobody wants this request's answer; at once where it has. It is
+        called by whoever reads, with the lock held: it must be quick, and ask nothing of this connection."""
+        with self._lock:
+            if request in self._cancelled:
+                told()
+            else:
+                self._on_cancel[request] = told
+
     def forget(self, request: int) -> None:
         """The request has ended."""
         if self._cancelled:
             self._cancelled.discard(request)
+        if self._on_cancel:
+            self._on_cancel.pop(request, None)
 
     def open_number(self) -> int:
         """A number for a question to the host, under which its answers are kept."""
@@ -153,6 +166,8 @@ class Connection:
             kind = message[0]
             if kind == kinds.CANCEL:
                 self._cancelled.add(message[2])
+                if (told := self._on_cancel.pop(message[2], None)) is not None:
+                    told()
             elif kind in (kinds.ANSWER, kinds.RESULT):
                 if message[2] in self._answers:
                     self._answers[message[2]].append(message)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import monotonic_ns
 from typing import Any, Protocol
 
@@ -104,6 +104,13 @@ class Request:
     def is_cancelled(self) -> bool:
         home: Home = self._execution.instance
         return home.connection.is_cancelled(self._number)
+
+    def when_cancelled(self, told: Callable[[], None]) -> None:
+        """Have `told` called once, on another thread, where nobody wants the answer any more; see `Connection`."""
+        home: Home = self._execution.instance
+        home.connection.when_cancelled(self._number, told)
+        if self.is_over:  # meanwhile
+            home.connection.forget(self._number)
 
     def respond(
         self, outputs: Mapping[str, Array], *, is_final: bool = True, parameters: Mapping[str, Scalar] | None = None

@@ -13,6 +13,7 @@ CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True, "help_optio
 
 SERVICES = {
     "host": "Serve a Triton model repository, on a Mac, CPU or CUDA: REST, gRPC and metrics.",
+    "llm": "Serve a language model from its folder: OpenAI's API, Triton's V2, gRPC, metrics.",
     "fleet": "Start engine hosts and other engines as a YAML file says, watch them, and tell the gateway of them.",
     "samples": "Write sample models that run here, a fleet that serves them, and rules for the gateway.",
     "analyze": "Find the batch size, instances and delay that suit a model, under real load.",

@@ -6,7 +6,7 @@ from time import monotonic_ns
 
 from engines.calls import Call
 from engines.errors import EngineError, ErrorCode, internal
-from engines.host.fronts import ServedModel, read_version
+from engines.host.fronts import ServedModel, check_one_answer, read_version
 from engines.host.grpc.call import UnaryCall
 from engines.host.grpc.front import CallOwner
 from engines.host.grpc.head import Head
@@ -34,11 +34,13 @@ class InferCall(UnaryCall):
         asked = self._asked = front.read_request(data, at, end)
         version = read_version(asked.version)
         model = self._model = service.model(asked.model, version)
-        if model.is_decoupled:
+        if model.is_decoupled and not model.stream_input:
             raise EngineError(
                 ErrorCode.UNSUPPORTED, "ModelInfer RPC doesn't support models with decoupled transaction policy"
             )
         request = asked.infer_request(service.regions, head.plan.forwarded, head.trace, version)
+        if model.is_decoupled:
+            check_one_answer(model, request)
         call = self._call = Call(request, self._respond, monotonic_ns())
         service.infer(call)
 

@@ -10,6 +10,7 @@ from functools import partial
 
 from engines.errors import EngineError, ErrorCode
 from engines.host.fronts import CATEGORIES, FrontService, Limits, read_version
+from engines.host.openai.front import OpenAIFront
 from engines.host.rest.control_bodies import check_control_body
 from engines.host.rest.exchange import JSON, ClientGoneError, Exchange, Message, Receive, Send, error_json
 from engines.host.rest.faults import told
@@ -25,6 +26,7 @@ _NOT_FOUND = error_json("Not Found")
 _NOT_ALLOWED = error_json("Method Not Allowed")
 # Paths whose reading is remembered.
 _TRITONS = (None, Dialect.GENERATE, Dialect.INFER)
+_OPENAIS = frozenset({Dialect.CHAT, Dialect.COMPLETIONS, Dialect.RESPONSES, Dialect.MESSAGES, Dialect.EMBEDDINGS})
 _MAX_PATHS = 1024
 
 
@@ -40,6 +42,7 @@ class RestApp:
             Operation.GENERATE: inference.generate,
             Operation.GENERATE_STREAM: inference.generate_stream,
         }
+        self._openai = OpenAIFront(service, self._limits)
         self._paths: dict[str, Call | None] = {}
         self._restrictions = {
             category: restriction
@@ -77,23 +80,24 @@ class RestApp:
         asked = self._paths.get(path)
         if asked is None:
             asked = self._read_path(path)
-            if asked is None:
-                await exchange.reply(404, _NOT_FOUND, JSON)
-                return
-        if self._restrictions and (header := self._missing(asked.operation, exchange.headers)):
+        if asked is None or (asked.dialect in _OPENAIS and not self._openai.models):
+            await exchange.reply(404, _NOT_FOUND, JSON)
+        elif self._restrictions and (header := self._missing(asked.operation, exchange.headers)):
             text = f"This API is restricted, expecting header '{header}'"
             await exchange.reply(403, error_json(text), JSON)
         elif exchange.method not in asked.verbs:
             await exchange.reply(405, _NOT_ALLOWED, JSON)
         elif (answer := self._inferences.get(asked.operation)) is not None:
             await answer(exchange, asked.model or "", asked.version or "")
+        elif asked.dialect in _OPENAIS:
+            await self._openai.answer(exchange, asked)
         else:
             await self._control(exchange, asked)
 
     def _read_path(self, path: str) -> Call | None:
         asked = read_path(path)
-        if asked is None or asked.dialect not in _TRITONS:
-            return None  # OpenAI's paths, and MLServer's, are the gateway's alone
+        if asked is None or not (asked.dialect in _TRITONS or asked.dialect in _OPENAIS):
+            return None  # MLServer's paths are the gateway's alone
         if len(self._paths) >= _MAX_PATHS:
             self._paths.clear()
         self._paths[path] = asked

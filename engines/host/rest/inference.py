@@ -13,7 +13,15 @@ from time import monotonic_ns
 
 from engines.calls import Call
 from engines.errors import EngineError, ErrorCode, internal, invalid
-from engines.host.fronts import FrontService, HeaderForward, Limits, ServedModel, read_version, trace_of
+from engines.host.fronts import (
+    FrontService,
+    HeaderForward,
+    Limits,
+    ServedModel,
+    check_one_answer,
+    read_version,
+    trace_of,
+)
 from engines.host.rest.answers import Answers
 from engines.host.rest.compression import compress, decompress, is_compressed, preferred
 from engines.host.rest.exchange import JSON, Exchange, error_json
@@ -74,7 +82,7 @@ class Inference:
     def model(self, model_name: str, version: str) -> ServedModel:
         """The model of an infer. Raises: EngineError."""
         model = self.service.model(model_name, read_version(version))
-        if model.is_decoupled:
+        if model.is_decoupled and not model.stream_input:
             raise EngineError(
                 ErrorCode.UNSUPPORTED, "HTTP end point doesn't support models with decoupled transaction policy"
             )
@@ -93,6 +101,8 @@ class Inference:
             request, forms = read_infer(body, head_bytes, model.name, version, self.service.regions, trace)
         else:
             request, forms = read_raw_infer(body, model, version, trace)
+        if model.is_decoupled:
+            check_one_answer(model, request)
         if self._forward and (added := self._forward.parameters(tuple(headers.items()))):
             request = replace(request, parameters={**request.parameters, **added})
         return request, forms

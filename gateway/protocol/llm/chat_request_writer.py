@@ -17,7 +17,7 @@ from gateway.protocol.llm.openai_options import EXTRAS, OF_BOTH, written_thinkin
 from gateway.protocol.llm.options import taken
 from gateway.protocol.llm.values import Generation, Message, Reasoning
 
-__all__ = ["ENGINE", "write_request"]
+__all__ = ["ENGINE", "write_request", "written_messages"]
 
 ENGINE = "an OpenAI chat engine"
 _OF_CHAT_ALONE = {
@@ -37,7 +37,7 @@ def write_request(generation: Generation, *, model: str, drop: bool) -> tuple[by
     """
     told, approximated = written_thinking(dict(generation.options), drop)
     options, lost = taken(told, _KNOWN, engine=ENGINE, drop=drop)
-    body: Fields = {"model": model, "messages": _messages(generation)}
+    body: Fields = {"model": model, "messages": written_messages(generation)}
     if generation.tools:
         body["tools"] = [written_tool(tool) for tool in generation.tools]
     if (top := options.pop("logprobs", None)) is not None:
@@ -51,7 +51,11 @@ def write_request(generation: Generation, *, model: str, drop: bool) -> tuple[by
     return dumped(body), approximated + lost
 
 
-def _messages(generation: Generation) -> list[Fields]:
+def written_messages(generation: Generation) -> list[Fields]:
+    """What is said, as the messages of a body; a prompt as one of the user's.
+
+    Raises: GatewayError(UNSUPPORTED) for token ids, and for media of which there is no form.
+    """
     if generation.messages:
         return [_message(message) for message in generation.messages]
     if isinstance(generation.prompt, str):

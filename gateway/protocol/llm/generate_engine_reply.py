@@ -129,7 +129,7 @@ class GenerateReplyReader:
             self._ended[index] = False
             text = self._echo + text
         if text:
-            read = None if logprobs is None else _logprobs(logprobs, self._generation.options.get("logprobs", 0))
+            read = None if logprobs is None else read_logprobs(logprobs, self._generation.options.get("logprobs", 0))
             events.append(TextDelta(text, index, read))
 
     def _since(self, text: str, index: int) -> str:
@@ -198,9 +198,12 @@ def _without_prompt(text: Any, prompt: str) -> Any:
     return text
 
 
-def _logprobs(told: Any, alternatives: int) -> list[dict[str, Any]] | None:
+def read_logprobs(told: Any, alternatives: int) -> list[dict[str, Any]] | None:
     """OpenAI's chat form of the vLLM backend's: a JSON text, for each token {id: {logprob, rank, decoded_token}}, of
-    which the first is the token itself."""
+    which the first is the token itself.
+
+    Raises: GatewayError(UPSTREAM_PROTOCOL).
+    """
     try:
         tokens = [list(token.values()) for token in orjson.loads(told) or ()]
         return [

@@ -25,6 +25,7 @@ class FakeModel:
     outputs: tuple[tuple[str, str, tuple[int, ...]], ...]
     version: str = "1"
     is_decoupled: bool = False
+    stream_input: str = ""
     max_batch_size: int = 0
     of_output: dict[str, Sequence[str]] = field(default_factory=dict)
 
@@ -90,6 +91,9 @@ class FakeService:
             text = f"Request for unknown model: '{name}' version {version} is not found"
             raise EngineError(ErrorCode.NOT_FOUND, text)
         return model
+
+    def ready_models(self) -> list[FakeModel]:
+        return list(self.models.values())
 
     def infer(self, call: Call) -> None:
         self.requests.append(call.request)

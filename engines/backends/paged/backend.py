@@ -1,0 +1,109 @@
+"""An instance of a language model: hands each request to its engine, whose thread answers it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from functools import partial
+from itertools import count
+from time import monotonic
+from typing import Any
+
+from engines.backends.contract import BackendRequest, InstanceSpec
+from engines.backends.loading import library
+from engines.backends.paged.answering import Answering
+from engines.backends.paged.asking import read_request
+from engines.backends.paged.logprobs import LogprobWriter
+from engines.backends.paged.meters import Host, Meters
+from engines.backends.paged.progress import Loading
+from engines.backends.paged.prompting import Prompting
+from engines.backends.paged.settings import read_settings
+from engines.errors import EngineError, internal
+
+_log = logging.getLogger(__name__)
+
+
+class PagedBackend:
+    """One engine."""
+
+    def __init__(self) -> None:
+        self.placement: dict[str, Any] = {}
+        self._host: Host | None = None
+        self._engine: Any = None
+        self._prompting: Prompting
+        self._logprobs: LogprobWriter
+        self._meters: Meters | None = None
+        self._numbers = count(1)
+
+    def __repr__(self) -> str:
+        return f"<PagedBackend {self._engine!r}>"
+
+    def attach(self, host: Host) -> None:
+        """The way to the host: for metrics."""
+        self._host = host
+
+    def initialize(self, spec: InstanceSpec) -> None:
+        """Load the folder, and start the engine.
+
+        Raises: EngineError.
+        """
+        if spec.kind == "KIND_GPU":
+            _see_one_gpu(spec.device_id)
+        library("torch", "llm")
+        from engines.paged.engine import PagedEngine
+
+        folder, options = read_settings(spec)
+        loading = Loading(spec.name, folder)
+        engine = self._engine = PagedEngine.load(folder, options, loading)
+        engine.start()
+        self.placement = engine.describe() | {"folder": str(folder), "adapters": sorted(options.adapters)}
+        loading.end(self.placement)
+        self._prompting = Prompting(engine)
+        self._logprobs = LogprobWriter(self._prompting.token_text)
+        if self._host is not None:
+            labels = {"model": spec.model, "version": str(spec.version), "model_name": spec.model, "engine": spec.name}
+            self._meters = Meters(self._host, engine, labels)
+            self._meters.start()
+
+    def execute(self, requests: Sequence[BackendRequest]) -> None:
+        """Hand them over; the answers come later."""
+        for request in requests:
+            try:
+                self._submit(request)
+            except EngineError as error:
+                request.fail(error)
+            except Exception as error:
+                _log.exception("request %r cannot be read", request.id)
+                request.fail(internal(f"the request cannot be read: {type(error).__name__}: {error}"))
+
+    def finalize(self) -> None:
+        """Whoever waited for an answer has gone by now."""
+        if self._engine is not None:
+            self._engine.stop(0.0)
+        if self._meters is not None:
+            self._meters.stop()
+
+    def _submit(self, request: BackendRequest) -> None:
+        """Raises: EngineError for what is wrong with a request."""
+        arrived = monotonic()
+        asked = read_request(request)
+        id = str(next(self._numbers))
+        generation = self._prompting.generate_request(id, asked, arrived)
+        answering = Answering(
+            request,
+            asked,
+            num_choices=generation.params.n,
+            prompt=self._prompting.text_of(asked, generation) if asked.repeats_prompt else "",
+            logprobs=self._logprobs,
+        )
+        self._engine.submit(generation, answering)
+        request.when_cancelled(partial(self._engine.cancel, id))
+
+
+def _see_one_gpu(device_id: int) -> None:
+    """Each thread of torch's has a current GPU of its own; where there is one alone, all have that."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    there = visible.split(",") if visible else [str(number) for number in range(device_id + 1)]
+    if device_id < len(there):
+        os.environ["CUDA_VISIBLE_DEVICES"] = there[device_id]

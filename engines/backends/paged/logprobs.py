@@ -1,0 +1,40 @@
+"""Log probabilities in the form of Triton's vLLM backend: JSON, for each token {id: {logprob, rank, decoded_token}}.
+
+Source: Triton's vLLM backend, `docs/additional_outputs.md`; vLLM `logprobs.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import orjson
+
+from engines.paged.values import TokenLogprob
+
+_MAX_TOKENS = 65536
+
+
+class LogprobWriter:
+    """Of one model: `decode` tells a token's text, by its id."""
+
+    def __init__(self, decode: Callable[[int], str]) -> None:
+        self._decode = lru_cache(_MAX_TOKENS)(decode)
+
+    def write(self, tokens: Sequence[TokenLogprob]) -> str:
+        """A token's own stands first, then the likeliest at its place. The rank of one that is not among these is the
+        lowest that it can have: one more than they are."""
+        return orjson.dumps([self._token(token) for token in tokens]).decode()
+
+    def _token(self, token: TokenLogprob) -> dict[str, Any]:
+        ranks = {token_id: rank for rank, (token_id, _) in enumerate(token.top, 1)}
+        own = token.token_id
+        told = {str(own): self._one(own, token.logprob, ranks.get(own, len(token.top) + 1))}
+        for token_id, logprob in token.top:
+            if token_id != own:
+                told[str(token_id)] = self._one(token_id, logprob, ranks[token_id])
+        return told
+
+    def _one(self, token_id: int, logprob: float, rank: int) -> dict[str, Any]:
+        return {"logprob": logprob, "rank": rank, "decoded_token": self._decode(token_id)}

@@ -1,0 +1,182 @@
+"""A model's folder and its engine's options, as config.pbtxt and --backend-config say them: texts by name.
+
+    parameters { key: "MODEL"       value { string_value: "../folder" } }
+    parameters { key: "MEMORY_GB"   value { string_value: "12" } }
+    parameters { key: "ADAPTERS"    value { string_value: "sql=/adapters/sql, chat=/adapters/chat" } }
+    parameters { key: "SPECULATION" value { string_value: "ngram, num_tokens=5" } }
+
+Names are those of EngineOptions, in upper or lower case. Paths are relative to the model's directory.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from engines.backends.contract import InstanceSpec
+from engines.errors import invalid
+from engines.paged.options import EngineOptions, Speculation
+
+_log = logging.getLogger(__name__)
+
+MODEL = "model"
+_MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
+# What the host reads, and what it writes.
+_OTHERS = {"stream_input", "placement", "execution_timeout_seconds", "max_memory_mb", "check_outputs", "metal"}
+_OTHERS |= {"execution_env_path", "neural_engine"}
+_TRUE, _FALSE = ("true", "1", "on", "yes"), ("false", "0", "off", "no")
+
+
+def read_settings(spec: InstanceSpec) -> tuple[Path, EngineOptions]:
+    """The folder with config.json and weights, and the options.
+
+    Raises: EngineError that names the parameter, and what it takes.
+    """
+    told = {name.replace("-", "_").lower(): value for name, value in spec.host_options.items()}
+    given = {name.lower(): parameter.string_value for name, parameter in spec.config.parameters.items()}
+    known = {each.name for each in fields(EngineOptions)} | {MODEL}
+    if strange := sorted(given.keys() - known - _OTHERS):
+        names = ", ".join(name.upper() for name in sorted(known))
+        _log.warning("%s: parameter %s means nothing to it; those that do are %s", spec.name, strange[0].upper(), names)
+    texts = {name: text for name, text in (told | given).items() if name in known and text.strip()}
+    folder = _path(texts.pop(MODEL, str(spec.version_directory)), spec.directory)
+    options = read_options(texts, spec.directory)
+    if options.device == "auto" and spec.kind == "KIND_CPU":
+        options = replace(options, device="cpu")
+    return folder, options
+
+
+def read_options(texts: Mapping[str, str], base: Path) -> EngineOptions:
+    """Options by their names; paths are relative to `base`.
+
+    Raises: EngineError.
+    """
+    read: dict[str, Any] = {}
+    for name, text in texts.items():
+        try:
+            read[name] = _READERS[name](text.strip(), base)
+        except ValueError as error:
+            raise invalid(f"the parameter {name.upper()} is '{text}', and has to be {error}") from None
+    return EngineOptions(**read)
+
+
+def read_adapters(text: str, base: Path) -> dict[str, Path]:
+    """`NAME=DIR, NAME=DIR`, or a JSON object of the same.
+
+    Raises: ValueError that says what it has to be.
+    """
+    if text.startswith("{"):
+        try:
+            told = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            told = {"": None}
+    else:
+        pairs = [pair.partition("=") for pair in text.split(",") if pair.strip()]
+        told = {name.strip(): folder.strip() for name, _, folder in pairs}
+    if not all(name and isinstance(folder, str) and folder for name, folder in told.items()):
+        raise ValueError("NAME=DIR with commas between them, or a JSON object of names and folders")
+    return {name: _path(folder, base) for name, folder in told.items()}
+
+
+def read_speculation(text: str, base: Path) -> Speculation | None:
+    """`ngram` or `draft=DIR`, and behind it `num_tokens=4`, `ngram_max=4`, `ngram_min=2`, with commas between them;
+    `off` is none.
+
+    Raises: ValueError that says what it has to be.
+    """
+    method, *more = [part.strip() for part in text.split(",")]
+    if method.lower() in ("off", "none", "false"):
+        return None
+    method, _, folder = method.partition("=")
+    numbers: dict[str, Any] = {}
+    for part in more:
+        name, _, number = part.partition("=")
+        if name not in ("num_tokens", "ngram_max", "ngram_min") or not number.isdecimal() or int(number) < 1:
+            raise ValueError(_SPECULATION)
+        numbers[name] = int(number)
+    if method == "ngram" and not folder:
+        return Speculation("ngram", **numbers)
+    if method == "draft" and folder:
+        return Speculation("draft", draft=_path(folder, base), **numbers)
+    raise ValueError(_SPECULATION)
+
+
+_SPECULATION = (
+    "off, ngram, or draft=DIR (a small model of the same vocabulary); behind it may stand num_tokens=N, ngram_max=N, "
+    "ngram_min=N, with commas between them"
+)
+
+
+def _path(text: str, base: Path) -> Path:
+    return (base / Path(text.replace(_MODEL_DIRECTORY, str(base))).expanduser()).resolve()
+
+
+def _flag(text: str) -> bool:
+    if text.lower() in _TRUE:
+        return True
+    if text.lower() in _FALSE:
+        return False
+    raise ValueError("true or false")
+
+
+def _gigabytes(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not (isfinite(number) and number > 0):
+        raise ValueError("a positive number of gigabytes")
+    return number
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise ValueError("a whole number from 1 on")
+    return int(text)
+
+
+def _one_of(*choices: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text.lower() not in choices:
+            raise ValueError(f"one of {', '.join(choices)}")
+        return text.lower()
+
+    return read
+
+
+def _quantization(text: str) -> str | None:
+    chosen = _one_of("none", "int8", "int4")(text)
+    return None if chosen == "none" else chosen
+
+
+_Reader = Callable[[str, Path], Any]
+
+
+def _plain(read: Callable[[str], Any]) -> _Reader:
+    """A reader that knows no paths."""
+    return lambda text, base: read(text)
+
+
+_READERS: dict[str, _Reader] = {
+    "device": _plain(_one_of("auto", "mps", "cuda", "cpu")),
+    "ops": _plain(_one_of("auto", "reference", "metal", "sim")),
+    "dtype": _plain(_one_of("auto", "float32", "float16", "bfloat16")),
+    "memory_gb": _plain(_gigabytes),
+    "quantize": _plain(_quantization),
+    "speculation": read_speculation,
+    "adapters": read_adapters,
+    **dict.fromkeys(("prefix_cache", "deterministic", "check_logits"), _plain(_flag)),
+    **dict.fromkeys(
+        (
+            *("block_size", "max_sequences", "max_batch_tokens", "max_context", "max_waiting"),
+            *("quantize_group", "threads"),
+        ),
+        _plain(_count),
+    ),
+}

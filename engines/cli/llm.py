@@ -1,0 +1,196 @@
+"""`pointsman llm`: a language model from its folder, served by V2, gRPC and OpenAI's API."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+_SERVER, _ENGINE, _MEMORY, _ANSWERS, _LOGGING = "Server", "Engine", "Memory", "Answers", "Logging"
+
+llm = typer.Typer(
+    name="llm",
+    invoke_without_command=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _port(front: str) -> str:
+    return f"The {front} port; 0 takes a free one."
+
+
+@llm.callback()
+def serve(
+    context: typer.Context,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="The folder: config.json, *.safetensors, tokenizer.json, as Hugging Face and mlx-community have them.",
+            show_default=False,
+        ),
+    ] = None,
+    name: Annotated[str, typer.Option(help="What requests call the model.", show_default="the folder's name")] = "",
+    listen_on: Annotated[
+        str, typer.Option("--host", help="The address of all ports; 0.0.0.0 for every one.", rich_help_panel=_SERVER)
+    ] = "127.0.0.1",
+    http_port: Annotated[
+        int,
+        typer.Option("--http-port", "--port", min=0, max=65535, help=_port("REST"), rich_help_panel=_SERVER),
+    ] = 8100,
+    grpc_port: Annotated[int, typer.Option(min=0, max=65535, help=_port("gRPC"), rich_help_panel=_SERVER)] = 8101,
+    metrics_port: Annotated[int, typer.Option(min=0, max=65535, help=_port("metrics"), rich_help_panel=_SERVER)] = 8102,
+    exit_timeout_secs: Annotated[
+        float,
+        typer.Option(min=0, help="After Ctrl-C or SIGTERM, how long answers may go on.", rich_help_panel=_SERVER),
+    ] = 30.0,
+    ready_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH", help="Write ports and pid here, as JSON, once requests are served.", rich_help_panel=_SERVER
+        ),
+    ] = None,
+    device: Annotated[
+        Literal["auto", "mps", "cuda", "cpu"],
+        typer.Option(help="What computes; auto takes the GPU there is.", rich_help_panel=_ENGINE),
+    ] = "auto",
+    ops: Annotated[
+        Literal["auto", "reference", "metal", "sim"],
+        typer.Option(help="Whose kernels: metal on a Mac, else plain torch.", rich_help_panel=_ENGINE),
+    ] = "auto",
+    dtype: Annotated[
+        Literal["auto", "float32", "float16", "bfloat16"],
+        typer.Option(help="auto: the folder's, unless the device is slow at it.", rich_help_panel=_ENGINE),
+    ] = "auto",
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of a CPU.", show_default="all cores", rich_help_panel=_ENGINE),
+    ] = None,
+    speculate: Annotated[
+        str,
+        typer.Option(
+            metavar="HOW",
+            help="Guess tokens ahead: ngram (from the text so far), or draft=DIR (a small model of the same "
+            "vocabulary); behind it may stand ,num_tokens=4. Answers are the same as without.",
+            rich_help_panel=_ENGINE,
+        ),
+    ] = "off",
+    max_sequences: Annotated[
+        int, typer.Option(min=1, help="Requests that are generated at a time.", rich_help_panel=_ENGINE)
+    ] = 64,
+    max_batch_tokens: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Tokens a step: more reads prompts faster, and delays others more.", rich_help_panel=_ENGINE
+        ),
+    ] = 512,
+    max_waiting: Annotated[
+        int, typer.Option(min=1, help="Requests that wait; more are told to come again (503).", rich_help_panel=_ENGINE)
+    ] = 1024,
+    memory_gb: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001,
+            help="For weights, cache and workspace together.",
+            show_default="a share of what is free",
+            rich_help_panel=_MEMORY,
+        ),
+    ] = None,
+    max_context: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Tokens of a prompt with its answer.",
+            show_default="the model's, as far as memory holds one",
+            rich_help_panel=_MEMORY,
+        ),
+    ] = None,
+    quantize: Annotated[
+        Literal["none", "int8", "int4"],
+        typer.Option(help="Round the weights when they are loaded.", rich_help_panel=_MEMORY),
+    ] = "none",
+    quantize_group: Annotated[
+        int, typer.Option(min=1, help="Weights that share a scale.", rich_help_panel=_MEMORY)
+    ] = 64,
+    block_size: Annotated[int, typer.Option(min=1, help="Tokens a block of the cache.", rich_help_panel=_MEMORY)] = 16,
+    prefix_cache: Annotated[
+        bool, typer.Option(help="Keep what prompts have in common.", rich_help_panel=_MEMORY)
+    ] = True,
+    adapter: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=DIR",
+            help="A LoRA adapter, which requests name as their model. May be repeated.",
+            show_default=False,
+            rich_help_panel=_ANSWERS,
+        ),
+    ] = None,
+    deterministic: Annotated[
+        bool,
+        typer.Option(
+            "--deterministic",
+            help="Greedy text does not depend on what else runs; costs throughput.",
+            rich_help_panel=_ANSWERS,
+        ),
+    ] = False,
+    log_info: Annotated[
+        bool, typer.Option("--log-info", help="Log what the host does, too.", rich_help_panel=_LOGGING)
+    ] = False,
+    log_file: Annotated[
+        str, typer.Option(metavar="PATH", help="Log there instead of to stderr.", rich_help_panel=_LOGGING)
+    ] = "",
+) -> None:
+    """Serve a language model from a Hugging Face folder: OpenAI's API, Triton's V2 (REST and gRPC), metrics.
+
+    Everything is answered on one REST port, /v1/... and /v2/..., and one gRPC port. Nothing is downloaded. Ctrl-C lets
+    answers end; a second one stops at once. Exit code: 0, or 1 where it could not start.
+
+    The same engine serves in a model repository: backend "paged", and these options as parameters.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    if model is None:
+        raise typer.BadParameter("name the folder of a model", param_hint="--model")
+    from engines.cli.llm_serving import Serving, serve_folder
+
+    options = {
+        "device": device,
+        "ops": ops,
+        "dtype": dtype,
+        "quantize": quantize,
+        "speculation": speculate,
+        "max_sequences": max_sequences,
+        "max_batch_tokens": max_batch_tokens,
+        "max_waiting": max_waiting,
+        "quantize_group": quantize_group,
+        "block_size": block_size,
+        "prefix_cache": prefix_cache,
+        "deterministic": deterministic,
+        "threads": threads,
+        "memory_gb": memory_gb,
+        "max_context": max_context,
+    }
+    serving = Serving(
+        model=model,
+        name=name,
+        options={option: str(value) for option, value in options.items() if value is not None},
+        adapters=dict(_adapter(text) for text in adapter or ()),
+        host=listen_on,
+        ports=(http_port, grpc_port, metrics_port),
+        exit_timeout_seconds=exit_timeout_secs,
+        ready_file=ready_file,
+        logs_info=log_info,
+        log_file=log_file,
+    )
+    sys.stdout.flush()
+    raise typer.Exit(serve_folder(serving))
+
+
+def _adapter(text: str) -> tuple[str, Path]:
+    name, _, folder = text.partition("=")
+    if not name or not folder:
+        raise typer.BadParameter(f"it is NAME=DIR, not '{text}'", param_hint="--adapter")
+    return name, Path(folder)

@@ -1,0 +1,107 @@
+"""A generation, read in whichever dialect, as the inference of a language model of this host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from engines.messages import InferRequest, Scalar, Tensor
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.chat_request_writer import written_messages
+from gateway.protocol.llm.given import bad_request
+from gateway.protocol.llm.openai_options import written_tool
+from gateway.protocol.llm.values import Generation
+
+# For the provider's own records, of which there are none: a reply is the same without them.
+_WITHOUT_EFFECT = frozenset(
+    {"user", "metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "verbosity", "store"}
+)
+_ADAPTERS = ("adapter", "lora_name", "lora_path")
+_TOLD = ("finish_reason", "stop_reason", "num_input_tokens", "num_output_tokens", "num_cached_tokens")
+_TRUE = b"\x01"
+# V2's level of requests without one, where OpenAI's clients of vLLM say 0; lower goes first in both.
+_LEVEL = 100
+
+
+def infer_request(
+    generation: Generation, *, model: str, adapter: str | None, id: str, trace: Mapping[str, str]
+) -> InferRequest:
+    """`adapter` is the one that the generation's model names, None where it names none.
+
+    Raises: GatewayError that names the field.
+    """
+    options = {name: value for name, value in generation.options.items() if name not in _WITHOUT_EFFECT}
+    _check_tool_choice(options)
+    has_tools = bool(generation.tools) and options.pop("tool_choice", "auto") != "none"
+    inputs = [*_prompt(generation), _flag("exclude_input_in_output"), *(_flag(f"return_{name}") for name in _TOLD)]
+    if has_tools:
+        inputs.append(_json("tools", [written_tool(tool) for tool in generation.tools]))
+    if generation.stream:
+        inputs.append(_flag("stream"))
+    if "logprobs" in options:
+        inputs.append(_flag("return_logprobs"))
+    parameters = _parameters(options, adapter)
+    level = _level(options.pop("priority", 0))
+    options.pop("echo", None)  # it is the reader of the answers that repeats the prompt
+    inputs.append(_json("sampling_parameters", options))
+    return InferRequest(model, "", id, parameters, tuple(inputs), priority=level, trace=trace)
+
+
+def _prompt(generation: Generation) -> list[Tensor]:
+    prompt = generation.prompt
+    if isinstance(prompt, str):
+        return [_text("text_input", prompt.encode("utf-8", "replace"))]
+    if prompt is None:
+        return [_json("messages", written_messages(generation))]
+    if generation.options.get("echo"):
+        raise bad_request("'echo' repeats a prompt of text, and this one is of token ids")
+    try:
+        data = b"".join([token.to_bytes(8, "little", signed=True) for token in prompt])
+    except OverflowError:
+        raise bad_request("'prompt' holds numbers that are no token ids") from None
+    return [Tensor("input_ids", "INT64", (len(prompt),), data)]
+
+
+def _parameters(options: dict[str, Any], adapter: str | None) -> dict[str, Scalar]:
+    """What is no field of sampling, taken out of the options."""
+    parameters: dict[str, Scalar] = {"tell_at_end": True}
+    named = [str(options.pop(name)) for name in _ADAPTERS if options.get(name)]
+    named += [adapter] if adapter else []
+    if named:
+        if len(set(named)) > 1:
+            raise bad_request(f"two adapters are named, '{named[0]}' and '{named[1]}'; name one")
+        parameters["adapter"] = named[0]
+    if (salt := options.pop("cache_salt", None)) is not None:
+        if not isinstance(salt, str):
+            raise bad_request("'cache_salt' must be a string")
+        parameters["cache_salt"] = salt
+    return parameters
+
+
+def _level(priority: Any) -> int:
+    """V2's, 0 where the request names none."""
+    return max(1, _LEVEL + int(priority)) if priority else 0
+
+
+def _check_tool_choice(options: Mapping[str, Any]) -> None:
+    """A template can tell of tools, or be silent of them: nothing makes the model call one.
+
+    Raises: GatewayError(UNSUPPORTED).
+    """
+    if options.get("tool_choice", "auto") not in ("auto", "none"):
+        what = "'tool_choice' can be auto or none here: nothing makes the model call a tool; leave it out"
+        raise GatewayError(ErrorKind.UNSUPPORTED, what)
+
+
+def _text(name: str, data: bytes) -> Tensor:
+    return Tensor(name, "BYTES", (1,), len(data).to_bytes(4, "little") + data)
+
+
+def _json(name: str, value: Any) -> Tensor:
+    return _text(name, orjson.dumps(value))
+
+
+def _flag(name: str) -> Tensor:
+    return Tensor(name, "BOOL", (1,), _TRUE)

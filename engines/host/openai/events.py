@@ -1,0 +1,78 @@
+"""A language model's answers as the events that replies of every dialect are written from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from engines.messages import InferResponse, SharedMemory, Tensor
+from gateway.protocol.conversion.tensors import split_elements
+from gateway.protocol.llm.generate_engine_reply import read_logprobs
+from gateway.protocol.llm.values import Event, Finished, Generation, Started, TextDelta, Used
+
+_NONE = "None"
+_COUNT_BYTES = 4
+
+
+class AnswerReader:
+    """Reads the answers to one generation: those of a stream one by one, or the one there is."""
+
+    def __init__(self, generation: Generation) -> None:
+        options = generation.options
+        self._alternatives: int = options.get("logprobs", 0)
+        self._echo = generation.prompt if options.get("echo") and isinstance(generation.prompt, str) else ""
+        self._begun: set[int] = set()  # choices that have said something
+        self._used = Used()
+
+    def __repr__(self) -> str:
+        return f"<AnswerReader: {len(self._begun)} choices, {self._used}>"
+
+    def read(self, response: InferResponse) -> list[Event]:
+        """What an answer says. Where it streams, it is of the choice that its `sequence_index` names."""
+        first = response.parameters.get("sequence_index", 0)
+        assert isinstance(first, int)
+        outputs = response.outputs
+        if len(outputs) == 1 and first in self._begun:  # the usual case: more text
+            return [TextDelta(text, first) for text in _texts(outputs[0]) if text]
+        events: list[Event] = [] if self._begun else [Started()]
+        named = {output.name: output for output in outputs}
+        logprobs = _texts(named["logprobs"]) if "logprobs" in named else None
+        texts = _texts(named["text_output"])
+        for at, text in enumerate(texts):
+            self._add_text(text, first + at, None if logprobs is None else logprobs[at], events)
+        if "finish_reason" in named:
+            self._finish(named, first, events)
+        return events
+
+    def end(self) -> list[Event]:
+        """What is told once all is said."""
+        return [self._used]
+
+    def _add_text(self, text: str, index: int, logprobs: str | None, events: list[Event]) -> None:
+        if index not in self._begun:
+            self._begun.add(index)
+            if self._echo:
+                events.append(TextDelta(self._echo, index))
+        read = None if logprobs is None else read_logprobs(logprobs, self._alternatives)
+        if text or read:
+            events.append(TextDelta(text, index, read))
+
+    def _finish(self, named: Mapping[str, Tensor], first: int, events: list[Event]) -> None:
+        reasons, stops = _texts(named["finish_reason"]), _texts(named["stop_reason"])
+        for index, (reason, stop) in enumerate(zip(reasons, stops, strict=True), first):
+            if reason != _NONE:
+                is_text = stop != _NONE and not stop.isdecimal()
+                events.append(Finished(reason, index, stop if is_text else None))
+        (prompt,), (cached,) = _counts(named["num_input_tokens"]), _counts(named["num_cached_tokens"])
+        completion = self._used.completion + sum(_counts(named["num_output_tokens"]))
+        self._used = Used(prompt, completion, max(cached, self._used.cached))
+
+
+def _texts(output: Tensor) -> list[str]:
+    assert not isinstance(output.data, SharedMemory)
+    return [element.decode("utf-8", "replace") for element in split_elements(output.data, output.shape[0])]
+
+
+def _counts(output: Tensor) -> list[int]:
+    assert not isinstance(output.data, SharedMemory)
+    data = bytes(output.data)
+    return [int.from_bytes(data[at : at + _COUNT_BYTES], "little") for at in range(0, len(data), _COUNT_BYTES)]

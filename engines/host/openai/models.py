@@ -1,0 +1,112 @@
+"""The language models that serve, as `/v1/models` lists them: by their names, and by those of their adapters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from engines.errors import EngineError
+from engines.host.fronts import FrontService, ServedModel
+from gateway.protocol.errors import ErrorKind, GatewayError
+
+BACKEND = "paged"
+# Where its engine says what it has loaded.
+_PLACEMENT = "PLACEMENT"
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageModel:
+    """A version that serves, and what its engine says of it."""
+
+    served: ServedModel
+    told: Mapping[str, Any]
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        return tuple(self.told.get("adapters") or ())
+
+    def card(self, name: str, since: int) -> dict[str, Any]:
+        """What `/v1/models` says of it by this name."""
+        card = {"id": name, "object": "model", "created": since, "owned_by": "pointsman", "root": self.served.name}
+        if name != self.served.name:
+            card["parent"] = self.served.name
+        if self.told.get("max_context"):
+            card["max_model_len"] = self.told["max_context"]
+        return card
+
+
+class LanguageModels:
+    """Those of a host. `since` is when it was made, in seconds since 1970."""
+
+    def __init__(self, service: FrontService, since: int) -> None:
+        self._service = service
+        self._since = since
+        self._known: dict[tuple[str, str], LanguageModel] = {}
+
+    def __repr__(self) -> str:
+        return f"<LanguageModels: {[model.served.name for model in self._all()]}>"
+
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return next(self._all(), None) is not None
+
+    def find(self, name: str) -> tuple[LanguageModel, str | None]:
+        """The model that requests call so, and its adapter where that is the name of one.
+
+        Raises: GatewayError(NOT_FOUND), and GatewayError(UNSUPPORTED) for a model that is none of language.
+        """
+        try:
+            served = self._service.model(name, "")
+        except EngineError:
+            served = None
+        if served is not None and served.config.backend == BACKEND:
+            return self._of(served), None
+        for model in self._all():
+            if name in model.adapters:
+                return model, name
+        if served is not None:
+            backend = served.config.backend or served.config.platform
+            what = f"The model '{name}' is no language model of the paged engine: '{backend}' runs it, and V2 serves it"
+            raise GatewayError(ErrorKind.UNSUPPORTED, what)
+        raise GatewayError(ErrorKind.NOT_FOUND, f"The model '{name}' does not exist")
+
+    def listed(self) -> bytes:
+        """All of them, in OpenAI's list."""
+        cards = [model.card(name, self._since) for name, model in self._by_name().items()]
+        return orjson.dumps({"object": "list", "data": cards})
+
+    def one(self, name: str) -> bytes:
+        """Raises: GatewayError, as `find`."""
+        return orjson.dumps(self.find(name)[0].card(name, self._since))
+
+    def _by_name(self) -> dict[str, LanguageModel]:
+        found: dict[str, LanguageModel] = {}
+        for model in self._all():
+            for name in (model.served.name, *model.adapters):
+                found.setdefault(name, model)
+        return found
+
+    def _all(self) -> Iterator[LanguageModel]:
+        for served in self._service.ready_models():
+            if served.config.backend == BACKEND:
+                yield self._of(served)
+
+    def _of(self, served: ServedModel) -> LanguageModel:
+        key = (served.name, served.version)
+        known = self._known.get(key)
+        if known is None or known.served is not served:  # it was loaded anew
+            known = self._known[key] = LanguageModel(served, _told(served.config))
+        return known
+
+
+def _told(config: Any) -> Mapping[str, Any]:
+    """What the first of a model's instances says."""
+    if _PLACEMENT not in config.parameters:
+        return {}
+    by_instance = json.loads(config.parameters[_PLACEMENT].string_value)
+    told = next(iter(by_instance.values()), None)
+    return told if isinstance(told, dict) else {}
