@@ -151,8 +151,9 @@ class Ops(Protocol):
         """x [n, K] -> x @ W.T + bias [n, N]."""
         ...
 
-    def gate_up(self, x: Tensor, gate_up: Any) -> Tensor:
-        """x [n, K] -> silu(x @ gate.T) * (x @ up.T) [n, N]."""
+    def gate_up(self, x: Tensor, gate_up: Any, deltas: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """x [n, K] -> silu(x @ gate.T) * (x @ up.T) [n, N]. `deltas` [n, N] each are what adapters add to the two
+        products, before the silu."""
         ...
 
     def moe(self, x: Tensor, router_logits: Tensor, experts: Any, top_k: int, renormalize: bool) -> Tensor:

@@ -1,0 +1,227 @@
+"""Attention over pages, by torch's scaled dot product.
+
+    plan     once a step and window: which sequences go together, which cached blocks they read, what is masked
+    read     once a layer: a run of neighbouring blocks is read where it lies, other blocks are gathered into a buffer
+    attend   one call of torch's kernel for each group of decoding sequences, one for each piece of a prefill
+    scatter  the calls' results into the rows of the batch
+
+The H / G query heads that share a key-value head go through the kernel as heads of a batch of G, over keys whose head
+axis has stride 0: nothing is repeated in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from engines.paged.ops.contract import Batch, LayerCache
+
+# A decoding sequence whose blocks are neighbours is attended in a call of its own from here: below, one call more (some
+# 40 us) costs more than gathering it beside the others.
+ALONE_TOKENS = 128
+# Decoding sequences are gathered together while the longest is at most this many times the shortest, in blocks: what
+# is padded is read and multiplied for nothing.
+PADDING_FACTOR = 1.5
+# Rows of a prefill that are masked together. A piece reads keys up to its last row, so that smaller pieces skip more of
+# what no row sees; below 256 the kernel's own blocks are no longer full.
+PIECE_ROWS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Tokens of one sequence's cache: `count` from `offset` on in its blocks, either `run` (from, to) or `ids`."""
+
+    run: tuple[int, int] | None
+    ids: Tensor | None  # [blocks] int64
+    num_blocks: int
+    offset: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Query rows that go through the kernel at once: `rows` of the batch, `keys` of the span, `mask` [rows, keys]."""
+
+    rows: slice
+    keys: slice
+    mask: Tensor | None
+    is_causal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """One sequence."""
+
+    span: Span
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Decoding sequences of about the same length."""
+
+    rows: slice | Tensor
+    ids: Tensor  # [s * blocks] int64
+    num_sequences: int
+    mask: Tensor  # [s, 1, 1, blocks * S] of T: 0, or -inf where the sequence has no such token
+    hidden: Tensor  # those slots of all sequences, counted through, int64: zeroed, as NaN would get past a mask
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    together: tuple[Together, ...]
+    alone: tuple[Alone, ...]
+
+
+class PagedAttention:
+    """Holds the buffer that blocks are gathered into, so that it is allocated once and not in every layer."""
+
+    def __init__(self) -> None:
+        self._buffers: list[Tensor | None] = [None, None]
+
+    def __call__(self, q: Tensor, cache: LayerCache, batch: Batch, scale: float, window: int) -> Tensor:
+        key = f"attention {window}"
+        plan = batch.scratch.get(key)
+        if plan is None:
+            plan = batch.scratch[key] = make_plan(batch, window, cache.keys.shape[1], q.dtype)
+        out = torch.empty_like(q, memory_format=torch.contiguous_format)
+        for group in plan.together:
+            self._decode(q, cache, group, scale, out)
+        for sequence in plan.alone:
+            self._attend(q, cache, sequence, scale, out)
+        return out.flatten(1)
+
+    def _decode(self, q: Tensor, cache: LayerCache, group: Together, scale: float, out: Tensor) -> None:
+        gathered = self._gather(cache, group.ids)
+        for each in gathered if group.hidden.numel() else ():
+            each.flatten(0, 1).index_fill_(0, group.hidden, 0.0)
+        keys, values = (each.view(group.num_sequences, -1, *each.shape[-2:]).transpose(1, 2) for each in gathered)
+        grouped = q[group.rows].view(group.num_sequences, keys.shape[1], -1, q.shape[2])  # [s, G, H / G, D]
+        attended = scaled_dot_product_attention(grouped, keys, values, attn_mask=group.mask, scale=scale)
+        out[group.rows] = attended.flatten(1, 2)
+
+    def _attend(self, q: Tensor, cache: LayerCache, sequence: Alone, scale: float, out: Tensor) -> None:
+        span = sequence.span
+        blocks: Sequence[Tensor] = cache
+        if span.run is not None:
+            blocks = [each[span.run[0] : span.run[1]] for each in cache]
+        elif span.ids is not None:
+            blocks = self._gather(cache, span.ids)
+        keys, values = (each.flatten(0, 1)[span.offset : span.offset + span.count] for each in blocks)
+        for piece in sequence.pieces:
+            out[piece.rows] = attend(q[piece.rows], keys[piece.keys], values[piece.keys], piece, scale)
+
+    def _gather(self, cache: LayerCache, ids: Tensor) -> list[Tensor]:
+        """Both caches' blocks [blocks, S, G, D], in memory that the next call overwrites."""
+        gathered = []
+        for which, each in enumerate(cache):
+            elements = ids.numel() * each[0].numel()
+            buffer = self._buffers[which]
+            if buffer is None or buffer.numel() < elements or buffer.dtype != each.dtype:
+                buffer = self._buffers[which] = each.new_empty(elements)
+            into = buffer[:elements].view(ids.numel(), *each.shape[1:])
+            gathered.append(torch.index_select(each, 0, ids, out=into))
+        return gathered
+
+
+def attend(q: Tensor, keys: Tensor, values: Tensor, piece: Piece, scale: float) -> Tensor:
+    """q [rows, H, D] over keys and values [tokens, G, D] -> [rows, H, D]."""
+    groups = keys.shape[1]
+    shared = q.shape[1] // groups
+    if q.shape[0] == 1:
+        one = q.view(1, groups, shared, -1)
+        keys, values = (each.transpose(0, 1).unsqueeze(0) for each in (keys, values))
+        return scaled_dot_product_attention(one, keys, values, scale=scale).flatten(1, 2)
+    by_head = q.view(-1, groups, shared, q.shape[2]).permute(1, 2, 0, 3)  # [G, H / G, rows, D]
+    keys, values = (each.transpose(0, 1).unsqueeze(1).expand(-1, shared, -1, -1) for each in (keys, values))
+    attended = scaled_dot_product_attention(
+        by_head, keys, values, attn_mask=piece.mask, is_causal=piece.is_causal, scale=scale
+    )
+    return attended.permute(2, 0, 1, 3).flatten(1, 2)
+
+
+def make_plan(batch: Batch, window: int, block_size: int, dtype: torch.dtype) -> Plan:
+    """How a batch is attended; see the head of this file."""
+    device = batch.tokens.device
+    alone, to_gather = [], []
+    row = 0
+    for sequence, (rows, tokens) in enumerate(zip(batch.query_lens_list, batch.context_lens_list, strict=True)):
+        seen = max(0, tokens - rows - window + 1) if window else 0  # the first token that any row sees
+        table = batch.block_tables_list[sequence][seen // block_size : -(-tokens // block_size)]
+        is_run = all(block == table[0] + at for at, block in enumerate(table))
+        if rows == 1 and (not is_run or tokens - seen < ALONE_TOKENS):
+            to_gather.append((table, row, seen % block_size, seen % block_size + tokens - seen))
+        else:
+            span = Span(
+                (table[0], table[-1] + 1) if is_run else None,
+                None if is_run else torch.tensor(table, dtype=torch.int64, device=device),
+                len(table),
+                seen % block_size,
+                tokens - seen,
+            )
+            alone.append(Alone(span, _pieces(row, rows, tokens, seen, window, dtype, device)))
+        row += rows
+    return Plan(_groups(to_gather, block_size, dtype, device), tuple(alone))
+
+
+def _pieces(
+    row: int, rows: int, tokens: int, seen: int, window: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Piece, ...]:
+    """A sequence's `rows` rows from `row` on, whose keys are tokens `seen` .. `tokens`."""
+    if rows == 1:
+        return (Piece(slice(row, row + 1), slice(None), None),)
+    first_position = tokens - rows
+    if first_position == 0 and (not window or window >= tokens):
+        return (Piece(slice(row, row + rows), slice(None), None, is_causal=True),)
+    pieces = []
+    for start in range(0, rows, PIECE_ROWS):
+        stop = min(start + PIECE_ROWS, rows)
+        first_key = max(seen, first_position + start - window + 1) if window else 0
+        positions = torch.arange(first_position + start, first_position + stop, device=device).unsqueeze(1)
+        keys = torch.arange(first_key, first_position + stop, device=device)
+        hidden = keys > positions
+        if window:
+            hidden |= keys <= positions - window
+        mask = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, float("-inf"))
+        pieces.append(
+            Piece(slice(row + start, row + stop), slice(first_key - seen, first_position + stop - seen), mask)
+        )
+    return tuple(pieces)
+
+
+def _groups(
+    decodes: list[tuple[Sequence[int], int, int, int]], block_size: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Together, ...]:
+    """Sequences (blocks, row, first slot seen, slots' end), brought together by length."""
+    groups: list[list[tuple[Sequence[int], int, int, int]]] = []
+    for decode in sorted(decodes, key=lambda decode: len(decode[0])):
+        if groups and len(decode[0]) <= PADDING_FACTOR * len(groups[-1][0][0]):
+            groups[-1].append(decode)
+        else:
+            groups.append([decode])
+    return tuple(_together(group, block_size, dtype, device) for group in groups)
+
+
+def _together(
+    group: list[tuple[Sequence[int], int, int, int]], block_size: int, dtype: torch.dtype, device: torch.device
+) -> Together:
+    group = sorted(group, key=lambda decode: decode[1])
+    width = max(len(blocks) for blocks, *_ in group)
+    ids = torch.tensor([[*blocks, *[0] * (width - len(blocks))] for blocks, *_ in group], device=device)
+    first, end = (torch.tensor([decode[at] for decode in group], device=device).unsqueeze(1) for at in (2, 3))
+    slots = torch.arange(width * block_size, device=device)
+    hidden = (slots < first) | (slots >= end)
+    mask = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, float("-inf"))
+    rows = [decode[1] for decode in group]
+    is_run = rows[-1] - rows[0] + 1 == len(rows)
+    return Together(
+        slice(rows[0], rows[-1] + 1) if is_run else torch.tensor(rows, device=device),
+        ids.flatten(),
+        len(group),
+        mask[:, None, None],
+        hidden.flatten().nonzero().flatten(),
+    )

@@ -1,0 +1,57 @@
+"""A mixture of experts: which experts a row goes to, and what they make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engines.paged.ops.contract import Weight
+from engines.paged.ops.reference.linear import GateUp, Linear, prepare_gate_up, prepare_linear
+
+
+@dataclass(frozen=True, slots=True)
+class Expert:
+    gate_up: GateUp
+    down: Linear
+
+
+def prepare_experts(
+    gate: Sequence[Weight],
+    up: Sequence[Weight],
+    down: Sequence[Weight],
+    device: torch.device,
+    dtype: torch.dtype | None,
+) -> list[Expert]:
+    return [
+        Expert(prepare_gate_up(gate_of, up_of, device, dtype), prepare_linear(down_of, None, device, dtype))
+        for gate_of, up_of, down_of in zip(gate, up, down, strict=True)
+    ]
+
+
+def route(router_logits: Tensor, top_k: int, renormalize: bool) -> tuple[Tensor, Tensor]:
+    """[n, E] -> weights [n, k] float32 and experts [n, k] int64, the likeliest first, among equals the lowest id."""
+    shares = torch.softmax(router_logits, dim=-1, dtype=torch.float32)
+    weights, experts = shares.sort(dim=-1, descending=True, stable=True)
+    weights, experts = weights[:, :top_k], experts[:, :top_k]
+    return (weights / weights.sum(-1, keepdim=True) if renormalize else weights), experts
+
+
+def mix(x: Tensor, router_logits: Tensor, experts: Sequence[Expert], top_k: int, renormalize: bool) -> Tensor:
+    """Rows are brought together by expert, each expert works once on all of its rows, and a row's results are summed
+    in the order of its weights, in float32: the sum does not depend on which other rows there are."""
+    weights, chosen = route(router_logits, top_k, renormalize)
+    order = chosen.flatten().argsort(stable=True)
+    counts = chosen.flatten().bincount(minlength=len(experts)).tolist()
+    gathered = x[order // top_k]
+    results = torch.empty_like(gathered)
+    start = 0
+    for expert, count in zip(experts, counts, strict=True):
+        if count:
+            rows = slice(start, start + count)
+            results[rows] = expert.down(expert.gate_up(gathered[rows]))
+            start += count
+    by_row = torch.empty_like(results).index_copy_(0, order, results).view(*chosen.shape, -1)
+    return (by_row * weights.unsqueeze(-1)).sum(1).to(x.dtype)

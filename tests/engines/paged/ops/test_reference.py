@@ -1,0 +1,220 @@
+"""The reference operations against their definitions, written out slowly."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from engines.paged.ops.contract import Batch, Dense, LayerCache, Quantized
+from engines.paged.ops.packing import dequantize, join, pack, unpack, widen
+from engines.paged.ops.reference import ReferenceOps
+
+BLOCK = 4
+
+
+def batch_of(query_lens: list[int], context_lens: list[int], tables: list[list[int]]) -> Batch:
+    """Sequences by how many rows they have, how many tokens are cached then, and where."""
+    positions = [p for q, c in zip(query_lens, context_lens, strict=True) for p in range(c - q, c)]
+    of_row = [s for s, q in enumerate(query_lens) for _ in range(q)]
+    slots = [tables[s][p // BLOCK] * BLOCK + p % BLOCK for s, p in zip(of_row, positions, strict=True)]
+    starts = [0]
+    for q in query_lens:
+        starts.append(starts[-1] + q)
+    width = max(map(len, tables))
+
+    def int32(values: list) -> Tensor:
+        return torch.tensor(values, dtype=torch.int32)
+
+    return Batch(
+        tokens=int32([0] * len(positions)),
+        positions=int32(positions),
+        slots=int32(slots),
+        row_sequences=int32(of_row),
+        query_starts=int32(starts),
+        context_lens=int32(context_lens),
+        block_tables=int32([t + [0] * (width - len(t)) for t in tables]),
+        query_lens_list=query_lens,
+        context_lens_list=context_lens,
+        block_tables_list=tables,
+        num_decodes=sum(q == 1 for q in query_lens),
+    )
+
+
+def slow_attention(q: Tensor, cache: LayerCache, batch: Batch, scale: float, window: int) -> Tensor:
+    """Row by row and head by head, in float64."""
+    out = torch.zeros(q.shape, dtype=torch.float64)
+    shared = q.shape[1] // cache.keys.shape[2]
+    for row, (position, sequence) in enumerate(
+        zip(batch.positions.tolist(), batch.row_sequences.tolist(), strict=True)
+    ):
+        table = batch.block_tables_list[sequence]
+        first = max(0, position - window + 1) if window else 0
+        at = [(table[p // BLOCK], p % BLOCK) for p in range(first, position + 1)]
+        for head in range(q.shape[1]):
+            keys = torch.stack([cache.keys[b, s, head // shared] for b, s in at]).double()
+            values = torch.stack([cache.values[b, s, head // shared] for b, s in at]).double()
+            weights = torch.softmax(keys @ q[row, head].double() * scale, 0)
+            out[row, head] = weights @ values
+    return out.flatten(1)
+
+
+SCATTERED = [[9, 3, 17, 5, 1], [2, 30, 7], [11, 12, 13], [25, 6, 8, 20], [40, 41, 42, 43, 44, 45]]
+RUN = list(range(1, 41))
+CASES = {
+    "one decode, scattered": ([1], [19], [SCATTERED[0]]),
+    "one decode, one token": ([1], [1], [[3]]),
+    "one decode, a long run": ([1], [157], [RUN]),
+    "decodes of many lengths": ([1, 1, 1, 1, 1], [19, 12, 9, 14, 23], SCATTERED),
+    "decodes, one of them a long run": ([1, 1, 1], [3, 160, 7], [[50], RUN, [60, 55]]),
+    "a whole prefill": ([18], [18], [SCATTERED[0]]),
+    "a chunk after others": ([5], [19], [SCATTERED[0]]),
+    "decodes, a chunk, a whole prefill": ([1, 1, 5, 14], [12, 9, 23, 14], [SCATTERED[at] for at in (1, 2, 4, 3)]),
+    "a chunk of more rows than a piece": ([300], [310], [torch.randperm(100).add(1).tolist()]),
+}
+
+
+@pytest.mark.parametrize("window", [0, 1, 6, 200])
+@pytest.mark.parametrize("heads, groups", [(4, 4), (4, 2), (8, 1)])
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_attention(case: tuple, heads: int, groups: int, window: int):
+    """Each row attends to the cached tokens of its own sequence up to itself, wherever their blocks lie."""
+    if len(case[0]) == 1 and case[0][0] > 100 and (heads, window) not in [(4, 0), (4, 6)]:
+        pytest.skip("the slow definition takes seconds here")
+    torch.manual_seed(1)
+    batch = batch_of(*case)
+    cache = LayerCache(torch.randn(128, BLOCK, groups, 8), torch.randn(128, BLOCK, groups, 8))
+    q = torch.randn(len(batch.positions), heads, 8)
+    ops = ReferenceOps("cpu")
+    expected = slow_attention(q, cache, batch, 0.3, window)
+    for _ in range(2):  # the second layer of a step goes by the plan of the first
+        assert torch.allclose(ops.attention(q, cache, batch, 0.3, window).double(), expected, atol=2e-6)
+
+
+def test_attention_never_reads_what_is_not_the_sequences_own():
+    """What other blocks hold, NaN even, does not reach a sequence; slots past its context neither."""
+    batch = batch_of([1, 1, 6], [5, 12, 10], [[3, 9], [2, 30, 7], [11, 14, 13]])
+    poisoned = [torch.full((64, BLOCK, 1, 8), float("nan")) for _ in range(2)]
+    for table, tokens in zip(batch.block_tables_list, batch.context_lens_list, strict=True):
+        for position in range(tokens):
+            for each in poisoned:
+                each[table[position // BLOCK], position % BLOCK] = 1.0
+    q = torch.ones(8, 2, 8)
+    assert torch.equal(ReferenceOps("cpu").attention(q, LayerCache(*poisoned), batch, 1.0, 0), torch.ones(8, 16))
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-6), (torch.bfloat16, 0.02)])
+@pytest.mark.parametrize("rotary", [8, 4])
+@pytest.mark.parametrize("has_norm", [False, True])
+def test_rope_write(dtype: torch.dtype, tolerance: float, rotary: int, has_norm: bool):
+    """Queries and keys are normed and rotated by their rows' positions; keys and values lie in the rows' slots."""
+    torch.manual_seed(2)
+    heads, groups, size = 4, 2, 8
+    batch = batch_of([1, 3], [7, 3], [[5, 2], [9]])
+    cache = LayerCache(*(torch.zeros(12, BLOCK, groups, size, dtype=dtype) for _ in range(2)))
+    qkv = torch.randn(4, (heads + 2 * groups) * size).to(dtype)
+    angles = torch.arange(16)[:, None] / 10000 ** (torch.arange(0, rotary, 2) / rotary)
+    norms = [torch.rand(size).to(dtype) for _ in range(2)] if has_norm else [None, None]
+    q = ReferenceOps("cpu").rope_write(qkv, cache, batch, angles.cos(), angles.sin(), *norms, 1e-5)
+
+    split = qkv.double().view(4, -1, size)
+    for row, position in enumerate([6, 0, 1, 2]):
+        block, offset = divmod([2 * 4 + 2, 36, 37, 38][row], BLOCK)
+        for head in range(heads + groups):
+            vector = split[row, head].clone()
+            if has_norm:
+                vector = vector / math.sqrt(float((vector**2).mean()) + 1e-5) * norms[head >= heads].double()
+            half = rotary // 2
+            for i in range(half):
+                c, s = math.cos(angles[position, i]), math.sin(angles[position, i])
+                a, b = float(vector[i]), float(vector[i + half])
+                vector[i], vector[i + half] = a * c - b * s, b * c + a * s
+            seen = q[row, head] if head < heads else cache.keys[block, offset, head - heads]
+            assert torch.allclose(seen.double(), vector, atol=tolerance, rtol=tolerance)
+        assert torch.equal(cache.values[block, offset].double(), split[row, heads + groups :])
+    assert int((cache.keys != 0).any(-1).any(-1).sum()) == 4
+
+
+def test_add_rmsnorm():
+    """The residual takes up x, and what goes on is its RMS norm."""
+    ops = ReferenceOps("cpu")
+    x, weight = torch.randn(3, 8), torch.rand(8)
+    normed, residual = ops.add_rmsnorm(x.clone(), None, weight, 1e-6)
+    assert torch.equal(residual, x)
+    assert torch.allclose(normed, x / (x.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * weight, atol=1e-6)
+    delta = torch.randn(3, 8)
+    _, residual = ops.add_rmsnorm(delta, residual, weight, 1e-6)
+    assert torch.equal(residual, x + delta)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_packing_round_trip(bits: int):
+    """Packed words hold value i at bits i * b and on, the highest word bit too."""
+    values = torch.randint(0, 2**bits, (5, 64))
+    packed = pack(values, bits)
+    assert packed.dtype == torch.int32
+    assert torch.equal(unpack(packed, bits), values.int())
+    first = sum(int(v) << (i * bits) for i, v in enumerate(values[0, : 32 // bits]))
+    assert int(packed[0, 0]) & 0xFFFFFFFF == first
+
+
+def quantized(n: int, k: int, bits: int, group: int, dtype: torch.dtype = torch.float32) -> Quantized:
+    values = torch.randint(0, 2**bits, (n, k))
+    scales = torch.rand(n, k // group).add(0.5).mul(0.02).to(dtype)
+    return Quantized(pack(values, bits), scales, (-scales * 2 ** (bits - 1)), bits, group)
+
+
+def test_joined_weights_keep_their_numbers():
+    """4-bit beside 8-bit matrices become 8-bit ones of the same numbers; beside a dense one they are expanded."""
+    four, eight = quantized(3, 128, 4, 64), quantized(5, 128, 8, 32)
+    joined = join([four, eight])
+    assert isinstance(joined, Quantized)
+    assert (joined.bits, joined.group_size) == (8, 32)
+    assert torch.equal(dequantize(joined), torch.cat([dequantize(four), dequantize(eight)]))
+    assert torch.equal(dequantize(widen(four, 4, 32)), dequantize(four))
+    dense = join([four, Dense(torch.ones(2, 128))])
+    assert isinstance(dense, Dense)
+    assert dense.shape == (5, 128)
+
+
+@pytest.mark.parametrize("renormalize", [False, True])
+def test_moe(renormalize: bool):
+    """A row's experts are its likeliest, the lower id among equals; their results are summed by weight."""
+    torch.manual_seed(3)
+    gate, up, down = (torch.randn(4, *shape) for shape in ((6, 8), (6, 8), (8, 6)))
+    ops = ReferenceOps("cpu")
+    experts = ops.prepare_experts(*([Dense(w) for w in each] for each in (gate, up, down)))
+    x = torch.randn(5, 8)
+    logits = torch.randn(5, 4)
+    logits[0] = 1.0  # all equal: experts 0 and 1
+    seen = ops.moe(x, logits, experts, 2, renormalize)
+    for row in range(5):
+        shares = torch.softmax(logits[row], 0)
+        chosen = sorted(range(4), key=lambda e: (-float(shares[e]), e))[:2]
+        weights = shares[chosen] / (shares[chosen].sum() if renormalize else 1)
+        expected = sum(
+            w * (down[e] @ (torch.nn.functional.silu(gate[e] @ x[row]) * (up[e] @ x[row])))
+            for w, e in zip(weights, chosen, strict=True)
+        )
+        assert torch.allclose(seen[row], expected, atol=1e-5)
+
+
+def test_copy_blocks():
+    """Blocks are copied in every layer, all read before any is written."""
+    keys, values = torch.randn(2, 5, BLOCK, 1, 4), torch.randn(2, 5, BLOCK, 1, 4)
+    before = keys.clone(), values.clone()
+    ReferenceOps("cpu").copy_blocks(keys, values, torch.tensor([[1, 3], [3, 4]]))
+    for now, then in zip((keys, values), before, strict=True):
+        assert torch.equal(now[:, 3], then[:, 1])
+        assert torch.equal(now[:, 4], then[:, 3])
+        assert torch.equal(now[:, :3], then[:, :3])
+
+
+def test_quantized_embedding():
+    """Rows of a packed table are those of the expanded one."""
+    table = quantized(10, 64, 4, 32)
+    ops = ReferenceOps("cpu")
+    rows = ops.embed(torch.tensor([3, 0, 3], dtype=torch.int32), ops.prepare_embedding(table))
+    assert torch.equal(rows, dequantize(table)[[3, 0, 3]])
