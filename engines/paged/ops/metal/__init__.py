@@ -2,25 +2,25 @@
 
 A family of kernels is four things of one name, here `norm`:
 
-1. `kernels/norm.metal`: the kernels. Each opens with a card (what it computes, a line of pseudocode a phase, who owns which
-   thread, what it costs). Buffers are numbered in the order of the arguments; T is float, half or bfloat, T2 and T4 its
-   vectors; sums are float. Numbers become T only as `T(x)`, and float only as `float(x)`. Arrays in threadgroup memory
-   are declared at the top of a kernel by TG_ARRAY(float, name, n), 32 KB in all. A template becomes kernels by
-   INSTANTIATE("name", function, arguments). C++14 without its library, no lambdas; each pointer and reference names its
-   address space (device, constant, threadgroup, thread), also in helpers and local variables.
+1. `kernels/norm.metal`: the kernels. Each opens with a card (what it computes, a line of pseudocode a phase, who owns
+   which thread, what it costs). Buffers are numbered in the order of the arguments; T is float, half or bfloat, T2 and
+   T4 its vectors; sums are float. Numbers become T only as `T(x)`, and float only as `float(x)`. Arrays in threadgroup
+   memory are declared at the top of a kernel by TG_ARRAY(float, name, n), 32 KB in all. A template becomes kernels by
+   INSTANTIATE("name", function, arguments). C++14 without its library, no lambdas; each pointer and reference names
+   its address space (device, constant, threadgroup, thread), also in helpers and local variables.
 2. `ops/metal/norm.py`: `class NormOps(Family)` with methods of the contract (`contract.Ops`). It loads its library by
-   `self.kernels.load("norm", T=self.shape.metal_type, WIDTH=...)`: the constants become `constant constexpr` declarations
-   before the source; one library is compiled per set of constants, and kept. `library.run(name, groups, group_size, *args)`
-   dispatches groups of group_size threads; ints and floats are passed as they are (`constant int&`, `constant float&`).
+   `self.kernels.load("norm", T=x.dtype, WIDTH=x.shape[1])`: sizes come from the tensors and become
+   `constant constexpr` declarations before the source; a library is compiled once per set of constants.
+   `library.run(name, groups, group_size, *args)` dispatches groups of group_size threads; ints and floats are passed as
+   they are (`constant int&`, `constant float&`).
 3. The class among the bases of `MetalOps` (ops.py).
 4. `tests/engines/paged/metal/test_norm.py`: each kernel against plain torch over a table of shapes, by the fixture
    `metal_ops` (conftest.py), which runs on the simulation and, with `-m metal`, on a Mac's GPU.
 
-What stays small: constants that differ between weights cost a compilation each (about a second in the simulation, cached on
-disk), so a size that no loop is unrolled by comes better as an argument.
+Constants that differ between weights cost a compilation each (about a second in the simulation, cached on disk), so a
+size that no loop is unrolled by comes better as an argument.
 """
 
 from engines.paged.ops.metal.ops import MetalOps
-from engines.paged.ops.metal.shape import ModelShape
 
-__all__ = ["MetalOps", "ModelShape"]
+__all__ = ["MetalOps"]

@@ -5,22 +5,28 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engines.paged.ops.metal.kernels import Kernels
-from engines.paged.ops.metal.shape import ModelShape
+from engines.errors import invalid
+from engines.paged.ops.metal.kernels import METAL_TYPES, Kernels
 
 
 class Family:
-    """Made by MetalOps; a family adds its operations and, in `prepare_family`, loads what it always needs."""
+    """A base of MetalOps, which makes these fields. Sizes come from the tensors: a family loads its library by them."""
 
     kernels: Kernels
-    shape: ModelShape
     device: torch.device
 
-    def new(self, *size: int, dtype: torch.dtype | None = None) -> Tensor:
+    def new(self, *size: int, dtype: torch.dtype) -> Tensor:
         """Memory for a result; nothing is in it yet."""
-        return torch.empty(size, dtype=dtype or self.shape.dtype, device=self.device)
+        return torch.empty(size, dtype=dtype, device=self.device)
 
-    def check(self, name: str, tensor: Tensor, dtype: torch.dtype | None = None) -> None:
-        """What comes in from outside is of the model's dtype (or the one given)."""
-        if tensor.dtype != (dtype or self.shape.dtype):
-            raise ValueError(f"{name} is of {tensor.dtype}, the kernels are compiled for {dtype or self.shape.dtype}")
+    def weight(self, tensor: Tensor) -> Tensor:
+        """A weight as kernels read it: contiguous, on the device, of a dtype that Metal has."""
+        if tensor.dtype not in METAL_TYPES:
+            raise invalid(f"Metal computes in float32, float16 or bfloat16, not in {tensor.dtype}")
+        return tensor.to(self.device).contiguous()
+
+
+def check(name: str, tensor: Tensor, dtype: torch.dtype) -> None:
+    """A kernel is compiled for the dtypes of its arguments: they must be of one."""
+    if tensor.dtype != dtype:
+        raise ValueError(f"{name} is of {tensor.dtype} where {dtype} is expected")

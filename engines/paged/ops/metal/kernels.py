@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -13,22 +14,33 @@ import torch
 from torch import Tensor
 
 KERNELS = Path(__file__).parents[2] / "kernels"
-Constant = int | float | str  # a str is a type's name
+METAL_TYPES = {torch.float32: "float", torch.float16: "half", torch.bfloat16: "bfloat"}
+Constant = int | float | str | torch.dtype
+
+
+_INCLUDE = re.compile(r'#include "(\w+)\.metal"')
 
 
 @cache
 def kernel_text(family: str) -> str:
-    """The source of kernels/{family}.metal, its lines numbered as in the file."""
-    return f'#line 1 "{family}.metal"\n{(KERNELS / f"{family}.metal").read_text(encoding="ascii")}'
+    """kernels/{family}.metal with what it includes of its folder in place; lines are numbered as in the files."""
+    lines = [f'#line 1 "{family}.metal"']
+    for number, line in enumerate((KERNELS / f"{family}.metal").read_text(encoding="ascii").split("\n"), 1):
+        if included := _INCLUDE.fullmatch(line.strip()):
+            lines += [kernel_text(included.group(1)), f'#line {number + 1} "{family}.metal"']
+        else:
+            lines.append(line)
+    return "\n".join(lines)
 
 
 def header(constants: Mapping[str, Constant]) -> str:
-    """Constants as Metal declares them; T brings its vectors T2 and T4 along."""
+    """Constants as Metal declares them. A dtype (or a type's name) becomes a type, with its vectors: T, T2, T4."""
     lines = ['#line 1 "header"']
     for name, value in constants.items():
-        if isinstance(value, str):
-            lines += [f"typedef {value} {name};"]
-            lines += [f"typedef vec<{value}, {n}> {name}{n};" for n in (2, 4)]
+        if isinstance(value, str | torch.dtype):
+            type_name = value if isinstance(value, str) else METAL_TYPES[value]
+            lines += [f"typedef {type_name} {name};"]
+            lines += [f"typedef vec<{type_name}, {n}> {name}{n};" for n in (2, 4)]
         elif isinstance(value, float):
             lines += [f"constant constexpr float {name} = {value!r}f;"]
         else:
@@ -69,20 +81,21 @@ class Library:
 
 
 class Kernels:
-    """All families of a model. `dispatches` counts kernels run, by name."""
+    """All families that are in use. `dispatches` counts kernels run, by name."""
 
     def __init__(self, compile_shader: Callable[[str], Any], device: torch.device) -> None:
         self._compile, self.device = compile_shader, device
-        self._libraries: dict[str, Library] = {}
+        self._libraries: dict[tuple[Any, ...], Library] = {}
         self._thread: int | None = None
         self.dispatches: Counter[str] = Counter()
 
     def load(self, family: str, **constants: Constant) -> Library:
-        """kernels/{family}.metal with these constants, compiled once."""
-        text = source(family, constants)
-        if text not in self._libraries:
-            self._libraries[text] = Library(self, family, self._compile(text))
-        return self._libraries[text]
+        """kernels/{family}.metal with these constants; compiled at the first call, a look-up afterwards."""
+        key = (family, *constants.values())
+        library = self._libraries.get(key)
+        if library is None:
+            library = self._libraries[key] = Library(self, family, self._compile(source(family, constants)))
+        return library
 
     def check_thread(self) -> None:
         """torch's MPS crashes where two threads use it: the first one to run a kernel is the only one."""

@@ -9,16 +9,25 @@ import torch
 
 from engines.paged.ops.metal.embedding import EmbeddingOps
 from engines.paged.ops.metal.kernels import Kernels
-from engines.paged.ops.metal.shape import ModelShape
 
 
 class MetalOps(EmbeddingOps):
-    """`compile_shader` is torch.mps.compile_shader with device mps, or ops.sim.compile_shader with device cpu."""
+    """`compile_shader` is torch.mps.compile_shader with device mps, or ops.sim.compile_shader with device cpu.
 
-    def __init__(self, compile_shader: Callable[[str], Any], device: torch.device | str, shape: ModelShape) -> None:
+    gpu_cores        decides whether a few long contexts are split over more groups
+    is_deterministic a row's result does not depend on what else is in its step: contexts are always split alike
+    """
+
+    def __init__(
+        self,
+        compile_shader: Callable[[str], Any],
+        device: torch.device | str,
+        gpu_cores: int = 10,
+        is_deterministic: bool = False,
+    ) -> None:
         self.device = torch.device(device)
         self.name = "metal" if self.device.type == "mps" else "sim"
-        self.shape = shape
+        self.gpu_cores, self.is_deterministic = gpu_cores, is_deterministic
         self.kernels = Kernels(compile_shader, self.device)
 
     @property

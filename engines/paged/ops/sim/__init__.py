@@ -1,17 +1,17 @@
 """Metal's sources on this machine's processor: `compile_shader` with the calling rules of `torch.mps.compile_shader`.
 
-The very text that a Mac compiles goes through the host's C++ compiler with our `include/metal_stdlib` in Apple's place; each
-GPU thread is a fiber (include/sim/threads.h). What the simulation shows: index arithmetic, masks, block tables, barriers and
-simdgroup exchange, reads of threadgroup memory that nobody wrote (it is NaN), and, built with sanitizers, every access out of
-bounds. What it cannot show: speed, registers, and what Apple's compiler alone refuses (address spaces: lint.py).
+The very text that a Mac compiles goes through the host's C++ compiler with our `include/metal_stdlib` in Apple's place;
+each GPU thread is a fiber (include/sim/threads.h). What the simulation shows: index arithmetic, masks, block tables,
+barriers and simdgroup exchange, reads of threadgroup memory that nobody wrote (it is NaN), and, built with sanitizers,
+every access out of bounds. What it cannot show: speed, registers, and what Apple's compiler alone refuses.
 
-It is stricter than Metal where Metal lets a mistake through: a buffer that is not bound or of another type than the tensor, a
-strided tensor, a barrier that some threads do not reach, a write behind a threadgroup array, all raise.
+It is stricter than Metal where Metal lets a mistake through: a buffer that is not bound or of another type than the
+tensor, a strided tensor, a barrier that some threads do not reach, a write behind a threadgroup array, all raise.
 
 From the environment: POINTSMAN_SIM_LANES=reversed runs lanes, simdgroups and groups from the last to the first;
-POINTSMAN_SIM_MEMORY=zero clears threadgroup memory instead of filling it with NaN; POINTSMAN_SIM_SANITIZE=1 builds with ASan
-and UBSan (the process needs libasan preloaded: `sanitizer_environment`); POINTSMAN_SIM_CACHE is where compiled libraries
-lie; CXX is the compiler.
+POINTSMAN_SIM_MEMORY=zero clears threadgroup memory instead of filling it with NaN; POINTSMAN_SIM_SANITIZE=1 builds with
+ASan and UBSan (the process needs libasan preloaded: `sanitizer_environment`); POINTSMAN_SIM_CACHE is where compiled
+libraries lie; CXX is the compiler.
 """
 
 from engines.paged.ops.sim.build import sanitizer_environment

@@ -1,4 +1,7 @@
-"""`compile_shader` and what it returns, with torch's calling rules. Source: torch/csrc/mps/Module.cpp, OperationUtils.mm."""
+"""`compile_shader` and what it returns, with torch's calling rules.
+
+Source: torch/csrc/mps/Module.cpp, aten/src/ATen/native/mps/OperationUtils.mm (MetalKernelFunction).
+"""
 
 from __future__ import annotations
 
@@ -223,7 +226,7 @@ class MetalKernel:
         return data
 
     def _check_number(self, index: int, given: str, num_bytes: int, is_list: bool) -> None:
-        """Metal would read whatever bytes are there. An integer may be read as a narrower one: the low bytes come first."""
+        """Metal reads whatever bytes are there. An integer may be read as a narrower one: the low bytes come first."""
         info, name = self._info(index), self._signature.name
         expected, size = info.type.decode(), {"int64": 8, "int32": 4, "int16": 2, "float32": 4}.get(given, 0)
         if expected in ("other", "void"):

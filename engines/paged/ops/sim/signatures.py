@@ -17,8 +17,8 @@ _ATTRIBUTE = re.compile(r"\[\[\s*([^\]]+?)\s*\]\]")
 
 # Metal's attributes of a kernel's arguments that the simulation knows (include/sim/entry.h has the same names).
 POSITIONS = frozenset({
-    "thread_position_in_grid", "thread_position_in_threadgroup", "threadgroup_position_in_grid", "threads_per_threadgroup",
-    "dispatch_threads_per_threadgroup", "threadgroups_per_grid", "threads_per_grid",
+    "thread_position_in_grid", "thread_position_in_threadgroup", "threadgroup_position_in_grid", "threads_per_grid",
+    "threads_per_threadgroup", "dispatch_threads_per_threadgroup", "threadgroups_per_grid",
 })  # fmt: skip
 INDICES = frozenset({
     "thread_index_in_threadgroup", "thread_index_in_simdgroup", "simdgroup_index_in_threadgroup",
@@ -72,7 +72,7 @@ def split_arguments(text: str) -> list[str]:
 
 
 def _argument(kernel: str, text: str) -> int | str:
-    found = _ATTRIBUTE.findall(text)
+    found: list[str] = _ATTRIBUTE.findall(text)
     if len(found) != 1:
         raise SyntaxError(f"kernel {kernel}: argument '{text}' needs one attribute, such as [[buffer(0)]]")
     if buffer := _BUFFER.fullmatch(found[0]):
@@ -88,7 +88,7 @@ def _argument(kernel: str, text: str) -> int | str:
 
 
 def read_signatures(source: str) -> tuple[Signature, ...]:
-    """All kernels of a source, templates as often as they are instantiated. Raises SyntaxError with the kernel's name."""
+    """All kernels of a source, templates as often as they are instantiated. Raises: SyntaxError."""
     text = without_comments(source)
     plain: list[Signature] = []
     templates: dict[str, Signature] = {}

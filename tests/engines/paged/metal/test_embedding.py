@@ -13,7 +13,7 @@ from tests.engines.paged.metal.conftest import MakeOps
 @pytest.mark.parametrize("n", [1, 2, 9])
 def test_embedding_is_the_tables_row(metal_ops: MakeOps, dtype: torch.dtype, n: int) -> None:
     """Each token's embedding is its row of the table, to the bit."""
-    ops = metal_ops(dtype=dtype)
+    ops = metal_ops()
     generator = torch.Generator().manual_seed(n)
     table = torch.randn(50, 260, generator=generator).to(dtype)
     tokens = torch.randint(0, 50, (n,), generator=generator, dtype=torch.int32)
