@@ -83,6 +83,8 @@ class Batch:
     context_lens_list: Sequence[int]
     block_tables_list: Sequence[Sequence[int]]
     num_decodes: int  # sequences with one row, at the front
+    # Whether a row's result must be the same to the bit wherever its blocks lie (deterministic mode).
+    is_reproducible: bool = False
     adapters: Any = None  # engines.paged.lora's rows, None where no row has an adapter
     scratch: dict[str, Any] = field(default_factory=dict)  # what a backend computes once a step for all layers
 

@@ -153,7 +153,7 @@ def make_plan(batch: Batch, window: int, block_size: int, dtype: torch.dtype) ->
         seen = max(0, tokens - rows - window + 1) if window else 0  # the first token that any row sees
         table = batch.block_tables_list[sequence][seen // block_size : -(-tokens // block_size)]
         is_run = all(block == table[0] + at for at, block in enumerate(table))
-        if rows == 1 and (not is_run or tokens - seen < ALONE_TOKENS):
+        if rows == 1 and not batch.is_reproducible and (not is_run or tokens - seen < ALONE_TOKENS):
             to_gather.append((table, row, seen % block_size, seen % block_size + tokens - seen))
         else:
             span = Span(
