@@ -1,0 +1,191 @@
+"""A model's tokenizer, from its Hugging Face folder: text to tokens and back, and conversations as prompts."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from engines.errors import invalid
+from engines.paged.sampling.params import SamplingParams
+from engines.paged.text.chat import read_chat_template
+from engines.paged.text.detokenizer import Detokenizer, make_detokenizer
+from engines.paged.text.pieces import Pieces
+from engines.paged.text.stream import TextStream
+from gateway.protocol.errors import GatewayError
+from gateway.protocol.llm.templates import Template
+from gateway.protocol.llm.values import Message, Tool
+
+_NOTHING: frozenset[int] = frozenset()
+
+
+class Tokenizer:
+    """`vocab_size` is one more than the highest id, `eos_ids` are tokens that end a text, `special_ids` those that are
+    no text. Any thread may call it."""
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        config: Mapping[str, Any] | None = None,
+        template: Template | None = None,
+        eos_ids: Iterable[int] = (),
+    ) -> None:
+        """`config` is of tokenizer_config.json: its bos_token and eos_token are known by their texts. `eos_ids` are
+        those that end a text besides eos_token."""
+        backend.no_padding()
+        backend.no_truncation()
+        self.backend = backend
+        self.pieces = Pieces(backend)
+        self.vocab_size: int = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        added = backend.get_added_tokens_decoder()
+        self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        self._bos = _text_of((config or {}).get("bos_token"))
+        self.bos_id = self._id_of(self._bos)
+        eos_id = self._id_of(_text_of((config or {}).get("eos_token")))
+        self.eos_ids = frozenset(eos_ids) | (_NOTHING if eos_id is None else {eos_id})
+        self._template = template
+        self._rendering = threading.Lock()  # a template counts the work of one rendering at a time
+
+    def __repr__(self) -> str:
+        return f"<Tokenizer: {self.vocab_size} tokens, {self.pieces.kind.value}, ends with {sorted(self.eos_ids)}>"
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """`add_special_tokens`: with those that the folder's post-processor puts around a text, as BOS; one that the
+        text begins with already is not doubled.
+
+        Raises: EngineError where the text has halves of surrogate pairs.
+        """
+        try:
+            ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+        except (TypeError, UnicodeEncodeError) as error:
+            raise invalid("the prompt is no Unicode text: it has halves of surrogate pairs") from error
+        is_doubled = add_special_tokens and bool(self._bos) and text.startswith(self._bos)
+        return ids[1:] if is_doubled and ids[:2] == [self.bos_id] * 2 else ids
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """The text of tokens. Ids that no token has are no text."""
+        skipped = self._skipped(skip_special_tokens)
+        ids = [each for each in token_ids if each not in skipped]
+        return str(self.backend.decode(ids, skip_special_tokens=False))
+
+    @property
+    def has_chat_template(self) -> bool:
+        return self._template is not None
+
+    def render_chat(
+        self,
+        messages: Sequence[Message | Mapping[str, Any]],
+        tools: Sequence[Tool | Mapping[str, Any]] = (),
+        add_generation_prompt: bool = True,
+        **extra: Any,
+    ) -> str:
+        """A conversation as the folder's template prints it, BOS included where it prints that. `extra` are what else
+        the template knows, as enable_thinking; strftime_now is the clock it may ask for the date.
+
+        Raises: EngineError where the folder has no template, or the template refuses the conversation.
+        """
+        if self._template is None:
+            raise invalid("the model has no chat template: send a prompt, not messages")
+        extra.setdefault("strftime_now", _now)
+        with self._rendering:
+            try:
+                return self._template.render(messages, tools, add_generation_prompt, keep_bos=True, **extra)
+            except GatewayError as error:
+                raise invalid(str(error)) from error
+
+    def encode_chat(
+        self,
+        messages: Sequence[Message | Mapping[str, Any]],
+        tools: Sequence[Tool | Mapping[str, Any]] = (),
+        add_generation_prompt: bool = True,
+        **extra: Any,
+    ) -> list[int]:
+        """A conversation as tokens: those of the template's text and no others, as in `transformers`."""
+        return self.encode(self.render_chat(messages, tools, add_generation_prompt, **extra), add_special_tokens=False)
+
+    def token_text(self, token_id: int) -> str:
+        """One token as text; bytes that are no character alone are U+FFFD."""
+        return self.pieces.bytes_of(token_id).decode("utf-8", "replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return self.pieces.bytes_of(token_id)
+
+    def detokenizer(self, skip_special_tokens: bool = True) -> Detokenizer:
+        return make_detokenizer(self.backend, self.pieces, self._skipped(skip_special_tokens))
+
+    def stream(self, params: SamplingParams) -> TextStream:
+        """The text of one choice, as its request wants it."""
+        return TextStream(self.detokenizer(params.skip_special_tokens), params.stop, params.include_stop_str_in_output)
+
+    def _skipped(self, skip_special_tokens: bool) -> frozenset[int]:
+        return self.special_ids if skip_special_tokens else _NOTHING
+
+    def _id_of(self, token: str) -> int | None:
+        return self.backend.token_to_id(token) if token else None
+
+
+def read_tokenizer(folder: Path) -> Tokenizer:
+    """Raises: EngineError that names the file that is not there, or not what it should be."""
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise invalid(
+            f"{folder} has no tokenizer.json: save the model's tokenizer there (save_pretrained of a fast one)"
+        )
+    try:
+        backend = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing narrower
+        raise invalid(f"{path} is no tokenizer of the `tokenizers` library: {error}") from error
+    config = {**_object(folder / "special_tokens_map.json"), **_object(folder / "tokenizer_config.json")}
+    _add_missing(backend, config)
+    return Tokenizer(backend, config, read_chat_template(folder, config), _eos_ids(folder))
+
+
+def _eos_ids(folder: Path) -> list[int]:
+    """Of generation_config.json, else of config.json: one id or several."""
+    for name in ("generation_config.json", "config.json"):
+        match _object(folder / name).get("eos_token_id"):
+            case int(one):
+                return [one]
+            case [*several] if several and all(isinstance(each, int) for each in several):
+                return several
+    return []
+
+
+def _add_missing(backend: tokenizers.Tokenizer, config: Mapping[str, Any]) -> None:
+    """Tokens that a tokenizer_config.json adds to a tokenizer.json that lacks them, where their ids are the next
+    ones."""
+    told = config.get("added_tokens_decoder")
+    numbered = {int(number): token for number, token in told.items()} if isinstance(told, dict) else {}
+    for number, token in sorted(numbered.items()):
+        content = _text_of(token)
+        if content and backend.token_to_id(content) is None and number == backend.get_vocab_size():
+            flags = {name: bool(token.get(name)) for name in ("lstrip", "rstrip", "single_word", "normalized")}
+            backend.add_tokens([tokenizers.AddedToken(content, special=bool(token.get("special")), **flags)])
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """A JSON object of a file; nothing where there is no file."""
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise invalid(f"{path} is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise invalid(f"{path} must be a JSON object")
+    return found
+
+
+def _text_of(token: Any) -> str:
+    """A special token is its text, or {content: text, ...}."""
+    content = token.get("content") if isinstance(token, dict) else token
+    return content if isinstance(content, str) else ""
+
+
+def _now(written: str) -> str:
+    return datetime.now().strftime(written)

@@ -1,0 +1,108 @@
+"""Text of tokens as they come."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engines.paged.text.pieces import Kind
+from engines.paged.text.tokenizer import Tokenizer
+from tests.engines.paged.text import tiny_tokenizers
+from tests.engines.paged.text.tiny_tokenizers import KINDS
+
+TOKENIZERS = {name: Tokenizer(make()) for name, make in KINDS.items()}
+
+
+def told(tokenizer, ids, cuts, skip):
+    """The texts that a sequence's tokens, cut at these places, are told as."""
+    detokenizer = tokenizer.detokenizer(skip)
+    places = sorted({min(cut, len(ids)) for cut in cuts} | {0, len(ids)})
+    texts = [detokenizer.push(ids[start:end]) for start, end in pairwise(places)]
+    return [*texts, detokenizer.flush()]
+
+
+def test_kinds():
+    """What a token's text depends on is read from the decoder."""
+    kinds = {name: tokenizer.pieces.kind for name, tokenizer in TOKENIZERS.items()}
+    assert kinds == {
+        "byte_level": Kind.BYTES,
+        "fallback": Kind.FALLBACK,
+        "metaspace": Kind.TEXT,
+        "word_pieces": Kind.TEXT,
+    }
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_any_tokens_are_told_as_their_whole_text(name, data):
+    """However tokens come, even those that are no text together, what is told is the text of all of them."""
+    tokenizer = TOKENIZERS[name]
+    ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size + 2), max_size=40))
+    cuts = data.draw(st.one_of(st.just(range(41)), st.lists(st.integers(0, 40), max_size=10)))
+    skip = data.draw(st.booleans())
+    whole = tokenizer.backend.decode(ids, skip_special_tokens=skip)
+    assert "".join(told(tokenizer, ids, cuts, skip)) == whole == tokenizer.decode(ids, skip)
+
+
+@pytest.mark.parametrize("name", ["byte_level", "fallback"])
+@settings(max_examples=100, deadline=None)
+@given(text=st.text(max_size=30))
+def test_no_character_is_told_in_halves(name, text):
+    """A text that comes token by token is told in whole characters only."""
+    tokenizer = TOKENIZERS[name]
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    texts = told(tokenizer, ids, range(len(ids)), True)
+    assert "".join(texts) == tokenizer.decode(ids)
+    if "\ufffd" not in text:
+        assert "\ufffd" not in "".join(texts)
+
+
+@settings(max_examples=100, deadline=None)
+@given(text=st.text(max_size=30))
+def test_bytes_give_the_text_back(text):
+    """A byte-level tokenizer's tokens are told as the very text they were made of."""
+    tokenizer = TOKENIZERS["byte_level"]
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    assert "".join(told(tokenizer, ids, range(len(ids)), False)) == text
+
+
+def test_words_are_told_at_once():
+    """What is whole is told with its token, spaces before words included; bytes of a character wait for the last."""
+    tokenizer = TOKENIZERS["fallback"]
+    ids = [tokenizer.backend.token_to_id(token) for token in ("▁the", "▁c", "at", "<0xC3>", "<0xA4>", "a", "<0xC3>")]
+    assert told(tokenizer, ids, range(9), True) == ["the", " c", "at", "", "", "äa", "", "\ufffd"]
+    tokenizer = TOKENIZERS["byte_level"]
+    ids = tokenizer.encode("🙂a", add_special_tokens=False)
+    texts = told(tokenizer, ids, range(len(ids)), True)
+    assert [text for text in texts if text] == ["🙂", "a"]
+
+
+def test_a_long_answer_costs_as_much_at_its_end():
+    """What a detokenizer holds does not grow with the text, nor with bytes that are never a character."""
+    for name, ids in (("fallback", [262, 259]), ("metaspace", [5, 6]), ("byte_level", [200, 201])):
+        detokenizer = TOKENIZERS[name].detokenizer()
+        for _ in range(300):
+            detokenizer.push(ids)
+        held = [len(value) for value in vars(detokenizer).values() if isinstance(value, list)]
+        assert max(held, default=0) <= 8
+
+
+def test_a_token_alone():
+    """Log probabilities name each token by its own text and bytes."""
+    tokenizer = TOKENIZERS["fallback"]
+    ids = [tokenizer.backend.token_to_id(token) for token in ("▁the", "<0xE4>", "</s>")]
+    assert [tokenizer.token_bytes(each) for each in ids] == [b" the", b"\xe4", b"</s>"]
+    assert [tokenizer.token_text(each) for each in ids] == [" the", "\ufffd", "</s>"]
+    tokenizer = TOKENIZERS["byte_level"]
+    for each in range(tokenizer.vocab_size):
+        assert tokenizer.token_text(each) == tokenizer.backend.decode([each], skip_special_tokens=False)
+    assert tokenizer.token_bytes(tokenizer.vocab_size + 5) == b""
+
+
+def test_added_tokens_with_any_letters():
+    """An added token that is no sequence of byte letters is its own text."""
+    tokenizer = Tokenizer(tiny_tokenizers.byte_level())
+    ids = tokenizer.encode("x<tool call>y", add_special_tokens=False)
+    assert "".join(told(tokenizer, ids, range(9), True)) == "x<tool call>y"
