@@ -1,0 +1,72 @@
+"""Low-rank changes of a decoder's matrices, by row: what a step's rows with LoRA adapters add to each product."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from torch import Tensor
+
+
+class Site(Enum):
+    """Where a decoder multiplies by matrices, as it holds them: what is fused is one site."""
+
+    QKV = "self_attn.qkv"
+    OUTPUT = "self_attn.o_proj"
+    GATE_UP = "mlp.gate_up"
+    DOWN = "mlp.down_proj"
+    SHARED_GATE_UP = "mlp.shared_expert.gate_up"
+    SHARED_DOWN = "mlp.shared_expert.down_proj"
+
+
+@dataclass(frozen=True, slots=True)
+class LowRank:
+    """What is added to a product: x -> (x @ down.T) @ up.T; down [r, K], up [N, r] with the adapter's scale in it."""
+
+    down: Tensor
+    up: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return (x @ self.down.T) @ self.up.T
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """One LoRA adapter. `fingerprint` tells its weights, for keys of cached blocks."""
+
+    name: str
+    changes: Mapping[tuple[int, Site], LowRank]  # by layer and site
+    fingerprint: str
+    num_bytes: int
+
+    def __repr__(self) -> str:
+        return f"<Adapter {self.name}: {len(self.changes)} matrices, {self.num_bytes} bytes>"
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterRows:
+    """A step's rows by adapter: Batch.adapters. Rows [rows] int64, None where the adapter has all."""
+
+    parts: tuple[tuple[Adapter, Tensor | None], ...]
+
+    def add_(self, products: Tensor, x: Tensor, layer: int, site: Site) -> Tensor:
+        """Add to products [n, N], in place, what the adapters of their rows make of x [n, K]."""
+        for adapter, rows in self.parts:
+            change = adapter.changes.get((layer, site))
+            if change is None:
+                continue
+            if rows is None:
+                products.add_(change(x))
+            else:
+                products.index_add_(0, rows, change(x[rows]))
+        return products
+
+    def deltas(self, x: Tensor, layer: int, site: Site) -> tuple[Tensor, Tensor] | None:
+        """What is added to gate and up [n, N] each; None where no adapter of these rows changes this layer's."""
+        changes = [adapter.changes[layer, site] for adapter, _ in self.parts if (layer, site) in adapter.changes]
+        if not changes:
+            return None
+        both = self.add_(x.new_zeros(x.shape[0], changes[0].up.shape[0]), x, layer, site)
+        gate, up = both.chunk(2, dim=-1)
+        return gate.contiguous(), up.contiguous()

@@ -1,0 +1,130 @@
+"""One decoder for Llama, Mistral, Qwen and their mixtures of experts: a config, a table of operations, and weights.
+
+    x = embed(tokens)
+    for each layer:  x += output(attention(rope(qkv(norm(x)))));  x += mlp(norm(x))
+    logits = head(norm(x))
+
+Matrices that read the same input are one: queries, keys and values; gate and up. A residual stays in `residual` and is
+added where the next norm reads it, so that a layer is eight operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engines.paged.model.adapters import AdapterRows, Site
+from engines.paged.model.config import ModelConfig
+from engines.paged.model.rope import rope_tables
+from engines.paged.ops.contract import Batch, LayerCache, Ops
+
+
+@dataclass(frozen=True, slots=True)
+class Mlp:
+    """A gated MLP; both are what the operations' `prepare_*` made."""
+
+    gate_up: Any
+    down: Any
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureMlp:
+    """Experts, a matrix that chooses among them, and Qwen2-MoE's shared expert with its gate, or None."""
+
+    router: Any
+    experts: Any
+    shared: Mlp | None = None
+    shared_gate: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """Norms [HID] and [D] are tensors on the device, the rest what `prepare_*` made."""
+
+    input_norm: Tensor
+    qkv: Any
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    output: Any
+    post_norm: Tensor
+    mlp: Mlp | MixtureMlp
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderWeights:
+    embedding: Any
+    layers: Sequence[LayerWeights]
+    norm: Tensor
+    head: Any
+
+
+class Decoder:
+    """Runs batches through the layers, best under torch.inference_mode(). It holds no state between steps but the
+    rotation's tables, which know positions 0 .. num_positions - 1 (the config's max_positions where None)."""
+
+    def __init__(
+        self, config: ModelConfig, ops: Ops, weights: DecoderWeights, num_positions: int | None = None
+    ) -> None:
+        self.config = config
+        self.ops = ops
+        self.weights = weights
+        self.num_positions = num_positions or config.max_positions
+        self._scale = config.head_size**-0.5
+        self._cos, self._sin = (each.to(ops.device) for each in rope_tables(config, self.num_positions))
+
+    def __repr__(self) -> str:
+        config = self.config
+        return f"<Decoder {config.architecture}: {config.num_layers} layers of {config.hidden_size}, {self.ops.name}>"
+
+    def forward(self, batch: Batch, keys: Tensor, values: Tensor) -> Tensor:
+        """All layers over a batch's rows, whose keys and values are written; keys, values [L, blocks, S, G, D].
+        Returns what the final norm has not seen yet: [n, HID]."""
+        ops, eps = self.ops, self.config.rms_norm_eps
+        residual: Tensor | None = None
+        x = ops.embed(batch.tokens, self.weights.embedding)
+        for index, layer in enumerate(self.weights.layers):
+            x, residual = ops.add_rmsnorm(x, residual, layer.input_norm, eps)
+            x = self._attend(x, index, layer, batch, LayerCache(keys[index], values[index]))
+            x, residual = ops.add_rmsnorm(x, residual, layer.post_norm, eps)
+            x = self._mix(x, index, layer.mlp, batch)
+        return x if residual is None else residual + x
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Rows of what `forward` returned, [m, HID] -> [m, V] float32."""
+        normed, _ = self.ops.add_rmsnorm(hidden, None, self.weights.norm, self.config.rms_norm_eps)
+        return self.ops.linear(normed, self.weights.head).float()
+
+    def _attend(self, x: Tensor, index: int, layer: LayerWeights, batch: Batch, cache: LayerCache) -> Tensor:
+        ops, config = self.ops, self.config
+        qkv = self._linear(x, layer.qkv, index, Site.QKV, batch)
+        norms = layer.q_norm, layer.k_norm
+        q = ops.rope_write(qkv, cache, batch, self._cos, self._sin, *norms, config.rms_norm_eps)
+        attended = ops.attention(q, cache, batch, self._scale, config.windows[index])
+        return self._linear(attended, layer.output, index, Site.OUTPUT, batch)
+
+    def _mix(self, x: Tensor, index: int, mlp: Mlp | MixtureMlp, batch: Batch) -> Tensor:
+        if isinstance(mlp, Mlp):
+            return self._mlp(x, mlp, index, batch, Site.GATE_UP, Site.DOWN)
+        ops, experts = self.ops, self.config.experts
+        assert experts is not None
+        router_logits = ops.linear(x, mlp.router)
+        mixed = ops.moe(x, router_logits, mlp.experts, experts.experts_per_token, experts.renormalize)
+        if mlp.shared is None:
+            return mixed
+        shared = self._mlp(x, mlp.shared, index, batch, Site.SHARED_GATE_UP, Site.SHARED_DOWN)
+        return mixed + torch.sigmoid(ops.linear(x, mlp.shared_gate)) * shared
+
+    def _mlp(self, x: Tensor, mlp: Mlp, index: int, batch: Batch, gate_up: Site, down: Site) -> Tensor:
+        adapters: AdapterRows | None = batch.adapters
+        deltas = None if adapters is None else adapters.deltas(x, index, gate_up)
+        gated = self.ops.gate_up(x, mlp.gate_up) if deltas is None else self.ops.gate_up(x, mlp.gate_up, deltas)
+        return self._linear(gated, mlp.down, index, down, batch)
+
+    def _linear(self, x: Tensor, linear: Any, index: int, site: Site, batch: Batch) -> Tensor:
+        products = self.ops.linear(x, linear)
+        adapters: AdapterRows | None = batch.adapters
+        return products if adapters is None else adapters.add_(products, x, index, site)
