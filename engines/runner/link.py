@@ -73,8 +73,8 @@ class HostLink:
         return value
 
     def measure(self, operation: str, metric: int, value: float | tuple[tuple[int, ...], float]) -> None:
-        """Change a custom metric: `increment`, `set` or `observe`; or `merge` the counts of many observations by bucket,
-        and their sum."""
+        """Change a custom metric: `increment`, `set` or `observe`; or `merge` many observations, as their counts by
+        bucket and their sum."""
         self._connection.send(kinds.METRIC, operation, metric, value)
 
     def log(self, level: str, text: str, file: str, line: int) -> None:

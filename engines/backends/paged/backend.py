@@ -58,9 +58,10 @@ class PagedBackend:
         engine = self._engine = PagedEngine.load(folder, options, loading)
         engine.start()
         self.placement = engine.describe() | {"folder": str(folder), "adapters": sorted(options.adapters)}
+        self.placement["chats"] = engine.tokenizer.has_chat_template
         loading.end(self.placement)
         self._prompting = Prompting(engine)
-        self._logprobs = LogprobWriter(self._prompting.token_text)
+        self._logprobs = LogprobWriter(engine.tokenizer.token_bytes)
         if self._host is not None:
             labels = {"model": spec.model, "version": str(spec.version), "model_name": spec.model, "engine": spec.name}
             self._meters = Meters(self._host, engine, labels)

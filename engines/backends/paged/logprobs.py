@@ -14,17 +14,19 @@ import orjson
 from engines.paged.values import TokenLogprob
 
 _MAX_TOKENS = 65536
+# JSON has no infinity: what cannot come is told as vLLM tells it.
+_LEAST = -9999.0
 
 
 class LogprobWriter:
-    """Of one model: `decode` tells a token's text, by its id."""
+    """Of one model: `bytes_of` tells a token's bytes, by its id."""
 
-    def __init__(self, decode: Callable[[int], str]) -> None:
-        self._decode = lru_cache(_MAX_TOKENS)(decode)
+    def __init__(self, bytes_of: Callable[[int], bytes]) -> None:
+        self._decoded = lru_cache(_MAX_TOKENS)(lambda token_id: _decoded(bytes_of(token_id)))
 
     def write(self, tokens: Sequence[TokenLogprob]) -> str:
         """A token's own stands first, then the likeliest at its place. The rank of one that is not among these is the
-        lowest that it can have: one more than they are."""
+        highest that it can have: one more than they are."""
         return orjson.dumps([self._token(token) for token in tokens]).decode()
 
     def _token(self, token: TokenLogprob) -> dict[str, Any]:
@@ -37,4 +39,12 @@ class LogprobWriter:
         return told
 
     def _one(self, token_id: int, logprob: float, rank: int) -> dict[str, Any]:
-        return {"logprob": logprob, "rank": rank, "decoded_token": self._decode(token_id)}
+        return {"logprob": max(logprob, _LEAST), "rank": rank, **self._decoded(token_id)}
+
+
+def _decoded(data: bytes) -> dict[str, Any]:
+    """Its text; its bytes too where they are a part of a character, of which there is no text."""
+    try:
+        return {"decoded_token": data.decode()}
+    except UnicodeDecodeError:
+        return {"decoded_token": data.decode("utf-8", "replace"), "bytes": list(data)}

@@ -171,7 +171,7 @@ _READERS: dict[str, _Reader] = {
     "quantize": _plain(_quantization),
     "speculation": read_speculation,
     "adapters": read_adapters,
-    **dict.fromkeys(("prefix_cache", "deterministic", "check_logits"), _plain(_flag)),
+    **dict.fromkeys(("prefix_cache", "deterministic", "run_ahead", "check_logits"), _plain(_flag)),
     **dict.fromkeys(
         (
             *("block_size", "max_sequences", "max_batch_tokens", "max_context", "max_waiting"),

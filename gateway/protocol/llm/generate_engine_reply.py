@@ -221,4 +221,5 @@ def _rank(token: Mapping[str, Any]) -> int:
 
 def _token(token: Mapping[str, Any]) -> dict[str, Any]:
     text = token["decoded_token"] or ""
-    return {"token": text, "logprob": token["logprob"], "bytes": list(text.encode("utf-8", "replace"))}
+    data = token.get("bytes")  # of a part of a character, where our own engine knows
+    return {"token": text, "logprob": token["logprob"], "bytes": data or list(text.encode("utf-8", "replace"))}

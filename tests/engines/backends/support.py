@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ class Request:
     sequence_id: int | str = 0
     sequence_start: bool = False
     sequence_end: bool = False
+    priority: int = 0
+    timeout_us: int = 0
     is_cancelled: bool = False
     outputs: Mapping[str, Array] | None = None
     error: EngineError | None = None
@@ -36,6 +38,9 @@ class Request:
         assert is_final and parameters is None
         # The bytes go out before respond() returns: what a backend does with its arrays later is its own business.
         self.outputs = {name: array.copy() for name, array in outputs.items()}
+
+    def when_cancelled(self, told: Callable[[], None]) -> None:
+        """Nobody leaves here."""
 
     def fail(self, error: EngineError) -> None:
         assert self.outputs is None and self.error is None, "answered twice"

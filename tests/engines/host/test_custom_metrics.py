@@ -33,6 +33,27 @@ def test_metrics_are_told_as_text() -> None:
     )
 
 
+def test_observations_are_merged_in_their_buckets() -> None:
+    """Many observations may come as their counts, one for each bucket and one beyond, and their sum."""
+    metrics = CustomMetrics()
+    seconds = metrics.metric(metrics.family("s", "", "histogram"), {}, (0.1, 1.0))
+    metrics.change("observe", seconds, 0.5)
+    metrics.change("merge", seconds, ((2, 0, 1), 7.25))
+    (family,) = metrics.families()
+    values = {(sample.suffix, sample.labels.get("le")): sample.value for sample in family.samples}
+    assert values == {
+        ("_count", None): 4,
+        ("_sum", None): 7.75,
+        ("_bucket", "0.1"): 2,
+        ("_bucket", "1"): 3,
+        ("_bucket", "+Inf"): 4,
+    }
+    with pytest.raises(EngineError, match="2 counts for a histogram of 3 buckets"):
+        metrics.change("merge", seconds, ((1, 1), 1.0))
+    with pytest.raises(EngineError, match="'merge' takes counts and their sum"):
+        metrics.change("merge", seconds, 1.0)
+
+
 def test_metrics_live_as_long_as_somebody_has_them() -> None:
     """Two instances make one; the second to drop it takes it away."""
     metrics = CustomMetrics()

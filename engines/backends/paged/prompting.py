@@ -1,0 +1,80 @@
+"""From what a request asks to what the engine is given: tokens and parameters of sampling."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Protocol
+
+from engines.backends.paged.asking import Asked, Chat
+from engines.errors import invalid
+from engines.paged.sampling.params import SamplingParams
+from engines.paged.sampling.reading import read_params
+from engines.paged.text.tokenizer import Tokenizer
+from engines.paged.values import GenerateRequest
+
+# The engine ends an answer where the context is full.
+_UNTIL_FULL = 1 << 30
+
+
+class Engine(Protocol):
+    """What is asked of one here."""
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def default_params(self) -> SamplingParams: ...
+
+
+class Prompting:
+    """Of one model."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._tokenizer = engine.tokenizer
+        self._defaults = engine.default_params
+        # A chat that ends after 16 tokens is no chat.
+        self._chat_defaults = replace(self._defaults, max_tokens=_UNTIL_FULL)
+
+    def generate_request(self, id: str, asked: Asked, arrived: float) -> GenerateRequest:
+        """`arrived` is of time.monotonic().
+
+        Raises: EngineError for what is wrong with the prompt, or with a field.
+        """
+        is_chat = isinstance(asked.prompt, Chat)
+        params = read_params(asked.fields, self._chat_defaults if is_chat else self._defaults)
+        if "logprobs" in asked.told and params.logprobs is None:
+            params = replace(params, logprobs=0)
+        timeout = asked.timeout_seconds
+        return GenerateRequest(
+            id=id,
+            prompt=tuple(self._tokens(asked)),
+            params=params,
+            priority=asked.priority,
+            deadline=None if timeout is None else arrived + timeout,
+            adapter=asked.adapter,
+            cache_salt=asked.cache_salt,
+        )
+
+    def text_of(self, asked: Asked, request: GenerateRequest) -> str:
+        """The prompt as text, for answers that repeat it."""
+        return asked.prompt if isinstance(asked.prompt, str) else self._tokenizer.decode(request.prompt)
+
+    def _tokens(self, asked: Asked) -> list[int] | tuple[int, ...]:
+        prompt = asked.prompt
+        if isinstance(prompt, str):
+            return self._tokenizer.encode(prompt, asked.adds_special_tokens)
+        if isinstance(prompt, Chat):
+            return self._tokenizer.encode(self._rendered(prompt), add_special_tokens=False)
+        return prompt
+
+    def _rendered(self, chat: Chat) -> str:
+        """A conversation as its template prints it; one that goes on ends with what has begun."""
+        extra: dict[str, Any] = dict(chat.options)
+        if reserved := sorted(extra.keys() & {"messages", "tools", "add_generation_prompt", "keep_bos"}):
+            raise invalid(f"'chat_template_kwargs' may not have '{reserved[0]}', which the request says elsewhere")
+        if not chat.continues:
+            return self._tokenizer.render_chat(chat.messages, chat.tools, chat.adds_prompt, **extra)
+        *before, last = chat.messages
+        if last.role != "assistant" or not before:
+            raise invalid("'continue_final_message' goes on with a last message of the assistant's, after others")
+        return self._tokenizer.render_chat(before, chat.tools, True, **extra) + last.text

@@ -1,0 +1,172 @@
+"""What an engine puts out, as answers to a request."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from engines.backends.paged.answering import Answering
+from engines.backends.paged.asking import Asked
+from engines.backends.paged.logprobs import LogprobWriter
+from engines.errors import ErrorCode
+from engines.paged.values import FinishReason, Output, TokenLogprob, Usage
+from tests.engines.backends.support import Request
+
+STOP, LENGTH, CANCELLED = FinishReason.STOP, FinishReason.LENGTH, FinishReason.CANCELLED
+
+
+@dataclass
+class Stream(Request):
+    """Keeps all answers: outputs as lists, their parameters, and whether each was the last."""
+
+    told: list[tuple[dict[str, Any], Any, bool]] = field(default_factory=list)
+
+    def respond(
+        self, outputs: Mapping[str, Any], *, is_final: bool = True, parameters: Mapping[str, Any] | None = None
+    ) -> None:
+        assert self.error is None
+        assert not (self.told and self.told[-1][2]), "answered after the last"
+        lists = {name: [_plain(each) for each in array.tolist()] for name, array in outputs.items()}
+        self.told.append((lists, parameters, is_final))
+
+
+def _plain(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def told(outputs: list[Output], *, n: int = 1, prompt: str = "", **asked: Any) -> Stream:
+    stream = Stream(inputs={})
+    writer = LogprobWriter(lambda token_id: bytes([token_id]))
+    answering = Answering(stream, Asked("", {}, **asked), num_choices=n, prompt=prompt, logprobs=writer)
+    for output in outputs:
+        answering(output)
+    return stream
+
+
+def more(text: str, *ids: int, choice: int = 0, **rest: Any) -> Output:
+    return Output(choice, text, ids, usage=Usage(3, 2, 1), **rest)
+
+
+COUNTS = {"finish_reason", "stop_reason", "num_input_tokens", "num_output_tokens", "num_cached_tokens"}
+TWO = [more("Hel", 72), more("lo", 111, 33, finish_reason=STOP, stop="!", is_final=True)]
+
+
+def test_a_stream_is_told_as_it_comes() -> None:
+    """Each output is an answer; what was asked beside the text stands in each, counts since the one before."""
+    assert told(TWO, streams=True, told=frozenset(COUNTS)).told == [
+        (
+            {
+                "text_output": ["Hel"],
+                "finish_reason": ["None"],
+                "stop_reason": ["None"],
+                "num_input_tokens": [3],
+                "num_output_tokens": [1],
+                "num_cached_tokens": [1],
+            },
+            None,
+            False,
+        ),
+        (
+            {
+                "text_output": ["lo"],
+                "finish_reason": ["stop"],
+                "stop_reason": ["!"],
+                "num_input_tokens": [3],
+                "num_output_tokens": [2],
+                "num_cached_tokens": [1],
+            },
+            None,
+            True,
+        ),
+    ]
+
+
+def test_what_can_wait_is_told_at_the_end() -> None:
+    """With `tell_at_end` the text is alone until a choice has ended; token ids stay with their tokens."""
+    stream = told(TWO, streams=True, tells_at_end=True, told=frozenset({"num_output_tokens", "token_ids"}))
+    assert [outputs for outputs, _, _ in stream.told] == [
+        {"text_output": ["Hel"], "token_ids": ["[72]"]},
+        {"text_output": ["lo"], "token_ids": ["[111, 33]"], "num_output_tokens": [3]},
+    ]
+
+
+def test_a_whole_answer_is_one() -> None:
+    """Without a stream all is told in the end, behind the prompt where that is wanted."""
+    (answer,) = told(TWO, prompt="Say: ", told=frozenset({"finish_reason", "num_output_tokens", "token_ids"})).told
+    outputs = {"finish_reason": ["stop"], "num_output_tokens": [3], "token_ids": ["[72, 111, 33]"]}
+    assert answer == ({"text_output": ["Say: Hello"]} | outputs, None, True)
+
+
+def test_choices_of_a_stream_are_told_by_their_index() -> None:
+    """Where there are several choices, each answer says which it is of."""
+    outputs = [
+        more("a", 1),
+        more("b", 2, choice=1, finish_reason=LENGTH),
+        more("c", 3, finish_reason=STOP, is_final=True),
+    ]
+    assert told(outputs, n=2, streams=True).told == [
+        ({"text_output": ["a"]}, {"sequence_index": 0}, False),
+        ({"text_output": ["b"]}, {"sequence_index": 1}, False),
+        ({"text_output": ["c"]}, {"sequence_index": 0}, True),
+    ]
+    whole = told(outputs, n=2, prompt="> ", told=frozenset({"finish_reason"})).told
+    assert whole == [({"text_output": ["> ac", "> b"], "finish_reason": ["stop", "length"]}, None, True)]
+
+
+def test_logprobs_are_written_as_vllm_writes_them() -> None:
+    """A token's own stands first, with its rank among the likeliest; bytes that are no text are told as such."""
+    scores = (TokenLogprob(65, -1.0, ((66, -0.5), (65, -1.0))), TokenLogprob(0xC3, float("-inf"), ((66, 0.0),)))
+    outputs = [more("A", 65, 0xC3, logprobs=scores, finish_reason=STOP, is_final=True, cumulative_logprob=-1.0)]
+    (answer,) = told(outputs, told=frozenset({"logprobs", "cumulative_logprob"})).told
+    assert answer[0]["cumulative_logprob"] == [-1.0]
+    first, second = json.loads(answer[0]["logprobs"][0])
+    assert list(first) == ["65", "66"]
+    assert first["65"] == {"logprob": -1.0, "rank": 2, "decoded_token": "A"}
+    assert second["195"] == {
+        "logprob": -9999.0,
+        "rank": 2,
+        "decoded_token": "\N{REPLACEMENT CHARACTER}",
+        "bytes": [0xC3],
+    }
+
+
+FAILURES = [
+    (Output(0, finish_reason=CANCELLED, is_final=True), ErrorCode.CANCELLED, "inference request is cancelled"),
+    (
+        Output(0, finish_reason=FinishReason.DEADLINE, is_final=True, usage=Usage(1, 7)),
+        ErrorCode.UNAVAILABLE,
+        "Request timeout expired after 7 tokens",
+    ),
+    (Output(0, finish_reason=FinishReason.ERROR, is_final=True, error="NaN"), ErrorCode.INTERNAL, "NaN"),
+]
+
+
+@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize("output, code, text", FAILURES)
+def test_what_ends_before_its_time_is_an_error(output: Output, code: ErrorCode, text: str, streams: bool) -> None:
+    """A request that is cancelled, late or broken ends with an error, after what a stream has told."""
+    stream = told([more("a", 1), output], streams=streams)
+    assert stream.error is not None
+    assert (stream.error.code, stream.error.message) == (code, text)
+    assert len(stream.told) == (1 if streams else 0)
+
+
+def test_one_failed_choice_fails_the_request_once_all_have_ended() -> None:
+    """The other choices go on, and the error comes last."""
+    failed = Output(0, finish_reason=FinishReason.ERROR, error="NaN")
+    stream = told([failed, more("b", 2, choice=1, finish_reason=STOP, is_final=True)], n=2)
+    assert stream.error is not None
+    assert stream.error.message == "NaN"
+
+
+def test_an_answer_that_cannot_be_sent_harms_nobody() -> None:
+    """A host that is gone is no reason for the engine's thread to end."""
+
+    class Gone(Request):
+        def respond(self, outputs: Any, **rest: Any) -> None:
+            raise OSError("the host is gone")
+
+    answering = Answering(Gone(inputs={}), Asked("", {}), num_choices=1, prompt="", logprobs=LogprobWriter(bytes))
+    answering(more("a", 1, finish_reason=STOP, is_final=True))

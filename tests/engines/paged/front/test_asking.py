@@ -1,0 +1,148 @@
+"""A request's tensors and parameters, read."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engines.backends.paged.asking import Asked, Chat, read_request
+from engines.errors import EngineError
+from gateway.protocol.llm.values import Message, Text, Tool
+from tests.engines.backends.support import Request
+
+
+def texts(*values: str) -> Any:
+    array = np.empty(len(values), object)
+    array[:] = [value.encode() for value in values]
+    return array
+
+
+def flag(value: bool) -> Any:
+    return np.array([value])
+
+
+def asked(parameters: dict[str, Any] | None = None, **inputs: Any) -> Asked:
+    return read_request(Request(inputs=inputs, parameters=parameters or {}))
+
+
+HELLO = {"text_input": texts("Hello")}
+USER = {"role": "user", "content": "Hi"}
+
+
+def test_a_text_alone() -> None:
+    """A prompt and nothing else is answered once, with the prompt before the text, as vLLM's backend does."""
+    assert asked(**HELLO) == Asked("Hello", {}, repeats_prompt=True)
+
+
+def test_flags_say_what_is_told() -> None:
+    """Each `return_` flag that is true adds the output of its name."""
+    read = asked(
+        **HELLO,
+        stream=flag(True),
+        return_finish_reason=flag(True),
+        return_logprobs=flag(True),
+        return_token_ids=flag(False),
+    )
+    assert read.streams
+    assert not read.repeats_prompt
+    assert read.told == {"finish_reason", "logprobs"}
+
+
+@pytest.mark.parametrize(
+    "stream, excludes, repeats", [(None, None, True), (None, True, False), (None, False, True), (True, None, False)]
+)
+def test_when_the_prompt_is_repeated(stream: bool | None, excludes: bool | None, repeats: bool) -> None:
+    """A whole answer begins with the prompt unless it is excluded; a stream never does."""
+    inputs = {
+        name: flag(value)
+        for name, value in (("stream", stream), ("exclude_input_in_output", excludes))
+        if value is not None
+    }
+    assert asked(**HELLO, **inputs).repeats_prompt == repeats
+
+
+def test_sampling_fields_stand_in_json_or_among_the_parameters() -> None:
+    """`sampling_parameters` is a JSON text; without it the request's parameters count, lists as their JSON."""
+    told = {"temperature": 0.5, "stop": ["a", "b"], "logit_bias": {"5": -1}}
+    assert asked(**HELLO, sampling_parameters=texts(json.dumps(told))).fields == told
+    scalars = {"temperature": 0.5, "stop": '["a", "b"]', "logit_bias": '{"5": -1}', "bad": "[x"}
+    assert asked(scalars, **HELLO).fields == {**told, "bad": "[x"}
+    assert asked({"temperature": 1.0}, **HELLO, sampling_parameters=texts("{}")).fields == {}
+
+
+def test_what_is_no_field_of_sampling() -> None:
+    """Adapter, salt, level and time may stand as parameters, the first two in the JSON too."""
+    read = asked(
+        {"adapter": "sql", "cache_salt": "s", "priority": 3, "timeout": 1_500_000, "tell_at_end": True}, **HELLO
+    )
+    assert (read.adapter, read.cache_salt, read.priority, read.timeout_seconds) == ("sql", "s", 97, 1.5)
+    assert read.tells_at_end
+    assert not read.fields
+    written = json.dumps({"lora_name": "sql", "cache_salt": "s", "add_special_tokens": False, "n": 2})
+    read = asked(**HELLO, sampling_parameters=texts(written))
+    assert (read.adapter, read.cache_salt, read.adds_special_tokens, read.fields) == ("sql", "s", False, {"n": 2})
+
+
+def test_a_lower_level_goes_first() -> None:
+    """V2's level 1 goes before 2, and requests without one between 99 and 101."""
+    priorities = [asked({"priority": level}, **HELLO).priority for level in (1, 2, 99, 0, 101)]
+    assert priorities == sorted(priorities, reverse=True)
+    assert len(set(priorities)) == 5
+
+
+def test_token_ids_are_a_prompt() -> None:
+    """A prompt may come as ids."""
+    assert asked(input_ids=np.array([3, 4], np.int64)).prompt == (3, 4)
+
+
+def test_a_chat_is_a_prompt() -> None:
+    """Messages and tools come as JSON in OpenAI's form; what the template is told is no field of sampling."""
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    sampling = {"chat_template_kwargs": {"enable_thinking": False}, "add_generation_prompt": True, "top_k": 3}
+    read = asked(
+        messages=texts(json.dumps([USER])),
+        tools=texts(json.dumps([tool])),
+        sampling_parameters=texts(json.dumps(sampling)),
+    )
+    assert read.prompt == Chat(
+        (Message("user", (Text("Hi"),)),),
+        (Tool("f", "", {"type": "object"}),),
+        options={"enable_thinking": False},
+    )
+    assert read.fields == {"top_k": 3}
+
+
+MANY = "one of 'text_input' (the prompt as text)"
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({}, MANY),
+    ({**HELLO, "input_ids": np.array([1])}, "'text_input' and 'input_ids' are given; one of"),
+    ({**HELLO, "sampling_parameters": texts("{")}, "'sampling_parameters' is no JSON: "),
+    ({**HELLO, "sampling_parameters": texts("[1]")}, "'sampling_parameters' must be the text of a JSON object"),
+    ({**HELLO, "sampling_parameters": texts('{"cache_salt": 1}')}, "'cache_salt' must be a text"),
+    ({**HELLO, "sampling_parameters": texts('{"lora_name": ["a"]}')}, "'lora_name' must be a text"),
+    (
+        {**HELLO, "sampling_parameters": texts('{"lora_name": "a", "adapter": "b"}')},
+        "'adapter' and 'lora_name' name two adapters, b and a; give one",
+    ),
+    (
+        {**HELLO, "stream": flag(True), "exclude_input_in_output": flag(False)},
+        "When streaming, `exclude_input_in_output` = False is not allowed.",
+    ),
+    ({"messages": texts("nope")}, "'messages' is no JSON: "),
+    ({"messages": texts("[]")}, "'messages' is missing; it must be a list of at least one message"),
+    ({"messages": texts('[{"role": "king"}]')}, "'messages[0].role' must be one of system, developer, user"),
+    (
+        {"messages": texts('[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]')},
+        "'messages' hold an image, a sound or a file, and this engine's models read text alone",
+    ),
+    ({"text_input": np.array([b"\xff"], object)}, "'text_input' is no text in UTF-8: invalid start byte at byte 0"),
+]
+
+
+@pytest.mark.parametrize("inputs, said", WRONG)
+def test_what_is_wrong_is_named(inputs: dict[str, Any], said: str) -> None:
+    """A request that cannot be read is refused by the name of the tensor or the field."""
+    with pytest.raises(EngineError) as failure:
+        asked(**inputs)
+    assert failure.value.message.startswith(said)

@@ -1,0 +1,187 @@
+"""A generation as an inference, and its answers as events: what OpenAI's front does between two dialects."""
+
+import json
+from typing import Any
+
+import pytest
+
+from engines.host.openai.asking import infer_request
+from engines.host.openai.events import AnswerReader
+from engines.messages import InferRequest, InferResponse, SharedMemory, Tensor
+from gateway.protocol.conversion.tensors import join_elements, split_elements
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm import chat_request_reader, completions_request_reader
+from gateway.protocol.llm.values import Finished, Generation, Started, TextDelta, Used
+
+USER = {"role": "user", "content": "Hi"}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+
+
+def chat(**fields: Any) -> Generation:
+    body = {"model": "m", "messages": [USER], **fields}
+    return chat_request_reader.read_request(json.dumps(body).encode())
+
+
+def completion(**fields: Any) -> Generation:
+    return completions_request_reader.read_request(json.dumps({"model": "m", "prompt": "Once", **fields}).encode())
+
+
+def asked(generation: Generation, adapter: str | None = None) -> InferRequest:
+    return infer_request(generation, model="m", adapter=adapter, id="x", trace={})
+
+
+def inputs(request: InferRequest) -> dict[str, Any]:
+    """The tensors' values: texts that are JSON as what they say, flags as True."""
+    return {tensor.name: _value(tensor) for tensor in request.inputs}
+
+
+def _value(tensor: Tensor) -> Any:
+    data = tensor.data
+    assert not isinstance(data, SharedMemory)
+    if tensor.datatype == "BYTES":
+        (text,) = split_elements(data, 1)
+        return text.decode() if tensor.name == "text_input" else json.loads(text)
+    if tensor.datatype == "INT64":
+        return list(memoryview(data).cast("q"))
+    assert (tensor.datatype, bytes(data)) == ("BOOL", b"\x01")
+    return True
+
+
+ALWAYS = {
+    "exclude_input_in_output",
+    *("return_finish_reason", "return_stop_reason", "return_num_input_tokens"),
+    *("return_num_output_tokens", "return_num_cached_tokens"),
+}
+
+
+def test_a_chat_is_asked_by_its_messages() -> None:
+    """Messages and tools go as they are; the model's own template is asked where the model is."""
+    read = inputs(asked(chat(tools=[TOOL], stream=True, temperature=0, max_completion_tokens=5)))
+    assert read.keys() - ALWAYS == {"messages", "tools", "stream", "sampling_parameters"}
+    assert read["messages"] == [USER]
+    assert read["tools"] == [TOOL]
+    assert read["sampling_parameters"] == {"temperature": 0, "max_tokens": 5}
+
+
+def test_tools_that_are_not_to_be_called_are_not_told() -> None:
+    """`tool_choice` none leaves the tools out of the prompt."""
+    assert "tools" not in inputs(asked(chat(tools=[TOOL], tool_choice="none")))
+
+
+def test_a_completion_is_asked_by_its_prompt() -> None:
+    """A prompt is a text or token ids, and 16 tokens are the default."""
+    read = inputs(asked(completion(logprobs=2, stop="x")))
+    assert read["text_input"] == "Once"
+    assert read["sampling_parameters"] == {"max_tokens": 16, "stop": ["x"], "logprobs": 2}
+    assert read["return_logprobs"]
+    assert inputs(asked(completion(prompt=[5, 6])))["input_ids"] == [5, 6]
+
+
+def test_what_is_no_field_of_sampling_goes_beside() -> None:
+    """Adapter, salt and priority are the request's; a user's name changes nothing, and goes nowhere."""
+    request = asked(chat(lora_name="sql", cache_salt="s", priority=5, user="me", metadata={"a": "b"}))
+    assert request.parameters == {"tell_at_end": True, "adapter": "sql", "cache_salt": "s"}
+    assert request.priority == 105
+    assert inputs(request)["sampling_parameters"] == {}
+    assert asked(chat(), "sql").parameters["adapter"] == "sql"
+    assert asked(chat(priority=-1000)).priority == 1
+
+
+REFUSED = [
+    (
+        lambda: asked(chat(tools=[TOOL], tool_choice="required")),
+        ErrorKind.UNSUPPORTED,
+        "'tool_choice' can be auto or none",
+    ),
+    (lambda: asked(chat(lora_name="a"), "b"), ErrorKind.BAD_REQUEST, "two adapters are named, 'a' and 'b'"),
+    (lambda: asked(chat(cache_salt=5)), ErrorKind.BAD_REQUEST, "'cache_salt' must be a string"),
+    (lambda: asked(completion(prompt=[2**63])), ErrorKind.BAD_REQUEST, "'prompt' holds numbers that are no token ids"),
+    (lambda: asked(completion(prompt=[1], echo=True)), ErrorKind.BAD_REQUEST, "'echo' repeats a prompt of text"),
+]
+
+
+@pytest.mark.parametrize("ask, kind, said", REFUSED)
+def test_what_has_no_place_is_refused_by_name(ask: Any, kind: ErrorKind, said: str) -> None:
+    """An option that cannot be had is named."""
+    with pytest.raises(GatewayError) as failure:
+        ask()
+    assert failure.value.kind is kind
+    assert failure.value.message.startswith(said)
+
+
+# Answers
+
+
+def answer(index: int | None = None, /, **outputs: list[Any]) -> InferResponse:
+    tensors = []
+    for name, values in outputs.items():
+        if isinstance(values[0], str):
+            tensors.append(Tensor(name, "BYTES", (len(values),), join_elements([value.encode() for value in values])))
+        else:
+            data = b"".join(value.to_bytes(4, "little") for value in values)
+            tensors.append(Tensor(name, "UINT32", (len(values),), data))
+    return InferResponse(tuple(tensors), {} if index is None else {"sequence_index": index})
+
+
+def ending(reason: str, tokens: int, stop: str = "None", n: int = 1) -> dict[str, list[Any]]:
+    return {
+        "finish_reason": [reason] * n,
+        "stop_reason": [stop] * n,
+        "num_input_tokens": [4],
+        "num_output_tokens": [tokens] * n,
+        "num_cached_tokens": [2],
+    }
+
+
+def test_a_stream_becomes_events() -> None:
+    """Text as it comes, then the end and the usage."""
+    reader = AnswerReader(chat(stream=True))
+    assert reader.read(answer(text_output=["Hel"])) == [Started(), TextDelta("Hel")]
+    assert reader.read(answer(text_output=[""])) == []
+    assert reader.read(answer(text_output=["lo"], **ending("stop", 3, "!"))) == [
+        TextDelta("lo"),
+        Finished("stop", 0, "!"),
+    ]
+    assert reader.end() == [Used(4, 3, 2)]
+
+
+def test_choices_of_a_stream_are_told_apart() -> None:
+    """Each answer is of one choice; the tokens of all of them are counted."""
+    reader = AnswerReader(chat(stream=True, n=2))
+    assert reader.read(answer(1, text_output=["b"])) == [Started(), TextDelta("b", 1)]
+    assert reader.read(answer(0, text_output=["a"], **ending("length", 1))) == [TextDelta("a"), Finished("length", 0)]
+    assert reader.read(answer(1, text_output=["c"], **ending("stop", 2, "7"))) == [
+        TextDelta("c", 1),
+        Finished("stop", 1),
+    ]
+    assert reader.end() == [Used(4, 3, 2)]
+
+
+def test_a_whole_answer_becomes_events() -> None:
+    """All choices at once."""
+    reader = AnswerReader(completion(n=2, echo=True))
+    events = reader.read(answer(text_output=["a", ""], **ending("length", 1, n=2)))
+    echoes = [TextDelta("Once"), TextDelta("a"), TextDelta("Once", 1)]
+    assert events == [Started(), *echoes, Finished("length", 0), Finished("length", 1)]
+    assert reader.end() == [Used(4, 2, 2)]
+
+
+def test_logprobs_become_openais() -> None:
+    """A token's own logprob and the likeliest, as chat completions tell them; bytes where they are no text."""
+    token = {
+        "65": {"logprob": -1.5, "rank": 2, "decoded_token": "A"},
+        "66": {"logprob": -0.5, "rank": 1, "decoded_token": "B"},
+    }
+    part = {"195": {"logprob": -2.0, "rank": 2, "decoded_token": "\N{REPLACEMENT CHARACTER}", "bytes": [195]}}
+    reader = AnswerReader(chat(logprobs=True, top_logprobs=1))
+    events = reader.read(answer(text_output=["A"], logprobs=[json.dumps([token, part])], **ending("stop", 2)))
+    assert isinstance(events[1], TextDelta)
+    assert events[1].logprobs == [
+        {
+            "token": "A",
+            "logprob": -1.5,
+            "bytes": [65],
+            "top_logprobs": [{"token": "B", "logprob": -0.5, "bytes": [66]}],
+        },
+        {"token": "\N{REPLACEMENT CHARACTER}", "logprob": -2.0, "bytes": [195], "top_logprobs": []},
+    ]

@@ -1,0 +1,59 @@
+"""A backend that holds requests is told when nobody wants an answer any more."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from engines.ipc import kinds
+from engines.ipc.arena import Arena, Mapping, open_shared_file
+from engines.ipc.frames import encode
+from engines.runner.arrays import ArrayStore
+from engines.runner.connection import Connection
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Connection, int]]:
+    """An instance's connection, and the host's end of the pipe to it."""
+    (incoming, host), (_, outgoing) = os.pipe(), os.pipe()
+    arrays = ArrayStore(Arena(open_shared_file(), 1 << 20), Mapping(open_shared_file()))
+    yield Connection(incoming, outgoing, arrays), host
+    for descriptor in (incoming, host, outgoing):
+        os.close(descriptor)
+
+
+def say(host: int, kind: int, *rest: object) -> None:
+    os.write(host, encode((kind, (), *rest)))
+
+
+def test_who_waits_for_work_tells_of_a_cancellation(ends: tuple[Connection, int]) -> None:
+    """It is told with the message that brings it, once, and of its own request alone."""
+    connection, host = ends
+    told: list[int] = []
+    for request in (1, 2):
+        connection.when_cancelled(request, lambda request=request: told.append(request))
+    say(host, kinds.CANCEL, 2)
+    say(host, kinds.CANCEL, 2)
+    say(host, kinds.STOP)
+    assert connection.next_work()[0] == kinds.STOP
+    assert told == [2]
+
+
+def test_a_request_that_is_cancelled_already_is_told_at_once(ends: tuple[Connection, int]) -> None:
+    """Whoever asks late misses nothing."""
+    connection, host = ends
+    say(host, kinds.CANCEL, 1)
+    assert connection.is_cancelled(1)
+    told: list[int] = []
+    connection.when_cancelled(1, lambda: told.append(1))
+    assert told == [1]
+
+
+def test_a_request_that_is_over_is_not_told_of(ends: tuple[Connection, int]) -> None:
+    """A cancellation that comes behind the last answer concerns nobody."""
+    connection, host = ends
+    connection.when_cancelled(1, lambda: pytest.fail("nobody listens any more"))
+    connection.forget(1)
+    say(host, kinds.CANCEL, 1)
+    say(host, kinds.STOP)
+    connection.next_work()
