@@ -1,0 +1,140 @@
+"""The families of decoders, by what config.json's `architectures` calls them: where they differ, as a table.
+
+Source: transformers 5 `models/*/configuration_*.py` (defaults) and `modeling_*.py` (biases, norms, windows, experts).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from engines.paged.model.fields import Fields
+
+Windows = Callable[[Fields, int], tuple[int, ...]]
+SLIDING = "sliding_attention"
+LAYER_TYPES = (SLIDING, "full_attention")
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertFields:
+    """What a mixture calls its sizes. What it does not read from the config is as Mixtral has it: every layer, weights
+    renormalised, nothing shared."""
+
+    num_experts: tuple[str, ...]
+    per_token: int
+    intermediate_size: str
+    reads_renormalize: bool = False
+    reads_layers: bool = False
+    has_shared: bool = False
+
+
+def no_windows(fields: Fields, num_layers: int) -> tuple[int, ...]:
+    return (0,) * num_layers
+
+
+def windows_everywhere(default: int) -> Windows:
+    """Mistral, Mixtral: `sliding_window` in every layer, null for none; `default` where it is not written."""
+
+    def windows(fields: Fields, num_layers: int) -> tuple[int, ...]:
+        is_none = "sliding_window" in fields.values and not fields.has("sliding_window")
+        return (0 if is_none else fields.integer("sliding_window", default),) * num_layers
+
+    return windows
+
+
+def windows_where_used(is_sliding: Callable[[int, int], bool]) -> Windows:
+    """Qwen: only with `use_sliding_window`, by `layer_types` or, without them, by layer and `max_window_layers`."""
+
+    def windows(fields: Fields, num_layers: int) -> tuple[int, ...]:
+        if not fields.boolean("use_sliding_window", False):
+            return no_windows(fields, num_layers)
+        window = fields.integer("sliding_window", 4096)
+        types = fields.texts("layer_types")
+        if not types:
+            first_full = fields.integer("max_window_layers", 28, minimum=0)
+            return tuple(window if is_sliding(at, first_full) else 0 for at in range(num_layers))
+        if len(types) != num_layers or not set(types) <= set(LAYER_TYPES):
+            raise fields.wrong("layer_types", f"{num_layers} of {', '.join(LAYER_TYPES)} are expected, not {types}")
+        return tuple(window if each == SLIDING else 0 for each in types)
+
+    return windows
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One architecture: what its config means, and transformers' defaults for what it may leave out."""
+
+    architecture: str
+    model_type: str
+    windows: Windows = no_windows
+    rms_norm_eps: float = 1e-6
+    rope_theta: float = 10000.0
+    max_positions: int = 32768
+    head_size: int | None = None  # where `head_dim` is not written; None: hidden_size / num_attention_heads
+    qk_norm: bool = False
+    reads_attention_bias: bool = False  # `attention_bias`: of queries, keys, values and the output
+    reads_mlp_bias: bool = False
+    qkv_bias: bool | str = False  # of queries, keys and values alone; a text: the field that says so, true by default
+    experts: ExpertFields | None = None
+
+    def has_qkv_bias(self, fields: Fields) -> bool:
+        return fields.boolean(self.qkv_bias, True) if isinstance(self.qkv_bias, str) else self.qkv_bias
+
+
+FAMILIES = {
+    family.architecture: family
+    for family in (
+        Family("LlamaForCausalLM", "llama", max_positions=2048, reads_attention_bias=True, reads_mlp_bias=True),
+        Family("MistralForCausalLM", "mistral", windows=windows_everywhere(4096), max_positions=131072),
+        Family("Qwen2ForCausalLM", "qwen2", windows=windows_where_used(lambda at, first: at >= first), qkv_bias=True),
+        Family(
+            "Qwen3ForCausalLM",
+            "qwen3",
+            windows=windows_where_used(lambda at, first: at >= first),
+            head_size=128,
+            qk_norm=True,
+            reads_attention_bias=True,
+        ),
+        Family(
+            "MixtralForCausalLM",
+            "mixtral",
+            windows=windows_everywhere(0),
+            rms_norm_eps=1e-5,
+            rope_theta=1e6,
+            max_positions=131072,
+            experts=ExpertFields(("num_local_experts", "num_experts"), 2, "intermediate_size"),
+        ),
+        Family(
+            "Qwen2MoeForCausalLM",
+            "qwen2_moe",
+            windows=windows_where_used(lambda at, first: at % 2 == 0 and at < first),
+            qkv_bias="qkv_bias",
+            experts=ExpertFields(("num_experts",), 4, "moe_intermediate_size", True, True, has_shared=True),
+        ),
+        Family(
+            "Qwen3MoeForCausalLM",
+            "qwen3_moe",
+            windows=windows_where_used(lambda at, first: True),
+            qk_norm=True,
+            reads_attention_bias=True,
+            experts=ExpertFields(("num_experts", "num_local_experts"), 8, "moe_intermediate_size", True, True),
+        ),
+    )
+}
+
+
+def family_of(fields: Fields) -> Family:
+    """By the first of `architectures`, or by `model_type` where none is written.
+
+    Raises: EngineError that lists what is supported.
+    """
+    architectures = fields.texts("architectures")
+    if architectures:
+        name, known = "architectures", FAMILIES.get(architectures[0])
+        given = architectures[0]
+    else:
+        name, given = "model_type", fields.text("model_type", "")
+        known = next((family for family in FAMILIES.values() if family.model_type == given), None)
+    if known is None:
+        raise fields.wrong(name, f"'{given}' is not supported; {', '.join(FAMILIES)} are")
+    return known
