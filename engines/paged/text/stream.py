@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from engines.paged.text.detokenizer import Detokenizer
+from engines.paged.sampling.params import SamplingParams
 from engines.paged.text.stop_texts import StopTexts
+from engines.paged.text.tokenizer import Tokenizer
 
 
 class Told(NamedTuple):
@@ -21,9 +22,9 @@ class Told(NamedTuple):
 class TextStream:
     """Detokenizes, and looks for stop texts. After one is found, or a flush, it has ended."""
 
-    def __init__(self, detokenizer: Detokenizer, stops: Sequence[str] = (), include_stop: bool = False) -> None:
-        self._detokenizer = detokenizer
-        self._stops = StopTexts(stops, include_stop) if stops else None
+    def __init__(self, tokenizer: Tokenizer, params: SamplingParams) -> None:
+        self._detokenizer = tokenizer.detokenizer(params.skip_special_tokens)
+        self._stops = StopTexts(params.stop, params.include_stop_str_in_output) if params.stop else None
 
     def push(self, token_ids: Sequence[int], may_stop: bool = True) -> Told:
         """`may_stop` is False for tokens that come before a request's min_tokens: stop texts in them end nothing."""

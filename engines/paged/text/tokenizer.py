@@ -12,11 +12,9 @@ from typing import Any
 import tokenizers
 
 from engines.errors import invalid
-from engines.paged.sampling.params import SamplingParams
 from engines.paged.text.chat import read_chat_template
 from engines.paged.text.detokenizer import Detokenizer, make_detokenizer
 from engines.paged.text.pieces import Pieces
-from engines.paged.text.stream import TextStream
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.llm.templates import Template
 from gateway.protocol.llm.values import Message, Tool
@@ -50,6 +48,25 @@ class Tokenizer:
         self.eos_ids = frozenset(eos_ids) | (_NOTHING if eos_id is None else {eos_id})
         self._template = template
         self._rendering = threading.Lock()  # a template counts the work of one rendering at a time
+
+    @classmethod
+    def load(cls, folder: Path) -> Tokenizer:
+        """The tokenizer of a Hugging Face folder.
+
+        Raises: EngineError that names the file that is not there, or not what it should be.
+        """
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            raise invalid(
+                f"{folder} has no tokenizer.json: save the model's tokenizer there (save_pretrained of a fast one)"
+            )
+        try:
+            backend = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises nothing narrower
+            raise invalid(f"{path} is no tokenizer of the `tokenizers` library: {error}") from error
+        config = {**_object(folder / "special_tokens_map.json"), **_object(folder / "tokenizer_config.json")}
+        _add_missing(backend, config)
+        return cls(backend, config, read_chat_template(folder, config), _eos_ids(folder))
 
     def __repr__(self) -> str:
         return f"<Tokenizer: {self.vocab_size} tokens, {self.pieces.kind.value}, ends with {sorted(self.eos_ids)}>"
@@ -118,31 +135,11 @@ class Tokenizer:
     def detokenizer(self, skip_special_tokens: bool = True) -> Detokenizer:
         return make_detokenizer(self.backend, self.pieces, self._skipped(skip_special_tokens))
 
-    def stream(self, params: SamplingParams) -> TextStream:
-        """The text of one choice, as its request wants it."""
-        return TextStream(self.detokenizer(params.skip_special_tokens), params.stop, params.include_stop_str_in_output)
-
     def _skipped(self, skip_special_tokens: bool) -> frozenset[int]:
         return self.special_ids if skip_special_tokens else _NOTHING
 
     def _id_of(self, token: str) -> int | None:
         return self.backend.token_to_id(token) if token else None
-
-
-def read_tokenizer(folder: Path) -> Tokenizer:
-    """Raises: EngineError that names the file that is not there, or not what it should be."""
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        raise invalid(
-            f"{folder} has no tokenizer.json: save the model's tokenizer there (save_pretrained of a fast one)"
-        )
-    try:
-        backend = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises nothing narrower
-        raise invalid(f"{path} is no tokenizer of the `tokenizers` library: {error}") from error
-    config = {**_object(folder / "special_tokens_map.json"), **_object(folder / "tokenizer_config.json")}
-    _add_missing(backend, config)
-    return Tokenizer(backend, config, read_chat_template(folder, config), _eos_ids(folder))
 
 
 def _eos_ids(folder: Path) -> list[int]:

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engines.paged.sampling.params import SamplingParams
 from engines.paged.text.stop_texts import StopTexts
-from engines.paged.text.stream import Told
+from engines.paged.text.stream import TextStream, Told
 from engines.paged.text.tokenizer import Tokenizer
 from tests.engines.paged.text import tiny_tokenizers
 
@@ -76,9 +77,7 @@ def test_nothing_is_held_that_cannot_stop():
 
 
 def stream(**params):
-    from engines.paged.sampling.params import SamplingParams
-
-    return TOKENIZER.stream(SamplingParams(**params))
+    return TextStream(TOKENIZER, SamplingParams(**params))
 
 
 TOKENIZER = Tokenizer(tiny_tokenizers.byte_level())

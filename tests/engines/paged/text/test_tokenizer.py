@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Tokenizer as Backend
 
 from engines.errors import EngineError
-from engines.paged.text.tokenizer import read_tokenizer
+from engines.paged.text.tokenizer import Tokenizer
 from tests.engines.paged.text import tiny_tokenizers
 
 CONFIG = {"bos_token": "<|bos|>", "eos_token": {"content": "<|eos|>", "lstrip": False}}
@@ -31,7 +31,7 @@ def write(folder, name, content):
 
 def test_bos_comes_once(folder):
     """The post-processor's BOS is before a text once, also where the text begins with it already."""
-    tokenizer = read_tokenizer(folder)
+    tokenizer = Tokenizer.load(folder)
     plain = tokenizer.encode("hi", add_special_tokens=False)
     assert tokenizer.bos_id not in plain
     assert tokenizer.encode("hi") == [tokenizer.bos_id, *plain]
@@ -41,41 +41,41 @@ def test_bos_comes_once(folder):
 
 def test_chat_has_the_templates_bos_alone(folder):
     """A conversation is the tokens of its template's text: one BOS where the template prints it, none where not."""
-    tokenizer = read_tokenizer(folder)
+    tokenizer = Tokenizer.load(folder)
     assert tokenizer.render_chat(HI) == "<|bos|>[user]hi[assistant]"
     assert tokenizer.encode_chat(HI) == tokenizer.encode("[user]hi[assistant]")
     assert tokenizer.render_chat(HI, add_generation_prompt=False) == "<|bos|>[user]hi"
     write(folder, "chat_template.jinja", "{{ messages[0].content }}")
-    tokenizer = read_tokenizer(folder)
+    tokenizer = Tokenizer.load(folder)
     assert tokenizer.encode_chat(HI) == tokenizer.encode("hi", add_special_tokens=False)
 
 
 def test_where_templates_are(folder):
     """A template's file goes before the configuration; several are named; the one for tools is used with tools."""
-    assert read_tokenizer(folder).render_chat(HI) == "<|bos|>[user]hi[assistant]"
+    assert Tokenizer.load(folder).render_chat(HI) == "<|bos|>[user]hi[assistant]"
     named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "{{ tools[0].function.name }}"}]
     write(folder, "tokenizer_config.json", CONFIG | {"chat_template": named})
     tool = {"type": "function", "function": {"name": "look", "parameters": {}}}
-    assert read_tokenizer(folder).render_chat(HI) == "plain"
-    assert read_tokenizer(folder).render_chat(HI, [tool]) == "look"
+    assert Tokenizer.load(folder).render_chat(HI) == "plain"
+    assert Tokenizer.load(folder).render_chat(HI, [tool]) == "look"
     write(folder, "chat_template.jinja", "file {{ eos_token }}")
-    assert read_tokenizer(folder).render_chat(HI) == "file <|eos|>"
+    assert Tokenizer.load(folder).render_chat(HI) == "file <|eos|>"
     write(folder, "additional_chat_templates/tool_use.jinja", "file for tools")
-    assert read_tokenizer(folder).render_chat(HI, [tool]) == "file for tools"
-    assert read_tokenizer(folder).render_chat(HI) == "file <|eos|>"
+    assert Tokenizer.load(folder).render_chat(HI, [tool]) == "file for tools"
+    assert Tokenizer.load(folder).render_chat(HI) == "file <|eos|>"
 
 
 def test_a_template_of_a_processor(folder):
     """A chat_template.json is read where there is no other template."""
     write(folder, "tokenizer_config.json", CONFIG)
     write(folder, "chat_template.json", {"chat_template": "old {{ x }}"})
-    assert read_tokenizer(folder).render_chat(HI, x=1) == "old 1"
+    assert Tokenizer.load(folder).render_chat(HI, x=1) == "old 1"
 
 
 def test_no_template(folder):
     """A model without a chat template takes prompts only, and says so."""
     write(folder, "tokenizer_config.json", CONFIG)
-    tokenizer = read_tokenizer(folder)
+    tokenizer = Tokenizer.load(folder)
     assert not tokenizer.has_chat_template
     with pytest.raises(EngineError, match="no chat template"):
         tokenizer.render_chat(HI)
@@ -85,13 +85,13 @@ def test_a_template_that_refuses(folder):
     """What a template says against a conversation is told to who sent it."""
     write(folder, "chat_template.jinja", "{{ raise_exception('roles must alternate') }}")
     with pytest.raises(EngineError, match="roles must alternate"):
-        read_tokenizer(folder).render_chat(HI)
+        Tokenizer.load(folder).render_chat(HI)
 
 
 def test_a_template_with_a_date(folder):
     """A template that asks for the date is given the clock that the caller gives, else the machine's."""
     write(folder, "chat_template.jinja", "{{ strftime_now('%Y') }}")
-    tokenizer = read_tokenizer(folder)
+    tokenizer = Tokenizer.load(folder)
     assert tokenizer.render_chat(HI, strftime_now=lambda _: "then") == "then"
     assert int(tokenizer.render_chat(HI)) >= 2024
 
@@ -99,16 +99,16 @@ def test_a_template_with_a_date(folder):
 def test_what_ends_a_text(folder):
     """Ends are the tokenizer's EOS and those of generation_config.json, else of config.json, one or several."""
     eos, bos = (tiny_tokenizers.byte_level().token_to_id(token) for token in ("<|eos|>", "<|bos|>"))
-    assert read_tokenizer(folder).eos_ids == {eos}
+    assert Tokenizer.load(folder).eos_ids == {eos}
     write(folder, "config.json", {"eos_token_id": 3})
-    assert read_tokenizer(folder).eos_ids == {eos, 3}
+    assert Tokenizer.load(folder).eos_ids == {eos, 3}
     write(folder, "generation_config.json", {"eos_token_id": [bos, 4]})
-    assert read_tokenizer(folder).eos_ids == {eos, bos, 4}
+    assert Tokenizer.load(folder).eos_ids == {eos, bos, 4}
 
 
 def test_sizes_and_special_tokens(folder):
     """The vocabulary counts added tokens; special ones are no text unless asked for."""
-    tokenizer = read_tokenizer(folder)
+    tokenizer = Tokenizer.load(folder)
     assert tokenizer.vocab_size == max(tiny_tokenizers.byte_level().get_vocab().values()) + 1
     ids = tokenizer.encode("a<|eos|>b<think>")
     assert tokenizer.decode(ids) == "ab<think>"
@@ -118,10 +118,10 @@ def test_sizes_and_special_tokens(folder):
 
 def test_tokens_that_the_configuration_adds(folder):
     """A token that only the tokenizer's configuration has is one where its id is the next one."""
-    size = read_tokenizer(folder).vocab_size
+    size = Tokenizer.load(folder).vocab_size
     added = {str(size): {"content": "<|new|>", "special": True}, str(size + 9): {"content": "<|far|>", "special": True}}
     write(folder, "tokenizer_config.json", CONFIG | {"added_tokens_decoder": added})
-    tokenizer = read_tokenizer(folder)
+    tokenizer = Tokenizer.load(folder)
     assert tokenizer.encode("<|new|>", add_special_tokens=False) == [size]
     assert tokenizer.vocab_size == size + 1
 
@@ -132,7 +132,7 @@ def test_truncation_is_the_engines(folder):
     backend.enable_truncation(3)
     backend.enable_padding(length=50)
     backend.save(str(folder / "tokenizer.json"))
-    assert read_tokenizer(folder).decode(read_tokenizer(folder).encode("a long text")) == "a long text"
+    assert Tokenizer.load(folder).decode(Tokenizer.load(folder).encode("a long text")) == "a long text"
 
 
 BROKEN = [
@@ -149,16 +149,16 @@ def test_broken_folders(folder, name, content, message):
     """A file that is not what it should be is named, with what is wrong."""
     write(folder, name, content)
     with pytest.raises(EngineError, match=message):
-        read_tokenizer(folder)
+        Tokenizer.load(folder)
 
 
 def test_no_tokenizer(tmp_path):
     """A folder without a tokenizer is told what to save there."""
     with pytest.raises(EngineError, match=r"has no tokenizer\.json: save"):
-        read_tokenizer(tmp_path)
+        Tokenizer.load(tmp_path)
 
 
 def test_text_that_is_no_text(folder):
     """Half of a surrogate pair, which JSON can carry, is refused."""
     with pytest.raises(EngineError, match="surrogate"):
-        read_tokenizer(folder).encode("a\ud83d")
+        Tokenizer.load(folder).encode("a\ud83d")
