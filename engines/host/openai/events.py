@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from engines.host.openai.tool_calls import ToolCallReader
 from engines.messages import InferResponse, SharedMemory, Tensor
 from gateway.protocol.conversion.tensors import split_elements
 from gateway.protocol.llm.generate_engine_reply import read_logprobs
@@ -16,7 +17,9 @@ _COUNT_BYTES = 4
 class AnswerReader:
     """Reads the answers to one generation: those of a stream one by one, or the one there is."""
 
-    def __init__(self, generation: Generation) -> None:
+    def __init__(self, generation: Generation, calls: ToolCallReader | None = None) -> None:
+        """`calls` finds calls of tools in the text, None where there are no tools."""
+        self._calls = calls
         options = generation.options
         self._alternatives: int = options.get("logprobs", 0)
         self._echo = generation.prompt if options.get("echo") and isinstance(generation.prompt, str) else ""
@@ -28,6 +31,10 @@ class AnswerReader:
 
     def read(self, response: InferResponse) -> list[Event]:
         """What an answer says. Where it streams, it is of the choice that its `sequence_index` names."""
+        events = self._read(response)
+        return events if self._calls is None else self._calls.read(events)
+
+    def _read(self, response: InferResponse) -> list[Event]:
         first = response.parameters.get("sequence_index", 0)
         assert isinstance(first, int)
         outputs = response.outputs

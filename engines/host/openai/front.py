@@ -15,6 +15,7 @@ from engines.host.fronts import FrontService, Limits, trace_of
 from engines.host.openai.asking import infer_request
 from engines.host.openai.events import AnswerReader
 from engines.host.openai.models import LanguageModels
+from engines.host.openai.tool_calls import ToolCallReader
 from engines.host.rest.answers import Answers
 from engines.host.rest.exchange import JSON, Exchange
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -89,7 +90,7 @@ class OpenAIFront:
         response = answers.responses[0]
         if response.error is not None:
             raise response.error
-        reader = AnswerReader(generation)
+        reader = _reader(generation)
         status, body = writer.whole([*reader.read(response), *reader.end()])
         await exchange.reply(status, body, JSON)
 
@@ -101,7 +102,7 @@ async def _stream(
 
     Raises: EngineError.
     """
-    reader = AnswerReader(generation)
+    reader = _reader(generation)
     watch = asyncio.get_running_loop().create_task(answers.watch(call, exchange.receive))
     has_begun = False
     try:
@@ -123,6 +124,12 @@ async def _stream(
     finally:
         watch.cancel()
         call.cancel()  # where it is not over
+
+
+def _reader(generation: Generation) -> AnswerReader:
+    """Where the model may call tools, its calls are looked for in its text."""
+    calls = ToolCallReader(lambda: f"call_{uuid4().hex}") if generation.tools else None
+    return AnswerReader(generation, calls)
 
 
 def _failed(error: EngineError) -> Failed:

@@ -1,0 +1,162 @@
+"""`pointsman llm` before and while a model loads: what it refuses, the repository it writes, what its user sees."""
+
+import io
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from engines.backends.paged.progress import Progress, find_progress
+from engines.backends.paged.settings import read_settings
+from engines.cli.app import app
+from engines.cli.llm_display import Display
+from engines.cli.llm_serving import Serving, serve_folder, write_repository
+from engines.paged.options import EngineOptions, Speculation
+from tests.engines.backends.support import configuration, spec
+
+DEFAULTS: dict[str, Any] = {
+    "model": Path("/models/tiny"),
+    "name": "",
+    "options": {},
+    "adapters": {},
+    "host": "127.0.0.1",
+    "ports": (0, 0, 0),
+    "exit_timeout_seconds": 1.0,
+    "ready_file": None,
+    "logs_info": False,
+    "log_file": "",
+}
+
+
+def serving(**changed: Any) -> Serving:
+    return Serving(**{**DEFAULTS, **changed})
+
+
+def written(directory: Path, asked: Serving) -> tuple[Path, EngineOptions]:
+    """What the backend reads of the repository that was written."""
+    write_repository(directory, "tiny", asked)
+    entry = directory / "tiny"
+    config = configuration((entry / "config.pbtxt").read_text())
+    assert config.backend == "paged"
+    assert (entry / "1").is_dir()
+    return read_settings(spec(entry, config, "KIND_MODEL"))
+
+
+def test_the_repository_names_the_folder(tmp_path: Path) -> None:
+    """One entry, whose configuration says where the model is; what nobody asked for is as the engine has it."""
+    assert written(tmp_path, serving()) == (Path("/models/tiny"), EngineOptions())
+
+
+def test_the_repository_has_the_options(tmp_path: Path) -> None:
+    """Options of the command line arrive at the engine."""
+    options = {"memory_gb": "2.5", "speculation": "ngram,num_tokens=3", "prefix_cache": "False", "quantize": "none"}
+    _, read = written(tmp_path, serving(options=options, adapters={"a, b": Path("/adapters/one")}))
+    assert read == EngineOptions(
+        memory_gb=2.5,
+        speculation=Speculation("ngram", num_tokens=3),
+        prefix_cache=False,
+        adapters={"a, b": Path("/adapters/one")},
+    )
+
+
+def test_the_command_lines_defaults_are_the_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bare `pointsman llm --model DIR` sets nothing that the engine would not."""
+    asked: list[Serving] = []
+    monkeypatch.setattr("engines.cli.llm_serving.serve_folder", lambda each: asked.append(each) or 0)
+    result = CliRunner().invoke(app, ["llm", "--model", "/models/tiny"])
+    assert result.exit_code == 0, result.output
+    assert written(tmp_path, asked[0]) == (Path("/models/tiny"), EngineOptions())
+
+
+REFUSED = [
+    (["llm"], "name the folder of a model"),
+    (["llm", "--model", "/", "--adapter", "sql"], "it is NAME=DIR, not 'sql'"),
+    (["llm", "--model", "/", "--quantize", "int3"], "'int3' is not one of"),
+    (["llm", "--model", "/", "--memory-gb", "0"], "0.001"),
+]
+
+
+@pytest.mark.parametrize("arguments, said", REFUSED)
+def test_options_that_mean_nothing_are_refused(arguments: list[str], said: str) -> None:
+    """The command line says what an option takes, and ends with 2."""
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
+    assert result.exit_code == 2
+    assert said in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize(
+    "changed, said",
+    [
+        ({"model": Path("nobody/nothing-7B")}, "hf download nobody/nothing-7B --local-dir nothing-7B"),
+        ({"model": Path("/no/such/folder/here")}, "--model /no/such/folder/here: there is no such folder\n"),
+        ({"model": Path(__file__)}, "is a file: name the folder that it is in (config.json, *.safetensors, tokenizer"),
+        ({"model": Path(__file__).parent}, "is no Hugging Face folder: it has no config.json. Beside it belong"),
+        ({"name": "a/b"}, "--name 'a/b': a model's name has no slashes, and begins with no dot"),
+        ({"log_file": "/no/such/directory/log"}, "cannot log to /no/such/directory/log: No such file or directory"),
+    ],
+)
+def test_what_cannot_be_served_is_said_before_anything_is_loaded(
+    changed: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error says what is wrong with the option, and what would do."""
+    assert serve_folder(serving(**changed)) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("pointsman llm: ")
+    assert said in error
+
+
+def test_a_missing_adapter_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Adapters are looked for before the model is loaded."""
+    (tmp_path / "config.json").write_text("{}")
+    assert serve_folder(serving(model=tmp_path, adapters={"sql": tmp_path / "nope"})) == 1
+    assert f"--adapter sql={tmp_path}/nope: there is no such folder" in capsys.readouterr().err
+
+
+def test_progress_is_read_as_it_is_written() -> None:
+    """The host's log carries it, behind the name of the instance."""
+    progress = Progress("weights of model-00001.safetensors", 512, 1024)
+    assert find_progress(f"tiny_0_0: {progress} (progress.py:70)") == progress
+    assert find_progress("tiny_0_0: loading '/models/tiny'") is None
+
+
+def shown(is_terminal: bool) -> str:
+    """What a user has seen once a model has loaded."""
+    out = io.StringIO()
+    display = Display(Console(file=out, force_terminal=is_terminal, width=200, highlight=False), "tiny")
+    logger = logging.getLogger("engines.models.test")
+    logger.setLevel(logging.INFO)
+    with display.watching(logger):
+        for done in range(0, 101, 10):
+            logger.info("%s: %s", "tiny_0_0", Progress("weights", done, 100))
+    told = {"device": "cpu", "ops": "reference", "dtype": "float32", "max_context": 2048, "memory_text": "1 GiB"}
+    told |= {"chats": True, "adapters": ["sql"], "quantization": None}
+    display.tell_ready(told, "127.0.0.1", 1, 2, 3)
+    logger.info("%s", Progress("unseen", 1, 2))
+    return out.getvalue()
+
+
+def test_what_is_shown_in_a_pipe() -> None:
+    """Lines: each stage once, where it serves, and a command to try."""
+    assert shown(is_terminal=False).splitlines() == [
+        "loading tiny: weights",
+        "tiny is served on cpu (reference, float32), contexts of up to 2,048 tokens",
+        "  memory    1 GiB",
+        "  adapters  sql",
+        "  OpenAI    http://127.0.0.1:1/v1",
+        "  V2        http://127.0.0.1:1/v2, gRPC 127.0.0.1:2",
+        "  metrics   http://127.0.0.1:3/metrics",
+        "try:",
+        "  curl -N http://127.0.0.1:1/v1/chat/completions -H 'content-type: application/json' \\",
+        '    -d \'{"model": "tiny", "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 64, '
+        '"stream": true}\'',
+    ]
+
+
+def test_what_is_shown_on_a_terminal() -> None:
+    """A bar for each stage."""
+    text = shown(is_terminal=True)
+    assert "weights" in text
+    assert "100%" in text
