@@ -1,4 +1,4 @@
-"""How positions are rotated, by config.json: `rope_theta` and `rope_scaling`, since transformers 5 `rope_parameters`."""
+"""How positions are rotated: `rope_theta` and `rope_scaling`, since transformers 5 `rope_parameters`."""
 
 from __future__ import annotations
 
