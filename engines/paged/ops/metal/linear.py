@@ -1,0 +1,103 @@
+"""Matrix products: rows of x with W, and the gated pair of an MLP."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engines.paged.ops.contract import Weight
+from engines.paged.ops.metal.family import check
+from engines.paged.ops.metal.matrix import Matrix, MatrixFamily, interleave
+from engines.paged.ops.packing import join
+
+# Up to here each row of W is read once for all rows of x, and a tile of 32 would be three quarters empty.
+MOST_GEMV_ROWS = 8
+# Rows of W that a threadgroup of gemv makes: 2 simdgroups of 4 each.
+GEMV_GROUP_ROWS, GEMV_THREADS = 8, 64
+# Kernels are there for 1, 2, 4 and 8 rows of x at a time: the one to take, by how many there are.
+GEMV_KERNEL_ROWS = (1, 1, 2, 4, 4, 8, 8, 8, 8)
+TILE, TILE_THREADS = 32, 128
+# From here on a packed matrix is unpacked and multiplied by torch on a Mac: if torch's product is half again as fast as
+# tiles of 32 (ENGINE.md, A3), writing and reading 2 bytes a weight pays from some 150 rows on. Not yet measured.
+LEAST_ROWS_TO_UNPACK = 256
+# Values of the scratch that matrices are unpacked into, 128 MiB of 16 bits: larger ones (a head) stay packed.
+MOST_UNPACKED = 64 * 1024 * 1024
+
+
+class LinearOps(MatrixFamily):
+    """Three ways to one product:
+
+    1. `gemv` for up to 8 rows, and in deterministic mode for all: a row's sum is always made in one order then, at the
+       price of reading W once for each 8 rows of a prompt;
+    2. torch's own product for more rows on a Mac's GPU, where W is dense or worth unpacking;
+    3. `qmm`, tiles of 32 rows, for the rest.
+    """
+
+    _unpacked: Tensor | None = None
+
+    @property
+    def has_torch_product(self) -> bool:
+        return self.device.type == "mps"
+
+    def prepare_linear(self, weight: Weight, bias: Tensor | None = None) -> Matrix:
+        return self.matrix(weight, bias)
+
+    def prepare_gate_up(self, gate: Weight, up: Weight) -> Matrix:
+        """One matrix of twice the rows: gate_0, up_0, gate_1, up_1, ..."""
+        return self.matrix(interleave(join([gate, up])))
+
+    def linear(self, x: Tensor, linear: Matrix) -> Tensor:
+        return self._multiply(x, linear, is_gated=False)
+
+    def gate_up(self, x: Tensor, gate_up: Matrix, deltas: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        if deltas is None:
+            return self._multiply(x, gate_up, is_gated=True)
+        return self._gate(self._multiply(x, gate_up, is_gated=False), deltas)
+
+    def _multiply(self, x: Tensor, matrix: Matrix, is_gated: bool) -> Tensor:
+        check("x", x, matrix.dtype)
+        n, (num_rows, width) = x.shape[0], matrix.shape
+        is_few = n <= MOST_GEMV_ROWS or self.is_deterministic
+        if not is_few and self.has_torch_product and (not matrix.bits or _is_worth_unpacking(n, matrix)):
+            return self._multiply_by_torch(x, matrix, is_gated)
+        y = self.new(n, num_rows // 2 if is_gated else num_rows, dtype=x.dtype)
+        added = x if matrix.added is None else matrix.added
+        args = (y, *matrix.buffers, x, added, matrix.added is not None, n, num_rows, width)
+        gated = "_swiglu" if is_gated else ""
+        library = self.library("linear", matrix)
+        if is_few:
+            rows = GEMV_KERNEL_ROWS[min(n, MOST_GEMV_ROWS)]
+            groups = -(-num_rows // GEMV_GROUP_ROWS), -(-n // rows)
+            library.run(f"gemv{gated}_{rows}", groups, GEMV_THREADS, *args)
+        else:
+            library.run(f"qmm{gated}", (-(-num_rows // TILE), -(-n // TILE)), TILE_THREADS, *args)
+        return y
+
+    def _multiply_by_torch(self, x: Tensor, matrix: Matrix, is_gated: bool) -> Tensor:
+        weight = self._unpack(matrix) if matrix.bits else matrix.weight
+        products = x @ weight.T if matrix.added is None else torch.addmm(matrix.added, x, weight.T)
+        return self._gate(products, None) if is_gated else products
+
+    def _unpack(self, matrix: Matrix) -> Tensor:
+        """W as dense numbers, in memory that the next one overwrites: the device does one thing after the other."""
+        (num_rows, width), words = matrix.shape, matrix.weight.shape[1]
+        size = num_rows * width
+        if self._unpacked is None or self._unpacked.numel() < size or self._unpacked.dtype != matrix.dtype:
+            self._unpacked = self.new(size, dtype=matrix.dtype)
+        weight = self._unpacked[:size].view(num_rows, width)
+        self.library("linear", matrix).run("dequant", (-(-words // 64), num_rows), 64, weight, *matrix.buffers, width)
+        return weight
+
+    def _gate(self, products: Tensor, deltas: tuple[Tensor, Tensor] | None) -> Tensor:
+        """products [n, 2 N], gates and ups in turn -> [n, N]."""
+        n, width = products.shape[0], products.shape[1] // 2
+        y = self.new(n, width, dtype=products.dtype)
+        gate_delta, up_delta = deltas or (products, products)
+        library = self.kernels.load("linear", T=y.dtype, BITS=0, GROUP=32)
+        args = y, products, gate_delta, up_delta, deltas is not None, width
+        library.run("swiglu", (-(-width // 256), n), 256, *args)
+        return y
+
+
+def _is_worth_unpacking(n: int, matrix: Matrix) -> bool:
+    return n >= LEAST_ROWS_TO_UNPACK and matrix.shape[0] * matrix.shape[1] <= MOST_UNPACKED
