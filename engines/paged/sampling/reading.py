@@ -1,0 +1,224 @@
+"""What a request asks of sampling, by whatever names it has it: vLLM's, OpenAI's, TensorRT-LLM's, transformers'.
+
+Source: vLLM `SamplingParams` and `docs/serving/openai_compatible_server`; OpenAI, "Create completion" and "Create chat
+completion"; TensorRT-LLM backend, `inflight_batcher_llm` inputs; transformers `GenerationConfig`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from engines.errors import invalid
+from engines.paged.sampling.field_values import (
+    Reader,
+    anything,
+    biases,
+    flag,
+    ids,
+    number,
+    one_of,
+    text,
+    texts,
+    whole,
+    wrong,
+)
+from engines.paged.sampling.grammar_fields import GRAMMAR_FIELDS, read_grammar
+from engines.paged.sampling.params import SamplingParams
+
+# As in vLLM: what is so near to 0 would overflow in the division, and means greedy.
+_GREEDY_BELOW = 1e-5
+_MAX_CHOICES, _MAX_LOGPROBS = 128, 20
+_MAX_TEMPERATURE, _MAX_PENALTY = 100, 100  # beyond them float32 overflows sooner or later
+_MIN_SEED, _MAX_SEED = -(1 << 63), (1 << 64) - 1
+# -1 asks for no seed in vLLM.
+_NO_SEED = -1
+
+_MAX_TOKENS, _MIN_TOKENS = whole(1), whole(0)
+_TOP_K = whole(-1, (1 << 31) - 1)
+_SEED, _BEAMS = whole(_MIN_SEED, _MAX_SEED), whole(0, _MAX_CHOICES)
+_LENGTH_PENALTY = number()
+
+# A request's field: what it is here, and how its value is read.
+FIELDS: Mapping[str, tuple[str, Reader]] = {
+    "max_tokens": ("max_tokens", _MAX_TOKENS),
+    "max_completion_tokens": ("max_tokens", _MAX_TOKENS),
+    "max_new_tokens": ("max_tokens", _MAX_TOKENS),
+    "min_tokens": ("min_tokens", _MIN_TOKENS),
+    "min_length": ("min_tokens", _MIN_TOKENS),
+    "min_new_tokens": ("min_tokens", _MIN_TOKENS),
+    "temperature": ("temperature", number(0, _MAX_TEMPERATURE)),
+    "top_k": ("top_k", _TOP_K),
+    "runtime_top_k": ("top_k", _TOP_K),
+    "top_p": ("top_p", number(0, 1, above=True)),
+    "runtime_top_p": ("top_p", number(0, 1, above=True)),
+    "min_p": ("min_p", number(0, 1)),
+    "repetition_penalty": ("repetition_penalty", number(1 / _MAX_PENALTY, _MAX_PENALTY)),
+    "presence_penalty": ("presence_penalty", number(-2, 2)),
+    "frequency_penalty": ("frequency_penalty", number(-2, 2)),
+    "logit_bias": ("logit_bias", biases),
+    "stop": ("stop", texts),
+    "stop_words": ("stop", texts),
+    "stop_sequences": ("stop", texts),
+    "stop_token_ids": ("stop_token_ids", ids),
+    "end_id": ("stop_token_ids", ids),
+    "bad_words": ("bad_words", texts),
+    "ignore_eos": ("ignore_eos", flag),
+    "include_stop_str_in_output": ("include_stop_str_in_output", flag),
+    "skip_special_tokens": ("skip_special_tokens", flag),
+    "n": ("n", whole(1, _MAX_CHOICES)),
+    "best_of": ("best_of", whole(1, _MAX_CHOICES)),
+    "beam_width": ("beam_width", _BEAMS),
+    "num_beams": ("beam_width", _BEAMS),
+    "length_penalty": ("length_penalty", _LENGTH_PENALTY),
+    "len_penalty": ("length_penalty", _LENGTH_PENALTY),
+    "early_stopping": ("early_stopping", flag),
+    "seed": ("seed", _SEED),
+    "random_seed": ("seed", _SEED),
+    "extra_args": ("extra", anything),
+    "vllm_xargs": ("extra", anything),
+}
+
+# Fields that say something together, and are read apart.
+_LOGPROBS = ("logprobs", "top_logprobs", "prompt_logprobs")
+_MODES = ("do_sample", "use_beam_search")
+
+# Fields of other engines, which are taken where they ask for nothing.
+IDLE_FIELDS: Mapping[str, Reader] = {
+    "pad_id": anything,
+    "detokenize": one_of(True),
+    "spaces_between_special_tokens": flag,
+    "typical_p": one_of(1),
+    "epsilon_cutoff": one_of(0),
+    "eta_cutoff": one_of(0),
+    "top_p_decay": one_of(1),
+    "beam_search_diversity_rate": one_of(0),
+    "no_repeat_ngram_size": one_of(0),
+    "guided_decoding_backend": text,
+    "guided_whitespace_pattern": one_of(""),
+}
+
+_KNOWN = (*FIELDS, *_LOGPROBS, *_MODES, *GRAMMAR_FIELDS, *IDLE_FIELDS)
+
+
+def read_params(fields: Mapping[str, Any], defaults: SamplingParams | None = None) -> SamplingParams:
+    """A request's parameters; what it does not say is as `defaults` have it. A field of None says nothing.
+
+    Raises: EngineError that names the field, its value, and what would do; of an unknown field, the nearest known one.
+    """
+    defaults = defaults or SamplingParams()
+    given = {name: value for name, value in fields.items() if value is not None}
+    read: dict[str, Any] = {}
+    names: dict[str, str] = {}  # of what was read: the field that said it
+    for name, value in given.items():
+        if name not in _KNOWN:
+            raise _unknown(name)
+        if name in IDLE_FIELDS:
+            IDLE_FIELDS[name](name, value)
+        if name in FIELDS:
+            field, reader = FIELDS[name]
+            found = reader(name, value)
+            if field in read and isinstance(found, tuple):
+                found = tuple(dict.fromkeys((*read[field], *found)))
+            elif field in read and read[field] != found:
+                raise invalid(f"{name}: it is the same as {names[field]}, which says something else: send one of them")
+            read[field], names[field] = found, name
+    read |= _logprobs(given) | _modes(given, read, defaults)
+    if (grammar := read_grammar(given)) is not None:
+        read["grammar"] = grammar
+    params = _normal(replace(defaults, **read))
+    _check(params, names)
+    return params
+
+
+def read_default_params(folder: Path, defaults: SamplingParams | None = None) -> SamplingParams:
+    """What a model's generation_config.json recommends where a request is silent: temperature, top_p, top_k, min_p,
+    repetition_penalty, max_new_tokens; `do_sample: false` is greedy.
+
+    Raises: EngineError that names the file and the field.
+    """
+    defaults = defaults or SamplingParams()
+    path = folder / "generation_config.json"
+    if not path.is_file():
+        return defaults
+    try:
+        told = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise invalid(f"{path} is no JSON: {error}") from error
+    if not isinstance(told, dict):
+        raise invalid(f"{path} must be a JSON object")
+    names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens", "do_sample")
+    wanted = {name: told[name] for name in names if told.get(name) is not None}
+    try:
+        return read_params(wanted, defaults)
+    except Exception as error:
+        raise invalid(f"{path}: {error}") from error
+
+
+def _unknown(name: str) -> Exception:
+    near = difflib.get_close_matches(name, _KNOWN, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(_KNOWN))}"
+    return invalid(f"{name}: no such field; {hint}")
+
+
+def _logprobs(given: Mapping[str, Any]) -> dict[str, int | None]:
+    """`logprobs` is a number, or true or false beside `top_logprobs`."""
+    read: dict[str, int | None] = {}
+    count = whole(0, _MAX_LOGPROBS)
+    for name in ("logprobs", "prompt_logprobs"):
+        if name in given:
+            value = given[name]
+            is_flag = isinstance(value, bool) or (isinstance(value, str) and value.lower() in ("true", "false"))
+            read[name] = (0 if flag(name, value) else None) if is_flag else count(name, value)
+    if "top_logprobs" in given and (top := count("top_logprobs", given["top_logprobs"])):
+        if read.get("logprobs") is None:
+            raise wrong("top_logprobs", top, "0 or absent where logprobs is not true")
+        read["logprobs"] = top
+    return read
+
+
+def _modes(given: Mapping[str, Any], read: Mapping[str, Any], defaults: SamplingParams) -> dict[str, Any]:
+    """`do_sample: false` is greedy, true is not where the default is; `use_beam_search` has as many beams as `best_of`,
+    else `n`, says."""
+    modes: dict[str, Any] = {}
+    if "do_sample" in given:
+        if not flag("do_sample", given["do_sample"]):
+            modes["temperature"] = 0.0
+        elif "temperature" not in read and not defaults.temperature:
+            modes["temperature"] = 1.0
+    if "use_beam_search" in given:
+        if not flag("use_beam_search", given["use_beam_search"]):
+            modes["beam_width"] = 0
+        elif "beam_width" not in read:
+            modes["beam_width"] = read.get("best_of") or read.get("n", 1)
+            if modes["beam_width"] < 2:
+                raise invalid("use_beam_search: true needs a beam_width of at least 2")
+    return modes
+
+
+def _normal(params: SamplingParams) -> SamplingParams:
+    """The several ways to ask for nothing made one."""
+    return replace(
+        params,
+        temperature=params.temperature if params.temperature >= _GREEDY_BELOW else 0.0,
+        top_k=max(params.top_k, 0),
+        beam_width=params.beam_width if params.beam_width > 1 else 0,
+        seed=None if params.seed == _NO_SEED else params.seed,
+    )
+
+
+def _check(params: SamplingParams, names: Mapping[str, str]) -> None:
+    """What must hold between fields."""
+    if params.min_tokens > params.max_tokens:
+        most = f"at most {names.get('max_tokens', 'max_tokens')}, {params.max_tokens}"
+        raise wrong(names.get("min_tokens", "min_tokens"), params.min_tokens, most)
+    if params.best_of is not None and params.best_of < params.n:
+        raise wrong("best_of", params.best_of, f"at least n, {params.n}")
+    if params.beam_width and params.grammar is not None:
+        raise invalid("beam_width: beam search cannot follow a grammar: send one of them")
+    if not isinstance(params.extra, Mapping):
+        raise wrong(names.get("extra", "extra_args"), params.extra, "an object")
