@@ -21,7 +21,7 @@ from engines.paged.values import FinishReason, Output, TokenLogprob, Usage
 _log = logging.getLogger(__name__)
 
 # What belongs to tokens is told with them.
-_OF_TOKENS = frozenset({"logprobs", "token_ids"})
+_OF_TOKENS = frozenset({"logprobs", "prompt_logprobs", "token_ids"})
 _FAILED = (FinishReason.CANCELLED, FinishReason.DEADLINE, FinishReason.ERROR)
 
 
@@ -62,8 +62,9 @@ class Answering:
         num_choices: int,
         prompt: str,
         logprobs: LogprobWriter,
+        first_token: int = 0,
     ) -> None:
-        """`prompt` stands before each choice's text; "" where it is not to be repeated."""
+        """`prompt` stands before each choice's text, "" where it is not repeated; `first_token` is the prompt's."""
         self._request = request
         self._streams = asked.streams
         self._told = asked.told
@@ -71,6 +72,8 @@ class Answering:
         self._logprobs = logprobs
         self._prompt = prompt
         self._choices = [_News() for _ in range(num_choices)]
+        self._first_token = first_token
+        self._prompt_scores: Sequence[TokenLogprob | None] = ()  # that nobody has been told
         self._failure: EngineError | None = None
 
     def __repr__(self) -> str:
@@ -87,6 +90,7 @@ class Answering:
         if output.finish_reason in _FAILED:
             self._failure = self._failure or _failure(output)
         else:
+            self._prompt_scores = output.prompt_logprobs or self._prompt_scores
             self._choices[output.choice].add(output)
             if self._streams and self._failure is None:
                 self._tell_more(output)
@@ -106,13 +110,15 @@ class Answering:
         self._request.respond(outputs, is_final=output.is_final, parameters=parameters)
         choice.token_ids.clear()
         choice.logprobs.clear()
+        self._prompt_scores = ()
         if "num_output_tokens" in told:
             choice.num_tokens = 0
 
     def _outputs(self, choices: Sequence[_News], told: frozenset[str], usage: Usage) -> dict[str, Array]:
         outputs = {"text_output": _texts([self._prompt + choice.take_text() for choice in choices])}
         for name in told:
-            outputs[name] = self._output(name, choices, usage)
+            if name != "prompt_logprobs" or self._prompt_scores:
+                outputs[name] = self._output(name, choices, usage)
         return outputs
 
     def _output(self, name: str, choices: Sequence[_News], usage: Usage) -> Array:
@@ -126,6 +132,8 @@ class Answering:
                 return np.array([choice.cumulative_logprob for choice in choices], np.float32)
             case "logprobs":
                 return _texts([self._logprobs.write(choice.logprobs) for choice in choices])
+            case "prompt_logprobs":
+                return _texts([self._logprobs.write_prompt(self._first_token, self._prompt_scores)])
             case "token_ids":
                 return _texts([str(choice.token_ids) for choice in choices])
             case "num_output_tokens":

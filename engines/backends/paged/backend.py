@@ -56,12 +56,12 @@ class PagedBackend:
         folder, options = read_settings(spec)
         loading = Loading(spec.name, folder)
         engine = self._engine = PagedEngine.load(folder, options, loading)
+        self._prompting = Prompting(engine.tokenizer, folder)
+        self._logprobs = LogprobWriter(engine.tokenizer.token_bytes)
         engine.start()
         self.placement = engine.describe() | {"folder": str(folder), "adapters": sorted(options.adapters)}
         self.placement["chats"] = engine.tokenizer.has_chat_template
         loading.end(self.placement)
-        self._prompting = Prompting(engine)
-        self._logprobs = LogprobWriter(engine.tokenizer.token_bytes)
         if self._host is not None:
             labels = {"model": spec.model, "version": str(spec.version), "model_name": spec.model, "engine": spec.name}
             self._meters = Meters(self._host, engine, labels)
@@ -97,6 +97,7 @@ class PagedBackend:
             num_choices=generation.params.n,
             prompt=self._prompting.text_of(asked, generation) if asked.repeats_prompt else "",
             logprobs=self._logprobs,
+            first_token=generation.prompt[0] if generation.prompt else 0,
         )
         self._engine.submit(generation, answering)
         request.when_cancelled(partial(self._engine.cancel, id))

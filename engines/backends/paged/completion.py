@@ -29,6 +29,7 @@ INPUTS: dict[str, tuple[str, int]] = {
     "return_stop_reason": ("BOOL", 1),
     "return_cumulative_logprob": ("BOOL", 1),
     "return_logprobs": ("BOOL", 1),
+    "return_prompt_logprobs": ("BOOL", 1),
     "return_num_input_tokens": ("BOOL", 1),
     "return_num_output_tokens": ("BOOL", 1),
     "return_num_cached_tokens": ("BOOL", 1),
@@ -41,6 +42,7 @@ OUTPUTS: dict[str, tuple[str, int]] = {
     "stop_reason": ("BYTES", -1),  # the stop text, or the stop token's id, or None
     "cumulative_logprob": ("FP32", -1),
     "logprobs": ("BYTES", -1),  # JSON: [{token id: {logprob, rank, decoded_token}}], a token's own first
+    "prompt_logprobs": ("BYTES", 1),  # JSON as logprobs, in the first answer; of the first token there is none
     "num_input_tokens": ("UINT32", 1),
     "num_output_tokens": ("UINT32", -1),  # since the last answer
     "num_cached_tokens": ("UINT32", 1),  # of the prompt, that needed no work

@@ -29,6 +29,12 @@ class LogprobWriter:
         highest that it can have: one more than they are."""
         return orjson.dumps([self._token(token) for token in tokens]).decode()
 
+    def write_prompt(self, first: int, tokens: Sequence[TokenLogprob | None]) -> str:
+        """Those of a prompt that begins with the token `first`, which nothing foretells."""
+        alone = {str(first): {"logprob": None, "rank": None, **self._decoded(first)}}
+        told = [alone if token is None else self._token(token) for token in tokens]
+        return orjson.dumps(told).decode()
+
     def _token(self, token: TokenLogprob) -> dict[str, Any]:
         ranks = {token_id: rank for rank, (token_id, _) in enumerate(token.top, 1)}
         own = token.token_id

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 from engines.backends.paged.asking import Asked, Chat
 from engines.errors import invalid
 from engines.paged.sampling.params import SamplingParams
-from engines.paged.sampling.reading import read_params
+from engines.paged.sampling.reading import read_default_params, read_params
 from engines.paged.text.tokenizer import Tokenizer
 from engines.paged.values import GenerateRequest
 
@@ -16,24 +17,18 @@ from engines.paged.values import GenerateRequest
 _UNTIL_FULL = 1 << 30
 
 
-class Engine(Protocol):
-    """What is asked of one here."""
-
-    @property
-    def tokenizer(self) -> Tokenizer: ...
-
-    @property
-    def default_params(self) -> SamplingParams: ...
-
-
 class Prompting:
     """Of one model."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._tokenizer = engine.tokenizer
-        self._defaults = engine.default_params
+    def __init__(self, tokenizer: Tokenizer, folder: Path) -> None:
+        """What its folder recommends holds where a request is silent.
+
+        Raises: EngineError where that is malformed.
+        """
+        self._tokenizer = tokenizer
+        self._defaults = read_default_params(folder)
         # A chat that ends after 16 tokens is no chat.
-        self._chat_defaults = replace(self._defaults, max_tokens=_UNTIL_FULL)
+        self._chat_defaults = read_default_params(folder, SamplingParams(max_tokens=_UNTIL_FULL))
 
     def generate_request(self, id: str, asked: Asked, arrived: float) -> GenerateRequest:
         """`arrived` is of time.monotonic().
@@ -44,6 +39,8 @@ class Prompting:
         params = read_params(asked.fields, self._chat_defaults if is_chat else self._defaults)
         if "logprobs" in asked.told and params.logprobs is None:
             params = replace(params, logprobs=0)
+        if "prompt_logprobs" in asked.told and params.prompt_logprobs is None:
+            params = replace(params, prompt_logprobs=0)
         timeout = asked.timeout_seconds
         return GenerateRequest(
             id=id,

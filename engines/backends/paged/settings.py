@@ -174,7 +174,7 @@ _READERS: dict[str, _Reader] = {
     **dict.fromkeys(("prefix_cache", "deterministic", "run_ahead", "check_logits"), _plain(_flag)),
     **dict.fromkeys(
         (
-            *("block_size", "max_sequences", "max_batch_tokens", "max_context", "max_waiting"),
+            *("num_blocks", "block_size", "max_sequences", "max_batch_tokens", "max_context", "max_waiting"),
             *("quantize_group", "threads"),
         ),
         _plain(_count),

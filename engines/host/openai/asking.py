@@ -35,33 +35,38 @@ def infer_request(
     options = {name: value for name, value in generation.options.items() if name not in _WITHOUT_EFFECT}
     _check_tool_choice(options)
     has_tools = bool(generation.tools) and options.pop("tool_choice", "auto") != "none"
-    inputs = [*_prompt(generation), _flag("exclude_input_in_output"), *(_flag(f"return_{name}") for name in _TOLD)]
+    echoes = bool(options.pop("echo", False))
+    inputs = [*_prompt(generation, echoes), *(_flag(f"return_{name}") for name in _TOLD)]
     if has_tools:
         inputs.append(_json("tools", [written_tool(tool) for tool in generation.tools]))
     if generation.stream:
         inputs.append(_flag("stream"))
     if "logprobs" in options:
         inputs.append(_flag("return_logprobs"))
+        if echoes:
+            inputs.append(_flag("return_prompt_logprobs"))
+            options["prompt_logprobs"] = options["logprobs"]
     parameters = _parameters(options, adapter)
     level = _level(options.pop("priority", 0))
-    options.pop("echo", None)  # it is the reader of the answers that repeats the prompt
     inputs.append(_json("sampling_parameters", options))
     return InferRequest(model, "", id, parameters, tuple(inputs), priority=level, trace=trace)
 
 
-def _prompt(generation: Generation) -> list[Tensor]:
-    prompt = generation.prompt
+def _prompt(generation: Generation, echoes: bool) -> list[Tensor]:
+    """The prompt, and whether the model repeats it: whoever reads the answers knows its text, unless it is of ids."""
+    prompt, alone = generation.prompt, _flag("exclude_input_in_output")
     if isinstance(prompt, str):
-        return [_text("text_input", prompt.encode("utf-8", "replace"))]
+        return [_text("text_input", prompt.encode("utf-8", "replace")), alone]
     if prompt is None:
-        return [_json("messages", written_messages(generation))]
-    if generation.options.get("echo"):
-        raise bad_request("'echo' repeats a prompt of text, and this one is of token ids")
+        return [_json("messages", written_messages(generation)), alone]
+    if echoes and generation.stream:
+        raise bad_request("'echo' of a prompt of token ids cannot be streamed")
     try:
         data = b"".join([token.to_bytes(8, "little", signed=True) for token in prompt])
     except OverflowError:
         raise bad_request("'prompt' holds numbers that are no token ids") from None
-    return [Tensor("input_ids", "INT64", (len(prompt),), data)]
+    ids = Tensor("input_ids", "INT64", (len(prompt),), data)
+    return [ids] if echoes else [ids, alone]
 
 
 def _parameters(options: dict[str, Any], adapter: str | None) -> dict[str, Scalar]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from engines.host.openai.tool_calls import ToolCallReader
 from engines.messages import InferResponse, SharedMemory, Tensor
@@ -17,9 +18,12 @@ _COUNT_BYTES = 4
 class AnswerReader:
     """Reads the answers to one generation: those of a stream one by one, or the one there is."""
 
-    def __init__(self, generation: Generation, calls: ToolCallReader | None = None) -> None:
-        """`calls` finds calls of tools in the text, None where there are no tools."""
+    def __init__(self, generation: Generation, calls: ToolCallReader | None = None, first_choice: int = 0) -> None:
+        """`calls` finds calls of tools in the text, None where there are no tools. `first_choice` is the index of its
+        first choice in the reply."""
         self._calls = calls
+        self._first = first_choice
+        self._prompt_logprobs: list[dict[str, Any]] = []
         options = generation.options
         self._alternatives: int = options.get("logprobs", 0)
         self._echo = generation.prompt if options.get("echo") and isinstance(generation.prompt, str) else ""
@@ -35,13 +39,16 @@ class AnswerReader:
         return events if self._calls is None else self._calls.read(events)
 
     def _read(self, response: InferResponse) -> list[Event]:
-        first = response.parameters.get("sequence_index", 0)
-        assert isinstance(first, int)
+        index = response.parameters.get("sequence_index", 0)
+        assert isinstance(index, int)
+        first = self._first + index
         outputs = response.outputs
         if len(outputs) == 1 and first in self._begun:  # the usual case: more text
             return [TextDelta(text, first) for text in _texts(outputs[0]) if text]
         events: list[Event] = [] if self._begun else [Started()]
         named = {output.name: output for output in outputs}
+        if "prompt_logprobs" in named:
+            self._read_prompt(_texts(named["prompt_logprobs"])[0])
         logprobs = _texts(named["logprobs"]) if "logprobs" in named else None
         texts = _texts(named["text_output"])
         for at, text in enumerate(texts):
@@ -50,18 +57,26 @@ class AnswerReader:
             self._finish(named, first, events)
         return events
 
-    def end(self) -> list[Event]:
-        """What is told once all is said."""
-        return [self._used]
+    @property
+    def used(self) -> Used:
+        """Tokens, once all is said."""
+        return self._used
+
+    def _read_prompt(self, told: str) -> None:
+        """The log probabilities of a prompt that is repeated; nothing foretells its first token."""
+        read = read_logprobs(told, self._alternatives)
+        if read:
+            self._prompt_logprobs = [{**read[0], "top_logprobs": []}, *read[1:]]
 
     def _add_text(self, text: str, index: int, logprobs: str | None, events: list[Event]) -> None:
+        read = None if logprobs is None else read_logprobs(logprobs, self._alternatives) or []
         if index not in self._begun:
             self._begun.add(index)
-            if self._echo:
-                events.append(TextDelta(self._echo, index))
-        read = None if logprobs is None else read_logprobs(logprobs, self._alternatives)
+            text = self._echo + text
+            if self._prompt_logprobs:
+                read = self._prompt_logprobs + (read or [])
         if text or read:
-            events.append(TextDelta(text, index, read))
+            events.append(TextDelta(text, index, read or None))
 
     def _finish(self, named: Mapping[str, Tensor], first: int, events: list[Event]) -> None:
         reasons, stops = _texts(named["finish_reason"]), _texts(named["stop_reason"])

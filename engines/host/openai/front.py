@@ -6,6 +6,7 @@ Source: OpenAI API reference; Anthropic API reference; `gateway.protocol.llm`, w
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from time import monotonic_ns, time
 from uuid import uuid4
 
@@ -15,14 +16,16 @@ from engines.host.fronts import FrontService, Limits, trace_of
 from engines.host.openai.asking import infer_request
 from engines.host.openai.events import AnswerReader
 from engines.host.openai.models import LanguageModels
+from engines.host.openai.prompts import split_prompts
 from engines.host.openai.tool_calls import ToolCallReader
 from engines.host.rest.answers import Answers
 from engines.host.rest.exchange import JSON, Exchange
+from engines.messages import InferRequest
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.dialects import SPOKEN
 from gateway.protocol.llm.errors import anthropic_error, openai_error
 from gateway.protocol.llm.translation import ReplyWriter
-from gateway.protocol.llm.values import Dialect, Event, Failed, Generation
+from gateway.protocol.llm.values import Dialect, Event, Failed, Generation, Used
 from gateway.protocol.operations import Call as Asked
 from gateway.protocol.operations import Operation
 
@@ -62,47 +65,73 @@ class OpenAIFront:
         if exchange.headers.get(b"content-encoding", b"identity") not in (b"", b"identity"):
             raise GatewayError(ErrorKind.UNSUPPORTED, "the body is compressed; send it as it is")
         spoken = SPOKEN[dialect]
-        generation = spoken.read_request(await exchange.body(self._limits.max_body_bytes))
-        model, adapter = self.models.find(generation.model)
+        bodies = [await exchange.body(self._limits.max_body_bytes)]
+        if dialect is Dialect.COMPLETIONS:
+            bodies = split_prompts(bodies[0])
+        generations = [spoken.read_request(body) for body in bodies]
+        first = generations[0]
         id = f"{spoken.id_prefix}{uuid4().hex}"
+        requests = [self._request(generation, id, exchange) for generation in generations]
+        writer = spoken.reply_writer(first, id=id, created=int(time()), model=first.model)
+        asked = [self._ask(request, first.stream) for request in requests]
+        try:
+            if first.stream:
+                await _stream(exchange, *asked[0], writer, _reader(first))
+            else:
+                await self._whole(exchange, asked, writer, generations)
+        finally:
+            for call, _ in asked:
+                call.cancel()  # where it is not over
+
+    def _request(self, generation: Generation, id: str, exchange: Exchange) -> InferRequest:
+        """Raises: GatewayError."""
+        model, adapter = self.models.find(generation.model)
         trace = trace_of(exchange.headers)
-        request = infer_request(generation, model=model.served.name, adapter=adapter, id=id, trace=trace)
-        limit = self._limits.max_unsent_bytes if generation.stream else _NO_LIMIT
-        answers = Answers(asyncio.get_running_loop(), limit)
+        return infer_request(generation, model=model.served.name, adapter=adapter, id=id, trace=trace)
+
+    def _ask(self, request: InferRequest, streams: bool) -> tuple[Call, Answers]:
+        answers = Answers(asyncio.get_running_loop(), self._limits.max_unsent_bytes if streams else _NO_LIMIT)
         call = Call(request, answers.take, monotonic_ns())
         answers.overrun = call.cancel
         self._service.infer(call)
         answers.is_starting = False
-        writer = spoken.reply_writer(generation, id=id, created=int(time()), model=generation.model)
-        if generation.stream:
-            await _stream(exchange, call, answers, writer, generation)
-        else:
-            await self._whole(exchange, call, answers, writer, generation)
+        return call, answers
 
     async def _whole(
-        self, exchange: Exchange, call: Call, answers: Answers, writer: ReplyWriter, generation: Generation
+        self,
+        exchange: Exchange,
+        asked: Sequence[tuple[Call, Answers]],
+        writer: ReplyWriter,
+        generations: Sequence[Generation],
     ) -> None:
-        await answers.whole(call, exchange.receive, self._limits.disconnect_seconds)
-        if answers.is_gone:
-            return
-        if not answers.responses:
-            raise internal("the model has not answered")
-        response = answers.responses[0]
-        if response.error is not None:
-            raise response.error
-        reader = _reader(generation)
-        status, body = writer.whole([*reader.read(response), *reader.end()])
+        """One reply, of the choices of one prompt or of several.
+
+        Raises: EngineError.
+        """
+        events: list[Event] = []
+        used = Used()
+        num_choices = generations[0].options.get("n", 1)
+        for number, ((call, answers), generation) in enumerate(zip(asked, generations, strict=True)):
+            await answers.whole(call, exchange.receive, self._limits.disconnect_seconds)
+            if answers.is_gone:
+                return
+            if not answers.responses:
+                raise internal("the model has not answered")
+            response = answers.responses[0]
+            if response.error is not None:
+                raise response.error
+            reader = _reader(generation, number * num_choices)
+            events += reader.read(response)
+            used = Used(*map(sum, zip(used, reader.used, strict=True)))
+        status, body = writer.whole([*events, used])
         await exchange.reply(status, body, JSON)
 
 
-async def _stream(
-    exchange: Exchange, call: Call, answers: Answers, writer: ReplyWriter, generation: Generation
-) -> None:
+async def _stream(exchange: Exchange, call: Call, answers: Answers, writer: ReplyWriter, reader: AnswerReader) -> None:
     """Events as they come. An error before the first makes the status, one after it is an event.
 
     Raises: EngineError.
     """
-    reader = _reader(generation)
     watch = asyncio.get_running_loop().create_task(answers.watch(call, exchange.receive))
     has_begun = False
     try:
@@ -120,16 +149,15 @@ async def _stream(
             return
         if not has_begun:
             raise unavailable("the model has ended the request without an answer")
-        await exchange.more(writer.feed(reader.end()) + writer.end(), is_last=True)
+        await exchange.more(writer.feed([reader.used]) + writer.end(), is_last=True)
     finally:
         watch.cancel()
-        call.cancel()  # where it is not over
 
 
-def _reader(generation: Generation) -> AnswerReader:
+def _reader(generation: Generation, first_choice: int = 0) -> AnswerReader:
     """Where the model may call tools, its calls are looked for in its text."""
     calls = ToolCallReader(lambda: f"call_{uuid4().hex}") if generation.tools else None
-    return AnswerReader(generation, calls)
+    return AnswerReader(generation, calls, first_choice)
 
 
 def _failed(error: EngineError) -> Failed:

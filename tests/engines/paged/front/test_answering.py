@@ -36,10 +36,11 @@ def _plain(value: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def told(outputs: list[Output], *, n: int = 1, prompt: str = "", **asked: Any) -> Stream:
+def told(outputs: list[Output], *, n: int = 1, prompt: str = "", first: int = 0, **asked: Any) -> Stream:
     stream = Stream(inputs={})
     writer = LogprobWriter(lambda token_id: bytes([token_id]))
-    answering = Answering(stream, Asked("", {}, **asked), num_choices=n, prompt=prompt, logprobs=writer)
+    request = Asked("", {}, **asked)
+    answering = Answering(stream, request, num_choices=n, prompt=prompt, logprobs=writer, first_token=first)
     for output in outputs:
         answering(output)
     return stream
@@ -130,6 +131,17 @@ def test_logprobs_are_written_as_vllm_writes_them() -> None:
         "decoded_token": "\N{REPLACEMENT CHARACTER}",
         "bytes": [0xC3],
     }
+
+
+def test_a_prompts_logprobs_are_told_with_the_first_answer() -> None:
+    """Of its first token there is none, which stands there by its text."""
+    first = more("a", 1, prompt_logprobs=(None, TokenLogprob(66, -2.0)))
+    stream = told([first, TWO[1]], streams=True, told=frozenset({"prompt_logprobs"}), first=65)
+    assert [sorted(outputs) for outputs, _, _ in stream.told] == [["prompt_logprobs", "text_output"], ["text_output"]]
+    assert json.loads(stream.told[0][0]["prompt_logprobs"][0]) == [
+        {"65": {"logprob": None, "rank": None, "decoded_token": "A"}},
+        {"66": {"logprob": -2.0, "rank": 1, "decoded_token": "B"}},
+    ]
 
 
 FAILURES = [

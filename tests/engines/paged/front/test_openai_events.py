@@ -7,6 +7,7 @@ import pytest
 
 from engines.host.openai.asking import infer_request
 from engines.host.openai.events import AnswerReader
+from engines.host.openai.prompts import split_prompts
 from engines.messages import InferRequest, InferResponse, SharedMemory, Tensor
 from gateway.protocol.conversion.tensors import join_elements, split_elements
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -96,7 +97,17 @@ REFUSED = [
     (lambda: asked(chat(lora_name="a"), "b"), ErrorKind.BAD_REQUEST, "two adapters are named, 'a' and 'b'"),
     (lambda: asked(chat(cache_salt=5)), ErrorKind.BAD_REQUEST, "'cache_salt' must be a string"),
     (lambda: asked(completion(prompt=[2**63])), ErrorKind.BAD_REQUEST, "'prompt' holds numbers that are no token ids"),
-    (lambda: asked(completion(prompt=[1], echo=True)), ErrorKind.BAD_REQUEST, "'echo' repeats a prompt of text"),
+    (
+        lambda: asked(completion(prompt=[1], echo=True, stream=True)),
+        ErrorKind.BAD_REQUEST,
+        "'echo' of a prompt of token",
+    ),
+    (lambda: split_prompts(b"[]"), ErrorKind.BAD_REQUEST, "the body must be a JSON object"),
+    (
+        lambda: split_prompts(b'{"prompt": ["a", "b"], "stream": true}'),
+        ErrorKind.BAD_REQUEST,
+        "'prompt' holds 2 prompts, of which a stream can tell one",
+    ),
 ]
 
 
@@ -107,6 +118,29 @@ def test_what_has_no_place_is_refused_by_name(ask: Any, kind: ErrorKind, said: s
         ask()
     assert failure.value.kind is kind
     assert failure.value.message.startswith(said)
+
+
+@pytest.mark.parametrize("prompt", ["a", ["a"], [1, 2], [], None])
+def test_one_prompt_stays_as_it_is(prompt: Any) -> None:
+    """A list of numbers is one prompt of token ids."""
+    body = json.dumps({"model": "m", "prompt": prompt}).encode()
+    assert split_prompts(body) == [body]
+
+
+@pytest.mark.parametrize("prompts", [["a", "b"], [[1, 2], [3]]])
+def test_several_prompts_are_several_requests(prompts: list[Any]) -> None:
+    """Each has all that the request says."""
+    bodies = split_prompts(json.dumps({"prompt": prompts, "n": 2}).encode())
+    assert list(map(json.loads, bodies)) == [{"prompt": prompt, "n": 2} for prompt in prompts]
+
+
+def test_a_prompt_that_is_repeated_is_scored_where_the_answer_is() -> None:
+    """`echo` with logprobs asks for those of the prompt; a prompt of ids the model repeats, which knows its text."""
+    read = inputs(asked(completion(echo=True, logprobs=1)))
+    assert read["return_prompt_logprobs"]
+    assert read["exclude_input_in_output"]
+    assert read["sampling_parameters"] == {"max_tokens": 16, "logprobs": 1, "prompt_logprobs": 1}
+    assert "exclude_input_in_output" not in inputs(asked(completion(prompt=[1], echo=True)))
 
 
 # Answers
@@ -142,7 +176,7 @@ def test_a_stream_becomes_events() -> None:
         TextDelta("lo"),
         Finished("stop", 0, "!"),
     ]
-    assert reader.end() == [Used(4, 3, 2)]
+    assert reader.used == Used(4, 3, 2)
 
 
 def test_choices_of_a_stream_are_told_apart() -> None:
@@ -154,16 +188,32 @@ def test_choices_of_a_stream_are_told_apart() -> None:
         TextDelta("c", 1),
         Finished("stop", 1),
     ]
-    assert reader.end() == [Used(4, 3, 2)]
+    assert reader.used == Used(4, 3, 2)
 
 
 def test_a_whole_answer_becomes_events() -> None:
     """All choices at once."""
     reader = AnswerReader(completion(n=2, echo=True))
     events = reader.read(answer(text_output=["a", ""], **ending("length", 1, n=2)))
-    echoes = [TextDelta("Once"), TextDelta("a"), TextDelta("Once", 1)]
-    assert events == [Started(), *echoes, Finished("length", 0), Finished("length", 1)]
-    assert reader.end() == [Used(4, 2, 2)]
+    assert events == [Started(), TextDelta("Oncea"), TextDelta("Once", 1), Finished("length", 0), Finished("length", 1)]
+    assert reader.used == Used(4, 2, 2)
+
+
+def test_the_prompts_logprobs_stand_before_the_answers() -> None:
+    """Nothing foretells the first token."""
+    none = {"79": {"logprob": None, "rank": None, "decoded_token": "O"}}
+    some = {"110": {"logprob": -1.0, "rank": 1, "decoded_token": "n"}}
+    reader = AnswerReader(completion(echo=True, logprobs=1), first_choice=3)
+    outputs = {"prompt_logprobs": [json.dumps([none, some])], "logprobs": [json.dumps([some])]}
+    events = reader.read(answer(text_output=["n"], **outputs, **ending("length", 1)))
+    assert isinstance(events[1], TextDelta)
+    assert (events[1].text, events[1].index) == ("Oncen", 3)
+    assert [(each["token"], each["logprob"], len(each["top_logprobs"])) for each in events[1].logprobs or ()] == [
+        ("O", None, 0),
+        ("n", -1.0, 1),
+        ("n", -1.0, 1),
+    ]
+    assert events[2] == Finished("length", 3)
 
 
 def test_logprobs_become_openais() -> None:

@@ -25,6 +25,7 @@ OPTIONS = [
     ("max_sequences", "8", 8),
     ("max_batch_tokens", "256", 256),
     ("max_waiting", "2", 2),
+    ("num_blocks", "100", 100),
     ("block_size", "32", 32),
     ("threads", "2", 2),
     ("prefix_cache", "False", False),
