@@ -1,7 +1,7 @@
-// What every source begins with: Metal's library, and the one word that a host's compiler cannot read.
+// What every source begins with: Metal's library, and the few words that a host's compiler cannot read.
 //
 // After this comes the generated header (T and the model's sizes, see ops/metal/header.py), then one family of kernels.
-// engines/paged/ops/sim compiles the same text with C++14: HOST_SIM is defined there, TG_ARRAY and INSTANTIATE too.
+// engines/paged/ops/sim compiles the same text with C++14: HOST_SIM is defined there, TG_ARRAY, INSTANTIATE and UNROLL too.
 #include <metal_stdlib>
 #include <metal_simdgroup_matrix>
 using namespace metal;
@@ -11,6 +11,8 @@ using namespace metal;
 #define TG_ARRAY(T, name, ...) threadgroup T name[__VA_ARGS__]
 // A template as a kernel of its own name: INSTANTIATE("gemv_r4", gemv, 4)
 #define INSTANTIATE(host, fn, ...) template [[host_name(host)]] kernel decltype(fn<__VA_ARGS__>) fn<__VA_ARGS__>;
+// Before a loop over an array that shall stay in registers.
+#define UNROLL _Pragma("clang loop unroll(full)")
 #endif
 
 constant constexpr float LOG2_E = 1.44269504088896340736f;

@@ -7,15 +7,19 @@ from typing import Any
 
 import torch
 
+from engines.paged.ops.metal.attention import AttentionOps
+from engines.paged.ops.metal.blocks import BlockOps
 from engines.paged.ops.metal.embedding import EmbeddingOps
 from engines.paged.ops.metal.kernels import Kernels
+from engines.paged.ops.metal.norm import NormOps
+from engines.paged.ops.metal.rope import RopeOps
 
 
-class MetalOps(EmbeddingOps):
+class MetalOps(EmbeddingOps, NormOps, RopeOps, AttentionOps, BlockOps):
     """`compile_shader` is torch.mps.compile_shader with device mps, or ops.sim.compile_shader with device cpu.
 
     gpu_cores        decides whether a few long contexts are split over more groups
-    is_deterministic a row's result does not depend on what else is in its step: contexts are always split alike
+    is_deterministic a row's result does not depend on what else is in its step, nor on how its prompt was cut
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """From a Metal source to a shared library of this machine: the compiler, its flags, and a cache on disk.
 
-A library's name is the hash of all that went into it (text, headers, compiler, flags), so a file that is there is right.
+A library's name is the hash of all that went into it (text, headers, compiler, flags): a file that is there is right.
 It is written beside and renamed, under a lock per name: processes that want the same one build it once.
 """
 

@@ -1,0 +1,124 @@
+"""Attention over pages: which rows go to which kernel.
+
+    decode   a row at a time; sequences of few rows (a new token, or some that were guessed ahead)
+    split    the same over partitions of 512 keys, where rows are too few to occupy the GPU
+    prefill  tiles of 32 rows of one sequence
+
+In deterministic mode all rows go to prefill, whose result for a row depends on that row alone: it is the same to the bit
+whether the row comes in a prompt, in a chunk of it, behind a cached prefix, as a new token or as a guess.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engines.paged.ops.contract import Batch, LayerCache
+from engines.paged.ops.metal.family import Family, check
+
+# Rows of a sequence that decode reads the keys for one by one; more share them in a tile, of which 32 would be idle.
+MAX_DECODE_ROWS = 8
+TILE_ROWS = 32  # kernels/attention_prefill.metal: QUERY_ROWS
+PARTITION = 512  # kernels/attention_decode.metal
+# Groups a core wants to have waiting, before it is worth reading partial results again (vllm-metal's measurement).
+GROUPS_A_CORE = 8
+# Bytes of a tile of keys: two such groups fit the 32 KB of a core.
+MAX_TILE_BYTES = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Of one step: rows that decode, and tiles of those that prefill."""
+
+    rows: Tensor | None  # [r] int32
+    max_context: int  # of the decoding rows
+    tile_sequences: Tensor | None  # [t] int32
+    tile_rows: Tensor | None  # [t] int32
+
+
+class AttentionOps(Family):
+    gpu_cores: int
+    is_deterministic: bool
+    _counting: Tensor | None = None
+
+    def attention(self, q: Tensor, cache: LayerCache, batch: Batch, scale: float, window: int) -> Tensor:
+        """See the contract."""
+        check("the cache", cache.keys, q.dtype)
+        plan: Plan | None = batch.scratch.get("metal attention")
+        if plan is None:
+            plan = batch.scratch["metal attention"] = self._plan(batch)
+        out = self.new(q.shape[0], q.shape[1] * q.shape[2], dtype=q.dtype)
+        if plan.rows is not None:
+            self._decode(out, q, cache, batch, plan.rows, plan.max_context, scale, window)
+        if plan.tile_rows is not None:
+            self._prefill(out, q, cache, batch, plan, scale, window)
+        return out
+
+    def _plan(self, batch: Batch) -> Plan:
+        lens = batch.query_lens_list
+        if batch.num_decodes == len(lens) and not self.is_deterministic:
+            return Plan(self._count_to(len(lens)), max(batch.context_lens_list, default=0), None, None)
+        rows: list[int] = []
+        tiles: list[tuple[int, int]] = []
+        max_context, start = 0, 0
+        for sequence, length in enumerate(lens):
+            if length <= MAX_DECODE_ROWS and not self.is_deterministic:
+                rows += range(start, start + length)
+                max_context = max(max_context, batch.context_lens_list[sequence])
+            else:
+                tiles += [(sequence, row) for row in range(start, start + length, TILE_ROWS)]
+            start += length
+        decoding = torch.tensor(rows, dtype=torch.int32, device=self.device) if rows else None
+        if not tiles:
+            return Plan(decoding, max_context, None, None)
+        both = torch.tensor(list(zip(*tiles, strict=True)), dtype=torch.int32, device=self.device)
+        return Plan(decoding, max_context, both[0], both[1])
+
+    def _count_to(self, n: int) -> Tensor:
+        """0 .. n - 1."""
+        if self._counting is None or self._counting.shape[0] < n:
+            self._counting = torch.arange(max(64, 2 * n), dtype=torch.int32, device=self.device)
+        return self._counting[:n]
+
+    def _decode(
+        self,
+        out: Tensor,
+        q: Tensor,
+        cache: LayerCache,
+        batch: Batch,
+        rows: Tensor,
+        max_context: int,
+        scale: float,
+        window: int,
+    ) -> None:
+        _, heads, size = q.shape
+        _, slots, groups, _ = cache.keys.shape
+        library = self.kernels.load("attention_decode", T=q.dtype, D=size, H=heads, G=groups, S=slots)
+        where = (batch.block_tables, rows, batch.positions, batch.row_sequences)
+        how = (batch.block_tables.shape[1], float(scale), int(window))
+        count, partitions = rows.shape[0], -(-max_context // PARTITION)
+        if partitions <= 1 or heads * count >= GROUPS_A_CORE * self.gpu_cores:
+            library.run("paged_decode", (heads, count), 256, out, q, *cache, *where, *how)
+            return
+        partial = self.new(count, heads, partitions, size, dtype=torch.float32)
+        max_and_sum = self.new(count, heads, partitions, 2, dtype=torch.float32)
+        library.run("paged_split", (heads, count, partitions), 256, partial, max_and_sum, q, *cache, *where, *how)
+        library.run("paged_reduce", (heads, count), 64, out, partial, max_and_sum, rows, partitions)
+
+    def _prefill(
+        self, out: Tensor, q: Tensor, cache: LayerCache, batch: Batch, plan: Plan, scale: float, window: int
+    ) -> None:
+        _, heads, size = q.shape
+        _, slots, groups, _ = cache.keys.shape
+        keys = 32 if 32 * (size * q.element_size() + 16) <= MAX_TILE_BYTES else 16
+        library = self.kernels.load("attention_prefill", T=q.dtype, D=size, H=heads, G=groups, S=slots, KEYS=keys)
+        assert plan.tile_sequences is not None and plan.tile_rows is not None
+        library.run(
+            "paged_prefill",
+            (heads, plan.tile_rows.shape[0]),
+            128,
+            *(out, q, *cache, batch.block_tables, batch.query_starts, plan.tile_sequences, plan.tile_rows),
+            *(batch.positions, batch.block_tables.shape[1], float(scale), int(window)),
+        )

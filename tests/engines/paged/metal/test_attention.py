@@ -1,0 +1,120 @@
+"""Attention over pages: decode, split and prefill against softmax in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.engines.paged.metal.conftest import MakeOps
+from tests.engines.paged.metal.steps import assert_close, make_step, plain_attention
+
+F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
+
+# (sequences as (rows, context), heads, kv_heads, head size, slots a block, window, dtype)
+DECODES = [
+    ([(1, 1)], 4, 1, 64, 16, 0, F16),
+    ([(1, 15), (1, 16), (1, 17)], 4, 2, 64, 16, 0, F32),
+    ([(1, 31), (1, 1), (1, 33), (1, 100)], 8, 1, 80, 16, 0, F16),
+    ([(1, n) for n in (1, 2, 5, 40, 7, 8, 9, 3, 64)], 2, 2, 96, 8, 0, BF16),
+    ([(1, 70), (1, 5)], 4, 4, 128, 32, 0, F16),
+    ([(1, 45)], 4, 1, 256, 16, 0, BF16),
+    ([(1, 45), (1, 20)], 4, 2, 64, 16, 17, F16),
+    ([(1, 45)], 2, 1, 64, 16, 1, F32),
+    ([(3, 20), (1, 9), (8, 8)], 4, 2, 64, 16, 0, F16),  # guesses are rows of their own
+]
+
+
+@pytest.mark.parametrize("sequences, heads, kv_heads, size, slots, window, dtype", DECODES)
+def test_decode(
+    metal_ops: MakeOps,
+    sequences: list[tuple[int, int]],
+    heads: int,
+    kv_heads: int,
+    size: int,
+    slots: int,
+    window: int,
+    dtype: torch.dtype,
+) -> None:
+    """A new token attends to its own sequence's cached tokens and to no slot beside."""
+    ops = metal_ops()
+    step = make_step(
+        sequences, heads=heads, kv_heads=kv_heads, size=size, slots=slots, window=window, dtype=dtype, device=ops.device
+    )
+    out = ops.attention(step.q, step.cache, step.batch, step.scale, window)
+    assert ops.kernels.dispatches == {"paged_decode": 1}
+    assert_close(out, plain_attention(step))
+
+
+@pytest.mark.parametrize("context, window, dtype", [(513, 0, F16), (1024, 0, F32), (1100, 600, BF16), (1030, 7, F16)])
+def test_split(metal_ops: MakeOps, context: int, window: int, dtype: torch.dtype) -> None:
+    """Few rows of a long context are split over partitions of 512 keys, and brought together again."""
+    ops = metal_ops(gpu_cores=10)
+    step = make_step([(1, context), (1, 3)], heads=2, kv_heads=1, window=window, dtype=dtype, device=ops.device)
+    out = ops.attention(step.q, step.cache, step.batch, step.scale, window)
+    assert ops.kernels.dispatches == {"paged_split": 1, "paged_reduce": 1}
+    assert_close(out, plain_attention(step))
+
+
+def test_many_rows_are_not_split(metal_ops: MakeOps) -> None:
+    """Rows that occupy the GPU by themselves are not split: heads * rows >= 8 * cores."""
+    ops = metal_ops(gpu_cores=1)
+    step = make_step([(1, 600), (1, 2)], heads=4, kv_heads=4, device=ops.device)
+    out = ops.attention(step.q, step.cache, step.batch, step.scale, 0)
+    assert ops.kernels.dispatches == {"paged_decode": 1}
+    assert_close(out, plain_attention(step))
+
+
+PREFILLS = [
+    ([(9, 9)], 2, 2, 64, 16, 0, F16),
+    ([(33, 33)], 4, 1, 64, 16, 0, F32),
+    ([(32, 32), (31, 63)], 2, 1, 64, 16, 0, BF16),
+    ([(40, 75)], 2, 1, 80, 8, 0, F16),
+    ([(17, 80)], 2, 2, 96, 32, 0, F32),
+    ([(35, 35)], 2, 1, 128, 16, 0, F16),
+    ([(12, 37)], 1, 1, 128, 16, 0, F32),
+    ([(10, 40)], 2, 1, 256, 16, 0, BF16),
+    ([(40, 90)], 2, 1, 64, 16, 20, F16),
+    ([(64, 64)], 1, 1, 64, 16, 1, F16),
+]
+
+
+@pytest.mark.parametrize("sequences, heads, kv_heads, size, slots, window, dtype", PREFILLS)
+def test_prefill(
+    metal_ops: MakeOps,
+    sequences: list[tuple[int, int]],
+    heads: int,
+    kv_heads: int,
+    size: int,
+    slots: int,
+    window: int,
+    dtype: torch.dtype,
+) -> None:
+    """Each row of a prompt attends to the cached tokens up to its own."""
+    ops = metal_ops()
+    step = make_step(
+        sequences, heads=heads, kv_heads=kv_heads, size=size, slots=slots, window=window, dtype=dtype, device=ops.device
+    )
+    out = ops.attention(step.q, step.cache, step.batch, step.scale, window)
+    assert ops.kernels.dispatches == {"paged_prefill": 1}
+    assert_close(out, plain_attention(step))
+
+
+def test_mixed_step(metal_ops: MakeOps) -> None:
+    """New tokens, guesses and prompts go through one step, each to its kernel."""
+    ops = metal_ops()
+    step = make_step([(1, 20), (1, 3), (12, 30), (4, 50), (33, 33)], dtype=F16, device=ops.device)
+    out = ops.attention(step.q, step.cache, step.batch, step.scale, 0)
+    assert ops.kernels.dispatches == {"paged_decode": 1, "paged_prefill": 1}
+    assert_close(out, plain_attention(step))
+
+
+def test_deterministic_row_is_its_own(metal_ops: MakeOps) -> None:
+    """In deterministic mode a row's result is the same to the bit, however its prompt was cut and whatever is beside it."""
+    ops = metal_ops(is_deterministic=True)
+    whole = make_step([(70, 70)], heads=2, kv_heads=1, dtype=F16, device=ops.device)
+    expected = ops.attention(whole.q, whole.cache, whole.batch, whole.scale, 0)
+    for rows in (1, 3, 8, 33):
+        chunk = make_step([(rows, 70)], heads=2, kv_heads=1, dtype=F16, device=ops.device)
+        got = ops.attention(whole.q[-rows:].contiguous(), whole.cache, chunk.batch, whole.scale, 0)
+        assert torch.equal(got, expected[-rows:])
+    assert set(ops.kernels.dispatches) == {"paged_prefill"}
