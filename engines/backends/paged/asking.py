@@ -32,6 +32,8 @@ _NO_PROMPT = (
     "prompt as token ids) must be given"
 )
 _LISTS = "[{"
+# Of vLLM's backend: JSON in the JSON.
+_GUIDES = ("structured_outputs", "guided_decoding")
 _MICROSECONDS = 1e6
 
 
@@ -141,7 +143,7 @@ def _sampling_fields(inputs: Mapping[str, Any], parameters: Mapping[str, Scalar]
     read = _json(inputs, "sampling_parameters") if _text(inputs, "sampling_parameters").strip() else {}
     if not isinstance(read, dict):
         raise invalid("'sampling_parameters' must be the text of a JSON object")
-    return read
+    return read | {name: _structured(read[name]) for name in _GUIDES if name in read}
 
 
 def _structured(value: Scalar) -> Any:

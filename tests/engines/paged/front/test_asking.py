@@ -68,6 +68,8 @@ def test_sampling_fields_stand_in_json_or_among_the_parameters() -> None:
     assert asked(**HELLO, sampling_parameters=texts(json.dumps(told))).fields == told
     scalars = {"temperature": 0.5, "stop": '["a", "b"]', "logit_bias": '{"5": -1}', "bad": "[x"}
     assert asked(scalars, **HELLO).fields == {**told, "bad": "[x"}
+    guided = json.dumps({"guided_decoding": json.dumps({"json_object": True})})
+    assert asked(**HELLO, sampling_parameters=texts(guided)).fields == {"guided_decoding": {"json_object": True}}
     assert asked({"temperature": 1.0}, **HELLO, sampling_parameters=texts("{}")).fields == {}
 
 
