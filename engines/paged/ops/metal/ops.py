@@ -10,12 +10,15 @@ import torch
 from engines.paged.ops.metal.attention import AttentionOps
 from engines.paged.ops.metal.blocks import BlockOps
 from engines.paged.ops.metal.embedding import EmbeddingOps
+from engines.paged.ops.metal.experts import ExpertOps
 from engines.paged.ops.metal.kernels import Kernels
+from engines.paged.ops.metal.linear import LinearOps
 from engines.paged.ops.metal.norm import NormOps
 from engines.paged.ops.metal.rope import RopeOps
+from engines.paged.ops.metal.sampling import SamplingOps
 
 
-class MetalOps(EmbeddingOps, NormOps, RopeOps, AttentionOps, BlockOps):
+class MetalOps(EmbeddingOps, NormOps, LinearOps, ExpertOps, RopeOps, AttentionOps, SamplingOps, BlockOps):
     """`compile_shader` is torch.mps.compile_shader with device mps, or ops.sim.compile_shader with device cpu.
 
     gpu_cores        decides whether a few long contexts are split over more groups

@@ -1,0 +1,84 @@
+"""Choosing tokens on the device, so that a step is given to it before the one before is read."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engines.paged.ops.contract import SamplingBatch
+from engines.paged.ops.metal.family import Family, check
+from engines.paged.ops.metal.kernels import Library
+
+# What is asked of the kernel `adjust`, as sample.metal has it.
+MASK, REPETITION, PRESENCE, FREQUENCY, TEMPERATURE, NOISE = (1 << bit for bit in range(6))
+ADJUST_IDS, ADJUST_THREADS = 4, 256  # ids a thread, threads a group
+SAMPLE_THREADS = 1024
+
+
+class SamplingOps(Family):
+    """One kernel where all rows are greedy as they come; another before it where anything is asked of the logits or
+    noise is drawn for all of them; bias comes between the two halves of that one."""
+
+    def sample(self, logits: Tensor, sampling: SamplingBatch) -> tuple[Tensor, Tensor]:
+        check("logits", logits, torch.float32)
+        library = self.kernels.load("sample")
+        m, vocabulary = logits.shape
+        tokens, logprobs = self.new(m, dtype=torch.int32), self.new(m, dtype=torch.float32)
+        library.run(
+            "sample",
+            (m,),
+            SAMPLE_THREADS,
+            *(tokens, logprobs, self._scores(library, logits, sampling), logits),
+            *(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, sampling.seeds, sampling.positions),
+            *(not (sampling.is_greedy or sampling.is_unfiltered), sampling.needs_logprobs, vocabulary),
+        )
+        return tokens, logprobs
+
+    def _scores(self, library: Library, logits: Tensor, sampling: SamplingBatch) -> Tensor:
+        """What tokens are chosen by; the logits themselves where nothing is asked of them."""
+        asked, drawn = _asked(sampling), _drawn(sampling)
+        rows, ids, values = sampling.bias_rows, sampling.bias_ids, sampling.bias_values
+        if rows is None or ids is None or values is None or not rows.shape[0]:
+            return self._adjust(library, logits, sampling, asked | drawn) if asked | drawn else logits
+        scores = self._adjust(library, logits, sampling, asked)
+        entries, vocabulary = rows.shape[0], logits.shape[1]
+        library.run("add_bias", (-(-entries // 64),), 64, scores, rows, ids, values, entries, vocabulary)
+        return self._adjust(library, scores, sampling, drawn) if drawn else scores
+
+    def _adjust(self, library: Library, logits: Tensor, sampling: SamplingBatch, asked: int) -> Tensor:
+        scores = torch.empty_like(logits)
+        m, vocabulary = logits.shape
+        # Of a field that is None nothing is read, but a buffer must be bound.
+        floats, counts, bytes_ = sampling.temperature, sampling.top_k, sampling.temperature.view(torch.uint8)
+        library.run(
+            "adjust",
+            (-(-vocabulary // (ADJUST_IDS * ADJUST_THREADS)), m),
+            ADJUST_THREADS,
+            *(scores, logits, _or(sampling.allowed, counts)),
+            *(_or(each, floats) for each in (sampling.repetition, sampling.presence, sampling.frequency)),
+            *(_or(sampling.seen_in_prompt, bytes_), _or(sampling.output_counts, counts)),
+            *(floats, sampling.seeds, sampling.positions, asked, vocabulary),
+        )
+        return scores
+
+
+def _asked(sampling: SamplingBatch) -> int:
+    """Of the logits, whatever is drawn of them."""
+    asked = MASK if sampling.allowed is not None else 0
+    if sampling.output_counts is not None:
+        if sampling.repetition is not None and sampling.seen_in_prompt is not None:
+            asked |= REPETITION
+        asked |= PRESENCE if sampling.presence is not None else 0
+        asked |= FREQUENCY if sampling.frequency is not None else 0
+    return asked
+
+
+def _drawn(sampling: SamplingBatch) -> int:
+    """Filters look at scores without noise: theirs is added to the few that are left."""
+    if sampling.is_greedy:
+        return 0
+    return TEMPERATURE | NOISE if sampling.is_unfiltered else TEMPERATURE
+
+
+def _or(tensor: Tensor | None, other: Tensor) -> Tensor:
+    return other if tensor is None else tensor
