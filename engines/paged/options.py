@@ -26,6 +26,7 @@ class EngineOptions:
     ops: str = "auto"  # auto (metal on mps, else reference) | reference | metal | sim
     dtype: str = "auto"  # auto (the folder's; float32 where a CPU has no fast 16 bit) | float32 | float16 | bfloat16
     memory_gb: float | None = None  # weights + cache + workspace together; None: nine tenths of what is free
+    num_blocks: int | None = None  # of the cache, whatever memory_gb says; None: what memory_gb leaves room for
     block_size: int = 16  # tokens a block; 16 shares prefixes finely and costs attention little
     max_sequences: int = 64  # running at a time
     max_batch_tokens: int = 512  # rows a step: how long a prompt may delay who decodes
@@ -36,6 +37,7 @@ class EngineOptions:
     quantize: str | None = None  # int8 | int4, at load
     quantize_group: int = 64
     threads: int | None = None  # of a CPU; None: the cores this process may use
+    run_ahead: bool | None = None  # launch a step before the one before is read; None: on a GPU
     speculation: Speculation | None = None
     adapters: Mapping[str, Path] = field(default_factory=dict)  # LoRA, by the name requests give
     check_logits: bool = True  # NaN in a row fails that request alone, rather than writing noise

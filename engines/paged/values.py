@@ -1,4 +1,5 @@
-"""What goes into the engine and what comes out of it, for all who stand above it (the backend of the host, the bench)."""
+"""What goes into the engine and what comes out of it, for all who stand above it (the backend of the host, the
+bench)."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ class FinishReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """One prompt. `deadline` is of time.monotonic(); `adapter` a LoRA adapter's name; requests of different `cache_salt`
-    never share cached blocks; a higher `priority` goes first."""
+    """One prompt. `deadline` is of time.monotonic(); `adapter` a LoRA adapter's name; requests of different
+    `cache_salt` never share cached blocks; a higher `priority` goes first."""
 
     id: str
     prompt: tuple[int, ...]
@@ -53,9 +54,9 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """More of one choice. `text` is what may be told already: text that may become a stop text is held back, and bytes of
-    an unfinished character too. `stop` is the stop text or token that ended it. The last output of a request's last choice
-    has `is_final`; `error` is set where it failed."""
+    """More of one choice. `text` is what may be told already: text that may become a stop text is held back, and
+    bytes of an unfinished character too. `stop` is the stop text or token that ended it. The last output of a
+    request's last choice has `is_final`; `error` is set where it failed."""
 
     choice: int
     text: str = ""

@@ -46,20 +46,26 @@ class MemoryPlan:
         total = self.weight_bytes + self.cache_bytes + self.workspace_bytes
         return (
             f"{total / GIB:.2f} GiB = weights {self.weight_bytes / GIB:.2f} + cache {self.cache_bytes / GIB:.2f} "
-            f"({self.cache_tokens:,} tokens in blocks of {self.block_size}) + workspace {self.workspace_bytes / GIB:.2f}"
+            f"({self.cache_tokens:,} tokens in blocks of {self.block_size}) "
+            f"+ workspace {self.workspace_bytes / GIB:.2f}"
         )
 
 
 def plan_memory(
-    config: ModelConfig, options: EngineOptions, weight_bytes: int, available_bytes: int, max_context: int
+    config: ModelConfig,
+    options: EngineOptions,
+    weight_bytes: int,
+    available_bytes: int,
+    max_context: int,
+    draft_bytes_per_token: int = 0,
 ) -> MemoryPlan:
-    """Divide the budget: --memory-gb, or a share of what is available beside the weights. The cache takes what weights and
-    workspace leave, up to where every seat has a whole context.
+    """Divide the budget: --memory-gb, or a share of what is available beside the weights. The cache takes what
+    weights and workspace leave, up to where every seat has a whole context.
 
-    Raises: EngineError where not even one context of a block fits; it says how much would do.
+    Raises: EngineError where not even one context fits; it says how much would do.
     """
     element_bytes = 4 if config.dtype == "float32" else 2
-    block_bytes = options.block_size * config.kv_bytes_per_token
+    block_bytes = options.block_size * (config.kv_bytes_per_token + draft_bytes_per_token)
     rows = options.max_batch_tokens
     widest = max(config.intermediate_size, config.num_heads * config.head_size)
     activations = rows * (_HIDDEN_WIDTHS * config.hidden_size + 3 * widest) * element_bytes
@@ -71,19 +77,23 @@ def plan_memory(
     blocks_of_context = -(-max_context // options.block_size)
     wanted = options.max_sequences * blocks_of_context + 1
     num_blocks = min(wanted, (budget - weight_bytes - workspace) // block_bytes)
+    if options.num_blocks is not None:
+        num_blocks = options.num_blocks + 1
     if num_blocks < blocks_of_context + 1:
         least = weight_bytes + workspace + (blocks_of_context + 1) * block_bytes
         raise EngineError(
             ErrorCode.UNAVAILABLE,
-            f"the model needs {least / GIB:.2f} GiB for one context of {max_context} tokens (weights {weight_bytes / GIB:.2f}, "
-            f"workspace {workspace / GIB:.2f}, {block_bytes} bytes a block of {options.block_size} tokens), and has "
-            f"{budget / GIB:.2f}: raise memory_gb, or lower max_context or max_batch_tokens, or quantize",
+            f"the model needs {least / GIB:.2f} GiB for one context of {max_context} tokens (weights "
+            f"{weight_bytes / GIB:.2f}, workspace {workspace / GIB:.2f}, {block_bytes} bytes a block of "
+            f"{options.block_size} tokens), and has {budget / GIB:.2f}: raise memory_gb, or lower max_context or "
+            "max_batch_tokens, or quantize",
         )
     return MemoryPlan(budget, weight_bytes, workspace, block_bytes, int(num_blocks), options.block_size)
 
 
 def available_memory(device: torch.device, weight_bytes: int) -> int:
-    """What weights, cache and workspace may take together on a device where nobody said; `weight_bytes` are taken already."""
+    """What weights, cache and workspace may take together on a device where nobody said; `weight_bytes` are taken
+    already."""
     share = DEFAULT_SHARE[device.type]
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)

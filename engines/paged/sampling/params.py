@@ -46,3 +46,13 @@ class SamplingParams:
     seed: int | None = None  # None: the engine draws one
     grammar: GrammarSpec | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def num_likeliest(self) -> int:
+        """How many of the likeliest tokens must be known at each place: for logprobs, and for beams."""
+        return max(self.logprobs or 0, 2 * self.beam_width)
+
+    @property
+    def needs_logprobs(self) -> bool:
+        """Whether each token's own log probability must be known."""
+        return self.logprobs is not None or (self.best_of or 0) > self.n

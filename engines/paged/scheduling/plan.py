@@ -9,8 +9,8 @@ from engines.paged.scheduling.sequence import Sequence
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows of one sequence: positions start .. start + count - 1. The last `num_samples` of them yield tokens; of several,
-    all but the first row are guesses (`drafts`) that the tokens before them verify."""
+    """Rows of one sequence: positions start .. start + count - 1. The last `num_samples` of them yield tokens; of
+    several, all but the first row are guesses (`drafts`) that the tokens before them verify."""
 
     sequence: Sequence
     start: int
@@ -34,6 +34,11 @@ class Plan:
     @property
     def num_rows(self) -> int:
         return sum(piece.count for piece in self.pieces)
+
+    @property
+    def num_decoding(self) -> int:
+        """Sequences that decode, guesses or not."""
+        return sum(piece.count == 1 + len(piece.drafts) for piece in self.pieces)
 
     @property
     def num_prefill_rows(self) -> int:

@@ -1,7 +1,7 @@
 """Who computes what in the next step, by one rule: each sequence catches up with its tokens, within a budget of rows.
 
-A sequence that decodes lacks one token, one that was just admitted lacks its prompt; one that was preempted lacks all its
-tokens again. So there are no phases, and a step may hold all kinds:
+A sequence that decodes lacks one token, one that was just admitted lacks its prompt; one that was preempted lacks
+all its tokens again. So there are no phases, and a step may hold all kinds:
 
     1. those that lack one row get it: nobody's decoding waits for a prompt;
     2. running sequences that lack more share what is left of the budget, in their order;
@@ -37,8 +37,8 @@ class Scheduler:
         prefix_cache: bool = True,
         chunk: int | None = None,
     ) -> None:
-        """`chunk` (deterministic mode): prompts are cut at its multiples only, answers are caught up with token by token,
-        and only what was computed so is ever shared; a multiple of the block size."""
+        """`chunk` (deterministic mode): prompts are cut at its multiples only, answers are caught up with token by
+        token, and only what was computed so is ever shared; a multiple of the block size."""
         if chunk is not None and chunk % block_size:
             raise ValueError(f"chunks of {chunk} tokens are not whole blocks of {block_size}")
         self.pool = pool
@@ -84,8 +84,8 @@ class Scheduler:
     # A step
 
     def plan(self, prefill_rows: int | None = None) -> Plan | None:
-        """The next step, None where there is nothing to compute. `prefill_rows` bounds the rows of prompts while somebody
-        decodes."""
+        """The next step, None where there is nothing to compute. `prefill_rows` bounds the rows of prompts while
+        somebody decodes."""
         self._pieces, self._copies = {}, {}
         left = self.max_batch_tokens
         catching_up = []
@@ -104,8 +104,13 @@ class Scheduler:
                 break
             if sequence.status is Status.RUNNING:
                 left -= self._prefill(sequence, left)
-        while left > 0 and (first := self.waiting.first) is not None and self._admit(first):
-            left -= self._prefill(first, left)
+        while left > 0 and (first := self.waiting.first) is not None:
+            if self._admit(first):
+                left -= self._prefill(first, left)
+            elif not self._is_stuck():
+                break
+            else:
+                self._preempt(self._least_urgent(self.running))
         return self._close()
 
     def advance(self, piece: Piece, tokens: list[int]) -> None:
@@ -120,15 +125,21 @@ class Scheduler:
             sequence.num_computed = piece.start + len(tokens)
         self._name_blocks(sequence)
 
-    def share(self, child: Sequence, parent: Sequence, num_tokens: int) -> None:
-        """Give `child` the parent's first blocks in place of its own, with their first `num_tokens` computed; what it writes into
-        a block of both it writes into a copy."""
-        blocks = parent.blocks[: -(-num_tokens // self.block_size)]
-        self.pool.share(blocks)
-        self.pool.free(child.blocks)
-        child.blocks = list(blocks)
-        child.num_computed = num_tokens
-        child.num_named = min(child.num_named, num_tokens // self.block_size)
+    def move(self, moves: list[tuple[Sequence, Sequence, list[int]]]) -> None:
+        """Let running sequences go on from others of their request (beams): (sequence, whose blocks it takes over, its
+        tokens from now on). What two of them write into a block of both, each writes into a copy."""
+        taken = [(list(parent.blocks), parent.num_computed) for _, parent, _ in moves]
+        for blocks, _ in taken:
+            self.pool.share(blocks)
+        for (sequence, _, tokens), (blocks, num_computed) in zip(moves, taken, strict=True):
+            sequence.rewrite(tokens)
+            if sequence.status is not Status.RUNNING:
+                self.pool.free(blocks)  # it waits for room, and computes everything anew
+                continue
+            self.pool.free(sequence.blocks)
+            sequence.blocks = blocks
+            sequence.num_computed = min(num_computed, len(blocks) * self.block_size)
+            sequence.num_named = min(sequence.num_named, sequence.num_computed // self.block_size)
 
     # Its parts
 
@@ -188,8 +199,8 @@ class Scheduler:
         return True
 
     def _found(self, sequence: Sequence) -> tuple[list[int], int]:
-        """Blocks that hold its first tokens already, and how many tokens these are; the last one is always computed anew,
-        for what follows it."""
+        """Blocks that hold its first tokens already, and how many tokens these are; the last one is always computed
+        anew, for what follows it."""
         parent = sequence.parent
         if (
             parent is not None
@@ -223,14 +234,22 @@ class Scheduler:
         self._preempt(victim)
         return True
 
+    def _is_stuck(self) -> bool:
+        """Whether all that run wait for one that waits for room: beams for another beam of theirs."""
+        return (
+            not self._pieces
+            and bool(self.running)
+            and not any(each.num_in_flight or self._lacking(each) for each in self.running)
+        )
+
     # Blocks
 
     def _num_blocks(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
     def _missing(self, sequence: Sequence, end: int) -> tuple[int, bool]:
-        """Blocks to allocate so that positions up to `end` can be written, and whether the first one written is another's
-        too and must be copied."""
+        """Blocks to allocate so that positions up to `end` can be written, and whether the first one written is
+        another's too and must be copied."""
         first = sequence.num_computed // self.block_size
         is_shared = first < len(sequence.blocks) and self.pool.references(sequence.blocks[first]) > 1
         return max(0, self._num_blocks(end) - len(sequence.blocks)), is_shared
@@ -240,8 +259,8 @@ class Scheduler:
         return missing + is_shared <= self.pool.num_free
 
     def _hold(self, sequence: Sequence, end: int) -> bool:
-        """Have blocks to write positions up to `end`, by sending others away where there is no other way; False where it was
-        this sequence that had to go."""
+        """Have blocks to write positions up to `end`, by sending others away where there is no other way; False
+        where it was this sequence that had to go."""
         missing, is_shared = self._missing(sequence, end)
         while missing + is_shared > self.pool.num_free:
             victim = self._least_urgent(self.running)

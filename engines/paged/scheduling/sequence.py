@@ -19,8 +19,8 @@ class Status(Enum):
 class Sequence:
     """Tokens of a prompt and of one answer to it.
 
-    `tokens` are those that the host knows. `num_in_flight` more are being sampled by a step that was launched and not yet
-    read; `num_computed` counts positions whose keys and values are in the cache or on their way there.
+    `tokens` are those that the host knows. `num_in_flight` more are being sampled by a step that was launched and
+    not yet read; `num_computed` counts positions whose keys and values are in the cache or on their way there.
     """
 
     __slots__ = (

@@ -1,7 +1,7 @@
 """A scheduler at work without a model: the cache holds, for each slot, the hash of the prefix that was computed there.
 
-What a model would read in attention is checked: each row's table must lead to exactly the tokens of its own sequence. The
-next token is a hash of the prefix, so a text that any mix-up has touched is another text.
+What a model would read in attention is checked: each row's table must lead to exactly the tokens of its own
+sequence. The next token is a hash of the prefix, so a text that any mix-up has touched is another text.
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ class Simulation:
         inputs = []
         for piece in plan.pieces:
             known = [*piece.sequence.tokens, *piece.drafts]
-            tokens = [known[p] if p < len(known) else self.last[piece.sequence.slot] for p in range(piece.start, piece.end)]
+            tokens = [
+                known[p] if p < len(known) else self.last[piece.sequence.slot] for p in range(piece.start, piece.end)
+            ]
             inputs.append(tokens)
         results = []
         for piece, tokens in zip(plan.pieces, inputs, strict=True):
@@ -130,7 +132,11 @@ class Simulation:
     def run(self, limit: int = 10_000) -> None:
         """Step until everything is answered."""
         for _ in range(limit):
-            if self.step() is None and self.in_flight is None and not (self.scheduler.running or len(self.scheduler.waiting)):
+            if (
+                self.step() is None
+                and self.in_flight is None
+                and not (self.scheduler.running or len(self.scheduler.waiting))
+            ):
                 return
         raise AssertionError("it does not end")
 

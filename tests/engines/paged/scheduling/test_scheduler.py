@@ -5,7 +5,7 @@ import random
 import pytest
 
 from engines.paged.scheduling.sequence import Sequence, Status
-from engines.paged.values import FinishReason, GenerateRequest
+from engines.paged.values import FinishReason
 from tests.engines.paged.scheduling.simulation import simulation, text_of
 
 
@@ -121,7 +121,8 @@ def test_deadlines_are_told() -> None:
 
 
 def test_a_running_step_is_not_waited_for() -> None:
-    """Running ahead, the next row of a sequence is planned while its token is in flight, but none behind its last token."""
+    """Running ahead, the next row of a sequence is planned while its token is in flight, but none behind its last
+    token."""
     it = simulation(ahead=True)
     it.submit((1, 2), 2)
     assert rows(it.step()) == {"1": (0, 2, 1)}
@@ -166,7 +167,8 @@ def test_choices_share_the_prompt_and_copy_what_they_write() -> None:
 
 
 def test_deterministic_steps_are_cut_at_fixed_places() -> None:
-    """With chunks of 8, prompts are cut at multiples of 8 whatever else runs, and only what was computed so is shared."""
+    """With chunks of 8, prompts are cut at multiples of 8 whatever else runs, and only what was computed so is
+    shared."""
     it = simulation(chunk=8)
     prompt = tuple(range(20))
     it.submit((1, 2, 3), 30)
@@ -191,7 +193,9 @@ def test_random_walks_lose_nothing(seed: int, options: dict[str, object], ahead:
     sequences = []
     for _ in range(150):
         if dice.random() < 0.3:
-            prompt = dice.choice(prefixes)[: dice.randrange(1, 30)] + tuple(dice.choices(range(50), k=dice.randrange(1, 8)))
+            prompt = dice.choice(prefixes)[: dice.randrange(1, 30)] + tuple(
+                dice.choices(range(50), k=dice.randrange(1, 8))
+            )
             sequences.append(it.submit(prompt, dice.randrange(1, 14), priority=dice.choice((0, 0, 0, 1))))
         if dice.random() < 0.05 and sequences:
             it.scheduler.finish(dice.choice(sequences), FinishReason.CANCELLED)

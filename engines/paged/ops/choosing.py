@@ -1,0 +1,51 @@
+"""Which operations an engine computes with."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import torch
+
+from engines.errors import invalid, unavailable
+from engines.paged.ops.contract import Ops
+from engines.paged.ops.reference import ReferenceOps
+
+# An M1 has seven or eight.
+_FEWEST_CORES = 8
+_NAMES = ("auto", "reference", "metal", "sim")
+
+
+def choose_ops(name: str, device: torch.device, *, deterministic: bool = False) -> Ops:
+    """Of --ops: `metal` on a Mac, else `reference`; `sim` runs Metal's kernels on this processor, slowly, to try them.
+
+    Raises: EngineError.
+    """
+    if name not in _NAMES:
+        raise invalid(f"ops: '{name}' is none of {', '.join(_NAMES)}")
+    if name == "auto":
+        name = "metal" if device.type == "mps" else "reference"
+    if name == "reference":
+        return ReferenceOps(device)
+    if name == "metal" and device.type != "mps":
+        raise unavailable("ops: 'metal' needs an Apple GPU; 'sim' runs the same kernels on this processor, slowly")
+    if name == "sim" and device.type != "cpu":
+        raise invalid("ops: 'sim' computes on the processor: it needs device 'cpu'")
+    from engines.paged.ops.metal import MetalOps
+
+    if name == "metal":
+        return MetalOps(torch.mps.compile_shader, device, _gpu_cores(), is_deterministic=deterministic)
+    from engines.paged.ops.sim import compile_shader
+
+    return MetalOps(compile_shader, device, is_deterministic=deterministic)
+
+
+def _gpu_cores() -> int:
+    """Of this Mac's GPU, where the system tells."""
+    asked = ["ioreg", "-rc", "AGXAccelerator", "-d", "1"]
+    try:
+        told = subprocess.run(asked, capture_output=True, text=True, timeout=5, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return _FEWEST_CORES
+    found = re.search(r'"gpu-core-count"\s*=\s*(\d+)', told)
+    return int(found[1]) if found else _FEWEST_CORES

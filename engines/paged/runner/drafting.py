@@ -1,0 +1,75 @@
+"""A small model that guesses what the large one will say.
+
+It has a cache of its own under the same block tables, and computes every row that the large model computes: what is
+shared, copied or preempted there is so here without further books. Its tokens are drawn with the large model's noise
+(same seed, same position), which is what makes them agree where the two distributions nearly do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from dataclasses import replace
+
+from torch import Tensor
+
+from engines.paged.cache.kv_cache import KVCache
+from engines.paged.model.decoder import Decoder
+from engines.paged.ops.contract import Batch, Ops
+from engines.paged.runner.batch import build_batch
+from engines.paged.runner.sampler import Sampler
+from engines.paged.scheduling.plan import Piece
+
+WANTED = -1  # stands in a sequence's drafts until the draft model has guessed
+
+
+class DraftModel:
+    """A decoder that runs ahead of another. Its operations compute on the same device."""
+
+    def __init__(self, ops: Ops, decoder: Decoder, cache: KVCache, block_size: int) -> None:
+        self._ops = ops
+        self._decoder = decoder
+        self._cache = cache
+        self._block_size = block_size
+
+    def copy_blocks(self, pairs: Tensor) -> None:
+        """What the large model's cache copies, [p, 2]."""
+        self._ops.copy_blocks(self._cache.keys, self._cache.values, pairs)
+
+    def follow(self, batch: Batch) -> None:
+        """Compute the rows that the large model computes."""
+        self._decoder.forward(replace(batch, adapters=None, scratch={}), self._cache.keys, self._cache.values)
+
+    def guess(self, pieces: Many[Piece], sampler: Sampler, last_tokens: Tensor) -> tuple[Piece, ...]:
+        """The pieces, with tokens in place of those drafts that are WANTED."""
+        asking = [i for i, piece in enumerate(pieces) if WANTED in piece.drafts]
+        if not asking:
+            return tuple(pieces)
+        guessed: dict[int, list[int]] = {i: [] for i in asking}
+        for step in range(max(len(pieces[i].drafts) for i in asking)):
+            active = [i for i in asking if len(pieces[i].drafts) > step]
+            rows = [self._row(pieces[i], guessed[i]) for i in active]
+            batch = build_batch(rows, self._block_size, self._ops.device, last_tokens)
+            for index, i in enumerate(active):
+                if step:
+                    batch.tokens[index] = guessed[i][-1]
+            hidden = self._decoder.forward(batch, self._cache.keys, self._cache.values)
+            logits = self._decoder.logits(hidden)
+            tokens, _ = self._ops.sample(logits, sampler.guesses([pieces[i] for i in active], step))
+            for i, token in zip(active, tokens.tolist(), strict=True):
+                guessed[i].append(token)
+        return tuple(
+            replace(piece, drafts=tuple(guessed[i])) if i in guessed else piece for i, piece in enumerate(pieces)
+        )
+
+    def _row(self, piece: Piece, guessed: list[int]) -> Piece:
+        return Piece(piece.sequence, piece.start + len(guessed), 1, 1)
+
+
+def wanted(count: int) -> list[int]:
+    """Drafts to be guessed by the model."""
+    return [WANTED] * count
+
+
+def check_vocabulary(target_size: int, draft_size: int) -> bool:
+    """Whether the guesses of one can be tokens of the other."""
+    return draft_size <= target_size
