@@ -25,10 +25,11 @@ from engines.paged.ops.contract import Batch, LayerCache, Ops
 
 @dataclass(frozen=True, slots=True)
 class Mlp:
-    """A gated MLP; both are what the operations' `prepare_*` made."""
+    """A gated MLP; both are what the operations' `prepare_*` made, the biases of gate and up [N] tensors."""
 
     gate_up: Any
     down: Any
+    biases: tuple[Tensor, Tensor] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,10 @@ class Decoder:
     def _mlp(self, x: Tensor, mlp: Mlp, index: int, batch: Batch, gate_up: Site, down: Site) -> Tensor:
         adapters: AdapterRows | None = batch.adapters
         deltas = None if adapters is None else adapters.deltas(x, index, gate_up)
+        if mlp.biases is not None:
+            wide = tuple(bias.expand(x.shape[0], -1) for bias in mlp.biases)
+            gate, up = wide if deltas is None else (each + delta for each, delta in zip(wide, deltas, strict=True))
+            deltas = gate.contiguous(), up.contiguous()
         gated = self.ops.gate_up(x, mlp.gate_up) if deltas is None else self.ops.gate_up(x, mlp.gate_up, deltas)
         return self._linear(gated, mlp.down, index, down, batch)
 

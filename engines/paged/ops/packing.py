@@ -49,6 +49,23 @@ def expand(weight: Weight, dtype: torch.dtype | None = None) -> Tensor:
     return weight.weight if dtype is None else weight.weight.to(dtype)
 
 
+def moved(weight: Weight, device: torch.device) -> Weight:
+    """The same matrix on another device, or itself."""
+    if isinstance(weight, Quantized):
+        packed, scales, biases = (each.to(device) for each in (weight.packed, weight.scales, weight.biases))
+        return Quantized(packed, scales, biases, weight.bits, weight.group_size)
+    return Dense(weight.weight.to(device))
+
+
+def split(weight: Weight, start: int, stop: int) -> Weight:
+    """Rows of a matrix."""
+    rows = slice(start, stop)
+    if isinstance(weight, Quantized):
+        parts = weight.packed[rows], weight.scales[rows], weight.biases[rows]
+        return Quantized(*parts, weight.bits, weight.group_size)
+    return Dense(weight.weight[rows])
+
+
 def widen(weight: Quantized, bits: int, group_size: int) -> Quantized:
     """The same numbers with more bits a value or in smaller groups, exactly."""
     if (weight.bits, weight.group_size) == (bits, group_size):

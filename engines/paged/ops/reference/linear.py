@@ -9,7 +9,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor
 
 from engines.paged.ops.contract import Dense, Quantized, Weight
-from engines.paged.ops.packing import dequantize, expand, join
+from engines.paged.ops.packing import dequantize, expand, join, moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,6 @@ def prepare_gate_up(gate: Weight, up: Weight, device: torch.device, dtype: torch
 
 def prepare_embedding(weight: Weight, device: torch.device, dtype: torch.dtype | None) -> Embedding:
     if isinstance(weight, Quantized):
-        packed, scales, biases = (each.to(device) for each in (weight.packed, weight.scales, weight.biases))
-        moved = Quantized(packed, scales, biases, weight.bits, weight.group_size)
-        return Embedding(moved, dtype or scales.dtype)
+        return Embedding(moved(weight, device), dtype or weight.scales.dtype)
     table = weight.weight.to(device, dtype or weight.weight.dtype)
     return Embedding(Dense(table), table.dtype)

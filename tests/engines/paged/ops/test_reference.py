@@ -11,36 +11,13 @@ from torch import Tensor
 from engines.paged.ops.contract import Batch, Dense, LayerCache, Quantized
 from engines.paged.ops.packing import dequantize, join, pack, unpack, widen
 from engines.paged.ops.reference import ReferenceOps
+from tests.engines.paged.support.paging import batch_of as make_batch
 
 BLOCK = 4
 
 
 def batch_of(query_lens: list[int], context_lens: list[int], tables: list[list[int]]) -> Batch:
-    """Sequences by how many rows they have, how many tokens are cached then, and where."""
-    positions = [p for q, c in zip(query_lens, context_lens, strict=True) for p in range(c - q, c)]
-    of_row = [s for s, q in enumerate(query_lens) for _ in range(q)]
-    slots = [tables[s][p // BLOCK] * BLOCK + p % BLOCK for s, p in zip(of_row, positions, strict=True)]
-    starts = [0]
-    for q in query_lens:
-        starts.append(starts[-1] + q)
-    width = max(map(len, tables))
-
-    def int32(values: list) -> Tensor:
-        return torch.tensor(values, dtype=torch.int32)
-
-    return Batch(
-        tokens=int32([0] * len(positions)),
-        positions=int32(positions),
-        slots=int32(slots),
-        row_sequences=int32(of_row),
-        query_starts=int32(starts),
-        context_lens=int32(context_lens),
-        block_tables=int32([t + [0] * (width - len(t)) for t in tables]),
-        query_lens_list=query_lens,
-        context_lens_list=context_lens,
-        block_tables_list=tables,
-        num_decodes=sum(q == 1 for q in query_lens),
-    )
+    return make_batch(query_lens, context_lens, tables, BLOCK)
 
 
 def slow_attention(q: Tensor, cache: LayerCache, batch: Batch, scale: float, window: int) -> Tensor:

@@ -1,0 +1,104 @@
+"""The safetensors files of a folder as one table of tensors, mapped into memory and read one at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from engines.errors import EngineError, invalid
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+
+
+class TensorFiles:
+    """Tensors by name. What `read` returns lies in the file's pages: nothing is copied until somebody computes with it.
+
+    Raises: EngineError that names the file: none there, one of the index that is missing, one that is cut short or is
+        no safetensors file, a tensor in two files.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.paths = _paths(directory)
+        self._opened = [_open(path) for path in self.paths]
+        self._at: dict[str, int] = {}
+        for at, opened in enumerate(self._opened):
+            for name in opened.keys():  # noqa: SIM118 - it is no mapping
+                if name in self._at:
+                    raise invalid(f"{self.paths[at]}: {name} is in {self.paths[self._at[name]].name} too")
+                self._at[name] = at
+
+    def __repr__(self) -> str:
+        return f"<TensorFiles: {len(self._at)} tensors in {len(self.paths)} files>"
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._at
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._at)
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(path.stat().st_size for path in self.paths)
+
+    def path_of(self, name: str) -> Path:
+        return self.paths[self._at[name]]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._slice(name).get_shape())
+
+    def dtype(self, name: str) -> str:
+        """As the file says it: F32, BF16, U32 ..."""
+        dtype: str = self._slice(name).get_dtype()
+        return dtype
+
+    def read(self, name: str) -> Tensor:
+        tensor: Tensor = self._opened[self._at[name]].get_tensor(name)
+        return tensor
+
+    def wrong(self, name: str, problem: str) -> EngineError:
+        return invalid(f"{self.path_of(name)}: {name}: {problem}")
+
+    def _slice(self, name: str) -> Any:
+        return self._opened[self._at[name]].get_slice(name)
+
+
+def _paths(directory: Path) -> list[Path]:
+    """1. those that the index names;  2. model.safetensors;  3. all there are, as a tool without an index left them."""
+    if not directory.is_dir():
+        raise invalid(f"{directory} is no folder: a model is a folder with config.json and safetensors files")
+    index = directory / INDEX
+    if index.is_file():
+        return _indexed(index)
+    if (directory / SINGLE).is_file():
+        return [directory / SINGLE]
+    paths = sorted(path for path in directory.glob("*.safetensors") if not path.name.startswith("adapter"))
+    if not paths:
+        others = [path.name for path in directory.glob("*.bin")] + [path.name for path in directory.glob("*.gguf")]
+        found = f"; {', '.join(sorted(others))} cannot be read" if others else ""
+        raise invalid(f"{directory}: no safetensors files{found}")
+    return paths
+
+
+def _indexed(index: Path) -> list[Path]:
+    try:
+        names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise invalid(f"{index}: no weight_map of tensors to files in it: {error!r}") from error
+    paths = [index.parent / str(name) for name in names]
+    missing = [path.name for path in paths if not path.is_file()]
+    if missing:
+        raise invalid(f"{index}: {', '.join(missing)} of {len(paths)} files is not there: is the download complete?")
+    return paths
+
+
+def _open(path: Path) -> Any:
+    try:
+        return safe_open(path, framework="pt", device="cpu")
+    except (SafetensorError, OSError) as error:
+        raise invalid(f"{path}: {error}: is the download complete?") from error
