@@ -1,0 +1,189 @@
+"""Rows to be sampled, as tensors: made anew only where something has changed since the step before.
+
+batches = SamplingBatches(vocab_size, device, eos_ids, encode)
+drawing = batches.admit(sequence, params, seed, matcher)       on any thread
+asks = [Ask(drawing, position, drafts), ...]
+tokens, logprobs = ops.sample(logits, batches.build(asks))
+batches.count(asks, tokens)
+batches.release(drawing)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engines.paged.ops.contract import SamplingBatch
+from engines.paged.sampling.columns import Ask, ColumnCache, put, rows_of
+from engines.paged.sampling.drawing import Bias, Drawing, Encode, Masking, Writing
+from engines.paged.sampling.params import SamplingParams
+from engines.paged.sampling.penalties import NOBODY, PenaltyTable
+
+_WORD_BITS = 32
+
+
+class _Penalties(NamedTuple):
+    seats: Tensor
+    repetition: Tensor | None
+    presence: Tensor | None
+    frequency: Tensor | None
+
+
+class SamplingBatches:
+    """All but `admit` are of one thread, the one that uses the device."""
+
+    def __init__(self, vocab_size: int, device: torch.device, eos_ids: frozenset[int], encode: Encode) -> None:
+        """`vocab_size` of the logits. `encode` tells the tokens of a text, without special ones, for bad_words."""
+        self._vocab_size, self._device = vocab_size, device
+        self._eos_ids, self._encode = eos_ids, encode
+        self._table = PenaltyTable(vocab_size, device)
+        self._cache, self._plain_cache = ColumnCache(device), ColumnCache(device)
+        self._version = 0  # of the rows that the next two belong to
+        self._penalties: _Penalties | None = None
+        self._bias: tuple[Tensor, Tensor, Tensor] | None = None
+        self._banned: list[frozenset[int]] = []
+
+    def admit(self, writing: Writing, params: SamplingParams, seed: int, matcher: Masking | None = None) -> Drawing:
+        """A sequence that will be sampled; `seed` in 0 .. 2^64 - 1. Where its `needs_host`, rows are asked for only
+        when `writing.tokens` has all tokens before them."""
+        return Drawing(writing, params, seed, matcher, self._eos_ids, self._encode)
+
+    def release(self, drawing: Drawing) -> None:
+        if drawing.seat >= 0:
+            self._table.release(drawing.seat)
+            drawing.seat = -1
+        self._cache.forget()
+        self._plain_cache.forget()
+
+    def build(self, asks: Sequence[Ask], plain: bool = False) -> SamplingBatch:
+        """The rows of these sequences, in their order. `plain`: temperature and filters alone, as for the guesses of a
+        draft model."""
+        cache = self._plain_cache if plain else self._cache
+        columns = cache.columns_of(asks)
+        batch = SamplingBatch(
+            columns.temperature,
+            columns.top_k,
+            columns.top_p,
+            columns.min_p,
+            columns.seeds,
+            columns.seeds if columns.is_greedy else cache.positions_of(asks),  # greedy rows look at neither
+            is_greedy=columns.is_greedy,
+            is_unfiltered=columns.is_unfiltered,
+        )
+        if plain:
+            return batch
+        if cache.version != self._version:
+            self._version, self._penalties, self._bias = cache.version, None, None
+        if columns.is_penalized:
+            self._penalize(batch, asks)
+        if columns.is_biased:
+            self._add_bias(batch, asks)
+        if columns.is_masked:
+            batch.allowed = self._allowed(asks)
+        return batch
+
+    def count(self, asks: Sequence[Ask], tokens: Tensor) -> None:
+        """What was sampled stands in the texts now: tokens [m] on the device, in the order of the batch's rows. Rows
+        with drafts are counted when the host knows which of them were right."""
+        if not any(ask.drawing.is_penalized for ask in asks):
+            return
+        seats, rows, row = [], [], 0
+        for drawing, position, drafts in asks:
+            if drawing.seat >= 0 and not drafts:
+                seats.append(drawing.seat)
+                rows.append(row)
+                drawing.num_counted = position + 1 - drawing.writing.num_prompt
+            row += 1 + len(drafts)
+        if seats:
+            chosen = tokens if len(rows) == row else tokens[put(rows, self._device, torch.int64)]
+            self._table.count(put(seats, self._device, torch.int64), chosen)
+
+    def _penalize(self, batch: SamplingBatch, asks: Sequence[Ask]) -> None:
+        for ask in asks:
+            if ask.drawing.is_penalized:
+                self._keep_count(ask)
+        penalties = self._penalties = self._penalties or self._make_penalties(asks)
+        drafts, row = [], 0
+        for ask in asks:
+            if ask.drawing.is_penalized:
+                drafts += [(row + j, ask.drafts[:j]) for j in range(1, 1 + len(ask.drafts))]
+            row += 1 + len(ask.drafts)
+        batch.output_counts = self._table.counts_of(penalties.seats, drafts)
+        batch.repetition, batch.presence, batch.frequency = penalties[1:]
+        if penalties.repetition is not None:
+            batch.seen_in_prompt = self._table.seen_by(penalties.seats)
+
+    def _keep_count(self, ask: Ask) -> None:
+        """Have its seat count the tokens before the position: no fewer, and none that were taken back."""
+        drawing, writing = ask.drawing, ask.drawing.writing
+        if drawing.seat < 0:
+            drawing.seat, drawing.num_counted = self._table.admit(writing.tokens[: writing.num_prompt]), 0
+            self._penalties = None
+        expected = ask.position - writing.num_prompt
+        if drawing.num_counted > expected:
+            self._table.forget(drawing.seat)
+            drawing.num_counted = 0
+        if drawing.num_counted < expected:
+            first = writing.num_prompt
+            self._table.add(drawing.seat, writing.tokens[first + drawing.num_counted : first + expected])
+            drawing.num_counted = expected
+
+    def _make_penalties(self, asks: Sequence[Ask]) -> _Penalties:
+        drawings = rows_of(asks)
+        seats = [drawing.seat if drawing.is_penalized else NOBODY for drawing in drawings]
+        params = [drawing.params for drawing in drawings]
+        return _Penalties(
+            put(seats, self._device, torch.int64),
+            self._unless([each.repetition_penalty for each in params], 1.0),
+            self._unless([each.presence_penalty for each in params], 0.0),
+            self._unless([each.frequency_penalty for each in params], 0.0),
+        )
+
+    def _add_bias(self, batch: SamplingBatch, asks: Sequence[Ask]) -> None:
+        banned = [
+            drawing.banned(position + j, drafts[:j])
+            for drawing, position, drafts in asks
+            for j in range(1 + len(drafts))
+        ]
+        if self._bias is None or banned != self._banned:
+            self._banned, self._bias = banned, self._make_bias(asks, banned)
+        batch.bias_rows, batch.bias_ids, batch.bias_values = self._bias
+
+    def _make_bias(self, asks: Sequence[Ask], banned: Sequence[frozenset[int]]) -> tuple[Tensor, Tensor, Tensor]:
+        biases: list[tuple[int, Bias]] = []
+        for row, (drawing, ban) in enumerate(zip(rows_of(asks), banned, strict=True)):
+            if (bias := drawing.bias(ban)) is not None:
+                biases.append((row, bias))
+        if not biases:
+            nothing = torch.zeros(0, dtype=torch.int64, device=self._device)
+            return nothing, nothing, nothing.to(torch.float32)
+        return (
+            torch.cat([torch.full_like(bias.ids, row) for row, bias in biases]).to(self._device),
+            torch.cat([bias.ids for _, bias in biases]).to(self._device),
+            torch.cat([bias.values for _, bias in biases]).to(self._device),
+        )
+
+    def _allowed(self, asks: Sequence[Ask]) -> Tensor:
+        """Rows without a grammar are free. Ids that a grammar's tokenizer does not have cannot come."""
+        num_words = -(-self._vocab_size // _WORD_BITS)
+        allowed = np.full((sum(1 + len(ask.drafts) for ask in asks), num_words), -1, np.int32)
+        row = 0
+        for drawing, _, drafts in asks:
+            end = row + 1 + len(drafts)
+            if drawing.matcher is not None:
+                masks = drawing.matcher.masks(drafts)[:, :num_words]
+                allowed[row:end, : masks.shape[1]] = masks
+                allowed[row:end, masks.shape[1] :] = 0
+            row = end
+        return torch.from_numpy(allowed).to(self._device)
+
+    def _unless(self, values: list[float], nothing: float) -> Tensor | None:
+        """None where all values ask for nothing."""
+        return put(values, self._device) if any(value != nothing for value in values) else None
+
+
+__all__ = ["Ask", "Drawing", "SamplingBatches"]
