@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -83,8 +84,10 @@ class Answering:
     def __call__(self, output: Output) -> None:
         try:
             self._take(output)
-        except Exception:  # the host is gone, or this is at fault: whoever else the engine works for goes on
+        except Exception as error:  # whoever else the engine works for goes on
             _log.exception("request %r gets no answer", self._request.id)
+            with suppress(Exception):  # the host is gone
+                self._request.fail(internal(f"the answer cannot be told: {type(error).__name__}: {error}"))
 
     def _take(self, output: Output) -> None:
         if output.finish_reason in _FAILED:

@@ -1,0 +1,79 @@
+"""`pointsman llm` as a child process, and a tiny model for it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from tests.engines.paged.support.tiny_models import tiny_model
+from tests.support.child import Child
+from tests.support.wire import Reply, send
+
+NAME = "tiny"
+MAX_CONTEXT = 256
+# Tools stand before the conversation, as JSON.
+TEMPLATE = (
+    "{% if tools %}<|im_start|>tools\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def tiny_folder(directory: Path) -> Path:
+    """A model of random weights that answers greedily unless it is told otherwise, and knows of tools."""
+    folder = directory / NAME
+    shutil.copytree(tiny_model("llama"), folder)
+    told = json.loads((folder / "generation_config.json").read_text())
+    told = {name: value for name, value in told.items() if name.endswith("_id")} | {"do_sample": False}
+    (folder / "generation_config.json").write_text(json.dumps(told))
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": TEMPLATE}))
+    return folder
+
+
+class LLMProcess(Child):
+    """One server of one model."""
+
+    what = "llm"
+    start_timeout_seconds = 90.0
+
+    @classmethod
+    def start(cls, folder: Path, directory: Path, *, extra_args: Sequence[str] = ()) -> Self:
+        command = ["engines", "llm", "--model", str(folder), "--threads", "1", "--dtype", "float32", "--log-info"]
+        command += ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0", *extra_args]
+        return cls.start_module(command, directory)
+
+    def post(self, path: str, body: Any) -> Reply:
+        """A request with a body of JSON; bytes go as they are."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return send(self.http_port, "POST", path, data, {"content-type": "application/json"})
+
+    def get(self, path: str) -> Reply:
+        return send(self.http_port, "GET", path)
+
+    def generate(self, prompt: str = "", **fields: Any) -> dict[str, Any]:
+        """One answer of V2's generate."""
+        asked = ({"text_input": prompt} if prompt else {}) | {"exclude_input_in_output": True, **fields}
+        reply = self.post(f"/v2/models/{NAME}/generate", asked)
+        assert reply.status == 200, reply.body
+        told: dict[str, Any] = json.loads(reply.body)
+        return told
+
+    def metrics(self) -> dict[str, float]:
+        """All samples by name; those that have an outcome or a bucket by that too."""
+        text = send(self.port("metrics"), "GET", "/metrics").body.decode()
+        found: dict[str, float] = {}
+        for name, labels, value in re.findall(r"^([\w:]+)(\{.*\})? (\S+)$", text, re.MULTILINE):
+            told = re.search(r'(?:le|outcome)="[^"]*"', labels)
+            found[f"{name}{{{told[0]}}}" if told else name] = float(value)
+        return found
+
+    def is_idle(self) -> bool:
+        """Whether nothing is under way, and no block is in use."""
+        metrics = self.metrics()
+        busy = ("vllm:num_requests_running", "vllm:num_requests_waiting", "pointsman_llm_kv_blocks_used")
+        return not any(metrics[name] for name in busy)

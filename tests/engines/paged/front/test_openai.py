@@ -1,0 +1,271 @@
+"""OpenAI's client, and what it may ask of a language model of ours."""
+
+import asyncio
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from tokenizers import Tokenizer
+
+from tests.engines.paged.front.llm_process import NAME, LLMProcess
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.timeout(120)  # the engine starts with the first test
+
+USER: Any = [{"role": "user", "content": "Tell me of the sea"}]
+TOOL: Any = {
+    "type": "function",
+    "function": {"name": "weather", "description": "Of a city", "parameters": {"type": "object", "properties": {}}},
+}
+SCHEMA: Any = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 5}, "age": {"type": "integer", "maximum": 99, "minimum": 0}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture
+def client(llm: LLMProcess) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{llm.http_url}/v1", api_key="none", max_retries=0, timeout=60) as made:
+        yield made
+
+
+def test_models_are_listed(client: openai.OpenAI) -> None:
+    """The model is there under its name, with the context it has."""
+    (model,) = client.models.list()
+    assert (model.id, model.owned_by, model.model_dump()["max_model_len"]) == (NAME, "pointsman", 256)
+    assert client.models.retrieve(NAME) == model
+    with pytest.raises(openai.NotFoundError) as failure:
+        client.models.retrieve("other")
+    assert failure.value.body == {
+        "message": "The model 'other' does not exist",
+        "type": "not_found_error",
+        "param": None,
+        "code": "model_not_found",
+    }
+
+
+def test_a_chat_without_a_limit_ends_with_the_context(client: openai.OpenAI) -> None:
+    """Nobody said how long: it goes on until the model ends, or the context is full."""
+    reply = client.chat.completions.create(model=NAME, messages=USER, extra_body={"ignore_eos": True})
+    assert reply.choices[0].finish_reason == "length"
+    assert reply.usage is not None
+    assert reply.usage.total_tokens == 256
+
+
+def test_a_stream_tells_what_a_whole_reply_tells(client: openai.OpenAI) -> None:
+    """Token by token, with the usage last where it is asked for."""
+    asked: dict[str, Any] = {"model": NAME, "messages": USER, "max_tokens": 12}
+    whole = client.chat.completions.create(**asked)
+    chunks = list(client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+    deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
+    assert "".join(delta.content or "" for delta in deltas) == whole.choices[0].message.content
+    assert deltas[0].role == "assistant"
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "length"
+    assert len(deltas) > 6
+    assert chunks[-1].usage is not None
+    assert whole.usage is not None
+    assert chunks[-1].usage.total_tokens == whole.usage.total_tokens
+    assert len({chunk.id for chunk in chunks}) == 1
+
+
+def test_many_at_a_time_are_told_the_same(llm: LLMProcess, client: openai.OpenAI) -> None:
+    """Sixteen asynchronous clients read the text that one alone reads."""
+    asked: dict[str, Any] = {"model": NAME, "max_tokens": 20}
+    prompts = [f"{number} sailors " * (1 + number % 4) for number in range(16)]
+
+    async def ask_all() -> list[str]:
+        async with openai.AsyncOpenAI(base_url=f"{llm.http_url}/v1", api_key="none", timeout=60) as many:
+
+            async def ask(prompt: str) -> str:
+                stream = await many.completions.create(**asked, prompt=prompt, stream=True)
+                return "".join([chunk.choices[0].text async for chunk in stream if chunk.choices])
+
+            return await asyncio.gather(*map(ask, prompts))
+
+    together = asyncio.run(ask_all())
+    assert together == [client.completions.create(**asked, prompt=prompt).choices[0].text for prompt in prompts]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_choices_differ_and_are_had_again_by_the_seed(client: openai.OpenAI, stream: bool) -> None:
+    """`n` choices at a temperature are texts of their own; the same seed gives the same."""
+    asked: dict[str, Any] = {"model": NAME, "messages": USER, "max_tokens": 8, "n": 3, "temperature": 1.0, "seed": 7}
+
+    def choices() -> list[str]:
+        if not stream:
+            return [choice.message.content or "" for choice in client.chat.completions.create(**asked).choices]
+        texts = ["", "", ""]
+        for chunk in client.chat.completions.create(**asked, stream=True):
+            for choice in chunk.choices:
+                texts[choice.index] += choice.delta.content or ""
+        return texts
+
+    first = choices()
+    assert len(set(first)) == 3
+    assert choices() == first
+    asked["stream"] = False
+    assert [each.message.content for each in client.chat.completions.create(**asked).choices] == first
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_log_probabilities_of_a_chat(client: openai.OpenAI, stream: bool) -> None:
+    """Each token has its own, and the likeliest beside; greedy text is the likeliest."""
+    asked: dict[str, Any] = {"model": NAME, "messages": USER, "max_tokens": 6, "logprobs": True, "top_logprobs": 3}
+    if stream:
+        chunks = list(client.chat.completions.create(**asked, stream=True))
+        found = [each for chunk in chunks for each in (chunk.choices[0].logprobs or chunk.choices[0]).content or ()]
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    else:
+        choice = client.chat.completions.create(**asked).choices[0]
+        assert choice.logprobs is not None
+        found, text = choice.logprobs.content or [], choice.message.content or ""
+    assert len(found) == 6
+    data = b"".join(bytes(each.bytes or ()) for each in found)
+    assert data.decode("utf-8", "replace").startswith(text.rstrip("\N{REPLACEMENT CHARACTER}"))
+    for each in found:
+        assert len(each.top_logprobs) == 3
+        assert each.logprob == each.top_logprobs[0].logprob <= 0
+        assert each.token == each.top_logprobs[0].token
+
+
+def test_log_probabilities_of_a_completion_and_its_prompt(client: openai.OpenAI) -> None:
+    """`echo` puts the prompt and its log probabilities before the answer's; of the first token there is none."""
+    prompt = "the end"
+    asked: dict[str, Any] = {"model": NAME, "max_tokens": 1, "logprobs": 1, "echo": True}
+    choice = client.completions.create(**asked, prompt=prompt).choices[0]
+    told = choice.logprobs
+    assert choice.text.startswith(prompt)
+    assert told is not None
+    assert told.tokens is not None
+    assert told.token_logprobs is not None
+    assert "".join(told.tokens[:-1]) == prompt
+    assert told.token_logprobs[0] is None
+    assert all(-50 < each <= 0 for each in told.token_logprobs[1:] if each is not None)
+    # The last token of the prompt is as likely as where it is to be generated.
+    before = client.completions.create(**asked | {"logprobs": 20}, prompt=prompt.removesuffix("d")).choices[0].logprobs
+    assert before is not None
+    assert before.top_logprobs is not None
+    likely = before.top_logprobs[-1]
+    if "d" in likely:
+        assert math.isclose(likely["d"], told.token_logprobs[-2] or 0, abs_tol=1e-4)
+
+
+def test_several_prompts_of_one_request(client: openai.OpenAI, tiny: Path) -> None:
+    """The choices of the first prompt come first; prompts of token ids too, and what they used is summed."""
+    asked: dict[str, Any] = {"model": NAME, "max_tokens": 4}
+    alone = [client.completions.create(**asked, prompt=prompt) for prompt in ("one", "two")]
+    both = client.completions.create(**asked, prompt=["one", "two"])
+    assert [(choice.index, choice.text) for choice in both.choices] == [
+        (index, reply.choices[0].text) for index, reply in enumerate(alone)
+    ]
+    assert both.usage is not None
+    assert both.usage.total_tokens == sum(reply.usage.total_tokens for reply in alone if reply.usage)
+    tokenizer = Tokenizer.from_file(str(tiny / "tokenizer.json"))
+    ids: Any = [tokenizer.encode(prompt).ids for prompt in ("one", "two")]
+    echoed = client.completions.create(**asked, prompt=ids, echo=True)
+    assert [choice.text for choice in echoed.choices] == [f"one{both.choices[0].text}", f"two{both.choices[1].text}"]
+
+
+def test_a_text_by_a_schema(client: openai.OpenAI) -> None:
+    """`response_format` holds the model to JSON of a schema, whatever it would say."""
+    form: Any = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA}}
+    for seed in range(3):
+        reply = client.chat.completions.create(
+            model=NAME, messages=USER, response_format=form, temperature=1.0, seed=seed, max_tokens=150
+        )
+        told = json.loads(reply.choices[0].message.content or "")
+        assert told.keys() == {"name", "age"}
+        assert len(told["name"]) <= 5
+        assert 0 <= told["age"] <= 99
+        assert reply.choices[0].finish_reason == "stop"
+
+
+GUIDES = [
+    ({"guided_regex": "[a-c]{3}-[0-9]{2}"}, lambda text: text[3] == "-" and text[4:].isdecimal() and len(text) == 6),
+    ({"guided_choice": ["yes", "no"]}, lambda text: text in ("yes", "no")),
+    ({"structured_outputs": {"regex": "a+b"}}, lambda text: text == "a" * (len(text) - 1) + "b"),
+]
+
+
+@pytest.mark.parametrize("guide, fits", GUIDES)
+def test_a_text_by_vllms_guides(client: openai.OpenAI, guide: dict[str, Any], fits: Any) -> None:
+    """vLLM's clients find their names for it."""
+    reply = client.completions.create(
+        model=NAME, prompt="Say", max_tokens=100, temperature=0.7, seed=1, extra_body=guide
+    )
+    assert fits(reply.choices[0].text)
+
+
+def test_stop_texts_end_a_text(client: openai.OpenAI) -> None:
+    """The text ends before the stop text, and says that it was one."""
+    asked: dict[str, Any] = {"model": NAME, "prompt": "the sea", "max_tokens": 30}
+    text = client.completions.create(**asked).choices[0].text
+    stop = text[5:8]
+    choice = client.completions.create(**asked, stop=[stop, "never there"]).choices[0]
+    assert choice.text == text[: text.index(stop)]
+    assert choice.finish_reason == "stop"
+
+
+def test_tools_stand_in_the_prompt(client: openai.OpenAI) -> None:
+    """The model's template is told of them, unless they are not to be called."""
+    asked: dict[str, Any] = {"model": NAME, "messages": USER, "max_tokens": 1}
+    lengths = [
+        reply.usage.prompt_tokens
+        for fields in ({}, {"tools": [TOOL]}, {"tools": [TOOL], "tool_choice": "none"})
+        if (reply := client.chat.completions.create(**asked, **fields)).usage
+    ]
+    assert lengths[1] > lengths[0] + len("weather")
+    assert lengths[2] == lengths[0]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_of_a_tool_is_told_as_one(client: openai.OpenAI, stream: bool) -> None:
+    """What the model writes between Hermes' marks comes as a call; here it can write nothing else."""
+    call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+    asked: dict[str, Any] = {"model": NAME, "messages": USER, "tools": [TOOL], "max_tokens": 100}
+    asked["extra_body"] = {"guided_choice": [call]}
+    if stream:
+        chunks = list(client.chat.completions.create(**asked, stream=True))
+        calls: Any = [each for chunk in chunks for each in chunk.choices[0].delta.tool_calls or ()]
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+        reason = chunks[-1].choices[0].finish_reason
+    else:
+        choice = client.chat.completions.create(**asked).choices[0]
+        calls, text, reason = choice.message.tool_calls, choice.message.content or "", choice.finish_reason
+    assert [(each.function.name, json.loads(each.function.arguments)) for each in calls] == [
+        ("weather", {"city": "Rome"})
+    ]
+    assert text == ""
+    assert reason == "tool_calls"
+
+
+def test_a_conversation_goes_on_where_it_was_left(client: openai.OpenAI) -> None:
+    """vLLM's `continue_final_message` lets the model go on with a beginning of its own answer."""
+    asked: dict[str, Any] = {"model": NAME, "max_tokens": 12}
+    begun = "Well, the "
+    messages = [*USER, {"role": "assistant", "content": begun}]
+    more = {"continue_final_message": True, "add_generation_prompt": False}
+    rest = client.chat.completions.create(**asked, messages=messages, extra_body=more).choices[0].message.content
+    prompt = f"<|im_start|>user\n{USER[0]['content']}<|im_end|>\n<|im_start|>assistant\n{begun}"
+    assert rest == client.completions.create(**asked, prompt=prompt).choices[0].text
+
+
+def test_a_client_that_leaves_frees_its_blocks(llm: LLMProcess, client: openai.OpenAI) -> None:
+    """Nobody reads: the engine is told at once, and goes on with others."""
+    asked: dict[str, Any] = {"model": NAME, "prompt": "the sea", "max_tokens": 230, "extra_body": {"ignore_eos": True}}
+    before = llm.metrics()
+    cancelled = 'pointsman_llm_requests_total{outcome="cancelled"}'
+    with client.completions.create(**asked, stream=True) as stream:
+        next(iter(stream))
+    with pytest.raises(openai.APITimeoutError):
+        client.completions.create(**asked, timeout=0.2)
+    eventually(lambda: llm.is_idle() and llm.metrics()[cancelled] == before.get(cancelled, 0) + 2)
+    after = llm.metrics()
+    tokens = after["vllm:generation_tokens_total"] - before["vllm:generation_tokens_total"]
+    assert tokens < 400, "they were generated to their end"
