@@ -76,7 +76,8 @@ def flags(sanitize: bool) -> tuple[str, ...]:
     common = ("-std=c++14", "-x", "c++", "-shared", "-fPIC", "-fvisibility=hidden", "-DHOST_SIM", f"-I{INCLUDE}")
     meaning = ("-fno-strict-aliasing", "-ffp-contract=off", "-fno-math-errno")
     warnings = ("-w", "-Werror=return-type", "-Werror=c++17-extensions")
-    return (*common, *meaning, *warnings, *_machine_flags(), *(("-O1", *SANITIZERS) if sanitize else ("-O2",)))
+    # -O1: kernels are compiled more often than they are run for long.
+    return (*common, *meaning, *warnings, *_machine_flags(), "-O1", *(SANITIZERS if sanitize else ()))
 
 
 def _prune(folder: Path) -> None:

@@ -140,13 +140,13 @@ struct Form {
 template <typename T>
 struct Form<T*> {
   static ArgumentInfo of(int kind) {
-    return ArgumentInfo{kind, 'p', TypeName<T>::of(), SizeOf<T>::value, std::is_const<T>::value};
+    return ArgumentInfo{kind, 'p', TypeName<T>::of(), SizeOf<T>::value, is_const<T>::value};
   }
 };
 template <typename T>
 struct Form<T&> {
   static ArgumentInfo of(int kind) {
-    return ArgumentInfo{kind, 'r', TypeName<T>::of(), sizeof(T), std::is_const<T>::value};
+    return ArgumentInfo{kind, 'r', TypeName<T>::of(), sizeof(T), is_const<T>::value};
   }
 };
 

@@ -1,8 +1,35 @@
 // Metal's numeric functions. `fast::` and `precise::` are the same here: a processor knows no difference.
 #pragma once
 
-#include <cmath>
-#include <limits>
+// C's functions by name: <math.h> of a C++ library takes longer to read than a kernel to compile.
+extern "C" {
+float expf(float);
+float exp2f(float);
+float logf(float);
+float log2f(float);
+float sqrtf(float);
+float sinf(float);
+float cosf(float);
+float tanhf(float);
+float floorf(float);
+float ceilf(float);
+float roundf(float);
+float rintf(float);
+float truncf(float);
+float fabsf(float);
+float powf(float, float);
+float fmaf(float, float, float);
+float copysignf(float, float);
+float ldexpf(float, int);
+float fminf(float, float);
+float fmaxf(float, float);
+}
+
+#define INFINITY (__builtin_inff())
+#define NAN (__builtin_nanf(""))
+#define FLT_MAX __FLT_MAX__
+#define FLT_MIN __FLT_MIN__
+#define FLT_EPSILON __FLT_EPSILON__
 
 namespace metal {
 
@@ -33,8 +60,8 @@ inline float copysign(float a, float b) { return ::copysignf(a, b); }
 inline float ldexp(float a, int b) { return ::ldexpf(a, b); }
 inline float sign(float x) { return x > 0 ? 1.0f : x < 0 ? -1.0f : 0.0f; }
 inline bool isnan(float x) { return x != x; }
-inline bool isinf(float x) { return std::isinf(x); }
-inline bool isfinite(float x) { return std::isfinite(x); }
+inline bool isinf(float x) { return __builtin_isinf(x); }
+inline bool isfinite(float x) { return __builtin_isfinite(x); }
 
 namespace fast {
 SIM_MATH_FUNCTIONS
@@ -69,7 +96,7 @@ inline T clamp(T x, T low, T high) {
   return min(max(x, low), high);
 }
 template <typename T>
-inline typename std::enable_if<std::is_integral<T>::value, T>::type abs(T x) {
+inline typename sim::enable_if<sim::is_integral<T>::value, T>::type abs(T x) {
   return x < 0 ? T(-x) : x;
 }
 inline float abs(float x) { return ::fabsf(x); }
@@ -102,16 +129,39 @@ inline uint extract_bits(uint x, uint offset, uint bits) {
 inline float unpack_half(ushort x) { return sim::float_from_half(x); }
 
 template <typename T>
-struct numeric_limits : std::numeric_limits<T> {};
+struct numeric_limits;
+#define SIM_LIMITS(T, LOW, HIGH, LEAST)           \
+  template <>                                     \
+  struct numeric_limits<T> {                      \
+    static T max() { return T(HIGH); }            \
+    static T min() { return T(LEAST); }           \
+    static T lowest() { return T(LOW); }          \
+    static T infinity() { return T(INFINITY); }   \
+    static T quiet_NaN() { return T(NAN); }       \
+  };
+SIM_LIMITS(float, -__FLT_MAX__, __FLT_MAX__, __FLT_MIN__)
+SIM_LIMITS(half, -65504.0f, 65504.0f, 6.103515625e-05f)
+SIM_LIMITS(bfloat, -3.38953139e38f, 3.38953139e38f, 1.17549435e-38f)
+#undef SIM_LIMITS
+#define SIM_LIMITS(T, LOW, HIGH)                  \
+  template <>                                     \
+  struct numeric_limits<T> {                      \
+    static constexpr T max() { return HIGH; }     \
+    static constexpr T min() { return LOW; }      \
+    static constexpr T lowest() { return LOW; }   \
+  };
+SIM_LIMITS(int, -__INT_MAX__ - 1, __INT_MAX__)
+SIM_LIMITS(uint, 0u, __INT_MAX__ * 2u + 1u)
+SIM_LIMITS(long, -__LONG_MAX__ - 1, __LONG_MAX__)
+SIM_LIMITS(ulong, 0ul, __LONG_MAX__ * 2ul + 1ul)
+#undef SIM_LIMITS
 
-using std::conditional;
-using std::enable_if;
-using std::is_same;
-using std::true_type;
-using std::false_type;
+using sim::conditional;
+using sim::enable_if;
+using sim::is_same;
 template <bool B, typename T = void>
-using enable_if_t = typename std::enable_if<B, T>::type;
+using enable_if_t = typename sim::enable_if<B, T>::type;
 template <bool B, typename T, typename F>
-using conditional_t = typename std::conditional<B, T, F>::type;
+using conditional_t = typename sim::conditional<B, T, F>::type;
 
 }  // namespace metal

@@ -26,7 +26,7 @@ struct Element<metal::vec<T, N>> {
 template <typename T>
 struct Exchangeable {
   typedef typename Element<T>::type E;
-  static const bool value = sizeof(E) <= 4 && !std::is_same<E, bfloat>::value;
+  static const bool value = sizeof(E) <= 4 && !is_same<E, bfloat>::value;
 };
 
 template <typename T>

@@ -1,13 +1,11 @@
 // Metal's types: half, bfloat, vectors with their swizzles.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <type_traits>
-#if defined(__F16C__)
-#include <immintrin.h>
-#endif
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "traits.h"
 
 typedef unsigned char uchar;
 typedef unsigned short ushort;
@@ -26,10 +24,8 @@ inline To bits_of(From value) {
 }
 
 inline uint16_t half_from_float(float f) {
-#if defined(__F16C__)
-  return uint16_t(_cvtss_sh(f, 0));
-#elif defined(__aarch64__)
-  return bits_of<uint16_t>(__fp16(f));
+#if defined(__FLT16_MAX__)
+  return bits_of<uint16_t>(static_cast<_Float16>(f));
 #else
   const uint32_t x = bits_of<uint32_t>(f), sign = (x >> 16) & 0x8000, magnitude = x & 0x7FFFFFFF;
   if (magnitude > 0x7F800000) return uint16_t(sign | 0x7E00);
@@ -44,10 +40,8 @@ inline uint16_t half_from_float(float f) {
 }
 
 inline float float_from_half(uint16_t h) {
-#if defined(__F16C__)
-  return _cvtsh_ss(h);
-#elif defined(__aarch64__)
-  return float(bits_of<__fp16>(h));
+#if defined(__FLT16_MAX__)
+  return static_cast<float>(bits_of<_Float16>(h));
 #else
   const uint32_t sign = uint32_t(h & 0x8000) << 16, exponent = (h >> 10) & 31, fraction = h & 0x3FF;
   if (exponent == 31) return bits_of<float>(sign | 0x7F800000 | (fraction << 13));
@@ -72,12 +66,12 @@ template <uint16_t (*Encode)(float), float (*Decode)(uint16_t)>
 struct Small {
   uint16_t bits;
   Small() = default;
-  template <typename U, typename = typename std::enable_if<std::is_arithmetic<U>::value>::type>
+  template <typename U, typename = typename sim::enable_if<sim::is_arithmetic<U>::value>::type>
   explicit Small(U value) : bits(Encode(float(value))) {}
   template <uint16_t (*E)(float), float (*D)(uint16_t)>
   explicit Small(Small<E, D> value) : bits(Encode(D(value.bits))) {}
   explicit operator float() const { return Decode(bits); }
-  template <typename U, typename = typename std::enable_if<std::is_integral<U>::value>::type>
+  template <typename U, typename = typename sim::enable_if<sim::is_integral<U>::value>::type>
   explicit operator U() const {
     return U(Decode(bits));
   }
@@ -168,7 +162,7 @@ struct alignas(4 * sizeof(T)) VecData<T, 4> {
 
 template <typename T>
 struct is_scalar {
-  static const bool value = std::is_arithmetic<T>::value || std::is_same<T, half>::value || std::is_same<T, bfloat>::value;
+  static const bool value = sim::is_arithmetic<T>::value || sim::is_same<T, half>::value || sim::is_same<T, bfloat>::value;
 };
 
 }  // namespace sim
@@ -184,34 +178,34 @@ struct vec : sim::VecData<T, N> {
   }
   // From a number of another type, and from a vector of another type, element by element.
   template <typename U,
-            typename = typename std::enable_if<sim::is_scalar<U>::value && !std::is_same<U, T>::value>::type>
+            typename = typename sim::enable_if<sim::is_scalar<U>::value && !sim::is_same<U, T>::value>::type>
   explicit vec(U value) {
     for (int i = 0; i < N; i++) this->data[i] = T(value);
   }
-  template <typename U, typename = typename std::enable_if<!std::is_same<U, T>::value>::type>
+  template <typename U, typename = typename sim::enable_if<!sim::is_same<U, T>::value>::type>
   explicit vec(const vec<U, N>& other) {
     for (int i = 0; i < N; i++) this->data[i] = T(other.data[i]);
   }
-  template <typename A, typename B, int M = N, typename = typename std::enable_if<M == 2 && sim::is_scalar<A>::value>::type>
+  template <typename A, typename B, int M = N, typename = typename sim::enable_if<M == 2 && sim::is_scalar<A>::value>::type>
   vec(A a, B b) {
     this->data[0] = T(a);
     this->data[1] = T(b);
   }
   template <typename A, typename B, typename C, int M = N,
-            typename = typename std::enable_if<M == 3 && sim::is_scalar<A>::value>::type>
+            typename = typename sim::enable_if<M == 3 && sim::is_scalar<A>::value>::type>
   vec(A a, B b, C c) {
     this->data[0] = T(a);
     this->data[1] = T(b);
     this->data[2] = T(c);
   }
-  template <typename A, typename B, typename C, typename D, int M = N, typename = typename std::enable_if<M == 4>::type>
+  template <typename A, typename B, typename C, typename D, int M = N, typename = typename sim::enable_if<M == 4>::type>
   vec(A a, B b, C c, D d) {
     this->data[0] = T(a);
     this->data[1] = T(b);
     this->data[2] = T(c);
     this->data[3] = T(d);
   }
-  template <int M = N, typename = typename std::enable_if<M == 4>::type>
+  template <int M = N, typename = typename sim::enable_if<M == 4>::type>
   vec(vec<T, 2> a, vec<T, 2> b) {
     this->data[0] = a[0];
     this->data[1] = a[1];
