@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from engines.paged.ops.contract import Weight
-from engines.paged.ops.reference.linear import GateUp, Linear, prepare_gate_up, prepare_linear
+from engines.paged.ops.reference.linear import AnyLinear, GateUp, prepare_gate_up, prepare_linear
 
 
 @dataclass(frozen=True, slots=True)
 class Expert:
     gate_up: GateUp
-    down: Linear
+    down: AnyLinear
 
 
 def prepare_experts(
@@ -24,9 +24,13 @@ def prepare_experts(
     down: Sequence[Weight],
     device: torch.device,
     dtype: torch.dtype | None,
+    keeps_expanded: bool,
 ) -> list[Expert]:
     return [
-        Expert(prepare_gate_up(gate_of, up_of, device, dtype), prepare_linear(down_of, None, device, dtype))
+        Expert(
+            prepare_gate_up(gate_of, up_of, device, dtype, keeps_expanded),
+            prepare_linear(down_of, None, device, dtype, keeps_expanded),
+        )
         for gate_of, up_of, down_of in zip(gate, up, down, strict=True)
     ]
 

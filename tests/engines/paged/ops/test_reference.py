@@ -11,6 +11,7 @@ from torch import Tensor
 from engines.paged.ops.contract import Batch, Dense, LayerCache, Quantized
 from engines.paged.ops.packing import dequantize, join, pack, unpack, widen
 from engines.paged.ops.reference import ReferenceOps
+from engines.paged.weights.report import held_bytes
 from tests.engines.paged.support.paging import batch_of as make_batch
 
 BLOCK = 4
@@ -53,15 +54,17 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("window", [0, 1, 6, 200])
-@pytest.mark.parametrize("heads, groups", [(4, 4), (4, 2), (8, 1)])
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_attention(case: tuple, heads: int, groups: int, window: int):
+@pytest.mark.parametrize("case, heads, groups, window", [
+    (case, heads, groups, window)
+    for case, (query_lens, *_) in CASES.items()
+    for heads, groups in ((4, 4), (4, 2), (8, 1))
+    for window in (0, 1, 6, 200)
+    if max(query_lens) < 100 or (heads, window) in ((4, 0), (4, 6))  # the slow definition takes seconds there
+])  # fmt: skip
+def test_attention(case: str, heads: int, groups: int, window: int):
     """Each row attends to the cached tokens of its own sequence up to itself, wherever their blocks lie."""
-    if len(case[0]) == 1 and case[0][0] > 100 and (heads, window) not in [(4, 0), (4, 6)]:
-        pytest.skip("the slow definition takes seconds here")
     torch.manual_seed(1)
-    batch = batch_of(*case)
+    batch = batch_of(*CASES[case])
     cache = LayerCache(torch.randn(128, BLOCK, groups, 8), torch.randn(128, BLOCK, groups, 8))
     q = torch.randn(len(batch.positions), heads, 8)
     ops = ReferenceOps("cpu")
@@ -141,6 +144,46 @@ def quantized(n: int, k: int, bits: int, group: int, dtype: torch.dtype = torch.
     values = torch.randint(0, 2**bits, (n, k))
     scales = torch.rand(n, k // group).add(0.5).mul(0.02).to(dtype)
     return Quantized(pack(values, bits), scales, (-scales * 2 ** (bits - 1)), bits, group)
+
+
+@pytest.mark.parametrize("keeps_expanded", [True, False])
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-5), (torch.bfloat16, 0.01)])
+@pytest.mark.parametrize("bits, group", [(4, 32), (4, 64), (4, 128), (8, 64)])
+@pytest.mark.parametrize("rows", [1, 4, 5, 70])
+def test_quantized_products(
+    bits: int, group: int, dtype: torch.dtype, tolerance: float, rows: int, keeps_expanded: bool
+):
+    """A product with a quantized matrix is near that with the exactly expanded one, for few rows and for many."""
+    torch.manual_seed(4)
+    weight, bias = quantized(2080, 256, bits, group, dtype), torch.randn(2080).to(dtype)
+    x = torch.randn(rows, 256).to(dtype)
+    ops = ReferenceOps("cpu", keeps_expanded=keeps_expanded)
+    expected = x.double() @ dequantize(weight, torch.float64).T + bias.double()
+    seen = ops.linear(x, ops.prepare_linear(weight, bias))
+    assert seen.dtype == dtype
+    assert float((seen - expected).abs().max() / expected.abs().max()) < tolerance
+
+
+def test_packed_matrices_take_little():
+    """Without their expanded form 4-bit matrices take half of bfloat16's bytes or less, and with it little more."""
+    weight = quantized(2048, 1024, 4, 64, torch.bfloat16)
+    dense = 2048 * 1024 * 2
+    packed, fast = (
+        held_bytes(ReferenceOps("cpu", keeps_expanded=keeps).prepare_linear(weight)) for keeps in (False, True)
+    )
+    assert packed <= 0.6 * dense
+    assert dense <= fast <= 1.35 * dense
+
+
+def test_gate_up_takes_what_adapters_add():
+    """silu(gate x + a) * (up x + b); without them a and b are nothing."""
+    torch.manual_seed(5)
+    gate, up, x, a, b = (torch.randn(*shape) for shape in ((6, 8), (6, 8), (3, 8), (3, 6), (3, 6)))
+    ops = ReferenceOps("cpu")
+    prepared = ops.prepare_gate_up(Dense(gate), Dense(up))
+    silu = torch.nn.functional.silu
+    assert torch.allclose(ops.gate_up(x, prepared), silu(x @ gate.T) * (x @ up.T), atol=1e-5)
+    assert torch.allclose(ops.gate_up(x, prepared, (a, b)), silu(x @ gate.T + a) * (x @ up.T + b), atol=1e-5)
 
 
 def test_joined_weights_keep_their_numbers():

@@ -12,6 +12,8 @@ from torch import Tensor
 from engines.paged.model.decoder import Decoder
 from engines.paged.ops.contract import Batch
 
+torch.set_num_threads(1)  # tiny tensors: a second thread only waits
+
 
 def batch_of(
     query_lens: Sequence[int],
