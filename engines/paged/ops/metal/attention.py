@@ -4,8 +4,8 @@
     split    the same over partitions of 512 keys, where rows are too few to occupy the GPU
     prefill  tiles of 32 rows of one sequence
 
-In deterministic mode all rows go to prefill, whose result for a row depends on that row alone: it is the same to the bit
-whether the row comes in a prompt, in a chunk of it, behind a cached prefix, as a new token or as a guess.
+In deterministic mode all rows go to prefill, whose result for a row depends on that row alone: it is the same to the
+bit whether the row comes in a prompt, in a chunk of it, behind a cached prefix, as a new token or as a guess.
 """
 
 from __future__ import annotations
@@ -58,13 +58,14 @@ class AttentionOps(Family):
 
     def _plan(self, batch: Batch) -> Plan:
         lens = batch.query_lens_list
-        if batch.num_decodes == len(lens) and not self.is_deterministic:
+        tiles_only = self.is_deterministic or batch.is_reproducible
+        if batch.num_decodes == len(lens) and not tiles_only:
             return Plan(self._count_to(len(lens)), max(batch.context_lens_list, default=0), None, None)
         rows: list[int] = []
         tiles: list[tuple[int, int]] = []
         max_context, start = 0, 0
         for sequence, length in enumerate(lens):
-            if length <= MAX_DECODE_ROWS and not self.is_deterministic:
+            if length <= MAX_DECODE_ROWS and not tiles_only:
                 rows += range(start, start + length)
                 max_context = max(max_context, batch.context_lens_list[sequence])
             else:

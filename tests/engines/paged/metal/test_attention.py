@@ -8,6 +8,8 @@ import torch
 from tests.engines.paged.metal.conftest import MakeOps
 from tests.engines.paged.metal.steps import assert_close, make_step, plain_attention
 
+pytestmark = pytest.mark.usefixtures("lanes")
+
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 
 # (sequences as (rows, context), heads, kv_heads, head size, slots a block, window, dtype)
@@ -109,7 +111,7 @@ def test_mixed_step(metal_ops: MakeOps) -> None:
 
 
 def test_deterministic_row_is_its_own(metal_ops: MakeOps) -> None:
-    """In deterministic mode a row's result is the same to the bit, however its prompt was cut and whatever is beside it."""
+    """In deterministic mode a row's result is the same to the bit, however its prompt was cut."""
     ops = metal_ops(is_deterministic=True)
     whole = make_step([(70, 70)], heads=2, kv_heads=1, dtype=F16, device=ops.device)
     expected = ops.attention(whole.q, whole.cache, whole.batch, whole.scale, 0)

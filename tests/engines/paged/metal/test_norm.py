@@ -8,6 +8,8 @@ import torch
 from tests.engines.paged.metal.conftest import MakeOps
 from tests.engines.paged.metal.steps import assert_close
 
+pytestmark = pytest.mark.usefixtures("lanes")
+
 # Features: fewer than a group's threads have, an odd number of fours, more than one turn of the group.
 WIDTHS = [8, 260, 1028]
 

@@ -87,8 +87,14 @@ template <typename T>
 inline T max(T a, T b) {
   return a < b ? b : a;
 }
-inline float min(float a, float b) { return ::fminf(a, b); }
-inline float max(float a, float b) { return ::fmaxf(a, b); }
+template <>
+inline float min(float a, float b) {
+  return ::fminf(a, b);
+}
+template <>
+inline float max(float a, float b) {
+  return ::fmaxf(a, b);
+}
 inline float fmin(float a, float b) { return ::fminf(a, b); }
 inline float fmax(float a, float b) { return ::fmaxf(a, b); }
 template <typename T>
