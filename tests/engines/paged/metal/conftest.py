@@ -40,3 +40,9 @@ def metal_ops(request: pytest.FixtureRequest) -> MakeOps:
         return MetalOps(torch.mps.compile_shader, "mps", **options)
 
     return make
+
+
+@pytest.fixture(params=["forward", "reversed"])
+def lanes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order in which the simulation runs lanes, simdgroups and groups."""
+    monkeypatch.setenv("POINTSMAN_SIM_LANES", request.param)
