@@ -120,7 +120,7 @@ class SamplingBatch:
     allowed: Tensor | None = None
     is_greedy: bool = False  # every row: the noise need not be drawn
     is_unfiltered: bool = False  # no row has top-k, top-p or min-p
-    needs_logprobs: bool = True  # else the log probabilities may be zeros
+    needs_logprobs: bool = True  # else the log probabilities are 0, or NaN where the logits have NaN
 
 
 class Ops(Protocol):

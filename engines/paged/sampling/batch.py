@@ -73,6 +73,7 @@ class SamplingBatches:
             columns.seeds if columns.is_greedy else cache.positions_of(asks),  # greedy rows look at neither
             is_greedy=columns.is_greedy,
             is_unfiltered=columns.is_unfiltered,
+            needs_logprobs=columns.needs_logprobs,
         )
         if plain:
             return batch

@@ -30,6 +30,7 @@ class Columns(NamedTuple):
     seeds: Tensor
     is_greedy: bool
     is_unfiltered: bool
+    needs_logprobs: bool
     is_penalized: bool
     is_biased: bool
     is_masked: bool
@@ -80,6 +81,7 @@ class ColumnCache:
             seeds=put([drawing.seed for drawing in drawings], self._device, torch.int64),
             is_greedy=not drawn,
             is_unfiltered=not any(drawing.is_filtered for drawing in drawn),
+            needs_logprobs=any(each.needs_logprobs for each in params),
             is_penalized=any(drawing.is_penalized for drawing in drawings),
             is_biased=any(drawing.is_biased for drawing in drawings),
             is_masked=any(drawing.matcher is not None for drawing in drawings),

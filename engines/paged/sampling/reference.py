@@ -32,7 +32,7 @@ def sample(logits: Tensor, sampling: SamplingBatch) -> tuple[Tensor, Tensor]:
     choose = _choose_by_row if logits.device.type == "cpu" else _choose_together
     tokens = choose(adjusted, sampling)
     if not sampling.needs_logprobs:
-        return tokens, torch.zeros(logits.shape[0], device=logits.device)
+        return tokens, logits.gather(1, tokens.to(torch.int64)[:, None])[:, 0] * 0.0
     return tokens, logprobs_of(logits, tokens)
 
 

@@ -35,6 +35,11 @@ class Pieces:
     def __repr__(self) -> str:
         return f"<Pieces: {self.kind.value}>"
 
+    @property
+    def is_sequence(self) -> bool:
+        """Whether a text's bytes are those of its tokens, one after the other (but for a space at its beginning)."""
+        return self.kind is not Kind.TEXT or self._has_spaces
+
     def is_byte(self, token_id: int) -> bool:
         """Whether a fallback's token stands for one byte, which may be a part of a character."""
         token = self._backend.id_to_token(token_id)

@@ -54,7 +54,11 @@ def metaspace() -> Tokenizer:
     made.pre_tokenizer = pre_tokenizers.Metaspace()
     made.decoder = decoders.Metaspace()
     trainer = trainers.UnigramTrainer(
-        vocab_size=120, special_tokens=["<unk>", "</s>"], unk_token="<unk>", show_progress=False
+        vocab_size=200,
+        special_tokens=["<unk>", "</s>"],
+        unk_token="<unk>",
+        initial_alphabet=[chr(letter) for letter in range(0x21, 0x7F)],
+        show_progress=False,
     )
     made.train_from_iterator(TEXT * 3, trainer)
     return made

@@ -1,0 +1,205 @@
+"""Texts that must be what a grammar says: what may come next, as bits, and whether the text is whole.
+
+llguidance walks the grammar and the tokenizer's vocabulary together; this is its border. One `GrammarCompiler` a model,
+one `Matcher` a sequence.
+Source: llguidance 1.9 (`LLMatcher`, `LLParserLimits`; docs/json_schema.md for what of JSON schema it knows).
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from engines.errors import invalid
+from engines.paged.sampling.params import GrammarSpec
+from engines.paged.sampling.vocabulary import read_vocabulary
+from engines.paged.text.tokenizer import Tokenizer
+
+# A grammar is compiled in about a millisecond a kilobyte, while its sender waits.
+MAX_GRAMMAR_CHARS = 256 * 1024
+MAX_CHOICES = 10_000
+# Grammars that were asked for last, ready to be begun: most services have a handful.
+MAX_CACHED = 64
+# Between tokens of JSON there may be space for reading, but no end of it: models that are not sure of a value fill
+# their answer with newlines. A schema's own "x-guidance" goes before this.
+_JSON_OPTIONS: Any = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,64}"}
+# States that a lexer may have, at up to 2 KB each; llguidance's own limit would be half a gigabyte.
+_MAX_LEXER_STATES = 50_000
+_MAX_REASON_CHARS = 500
+
+
+class Matcher:
+    """How far one sequence has come in its grammar. Of one thread at a time."""
+
+    def __init__(self, walked: Any, eos_ids: frozenset[int]) -> None:
+        self._walked = walked
+        self._eos_ids = eos_ids
+
+    def __repr__(self) -> str:
+        state = "failed" if self._walked.is_error() else "complete" if self.is_complete else "open"
+        return f"<Matcher: {state}>"
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the text is whole and nothing can be added to it."""
+        return bool(self._walked.is_stopped()) and not self._walked.is_error()
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the text would be whole if it ended here."""
+        return bool(self._walked.is_accepting())
+
+    def masks(self, drafts: Sequence[int] = ()) -> Any:
+        """Which tokens may come, and which after each of the drafts: a numpy array [1 + drafts, words] int32, bit id
+        % 32 of word id // 32. EOS may where the text may end. Behind a draft that cannot come, all may: that row is for
+        nothing. Never raises: where the grammar has become too hard, `accept` does."""
+        masks = [self._mask()]
+        taken = 0
+        for draft in drafts[: self.num_valid(drafts)]:
+            if draft in self._eos_ids:
+                break
+            self._walked.consume_token(draft)
+            taken += 1
+            masks.append(self._mask())
+        if taken:
+            self._walked.rollback(taken)
+        free = np.full_like(masks[0], -1)
+        return np.stack([*masks, *[free] * (len(drafts) - taken)])
+
+    def accept(self, token_id: int) -> None:
+        """The next token has come.
+
+        Raises: EngineError where it cannot, or the grammar is too hard to go on.
+        """
+        if not self._walked.consume_token(token_id):
+            raise invalid(f"the text cannot follow its grammar: {_short(self._walked.get_error())}")
+
+    def num_valid(self, token_ids: Sequence[int]) -> int:
+        """How many of these, from the first on, can come next."""
+        return int(self._walked.validate_tokens(list(token_ids))) if token_ids else 0
+
+    def rollback(self, count: int) -> None:
+        """Take back the last tokens."""
+        if count and not self._walked.rollback(count):
+            raise invalid(f"the text's last {count} tokens cannot be taken back: {_short(self._walked.get_error())}")
+
+    def fork(self) -> Matcher:
+        """Another one that has come as far."""
+        return Matcher(self._walked.deep_copy(), self._eos_ids)
+
+    def _mask(self) -> Any:
+        return np.frombuffer(self._walked.compute_bitmask(), np.int32)
+
+
+class GrammarCompiler:
+    """Of one tokenizer. Any thread may call it; what is compiled once is only copied after."""
+
+    def __init__(self, tokenizer: Tokenizer, eos_ids: frozenset[int] | None = None) -> None:
+        """`eos_ids` are the tokenizer's own unless told otherwise."""
+        self._tokenizer = tokenizer
+        self._eos_ids = tokenizer.eos_ids if eos_ids is None else eos_ids
+        self._vocabulary: Any = None
+        self._cache: OrderedDict[GrammarSpec, Matcher] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<GrammarCompiler: {len(self._cache)} grammars>"
+
+    def prepare(self) -> None:
+        """Read the vocabulary now, which takes about a second for a large one, and not with the first grammar."""
+        with self._lock:
+            if self._vocabulary is None:
+                self._vocabulary = read_vocabulary(self._tokenizer, self._eos_ids)
+
+    def compile(self, spec: GrammarSpec) -> Matcher:
+        """A matcher at the beginning of a text.
+
+        Raises: EngineError that says what is wrong with the grammar, or that this model can follow none.
+        """
+        with self._lock:
+            if (known := self._cache.get(spec)) is not None:
+                self._cache.move_to_end(spec)
+                return known.fork()
+        self.prepare()
+        made = Matcher(_compiled(spec, self._vocabulary), self._eos_ids)
+        with self._lock:
+            self._cache[spec] = made
+            while len(self._cache) > MAX_CACHED:
+                self._cache.popitem(last=False)
+            return made.fork()
+
+
+def _compiled(spec: GrammarSpec, vocabulary: Any) -> Any:
+    from llguidance import LLMatcher, LLParserLimits
+
+    if len(spec.text) > MAX_GRAMMAR_CHARS:
+        raise invalid(f"{spec.kind}: it has {len(spec.text)} characters, and may have {MAX_GRAMMAR_CHARS}")
+    try:
+        source = _SOURCES[spec.kind](spec.text)
+    except KeyError:
+        raise invalid(f"grammar: no such kind as {spec.kind!r}; known are {', '.join(_SOURCES)}") from None
+    except (ValueError, RecursionError) as error:
+        raise invalid(f"{spec.kind}: {_short(str(error))}") from error
+    limits = LLParserLimits(max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False)
+    made = LLMatcher(vocabulary, source, log_level=0, limits=limits)
+    if made.is_error():
+        raise invalid(f"{spec.kind}: {_short(made.get_error())}")
+    return made
+
+
+def _schema(text: str) -> str:
+    from llguidance import LLMatcher
+
+    return str(LLMatcher.grammar_from_json_schema(text, defaults=_JSON_OPTIONS))
+
+
+def _object(_: str) -> str:
+    return _schema('{"type": "object"}')
+
+
+def _regex(text: str) -> str:
+    from llguidance import LLMatcher
+
+    return str(LLMatcher.grammar_from_regex(text))
+
+
+def _choice(text: str) -> str:
+    """A grammar of the texts, each as a literal."""
+    texts = json.loads(text)
+    if not isinstance(texts, list) or not texts or not all(isinstance(each, str) for each in texts):
+        raise ValueError("it must be a list of one text or more")
+    if len(texts) > MAX_CHOICES:
+        raise ValueError(f"{len(texts)} texts are more than {MAX_CHOICES}")
+    return _lark("start: " + " | ".join(json.dumps(each) for each in texts))
+
+
+def _lark(text: str) -> str:
+    """llguidance's grammar; one in llama.cpp's GBNF, which has ::= for rules, is translated."""
+    from llguidance import LLMatcher
+    from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
+
+    if "::=" in text:
+        try:
+            text = gbnf_to_lark(text)
+        except GbnfToLarkError as error:
+            raise ValueError(str(error)) from error
+    return str(LLMatcher.grammar_from_lark(text))
+
+
+_SOURCES: dict[str, Callable[[str], str]] = {
+    "json_schema": _schema,
+    "json_object": _object,
+    "regex": _regex,
+    "choice": _choice,
+    "lark": _lark,
+}
+
+
+def _short(reason: str) -> str:
+    told = reason.strip()
+    return told if len(told) <= _MAX_REASON_CHARS else told[:_MAX_REASON_CHARS] + "..."

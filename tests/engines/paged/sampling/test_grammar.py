@@ -1,0 +1,332 @@
+"""Texts that must be what a grammar says."""
+
+import json
+import re
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from engines.errors import EngineError, ErrorCode
+from engines.paged.sampling import grammar
+from engines.paged.sampling.batch import Ask, SamplingBatches
+from engines.paged.sampling.grammar import GrammarCompiler
+from engines.paged.sampling.params import GrammarSpec, SamplingParams
+from engines.paged.sampling.reference import sample
+from engines.paged.sampling.vocabulary import Vocabulary
+from engines.paged.text.tokenizer import Tokenizer
+from tests.engines.paged.sampling.test_batch import CPU, Text
+from tests.engines.paged.text import tiny_tokenizers
+
+BYTES = Tokenizer(tiny_tokenizers.byte_level(), {"eos_token": "<|eos|>"})
+PIECES = Tokenizer(tiny_tokenizers.fallback(), {"eos_token": "</s>"})
+SPACES = Tokenizer(tiny_tokenizers.metaspace(), {"eos_token": "</s>"})
+COMPILERS = {id(tokenizer): GrammarCompiler(tokenizer) for tokenizer in (BYTES, PIECES, SPACES)}
+
+
+def matcher(spec, tokenizer=BYTES):
+    return COMPILERS[id(tokenizer)].compile(spec)
+
+
+def ids(text, tokenizer=BYTES):
+    return tokenizer.encode(text, add_special_tokens=False)
+
+
+def allowed(matcher):
+    """The ids that may come now."""
+    words = matcher.masks()[0].view(np.uint8)
+    return set(np.unpackbits(words, bitorder="little").nonzero()[0].tolist())
+
+
+def generated(spec, seed, tokenizer=BYTES, most=400, favoured="", spread=2.0):
+    """(a text of random logits under a grammar, whether it was whole); `favoured` letters are likelier."""
+    batches = SamplingBatches(tokenizer.vocab_size, CPU, tokenizer.eos_ids, lambda text: [])
+    walk = matcher(spec, tokenizer)
+    text = Text([0])
+    drawing = batches.admit(text, SamplingParams(), seed, walk)
+    logits = torch.randn(tokenizer.vocab_size, generator=torch.Generator().manual_seed(seed)) * spread
+    for letter in favoured:
+        logits[ids(letter, tokenizer)[-1]] += 8
+    for _ in range(most):
+        batch = batches.build([Ask(drawing, len(text.tokens))])
+        token = sample(logits[None], batch)[0].item()
+        if token in tokenizer.eos_ids:
+            return tokenizer.decode(text.answer), walk.may_end
+        walk.accept(token)
+        text.answer.append(token)
+        if walk.is_complete:
+            return tokenizer.decode(text.answer), True
+    return tokenizer.decode(text.answer), False
+
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 8},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "tags": {"type": "array", "items": {"enum": ["red", "blue", "größe"]}, "maxItems": 3},
+        "spouse": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/ref"}]},
+        "ok": {"type": "boolean"},
+    },
+    "required": ["name", "age", "tags", "spouse"],
+    "additionalProperties": False,
+    "$defs": {"ref": {"type": "object", "properties": {"id": {"type": "string", "pattern": "^[a-f]{2,4}$"}},
+                      "required": ["id"], "additionalProperties": False}},
+}  # fmt: skip
+
+
+def check_person(person):
+    assert {"name", "age", "tags", "spouse"} <= person.keys() <= PERSON["properties"].keys()
+    assert isinstance(person["name"], str) and len(person["name"]) <= 8
+    assert isinstance(person["age"], int) and 0 <= person["age"] <= 150
+    assert len(person["tags"]) <= 3 and set(person["tags"]) <= {"red", "blue", "größe"}
+    assert person["spouse"] is None or re.fullmatch("[a-f]{2,4}", person["spouse"]["id"])
+    assert isinstance(person.get("ok", True), bool)
+
+
+@pytest.mark.parametrize("tokenizer", [BYTES, PIECES, SPACES], ids=["bytes", "pieces", "spaces"])
+def test_any_logits_give_json_of_the_schema(tokenizer):
+    """Whatever a model says, under a schema its text is JSON that the schema holds for."""
+    spec = GrammarSpec("json_schema", json.dumps(PERSON))
+    num_whole = 0
+    for seed in range(12):
+        text, is_whole = generated(spec, seed, tokenizer, favoured='"}],:')
+        if is_whole:
+            check_person(json.loads(text))
+            num_whole += 1
+    assert num_whole >= 9
+
+
+def test_any_logits_give_an_object():
+    """json_object gives some JSON object, in any form."""
+    found = [generated(GrammarSpec("json_object"), seed, favoured='}"]0') for seed in range(12)]
+    whole = [json.loads(text) for text, is_whole in found if is_whole]
+    assert len(whole) >= 8
+    assert all(isinstance(each, dict) for each in whole)
+    assert any(whole)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_regular_expressions(seed):
+    """A regular expression holds for the whole text."""
+    text, is_whole = generated(GrammarSpec("regex", "(ab|c[0-9]){2,5}!"), seed)
+    assert is_whole
+    assert re.fullmatch("(ab|c[0-9]){2,5}!", text)
+
+
+def test_choices():
+    """One of several texts comes, those that begin like others among them, and each of them does come."""
+    choices = ["yes", "yes, sir", 'no "way"', "né\n", "start: a | b"]
+    spec = GrammarSpec("choice", json.dumps(choices))
+    found = [generated(spec, seed, spread=0.3) for seed in range(60)]
+    assert {text for text, _ in found} == set(choices)
+    assert all(is_whole for _, is_whole in found)
+
+
+GRAMMARS = ['start: "<" NAME ">"\nNAME: /[a-z]{1,3}/', 'root ::= "<" name ">"\nname ::= [a-z] [a-z]? [a-z]?']
+
+
+@pytest.mark.parametrize("source", GRAMMARS, ids=["lark", "gbnf"])
+def test_grammars(source):
+    """A grammar is llguidance's own, or llama.cpp's."""
+    for seed in range(5):
+        text, is_whole = generated(GrammarSpec("lark", source), seed)
+        assert is_whole and re.fullmatch("<[a-z]{1,3}>", text)
+
+
+def test_the_end_comes_where_the_text_may_end():
+    """EOS is allowed exactly where the text would be whole; a text to which nothing can be added is complete."""
+    (eos,) = BYTES.eos_ids
+    walk = matcher(GrammarSpec("regex", "[0-9]{1,3}"))
+    assert eos not in allowed(walk)
+    for digit, whole in (("4", False), ("2", False), ("0", True)):
+        walk.accept(ids(digit)[0])
+        assert walk.may_end and eos in allowed(walk)
+        assert walk.is_complete == whole
+    assert allowed(walk) == {eos}
+
+
+def test_special_tokens_are_no_text():
+    """A grammar's text cannot have a special token in it, though its letters are allowed; an added one is text."""
+    may = allowed(matcher(GrammarSpec("regex", ".*")))
+    assert not may & (BYTES.special_ids - BYTES.eos_ids)
+    assert BYTES.backend.token_to_id("<think>") in may
+
+
+def test_drafts():
+    """Masks behind drafts are those that the matcher would have there, and it stays where it is."""
+    walk = matcher(GrammarSpec("regex", "ab*c"))
+    a, b, c, x = (ids(letter)[0] for letter in "abcx")
+    assert walk.num_valid([a, b, x]) == 2
+    assert walk.num_valid([x]) == walk.num_valid([]) == 0
+    masks = walk.masks([a, b, x, b])
+    assert walk.num_valid([a]) == 1
+    for drafts, mask in zip(([], [a], [a, b]), masks, strict=False):
+        there = matcher(GrammarSpec("regex", "ab*c"))
+        for token in drafts:
+            there.accept(token)
+        assert (mask == there.masks()[0]).all()
+    assert (masks[3:] == -1).all()
+    (eos,) = BYTES.eos_ids
+    masks = walk.masks([a, c, eos, a])
+    assert np.unpackbits(masks[2].view(np.uint8), bitorder="little").nonzero()[0].tolist() == [eos]
+    assert walk.num_valid([a]) == 1
+
+
+def test_tokens_are_taken_back():
+    """A matcher goes back over tokens that were taken, the one that completed the text among them."""
+    walk = matcher(GrammarSpec("regex", "ab"))
+    a, b = ids("a")[0], ids("b")[0]
+    walk.accept(a)
+    walk.accept(b)
+    assert walk.is_complete
+    walk.rollback(2)
+    assert not walk.is_complete
+    assert walk.num_valid([a, b]) == 2
+
+
+def test_forks_go_their_own_ways():
+    """Choices of one request begin alike and go on apart."""
+    one = matcher(GrammarSpec("regex", "a(b|c)"))
+    one.accept(ids("a")[0])
+    two = one.fork()
+    one.accept(ids("b")[0])
+    assert one.is_complete and not two.is_complete
+    two.accept(ids("c")[0])
+    assert two.is_complete
+
+
+def test_a_token_that_cannot_come():
+    """What does not follow the grammar fails, and its mask after that still is one."""
+    walk = matcher(GrammarSpec("regex", "ab"))
+    with pytest.raises(EngineError, match="cannot follow its grammar"):
+        walk.accept(ids("x")[0])
+    assert walk.masks([1, 2]).shape[0] == 3
+    assert not walk.is_complete
+
+
+WRONG = [
+    (GrammarSpec("json_schema", '{"type": "strange"}'), "json_schema: Invalid type: strange"),
+    (GrammarSpec("json_schema", '{"not": {}}'), r'json_schema: Unimplemented keys: \["not"\]'),
+    (GrammarSpec("json_schema", '{"$ref": "#/nope"}'), "json_schema: .*/nope"),
+    (GrammarSpec("json_schema", '{"type": "integer", "minimum": 5, "maximum": 3}'), "Unsatisfiable schema"),
+    (GrammarSpec("json_schema", "{"), "json_schema: "),
+    (GrammarSpec("json_schema", '{"a":' * 5000 + "1" + "}" * 5000), "json_schema: "),
+    (GrammarSpec("regex", "(["), "(?s)regex: .*unclosed"),
+    (GrammarSpec("regex", "(?=a)b"), "(?s)regex: .*look-around"),
+    (GrammarSpec("regex", "a" * 300_000), "regex: it has 300000 characters, and may have 262144"),
+    (GrammarSpec("choice", "[]"), "choice: it must be a list of one text or more"),
+    (GrammarSpec("choice", json.dumps(["a"] * 20_000)), "choice: 20000 texts are more than 10000"),
+    (GrammarSpec("lark", "start: foo"), 'lark: .*unknown name: "foo"'),
+    (GrammarSpec("lark", 'root ::= "a'), "lark: "),
+    (GrammarSpec("xml", "<a>"), "grammar: no such kind as 'xml'; known are json_schema"),
+]
+
+
+@pytest.mark.parametrize("spec, message", WRONG)
+def test_wrong_grammars(spec, message):
+    """A grammar that cannot be followed is refused, with what is wrong with it, in few words."""
+    with pytest.raises(EngineError, match=message) as raised:
+        matcher(spec)
+    assert raised.value.code is ErrorCode.INVALID_ARG
+    assert len(str(raised.value)) < 700
+
+
+def test_whitespace_has_an_end():
+    """Between tokens of JSON there is space for reading, and not for ever."""
+    (newline,) = ids("\n")
+    walk = matcher(GrammarSpec("json_object"))
+    for token in ids("{"):
+        walk.accept(token)
+    count = 0
+    while newline in allowed(walk) and count < 1000:
+        walk.accept(newline)
+        count += 1
+    assert 8 <= count <= 64
+
+
+def test_compiled_once(monkeypatch):
+    """A grammar is compiled once for all requests that have it, up to a number of grammars."""
+    compiled = []
+    original = grammar._compiled
+    monkeypatch.setattr(grammar, "_compiled", lambda spec, words: compiled.append(spec) or original(spec, words))
+    monkeypatch.setattr(grammar, "MAX_CACHED", 2)
+    compiler = GrammarCompiler(BYTES)
+    specs = [GrammarSpec("regex", text) for text in ("a", "b", "c")]
+    for spec in (specs[0], specs[0], specs[1], specs[0], specs[2], specs[0], specs[1]):
+        walk = compiler.compile(spec)
+        walk.accept(ids(spec.text)[0])
+    assert compiled == [*specs, specs[1]]
+    assert repr(compiler) == "<GrammarCompiler: 2 grammars>"
+
+
+FORCED = [
+    (BYTES, "the cat", b"the cat"),
+    (BYTES, "a<|eos|>b<think>", b"a<|eos|>b<think>"),
+    (BYTES, "ä你🙂", "ä你🙂".encode()),
+    (BYTES, b"\xe4\xbd", b"\xe4\xbd"),
+    (BYTES, "", b""),
+    (PIECES, "the cat", b"the cat"),
+    (PIECES, " the", b" the"),
+    (PIECES, "a</s>b🙂", "a</s>b🙂".encode()),
+    (PIECES, b"\xe4\xbd", b"\xe4\xbd"),
+    (SPACES, "the cat", b"the cat"),
+    (SPACES, "[1]", b"[1]"),
+    (SPACES, "cat€", b"cat"),  # which has no token
+]
+
+
+@pytest.mark.parametrize("tokenizer, text, told", FORCED)
+def test_the_tokens_of_a_text_that_is_forced(tokenizer, text, told):
+    """Where only one text may come, its tokens have its bytes and no others, and none of them is special."""
+    tokens = Vocabulary(tokenizer, min(tokenizer.eos_ids))(text)
+    assert b"".join(tokenizer.token_bytes(each) for each in tokens) == told
+    assert tokenizer.special_ids.isdisjoint(tokens)
+
+
+def test_a_forced_text_is_written_as_its_tokenizer_would():
+    """The tokens of a forced text are those that the model has learnt, where the tokenizer has them so."""
+    words = Vocabulary(BYTES, min(BYTES.eos_ids))
+    assert words('JSON: {"name"') == ids('JSON: {"name"')
+
+
+def test_many_threads():
+    """Grammars are compiled on any threads while others are followed."""
+    spec = GrammarSpec("json_schema", json.dumps(PERSON))
+    compiler = GrammarCompiler(BYTES)
+    failures = []
+
+    def work(number):
+        try:
+            for turn in range(10):
+                walk = compiler.compile(spec if turn % 2 else GrammarSpec("regex", f"a{{{number},{turn + 20}}}b"))
+                for _ in range(20):
+                    walk.accept(min(allowed(walk)))
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_a_model_without_an_end():
+    """A tokenizer without EOS follows grammars too; its texts end where nothing may come."""
+    compiler = GrammarCompiler(Tokenizer(tiny_tokenizers.byte_level()))
+    walk = compiler.compile(GrammarSpec("regex", "ab"))
+    walk.accept(ids("a")[0])
+    assert {token for token in allowed(walk) if token < BYTES.vocab_size} == set(ids("b"))
+    walk.accept(ids("b")[0])
+    assert walk.is_complete
+
+
+def test_tokenizers_that_cannot():
+    """Where a text is not its tokens one after the other, no grammar can be followed, and the request is told so."""
+    compiler = GrammarCompiler(Tokenizer(tiny_tokenizers.word_pieces()))
+    with pytest.raises(EngineError, match="no grammar can be followed") as raised:
+        compiler.compile(GrammarSpec("regex", "a"))
+    assert raised.value.code is ErrorCode.UNSUPPORTED
