@@ -56,7 +56,8 @@ kernel void adjust(device float *scores [[buffer(0)]], device const float *logit
   for (uint id = first; id < min(first + IDS_A_THREAD, V); id++) {
     const ulong i = ulong(row) * V + id;
     float x = logits[i];
-    if ((asked & MASK) != 0 && ((allowed[row * ((V + 31) / 32) + id / 32] >> (id % 32)) & 1) == 0) x = -INFINITY;
+    const bool is_allowed = (asked & MASK) == 0 || ((allowed[row * ((V + 31) / 32) + id / 32] >> (id % 32)) & 1) != 0;
+    if (!is_allowed && !isnan(x)) x = -INFINITY;  // NaN stays, to be told
     const int count = (asked & (REPETITION | PRESENCE | FREQUENCY)) != 0 ? output_counts[i] : 0;
     if ((asked & REPETITION) != 0 && (count > 0 || seen_in_prompt[i] != 0))
       x = x > 0.0f ? x / repetition[row] : x * repetition[row];
@@ -106,8 +107,9 @@ inline Total total_of(thread Exchange &exchange, Total mine) {
   return total;
 }
 
-// A float's bits so that they rise with it; 0 and -0 are one.
+// A float's bits so that they rise with it; 0 and -0 are one, NaN is above all.
 inline uint ordered_bits(float x) {
+  if (isnan(x)) return ~0u;
   const uint bits = as_type<uint>(x == 0.0f ? 0.0f : x);
   return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 }
@@ -229,7 +231,7 @@ inline Kept keep_best(thread Exchange &exchange, device const float *scores, uin
 //   look      the largest score; greedy rows, and those whose largest is no number, end here
 //   filter    top-k, top-p, min-p (where `is_filtered`): each a threshold on what the one before left
 //   draw      the largest score + noise of the tokens that are left (without filters `adjust` has added it already)
-//   tell      log softmax of the token's own logit
+//   tell      log softmax of the token's own logit, where it is asked for; NaN where the row has NaN in any case
 //
 // Costs: a pass over the row for each of these, and one for each bit of a threshold until it is found: about 15.
 [[max_total_threads_per_threadgroup(1024)]]
@@ -295,7 +297,7 @@ kernel void sample(device int *tokens [[buffer(0)]], device float *logprobs [[bu
   }
   if (thread_index == 0) {
     tokens[row] = int(best.id);
-    logprobs[row] = 0.0f;
+    logprobs[row] = isnan(largest) ? largest : 0.0f;
   }
   if (needs_logprob == 0) return;
 

@@ -122,18 +122,28 @@ def test_a_large_vocabulary(metal_ops: MakeOps) -> None:
     assert_same(ops, logits, batch(3, is_unfiltered=True))
 
 
-def test_rows_that_are_no_numbers(metal_ops: MakeOps) -> None:
-    """Where nothing may come, or a logit is NaN, some token of the vocabulary comes; its log probability is NaN."""
-    logits = torch.zeros(4, 40)
+@pytest.mark.parametrize("needs_logprobs", [True, False])
+def test_rows_that_are_no_numbers(metal_ops: MakeOps, needs_logprobs: bool) -> None:
+    """Some token of the vocabulary comes whatever the logits are; NaN among them shows in the log probability, of any
+    sign, hidden by a mask, and also where none is asked for."""
+    logits = torch.zeros(6, 40)
     logits[0] = -torch.inf
-    logits[1, 7] = torch.nan
-    logits[2, 3] = torch.inf
-    for fields in ({"top_k": 3, "top_p": 0.5}, {"is_unfiltered": True}, {"temperature": 0.0, "is_greedy": True}):
-        tokens, logprobs = run(metal_ops(), logits, batch(4, **fields))
+    logits[1, 3] = torch.inf
+    logits[2, 39] = torch.nan
+    logits.view(torch.int32)[3, 39] = -1  # NaN with a sign, as an x86 makes them
+    logits[4] = torch.nan
+    draws: list[dict[str, Any]] = [
+        {"top_k": 3, "top_p": 0.5},
+        {"is_unfiltered": True},
+        {"temperature": 0.0, "is_greedy": True},
+        {"top_k": 3, "allowed": torch.full((6, 2), 2**31 - 1, dtype=torch.int32)},
+        {"is_greedy": True, "allowed": torch.full((6, 2), 8, dtype=torch.int32)},
+    ]
+    for fields in draws:
+        tokens, logprobs = run(metal_ops(), logits, replace(batch(6, **fields), needs_logprobs=needs_logprobs))
         assert ((tokens >= 0) & (tokens < 40)).all()
-        assert tokens[2] == 3
-        assert logprobs[:3].isnan().all()
-        assert not logprobs[3].isnan()
+        assert tokens[1] == 3
+        assert logprobs.isnan().tolist()[2:] == [True, True, True, False]
 
 
 def test_log_probabilities_only_where_asked(metal_ops: MakeOps) -> None:
