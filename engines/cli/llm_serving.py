@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +23,10 @@ from engines.host.settings import Address, HostSettings
 from gateway.protocol.protobuf import Message, message
 
 _VERSION = "1"
+# What a repository says of a version that does not load, around the reason.
+_LOAD_FAILURE = re.compile(
+    rf"version {_VERSION} is at UNAVAILABLE state: (?:[A-Z][a-z]+(?: [a-z]+)?: )?(.*?);?", re.DOTALL
+)
 _PLACEMENT = "PLACEMENT"
 
 
@@ -131,7 +136,8 @@ class _Teller(Audience):
         self._display.close()
         reasons = list(error.failures.values()) if isinstance(error, LoadError) else [str(error)]
         for reason in reasons:
-            _refuse(reason)
+            found = _LOAD_FAILURE.fullmatch(reason)
+            _refuse(found[1] if found is not None else reason)
 
     def serves(self, host: Host, settings: HostSettings) -> None:
         config = host.service.model(self._name, "").config

@@ -1,0 +1,151 @@
+"""A language model among others in a model repository: who finds it by which protocol, and how it comes and goes."""
+
+import json
+import shutil
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engines.paged.front.llm_process import LLMProcess
+from tests.support.child import REPOSITORY
+from tests.support.host import HostProcess
+from tests.support.waiting import eventually
+from tests.support.wire import Wire, send
+
+pytestmark = pytest.mark.timeout(120)  # the engine starts with the first test
+
+CONFIG = """
+backend: "paged"
+parameters {{ key: "MODEL" value {{ string_value: "{folder}" }} }}
+parameters {{ key: "max_context" value {{ string_value: "200" }} }}
+parameters {{ key: "THREADS" value {{ string_value: "1" }} }}
+parameters {{ key: "DTYPE" value {{ string_value: "float32" }} }}
+parameters {{ key: "SPECULATION" value {{ string_value: "ngram" }} }}
+parameters {{ key: "MEMORY" value {{ string_value: "1" }} }}
+"""
+EXPLICIT = ["--model-control-mode=explicit", "--load-model=shout", "--http-restricted-api=metadata:admin=key"]
+KEY = {"admin": "key"}
+
+
+@pytest.fixture(scope="module")
+def host(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostProcess]:
+    """A host of a python model, and of a language model that is not loaded yet."""
+    models = tmp_path_factory.mktemp("repository")
+    shutil.copytree(REPOSITORY / "engines/samples/models/text", models / "shout")
+    config = models / "shout" / "config.pbtxt"
+    config.write_text(config.read_text().replace('"text"', '"shout"'))
+    (models / "writer" / "1").mkdir(parents=True)
+    (models / "writer" / "config.pbtxt").write_text(CONFIG.format(folder=tiny))
+    server = HostProcess.start([models], tmp_path_factory.mktemp("host"), extra_args=EXPLICIT)
+    try:
+        yield server.wait_ready()
+        server.stop()
+    finally:
+        server.kill()
+
+
+def post(host: HostProcess, path: str, body: Any) -> tuple[int, Any]:
+    reply = send(host.http_port, "POST", path, json.dumps(body).encode())
+    return reply.status, json.loads(reply.body or b"null")
+
+
+def get(host: HostProcess, path: str) -> tuple[int, Any]:
+    reply = send(host.http_port, "GET", path, None, KEY)
+    return reply.status, json.loads(reply.body)
+
+
+def test_a_host_without_language_models_is_a_triton(host: HostProcess) -> None:
+    """OpenAI's paths lead nowhere, as Triton's do, until a language model serves."""
+    nothing = (404, {"error": "Not Found"})
+    assert get(host, "/v1/models") == nothing
+    assert post(host, "/v1/completions", {"model": "shout", "prompt": "a"}) == nothing
+
+
+def test_a_language_model_is_loaded_and_found(host: HostProcess) -> None:
+    """By every protocol under its name; the models beside it stay V2's alone."""
+    status, told = post(host, "/v2/repository/models/writer/load", {})
+    assert (status, told) == (200, None)
+    assert [card["id"] for card in get(host, "/v1/models")[1]["data"]] == ["writer"]
+    status, told = post(host, "/v1/completions", {"model": "writer", "prompt": "the sea", "max_tokens": 3})
+    assert (status, told["usage"]["completion_tokens"]) == (200, 3)
+    status, told = post(host, "/v2/models/writer/generate", {"text_input": "the sea", "max_tokens": 3})
+    assert status == 200
+    assert told["text_output"].startswith("the sea")
+    assert post(host, "/v2/models/shout/generate", {"text_input": "a"})[1]["text_output"] == "A"
+    status, told = post(host, "/v1/completions", {"model": "shout", "prompt": "a"})
+    assert status == 400
+    assert told["error"]["message"] == (
+        "The model 'shout' is no language model of the paged engine: 'python' runs it, and V2 serves it"
+    )
+    assert "parameter MEMORY means nothing to it; those that do are ADAPTERS, " in host.log()
+
+
+def test_what_guards_tritons_apis_guards_openais(host: HostProcess) -> None:
+    """A list of models is metadata, whichever the path."""
+    reply = send(host.http_port, "GET", "/v1/models")
+    assert (reply.status, reply.body) == (403, b'{"error":"This API is restricted, expecting header \'admin\'"}')
+
+
+def stream_through(host: HostProcess, what: Callable[[], Any]) -> None:
+    """A long stream, in whose course something happens, is told to its end."""
+    body = {"model": "writer", "prompt": "the sea", "max_tokens": 150, "stream": True, "ignore_eos": True}
+    data = json.dumps(body).encode()
+    with Wire(host.http_port) as wire:
+        wire.send(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(data), data)
+        assert wire.read_line() == b"HTTP/1.1 200 OK\r\n"
+        happening = threading.Thread(target=what)
+        happening.start()
+        text = b""
+        while b"[DONE]" not in text:
+            line = wire.read_line()
+            assert line, text
+            text += line
+        happening.join()
+    assert text.count(b'"finish_reason":"length"') == 1
+
+
+def test_unloading_waits_for_who_is_served(host: HostProcess) -> None:
+    """A stream that has begun goes on; nothing new is taken, and OpenAI's paths go with the last model."""
+    stream_through(host, lambda: post(host, "/v2/repository/models/writer/unload", {}))
+    eventually(lambda: get(host, "/v1/models")[0] == 404)
+
+
+def test_a_host_that_is_told_to_end_lets_answers_end(host: HostProcess) -> None:
+    """SIGTERM in the middle of a stream: its client reads all of it, then the host ends well."""
+    assert post(host, "/v2/repository/models/writer/load", {})[0] == 200
+    stream_through(host, lambda: host.process.send_signal(signal.SIGTERM))
+    assert host.process.wait(30) == 0, host.log()
+
+
+# A server that does not start
+
+
+def refused(folder: Path, directory: Path, *arguments: str) -> str:
+    """What is said by one that ends with 1."""
+    server = LLMProcess.start(folder, directory, extra_args=arguments)
+    assert server.process.wait(60) == 1, server.log()
+    return next(line for line in server.log().splitlines() if line.startswith("pointsman llm: "))
+
+
+def test_a_port_that_is_taken_is_said_at_once(tiny: Path, tmp_path: Path) -> None:
+    """Before the model is loaded, with the option that chooses another."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = refused(tiny, tmp_path, "--http-port", str(port))
+    assert said == f"pointsman llm: cannot listen on 127.0.0.1:{port}: Address already in use; choose with --http-port"
+
+
+def test_a_folder_that_cannot_be_loaded_is_said(tiny: Path, tmp_path: Path) -> None:
+    """What is wrong with the folder, in the words of who reads it."""
+    folder = tmp_path / "broken"
+    shutil.copytree(tiny, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "architectures": ["BertModel"], "model_type": "bert"}))
+    said = refused(folder, tmp_path / "run")
+    assert "BertModel" in said
+    assert "version 1 is at" not in said
