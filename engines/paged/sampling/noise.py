@@ -152,7 +152,8 @@ class _Buffers(threading.local):
 
     def __init__(self) -> None:
         self.y, self.z, self.x, self.swapped = (np.empty(_CHUNK, np.uint64) for _ in range(4))
-        self.v, self.w = (torch.empty(_CHUNK) for _ in range(2))
+        # numpy's, as tensors of torch.inference_mode could not be written outside of it.
+        self.v, self.w = (np.empty(_CHUNK, np.float32) for _ in range(2))
 
 
 _BUFFERS = _Buffers()
@@ -181,7 +182,7 @@ def _squares(y: Any, key: Any) -> Any:
 
 def _subtract_log_exponential(part: Tensor, bits: Tensor) -> None:
     """part -= log(-log1p(-v)), with log1p as the module's text has it: torch's own costs three times as much."""
-    v, w = _BUFFERS.v[: part.shape[0]], _BUFFERS.w[: part.shape[0]]
+    v, w = (torch.from_numpy(buffer[: part.shape[0]]) for buffer in (_BUFFERS.v, _BUFFERS.w))
     v.copy_(bits).add_(0.5).mul_(2.0**-32).clamp_(max=_LARGEST_V)
     torch.clamp(v, min=2.0**-24, out=w)
     torch.sub(1.0, w, out=w)

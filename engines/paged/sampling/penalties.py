@@ -69,6 +69,7 @@ class PenaltyTable:
         """Which tokens stand in the prompt: [m, V] bool."""
         return self._seen[seats]
 
+    @torch.inference_mode(False)  # else it could be written in that mode alone
     def _grow(self) -> None:
         seats = self._counts.shape[0]
         more = max(_FIRST_SEATS, seats)

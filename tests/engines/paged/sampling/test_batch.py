@@ -237,6 +237,22 @@ def test_tokens_are_counted_before_they_are_read():
     assert text.answer == []
 
 
+def test_inside_and_outside_of_inference_mode():
+    """A thread may sample in torch's inference mode and outside of it, with what it has kept from before."""
+    made = batches()
+    drawing = made.admit(Text([1]), SamplingParams(frequency_penalty=1.0, temperature=2.0), 1)
+    tokens = []
+    for inference in (True, False, True):
+        with torch.inference_mode(inference):
+            rows = [ask(drawing)]
+            drawn, _ = sample(torch.zeros(1, VOCABULARY), made.build(rows))
+            noisy, _ = sample(torch.zeros(1, 5000), made.build([Ask(drawing, 1)], plain=True))
+            made.count(rows, drawn)
+            tokens.append((drawn.item(), noisy.item()))
+            drawing.writing.answer.append(tokens[-1][0])
+    assert len({noisy for _, noisy in tokens}) == 1
+
+
 def test_seats_are_given_back():
     """Sequences that have ended leave no memory behind: the table is as large as the most that ran together."""
     made = batches()
