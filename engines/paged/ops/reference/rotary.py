@@ -25,8 +25,8 @@ def rope_write(
     rows = qkv.view(qkv.shape[0], -1, size)
     turned = rows[:, : heads + groups]
     if q_norm is not None and k_norm is not None:
-        queries, keys = turned[:, :heads], turned[:, heads:]
-        turned = torch.cat((F.rms_norm(queries, (size,), q_norm, eps), F.rms_norm(keys, (size,), k_norm, eps)), 1)
+        weights = torch.cat((q_norm.expand(heads, -1), k_norm.expand(groups, -1)))
+        turned = F.rms_norm(turned, (size,), None, eps) * weights
     turned = rotate(turned, *_of_rows(batch, cos, sin)).to(qkv.dtype)
     slots = _slots(batch)
     cache.keys.view(-1, groups, size).index_copy_(0, slots, turned[:, heads:])
