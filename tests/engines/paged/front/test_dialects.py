@@ -27,7 +27,11 @@ def gateway(llm: LLMProcess, tiny: Path, tmp_path_factory: pytest.TempPathFactor
     """Two routes to the server: as an engine of OpenAI's, and as one of V2's, for which the gateway makes prompts."""
     endpoint = {"url": llm.http_url}
     engines = {
-        "openai": {"protocol": "openai", "endpoints": [endpoint], "dialects": ["chat", "completions"]},
+        "openai": {
+            "protocol": "openai",
+            "endpoints": [endpoint],
+            "dialects": ["chat", "completions", "responses", "messages"],
+        },
         "v2": {
             "protocol": "kserve",
             "endpoints": [endpoint | {"grpc": llm.grpc_url}],
