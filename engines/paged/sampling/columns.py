@@ -72,9 +72,9 @@ class ColumnCache:
     def _made(self, asks: Sequence[Ask]) -> Columns:
         drawings = rows_of(asks)
         params = [drawing.params for drawing in drawings]
-        drawn = [drawing for drawing in drawings if drawing.params.temperature > 0]
+        drawn = [drawing for drawing in drawings if drawing.temperature > 0]
         return Columns(
-            temperature=put([each.temperature for each in params], self._device),
+            temperature=put([drawing.temperature for drawing in drawings], self._device),
             top_k=put([each.top_k for each in params], self._device, torch.int32),
             top_p=put([each.top_p for each in params], self._device),
             min_p=put([each.min_p for each in params], self._device),

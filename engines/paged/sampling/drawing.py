@@ -54,7 +54,9 @@ class Drawing:
         self.params = params
         self.matcher = matcher
         self.seed = seed - (1 << 64) if seed >> 63 else seed
-        self.is_penalized = (
+        is_beam = params.beam_width > 1  # what it goes on with is chosen by log probabilities, not drawn
+        self.temperature = 0.0 if is_beam else params.temperature
+        self.is_penalized = not is_beam and (
             params.repetition_penalty != 1 or params.presence_penalty != 0 or params.frequency_penalty != 0
         )
         self.is_filtered = params.top_k > 0 or params.top_p < 1 or params.min_p > 0
@@ -70,7 +72,7 @@ class Drawing:
         self.is_biased = self._bias is not None or bool(self._endings) or bool(self._bad_words)
 
     def __repr__(self) -> str:
-        return f"<Drawing: seed {self.seed}, {self.params.temperature} hot>"
+        return f"<Drawing: seed {self.seed}, {self.temperature} hot>"
 
     @property
     def needs_host(self) -> bool:

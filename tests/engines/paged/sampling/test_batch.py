@@ -76,6 +76,14 @@ def test_what_a_batch_need_not_do():
     assert told == [(True, True), (False, True), (False, False)]
 
 
+def test_beams_are_not_drawn():
+    """A beam's row yields the likeliest token: which ones it goes on with is not for chance, nor for penalties."""
+    made = batches()
+    beam = made.admit(Text([1]), SamplingParams(temperature=0.7, presence_penalty=1.0, beam_width=3), 1)
+    batch = made.build([ask(beam)])
+    assert batch.is_greedy and batch.output_counts is None
+
+
 def test_the_same_rows_cost_nothing():
     """While the same sequences go on, no tensor is made anew but the positions."""
     made = batches()
