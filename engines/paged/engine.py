@@ -36,6 +36,8 @@ from engines.paged.options import EngineOptions, Speculation
 from engines.paged.runner.drafting import DraftModel
 from engines.paged.runner.runner import Runner
 from engines.paged.runner.sampler import Sampler
+from engines.paged.sampling.batch import SamplingBatches
+from engines.paged.sampling.grammar import GrammarCompiler
 from engines.paged.sampling.params import SamplingParams
 from engines.paged.scheduling.scheduler import Scheduler
 from engines.paged.scheduling.sequence import Sequence
@@ -84,6 +86,7 @@ class PagedEngine:
         self._device = device
         self._ops_name = ops_name
         self._eos_ids = tokenizer.eos_ids | frozenset(loaded.config.eos_token_ids)
+        self._grammars = GrammarCompiler(tokenizer, self._eos_ids)
         self._sampler = sampler
         self._scheduler = Scheduler(
             BlockPool(memory.num_blocks),
@@ -138,7 +141,9 @@ class PagedEngine:
         available = available_memory(device, weight_bytes)
         memory, max_context = _plan(config, draft, options, weight_bytes, available, wanted)
         cache = KVCache(config, memory.num_blocks, options.block_size, device)
-        sampler = Sampler(device, {})
+        eos_ids = tokenizer.eos_ids | frozenset(config.eos_token_ids)
+        batches = SamplingBatches(config.vocab_size, device, eos_ids, lambda text: tokenizer.encode(text, False))
+        sampler = Sampler(batches, {}, device)
         drafting = None
         if draft is not None:
             draft_cache = KVCache(draft.config, memory.num_blocks, options.block_size, device)
@@ -185,7 +190,7 @@ class PagedEngine:
             raise unavailable(f"{self.options.max_waiting} requests wait already (max_waiting): try again later")
         request = self._checked(request)
         params = request.params
-        matcher = None
+        matcher = self._grammars.compile(params.grammar) if params.grammar is not None else None
         with self._lock:
             self._arrivals += 1
             arrival = self._arrivals
@@ -195,9 +200,9 @@ class PagedEngine:
             sequence = Sequence(request, index, arrival, self.options.block_size)
             own = matcher if matcher is None or not index else matcher.fork()
             choice = Choice(sequence, TextStream(self.tokenizer, params), self._eos_ids, own)
-            self._sampler.admit(sequence, _seed_of(params.seed, index), own)
+            needs_host = self._sampler.admit(sequence, _seed_of(params.seed, index), own)
             self._let_guess(choice)
-            sequence.needs_host = own is not None or choice.judge is not None
+            sequence.needs_host = needs_host or choice.judge is not None or beams is not None
             choices.append(choice)
         self._loop.submit(Generation(request, choices, listener, time.monotonic(), beams))
 
@@ -248,7 +253,7 @@ class PagedEngine:
                 "block_size": memory.block_size,
             },
             "memory_text": str(memory),
-            "quantization": str(self._loaded.report) if self._loaded.report else None,
+            "quantization": self._loaded.report.quantization,
             "fingerprint": self._loaded.fingerprint,
         }
 

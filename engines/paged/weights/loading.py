@@ -37,6 +37,16 @@ class LoadReport:
     left_dense: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
 
+    @property
+    def quantization(self) -> str | None:
+        """What quantizing cost, in words; None where nothing was quantized at load."""
+        if not self.losses:
+            return None
+        kind, worst = max(self.losses.items(), key=lambda each: each[1].worst_relative)
+        num_modules = sum(each.num_modules for each in self.losses.values())
+        told = f"{num_modules} modules, off by at most {worst.worst_relative:.2%} ({worst.worst}, of {kind})"
+        return told + (f"; {len(self.left_dense)} left as they are" if self.left_dense else "")
+
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
