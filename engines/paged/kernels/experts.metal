@@ -47,8 +47,8 @@ kernel void moe_route(device int *expert [[buffer(0)]], device float *weight [[b
       }
     }
     last = simd_max(best);
-    // E where there is none: rows of NaN. They get some expert; their sums are NaN anyway.
-    last_id = int(min(simd_min(best == last ? best_id : E), E - 1));
+    // In a row of NaN there is no best: it gets some expert, and its sum is NaN anyway.
+    last_id = int(min(simd_min(best == last ? best_id : ~0u), E - 1));
     const float share = exp(last - largest);
     chosen += share;
     if (lane == 0) {

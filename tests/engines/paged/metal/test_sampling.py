@@ -33,14 +33,16 @@ def batch(rows: int, **fields: Any) -> SamplingBatch:
     return SamplingBatch(**values)  # type: ignore[arg-type]
 
 
+def on(device: torch.device, sampling: SamplingBatch) -> SamplingBatch:
+    values = {name: getattr(sampling, name) for name in SamplingBatch.__slots__}
+    tensors = {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
+    return replace(sampling, **tensors)
+
+
 def run(ops: MetalOps, logits: Tensor, sampling: SamplingBatch) -> tuple[Tensor, Tensor]:
     """On the device and back; the logits must be left as they came."""
-    names = SamplingBatch.__slots__
-    on_device = {
-        name: value.to(ops.device) if isinstance(value := getattr(sampling, name), Tensor) else value for name in names
-    }
     given = logits.clone().to(ops.device)
-    tokens, logprobs = ops.sample(given, SamplingBatch(**on_device))
+    tokens, logprobs = ops.sample(given, on(ops.device, sampling))
     assert torch.equal(given.cpu().view(torch.int32), logits.view(torch.int32))
     assert tokens.dtype == torch.int32
     return tokens.cpu(), logprobs.cpu()

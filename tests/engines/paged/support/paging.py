@@ -22,6 +22,7 @@ def batch_of(
     block_size: int,
     tokens: Sequence[int] | None = None,
     adapters: Any = None,
+    device: torch.device | str = "cpu",
 ) -> Batch:
     """Sequences by how many rows they have, how many tokens are cached then, and where; tokens of all rows, or 0."""
     positions = [p for q, c in zip(query_lens, context_lens, strict=True) for p in range(c - q, c)]
@@ -31,7 +32,7 @@ def batch_of(
     width = max(map(len, tables))
 
     def int32(values: Sequence[Any]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int32)
+        return torch.tensor(values, dtype=torch.int32, device=device)
 
     return Batch(
         tokens=int32(tokens or [0] * len(positions)),
@@ -58,7 +59,8 @@ class Pages:
         dtype = getattr(torch, config.dtype)
         self.decoder = decoder
         self.block_size = block_size
-        self.keys, self.values = (torch.full(shape, float("nan"), dtype=dtype) for _ in range(2))
+        device = decoder.ops.device
+        self.keys, self.values = (torch.full(shape, float("nan"), dtype=dtype, device=device) for _ in range(2))
         self.tables: dict[str, list[int]] = {}
         self.lengths: dict[str, int] = {}
         self._free = list(range(1, num_blocks))
@@ -79,6 +81,7 @@ class Pages:
             self.block_size,
             [token for name in order for token in rows[name]],
             adapters,
+            self.keys.device,
         )
         logits = self.decoder.logits(self.decoder.forward(batch, self.keys, self.values))
         return dict(zip(order, logits.split([len(rows[name]) for name in order]), strict=True))

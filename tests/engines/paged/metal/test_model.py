@@ -1,0 +1,100 @@
+"""Whole models by Metal's kernels: the tokens that plain torch generates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from engines.paged.model.decoder import Decoder
+from engines.paged.ops.contract import Ops
+from engines.paged.ops.reference import ReferenceOps
+from engines.paged.weights import load_model
+from tests.engines.paged.metal.conftest import MakeOps
+from tests.engines.paged.metal.test_sampling import batch, on
+from tests.engines.paged.support.paging import Pages
+from tests.engines.paged.support.tiny_models import VOCAB_SIZE, tiny_model
+
+STEPS = 10
+# Prompts of one row, of a tile with a tail, and of more than one tile.
+PROMPTS = {"a": [5], "b": list(range(40, 63)), "c": [(7 * i) % VOCAB_SIZE for i in range(50)]}
+
+
+def generate(decoder: Decoder, ops: Ops) -> Iterator[list[int]]:
+    """Tokens of three sequences, step by step: prompts together, then one row each. One is greedy, one draws from all,
+    one by top-k and top-p."""
+    pages = Pages(decoder)
+    tokens = PROMPTS
+    for step in range(STEPS):
+        last = pages.step(tokens)
+        logits = torch.stack([last[name][-1] for name in PROMPTS])
+        asked = batch(3, temperature=[0.0, 0.7, 1.0], top_k=[0, 0, 20], top_p=[1.0, 1.0, 0.9], positions=[step] * 3)
+        drawn = ops.sample(logits, on(ops.device, asked))[0].tolist()
+        yield drawn
+        tokens = {name: [token] for name, token in zip(PROMPTS, drawn, strict=True)}
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("quantize", [None, "int4"])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "mixtral", "qwen2_moe"])
+def test_models_generate_the_same_tokens(metal_ops: MakeOps, family: str, quantize: str | None) -> None:
+    """A batch of three sequences, prefilled and decoded by Metal's kernels, yields the tokens of plain torch, greedy
+    and drawn, with dense weights and with 4 bits."""
+    folder = tiny_model(family)
+    ops, reference = metal_ops(), ReferenceOps("cpu")
+    made = load_model(folder, ops, quantize=quantize, quantize_group=32).decoder
+    expected = load_model(folder, reference, quantize=quantize, quantize_group=32).decoder
+    assert list(generate(made, ops)) == list(generate(expected, reference))
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(
+    "family, dtype, quantize",
+    [("qwen3", "float16", "int4"), ("llama", "bfloat16", None), ("mixtral", "float16", "int8")],
+)
+def test_16_bit_logits_are_as_near_as_torchs(metal_ops: MakeOps, family: str, dtype: str, quantize: str | None) -> None:
+    """Rounded to 16 bits after each operation, logits are as near to those of unrounded float32 as plain torch's."""
+    folder = tiny_model(family)
+
+    def logits_of(ops: Ops, dtype: str) -> Tensor:
+        pages = Pages(load_model(folder, ops, dtype=dtype, quantize=quantize, quantize_group=32).decoder)
+        prefilled = pages.step(PROMPTS)
+        decoded = pages.step({name: [9] for name in PROMPTS})
+        return torch.cat([each[name].cpu() for each in (prefilled, decoded) for name in PROMPTS])
+
+    exact = logits_of(ReferenceOps("cpu"), "float32")
+    theirs = (logits_of(ReferenceOps("cpu"), dtype) - exact).square().mean()
+    ours = (logits_of(metal_ops(), dtype) - exact).square().mean()
+    assert ours < 1.3 * theirs
+
+
+@torch.inference_mode()
+def test_a_decoded_row_takes_eight_kernels_a_layer(metal_ops: MakeOps) -> None:
+    """Decoding runs 8 kernels a layer, 10 where a mixture routes, and 3 around all layers: their number is what a small
+    model's speed depends on."""
+    for family, per_layer in (("llama", 8), ("qwen3", 8), ("mixtral", 10)):
+        ops = metal_ops()
+        pages = Pages(load_model(tiny_model(family), ops).decoder)
+        pages.step(PROMPTS)
+        before = ops.num_dispatches
+        pages.step({name: [9] for name in PROMPTS})
+        layers = pages.decoder.config.num_layers
+        assert ops.num_dispatches - before == per_layer * layers + 3
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("family", ["qwen3", "mixtral"])
+def test_deterministic_logits_do_not_depend_on_the_batch(metal_ops: MakeOps, family: str) -> None:
+    """In deterministic mode a sequence's logits are the same to the bit alone and beside others, prefilled at once or
+    in chunks."""
+    ops = metal_ops(is_deterministic=True)
+    decoder = load_model(tiny_model(family), ops, dtype="float16", quantize="int4", quantize_group=32).decoder
+    alone, beside = Pages(decoder), Pages(decoder, seed=1)
+    whole = alone.step({"b": PROMPTS["b"]})["b"]
+    chunk = beside.step({"b": PROMPTS["b"][:9], "c": PROMPTS["c"]})["b"]
+    rest = beside.step({"b": PROMPTS["b"][9:], "a": PROMPTS["a"]})["b"]
+    assert torch.equal(whole, torch.cat([chunk, rest]))
+    together = beside.step({"a": [9], "b": [9], "c": [9]})["b"]
+    assert torch.equal(alone.step({"b": [9]})["b"], together)
