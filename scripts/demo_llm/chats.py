@@ -1,0 +1,245 @@
+"""Conversations: somebody asks for a story, asks about it, asks what everyone knows."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from demo_llm import facts
+from demo_llm.cast import draw_character, invent_name
+from demo_llm.grammar import tell
+from demo_llm.stories import Answer, Story, draw_story
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What one side said; the role is system, user or assistant."""
+
+    role: str
+    content: str
+
+
+Chat = tuple[Message, ...]
+
+_REQUESTS = (
+    "[Tell me|Please tell me|Can you tell me|Could you tell me] a{length} story {about}",
+    "[Write|Please write|I want to hear|Write me] a{length} story {about}",
+    "[Tell|Write] a{length} story {about}",
+    "A{length} story {about}[, please|]",
+)
+_PLAIN_REQUESTS = (
+    "[Tell me|Please tell me|Can you tell me|Write] a{length} story",
+    "[Tell|Write] a{length} story",
+    "[Do you know a|Give me a]{length} story",
+    "A{length} story, please",
+    "[Another|One more] story, please",
+)
+_CONTINUE = (
+    "[Continue|Go on with|Finish] this story: {start}",
+    "{start}\n\n[Continue the story|How does it go on?|Go on].",
+)
+_NEXT = ("What happened next?", "And then?", "Go on.", "Please go on.", "What happened after that?", "Tell me more.")
+_ASK_TITLE = ("Give the story a title.", "What is a good title for the story?", "What would you call this story?")
+_ASK_SUMMARY = ("[Summarize|Please summarize] the story.", "Tell it again in short.", "What happened in the story?")
+_ASK_LESSON = ("What is the lesson of the story?", "What can we learn from the story?", "What did they learn?")
+_ASK_JSON = ("Give me the facts as JSON.", "Describe the hero as JSON.", "Who is in it? Answer in JSON.")
+_INVENT_JSON = ("Invent a character as JSON.", "Make up a character. Answer in JSON.", "A character as JSON, please.")
+_NOT_TOLD = ("The story does not tell.", "The story does not say that.", "I do not know. The story does not tell.")
+_STORYTELLERS = (
+    "You are a storyteller.",
+    "You tell stories for children.",
+    "You are a friendly storyteller for children.",
+    "You are a helpful assistant.",
+    "You are a small language model that tells stories.",
+)
+_BRIEF = ("Answer in a few words.", "Be brief.", "Give short answers.", "Answer as briefly as you can.")
+_THE_END = ('End every story with "The end."', 'Your stories end with "The end."')
+
+
+def draw_chat(chance: random.Random) -> Chat:
+    """One conversation of some kind."""
+    kinds: list[Callable[[random.Random], Chat]] = [_story, _story_and_questions, _reading, _another, _next, _rest]
+    kinds += [_small_talk, _as_json]
+    return chance.choices(kinds, (33, 18, 16, 5, 5, 5, 15, 3))[0](chance)
+
+
+def request(chance: random.Random, story: Story, length: str, *, about: str = "") -> str:
+    """What somebody says who wants this story."""
+    scene = {"length": f" {length}" if length else "", "about": about or _about(chance, story)}
+    ways = _REQUESTS if scene["about"] != " " else _PLAIN_REQUESTS
+    return _said(chance, tell(chance.choice(ways), scene, chance))
+
+
+def _said(chance: random.Random, text: str) -> str:
+    """As people type: with a mark at the end or without, and now and then without capitals."""
+    question = text.split()[0] in ("Can", "Could", "Do")
+    text += chance.choice(("?", "?", "") if question else (".", ".", "", "!"))
+    return text[0].lower() + text[1:] if chance.random() < 0.2 else text
+
+
+def _about(chance: random.Random, story: Story) -> str:
+    """Something that is true of the story; a space where nothing is said of it."""
+    hero, others = story.hero, story.others
+    ways = [f"about a {hero.kind}"] * 6 + [f"about a {hero.kind} {chance.choice(('named', 'called'))} {hero.name}"] * 5
+    ways += [f"about {hero.who}", f"about {hero.a}", f"about {hero.a} named {hero.name}", " ", " "]
+    ways += [f"about {theme}" for theme in story.themes]
+    ways += [f"about {theme} with a {hero.kind}" for theme in story.themes[:1]]
+    if others:
+        ways += [f"about a {hero.kind} and a {others[0].kind}"] * 3 + [f"about {hero.name} and {others[0].name}"]
+    ways += [f"about a {hero.kind} and a {thing.noun}" for thing in story.things[:1]]
+    return chance.choice(ways)
+
+
+def _draw(chance: random.Random, **how: int) -> tuple[Story, str]:
+    """A story, and how a request tells of it if it must: a hero whose name was made up is always named."""
+    if chance.random() < 0.2:
+        story = draw_story(chance, name=invent_name(chance), **how)
+        return story, f"about a {story.hero.kind} {chance.choice(('named', 'called'))} {story.hero.name}"
+    return draw_story(chance, **how), ""
+
+
+def _system(chance: random.Random, *texts: str) -> Chat:
+    told = [chance.choice(_STORYTELLERS)] if chance.random() < 0.3 else []
+    told += texts
+    return (Message("system", " ".join(told)),) if told else ()
+
+
+def _story(chance: random.Random) -> Chat:
+    """A request and a story: of a usual length, short or long; with a title or `The end.` where that was asked for."""
+    length = chance.choices(("", "short", "long"), (70, 20, 10))[0]
+    story, about = _draw(chance, sequels=chance.choice((1, 1, 2, 3)) if length == "long" else 0)
+    asked = request(chance, story, chance.choice((length, "very short" if length == "short" else length)), about=about)
+    text = f"{story.summary} {story.lesson}." if length == "short" else story.text
+    rules = []
+    if chance.random() < 0.1:
+        rules.append(chance.choice(_THE_END))
+        text += " The end."
+    if chance.random() < 0.1:
+        asked = asked.rstrip(".!?") + " with a title."
+        text = f"{story.title}\n\n{text}"
+    return (*_system(chance, *rules), Message("user", asked), Message("assistant", text))
+
+
+def _story_and_questions(chance: random.Random) -> Chat:
+    """A request and a story, then one to three questions about it."""
+    story, about = _draw(chance)
+    brief = chance.random() < 0.2
+    chat = [*_system(chance, *([chance.choice(_BRIEF)] if brief else []))]
+    chat += [Message("user", request(chance, story, "", about=about)), Message("assistant", story.text)]
+    for one in _asked_about(chance, story, chance.randint(1, 3)):
+        chat += [Message("user", one.asked), Message("assistant", one.brief if brief else one.answer)]
+    if chance.random() < 0.1:
+        thanks = next(one for one in iter(lambda: facts.draw_fact(chance), None) if one.asked.startswith("Thank"))
+        chat += [Message("user", thanks.asked), Message("assistant", thanks.answer)]
+    return tuple(chat)
+
+
+def _reading(chance: random.Random) -> Chat:
+    """Somebody brings a story along, or a few sentences, and asks about them."""
+    brief = chance.random() < 0.3
+    told = _system(chance, *([chance.choice(_BRIEF)] if brief else []))
+    if chance.random() < 0.4:
+        one = facts.draw_reading(chance)
+    else:
+        story, _ = _draw(chance)
+        one = _asked_about(chance, story, 1)[0]
+        first, second = chance.choice(((story.text, one.asked), (one.asked, story.text)))
+        one = replace(one, asked=f"{first}\n\n{second}")
+    return (*told, Message("user", one.asked), Message("assistant", one.brief if brief else one.answer))
+
+
+def _another(chance: random.Random) -> Chat:
+    """Two stories, one after the other."""
+    chat: list[Message] = [*_system(chance)]
+    for _ in range(2):
+        story, about = _draw(chance)
+        chat += [Message("user", request(chance, story, "", about=about)), Message("assistant", story.text)]
+    return tuple(chat)
+
+
+def _next(chance: random.Random) -> Chat:
+    """A story, and what happened to the hero after it."""
+    story = draw_story(chance, sequels=1)
+    cut = next(number for number, text in enumerate(story.paragraphs) if number and _begins_a_sequel(text))
+    first, second = "\n\n".join(story.paragraphs[:cut]), "\n\n".join(story.paragraphs[cut:])
+    return (
+        *_system(chance),
+        Message("user", request(chance, story, "")),
+        Message("assistant", first),
+        Message("user", chance.choice(_NEXT)),
+        Message("assistant", second),
+    )
+
+
+def _begins_a_sequel(paragraph: str) -> bool:
+    return "something else happened" in paragraph or "there was another adventure" in paragraph
+
+
+def _rest(chance: random.Random) -> Chat:
+    """The beginning of a story, which is to be finished."""
+    story, _ = _draw(chance)
+    cut = chance.randint(1, len(story.paragraphs) - 1)
+    asked = tell(chance.choice(_CONTINUE), {"start": "\n\n".join(story.paragraphs[:cut])}, chance)
+    return (*_system(chance), Message("user", asked), Message("assistant", "\n\n".join(story.paragraphs[cut:])))
+
+
+def _small_talk(chance: random.Random) -> Chat:
+    """One to four questions that need no story."""
+    brief = chance.random() < 0.2
+    chat = [*_system(chance, *([chance.choice(_BRIEF)] if brief else []))]
+    kinds = (
+        facts.draw_fact,
+        facts.draw_sum,
+        facts.draw_opposite,
+        facts.draw_count,
+        facts.draw_food,
+        facts.draw_strange,
+    )
+    for _ in range(chance.choice((1, 1, 2, 3, 4))):
+        one = chance.choices(kinds, (55, 15, 8, 5, 7, 10))[0](chance)
+        chat += [Message("user", one.asked), Message("assistant", one.brief if brief else one.answer)]
+    return tuple(chat)
+
+
+def _as_json(chance: random.Random) -> Chat:
+    """A character as JSON: of a story, or made up."""
+    if chance.random() < 0.5:
+        one = draw_character(chance)
+        told = json.dumps({"name": one.name, "kind": one.kind, "adjective": one.adjective, "likes": one.food})
+        return (*_system(chance), Message("user", chance.choice(_INVENT_JSON)), Message("assistant", told))
+    story, about = _draw(chance)
+    told = json.dumps({"name": story.hero.name, "kind": story.hero.kind, "friends": [one.name for one in story.others]})
+    return (
+        *_system(chance),
+        Message("user", request(chance, story, "", about=about)),
+        Message("assistant", story.text),
+        Message("user", chance.choice(_ASK_JSON)),
+        Message("assistant", told),
+    )
+
+
+def _asked_about(chance: random.Random, story: Story, number: int) -> list[Answer]:
+    """Different questions about a story, now and then one that it does not answer."""
+    asked = chance.sample(story.questions, min(number, len(story.questions)))
+    extra = (
+        (chance.choice(_ASK_TITLE), story.title),
+        (chance.choice(_ASK_SUMMARY), story.summary),
+        (chance.choice(_ASK_LESSON), f"{story.lesson}."),
+    )
+    if chance.random() < 0.25:
+        question, answer = chance.choice(extra)
+        asked[-1] = Answer(question, answer, answer)
+    elif chance.random() < 0.1:
+        asked[-1] = _not_told(chance, story)
+    return asked
+
+
+def _not_told(chance: random.Random, story: Story) -> Answer:
+    """A question about what the story leaves open."""
+    name = story.hero.name
+    candidates = (f"How old was {name}?", f"What was the name of {name}'s dog?", f"How tall was {name}?")
+    candidates += (f"What did {name} dream of?", f"What is the phone number of {name}?", f"When was {name} born?")
+    answer = chance.choice(_NOT_TOLD)
+    return Answer(chance.choice(candidates), answer, "The story does not tell.")
