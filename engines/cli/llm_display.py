@@ -21,7 +21,7 @@ class Display:
         self._console = console
         self._name = name
         self._bar: Progress | None = None
-        self._task: TaskID | None = None
+        self._task = TaskID(0)
         self._stage = ""
 
     @contextmanager
@@ -29,6 +29,11 @@ class Display:
         """Draw what the instance of the model tells of its load in the log."""
         handler = _Handler(self)
         logger.addHandler(handler)
+        if self._console.is_terminal:
+            columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+            self._bar = Progress(*columns, console=self._console)
+            self._bar.start()
+            self._task = self._bar.add_task(f"starting {self._name}", total=None)
         try:
             yield
         finally:
@@ -40,22 +45,19 @@ class Display:
         progress = find_progress(line)
         if progress is None:
             return
-        if not self._console.is_terminal:
-            if progress.stage != self._stage:
-                self._say(f"loading {self._name}: {progress.stage}")
-            self._stage = progress.stage
-            return
+        is_other, self._stage = progress.stage != self._stage, progress.stage
         if self._bar is None:
-            columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-            self._bar = Progress(*columns, console=self._console)
-            self._bar.start()
-        if self._task is None or progress.stage != self._stage:
-            self._stage = progress.stage
+            if is_other and not self._console.is_terminal:
+                self._say(f"loading {self._name}: {progress.stage}")
+            return
+        if is_other:
+            self._end_stage()
             self._task = self._bar.add_task(progress.stage, total=progress.total)
-        self._bar.update(self._task, completed=progress.done, total=progress.total)
+        self._bar.update(self._task, completed=progress.done)
 
     def tell_ready(self, told: Mapping[str, Any], host: str, http_port: int, grpc_port: int, metrics_port: int) -> None:
         """It serves: what runs where, and a command to try."""
+        self._end_stage()
         self.close()
         where = f"on {told['device']} ({told['ops']}, {told['dtype']})"
         self._say(f"{self._name} is served {where}, contexts of up to {told['max_context']:,} tokens")
@@ -82,6 +84,12 @@ class Display:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+    def _end_stage(self) -> None:
+        """What was under way is done, whether that was told or not."""
+        if self._bar is not None:
+            total = next(task.total for task in self._bar.tasks if task.id == self._task) or 1.0
+            self._bar.update(self._task, completed=total, total=total)
 
     def _say(self, text: str) -> None:
         self._console.print(Text(text), soft_wrap=True)

@@ -129,13 +129,17 @@ def shown(is_terminal: bool) -> str:
     logger = logging.getLogger("engines.models.test")
     logger.setLevel(logging.INFO)
     with display.watching(logger):
-        for done in range(0, 101, 10):
+        for done in range(0, 91, 10):
             logger.info("%s: %s", "tiny_0_0", Progress("weights", done, 100))
+        tell_ready(display)
+    logger.info("%s", Progress("unseen", 1, 2))
+    return out.getvalue()
+
+
+def tell_ready(display: Display) -> None:
     told = {"device": "cpu", "ops": "reference", "dtype": "float32", "max_context": 2048, "memory_text": "1 GiB"}
     told |= {"chats": True, "adapters": ["sql"], "quantization": None}
     display.tell_ready(told, "127.0.0.1", 1, 2, 3)
-    logger.info("%s", Progress("unseen", 1, 2))
-    return out.getvalue()
 
 
 def test_what_is_shown_in_a_pipe() -> None:
@@ -156,7 +160,8 @@ def test_what_is_shown_in_a_pipe() -> None:
 
 
 def test_what_is_shown_on_a_terminal() -> None:
-    """A bar for each stage."""
-    text = shown(is_terminal=True)
-    assert "weights" in text
-    assert "100%" in text
+    """A bar for each stage, from the start on; all are full once it serves."""
+    last = shown(is_terminal=True).split("is served on")[0].splitlines()[-3:-1]
+    assert [line.count("100%") for line in last] == [1, 1]
+    assert "starting tiny" in last[0]
+    assert "weights" in last[1]
