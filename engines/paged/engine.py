@@ -39,6 +39,7 @@ from engines.paged.runner.sampler import Sampler
 from engines.paged.sampling.batch import SamplingBatches
 from engines.paged.sampling.grammar import GrammarCompiler
 from engines.paged.sampling.params import SamplingParams
+from engines.paged.sampling.reading import read_default_params
 from engines.paged.scheduling.scheduler import Scheduler
 from engines.paged.scheduling.sequence import Sequence
 from engines.paged.speculation.judge import Judge
@@ -74,6 +75,7 @@ class PagedEngine:
         device: torch.device,
         max_context: int,
         ops_name: str,
+        default_params: SamplingParams,
     ) -> None:
         """See `load`."""
         self.options = options
@@ -87,6 +89,8 @@ class PagedEngine:
         self._ops_name = ops_name
         self._eos_ids = tokenizer.eos_ids | frozenset(loaded.config.eos_token_ids)
         self._grammars = GrammarCompiler(tokenizer, self._eos_ids)
+        self._grammars.prepare()
+        self.default_params = default_params  # where a request is silent, as the folder has it
         self._sampler = sampler
         self._scheduler = Scheduler(
             BlockPool(memory.num_blocks),
@@ -158,7 +162,8 @@ class PagedEngine:
             deterministic=options.deterministic,
             draft=drafting,
         )
-        return cls(options, loaded, tokenizer, runner, sampler, memory, device, max_context, ops.name)
+        defaults = read_default_params(directory)
+        return cls(options, loaded, tokenizer, runner, sampler, memory, device, max_context, ops.name, defaults)
 
     def __repr__(self) -> str:
         return f"<PagedEngine {self.config.architecture} on {self._device}: {self._scheduler!r}>"

@@ -64,15 +64,14 @@ class Generation:
         """Log probabilities of more tokens of the prompt."""
         self._prompt_logprobs += scores
 
-    def tell(self, choice: Choice, grown: Grown) -> None:
-        """A choice has grown."""
+    def tell(self, choice: Choice, grown: Grown, *, is_first: bool) -> None:
+        """A choice has grown; `is_first`: it was empty before."""
         self._num_output += len(grown.tokens)
         if grown.finish_reason is not None:
             self._num_unfinished -= 1
         if self._held is not None:
             self._hold(choice, grown)
             return
-        is_first = choice.sequence.num_output == 0 and choice.sequence.choice == 0
         self._send(
             Output(
                 choice.sequence.choice,
@@ -84,7 +83,7 @@ class Generation:
                 self.usage,
                 self.is_finished,
                 cumulative_logprob=choice.cumulative_logprob,
-                prompt_logprobs=self._prompt_scores() if is_first else (),
+                prompt_logprobs=self._prompt_scores() if is_first and not choice.sequence.choice else (),
             )
         )
 

@@ -223,7 +223,7 @@ class EngineLoop:
             self._statistics.num_right += num_right
         grown = choice.grow(sampled)
         self._observe(generation, choice, len(grown.tokens), now)
-        generation.tell(choice, grown)
+        is_first = sequence.num_output == 0
         self.scheduler.advance(piece, grown.tokens)
         if grown.finish_reason is not None:
             self._release(sequence, grown.finish_reason)
@@ -233,10 +233,12 @@ class EngineLoop:
                 sequence.drafts = wanted(choice.judge.num_guesses(cost))
             else:
                 sequence.drafts = choice.guesses(cost)
-        if sequence.choice == 0 and len(generation.choices) > 1 and sequence.num_output == len(grown.tokens):
+        if is_first and sequence.choice == 0 and len(generation.choices) > 1:
             self._fork(generation)
-        if generation.is_finished:
+        if all(each.sequence.status is Status.FINISHED for each in generation.choices):
             self._forget(generation)
+        # Whoever is told of an end may look at once at what is free.
+        generation.tell(choice, grown, is_first=is_first)
 
     def _read_beam(self, generation: Generation, beams: BeamSearch, seat: int, sampled: Sampled) -> None:
         """A beam has told what may follow it; all go on once each has."""
@@ -247,8 +249,8 @@ class EngineLoop:
         if beams.is_done:
             for sequence in seats:
                 self._release(sequence, FinishReason.STOP)
-            generation.tell_beams(self._decode)
             self._forget(generation)
+            generation.tell_beams(self._decode)
             return
         is_first = seats[0].num_output == 0
         tokens = [[*seats[move.parent].tokens, move.token] for move in moves]
@@ -285,11 +287,12 @@ class EngineLoop:
 
     def _end(self, generation: Generation, reason: FinishReason, error: str = "") -> None:
         """End all that is left of a request."""
-        for choice in generation.choices:
-            if choice.sequence.status is not Status.FINISHED:
-                self._release(choice.sequence, reason)
-                generation.end(choice, reason, error)
+        ended = [choice for choice in generation.choices if choice.sequence.status is not Status.FINISHED]
+        for choice in ended:
+            self._release(choice.sequence, reason)
         self._forget(generation)
+        for choice in ended:
+            generation.end(choice, reason, error)
 
     def _forget(self, generation: Generation) -> None:
         if self._generations.pop(generation.request.id, None) is not None:

@@ -22,9 +22,9 @@ class HostCopy:
             self._tensors = tensors
             return
         if device.type == "cuda":
-            self._event = torch.cuda.Event()
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         else:
-            self._event = torch.mps.Event()  # type: ignore[no-untyped-call]
+            self._event = torch.mps.Event()
         self._tensors = tuple(tensor.to("cpu", non_blocking=True) for tensor in tensors)
         self._event.record()
 

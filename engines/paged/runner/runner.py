@@ -118,7 +118,7 @@ class Runner:
                     break
             wanted = piece.sequence.request.params.num_likeliest
             top = [
-                tuple(zip(likeliest[1][i][:wanted], likeliest[0][i][:wanted], strict=True)) if wanted else ()
+                tuple(zip(likeliest[0][i][:wanted], likeliest[1][i][:wanted], strict=True)) if wanted else ()
                 for i in range(row, row + len(yielded))
             ]
             results.append(Sampled(yielded, logprobs[row : row + len(yielded)], top, launched.prompts.get(index, [])))

@@ -4,56 +4,57 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Many
-from typing import Any
 
 import torch
+from torch import Tensor
 
 from engines.paged.model.adapters import Adapter, AdapterRows
 from engines.paged.ops.contract import SamplingBatch
+from engines.paged.sampling.batch import Ask, Drawing, SamplingBatches
+from engines.paged.sampling.grammar import Matcher
 from engines.paged.scheduling.plan import Piece
 from engines.paged.scheduling.sequence import Sequence
 
 
 class Sampler:
-    """Seeds, and grammars, by sequence."""
+    """How each sequence is sampled, and which adapter its rows have. `admit` may be called on any thread."""
 
-    def __init__(self, device: torch.device, adapters: Mapping[str, Adapter]) -> None:
-        self._device = device
+    def __init__(self, batches: SamplingBatches, adapters: Mapping[str, Adapter], device: torch.device) -> None:
+        """`adapters` by the names that requests give."""
+        self._batches = batches
         self._adapters = adapters
-        self._seeds: dict[Sequence, int] = {}
+        self._device = device
+        self._drawings: dict[Sequence, Drawing] = {}
 
-    def admit(self, sequence: Sequence, seed: int, matcher: Any | None) -> None:
-        self._seeds[sequence] = seed - (1 << 64) if seed >> 63 else seed
+    def admit(self, sequence: Sequence, seed: int, matcher: Matcher | None) -> bool:
+        """Know a sequence from now on; whether its next row can be made only once the host knows its last token."""
+        drawing = self._batches.admit(sequence, sequence.request.params, seed, matcher)
+        self._drawings[sequence] = drawing
+        return drawing.needs_host
 
     def release(self, sequence: Sequence) -> None:
-        self._seeds.pop(sequence, None)
+        """Forget one that has ended."""
+        drawing = self._drawings.pop(sequence, None)
+        if drawing is not None:
+            self._batches.release(drawing)
 
     def batch(self, pieces: Many[Piece]) -> SamplingBatch:
         """How the sampled rows of these pieces are sampled, in their order."""
-        rows = [(piece, piece.end - piece.num_samples + i + 1) for piece in pieces for i in range(piece.num_samples)]
-        return self._batch(rows)
+        return self._batches.build(self._asks(pieces))
 
     def guesses(self, pieces: Many[Piece], step: int) -> SamplingBatch:
-        return self._batch([(piece, piece.start + step + 1) for piece in pieces])
+        """How a draft model draws the token `step` places behind the next one of each piece: with the same noise."""
+        asks = [Ask(self._drawings[piece.sequence], piece.start + 1 + step) for piece in pieces]
+        return self._batches.build(asks, plain=True)
 
-    def _batch(self, rows: list[tuple[Piece, int]]) -> SamplingBatch:
-        params = [piece.sequence.request.params for piece, _ in rows]
-        temperature = [0.0 if p.beam_width > 1 else p.temperature for p in params]
-        f, d = torch.float32, self._device
-        return SamplingBatch(
-            temperature=torch.tensor(temperature, dtype=f, device=d),
-            top_k=torch.tensor([p.top_k for p in params], dtype=torch.int32, device=d),
-            top_p=torch.tensor([p.top_p for p in params], dtype=f, device=d),
-            min_p=torch.tensor([p.min_p for p in params], dtype=f, device=d),
-            seeds=torch.tensor([self._seeds[piece.sequence] for piece, _ in rows], dtype=torch.int64, device=d),
-            positions=torch.tensor([position for _, position in rows], dtype=torch.int64, device=d),
-            is_greedy=not any(temperature),
-            is_unfiltered=all(not p.top_k and p.top_p >= 1 and p.min_p <= 0 for p in params),
-            needs_logprobs=any(p.needs_logprobs for p in params),
-        )
+    def count(self, pieces: Many[Piece], tokens: Tensor) -> None:
+        """These were sampled, [m] on the device: penalties look at them from the next step on."""
+        self._batches.count(self._asks(pieces), tokens)
 
-    def count(self, pieces: Many[Piece], tokens: torch.Tensor) -> None:
-        pass
+    def _asks(self, pieces: Many[Piece]) -> list[Ask]:
+        return [
+            Ask(self._drawings[piece.sequence], piece.end - piece.num_samples + 1, piece.drafts) for piece in pieces
+        ]
 
     def adapters(self, pieces: Many[Piece]) -> AdapterRows | None:
         """Which rows of a step have which adapter."""
