@@ -1,5 +1,7 @@
 """A language model among others in a model repository: who finds it by which protocol, and how it comes and goes."""
 
+import contextlib
+import http.client
 import json
 import shutil
 import signal
@@ -26,6 +28,8 @@ parameters {{ key: "max_context" value {{ string_value: "200" }} }}
 parameters {{ key: "THREADS" value {{ string_value: "1" }} }}
 parameters {{ key: "DTYPE" value {{ string_value: "float32" }} }}
 parameters {{ key: "SPECULATION" value {{ string_value: "ngram" }} }}
+parameters {{ key: "MAX_SEQUENCES" value {{ string_value: "1" }} }}
+parameters {{ key: "MAX_WAITING" value {{ string_value: "1" }} }}
 parameters {{ key: "MEMORY" value {{ string_value: "1" }} }}
 """
 EXPLICIT = ["--model-control-mode=explicit", "--load-model=shout", "--http-restricted-api=metadata:admin=key"]
@@ -89,6 +93,33 @@ def test_what_guards_tritons_apis_guards_openais(host: HostProcess) -> None:
     """A list of models is metadata, whichever the path."""
     reply = send(host.http_port, "GET", "/v1/models")
     assert (reply.status, reply.body) == (403, b'{"error":"This API is restricted, expecting header \'admin\'"}')
+
+
+def test_more_than_may_wait_are_told_to_come_again(host: HostProcess) -> None:
+    """One is generated, one waits, the next is refused by every protocol; when they leave there is room."""
+    body = {"model": "writer", "prompt": "the sea", "max_tokens": 190, "stream": True, "ignore_eos": True}
+    with contextlib.ExitStack() as clients:
+        for _ in range(2):
+            connection = http.client.HTTPConnection("127.0.0.1", host.http_port, timeout=30)
+            clients.callback(connection.close)
+            connection.request("POST", "/v1/completions", json.dumps(body))
+        status, told = eventually(lambda: refused_one(host))
+        assert told["error"] == {
+            "message": "1 requests wait already (max_waiting): try again later",
+            "type": "server_error",
+            "param": None,
+            "code": "overloaded",
+        }
+        text = {"name": "text_input", "datatype": "BYTES", "shape": [1], "data": ["a"]}
+        status, told = post(host, "/v2/models/writer/infer", {"inputs": [text]})
+        assert (status, told["error"]) == (503, "1 requests wait already (max_waiting): try again later")
+    eventually(lambda: not refused_one(host))
+
+
+def refused_one(host: HostProcess) -> tuple[int, Any] | None:
+    """What a short request is told where it is not served."""
+    status, told = post(host, "/v1/completions", {"model": "writer", "prompt": "a", "max_tokens": 1})
+    return (status, told) if status == 503 else None
 
 
 def stream_through(host: HostProcess, what: Callable[[], Any]) -> None:
