@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+import torch
 from torch import Tensor
 
 
@@ -70,3 +71,21 @@ class AdapterRows:
         both = self.add_(x.new_zeros(x.shape[0], changes[0].up.shape[0]), x, layer, site)
         gate, up = both.chunk(2, dim=-1)
         return gate.contiguous(), up.contiguous()
+
+
+def adapter_rows(
+    adapters: Sequence[Adapter | None], query_lens: Sequence[int], device: torch.device
+) -> AdapterRows | None:
+    """For a batch's sequences, each with its adapter or none and its number of rows: what goes into Batch.adapters."""
+    if not any(adapters):
+        return None
+    if all(adapter is adapters[0] for adapter in adapters):
+        assert adapters[0] is not None
+        return AdapterRows(((adapters[0], None),))
+    rows: dict[str, tuple[Adapter, list[int]]] = {}
+    first = 0
+    for adapter, count in zip(adapters, query_lens, strict=True):
+        if adapter is not None:
+            rows.setdefault(adapter.name, (adapter, []))[1].extend(range(first, first + count))
+        first += count
+    return AdapterRows(tuple((adapter, torch.tensor(at, device=device)) for adapter, at in rows.values()))
