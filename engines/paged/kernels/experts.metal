@@ -142,7 +142,7 @@ kernel void moe_gemv_down(device T *y [[buffer(0)]], device const void *w [[buff
     float sums[1][GEMV_ROWS];
     clear_sums<1>(sums);
     add_rows<1>(sums, rows, N - first, x + ulong(assignment) * K, 1, K, lane);
-    for (uint j = 0; j < GEMV_ROWS; j++) total[0][j] += weight[assignment] * sums[0][j];
+    UNROLL for (uint j = 0; j < GEMV_ROWS; j++) total[0][j] += weight[assignment] * sums[0][j];
   }
   store_sums<1>(y + ulong(row) * N, total, x, false, first, N, 1, lane);
 }

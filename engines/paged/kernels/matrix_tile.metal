@@ -22,7 +22,7 @@ inline void load_dense_8(threadgroup T *out, device const T *row, bool is_there,
     *(threadgroup T4 *)out = *(device const T4 *)(row + k);
     *(threadgroup T4 *)(out + 4) = *(device const T4 *)(row + k + 4);
   } else {
-    for (uint i = 0; i < 8; i++) out[i] = is_there && k + i < K ? row[k + i] : T(0.0f);
+    UNROLL for (uint i = 0; i < 8; i++) out[i] = is_there && k + i < K ? row[k + i] : T(0.0f);
   }
 }
 
@@ -30,7 +30,7 @@ inline void load_packed_8(threadgroup T *out, Rows row, bool is_there, uint k) {
   const uint word = k / WORD_VALUES;
   const float scale = is_there ? float(row.scales[k / GROUP]) : 0.0f;
   const float bias = is_there ? float(row.biases[k / GROUP]) : 0.0f;
-  for (uint i = 0; i < 8; i++) {
+  UNROLL for (uint i = 0; i < 8; i++) {
     const uint packed = is_there ? row.packed[word + i / WORD_VALUES] : 0;
     out[i] = T(scale * packed_value(packed, i % WORD_VALUES) + bias);
   }
@@ -45,8 +45,8 @@ inline void multiply_tile(threadgroup float *memory, device const T *x, bool has
   const uint column = tile_column(thread_index), mine = tile_row(thread_index) * QMM_STRIDE + column;
   const uint first_x = simdgroup / 2 * 16, first_w = simdgroup % 2 * 16;
   simdgroup_matrix<float, 8, 8> sums[2][2];
-  for (uint i = 0; i < 2; i++)
-    for (uint j = 0; j < 2; j++) sums[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+  UNROLL for (uint i = 0; i < 2; i++)
+    UNROLL for (uint j = 0; j < 2; j++) sums[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
   for (uint k = 0; k < K; k += QMM_TILE) {
     threadgroup_barrier(mem_flags::mem_threadgroup);
     load_dense_8(x_tile + mine, x, has_x, k + column, K);
@@ -55,19 +55,19 @@ inline void multiply_tile(threadgroup float *memory, device const T *x, bool has
     else
       load_packed_8(w_tile + mine, w, has_w, k + column);
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    for (uint step = 0; step < QMM_TILE; step += 8) {
+    UNROLL for (uint step = 0; step < QMM_TILE; step += 8) {
       simdgroup_matrix<T, 8, 8> x_part[2], w_part[2];
-      for (uint i = 0; i < 2; i++) {
+      UNROLL for (uint i = 0; i < 2; i++) {
         simdgroup_load(x_part[i], x_tile + (first_x + i * 8) * QMM_STRIDE + step, QMM_STRIDE);
         simdgroup_load(w_part[i], w_tile + (first_w + i * 8) * QMM_STRIDE + step, QMM_STRIDE, ulong2(0, 0), true);
       }
-      for (uint i = 0; i < 2; i++)
-        for (uint j = 0; j < 2; j++) simdgroup_multiply_accumulate(sums[i][j], x_part[i], w_part[j], sums[i][j]);
+      UNROLL for (uint i = 0; i < 2; i++)
+        UNROLL for (uint j = 0; j < 2; j++) simdgroup_multiply_accumulate(sums[i][j], x_part[i], w_part[j], sums[i][j]);
     }
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  for (uint i = 0; i < 2; i++)
-    for (uint j = 0; j < 2; j++)
+  UNROLL for (uint i = 0; i < 2; i++)
+    UNROLL for (uint j = 0; j < 2; j++)
       simdgroup_store(sums[i][j], memory + (first_x + i * 8) * QMM_SUMS + first_w + j * 8, QMM_SUMS);
   threadgroup_barrier(mem_flags::mem_threadgroup);
 }
@@ -77,7 +77,7 @@ template <bool SWIGLU>
 inline void store_tile(device T *y, threadgroup const float *memory, device const T *add, bool has_add, uint first, uint N,
                        uint thread_index) {
   threadgroup const float *sums = memory + tile_row(thread_index) * QMM_SUMS + tile_column(thread_index);
-  for (uint i = 0; i < 8; i++) {
+  UNROLL for (uint i = 0; i < 8; i++) {
     const uint at = first + tile_column(thread_index) + i;
     if (at >= N) return;
     if (!SWIGLU)

@@ -9,7 +9,7 @@
 inline void unpack_word(device T *y, Rows w, uint word) {
   const uint k = word * WORD_VALUES;
   const float scale = float(w.scales[k / GROUP]), bias = float(w.biases[k / GROUP]);
-  for (uint i = 0; i < WORD_VALUES; i++) y[k + i] = T(scale * packed_value(w.packed[word], i) + bias);
+  UNROLL for (uint i = 0; i < WORD_VALUES; i++) y[k + i] = T(scale * packed_value(w.packed[word], i) + bias);
 }
 
 kernel void embed_packed(device T *y [[buffer(0)]], device const void *w [[buffer(1)]],
