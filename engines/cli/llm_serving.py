@@ -17,9 +17,11 @@ from rich.console import Console
 
 from engines.cli.llm_display import Display
 from engines.cli.serving import Audience, run, told_host
+from engines.errors import EngineError
 from engines.host.logs import LogSettings
 from engines.host.server import Host, LoadError, StartError
 from engines.host.settings import Address, HostSettings
+from engines.paged.model.reading import read_config
 from gateway.protocol.protobuf import Message, message
 
 _VERSION = "1"
@@ -117,6 +119,10 @@ def _folder_problem(folder: Path) -> str:
             f"--model {folder} is no Hugging Face folder: it has no config.json. Beside it belong *.safetensors and "
             "tokenizer.json"
         )
+    try:
+        read_config(folder)
+    except EngineError as error:
+        return error.message
     return ""
 
 

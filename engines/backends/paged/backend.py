@@ -20,6 +20,7 @@ from engines.backends.paged.progress import Loading
 from engines.backends.paged.prompting import Prompting
 from engines.backends.paged.settings import read_settings
 from engines.errors import EngineError, internal
+from engines.paged.model.reading import read_config
 
 _log = logging.getLogger(__name__)
 
@@ -50,10 +51,11 @@ class PagedBackend:
         """
         if spec.kind == "KIND_GPU":
             _see_one_gpu(spec.device_id)
+        folder, options = read_settings(spec)
+        read_config(folder)  # torch takes seconds to come, and a folder of another kind no time to see
         library("torch", "llm")
         from engines.paged.engine import PagedEngine
 
-        folder, options = read_settings(spec)
         loading = Loading(spec.name, folder)
         engine = self._engine = PagedEngine.load(folder, options, loading)
         self._prompting = Prompting(engine.tokenizer, folder)

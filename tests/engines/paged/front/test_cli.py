@@ -108,11 +108,19 @@ def test_what_cannot_be_served_is_said_before_anything_is_loaded(
     assert said in error
 
 
-def test_a_missing_adapter_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_adapter_is_said(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Adapters are looked for before the model is loaded."""
-    (tmp_path / "config.json").write_text("{}")
-    assert serve_folder(serving(model=tmp_path, adapters={"sql": tmp_path / "nope"})) == 1
+    assert serve_folder(serving(model=tiny, adapters={"sql": tmp_path / "nope"})) == 1
     assert f"--adapter sql={tmp_path}/nope: there is no such folder" in capsys.readouterr().err
+
+
+def test_a_model_of_another_kind_is_said_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By its config.json, before anything is loaded."""
+    (tmp_path / "config.json").write_text('{"architectures": ["BertModel"], "model_type": "bert"}')
+    assert serve_folder(serving(model=tmp_path)) == 1
+    error = capsys.readouterr().err
+    assert "BertModel" in error
+    assert "LlamaForCausalLM" in error
 
 
 def test_progress_is_read_as_it_is_written() -> None:
