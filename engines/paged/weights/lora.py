@@ -1,7 +1,7 @@
 """LoRA adapters as PEFT writes them: adapter_config.json and adapter_model.safetensors, beside a base of any format.
 
-A module's change is B A x, times alpha / r, or alpha / sqrt(r) with `use_rslora`. Where the decoder has several modules in
-one matrix (queries, keys, values; gate, up), their A are one above the other and their B stand in blocks beside each
+A module's change is B A x, times alpha / r, or alpha / sqrt(r) with `use_rslora`. Where the decoder has several modules
+in one matrix (queries, keys, values; gate, up), their A are one above the other and their B stand in blocks beside each
 other, so that a row's change is two products however many modules an adapter has.
 Source: PEFT `tuners/lora/config.py`, `layer.py`, `utils/save_and_load.py`.
 """
@@ -44,8 +44,8 @@ class _Target:
 def load_adapter(name: str, directory: Path, config: ModelConfig, device: torch.device) -> Adapter:
     """One adapter for a decoder of this config, in the dtype that is computed in.
 
-    Raises: EngineError that names file and field or tensor: what PEFT has beside plain LoRA (DoRA, biases, saved modules,
-        embeddings, experts), modules the decoder does not have, sizes that do not fit the base, halves that are missing.
+    Raises: EngineError that names file and field or tensor: what PEFT has beside plain LoRA (DoRA, biases, saved
+        modules, embeddings, experts), modules the decoder does not have, sizes that do not fit the base, missing halves.
     """
     fields = Fields.of_file(directory / CONFIG)
     _refuse_other_kinds(fields)
@@ -59,9 +59,8 @@ def load_adapter(name: str, directory: Path, config: ModelConfig, device: torch.
         changes[layer, target.site].append((target, down.float(), up.float() * scale))
     dtype = getattr(torch, config.dtype)
     fused = {key: _fuse(parts, device, dtype) for key, parts in changes.items()}
-    return Adapter(
-        name, fused, _fingerprint(directory), sum(each.down.nbytes + each.up.nbytes for each in fused.values())
-    )
+    num_bytes = sum(each.down.nbytes + each.up.nbytes for each in fused.values())
+    return Adapter(name, fused, _fingerprint(directory), num_bytes)
 
 
 def _refuse_other_kinds(fields: Fields) -> None:

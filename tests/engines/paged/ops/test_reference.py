@@ -22,7 +22,7 @@ def batch_of(query_lens: list[int], context_lens: list[int], tables: list[list[i
 
 
 def slow_attention(q: Tensor, cache: LayerCache, batch: Batch, scale: float, window: int) -> Tensor:
-    """Row by row and head by head, in float64."""
+    """Row by row, in float64."""
     out = torch.zeros(q.shape, dtype=torch.float64)
     shared = q.shape[1] // cache.keys.shape[2]
     for row, (position, sequence) in enumerate(
@@ -30,12 +30,10 @@ def slow_attention(q: Tensor, cache: LayerCache, batch: Batch, scale: float, win
     ):
         table = batch.block_tables_list[sequence]
         first = max(0, position - window + 1) if window else 0
-        at = [(table[p // BLOCK], p % BLOCK) for p in range(first, position + 1)]
-        for head in range(q.shape[1]):
-            keys = torch.stack([cache.keys[b, s, head // shared] for b, s in at]).double()
-            values = torch.stack([cache.values[b, s, head // shared] for b, s in at]).double()
-            weights = torch.softmax(keys @ q[row, head].double() * scale, 0)
-            out[row, head] = weights @ values
+        at = [table[p // BLOCK] * BLOCK + p % BLOCK for p in range(first, position + 1)]
+        keys, values = (each.flatten(0, 1)[at].double().repeat_interleave(shared, 1) for each in cache)
+        weights = torch.softmax((keys * q[row].double()).sum(-1) * scale, 0)
+        out[row] = (weights.unsqueeze(-1) * values).sum(0)
     return out.flatten(1)
 
 

@@ -23,6 +23,7 @@ from tests.engines.paged.support.paging import Pages
 from tests.engines.paged.support.tiny_models import tiny_model, transformers_model
 
 peft = pytest.importorskip("peft")
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated")  # PEFT asks for it
 LENGTHS = {"a": 9, "b": 31, "c": 20, "d": 14}
 TOKENS = {name: [(length * at * at + 3) % 320 for at in range(length)] for name, length in LENGTHS.items()}
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
