@@ -45,7 +45,7 @@ def load_adapter(name: str, directory: Path, config: ModelConfig, device: torch.
     """One adapter for a decoder of this config, in the dtype that is computed in.
 
     Raises: EngineError that names file and field or tensor: what PEFT has beside plain LoRA (DoRA, biases, saved
-        modules, embeddings, experts), modules the decoder does not have, sizes that do not fit the base, missing halves.
+        modules, embeddings, experts), modules the decoder does not have, sizes that do not fit, missing halves.
     """
     fields = Fields.of_file(directory / CONFIG)
     _refuse_other_kinds(fields)
