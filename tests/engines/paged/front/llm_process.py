@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
+from safetensors.numpy import save_file
+
 from tests.engines.paged.support.tiny_models import tiny_model
 from tests.support.child import Child
 from tests.support.wire import Reply, send
@@ -33,6 +36,23 @@ def tiny_folder(directory: Path) -> Path:
     config = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": TEMPLATE}))
     return folder
+
+
+def adapter_folder(folder: Path, directory: Path) -> Path:
+    """An adapter of random weights for a tiny model, as PEFT writes it."""
+    config = json.loads((folder / "config.json").read_text())
+    hidden, rank = config["hidden_size"], 4
+    generator = np.random.default_rng(0)
+    tensors = {}
+    for layer in range(config["num_hidden_layers"]):
+        name = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
+        tensors[f"{name}.lora_A.weight"] = generator.standard_normal((rank, hidden)).astype(np.float32)
+        tensors[f"{name}.lora_B.weight"] = generator.standard_normal((hidden, rank)).astype(np.float32)
+    directory.mkdir()
+    save_file(tensors, directory / "adapter_model.safetensors")
+    told = {"peft_type": "LORA", "r": rank, "lora_alpha": 8, "target_modules": ["q_proj"], "bias": "none"}
+    (directory / "adapter_config.json").write_text(json.dumps(told))
+    return directory
 
 
 class LLMProcess(Child):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.engines.paged.front.llm_process import LLMProcess
+from tests.engines.paged.front.llm_process import LLMProcess, adapter_folder
 from tests.support.child import REPOSITORY
 from tests.support.host import HostProcess
 from tests.support.waiting import eventually
@@ -30,6 +30,7 @@ parameters {{ key: "DTYPE" value {{ string_value: "float32" }} }}
 parameters {{ key: "SPECULATION" value {{ string_value: "ngram" }} }}
 parameters {{ key: "MAX_SEQUENCES" value {{ string_value: "1" }} }}
 parameters {{ key: "MAX_WAITING" value {{ string_value: "1" }} }}
+parameters {{ key: "ADAPTERS" value {{ string_value: "pirate=../pirate" }} }}
 parameters {{ key: "MEMORY" value {{ string_value: "1" }} }}
 """
 EXPLICIT = ["--model-control-mode=explicit", "--load-model=shout", "--http-restricted-api=metadata:admin=key"]
@@ -45,6 +46,7 @@ def host(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostP
     config.write_text(config.read_text().replace('"text"', '"shout"'))
     (models / "writer" / "1").mkdir(parents=True)
     (models / "writer" / "config.pbtxt").write_text(CONFIG.format(folder=tiny))
+    adapter_folder(tiny, tmp_path_factory.mktemp("adapters") / "pirate").rename(models / "pirate")
     server = HostProcess.start([models], tmp_path_factory.mktemp("host"), extra_args=EXPLICIT)
     try:
         yield server.wait_ready()
@@ -74,7 +76,8 @@ def test_a_language_model_is_loaded_and_found(host: HostProcess) -> None:
     """By every protocol under its name; the models beside it stay V2's alone."""
     status, told = post(host, "/v2/repository/models/writer/load", {})
     assert (status, told) == (200, None)
-    assert [card["id"] for card in get(host, "/v1/models")[1]["data"]] == ["writer"]
+    cards = get(host, "/v1/models")[1]["data"]
+    assert [(card["id"], card.get("parent")) for card in cards] == [("writer", None), ("pirate", "writer")]
     status, told = post(host, "/v1/completions", {"model": "writer", "prompt": "the sea", "max_tokens": 3})
     assert (status, told["usage"]["completion_tokens"]) == (200, 3)
     status, told = post(host, "/v2/models/writer/generate", {"text_input": "the sea", "max_tokens": 3})
@@ -93,6 +96,21 @@ def test_what_guards_tritons_apis_guards_openais(host: HostProcess) -> None:
     """A list of models is metadata, whichever the path."""
     reply = send(host.http_port, "GET", "/v1/models")
     assert (reply.status, reply.body) == (403, b'{"error":"This API is restricted, expecting header \'admin\'"}')
+
+
+def test_an_adapter_is_named_as_a_model_or_beside_one(host: HostProcess) -> None:
+    """Its text is its own, whichever way it is asked for."""
+    asked: dict[str, Any] = {"prompt": "the sea", "max_tokens": 8}
+    bodies = [{"model": "writer"}, {"model": "pirate"}, {"model": "writer", "lora_name": "pirate"}]
+    replies = [post(host, "/v1/completions", asked | body) for body in bodies]
+    assert [status for status, _ in replies] == [200, 200, 200]
+    plain, named, beside = [told["choices"][0]["text"] for _, told in replies]
+    assert plain != named == beside
+    assert [told["model"] for _, told in replies] == ["writer", "pirate", "writer"]
+    body = {"text_input": "the sea", "max_tokens": 8, "adapter": "pirate", "exclude_input_in_output": True}
+    assert post(host, "/v2/models/writer/generate", body)[1]["text_output"] == named
+    status, told = post(host, "/v1/completions", asked | {"model": "pirate", "lora_name": "sailor"})
+    assert (status, told["error"]["message"]) == (400, "two adapters are named, 'sailor' and 'pirate'; name one")
 
 
 def test_more_than_may_wait_are_told_to_come_again(host: HostProcess) -> None:
