@@ -1,5 +1,6 @@
 """Affine-quantized matrices in MLX's layout: packed, unpacked, joined and expanded.
 
+Words are handled as their bytes, as every machine that torch runs on has the lowest first.
 Source: MLX `mlx/backend/cpu/quantized.cpp`: 32 / bits values a uint32, value i shifted by i * bits, a scale and a bias
 for each group along K; value = scale * q + bias.
 """
@@ -13,33 +14,34 @@ from torch import Tensor
 
 from engines.paged.ops.contract import Dense, Quantized, Weight
 
+# Numbers that are worked on at once, so that what is between stays in a core's cache.
+CHUNK = 1 << 18
+
 
 def pack(values: Tensor, bits: int) -> Tensor:
-    """[N, K] integers of 0 .. 2**bits - 1 -> [N, K * bits / 32] int32, the lowest bits first."""
-    per_word = 32 // bits
-    words = values.to(torch.int64).view(*values.shape[:-1], -1, per_word)
-    shifts = torch.arange(per_word, device=values.device) * bits
-    return to_int32((words << shifts).sum(-1))
+    """[N, K] integers of 0 .. 2**bits - 1, 4 or 8 bits -> [N, K * bits / 32] int32, the lowest bits first."""
+    as_bytes = values.to(torch.uint8)
+    if bits == 4:
+        as_bytes = as_bytes[..., ::2] | as_bytes[..., 1::2] << 4
+    return as_bytes.contiguous().view(torch.int32)
 
 
 def unpack(packed: Tensor, bits: int) -> Tensor:
-    """[N, K * bits / 32] int32 -> [N, K] int32 of 0 .. 2**bits - 1."""
-    shifts = torch.arange(32 // bits, device=packed.device, dtype=torch.int32) * bits
-    values: Tensor = (packed.unsqueeze(-1) >> shifts) & (2**bits - 1)
-    return values.flatten(-2)
-
-
-def to_int32(words: Tensor) -> Tensor:
-    """The low 32 bits of int64, as int32 has them."""
-    words = words & 0xFFFFFFFF
-    return torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32)
+    """[N, K * bits / 32] int32 -> [N, K] uint8 of 0 .. 2**bits - 1."""
+    as_bytes = packed.contiguous().view(torch.uint8)
+    return as_bytes if bits == 8 else torch.stack((as_bytes & 15, as_bytes >> 4), -1).flatten(-2)
 
 
 def dequantize(weight: Quantized, dtype: torch.dtype | None = None) -> Tensor:
-    """[N, K] of `dtype` (that of the scales where None), the sum in float32: exact up to the last rounding."""
-    values = unpack(weight.packed, weight.bits).view(*weight.scales.shape, weight.group_size).float()
-    expanded = values.mul_(weight.scales.float().unsqueeze(-1)).add_(weight.biases.float().unsqueeze(-1))
-    return expanded.flatten(-2).to(weight.scales.dtype if dtype is None else dtype)
+    """[N, K] of `dtype` (that of the scales where None), computed in float32: exact up to the last rounding."""
+    out = torch.empty(weight.shape, dtype=dtype or weight.scales.dtype, device=weight.packed.device)
+    at_once = max(1, CHUNK // weight.shape[1])
+    for start in range(0, weight.shape[0], at_once):
+        rows = slice(start, start + at_once)
+        scales, biases = (each[rows].float().unsqueeze(-1) for each in (weight.scales, weight.biases))
+        values = unpack(weight.packed[rows], weight.bits).float().view(*scales.shape[:2], weight.group_size)
+        out[rows] = values.mul_(scales).add_(biases).flatten(1)
+    return out
 
 
 def expand(weight: Weight, dtype: torch.dtype | None = None) -> Tensor:

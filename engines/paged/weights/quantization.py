@@ -12,12 +12,10 @@ import torch
 from torch import Tensor
 
 from engines.paged.ops.contract import Quantized
-from engines.paged.ops.packing import dequantize, pack
+from engines.paged.ops.packing import CHUNK, pack
 
 SCHEMES = {"int8": 8, "int4": 4}
 GROUP_SIZES = (32, 64, 128)
-# Rows are quantized by this many numbers at a time, as what is between takes 40 bytes a number.
-CHUNK = 1 << 22
 _SMALLEST_SCALE = 1e-7
 
 
@@ -61,10 +59,11 @@ def _quantize(weight: Tensor, bits: int, group_size: int, dtype: torch.dtype) ->
     steps_to_edge = torch.round(edges / scales)
     scales = torch.where(steps_to_edge != 0, edges / steps_to_edge, scales).to(dtype)
     biases = torch.where(steps_to_edge != 0, edges, torch.zeros_like(edges)).to(dtype)
-    values = torch.round((groups - biases.float().unsqueeze(-1)) / scales.float().unsqueeze(-1)).clamp_(0, steps)
-    quantized = Quantized(pack(values.flatten(1), bits), scales, biases, bits, group_size)
-    error = float((dequantize(quantized, torch.float32).view_as(groups) - groups).square_().sum(dtype=torch.float64))
-    return quantized, Loss(error, float(groups.square().sum(dtype=torch.float64)))
+    wide_scales, wide_biases = scales.float().unsqueeze(-1), biases.float().unsqueeze(-1)
+    values = groups.sub(wide_biases).div_(wide_scales).round_().clamp_(0, steps)
+    packed = pack(values.flatten(1), bits)
+    error = values.mul_(wide_scales).add_(wide_biases).sub_(groups).square_().sum()
+    return Quantized(packed, scales, biases, bits, group_size), Loss(float(error), float(groups.square().sum()))
 
 
 def regroup_bits(packed: Tensor, bits: int) -> tuple[Tensor, int]:

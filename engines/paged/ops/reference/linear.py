@@ -141,7 +141,7 @@ def _rows_by_kernel(weight: Quantized, dtype: torch.dtype, device: torch.device,
 def _int4(weight: Quantized, few_rows: int, many: Linear | PackedLinear) -> Int4Linear:
     zeros = weight.biases.float() + 8 * weight.scales.float()
     scales_zeros = torch.stack((weight.scales.float(), zeros), -1).transpose(0, 1).contiguous().to(torch.bfloat16)
-    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(unpack(weight.packed, 4), 1)
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(unpack(weight.packed, 4).int(), 1)
     return Int4Linear(packed, scales_zeros, weight.group_size, few_rows, many)
 
 
