@@ -33,6 +33,7 @@ from engines.paged.model.config import ModelConfig
 from engines.paged.model.reading import read_config
 from engines.paged.ops.choosing import choose_ops
 from engines.paged.options import EngineOptions, Speculation
+from engines.paged.own_thread import OwnThread
 from engines.paged.runner.drafting import DraftModel
 from engines.paged.runner.runner import Runner
 from engines.paged.runner.sampler import Sampler
@@ -48,6 +49,7 @@ from engines.paged.text.stream import TextStream
 from engines.paged.text.tokenizer import Tokenizer
 from engines.paged.values import GenerateRequest, Listener
 from engines.paged.weights.loading import LoadedModel, load_model
+from engines.paged.weights.lora import load_adapter
 
 Progress = Callable[[str, int, int], None]  # what is being done, done so far, in all
 
@@ -114,7 +116,7 @@ class PagedEngine:
         )
         self._arrivals = 0
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._thread: OwnThread | None = None
         self._is_stopped = False
 
     @classmethod
@@ -123,8 +125,19 @@ class PagedEngine:
 
         Raises: EngineError that names the file, the field or the option, and what would do.
         """
+        thread = OwnThread("paged-engine")
+        try:
+            engine = thread.begin(lambda: cls._load(directory, options, progress)).result()
+        except BaseException:
+            thread.end()
+            raise
+        engine._thread = thread
+        return engine
+
+    @classmethod
+    def _load(cls, directory: Path, options: EngineOptions, progress: Progress | None) -> PagedEngine:
         device = choose_device(options.device)
-        use_threads(options.threads)
+        use_threads(options.threads)  # torch keeps that by thread
         ops = choose_ops(options.ops, device, deterministic=options.deterministic)
         dtype = choose_dtype(options.dtype, read_config(directory).dtype, device)
         tokenizer = Tokenizer.load(directory)
@@ -137,7 +150,8 @@ class PagedEngine:
             progress=_stage(progress, "weights"),
         )
         config = loaded.config
-        draft, weight_bytes = None, loaded.weight_bytes
+        adapters = {name: load_adapter(name, path, config, device) for name, path in options.adapters.items()}
+        draft, weight_bytes = None, loaded.weight_bytes + sum(each.num_bytes for each in adapters.values())
         if options.speculation is not None and options.speculation.method == "draft":
             draft = _load_draft(options.speculation, ops, dtype, config, progress)
             weight_bytes += draft.weight_bytes
@@ -147,7 +161,7 @@ class PagedEngine:
         cache = KVCache(config, memory.num_blocks, options.block_size, device)
         eos_ids = tokenizer.eos_ids | frozenset(config.eos_token_ids)
         batches = SamplingBatches(config.vocab_size, device, eos_ids, lambda text: tokenizer.encode(text, False))
-        sampler = Sampler(batches, {}, device)
+        sampler = Sampler(batches, adapters, device)
         drafting = None
         if draft is not None:
             draft_cache = KVCache(draft.config, memory.num_blocks, options.block_size, device)
@@ -169,20 +183,17 @@ class PagedEngine:
         return f"<PagedEngine {self.config.architecture} on {self._device}: {self._scheduler!r}>"
 
     def start(self) -> None:
-        """Begin to serve, on a thread of its own."""
-        self._thread = threading.Thread(target=self._run, name="paged-engine", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        use_threads(self.options.threads)  # torch keeps that by thread
-        self._loop.run()
+        """Begin to serve."""
+        assert self._thread is not None, "an engine is made by load"
+        self._thread.begin(self._loop.run)
 
     def stop(self, grace_seconds: float = 0.0) -> None:
         """Take no more requests; those under way have so long to end, and are cancelled then."""
         self._is_stopped = True
         self._loop.stop(grace_seconds)
         if self._thread is not None:
-            self._thread.join()
+            self._thread.end()
+            self._thread = None
 
     def submit(self, request: GenerateRequest, listener: Listener) -> None:
         """Have a request answered: the listener is called on the engine's thread, until an output says `is_final`.

@@ -56,6 +56,8 @@ def _top_by_row(logits: Tensor, k: int) -> Tensor:
     chosen = np.empty((logits.shape[0], k), np.int64)
     for i, row in enumerate(logits.numpy()):
         ids = np.flatnonzero(row >= least[i])
+        if ids.shape[0] < k:  # not numbers: whichever are told, their log probabilities are none either
+            ids = np.arange(k)
         chosen[i] = ids[np.argsort(-row[ids], kind="stable")[:k]]
     return torch.from_numpy(chosen)
 

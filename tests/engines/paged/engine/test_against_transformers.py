@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from engines.paged.engine import PagedEngine
-from engines.paged.options import EngineOptions
 from engines.paged.values import FinishReason
 from tests.engines.paged.engine.asking import answer_of, ask, finish
 from tests.engines.paged.support.tiny_models import FAMILIES, tiny_model, transformers_model
@@ -82,7 +81,9 @@ def test_log_probabilities_are_transformers_own(engine_of: Callable[..., PagedEn
 
 
 @pytest.mark.parametrize("width, penalty, early", [(2, 1.0, False), (4, 1.0, True), (5, 0.3, False)])
-def test_beams_are_transformers_own(width: int, penalty: float, early: bool, engine_of: Callable[..., PagedEngine]) -> None:
+def test_beams_are_transformers_own(
+    width: int, penalty: float, early: bool, engine_of: Callable[..., PagedEngine]
+) -> None:
     """The best answer of a beam search over 20 tokens, alone and beside others."""
     engine = engine_of(tiny_model("llama"), max_batch_tokens=48)
     prompts = PROMPTS[2:5]
@@ -106,4 +107,3 @@ def test_beams_that_compete_for_seats_all_end(engine_of: Callable[..., PagedEngi
     answers = [ask(engine, prompt, beam_width=4, max_tokens=15) for prompt in PROMPTS[2:5]]
     finish(*answers)
     assert [answer.tokens() for answer in answers] == alone
-    assert EngineOptions().max_sequences > 6

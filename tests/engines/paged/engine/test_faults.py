@@ -1,0 +1,53 @@
+"""When the model or the device fails, requests are told, and the engine goes on."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from engines.paged.engine import PagedEngine
+from engines.paged.values import FinishReason
+from tests.engines.paged.engine.asking import answer_of, ask, finish
+
+PROMPT = list(range(40))
+
+
+@pytest.mark.parametrize("fields", [{}, {"temperature": 1.0, "seed": 1}, {"logprobs": 2}, {"beam_width": 2}], ids=str)
+def test_scores_that_are_no_numbers_are_told(
+    fields: dict[str, object], engine_of: Callable[..., PagedEngine], llama: Path
+) -> None:
+    """A NaN fails the request with a sentence, rather than writing noise, and nothing of it stays in the cache."""
+    engine = engine_of(llama)
+    before = answer_of(engine, PROMPT, max_tokens=8).tokens()
+    norm = engine._loaded.decoder.weights.norm
+    kept = norm.clone()
+    with torch.inference_mode():
+        norm.fill_(float("nan"))
+    broken = answer_of(engine, [*PROMPT, 5], max_tokens=8, **fields)
+    assert broken.reason() is FinishReason.ERROR
+    assert "not numbers (NaN)" in broken.error and "dtype bfloat16" in broken.error
+    with torch.inference_mode():
+        norm.copy_(kept)
+    again = answer_of(engine, PROMPT, max_tokens=8)
+    assert again.tokens() == before and again.outputs[-1].usage.cached == 0
+
+
+def test_a_step_that_fails_ends_those_in_it(engine_of: Callable[..., PagedEngine], llama: Path) -> None:
+    """Each is told why; the next request is answered."""
+    engine = engine_of(llama)
+    before = answer_of(engine, PROMPT, max_tokens=8).tokens()
+    runner = engine._loop._runner
+    launch = runner.launch
+
+    def fails(plan: object) -> None:
+        runner.launch = launch  # type: ignore[method-assign]
+        raise RuntimeError("the device is gone")
+
+    runner.launch = fails  # type: ignore[method-assign,assignment]
+    answers = [ask(engine, PROMPT, max_tokens=8) for _ in range(3)]
+    finish(*answers)
+    told = [answer for answer in answers if answer.reason() is FinishReason.ERROR]
+    assert told and all(answer.error == "the engine failed: RuntimeError: the device is gone" for answer in told)
+    assert answer_of(engine, PROMPT, max_tokens=8).tokens() == before
+    assert engine.stats()["requests_failed_total"] == len(told)

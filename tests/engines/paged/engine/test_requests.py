@@ -1,0 +1,227 @@
+"""What a request may ask for, and how it may end."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engines.errors import EngineError
+from engines.paged.engine import PagedEngine
+from engines.paged.sampling.params import GrammarSpec, SamplingParams
+from engines.paged.values import FinishReason, GenerateRequest
+from tests.engines.paged.engine.asking import Answer, answer_of, ask, finish
+
+Make = Callable[..., PagedEngine]
+PROMPT = [5, 17, 99, 3, 42, 8, 120]
+
+
+@pytest.fixture(scope="module")
+def engine(engine_of: Make, llama: Path) -> PagedEngine:
+    return engine_of(llama)
+
+
+def test_it_ends_at_its_length(engine: PagedEngine) -> None:
+    """With as many tokens as were asked for, counted in the usage."""
+    answer = answer_of(engine, PROMPT, max_tokens=9)
+    last = answer.outputs[-1]
+    assert (len(answer.tokens()), answer.reason()) == (9, FinishReason.LENGTH)
+    assert (last.usage.prompt, last.usage.completion, last.is_final) == (7, 9, True)
+
+
+def test_it_ends_where_the_context_does(engine: PagedEngine) -> None:
+    """An answer that may be longer than the context ends with it."""
+    answer = answer_of(engine, range(180), max_tokens=10_000)
+    assert (len(answer.tokens()), answer.reason()) == (12, FinishReason.LENGTH)
+
+
+def test_stop_tokens_end_it(engine: PagedEngine) -> None:
+    """The token is told as what stopped it, and its text is not told."""
+    whole = answer_of(engine, PROMPT, max_tokens=12)
+    stop = whole.tokens()[5]
+    answer = answer_of(engine, PROMPT, max_tokens=12, stop_token_ids=(stop,))
+    first = whole.tokens().index(stop)
+    assert answer.tokens() == whole.tokens()[: first + 1]
+    assert (answer.reason(), answer.outputs[-1].stop) == (FinishReason.STOP, stop)
+    assert answer.text() == engine.tokenizer.decode(whole.tokens()[:first])
+
+
+def test_stop_texts_end_it(engine: PagedEngine) -> None:
+    """The text before it is told, the text itself only where that is asked for."""
+    whole = answer_of(engine, PROMPT, max_tokens=30, temperature=1.0, seed=4).text()
+    stop = whole[6:9]
+    first = whole.index(stop)
+    for include, told in ((False, whole[:first]), (True, whole[: first + len(stop)])):
+        answer = answer_of(
+            engine, PROMPT, max_tokens=30, temperature=1.0, seed=4, stop=(stop,), include_stop_str_in_output=include
+        )
+        assert answer.text() == told
+        assert (answer.reason(), answer.outputs[-1].stop) == (FinishReason.STOP, stop)
+
+
+def test_several_answers_and_the_best_of_more(engine: PagedEngine) -> None:
+    """n answers come as they grow; of best_of the likeliest a token are told, whole, the best first."""
+    three = answer_of(engine, PROMPT, max_tokens=10, temperature=1.0, seed=3, n=3, logprobs=0)
+    assert {output.choice for output in three.outputs} == {0, 1, 2}
+    assert three.outputs[-1].is_final and three.outputs[-1].usage.completion == 30
+    assert three.outputs[-1].usage.prompt == 7
+    many = answer_of(engine, PROMPT, max_tokens=10, temperature=1.0, seed=3, n=6, logprobs=0)
+    means = {tuple(many.tokens(i)): sum(t.logprob for t in many.logprobs(i)) / 10 for i in range(6)}
+    best = answer_of(engine, PROMPT, max_tokens=10, temperature=1.0, seed=3, n=2, best_of=6)
+    ranked = sorted(means, key=lambda each: -means[each])
+    assert [tuple(best.tokens(i)) for i in range(2)] == ranked[:2]
+    assert len(best.outputs) == 2
+
+
+def test_a_grammar_is_kept(engine: PagedEngine) -> None:
+    """A model of noise writes JSON that is right, alone and beside others, and stops when it is whole."""
+    schema = {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 5},
+            "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        },
+        "required": ["name", "age"],
+        "additionalProperties": False,
+        "x-guidance": {"whitespace_pattern": ""},  # noise would fill its answer with blanks
+    }
+    grammar = GrammarSpec("json_schema", json.dumps(schema))
+    answers = [
+        ask(engine, PROMPT, max_tokens=150, temperature=1.0, seed=seed, grammar=grammar, ignore_eos=False)
+        for seed in range(6)
+    ]
+    others = [ask(engine, PROMPT, max_tokens=40) for _ in range(4)]
+    finish(*answers, *others)
+    for answer in answers:
+        assert answer.reason() is FinishReason.STOP, answer.text()
+        told = json.loads(answer.text())
+        assert set(told) == {"name", "age"} and isinstance(told["age"], int)
+    assert len({tuple(other.tokens()) for other in others}) == 1
+
+
+def test_a_choice_of_words(engine: PagedEngine) -> None:
+    """One of the texts, whichever is likeliest."""
+    grammar = GrammarSpec("choice", json.dumps(["yes", "no", "perhaps"]))
+    answer = answer_of(engine, PROMPT, max_tokens=20, grammar=grammar, ignore_eos=False)
+    assert answer.text() in ("yes", "no", "perhaps")
+
+
+def test_no_end_before_its_time(engine: PagedEngine) -> None:
+    """With min_tokens no stop token comes before."""
+    stop = answer_of(engine, PROMPT, max_tokens=3).tokens()[0]
+    answer = answer_of(engine, PROMPT, max_tokens=20, stop_token_ids=(stop,), min_tokens=4)
+    assert stop not in answer.tokens()[:4]
+    assert len(answer.tokens()) >= 4
+
+
+def test_who_leaves_is_not_waited_for(engine: PagedEngine) -> None:
+    """A cancelled request frees its blocks, whatever it was at; an unknown one is no error."""
+    answers = [ask(engine, range(i, i + 60), max_tokens=100, n=2) for i in range(6)]
+    assert answers[0].first.wait(30)
+    for answer in answers:
+        engine.cancel(answer.request.id)
+    engine.cancel("nobody")
+    finish(*answers)
+    assert all(answer.reason(0) is FinishReason.CANCELLED for answer in answers)
+    assert engine.stats()["kv_cache_blocks_used"] == 0
+
+
+def test_a_deadline_ends_it(engine: PagedEngine) -> None:
+    """What came in time is told; one that is over already has nothing."""
+    late = ask(engine, PROMPT, max_tokens=150, deadline=time.monotonic() + 0.03)
+    over = ask(engine, PROMPT, max_tokens=150, deadline=time.monotonic() - 1)
+    finish(late, over)
+    assert late.reason() is over.reason() is FinishReason.DEADLINE
+    assert len(late.tokens()) < 150 and not over.tokens()
+
+
+def test_the_cache_is_told(engine_of: Make, llama: Path) -> None:
+    """Of a prompt that was computed before, whole blocks are not computed again; another tenant's are."""
+    engine = engine_of(llama)
+    prompt = list(range(100))
+    first = answer_of(engine, prompt, max_tokens=5)
+    again = answer_of(engine, prompt, max_tokens=5)
+    other = answer_of(engine, prompt, max_tokens=5, cache_salt="another tenant")
+    assert [answer.outputs[-1].usage.cached for answer in (first, again, other)] == [0, 96, 0]
+    assert first.tokens() == again.tokens() == other.tokens()
+    stats = engine.stats()
+    assert (stats["prefix_cache_queries_total"], stats["prefix_cache_hits_total"]) == (300, 96)
+
+
+def test_the_answer_of_a_turn_is_cached_for_the_next(engine_of: Make, llama: Path) -> None:
+    """A conversation that goes on finds its own answer in the cache."""
+    engine = engine_of(llama)
+    turn = list(range(40)) + answer_of(engine, range(40), max_tokens=40).tokens()
+    answer = answer_of(engine, [*turn, 7, 8, 9], max_tokens=3)
+    assert answer.outputs[-1].usage.cached == 64  # 79 tokens were computed: all whole blocks of 16
+
+
+@pytest.mark.parametrize(
+    "fields, error",
+    [
+        ({"prompt": []}, "the prompt is empty: it must have at least one token"),
+        ({"prompt": [1, 320]}, "prompt: 320 is no token of this model, whose ids are 0 .. 319"),
+        ({"prompt": [-1]}, "prompt: -1 is no token of this model, whose ids are 0 .. 319"),
+        (
+            {"prompt": [1] * 192},
+            "the prompt has 192 tokens, and the context holds 192, the answer included: shorten the prompt, or serve "
+            "with a larger max_context",
+        ),
+        ({"adapter": "french"}, "adapter 'french' is not loaded; loaded are: none"),
+        ({"logit_bias": {999: 1.0}}, "logit_bias: 999 is no token of this model, whose ids are 0 .. 319"),
+        ({"stop_token_ids": (400,)}, "stop_token_ids: 400 is no token of this model, whose ids are 0 .. 319"),
+        ({"beam_width": 3, "stop": ("x",)}, "stop: beam search has no place for it; sample instead (beam_width 0)"),
+        ({"beam_width": 2, "n": 3}, "n: 3 answers are more than 2 beams (beam_width) can give"),
+        ({"beam_width": 17}, "beam_width: 17 is more than the engine's 16 seats"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_answered_is_refused(engine: PagedEngine, fields: dict[str, object], error: str) -> None:
+    """By the field, with what would do."""
+    with pytest.raises(EngineError) as caught:
+        ask(engine, **{"prompt": PROMPT, **fields})  # type: ignore[arg-type]
+    assert caught.value.message == error
+
+
+def test_a_wrong_schema_is_refused(engine: PagedEngine) -> None:
+    """Before anything is computed, saying what is wrong with it."""
+    with pytest.raises(EngineError, match="json_schema: "):
+        ask(engine, PROMPT, grammar=GrammarSpec("json_schema", '{"type": "nonsense"}'))
+
+
+def test_too_many_wait(engine_of: Make, llama: Path) -> None:
+    """Beyond max_waiting requests are refused at once, and those that wait are answered."""
+    engine = engine_of(llama, max_sequences=1, max_waiting=2)
+    answers: list[Answer] = []
+    with pytest.raises(EngineError, match=r"2 requests wait already \(max_waiting\): try again later"):
+        for _ in range(50):
+            answer = ask(engine, PROMPT, max_tokens=100)
+            answers.append(answer)
+    assert len(answers) >= 3
+    finish(*answers)
+
+
+def test_a_listener_that_fails_harms_nobody(engine: PagedEngine) -> None:
+    """What one request's listener raises is logged; the others are answered."""
+
+    def fails(_: object) -> None:
+        raise RuntimeError("a listener's fault")
+
+    engine.submit(GenerateRequest("faulty", tuple(PROMPT), SamplingParams(max_tokens=4)), fails)
+    assert len(answer_of(engine, PROMPT, max_tokens=5).tokens()) == 5
+
+
+def test_stopping_waits_for_those_under_way(engine_of: Make, llama: Path) -> None:
+    """Within the grace they end by themselves, after it they are cancelled; new ones are refused."""
+    engine = engine_of(llama)
+    answer = ask(engine, PROMPT, max_tokens=20)
+    engine.stop(grace_seconds=30)
+    assert answer.done.is_set() and answer.reason() is FinishReason.LENGTH
+    with pytest.raises(EngineError, match="the engine is being stopped"):
+        ask(engine, PROMPT)
+    hasty = engine_of(llama)
+    answer = ask(hasty, PROMPT, max_tokens=180)
+    assert answer.first.wait(30)
+    hasty.stop()
+    assert answer.reason() is FinishReason.CANCELLED
