@@ -103,3 +103,7 @@ class Kernels:
         if self._thread is None:
             self._thread = here
         assert self._thread == here, "Metal's kernels are run by one thread alone, and this is another one"
+
+    def release_thread(self) -> None:
+        """Another thread takes over: the one that ran kernels so far has ended, or will run none again."""
+        self._thread = None

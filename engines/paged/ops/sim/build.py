@@ -23,7 +23,7 @@ from pathlib import Path
 INCLUDE = Path(__file__).parent / "include"
 # A library that nobody has loaded for so long is removed when the next one is built.
 UNUSED_SECONDS = 30 * 24 * 3600
-SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g")
+SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g1")
 
 
 @functools.cache
@@ -76,8 +76,9 @@ def flags(sanitize: bool) -> tuple[str, ...]:
     common = ("-std=c++14", "-x", "c++", "-shared", "-fPIC", "-fvisibility=hidden", "-DHOST_SIM", f"-I{INCLUDE}")
     meaning = ("-fno-strict-aliasing", "-ffp-contract=off", "-fno-math-errno")
     warnings = ("-w", "-Werror=return-type", "-Werror=c++17-extensions")
-    # -O1: kernels are compiled more often than they are run for long.
-    return (*common, *meaning, *warnings, *_machine_flags(), "-O1", *(SANITIZERS if sanitize else ()))
+    # Kernels are compiled more often than they are run for long; with sanitizers that is true of -O0 even.
+    speed = ("-O0", *SANITIZERS) if sanitize else ("-O1",)
+    return (*common, *meaning, *warnings, *_machine_flags(), *speed)
 
 
 def _prune(folder: Path) -> None:

@@ -36,8 +36,8 @@ def make_step(
     device: torch.device | str = "cpu",
     seed: int = 0,
 ) -> Step:
-    """Of (rows, context) for each sequence. Blocks are dealt at random, block 0 is nobody's. Slots of the cache that nobody
-    wrote hold NaN: a kernel which reads one is found out."""
+    """Of (rows, context) for each sequence. Blocks are dealt at random, block 0 is nobody's. Slots of the cache that
+    nobody wrote hold NaN: a kernel which reads one is found out."""
     generator = torch.Generator().manual_seed(seed)
     widths = [-(-context // slots) for _, context in sequences]
     num_blocks = sum(widths) + 3

@@ -261,7 +261,6 @@ WRONG_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], type[Exception], s
     (FLOATS, (torch.zeros(2),) * 2, {"threads": (1, 1, 1, 1)}, RuntimeError, "1 to 3 numbers"),
     (FLOATS, (torch.zeros(2),) * 2, {"threads": (8, 2), "group_size": 8}, RuntimeError, "same number of dimensions"),
     (FLOATS, (torch.zeros(2),) * 2, {"threads": 2048, "group_size": 2048}, ValueError, "exceeds 1024 limit"),
-    (FLOATS, (torch.zeros(2),) * 2, {"arg_casts": 5}, RuntimeError, None),
     ("device float* y [[buffer(0)]], constant float& a [[buffer(1)]]", (torch.zeros(2), 1), {}, RuntimeError, "int64"),
     (
         "device float* y [[buffer(0)]], constant uint& a [[buffer(1)]]",
@@ -287,7 +286,7 @@ WRONG_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], type[Exception], s
 ]
 
 
-@pytest.mark.parametrize("arguments, args, keywords, error, message", [call for call in WRONG_CALLS if call[4]])
+@pytest.mark.parametrize("arguments, args, keywords, error, message", WRONG_CALLS)
 def test_wrong_calls_are_refused(
     arguments: str, args: tuple[Any, ...], keywords: dict[str, Any], error: type[Exception], message: str
 ) -> None:

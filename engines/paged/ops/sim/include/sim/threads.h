@@ -283,6 +283,12 @@ inline void run_fiber() {
 inline void prepare_fiber(const Launch& launch, Fiber& fiber, unsigned index) {
   const size_t bytes = launch.stack_bytes;
   fiber.stack = launch.stacks + index * (bytes + launch.guard_page_bytes) + launch.guard_page_bytes;
+#ifdef SIM_ASAN
+  __asan_unpoison_memory_region(fiber.stack, bytes);  // what frames of the last group left there
+  fiber.fake_stack = nullptr;
+  fiber.bottom = fiber.stack;
+  fiber.bytes = bytes;
+#endif
 #ifdef SIM_UCONTEXT
   getcontext(&fiber.context);
   fiber.context.uc_stack.ss_sp = fiber.stack;
@@ -301,12 +307,6 @@ inline void prepare_fiber(const Launch& launch, Fiber& fiber, unsigned index) {
   memset(words, 0, SAVED_WORDS * sizeof(void*));
   words[RETURN_WORD] = reinterpret_cast<void*>(&run_fiber);
   fiber.sp = words;
-#endif
-#ifdef SIM_ASAN
-  __asan_unpoison_memory_region(fiber.stack, bytes);
-  fiber.fake_stack = nullptr;
-  fiber.bottom = fiber.stack;
-  fiber.bytes = bytes;
 #endif
   fiber.state = READY;
   fiber.arrays = 0;
