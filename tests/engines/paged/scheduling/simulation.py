@@ -45,18 +45,19 @@ class Simulation:
     dice: random.Random = field(default_factory=lambda: random.Random(1))
 
     def __post_init__(self) -> None:
-        size = self.scheduler.block_size
+        size = self.scheduler.holdings.block_size
         self.cache = [[-1] * size for _ in range(self.scheduler.pool.num_blocks)]
         self.in_flight: tuple[Plan, list[list[int]]] | None = None
         self.last: dict[int, int] = {}  # by slot, as on the device
         self.num_rows = 0
+        self.chunk = self.scheduler._chunk or 0  # where prompts are cut at fixed places, one piece goes beside the rest
         self.arrivals = 0
 
     def submit(self, prompt: tuple[int, ...], max_tokens: int, **fields: object) -> Sequence:
         self.arrivals += 1
         params = SamplingParams(max_tokens=max_tokens)
         request = GenerateRequest(str(self.arrivals), prompt, params, **fields)  # type: ignore[arg-type]
-        sequence = Sequence(request, 0, self.arrivals, self.scheduler.block_size)
+        sequence = Sequence(request, 0, self.arrivals, self.scheduler.holdings.block_size)
         sequence.needs_host = bool(self.guess)
         self.scheduler.add(sequence)
         return sequence
@@ -74,10 +75,10 @@ class Simulation:
         return plan
 
     def compute(self, plan: Plan) -> list[list[int]]:
-        size = self.scheduler.block_size
+        size = self.scheduler.holdings.block_size
         for source, target in plan.copies:
             self.cache[target] = list(self.cache[source])
-        assert plan.num_rows <= self.scheduler.max_batch_tokens
+        assert plan.num_rows <= self.scheduler.max_batch_tokens + self.chunk
         written: list[tuple[int, int]] = []
         inputs = []
         for piece in plan.pieces:
