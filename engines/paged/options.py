@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from engines.errors import invalid
+
+_METHODS = ("ngram", "draft")
+
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
@@ -41,3 +45,30 @@ class EngineOptions:
     speculation: Speculation | None = None
     adapters: Mapping[str, Path] = field(default_factory=dict)  # LoRA, by the name requests give
     check_logits: bool = True  # NaN in a row fails that request alone, rather than writing noise
+
+
+def check_options(options: EngineOptions) -> None:
+    """Raises: EngineError that names the option, and what it has to be."""
+    for name in ("block_size", "max_sequences", "max_batch_tokens", "max_waiting"):
+        if (value := getattr(options, name)) < 1:
+            raise invalid(f"{name}: it is {value}, and must be at least 1")
+    for name in ("num_blocks", "max_context", "threads", "memory_gb"):
+        value = getattr(options, name)
+        if value is not None and value <= 0:
+            raise invalid(f"{name}: it is {value}, and must be above 0")
+    if options.max_batch_tokens < options.max_sequences:
+        raise invalid(
+            f"max_batch_tokens: a step of {options.max_batch_tokens} rows has no place for each of max_sequences "
+            f"{options.max_sequences}: raise it to {options.max_sequences} at least, or lower max_sequences"
+        )
+    speculation = options.speculation
+    if speculation is not None:
+        if speculation.method not in _METHODS:
+            raise invalid(f"speculation: '{speculation.method}' is none of {', '.join(_METHODS)}")
+        if speculation.num_tokens < 1:
+            raise invalid(f"speculation: {speculation.num_tokens} tokens are no guess; 1 is the least")
+        if not 1 <= speculation.ngram_min <= speculation.ngram_max:
+            raise invalid(
+                f"speculation: runs of {speculation.ngram_min} to {speculation.ngram_max} tokens are none; "
+                "1 <= ngram_min <= ngram_max"
+            )

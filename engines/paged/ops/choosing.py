@@ -16,8 +16,9 @@ _FEWEST_CORES = 8
 _NAMES = ("auto", "reference", "metal", "sim")
 
 
-def choose_ops(name: str, device: torch.device, *, deterministic: bool = False) -> Ops:
+def choose_ops(name: str, device: torch.device, dtype: torch.dtype, *, deterministic: bool = False) -> Ops:
     """Of --ops: `metal` on a Mac, else `reference`; `sim` runs Metal's kernels on this processor, slowly, to try them.
+    On a Mac each kernel is tried before it is used; those that fail are computed by torch, with a warning.
 
     Raises: EngineError.
     """
@@ -34,7 +35,10 @@ def choose_ops(name: str, device: torch.device, *, deterministic: bool = False) 
     from engines.paged.ops.metal import MetalOps
 
     if name == "metal":
-        return MetalOps(torch.mps.compile_shader, device, _gpu_cores(), is_deterministic=deterministic)
+        from engines.paged.ops.metal.self_check import checked
+
+        ops = MetalOps(torch.mps.compile_shader, device, _gpu_cores(), is_deterministic=deterministic)
+        return checked(ops, (dtype,))
     from engines.paged.ops.sim import compile_shader
 
     return MetalOps(compile_shader, device, is_deterministic=deterministic)

@@ -1,11 +1,11 @@
 """What a backend of the engine computes: one table of operations, and the values that go through it.
 
-`reference` defines each in plain torch and serves CPU and CUDA; `metal` is the same in Metal; `sim` runs Metal's sources
-on this machine's processor. Everything above (model, runner, engine) calls these and no other kernels.
+`reference` defines each in plain torch and serves CPU and CUDA; `metal` is the same in Metal; `sim` runs Metal's
+sources on this machine's processor. Everything above (model, runner, engine) calls these and no other kernels.
 
-Letters in shapes: n rows of a step, s sequences of a step, m rows that are sampled, K and N features in and out, H query
-heads, G key-value heads, D head size, S slots a block, M blocks a table, V vocabulary, E experts, k experts a token.
-T is the model's dtype (float32, float16 or bfloat16). All tensors are contiguous and on the backend's device.
+Letters in shapes: n rows of a step, s sequences of a step, m rows that are sampled, K and N features in and out, H
+query heads, G key-value heads, D head size, S slots a block, M blocks a table, V vocabulary, E experts, k experts a
+token. T is the model's dtype (float32, float16 or bfloat16). All tensors are contiguous and on the backend's device.
 """
 
 from __future__ import annotations
@@ -176,31 +176,32 @@ class Ops(Protocol):
     ) -> Tensor:
         """Rotate queries and keys, write keys and values into their slots, return the queries [n, H, D].
 
-        qkv [n, (H + 2 G) * D]: queries, keys, values. cos, sin [positions, R / 2] float32, already scaled; R <= D is the
-        rotated part, in halves (dimension i goes with i + R / 2). q_norm, k_norm [D]: RMS norm of each head before the
-        rotation (Qwen3), or None.
+        qkv [n, (H + 2 G) * D]: queries, keys, values. cos, sin [positions, R / 2] float32, already scaled; R <= D is
+        the rotated part, in halves (dimension i goes with i + R / 2). q_norm, k_norm [D]: RMS norm of each head
+        before the rotation (Qwen3), or None.
         """
         ...
 
     def attention(self, q: Tensor, cache: LayerCache, batch: Batch, scale: float, window: int) -> Tensor:
-        """Causal attention of each row [n, H, D] to the cached tokens of its own sequence, its own included -> [n, H * D].
-        Row at position p sees p - window + 1 .. p where `window` > 0, else 0 .. p. Query head h reads key-value head
-        h // (H / G)."""
+        """Causal attention of each row [n, H, D] to the cached tokens of its own sequence, its own included -> [n, H
+        * D]. Row at position p sees p - window + 1 .. p where `window` > 0, else 0 .. p. Query head h reads
+        key-value head h // (H / G)."""
         ...
 
     def sample(self, logits: Tensor, sampling: SamplingBatch) -> tuple[Tensor, Tensor]:
-        """logits [m, V] float32, may be overwritten -> tokens [m] int32 and the log probability of each by the model's own
-        distribution (log softmax of the logits as they came), [m] float32.
+        """logits [m, V] float32, may be overwritten -> tokens [m] int32 and the log probability of each by the
+        model's own distribution (log softmax of the logits as they came), [m] float32.
 
-        In this order: grammar mask, penalties, bias; then, where the temperature is above 0, logits / temperature, top-k,
-        top-p, min-p (each on what the one before left), and argmax(logit + Gumbel noise of (seed, position, id)).
-        Penalties as vLLM's: repetition divides positive and multiplies negative logits of tokens seen in prompt or output;
-        frequency * count and presence are subtracted for tokens of the output. Ties: the lowest id.
+        In this order: grammar mask, penalties, bias; then, where the temperature is above 0, logits / temperature,
+        top-k, top-p, min-p (each on what the one before left), and argmax(logit + Gumbel noise of (seed, position,
+        id)). Penalties as vLLM's: repetition divides positive and multiplies negative logits of tokens seen in
+        prompt or output; frequency * count and presence are subtracted for tokens of the output. Ties: the lowest id.
         """
         ...
 
     def copy_blocks(self, keys: Tensor, values: Tensor, pairs: Tensor) -> None:
-        """For each (from, to) in pairs [p, 2] int64: copy the block in all layers. keys, values [L, blocks, S, G, D]."""
+        """For each (from, to) in pairs [p, 2] int64: copy the block in all layers. keys, values [L, blocks, S, G,
+        D]."""
         ...
 
     def synchronize(self) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class GrammarSpec:
-    """What the text must be: `kind` is json_schema (a schema as text), json_object (any JSON object), regex, choice (a JSON list
-    of texts as text) or lark (llguidance's grammar)."""
+    """What the text must be: `kind` is json_schema (a schema as text), json_object (any JSON object), regex, choice
+    (a JSON list of texts as text) or lark (llguidance's grammar)."""
 
     kind: str
     text: str = ""
@@ -18,7 +18,8 @@ class GrammarSpec:
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """Fields that are at their defaults ask for nothing. `read_params` makes one of a request's fields, and checks it."""
+    """Fields that are at their defaults ask for nothing. `read_params` makes one of a request's fields, and checks
+    it."""
 
     max_tokens: int = 16
     min_tokens: int = 0  # before that neither EOS nor stop tokens may come

@@ -20,7 +20,7 @@ def test_scores_that_are_no_numbers_are_told(
     """A NaN fails the request with a sentence, rather than writing noise, and nothing of it stays in the cache."""
     engine = engine_of(llama)
     before = answer_of(engine, PROMPT, max_tokens=8).tokens()
-    norm = engine._loaded.decoder.weights.norm
+    norm = engine._parts.loaded.decoder.weights.norm
     kept = norm.clone()
     with torch.inference_mode():
         norm.fill_(float("nan"))
