@@ -28,8 +28,8 @@ inline float weight_of(float maximum, float most) {
   return maximum == -INFINITY ? 0.0f : fast::exp2(maximum - most);
 }
 
-// Keys first .. last - 1 for one query: the sums of this threadgroup lie in `acc` (D for each simdgroup), maxima and sums
-// of weights beside. All lanes go through the same number of turns; one without a key left has score -inf.
+// Keys first .. last - 1 for one query: the sums of this threadgroup lie in `acc` (D for each simdgroup), maxima and
+// sums of weights beside. A simdgroup's lanes go through the same number of turns; one without a key left adds none.
 inline void attend(device const T4* query, device const T4* keys, device const T4* values, device const int* blocks,
                    int first, int last, int kv_head, float scale, threadgroup float* acc, threadgroup float* maxima,
                    threadgroup float* sums, uint simdgroup, uint lane) {
@@ -96,10 +96,11 @@ inline void attend(device const T4* query, device const T4* keys, device const T
 // The first key that a row at `position` sees.
 inline int first_seen(int position, int window) { return window > 0 ? max(0, position - window + 1) : 0; }
 
+[[max_total_threads_per_threadgroup(256)]]
 kernel void paged_decode(device T* out [[buffer(0)]], device const T* q [[buffer(1)]],
-                         device const T* keys [[buffer(2)]], device const T* values [[buffer(3)]], device const int* tables [[buffer(4)]],
-                         device const int* rows [[buffer(5)]], device const int* positions [[buffer(6)]],
-                         device const int* row_sequences [[buffer(7)]], constant int& table_size [[buffer(8)]],
+                         device const T* keys [[buffer(2)]], device const T* values [[buffer(3)]],
+                         device const int* tables [[buffer(4)]], device const int* rows [[buffer(5)]],
+                         device const int* positions [[buffer(6)]], device const int* row_sequences [[buffer(7)]], constant int& table_size [[buffer(8)]],
                          constant float& scale [[buffer(9)]], constant int& window [[buffer(10)]],
                          uint2 group [[threadgroup_position_in_grid]],
                          uint thread_index [[thread_index_in_threadgroup]],
@@ -126,6 +127,7 @@ kernel void paged_decode(device T* out [[buffer(0)]], device const T* q [[buffer
   }
 }
 
+[[max_total_threads_per_threadgroup(256)]]
 kernel void paged_split(device float* partial [[buffer(0)]], device float2* max_and_sum [[buffer(1)]],
                         device const T* q [[buffer(2)]], device const T* keys [[buffer(3)]],
                         device const T* values [[buffer(4)]], device const int* tables [[buffer(5)]],
@@ -164,6 +166,7 @@ kernel void paged_split(device float* partial [[buffer(0)]], device float2* max_
   if (thread_index == 0) max_and_sum[there] = float2(most, sum);
 }
 
+[[max_total_threads_per_threadgroup(64)]]
 kernel void paged_reduce(device T* out [[buffer(0)]], device const float* partial [[buffer(1)]],
                          device const float2* max_and_sum [[buffer(2)]], device const int* rows [[buffer(3)]],
                          constant int& partitions [[buffer(4)]], uint2 group [[threadgroup_position_in_grid]],

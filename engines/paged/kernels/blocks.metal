@@ -4,8 +4,8 @@
 //   pack_blocks     packed[i, 0 or 1, l] = keys or values[l, ids[i]]   one block lies in one piece, for a store
 //   unpack_blocks   keys or values[l, ids[i]] = packed[i, 0 or 1, l]
 //
-// Grid (ceil(block / 1024), pairs or ids, 2 L), 256 threads: a thread moves four numbers; z is 2 l for keys, 2 l + 1 for
-// values. Cost: each number is read once and written once.
+// Grid (ceil(block / 1024), pairs or ids, 2 L), 256 threads: a thread moves four numbers; z is 2 l for keys, 2 l + 1
+// for values. Cost: each number is read once and written once.
 // Header: T, BLOCK (numbers of a block in one layer, S * G * D, a multiple of 4).
 
 constant constexpr int CHUNKS = BLOCK / 4;

@@ -16,6 +16,7 @@ constant constexpr int CHUNKS = WIDTH / 4;  // of four features
 constant constexpr int CHUNKS_PER_THREAD = (CHUNKS + NORM_THREADS - 1) / NORM_THREADS;
 
 template <bool ADDS>
+[[max_total_threads_per_threadgroup(256)]]
 kernel void norm(device T* y [[buffer(0)]], device T* residual [[buffer(1)]], device const T* x [[buffer(2)]],
                  device const T* weight [[buffer(3)]], constant float& eps [[buffer(4)]],
                  uint row [[threadgroup_position_in_grid]], uint thread_index [[thread_index_in_threadgroup]],

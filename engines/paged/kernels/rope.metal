@@ -15,6 +15,7 @@ constant constexpr int REST = (D - R + 31) / 32;   // dimensions of a lane that 
 constant constexpr int REST_SIZE = REST == 0 ? 1 : REST;
 
 template <bool NORMS>
+[[max_total_threads_per_threadgroup(128)]]
 kernel void rope(device T* q [[buffer(0)]], device T* keys [[buffer(1)]], device T* values [[buffer(2)]],
                  device const T* qkv [[buffer(3)]], device const T* q_weight [[buffer(4)]],
                  device const T* k_weight [[buffer(5)]], device const float* cosines [[buffer(6)]],

@@ -43,8 +43,8 @@ class ComposedOps:
 
 
 def checked(ops: MetalOps, dtypes: Sequence[torch.dtype] = (torch.float16, torch.bfloat16)) -> Ops:
-    """These operations, those that fail the check replaced. It uses the GPU and lets go of it: the engine's thread comes
-    afterwards."""
+    """These operations, those that fail the check replaced. It uses the GPU and lets go of it, before the engine's
+    thread comes."""
     failed = find_failures(ops, dtypes)
     ops.synchronize()
     ops.kernels.release_thread()
