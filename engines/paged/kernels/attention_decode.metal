@@ -100,9 +100,9 @@ inline int first_seen(int position, int window) { return window > 0 ? max(0, pos
 kernel void paged_decode(device T* out [[buffer(0)]], device const T* q [[buffer(1)]],
                          device const T* keys [[buffer(2)]], device const T* values [[buffer(3)]],
                          device const int* tables [[buffer(4)]], device const int* rows [[buffer(5)]],
-                         device const int* positions [[buffer(6)]], device const int* row_sequences [[buffer(7)]], constant int& table_size [[buffer(8)]],
-                         constant float& scale [[buffer(9)]], constant int& window [[buffer(10)]],
-                         uint2 group [[threadgroup_position_in_grid]],
+                         device const int* positions [[buffer(6)]], device const int* row_sequences [[buffer(7)]],
+                         constant int& table_size [[buffer(8)]], constant float& scale [[buffer(9)]],
+                         constant int& window [[buffer(10)]], uint2 group [[threadgroup_position_in_grid]],
                          uint thread_index [[thread_index_in_threadgroup]],
                          uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
   TG_ARRAY(float, acc, SIMDGROUPS * D);

@@ -14,7 +14,7 @@
 // always, and a tile that a row does not see leaves its maximum, sum and acc as they were, to the bit.
 //
 // Grid (H, tiles), 128 threads. Keys and values are read once for each 32 rows of a query head.
-// Header: T, D (head size, a multiple of 8), H, G (heads), S (slots a block), KEYS (of a tile: 32, or 16 if D is large).
+// Header: T, D (head size, a multiple of 8), H, G (heads), S (slots a block), KEYS (of a tile: 32, 16 if D is large).
 
 constant constexpr int QUERY_ROWS = 32;
 constant constexpr int PREFILL_THREADS = 128;
@@ -42,11 +42,13 @@ inline void load_tile(threadgroup T4* tile, device const T4* cache, device const
 kernel void paged_prefill(device T* out [[buffer(0)]], device const T* q [[buffer(1)]],
                           device const T* keys [[buffer(2)]], device const T* values [[buffer(3)]],
                           device const int* tables [[buffer(4)]], device const int* query_starts [[buffer(5)]],
-                          device const int* tile_sequences [[buffer(6)]], device const int* tile_rows [[buffer(7)]], device const int* positions [[buffer(8)]],
-                          constant int& table_size [[buffer(9)]], constant float& scale [[buffer(10)]],
-                          constant int& window [[buffer(11)]], uint2 group [[threadgroup_position_in_grid]],
+                          device const int* tile_sequences [[buffer(6)]], device const int* tile_rows [[buffer(7)]],
+                          device const int* positions [[buffer(8)]], constant int& table_size [[buffer(9)]],
+                          constant float& scale [[buffer(10)]], constant int& window [[buffer(11)]],
+                          uint2 group [[threadgroup_position_in_grid]],
                           uint thread_index [[thread_index_in_threadgroup]],
-                          uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
+                          uint simdgroup [[simdgroup_index_in_threadgroup]],
+                          uint lane [[thread_index_in_simdgroup]]) {
   TG_ARRAY(T4, tile4, KEYS * PITCH / 4);
   threadgroup const T* tile = reinterpret_cast<threadgroup const T*>(tile4);
   const int head = int(group.x), kv_head = head / (H / G);
