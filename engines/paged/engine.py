@@ -18,6 +18,7 @@ from engines.paged.cache.block_pool import BlockPool
 from engines.paged.generating.loop import EngineLoop
 from engines.paged.generating.pacing import Pacing
 from engines.paged.generating.statistics import Statistics
+from engines.paged.generating.under_way import UnderWay
 from engines.paged.options import EngineOptions
 from engines.paged.own_thread import OwnThread
 from engines.paged.scheduling.scheduler import Scheduler
@@ -36,7 +37,6 @@ class PagedEngine:
     def __init__(self, parts: Parts, thread: OwnThread) -> None:
         """See `load`. `thread` is the one that assembled the parts."""
         options = parts.options
-        speculation = options.speculation
         self.options = options
         self.config = parts.config
         self.tokenizer = parts.tokenizer
@@ -55,16 +55,18 @@ class PagedEngine:
             prefix_cache=options.prefix_cache,
             chunk=DETERMINISTIC_CHUNK if options.deterministic else None,
         )
-        self._loop = EngineLoop(
+        pacing = Pacing(PREFILL_STRETCH, LEAST_PREFILL_ROWS, options.max_batch_tokens)
+        under_way = UnderWay(
             self._scheduler,
-            parts.runner,
-            Pacing(PREFILL_STRETCH, LEAST_PREFILL_ROWS, options.max_batch_tokens),
+            pacing,
             self.statistics,
-            ahead=options.run_ahead if options.run_ahead is not None else parts.device.type != "cpu",
-            drafts=speculation is not None and speculation.method == "draft",
+            drafts=options.speculation is not None and options.speculation.method == "draft",
             decode=parts.tokenizer.decode,
             on_release=parts.sampler.release,
         )
+        is_gpu = parts.device.type != "cpu"
+        ahead = is_gpu if options.run_ahead is None else options.run_ahead
+        self._loop = EngineLoop(self._scheduler, parts.runner, pacing, under_way, ahead=ahead)
         self._is_stopped = False
 
     @classmethod
