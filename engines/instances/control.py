@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-
 # A number; or, to merge into a histogram, how many observations are new in each bucket, and their sum.
 Change = float | tuple[tuple[int, ...], float]
 
