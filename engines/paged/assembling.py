@@ -75,6 +75,7 @@ def assemble(directory: Path, options: EngineOptions, progress: Progress | None)
         dtype=dtype,
         quantize=options.quantize,
         quantize_group=options.quantize_group,
+        num_positions=options.max_context,
         progress=_stage(progress, "weights"),
     )
     config = loaded.config

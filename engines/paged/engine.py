@@ -61,6 +61,7 @@ class PagedEngine:
             pacing,
             self.statistics,
             drafts=options.speculation is not None and options.speculation.method == "draft",
+            checks=options.check_logits,
             decode=parts.tokenizer.decode,
             on_release=parts.sampler.release,
         )

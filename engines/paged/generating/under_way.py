@@ -36,14 +36,17 @@ class UnderWay:
         statistics: Statistics,
         *,
         drafts: bool,
+        checks: bool,
         decode: Callable[[tuple[int, ...]], str],
         on_release: Callable[[Sequence], None],
     ) -> None:
-        """`drafts`: a draft model guesses. `on_release` is told of sequences that end."""
+        """`drafts`: a draft model guesses. `checks`: scores that are not numbers fail a request.
+        `on_release` is told of sequences that end."""
         self._scheduler = scheduler
         self._pacing = pacing
         self._statistics = statistics
         self._drafts = drafts
+        self._checks = checks
         self._decode = decode
         self._on_release = on_release
         self._generations: dict[str, Generation] = {}
@@ -127,7 +130,7 @@ class UnderWay:
         if not sampled.tokens:
             self._scheduler.advance(piece, [])
             return
-        if any(logprob != logprob for logprob in sampled.logprobs):
+        if self._checks and any(logprob != logprob for logprob in sampled.logprobs):
             self._scheduler.advance(piece, [])
             self._scheduler.pool.forget()  # what it computed may be shared by name
             self._statistics.num_failed += 1
