@@ -23,8 +23,8 @@ MIB = 1 / 1024  # in GiB
         ({"memory_gb": -1.0}, "memory_gb: it is -1.0, and must be above 0"),
         (
             {"max_sequences": 64, "max_batch_tokens": 32},
-            "max_batch_tokens: a step of 32 rows has no place for each of max_sequences 64: raise it to 64 at least,
-            or " "lower max_sequences",
+            "max_batch_tokens: a step of 32 rows has no place for each of max_sequences 64: raise it to 64 at least, "
+            "or lower max_sequences",
         ),
         ({"device": "tpu"}, "device: 'tpu' is none of auto, mps, cuda, cpu"),
         ({"dtype": "int3"}, "dtype: 'int3' is none of auto, float32, float16, bfloat16"),
@@ -41,9 +41,8 @@ MIB = 1 / 1024  # in GiB
         ),
         (
             {"memory_gb": 2 * MIB, "max_context": 2048, "max_sequences": 4},
-            "the model needs 0.00 GiB for one context of 2048 tokens (weights 0.00, workspace 0.00, 12288 bytes a
-            block " "of 16 tokens), and has 0.00: raise memory_gb, or lower max_context or max_batch_tokens, or
-            quantize",
+            "the model needs 0.00 GiB for one context of 2048 tokens (weights 0.00, workspace 0.00, 12288 bytes a "
+            "block of 16 tokens), and has 0.00: raise memory_gb, or lower max_context or max_batch_tokens, or quantize",
         ),
     ],
     ids=str,
