@@ -15,6 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
+from engines.backends.paged.settings import LIBRARIES
 from engines.cli.llm_display import Display
 from engines.cli.serving import Audience, run, told_host
 from engines.errors import EngineError
@@ -93,8 +94,9 @@ def write_repository(directory: Path, name: str, serving: Serving) -> None:
 
 def _problem(serving: Serving) -> str:
     """What is wrong before anything is loaded, and what would do; "" where nothing is."""
-    if find_spec("torch") is None:
-        return 'torch is not installed here: pip install "pointsman[llm]"'
+    absent = [name for name in LIBRARIES if find_spec(name) is None]
+    if absent:
+        return f'{", ".join(absent)}: not installed here; pip install "pointsman[llm]"'
     if serving.name and (set(serving.name) & set("/\\\0") or serving.name.startswith(".")):
         return f"--name '{serving.name}': a model's name has no slashes, and begins with no dot"
     if problem := _folder_problem(serving.model.expanduser()):

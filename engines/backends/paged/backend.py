@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import count
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engines.backends.contract import BackendRequest, InstanceSpec
 from engines.backends.loading import library
@@ -17,10 +17,12 @@ from engines.backends.paged.asking import read_request
 from engines.backends.paged.logprobs import LogprobWriter
 from engines.backends.paged.meters import Host, Meters
 from engines.backends.paged.progress import Loading
-from engines.backends.paged.prompting import Prompting
-from engines.backends.paged.settings import read_settings
+from engines.backends.paged.settings import LIBRARIES, read_settings
 from engines.errors import EngineError, internal
 from engines.paged.model.reading import read_config
+
+if TYPE_CHECKING:
+    from engines.backends.paged.prompting import Prompting
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +55,9 @@ class PagedBackend:
             _see_one_gpu(spec.device_id)
         folder, options = read_settings(spec)
         read_config(folder)  # torch takes seconds to come, and a folder of another kind no time to see
-        library("torch", "llm")
+        for module in LIBRARIES:
+            library(module, "llm")
+        from engines.backends.paged.prompting import Prompting
         from engines.paged.engine import PagedEngine
 
         loading = Loading(spec.name, folder)

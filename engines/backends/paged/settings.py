@@ -26,6 +26,8 @@ from engines.paged.options import EngineOptions, Speculation
 _log = logging.getLogger(__name__)
 
 MODEL = "model"
+# What the engine stands on: pip install "pointsman[llm]".
+LIBRARIES = ("torch", "tokenizers", "safetensors", "llguidance", "psutil")
 _MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
 # What the host reads, and what it writes.
 _OTHERS = {"stream_input", "placement", "execution_timeout_seconds", "max_memory_mb", "check_outputs", "metal"}

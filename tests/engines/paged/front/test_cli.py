@@ -108,6 +108,17 @@ def test_what_cannot_be_served_is_said_before_anything_is_loaded(
     assert said in error
 
 
+def test_libraries_that_are_not_here_are_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the extra that brings them."""
+    monkeypatch.setattr("engines.cli.llm_serving.find_spec", lambda name: None if name[0] == "t" else object())
+    assert serve_folder(serving()) == 1
+    assert capsys.readouterr().err == (
+        'pointsman llm: torch, tokenizers: not installed here; pip install "pointsman[llm]"\n'
+    )
+
+
 def test_a_missing_adapter_is_said(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Adapters are looked for before the model is loaded."""
     assert serve_folder(serving(model=tiny, adapters={"sql": tmp_path / "nope"})) == 1
