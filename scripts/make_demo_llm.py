@@ -16,25 +16,26 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from demo_llm import folder
 from demo_llm.corpus import Document, digest, documents
 from demo_llm.judging import Loss, loss_of, write
-from demo_llm.network import Shape, build, num_parameters
 from demo_llm.plot import all_plots
 from demo_llm.tokenizer import END, encode, train_tokenizer
-from demo_llm.training import Plan, State, train
+
+if TYPE_CHECKING:  # torch is loaded when there is something to train
+    from demo_llm.network import Network, Shape
+    from demo_llm.training import Plan, State
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn, track
 
-HELD_OUT = 300  # documents
 PROMPT = "Tell me a story about a fox."
 _FEW = 100  # documents: of fewer no model can be made
 
 
-def main() -> int:
-    arguments = _parser().parse_args()
+def main(options: list[str]) -> int:
+    arguments = _parser().parse_args(options)
     console = Console(highlight=False)
     if arguments.show:
         for number, one in enumerate(documents(arguments.seed, arguments.show)):
@@ -43,7 +44,7 @@ def main() -> int:
     if arguments.output is None:
         console.print("--output DIR: where the model is to be written. --help tells the rest.", style="red")
         return 2
-    _make(console, arguments)
+    _make(console, arguments, options)
     return 0
 
 
@@ -52,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--output", type=Path, metavar="DIR", help="the folder to write; files in it are replaced")
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--minutes", type=float, help="train this long (default: 35)")
-    length.add_argument("--steps", type=int, help="train this many steps of 8,192 tokens, however long it takes")
+    length.add_argument("--steps", type=int, help="train this many steps of 4,096 tokens, however long it takes")
     parser.add_argument(
         "--documents",
         type=int,
@@ -69,15 +70,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--no-compile", action="store_true", help="do without torch.compile: starts at once, trains at half the speed"
     )
-    shape = parser.add_argument_group("the network's shape; the defaults make 3.5 million parameters, 7 MB")
-    for name, value in (("hidden", 256), ("layers", 5), ("heads", 4), ("key-value-heads", 2), ("mlp", 512)):
+    shape = parser.add_argument_group("the network's shape; the defaults make 2.2 million parameters, 4.3 MB")
+    for name, value in (("hidden", 192), ("layers", 4), ("heads", 4), ("key-value-heads", 2), ("mlp", 512)):
         shape.add_argument(f"--{name}", type=int, default=value, help="(default: %(default)s)")
+    parser.add_argument(
+        "--held-out", type=int, default=300, help="documents that the perplexity is measured on (default: %(default)s)"
+    )
     parser.add_argument("--show", type=int, default=0, metavar="N", help="print N documents of the corpus and stop")
     return parser
 
 
-def _make(console: Console, arguments: argparse.Namespace) -> None:
+def _make(console: Console, arguments: argparse.Namespace, options: list[str]) -> None:
     import torch
+    from demo_llm.network import Network, Shape
+    from demo_llm.training import Plan
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     torch.set_num_threads(arguments.threads)
@@ -107,23 +113,23 @@ def _make(console: Console, arguments: argparse.Namespace) -> None:
     )
     end = tokenizer.token_to_id(END)
     assert end is not None
-    model = build(shape, end, arguments.seed)
-    console.print(f"network: {num_parameters(model):,} parameters; torch on {arguments.threads} threads")
+    model = Network(shape, arguments.seed)
+    console.print(f"network: {model.num_parameters:,} parameters; torch on {arguments.threads} threads")
     minutes = None if arguments.steps else arguments.minutes or 35.0
     plan = Plan(arguments.steps, minutes, seed=arguments.seed, compile=not arguments.no_compile)
     state = _train(console, model, texts, plan, checkpoint)
     folder.write_tokenizer(arguments.output, tokenizer, shape.context)
-    folder.write_model(arguments.output, model)
+    folder.write_model(arguments.output, model, end)
 
     # From here on, it is what others will load that is judged.
     loaded = AutoModelForCausalLM.from_pretrained(arguments.output, dtype=torch.float32)
-    held_out = list(documents(arguments.seed, HELD_OUT, "held out"))
+    held_out = list(documents(arguments.seed, max(arguments.held_out, 2), "held out"))
     stories, chats = (
         _loss(loaded, tokenizer, [one for one in held_out if bool(one.chat) == is_chat]) for is_chat in (False, True)
     )
     sample, _ = write(loaded, AutoTokenizer.from_pretrained(arguments.output), [{"role": "user", "content": PROMPT}])
-    facts = _facts(arguments, shape, state, stories, chats)
-    facts |= {"parameters": num_parameters(model), "megabytes": num_bytes / 1e6, "documents": number}
+    facts = _facts(arguments, shape, state, stories, chats) | {"command": _command(options)}
+    facts |= {"parameters": model.num_parameters, "megabytes": num_bytes / 1e6, "documents": number}
     facts |= {"digest": digest(iter(corpus[:1000])), "sample": sample, "prompt": PROMPT}
     folder.write_card(arguments.output, facts)
     checkpoint.unlink(missing_ok=True)
@@ -133,8 +139,10 @@ def _make(console: Console, arguments: argparse.Namespace) -> None:
     )
 
 
-def _train(console: Console, model: Any, texts: list[list[int]], plan: Plan, checkpoint: Path) -> State:
+def _train(console: Console, model: Network, texts: list[list[int]], plan: Plan, checkpoint: Path) -> State:
     """Training, with a bar that tells the loss and the time that is left."""
+    from demo_llm.training import train
+
     columns = (
         TextColumn("training"),
         BarColumn(),
@@ -163,11 +171,7 @@ def _loss(model: Any, tokenizer: Any, some: list[Document]) -> Loss:
 
 def _facts(arguments: argparse.Namespace, shape: Shape, state: State, stories: Loss, chats: Loss) -> dict[str, Any]:
     """What the card tells of the run."""
-    given = [word for word in sys.argv[1:] if word != "--resume"]
-    if "--output" in given:
-        del given[given.index("--output") : given.index("--output") + 2]
     return {
-        "command": shlex.join(given),
         "layers": shape.layers,
         "hidden": shape.hidden,
         "heads": shape.heads,
@@ -187,6 +191,14 @@ def _facts(arguments: argparse.Namespace, shape: Shape, state: State, stories: L
     }
 
 
+def _command(options: list[str]) -> str:
+    """The options that make the same model again, but for where it goes."""
+    given = [one for one in options if one != "--resume" and not one.startswith("--output=")]
+    if "--output" in given:
+        del given[given.index("--output") : given.index("--output") + 2]
+    return shlex.join(given)
+
+
 def _show(console: Console, number: int, one: Document) -> None:
     console.rule(str(number + 1))
     for message in one.chat:
@@ -196,4 +208,4 @@ def _show(console: Console, number: int, one: Document) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -10,7 +10,8 @@ from demo_llm.tokenizer import CHAT_TEMPLATE, END, ROLES
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-    from transformers import LlamaForCausalLM
+
+    from demo_llm.network import Network
 
 # How it writes best: lively, and hardly ever beside the point.
 SAMPLING = {"do_sample": True, "temperature": 0.7, "top_p": 0.95}
@@ -81,47 +82,39 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, context: int) -> None:
     _write_json(folder / "tokenizer_config.json", settings)
 
 
-def write_model(folder: Path, model: LlamaForCausalLM) -> None:
+def write_model(folder: Path, model: Network, end: int) -> None:
     """model.safetensors in float16, config.json, generation_config.json. Tied embeddings are stored once."""
     import torch
     from safetensors.torch import save_file
 
+    from demo_llm.network import NORM_EPSILON, ROPE_BASE
+
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {
-        name: parameter.detach().to(torch.float16).contiguous()
-        for name, parameter in model.named_parameters()  # a tied head is not named again
-    }
+    tensors = {name: one.detach().to(torch.float16).contiguous() for name, one in model.tensors().items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "model.safetensors").chmod(0o644)
-    config = model.config
+    shape = model.shape
+    ends = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end}
     settings = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.intermediate_size,
-        "num_hidden_layers": config.num_hidden_layers,
-        "num_attention_heads": config.num_attention_heads,
-        "num_key_value_heads": config.num_key_value_heads,
-        "head_dim": config.head_dim,
+        "vocab_size": shape.vocabulary,
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.mlp,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.key_value_heads,
+        "head_dim": shape.head,
         "hidden_act": "silu",
-        "max_position_embeddings": config.max_position_embeddings,
-        "rms_norm_eps": config.rms_norm_eps,
-        "rope_theta": 10000.0,
+        "max_position_embeddings": shape.context,
+        "rms_norm_eps": NORM_EPSILON,
+        "rope_theta": ROPE_BASE,
         "attention_bias": False,
         "mlp_bias": False,
         "tie_word_embeddings": True,
-        "bos_token_id": config.bos_token_id,
-        "eos_token_id": config.eos_token_id,
-        "pad_token_id": config.pad_token_id,
         "torch_dtype": "float16",
     }
-    _write_json(folder / "config.json", settings)
-    ends = {
-        "bos_token_id": config.bos_token_id,
-        "eos_token_id": config.eos_token_id,
-        "pad_token_id": config.pad_token_id,
-    }
+    _write_json(folder / "config.json", settings | ends)
     _write_json(folder / "generation_config.json", ends | SAMPLING)
 
 

@@ -10,13 +10,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    import torch
-    from transformers import LlamaForCausalLM
+import torch
 
-IGNORED = -100  # a label that costs nothing: padding
+from demo_llm.network import IGNORED, Network
+
 # Documents sorted by length within this many, so that rows of a batch are about equally long, and batches still mixed.
 _SORTED_TOGETHER = 2048
 _WIDTH_STEP = 32  # widths of batches, so that few different shapes occur
@@ -29,7 +27,7 @@ class Plan:
 
     steps: int | None = None
     minutes: float | None = None
-    tokens_per_step: int = 8192
+    tokens_per_step: int = 4096
     rate: float = 4e-3  # of both optimizers; it falls to nothing in a straight line
     warmup: float = 0.03  # the share of the run in which it rises
     weight_decay: float = 0.05
@@ -54,13 +52,11 @@ class State:
         return min(1.0, self.seconds / (60.0 * (plan.minutes or 1.0)))
 
 
-def batches(texts: Sequence[Sequence[int]], tokens: int, pad: int, seed: int) -> Iterator[tuple[Any, Any]]:
+def batches(texts: Sequence[Sequence[int]], tokens: int, seed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Inputs and labels [rows, width], without end; every text once an epoch, in an order of its own.
 
     A text is a row: it begins at the first position, sees no other, and is filled up behind its end.
     """
-    import torch
-
     chance = random.Random(seed)
     while True:
         order = chance.sample(range(len(texts)), len(texts))
@@ -75,7 +71,7 @@ def batches(texts: Sequence[Sequence[int]], tokens: int, pad: int, seed: int) ->
             chance.shuffle(rows)
             for batch in rows:
                 width = -(-max(map(len, batch)) // _WIDTH_STEP) * _WIDTH_STEP
-                inputs = torch.full((len(batch), width), pad)
+                inputs = torch.zeros((len(batch), width), dtype=torch.int64)
                 labels = torch.full((len(batch), width), IGNORED)
                 for row, text in enumerate(batch):
                     inputs[row, : len(text)] = labels[row, : len(text)] = torch.tensor(text)
@@ -83,27 +79,21 @@ def batches(texts: Sequence[Sequence[int]], tokens: int, pad: int, seed: int) ->
 
 
 def train(
-    model: LlamaForCausalLM,
+    model: Network,
     texts: Sequence[Sequence[int]],
     plan: Plan,
     *,
     report: Callable[[State], None] = lambda state: None,
     checkpoint: Path | None = None,
 ) -> State:
-    """Train the model in place. A checkpoint that exists is gone on from; one is written every two minutes.
-
-    On a processor with 16-bit matrix units, matrices are multiplied in bfloat16; weights stay in float32.
-    """
-    import torch
-
+    """Train the model in place. A checkpoint that exists is gone on from; one is written every two minutes."""
     _keep_freed_memory()
     optimizers = _optimizers(model, plan)
     state = State()
     if checkpoint is not None and checkpoint.exists():
         state = _load(checkpoint, model, optimizers)
-    source = batches(texts, plan.tokens_per_step, model.config.pad_token_id, plan.seed + state.step)
+    source = batches(texts, plan.tokens_per_step, plan.seed + state.step)
     forward = torch.compile(model, dynamic=True) if plan.compile and shutil.which("c++") else model
-    model.train()
     began, saved = time.monotonic() - state.seconds, time.monotonic()
     recent: list[float] = []
     while state.progress(plan) < 1.0:
@@ -111,8 +101,7 @@ def train(
         for optimizer in optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = plan.rate * _share_of_rate(state.progress(plan), plan.warmup)
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = forward(input_ids=inputs, labels=labels, use_cache=False).loss
+        loss = forward(inputs, labels)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:
@@ -129,7 +118,6 @@ def train(
         if checkpoint is not None and time.monotonic() - saved > _LONGEST_CHECKPOINT_GAP_SECONDS:
             _save(checkpoint, model, optimizers, state)
             saved = time.monotonic()
-    model.eval()
     return state
 
 
@@ -138,22 +126,18 @@ def _share_of_rate(progress: float, warmup: float) -> float:
     return progress / warmup if progress < warmup else (1.0 - progress) / (1.0 - warmup)
 
 
-def _optimizers(model: LlamaForCausalLM, plan: Plan) -> list[torch.optim.Optimizer]:
+def _optimizers(model: Network, plan: Plan) -> list[torch.optim.Optimizer]:
     """Muon for the matrices of the layers, Adam for the rest: embeddings, norms.
 
     Source: Muon (Jordan et al., 2024), with its updates scaled as large as Adam's are.
     """
-    import torch
-
-    matrices = [one for name, one in model.named_parameters() if one.ndim == 2 and ".layers." in name]
-    rest = [one for name, one in model.named_parameters() if not (one.ndim == 2 and ".layers." in name)]
+    matrices = [one for one in model.layers.parameters() if one.ndim == 2]
+    rest = [model.embedding, model.norm, *(one for one in model.layers.parameters() if one.ndim == 1)]
     muon = torch.optim.Muon(matrices, lr=plan.rate, weight_decay=plan.weight_decay, adjust_lr_fn="match_rms_adamw")
     return [muon, torch.optim.AdamW(rest, lr=plan.rate, betas=(0.9, 0.95), weight_decay=0.0)]
 
 
-def _save(path: Path, model: LlamaForCausalLM, optimizers: Sequence[torch.optim.Optimizer], state: State) -> None:
-    import torch
-
+def _save(path: Path, model: Network, optimizers: Sequence[torch.optim.Optimizer], state: State) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     whole = {
         "model": model.state_dict(),
@@ -164,9 +148,7 @@ def _save(path: Path, model: LlamaForCausalLM, optimizers: Sequence[torch.optim.
     path.with_suffix(".new").replace(path)
 
 
-def _load(path: Path, model: LlamaForCausalLM, optimizers: Sequence[torch.optim.Optimizer]) -> State:
-    import torch
-
+def _load(path: Path, model: Network, optimizers: Sequence[torch.optim.Optimizer]) -> State:
     whole = torch.load(path, weights_only=True)
     model.load_state_dict(whole["model"])
     for optimizer, known in zip(optimizers, whole["optimizers"], strict=True):
