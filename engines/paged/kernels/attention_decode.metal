@@ -13,7 +13,9 @@
 // Grid: paged_decode (H, rows), 256 threads; paged_split (H, rows, partitions), 256; paged_reduce (H, rows), 64.
 // Keys and values are read once for each query head: heads that share them meet in the GPU's cache. Bound by memory.
 // Header: T, D (head size, a multiple of 4), H, G (heads), S (slots a block).
+#include "softmax.metal"
 
+static_assert(D % 4 == 0 && H % G == 0, "a head is read in vectors of 4, and query heads share key-value heads alike");
 constant constexpr int SIMDGROUPS = 8;
 constant constexpr int KEY_LANES = 8;                  // lanes that read one key
 constant constexpr int KEYS_AT_ONCE = 32 / KEY_LANES;  // of a simdgroup
@@ -22,11 +24,6 @@ constant constexpr int CHUNKS = D / 4;
 constant constexpr int LANE_CHUNKS = (CHUNKS + KEY_LANES - 1) / KEY_LANES;
 constant constexpr int PARTITION = 512;
 constant constexpr int REDUCE_THREADS = 64;
-
-// What a partial result weighs beside others of maximum `most`.
-inline float weight_of(float maximum, float most) {
-  return maximum == -INFINITY ? 0.0f : fast::exp2(maximum - most);
-}
 
 // Keys first .. last - 1 for one query: the sums of this threadgroup lie in `acc` (D for each simdgroup), maxima and
 // sums of weights beside. A simdgroup's lanes go through the same number of turns; one without a key left adds none.
@@ -92,9 +89,6 @@ inline void attend(device const T4* query, device const T4* keys, device const T
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
 }
-
-// The first key that a row at `position` sees.
-inline int first_seen(int position, int window) { return window > 0 ? max(0, position - window + 1) : 0; }
 
 [[max_total_threads_per_threadgroup(256)]]
 kernel void paged_decode(device T* out [[buffer(0)]], device const T* q [[buffer(1)]],

@@ -15,7 +15,9 @@
 //
 // Grid (H, tiles), 128 threads. Keys and values are read once for each 32 rows of a query head.
 // Header: T, D (head size, a multiple of 8), H, G (heads), S (slots a block), KEYS (of a tile: 32, 16 if D is large).
+#include "softmax.metal"
 
+static_assert(D % 8 == 0 && H % G == 0 && KEYS % 8 == 0, "a head and a tile of keys are whole fragments");
 constant constexpr int QUERY_ROWS = 32;
 constant constexpr int PREFILL_THREADS = 128;
 constant constexpr int CHUNKS = D / 4;
@@ -75,10 +77,10 @@ kernel void paged_prefill(device T* out [[buffer(0)]], device const T* q [[buffe
 
   // Keys that the tile sees, and those that the simdgroup's 8 rows see.
   const int end = first_position + rows;
-  const int tile_first = window > 0 ? max(0, first_position - window + 1) : 0;
+  const int tile_first = first_seen(first_position, window);
   const int my_lowest = first_position + int(simdgroup) * 8;
   const int my_end = min(my_lowest + 8, end);
-  const int my_first = window > 0 ? max(0, my_lowest - window + 1) : 0;
+  const int my_first = first_seen(my_lowest, window);
   for (int start = tile_first / ALIGNMENT * ALIGNMENT; start < end; start += KEYS) {
     const bool is_seen = my_lowest < end && start < my_end && start + KEYS > my_first;
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -118,11 +120,10 @@ kernel void paged_prefill(device T* out [[buffer(0)]], device const T* q [[buffe
       UNROLL for (int j = 0; j < KEY_FRAGMENTS; j++) most = max(most, max(scores[j].x, scores[j].y));
       most = max(most, simd_shuffle_xor(most, ushort(1)));
       most = max(most, simd_shuffle_xor(most, ushort(8)));
-      const float base = most == -INFINITY ? 0.0f : most;  // a row that has seen nothing yet: all weights are 0
-      const float before = fast::exp2(maximum - base);
+      const float before = weight_of(maximum, most);
       float now = 0.0f;
       UNROLL for (int j = 0; j < KEY_FRAGMENTS; j++) {
-        scores[j] = float2(fast::exp2(scores[j].x - base), fast::exp2(scores[j].y - base));
+        scores[j] = float2(weight_of(scores[j].x, most), weight_of(scores[j].y, most));
         now += scores[j].x + scores[j].y;
       }
       now += simd_shuffle_xor(now, ushort(1));

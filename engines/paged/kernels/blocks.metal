@@ -8,6 +8,7 @@
 // for values. Cost: each number is read once and written once.
 // Header: T, BLOCK (numbers of a block in one layer, S * G * D, a multiple of 4).
 
+static_assert(BLOCK % 4 == 0, "numbers are moved four at a time");
 constant constexpr int CHUNKS = BLOCK / 4;
 
 kernel void copy_blocks(device T* keys [[buffer(0)]], device T* values [[buffer(1)]],

@@ -4,6 +4,9 @@
 //
 // Grid (ceil(WIDTH / 256), n) groups of 64: one thread copies four features. Cost: n rows read and written once.
 // Header: T, WIDTH (features a row, a multiple of 4).
+
+static_assert(WIDTH % 4 == 0, "features are read in vectors of 4");
+
 kernel void embed(device T* x [[buffer(0)]], device const T* table [[buffer(1)]],
                   device const int* tokens [[buffer(2)]], uint2 at [[thread_position_in_grid]]) {
   if (at.x >= uint(WIDTH / 4)) return;

@@ -10,6 +10,7 @@
 // Grid: one group of 256 per row. Cost: x, residual and weight are read once, y and residual written once.
 // Header: T, WIDTH (features a row, a multiple of 4).
 
+static_assert(WIDTH % 4 == 0, "features are read in vectors of 4");
 constant constexpr int NORM_THREADS = 256;
 constant constexpr int NORM_SIMDGROUPS = NORM_THREADS / 32;
 constant constexpr int CHUNKS = WIDTH / 4;  // of four features

@@ -9,6 +9,7 @@
 // Cost: qkv is read once, q and the slots are written once; 8 B of cos and sin for each pair of dimensions.
 // Header: T, D (head size), H (query heads), G (key-value heads), R (rotated dimensions, even, at most D).
 
+static_assert(R % 2 == 0 && R <= D, "dimensions are turned in pairs");
 constant constexpr int HALF = R / 2;
 constant constexpr int PAIRS = (HALF + 31) / 32;   // of a lane
 constant constexpr int REST = (D - R + 31) / 32;   // dimensions of a lane that are not turned

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from engines.errors import invalid
 from engines.paged.ops.contract import Batch, LayerCache
 from engines.paged.ops.metal.family import Family, check
 
@@ -46,6 +47,8 @@ class AttentionOps(Family):
     def attention(self, q: Tensor, cache: LayerCache, batch: Batch, scale: float, window: int) -> Tensor:
         """See the contract."""
         check("the cache", cache.keys, q.dtype)
+        if q.shape[2] % 8:
+            raise invalid(f"heads of {q.shape[2]}: Metal's kernels of attention take multiples of 8")
         plan: Plan | None = batch.scratch.get("metal attention")
         if plan is None:
             plan = batch.scratch["metal attention"] = self._plan(batch)

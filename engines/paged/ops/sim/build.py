@@ -35,7 +35,7 @@ def compiler() -> tuple[str, ...]:
         if path := shutil.which(name):
             return (path,)
     if importlib.util.find_spec("ziglang"):
-        return (sys.executable, "-m", "ziglang", "c++")
+        return (sys.executable, "-m", "ziglang", "cc")  # its c++ would build a C++ library first, for a minute
     raise RuntimeError("no C++ compiler: set CXX, install clang or g++, or `pip install ziglang`")
 
 
@@ -75,10 +75,11 @@ def flags(sanitize: bool) -> tuple[str, ...]:
     """C++14 is what Metal 3 is made of: what came later is an error, also where the compiler would let it through."""
     common = ("-std=c++14", "-x", "c++", "-shared", "-fPIC", "-fvisibility=hidden", "-DHOST_SIM", f"-I{INCLUDE}")
     meaning = ("-fno-strict-aliasing", "-ffp-contract=off", "-fno-math-errno")
+    language = ("-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics")  # of which Metal has none
     warnings = ("-w", "-Werror=return-type", "-Werror=c++17-extensions")
     # Kernels are compiled more often than they are run for long; with sanitizers that is true of -O0 even.
     speed = ("-O0", *SANITIZERS) if sanitize else ("-O1",)
-    return (*common, *meaning, *warnings, *_machine_flags(), *speed)
+    return (*common, *meaning, *language, *warnings, *_machine_flags(), *speed)
 
 
 def _prune(folder: Path) -> None:

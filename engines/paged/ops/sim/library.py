@@ -294,19 +294,18 @@ class ShaderLibrary:
 
     def _threadgroup_arrays(self) -> dict[str, int]:
         """Bytes by function; of a template's instantiations the largest."""
-        by_function: dict[str, int] = {}
+        sizes: dict[tuple[str, str], int] = {}
         for i in range(self._library.sim_threadgroup_arrays()):
             array = self._library.sim_threadgroup_array(i).contents
-            # "... [with Tag = kernel<..>(..)::sim_declared_x; ...]": the function with its template's arguments
-            owner = re.search(r"Tag = (.*?)::sim_declared_", array.function.decode())
-            key = owner.group(1) if owner else ""
-            by_function[key] = by_function.get(key, 0) + (array.bytes + 15) // 16 * 16
-        largest: dict[str, int] = {}
-        for key, size in by_function.items():
-            name = re.search(r"(\w+)(?:<.*>)?\(", key)
-            if name:
-                largest[name.group(1)] = max(largest.get(name.group(1), 0), size)
-        return largest
+            # "static const char* kernel(float*)::sim_declared_name::where() [with ...]"
+            found = re.search(r"(\w+)(?:<.*>)?\(.*\)::sim_declared_(\w+)::where", array.function.decode())
+            assert found is not None, array.function
+            size = (array.bytes + 15) // 16 * 16
+            sizes[found[1], found[2]] = max(sizes.get((found[1], found[2]), 0), size)
+        by_function: dict[str, int] = {}
+        for (function, _), size in sizes.items():
+            by_function[function] = by_function.get(function, 0) + size
+        return by_function
 
     def _launch(self, index: int, name: str, launch: _Launch) -> None:
         global _stacks

@@ -186,7 +186,7 @@ struct ArrayRegistration {
   static bool add() {
     size_t* count;
     ArrayInfo* infos = array_infos(&count);
-    if (*count < MAX_ARRAY_INFOS) infos[(*count)++] = ArrayInfo{__PRETTY_FUNCTION__, Bytes};
+    if (*count < MAX_ARRAY_INFOS) infos[(*count)++] = ArrayInfo{Tag::where(), Bytes};
     return true;
   }
   static const bool added;
