@@ -61,7 +61,12 @@ def unread(config: ModelConfig, tensors: Tensors) -> tuple[str, ...]:
 
 def held_bytes(held: Any) -> int:
     """What tensors take, wherever in dataclasses, objects, lists and tables they are; shared memory counts once."""
-    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in _tensors(held)}
+    storages: dict[tuple[str, int], int] = {}
+    for tensor in _tensors(held):
+        if tensor.is_mkldnn:  # its memory cannot be asked for
+            storages["blocked", id(tensor)] = tensor.numel() * tensor.element_size()
+        else:
+            storages["plain", tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
     return sum(storages.values())
 
 

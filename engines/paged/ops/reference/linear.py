@@ -28,6 +28,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor
 
 from engines.paged.ops.contract import Dense, Quantized, Weight
+from engines.paged.ops.reference.blocked import BlockedLinear, block, can_block
 from engines.paged.ops.packing import dequantize, join, moved, unpack
 
 # Rows for which torch's 4-bit kernel is faster than a dense product, by the processor's instructions.
@@ -75,7 +76,7 @@ class Int4Linear:
     scales_zeros: Tensor
     group_size: int
     few_rows: int
-    many: Linear | PackedLinear
+    many: Linear | BlockedLinear | PackedLinear
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.shape[0] > self.few_rows:
@@ -84,7 +85,7 @@ class Int4Linear:
         return out if self.many.bias is None else out.add_(self.many.bias)
 
 
-AnyLinear = Linear | PackedLinear | Int4Linear
+AnyLinear = Linear | BlockedLinear | PackedLinear | Int4Linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +124,16 @@ def prepare_linear(
     bias = None if bias is None else bias.to(device, dtype)
     weight = moved(weight, device)
     if not isinstance(weight, Quantized):
-        return Linear(weight.weight.to(dtype).contiguous(), bias)
-    many = Linear(dequantize(weight, dtype), bias) if keeps_expanded else PackedLinear(weight, bias)
+        return _dense(weight.weight.to(dtype), bias)
+    many = _dense(dequantize(weight, dtype), bias) if keeps_expanded else PackedLinear(weight, bias)
     few_rows = _rows_by_kernel(weight, dtype, device, keeps_expanded)
     return _int4(weight, few_rows, many) if few_rows else many
+
+
+def _dense(weight: Tensor, bias: Tensor | None) -> Linear | BlockedLinear:
+    if can_block(weight.device, weight.dtype):
+        return BlockedLinear(block(weight), bias)
+    return Linear(weight.contiguous(), bias)
 
 
 def _rows_by_kernel(weight: Quantized, dtype: torch.dtype, device: torch.device, keeps_expanded: bool) -> int:
@@ -138,7 +145,7 @@ def _rows_by_kernel(weight: Quantized, dtype: torch.dtype, device: torch.device,
     return fast if keeps_expanded else _KERNEL_ROWS_PACKED
 
 
-def _int4(weight: Quantized, few_rows: int, many: Linear | PackedLinear) -> Int4Linear:
+def _int4(weight: Quantized, few_rows: int, many: Linear | BlockedLinear | PackedLinear) -> Int4Linear:
     zeros = weight.biases.float() + 8 * weight.scales.float()
     scales_zeros = torch.stack((weight.scales.float(), zeros), -1).transpose(0, 1).contiguous().to(torch.bfloat16)
     packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(unpack(weight.packed, 4).int(), 1)
