@@ -116,6 +116,19 @@ def test_what_is_asked_of_logits(metal_ops: MakeOps, vocabulary: int, kind: str)
         assert_same(ops, logits, batch(rows, **draws[kind], **fields))
 
 
+@pytest.mark.usefixtures("lanes")
+def test_lowest_id_of_equals(metal_ops: MakeOps) -> None:
+    """Among equal logits the lowest id comes, wherever the others lie; 0 and -0 are equal."""
+    logits = torch.full((4, 3000), -1.0)
+    logits[0, [7, 1031, 2055]] = 5.0  # of one thread
+    logits[1, [40, 39, 1023]] = 5.0  # of neighbours, and of the last simdgroup
+    logits[2, 1000], logits[2, 2000] = -0.0, 0.0
+    logits[3, 1000], logits[3, 2000] = 0.0, -0.0
+    for fields in ({"is_greedy": True, "temperature": 0.0}, {"top_k": 1}):
+        tokens, _ = run(metal_ops(), logits, batch(4, **fields))
+        assert tokens.tolist() == [7, 39, 1000, 1000]
+
+
 def test_a_large_vocabulary(metal_ops: MakeOps) -> None:
     """A row of a hundred thousand tokens draws what plain torch draws, filtered or not."""
     logits = some_logits(3, 100_003, has_ties=False)
