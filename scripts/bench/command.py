@@ -71,6 +71,7 @@ def carry_out(
     machine: dict[str, Any],
     folder: Path,
     json: Path | None = None,
+    show: Callable[[Any, Iterable[Any], Sequence[Verdict], Console], None] = report.show,
 ) -> Results:
     """Measure, show the tables, and write NAME.json (or `json`) and NAME.png into the folder; exits with 1 where a run
     stops."""
@@ -88,7 +89,7 @@ def carry_out(
         raise typer.Exit(1) from error
 
     goals = verdicts(measured)
-    report.show(measured, cases, goals, console)
+    show(measured, cases, goals, console)
     folder.mkdir(parents=True, exist_ok=True)
     json_path, picture_path = json or folder / f"{name}.json", folder / f"{name}.png"
     report.write_json(measured, goals, machine, json_path)

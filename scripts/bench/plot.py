@@ -28,6 +28,10 @@ COLOURS = {
     "vllm-router": "#d8a13a",
     "sglang-router": "#3f8f5b",
     "litellm": "#3f6f9b",
+    "ours-served": "#e07a5f",
+    "transformers": "#3f6f9b",
+    "transformers-serve": "#7fa8c9",
+    "llama.cpp": "#3f8f5b",
     "direct": "#9a9a9a",
 }
 COLUMNS = 4

@@ -81,11 +81,11 @@ def start_on_port(
     Raises: BenchError where it ends, or takes longer than `seconds`.
     """
     process = site.children.spawn(name, argv, site.cores, variables)
-    _wait_until(lambda: _is_listening(process, port), site, process, name, seconds)
+    wait_until(lambda: _is_listening(process, port), site, process, name, seconds)
     return Running(name, ports, process, listener(process, port))
 
 
-def _wait_until(
+def wait_until(
     condition: Callable[[], bool], site: Site, process: psutil.Process, what: str, seconds: float = START_SECONDS
 ) -> None:
     deadline = time.monotonic() + seconds
@@ -180,6 +180,6 @@ def start_pointsman(site: Site, rules: str, ports_of: Callable[[Mapping[str, int
     own_ports = ("--http-port", "0", "--grpc-port", "0", "--admin-port", "0")
     flags = ("--workers", "1", "--no-access-log", "--ready-file", ready)
     process = site.children.spawn("ours", [_pointsman_path(), "serve", "--rules", path, *own_ports, *flags], site.cores)
-    _wait_until(lambda: ready.exists() and ready.stat().st_size > 0, site, process, "ours")
+    wait_until(lambda: ready.exists() and ready.stat().st_size > 0, site, process, "ours")
     ports = ports_of(json.loads(ready.read_text()))
     return Running("ours", ports, process, listener(process, next(iter(ports.values()))))

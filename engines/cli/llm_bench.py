@@ -1,0 +1,158 @@
+"""`pointsman llm bench`: how fast a model is on this machine, and how much of the machine that is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from engines.paged.options import EngineOptions
+
+_LOAD, _ENGINE, _RESULTS = "Load", "Engine", "Results"
+QUICK_TOKENS = 16
+
+
+def bench(
+    model: Annotated[
+        Path, typer.Option(metavar="DIR", help="The folder, as `pointsman llm` takes it.", show_default=False)
+    ],
+    batches: Annotated[
+        str, typer.Option(metavar="LIST", help="Sequences at a time to measure.", rich_help_panel=_LOAD)
+    ] = "1,8,32",
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Of each prompt.", rich_help_panel=_LOAD)] = 128,
+    tokens: Annotated[int, typer.Option(min=2, help="Of each answer.", rich_help_panel=_LOAD)] = 64,
+    rounds: Annotated[int, typer.Option(min=1, help="Of every batch; medians are shown.", rich_help_panel=_LOAD)] = 3,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One short round: a glance, not a figure.", rich_help_panel=_LOAD)
+    ] = False,
+    device: Annotated[
+        Literal["auto", "mps", "cuda", "cpu"],
+        typer.Option(help="What computes; auto takes the GPU there is.", rich_help_panel=_ENGINE),
+    ] = "auto",
+    ops: Annotated[
+        Literal["auto", "reference", "metal", "sim"],
+        typer.Option(help="Whose kernels: metal on a Mac, else plain torch.", rich_help_panel=_ENGINE),
+    ] = "auto",
+    dtype: Annotated[
+        Literal["auto", "float32", "float16", "bfloat16"],
+        typer.Option(help="auto: the folder's, unless the device is slow at it.", rich_help_panel=_ENGINE),
+    ] = "auto",
+    quantize: Annotated[
+        Literal["none", "int8", "int4"],
+        typer.Option(help="Round the weights when they are loaded.", rich_help_panel=_ENGINE),
+    ] = "none",
+    quantize_group: Annotated[
+        int, typer.Option(min=1, help="Weights that share a scale.", rich_help_panel=_ENGINE)
+    ] = 64,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Of a CPU.", show_default="all cores", rich_help_panel=_ENGINE)
+    ] = None,
+    memory_gb: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001,
+            help="For weights, cache and workspace together.",
+            show_default="what the largest batch needs",
+            rich_help_panel=_ENGINE,
+        ),
+    ] = None,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="Measure what determinism costs.", rich_help_panel=_ENGINE)
+    ] = False,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Draw the figures there, too.", rich_help_panel=_RESULTS)
+    ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.json",
+            help="Write the machine, the model's shape, the memory plan and every sample: one file to attach.",
+            rich_help_panel=_RESULTS,
+        ),
+    ] = None,
+) -> None:
+    """Measure a language model on this machine: tokens/s, time to the first token, how long each token takes.
+
+    Random prompts, greedy answers of one length, several sequences at a time. Decoding is bound by memory: beside each
+    rate stands the share of this machine's bandwidth, measured first, that reading the weights and the cache takes.
+    Nothing is sent anywhere. Exit code: 0, 1 where nothing could be measured.
+    """
+    from engines.paged.options import EngineOptions
+
+    sizes = _numbers(batches)
+    options = EngineOptions(
+        device=device,
+        ops=ops,
+        dtype=dtype,
+        memory_gb=memory_gb,
+        deterministic=deterministic,
+        quantize=None if quantize == "none" else quantize,
+        quantize_group=quantize_group,
+        threads=threads,
+    )
+    if quick:
+        tokens, rounds = min(tokens, QUICK_TOKENS), 1
+    raise typer.Exit(_run(model, options, (sizes, prompt_tokens, tokens, rounds), plot, report))
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        found = tuple(dict.fromkeys(int(part) for part in text.split(",") if part.strip()))
+    except ValueError as error:
+        raise typer.BadParameter("numbers with commas between them: 1,8,32", param_hint="--batches") from error
+    if not found or min(found) < 1:
+        raise typer.BadParameter("each must be at least 1", param_hint="--batches")
+    return found
+
+
+def _run(
+    model: Path,
+    options: EngineOptions,
+    load: tuple[tuple[int, ...], int, int, int],
+    plot: Path | None,
+    report: Path | None,
+) -> int:
+    """Measure, tell, write; the exit code. `load`: batches, tokens of a prompt, of an answer, rounds."""
+    import json
+    from importlib.util import find_spec
+
+    from rich.console import Console
+
+    if find_spec("torch") is None:
+        return _refuse('torch is not installed here: pip install "pointsman[llm]"')
+
+    from engines.cli.llm_bench_display import Bars, tell
+    from engines.errors import EngineError
+    from engines.paged.bench import picture
+    from engines.paged.bench.study import Wish, carry_out
+
+    if not (model / "config.json").exists():
+        return _refuse(f"--model {model} is no Hugging Face folder: it has no config.json")
+    if plot is not None and not picture.can_draw():
+        return _refuse("--plot: matplotlib is not installed here: pip install matplotlib")
+    for path in (plot, report):
+        if path is not None and not path.absolute().parent.is_dir():
+            return _refuse(f"{path}: there is no folder {path.absolute().parent}")
+    console = Console(highlight=False)
+    try:
+        with Bars(Console(stderr=True, highlight=False)) as bars:
+            findings = carry_out(Wish(model, options, *load), bars.progress)
+        tell(findings, console)
+        if report is not None:
+            report.write_text(json.dumps(findings.to_json(), indent=1) + "\n")
+            console.print(f"written: {report}", markup=False, soft_wrap=True)
+        if plot is not None:
+            picture.draw(findings, plot)
+            console.print(f"drawn: {plot}", markup=False, soft_wrap=True)
+    except EngineError as error:
+        return _refuse(str(error))
+    except OSError as error:
+        return _refuse(f"{error.filename}: {error.strerror}")
+    return 0
+
+
+def _refuse(problem: str) -> int:
+    typer.secho(f"pointsman llm bench: {problem}", fg=typer.colors.RED, err=True)
+    return 1

@@ -1,0 +1,96 @@
+"""What rounds say: tokens a second, how long a token takes to come, and the share of the memory's bandwidth."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engines.paged.bench.load import Round, gaps
+from engines.paged.bench.traffic import cache_bytes_per_step, weight_bytes_per_step
+from engines.paged.model.config import ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One batch size: medians over its rounds; latencies over all tokens of all rounds.
+
+    Decoding is measured while the whole batch decodes: from the last first token to the first last one.
+    """
+
+    batch: int
+    tokens_per_second: float  # decoded, of all sequences together
+    lowest_tokens_per_second: float
+    highest_tokens_per_second: float
+    prompt_tokens_per_second: float  # read, until the last request's first token
+    first_token_p50: float  # seconds
+    first_token_p95: float
+    token_p50: float  # seconds from one token to the next
+    token_p95: float
+    step_bytes: float  # that a step must read
+    bandwidth: float  # bytes a second that it therefore read
+    bandwidth_share: float  # of what the device can; more than 1: out of caches
+
+
+def figures(rounds: Sequence[Round], config: ModelConfig, quantize: str | None, group: int, best: float) -> Figures:
+    """Of the rounds of one batch size, on a device that moves `best` bytes a second."""
+    batch, prompt_tokens = rounds[0].batch, rounds[0].prompt_tokens
+    rates = [_decode_rate(each) for each in rounds]
+    firsts = [heard.token_times[0] - heard.submitted for each in rounds for heard in each.requests]
+    between = [gap for each in rounds for gap in _steady_gaps(each)]
+    answer_tokens = len(rounds[0].requests[0].token_times)
+    step_bytes = weight_bytes_per_step(config, batch, quantize, group)
+    step_bytes += cache_bytes_per_step(config, batch, prompt_tokens + answer_tokens / 2)
+    rate = statistics.median(rates)
+    return Figures(
+        batch=batch,
+        tokens_per_second=rate,
+        lowest_tokens_per_second=min(rates),
+        highest_tokens_per_second=max(rates),
+        prompt_tokens_per_second=statistics.median(_prompt_rate(each) for each in rounds),
+        first_token_p50=percentile(firsts, 50),
+        first_token_p95=percentile(firsts, 95),
+        token_p50=percentile(between, 50),
+        token_p95=percentile(between, 95),
+        step_bytes=step_bytes,
+        bandwidth=rate / batch * step_bytes,
+        bandwidth_share=rate / batch * step_bytes / best,
+    )
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """One of the values, which need no order."""
+    return sorted(values)[min(len(values) - 1, int(len(values) * percent / 100))]
+
+
+def _window(measured: Round) -> tuple[float, float]:
+    """When the whole batch decodes; where short answers to many prompts leave no such time, while any does."""
+    begin = max(heard.token_times[0] for heard in measured.requests)
+    end = min(heard.token_times[-1] for heard in measured.requests)
+    if begin < end:
+        return begin, end
+    return min(heard.token_times[0] for heard in measured.requests), max(
+        heard.token_times[-1] for heard in measured.requests
+    )
+
+
+def _decode_rate(measured: Round) -> float:
+    begin, end = _window(measured)
+    tokens = sum(begin < at <= end for heard in measured.requests for at in heard.token_times)
+    return tokens / (end - begin)
+
+
+def _steady_gaps(measured: Round) -> list[float]:
+    begin, end = _window(measured)
+    inside = [
+        later - earlier
+        for heard in measured.requests
+        for earlier, later in zip(heard.token_times, heard.token_times[1:], strict=False)
+        if begin <= earlier and later <= end
+    ]
+    return inside or gaps(measured.requests)
+
+
+def _prompt_rate(measured: Round) -> float:
+    begin = min(heard.submitted for heard in measured.requests)
+    return measured.batch * measured.prompt_tokens / (max(h.token_times[0] for h in measured.requests) - begin)

@@ -1,0 +1,89 @@
+"""The load: so many requests at once, all alike, and when each of their tokens came."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Protocol
+
+from engines.errors import EngineError, ErrorCode
+from engines.paged.sampling.params import SamplingParams
+from engines.paged.values import GenerateRequest, Listener, Output
+
+
+class Engine(Protocol):
+    """What is measured: a PagedEngine, or whatever answers like one."""
+
+    def submit(self, request: GenerateRequest, listener: Listener) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """One request: seconds of one clock."""
+
+    submitted: float
+    token_times: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round at one batch size."""
+
+    batch: int
+    prompt_tokens: int
+    requests: tuple[Heard, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What each request is: so many random tokens, and so many wanted."""
+
+    prompt_tokens: int
+    output_tokens: int
+    vocabulary: int
+
+    def prompts(self, batch: int, seed: int) -> list[tuple[int, ...]]:
+        """Nobody's prefix is another's, nor an earlier round's: the prefix cache finds nothing."""
+        dice = random.Random(f"{seed}/{batch}")
+        return [tuple(dice.randrange(self.vocabulary) for _ in range(self.prompt_tokens)) for _ in range(batch)]
+
+
+def run_round(engine: Engine, load: Load, batch: int, seed: int) -> Round:
+    """Submit a batch at once and hear it to its end. Raises: EngineError where a request fails, or ends too early."""
+    told: SimpleQueue[tuple[int, float, Output]] = SimpleQueue()
+    times: list[list[float]] = [[] for _ in range(batch)]
+    params = SamplingParams(max_tokens=load.output_tokens, temperature=0.0, ignore_eos=True)
+    submitted = []
+    for place, prompt in enumerate(load.prompts(batch, seed)):
+        request = GenerateRequest(f"bench-{seed}-{batch}-{place}", prompt, params)
+        submitted.append(time.perf_counter())
+        engine.submit(request, _listener(place, told))
+    under_way = batch
+    while under_way:
+        place, now, output = told.get()
+        if output.error:
+            raise EngineError(ErrorCode.INTERNAL, f"the engine failed in the middle of a round: {output.error}")
+        times[place].extend([now] * len(output.token_ids))
+        under_way -= output.is_final
+    for each in times:
+        if len(each) != load.output_tokens:
+            short = f"{len(each)} tokens came where {load.output_tokens} were asked for"
+            raise EngineError(ErrorCode.INTERNAL, f"{short}: the figures would say nothing")
+    heard = (Heard(at, tuple(each)) for at, each in zip(submitted, times, strict=True))
+    return Round(batch, load.prompt_tokens, tuple(heard))
+
+
+def _listener(place: int, told: SimpleQueue[tuple[int, float, Output]]) -> Callable[[Output], None]:
+    return lambda output: told.put((place, time.perf_counter(), output))
+
+
+def gaps(requests: Sequence[Heard]) -> list[float]:
+    """Seconds between one token and the next."""
+    return [
+        later - earlier
+        for heard in requests
+        for earlier, later in zip(heard.token_times, heard.token_times[1:], strict=False)
+    ]
