@@ -1,0 +1,67 @@
+"""The load, on engines that say what the test says."""
+
+import pytest
+
+from engines.errors import EngineError
+from engines.paged.bench.load import Load, run_round
+from engines.paged.values import FinishReason, GenerateRequest, Listener, Output
+
+LOAD = Load(prompt_tokens=5, output_tokens=3, vocabulary=50)
+
+
+class Answering:
+    """Answers at once, with so many tokens in each output."""
+
+    def __init__(self, *pieces: int, error: str = "") -> None:
+        self.pieces = pieces
+        self.error = error
+        self.asked: list[GenerateRequest] = []
+
+    def submit(self, request: GenerateRequest, listener: Listener) -> None:
+        self.asked.append(request)
+        for number, piece in enumerate(self.pieces):
+            is_last = number == len(self.pieces) - 1
+            error = self.error if is_last else ""
+            reason = FinishReason.LENGTH if is_last else None
+            listener(Output(0, token_ids=(7,) * piece, finish_reason=reason, is_final=is_last, error=error))
+
+
+def test_a_round_has_every_tokens_time() -> None:
+    """Tokens that come together have one time; each comes after its request."""
+    engine = Answering(1, 2)
+    measured = run_round(engine, LOAD, 4, 0)
+    assert (measured.batch, len(measured.requests)) == (4, 4)
+    for heard in measured.requests:
+        assert len(heard.token_times) == 3
+        assert heard.submitted <= heard.token_times[0] <= heard.token_times[1] == heard.token_times[2]
+
+
+def test_requests_are_greedy_and_of_one_length() -> None:
+    """Each has its own random prompt of tokens that the model knows, and goes on beyond the end of text."""
+    engine = Answering(3)
+    run_round(engine, LOAD, 4, 0)
+    assert len({request.prompt for request in engine.asked}) == 4
+    for request in engine.asked:
+        assert len(request.prompt) == 5 and set(request.prompt) < set(range(50))
+        params = request.params
+        assert (params.max_tokens, params.temperature, params.ignore_eos) == (3, 0.0, True)
+
+
+def test_prompts_are_never_asked_again() -> None:
+    """Another round and another batch have other prompts; the same round has the same ones on every machine."""
+    assert LOAD.prompts(2, 0) == LOAD.prompts(2, 0)
+    different = {prompt for batch in (1, 2) for seed in (-1, 0, 1) for prompt in LOAD.prompts(batch, seed)}
+    assert len(different) == 9
+
+
+@pytest.mark.parametrize(
+    "engine, why",
+    [
+        (Answering(1, error="out of memory"), "failed in the middle of a round: out of memory"),
+        (Answering(2), "2 tokens came where 3 were asked for"),
+    ],
+)
+def test_a_wrong_answer_makes_no_figure(engine: Answering, why: str) -> None:
+    """An engine that fails, or ends early, is told; nothing is measured of it."""
+    with pytest.raises(EngineError, match=why):
+        run_round(engine, LOAD, 1, 0)
