@@ -40,7 +40,7 @@ class MetalOps(EmbeddingOps, NormOps, LinearOps, ExpertOps, RopeOps, AttentionOp
     @property
     def num_dispatches(self) -> int:
         """Kernels run since the start."""
-        return self.kernels.dispatches.total()
+        return sum(self.kernels.dispatches.values())
 
     def synchronize(self) -> None:
         if self.device.type == "mps":
