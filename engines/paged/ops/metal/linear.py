@@ -17,6 +17,9 @@ GEMV_GROUP_ROWS, GEMV_THREADS = 8, 64
 # Kernels are there for 1, 2, 4 and 8 rows of x at a time: the one to take, by how many there are.
 GEMV_KERNEL_ROWS = (1, 1, 2, 4, 4, 8, 8, 8, 8)
 TILE, TILE_THREADS = 32, 128
+# From here on torch multiplies by dense matrices on a Mac. Up to a tile's rows `qmm` reads W but once as well, and a step
+# that decodes for many stays free of MPSGraph, whose operations cost 20 us of the processor and end the encoder.
+LEAST_ROWS_OF_TORCH = TILE + 1
 # From here on a packed matrix is unpacked and multiplied by torch on a Mac: if torch's product is half again as fast as
 # tiles of 32 (ENGINE.md, A3), writing and reading 2 bytes a weight pays from some 150 rows on. Not yet measured.
 LEAST_ROWS_TO_UNPACK = 256
@@ -58,7 +61,7 @@ class LinearOps(MatrixFamily):
         check("x", x, matrix.dtype)
         n, (num_rows, width) = x.shape[0], matrix.shape
         is_few = n <= MOST_GEMV_ROWS or self.is_deterministic
-        if not is_few and self.has_torch_product and (not matrix.bits or _is_worth_unpacking(n, matrix)):
+        if not is_few and self.has_torch_product and _goes_by_torch(n, matrix):
             return self._multiply_by_torch(x, matrix, is_gated)
         y = self.new(n, num_rows // 2 if is_gated else num_rows, dtype=x.dtype)
         added = x if matrix.added is None else matrix.added
@@ -99,5 +102,7 @@ class LinearOps(MatrixFamily):
         return y
 
 
-def _is_worth_unpacking(n: int, matrix: Matrix) -> bool:
+def _goes_by_torch(n: int, matrix: Matrix) -> bool:
+    if not matrix.bits:
+        return n >= LEAST_ROWS_OF_TORCH
     return n >= LEAST_ROWS_TO_UNPACK and matrix.shape[0] * matrix.shape[1] <= MOST_UNPACKED

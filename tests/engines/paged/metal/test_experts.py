@@ -40,18 +40,15 @@ class Mixture:
         """The result in float64, and the absolute values of all that was summed."""
         matrices: list[list[Weight]] = [self.gate, self.up, self.down]
         gate, up, down = (torch.stack([numbers(each) for each in of]) for of in matrices)
-        total, size = torch.zeros(2, *x.shape, dtype=torch.float64)
-        for row, share_of, chosen_of in zip(range(x.shape[0]), shares.tolist(), chosen.tolist(), strict=True):
-            for share, expert in zip(share_of, chosen_of, strict=True):
-                value = x[row].double()
-                opened, passed = gate[expert] @ value, up[expert] @ value
-                sizes = [each[expert].abs() @ value.abs() for each in (gate, up)]
-                silu = torch.nn.functional.silu(opened)
-                # gate and up are sums as well, each rounded, and so is their product
-                inner = silu.abs() * passed.abs() + 1.1 * sizes[0] * passed.abs() + silu.abs() * sizes[1]
-                total[row] += share * (down[expert] @ (silu * passed))
-                size[row] += 2 * share * (down[expert].abs() @ inner)
-        return total, size
+        x, share_of = x.double(), torch.zeros(x.shape[0], 1, len(self.gate), dtype=torch.float64)
+        share_of.scatter_(2, chosen[:, None], shares.double()[:, None])
+        opened, passed = (torch.einsum("eik,nk->nei", each, x) for each in (gate, up))
+        sizes = [torch.einsum("eik,nk->nei", each.abs(), x.abs()) for each in (gate, up)]
+        silu = torch.nn.functional.silu(opened)
+        # gate and up are sums as well, each rounded, and so is their product
+        inner = silu.abs() * passed.abs() + 1.1 * sizes[0] * passed.abs() + silu.abs() * sizes[1]
+        results = torch.einsum("eki,nei->nek", down, silu * passed)
+        return (share_of @ results)[:, 0], 2 * (share_of @ torch.einsum("eki,nei->nek", down.abs(), inner))[:, 0]
 
 
 @pytest.mark.usefixtures("lanes")

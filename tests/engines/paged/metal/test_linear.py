@@ -114,8 +114,9 @@ def test_a_row_does_not_depend_on_others(
     "bits, n, kernels",
     [
         (0, 8, {"gemv_8": 1, "gemv_swiglu_8": 1}),
-        (0, 9, {"swiglu": 1}),
-        (4, 9, {"qmm": 1, "qmm_swiglu": 1}),
+        (0, 32, {"qmm": 1, "qmm_swiglu": 1}),
+        (0, 33, {"swiglu": 1}),
+        (4, 33, {"qmm": 1, "qmm_swiglu": 1}),
         (4, LEAST_ROWS_TO_UNPACK, {"dequant": 2, "swiglu": 1}),
     ],
 )
