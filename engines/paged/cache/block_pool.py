@@ -14,6 +14,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
+# Blocks that are looked at for a run: a context's worth, in microseconds.
+_LARGEST_SEARCH = 512
+
 NULL_BLOCK = 0  # nobody's: tables are padded with it, and rows that pad a step write there
 
 
@@ -30,6 +33,7 @@ class BlockPool:
         # Both in the order in which they are to be given out.
         self._empty: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks))
         self._cached: OrderedDict[int, None] = OrderedDict()
+        self._cursor = 1  # where the next run is looked for
         self.num_evicted = 0  # names that were forgotten for room
 
     def __repr__(self) -> str:
@@ -52,17 +56,26 @@ class BlockPool:
         """How many hold it."""
         return self._references[block]
 
-    def allocate(self, count: int, after: int = NULL_BLOCK) -> list[int]:
-        """Blocks of one's own, the neighbours of block `after` where they are empty: a run is read in one piece.
+    def allocate(self, count: int, after: int = NULL_BLOCK, room: int = 0) -> list[int]:
+        """Blocks of one's own, neighbours where that can be, as a run is read in one piece: those behind block `after`
+        where they are empty, else such that `room` more are empty behind them, for a sequence to grow into.
 
         Raises: ValueError where so many are not free; ask `num_free` first.
         """
         if count > self.num_free:
             raise ValueError(f"{count} blocks wanted, {self.num_free} free")
-        blocks = []
-        for _ in range(count):
-            after = self._take(after + 1)
-            blocks.append(after)
+        blocks: list[int] = []
+        if after != NULL_BLOCK:
+            while len(blocks) < count and after + 1 in self._empty:
+                after += 1
+                blocks.append(self._take(after))
+        missing = count - len(blocks)
+        start = self._find_run(missing + room) if missing and not blocks else None
+        if start is not None:
+            blocks += [self._take(block) for block in range(start, start + missing)]
+        else:
+            # Those of one sequence were let go of together, the last first: in their order they are a run again.
+            blocks += sorted(self._take_any() for _ in range(missing))
         return blocks
 
     def share(self, blocks: Iterable[int]) -> None:
@@ -111,11 +124,27 @@ class BlockPool:
         self._empty.update(self._cached)
         self._cached.clear()
 
-    def _take(self, wanted: int) -> int:
-        if wanted in self._empty:
-            del self._empty[wanted]
-            block = wanted
-        elif self._empty:
+    def _find_run(self, size: int) -> int | None:
+        """Where so many empty neighbours begin, looked for from where the last one ended; not for long."""
+        length, block = 0, self._cursor
+        for _ in range(_LARGEST_SEARCH):
+            if block == self.num_blocks:
+                length, block = 0, 1
+            length = length + 1 if block in self._empty else 0
+            block += 1
+            if length == size:
+                self._cursor = block
+                return block - size
+        self._cursor = block
+        return None
+
+    def _take(self, block: int) -> int:
+        del self._empty[block]
+        self._references[block] = 1
+        return block
+
+    def _take_any(self) -> int:
+        if self._empty:
             block, _ = self._empty.popitem(last=False)
         else:
             block, _ = self._cached.popitem(last=False)

@@ -87,7 +87,9 @@ class Decoder:
         ops, eps = self.ops, self.config.rms_norm_eps
         residual: Tensor | None = None
         x = ops.embed(batch.tokens, self.weights.embedding)
+        batch.caches = LayerCache(keys, values)
         for index, layer in enumerate(self.weights.layers):
+            batch.layer = index
             x, residual = ops.add_rmsnorm(x, residual, layer.input_norm, eps)
             x = self._attend(x, index, layer, batch, LayerCache(keys[index], values[index]))
             x, residual = ops.add_rmsnorm(x, residual, layer.post_norm, eps)

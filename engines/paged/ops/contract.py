@@ -85,6 +85,9 @@ class Batch:
     num_decodes: int  # sequences with one row, at the front
     # Whether a row's result must be the same to the bit wherever its blocks lie (deterministic mode).
     is_reproducible: bool = False
+    # The layer that is computed, and keys and values of all, [L, blocks, S, G, D] each; None where nobody has said.
+    layer: int = 0
+    caches: LayerCache | None = None
     adapters: Any = None  # engines.paged.lora's rows, None where no row has an adapter
     scratch: dict[str, Any] = field(default_factory=dict)  # what a backend computes once a step for all layers
 

@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from engines.paged.cache.block_pool import NULL_BLOCK, BlockPool
 from engines.paged.scheduling.sequence import Sequence, Status
 
+# Blocks kept empty behind a new sequence, while there are enough: longer answers go on elsewhere.
+_LARGEST_ROOM = 64
+
 
 class Holdings:
     """The blocks of sequences: taken from a pool, named once they are full, shared, copied before they are written."""
@@ -34,7 +37,9 @@ class Holdings:
         shared, num_computed = self._found(sequence)
         self.pool.share(shared)
         missing = self.num_blocks(sequence.num_tokens) - len(shared)
-        sequence.blocks = shared + self.pool.allocate(missing, after=shared[-1] if shared else NULL_BLOCK)
+        room = self.num_blocks(sequence.max_tokens) - self.num_blocks(sequence.num_tokens)
+        last = shared[-1] if shared else NULL_BLOCK
+        sequence.blocks = shared + self.pool.allocate(missing, last, min(room, _LARGEST_ROOM))
         sequence.num_computed = num_computed
         sequence.num_named = min(len(shared), num_computed // self.block_size)
 

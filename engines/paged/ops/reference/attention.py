@@ -1,6 +1,7 @@
 """Attention over pages, by torch's scaled dot product.
 
-    plan     once a step and window: which sequences go together, which cached blocks they read, what is masked
+    plan     once a step and window: which sequences go together, which cached blocks they read, what is masked, and
+             where a decoding sequence's blocks are neighbours: views of them in all layers
     read     once a layer: a run of neighbouring blocks is read where it lies, other blocks are gathered into a buffer
     attend   one call of torch's kernel for each group of decoding sequences, one for each piece of a prefill
     scatter  the calls' results into the rows of the batch
@@ -75,9 +76,20 @@ class Together:
 
 
 @dataclass(frozen=True, slots=True)
+class Viewed:
+    """Decoding sequences whose blocks are neighbours: their rows, and by layer and sequence the keys and values
+    [1, G, tokens, D] where they lie."""
+
+    rows: tuple[int, ...]
+    keys: tuple[tuple[Tensor, ...], ...]
+    values: tuple[tuple[Tensor, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     together: tuple[Together, ...]
     alone: tuple[Alone, ...]
+    viewed: Viewed | None
 
 
 class PagedAttention:
@@ -91,11 +103,18 @@ class PagedAttention:
         plan = batch.scratch.get(key)
         if plan is None:
             plan = batch.scratch[key] = make_plan(batch, window, cache.keys.shape[1], q.dtype)
+        if plan.viewed is not None and len(plan.viewed.rows) == q.shape[0]:
+            return torch.cat(_view_attention(q, plan.viewed, batch.layer, scale)).flatten(1)
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
         for group in plan.together:
             self._decode(q, cache, group, scale, out)
         for sequence in plan.alone:
             self._attend(q, cache, sequence, scale, out)
+        if plan.viewed is not None:
+            for row, attended in zip(
+                plan.viewed.rows, _view_attention(q, plan.viewed, batch.layer, scale), strict=True
+            ):
+                out[row] = attended.flatten(0, 2)
         return out.flatten(1)
 
     def _decode(self, q: Tensor, cache: LayerCache, group: Together, scale: float, out: Tensor) -> None:
@@ -131,6 +150,16 @@ class PagedAttention:
         return gathered
 
 
+def _view_attention(q: Tensor, viewed: Viewed, layer: int, scale: float) -> list[Tensor]:
+    """[1, G, H / G, D] for each of the rows: nothing is made here but what the kernel makes."""
+    keys, values = viewed.keys[layer], viewed.values[layer]
+    queries = q.view(q.shape[0], 1, keys[0].shape[1], -1, q.shape[2]).unbind(0)
+    return [
+        scaled_dot_product_attention(queries[row], keys[at], values[at], scale=scale)
+        for at, row in enumerate(viewed.rows)
+    ]
+
+
 def attend(q: Tensor, keys: Tensor, values: Tensor, piece: Piece, scale: float) -> Tensor:
     """q [rows, H, D] over keys and values [tokens, G, D] -> [rows, H, D]."""
     groups = keys.shape[1]
@@ -151,12 +180,16 @@ def make_plan(batch: Batch, window: int, block_size: int, dtype: torch.dtype) ->
     """How a batch is attended; see the head of this file."""
     device = batch.tokens.device
     alone, to_gather = [], []
+    viewed: list[tuple[int, int, int]] = []  # row, first slot, slots' end
     row = 0
     for sequence, (rows, tokens) in enumerate(zip(batch.query_lens_list, batch.context_lens_list, strict=True)):
         seen = max(0, tokens - rows - window + 1) if window else 0  # the first token that any row sees
         table = batch.block_tables_list[sequence][seen // block_size : -(-tokens // block_size)]
         is_run = all(block == table[0] + at for at, block in enumerate(table))
-        if rows == 1 and not batch.is_reproducible and tokens - seen < ALONE_TOKENS:
+        if rows == 1 and is_run and batch.caches is not None:
+            first = table[0] * block_size + seen % block_size
+            viewed.append((row, first, first + tokens - seen))
+        elif rows == 1 and not batch.is_reproducible and tokens - seen < ALONE_TOKENS:
             to_gather.append((table, row, seen % block_size, seen % block_size + tokens - seen))
         else:
             span = Span(
@@ -168,7 +201,18 @@ def make_plan(batch: Batch, window: int, block_size: int, dtype: torch.dtype) ->
             )
             alone.append(Alone(span, _pieces(row, rows, tokens, seen, window, dtype, device)))
         row += rows
-    return Plan(_groups(to_gather, block_size, dtype, device), tuple(alone))
+    views = _views(batch.caches, viewed) if batch.caches is not None and viewed else None
+    return Plan(_groups(to_gather, block_size, dtype, device), tuple(alone), views)
+
+
+def _views(caches: LayerCache, sequences: list[tuple[int, int, int]]) -> Viewed:
+    """Sequences by row, first slot and slots' end."""
+    both = []
+    for each in caches:
+        slots = each.flatten(1, 2)  # [L, blocks * S, G, D]
+        by_sequence = [slots[:, first:end].transpose(1, 2).unsqueeze(1).unbind(0) for _, first, end in sequences]
+        both.append(tuple(zip(*by_sequence, strict=True)))
+    return Viewed(tuple(row for row, _, _ in sequences), *both)
 
 
 def _pieces(

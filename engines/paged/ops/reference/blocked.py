@@ -36,7 +36,7 @@ class BlockedLinear:
 
 def can_block(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether oneDNN is there and computes in this dtype as it is."""
-    if device.type != "cpu" or dtype not in _ROWS or not torch.backends.mkldnn.is_available():
+    if device.type != "cpu" or dtype not in _ROWS or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     return dtype == torch.float32 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
