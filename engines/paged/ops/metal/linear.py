@@ -17,8 +17,8 @@ GEMV_GROUP_ROWS, GEMV_THREADS = 8, 64
 # Kernels are there for 1, 2, 4 and 8 rows of x at a time: the one to take, by how many there are.
 GEMV_KERNEL_ROWS = (1, 1, 2, 4, 4, 8, 8, 8, 8)
 TILE, TILE_THREADS = 32, 128
-# From here on torch multiplies by dense matrices on a Mac. Up to a tile's rows `qmm` reads W but once as well, and a step
-# that decodes for many stays free of MPSGraph, whose operations cost 20 us of the processor and end the encoder.
+# From here on torch multiplies by dense matrices on a Mac. Up to a tile's rows `qmm` reads W but once as well, and a
+# step that decodes for many stays free of MPSGraph, whose operations cost 20 us of the processor and end the encoder.
 LEAST_ROWS_OF_TORCH = TILE + 1
 # From here on a packed matrix is unpacked and multiplied by torch on a Mac: if torch's product is half again as fast as
 # tiles of 32 (ENGINE.md, A3), writing and reading 2 bytes a weight pays from some 150 rows on. Not yet measured.
