@@ -12,7 +12,7 @@ from bench.processes import BenchError
 
 DONE = "[DONE]"
 # A stream that brings nothing for so long is stuck.
-SILENCE_SECONDS = 120.0
+SILENCE_SECONDS = 300.0
 READ_BYTES = 1 << 16
 
 

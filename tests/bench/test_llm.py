@@ -257,6 +257,8 @@ def test_an_engine_that_fails_is_left_out(home: Path) -> None:
     from bench.llm_run import Plan, carry_out
     from rich.progress import Progress
 
-    plan = Plan(["ours"], ["alone"], 1, Model(TINY, "no-dtype", 1, home))
-    with pytest.raises(AttributeError):
-        carry_out(plan, Progress(disable=True))
+    plan = Plan(["ours"], ["mixed", "alone"], 1, Model(TINY, "float32", 0, home))
+    results = carry_out(plan, Progress(disable=True))
+    assert [(failure.case, failure.proxy) for failure in results.failures] == [("mixed", "ours"), ("alone", "ours")]
+    assert all("did not start" in failure.why and "threads" in failure.why for failure in results.failures)
+    assert not results.samples
