@@ -102,10 +102,11 @@ class AttentionOps(Family):
         library = self.kernels.load("attention_decode", T=q.dtype, D=size, H=heads, G=groups, S=slots)
         where = (batch.block_tables, rows, batch.positions, batch.row_sequences)
         how = (batch.block_tables.shape[1], float(scale), int(window))
-        count, partitions = rows.shape[0], -(-max_context // PARTITION)
-        if partitions <= 1 or heads * count >= GROUPS_A_CORE * self.gpu_cores:
+        count, most_seen = rows.shape[0], min(max_context, window) if window else max_context
+        if most_seen <= PARTITION or heads * count >= GROUPS_A_CORE * self.gpu_cores:
             library.run("paged_decode", (heads, count), 256, out, q, *cache, *where, *how)
             return
+        partitions = -(-max_context // PARTITION)
         partial = self.new(count, heads, partitions, size, dtype=torch.float32)
         max_and_sum = self.new(count, heads, partitions, 2, dtype=torch.float32)
         library.run("paged_split", (heads, count, partitions), 256, partial, max_and_sum, q, *cache, *where, *how)

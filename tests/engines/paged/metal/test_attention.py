@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from engines.errors import EngineError
 from tests.engines.paged.metal.conftest import MakeOps
 from tests.engines.paged.metal.steps import assert_close, make_step, plain_attention
 
@@ -47,7 +48,7 @@ def test_decode(
     assert_close(out, plain_attention(step))
 
 
-@pytest.mark.parametrize("context, window, dtype", [(513, 0, F16), (1024, 0, F32), (1100, 600, BF16), (1030, 7, F16)])
+@pytest.mark.parametrize("context, window, dtype", [(513, 0, F16), (1024, 0, F32), (1100, 600, BF16)])
 def test_split(metal_ops: MakeOps, context: int, window: int, dtype: torch.dtype) -> None:
     """Few rows of a long context are split over partitions of 512 keys, and brought together again."""
     ops = metal_ops(gpu_cores=10)
@@ -57,11 +58,12 @@ def test_split(metal_ops: MakeOps, context: int, window: int, dtype: torch.dtype
     assert_close(out, plain_attention(step))
 
 
-def test_many_rows_are_not_split(metal_ops: MakeOps) -> None:
-    """Rows that occupy the GPU by themselves are not split: heads * rows >= 8 * cores."""
-    ops = metal_ops(gpu_cores=1)
-    step = make_step([(1, 600), (1, 2)], heads=4, kv_heads=4, device=ops.device)
-    out = ops.attention(step.q, step.cache, step.batch, step.scale, 0)
+@pytest.mark.parametrize("gpu_cores, window", [(1, 0), (10, 40)])
+def test_not_split(metal_ops: MakeOps, gpu_cores: int, window: int) -> None:
+    """Rows that occupy the GPU by themselves (heads * rows >= 8 * cores) are not split, nor those of a small window."""
+    ops = metal_ops(gpu_cores=gpu_cores)
+    step = make_step([(1, 600), (1, 2)], heads=4, kv_heads=4, window=window, device=ops.device)
+    out = ops.attention(step.q, step.cache, step.batch, step.scale, window)
     assert ops.kernels.dispatches == {"paged_decode": 1}
     assert_close(out, plain_attention(step))
 
@@ -110,13 +112,31 @@ def test_mixed_step(metal_ops: MakeOps) -> None:
     assert_close(out, plain_attention(step))
 
 
-def test_deterministic_row_is_its_own(metal_ops: MakeOps) -> None:
+@pytest.mark.parametrize("window", [0, 45])
+def test_deterministic_row_is_its_own(metal_ops: MakeOps, window: int) -> None:
     """In deterministic mode a row's result is the same to the bit, however its prompt was cut."""
     ops = metal_ops(is_deterministic=True)
     whole = make_step([(70, 70)], heads=2, kv_heads=1, dtype=F16, device=ops.device)
-    expected = ops.attention(whole.q, whole.cache, whole.batch, whole.scale, 0)
+    expected = ops.attention(whole.q, whole.cache, whole.batch, whole.scale, window)
     for rows in (1, 3, 8, 33):
         chunk = make_step([(rows, 70)], heads=2, kv_heads=1, dtype=F16, device=ops.device)
-        got = ops.attention(whole.q[-rows:].contiguous(), whole.cache, chunk.batch, whole.scale, 0)
+        got = ops.attention(whole.q[-rows:].contiguous(), whole.cache, chunk.batch, whole.scale, window)
         assert torch.equal(got, expected[-rows:])
     assert set(ops.kernels.dispatches) == {"paged_prefill"}
+
+
+def test_reproducible_batch_is_deterministic(metal_ops: MakeOps) -> None:
+    """A batch that asks for it is attended to as in deterministic mode."""
+    ops = metal_ops()
+    step = make_step([(1, 20)], dtype=F16, device=ops.device)
+    step.batch.is_reproducible = True
+    ops.attention(step.q, step.cache, step.batch, step.scale, 0)
+    assert ops.kernels.dispatches == {"paged_prefill": 1}
+
+
+def test_odd_heads_are_refused(metal_ops: MakeOps) -> None:
+    """A head size that fragments do not divide is refused by name, before a kernel would be wrong."""
+    ops = metal_ops()
+    step = make_step([(1, 3)], size=12, device=ops.device)
+    with pytest.raises(EngineError, match="heads of 12"):
+        ops.attention(step.q, step.cache, step.batch, step.scale, 0)

@@ -420,11 +420,11 @@ inline bool run_grid(Body body, const Launch& launch, char* message, size_t mess
     }
     r.threads = size[0] * size[1] * size[2];
     r.num_simdgroups = (r.threads + SIMD_WIDTH - 1) / SIMD_WIDTH;
+    unsigned in[3] = {0, 0, 0};
     for (unsigned t = 0; t < r.threads; t++) {
       Fiber& fiber = r.fibers[t];
       prepare_fiber(launch, fiber, t);
       Ids& ids = fiber.ids;
-      const unsigned in[3] = {t % size[0], t / size[0] % size[1], t / size[0] / size[1]};
       for (int d = 0; d < 3; d++) {
         ids.thread_in_group[d] = in[d];
         ids.thread_in_grid[d] = at[d] * launch.group[d] + in[d];
@@ -436,6 +436,7 @@ inline bool run_grid(Body body, const Launch& launch, char* message, size_t mess
       ids.lane = t % SIMD_WIDTH;
       ids.simdgroup = t / SIMD_WIDTH;
       ids.simdgroups = r.num_simdgroups;
+      for (int d = 0; d < 3 && ++in[d] == size[d]; d++) in[d] = 0;
     }
     run_threadgroup(r);
     if (r.failed) {
