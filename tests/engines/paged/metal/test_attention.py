@@ -22,7 +22,7 @@ DECODES = [
     ([(1, 70), (1, 5)], 4, 4, 128, 32, 0, F16),
     ([(1, 45)], 4, 1, 256, 16, 0, BF16),
     ([(1, 45), (1, 20)], 4, 2, 64, 16, 17, F16),
-    ([(1, 45)], 2, 1, 64, 16, 1, F32),
+    ([(1, 45)], 4, 2, 64, 16, 1, F32),
     ([(3, 20), (1, 9), (8, 8)], 4, 2, 64, 16, 0, F16),  # guesses are rows of their own
 ]
 
@@ -52,7 +52,7 @@ def test_decode(
 def test_split(metal_ops: MakeOps, context: int, window: int, dtype: torch.dtype) -> None:
     """Few rows of a long context are split over partitions of 512 keys, and brought together again."""
     ops = metal_ops(gpu_cores=10)
-    step = make_step([(1, context), (1, 3)], heads=2, kv_heads=1, window=window, dtype=dtype, device=ops.device)
+    step = make_step([(1, context), (1, 3)], window=window, dtype=dtype, device=ops.device)
     out = ops.attention(step.q, step.cache, step.batch, step.scale, window)
     assert ops.kernels.dispatches == {"paged_split": 1, "paged_reduce": 1}
     assert_close(out, plain_attention(step))
@@ -62,14 +62,14 @@ def test_split(metal_ops: MakeOps, context: int, window: int, dtype: torch.dtype
 def test_not_split(metal_ops: MakeOps, gpu_cores: int, window: int) -> None:
     """Rows that occupy the GPU by themselves (heads * rows >= 8 * cores) are not split, nor those of a small window."""
     ops = metal_ops(gpu_cores=gpu_cores)
-    step = make_step([(1, 600), (1, 2)], heads=4, kv_heads=4, window=window, device=ops.device)
+    step = make_step([(1, 600), (1, 2)], window=window, device=ops.device)
     out = ops.attention(step.q, step.cache, step.batch, step.scale, window)
     assert ops.kernels.dispatches == {"paged_decode": 1}
     assert_close(out, plain_attention(step))
 
 
 PREFILLS = [
-    ([(9, 9)], 2, 2, 64, 16, 0, F16),
+    ([(9, 9)], 4, 2, 64, 16, 0, F16),
     ([(33, 33)], 4, 1, 64, 16, 0, F32),
     ([(32, 32), (31, 63)], 2, 1, 64, 16, 0, BF16),
     ([(40, 75)], 2, 1, 80, 8, 0, F16),
@@ -78,7 +78,7 @@ PREFILLS = [
     ([(12, 37)], 1, 1, 128, 16, 0, F32),
     ([(10, 40)], 2, 1, 256, 16, 0, BF16),
     ([(40, 90)], 2, 1, 64, 16, 20, F16),
-    ([(64, 64)], 1, 1, 64, 16, 1, F16),
+    ([(64, 64)], 2, 1, 64, 16, 1, F16),
 ]
 
 
