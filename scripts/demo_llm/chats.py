@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from demo_llm import facts
 from demo_llm.cast import draw_character, invent_name
@@ -60,9 +60,18 @@ _THE_END = ('End every story with "The end."', 'Your stories end with "The end."
 
 def draw_chat(chance: random.Random) -> Chat:
     """One conversation of some kind."""
-    kinds: list[Callable[[random.Random], Chat]] = [_story, _story_and_questions, _reading, _another, _next, _rest]
-    kinds += [_small_talk, _as_json]
-    return chance.choices(kinds, (33, 18, 16, 5, 5, 5, 15, 3))[0](chance)
+    kinds: dict[Callable[[random.Random], Chat], int] = {
+        _story: 30,
+        _story_and_questions: 16,
+        _reading: 11,
+        _short_reading: 14,
+        _another: 4,
+        _next: 4,
+        _rest: 4,
+        _small_talk: 26,
+        _as_json: 3,
+    }
+    return chance.choices(list(kinds), list(kinds.values()))[0](chance)
 
 
 def request(chance: random.Random, story: Story, length: str, *, about: str = "") -> str:
@@ -94,7 +103,7 @@ def _about(chance: random.Random, story: Story) -> str:
 
 def _draw(chance: random.Random, **how: int) -> tuple[Story, str]:
     """A story, and how a request tells of it if it must: a hero whose name was made up is always named."""
-    if chance.random() < 0.2:
+    if chance.random() < 0.12:
         story = draw_story(chance, name=invent_name(chance), **how)
         return story, f"about a {story.hero.kind} {chance.choice(('named', 'called'))} {story.hero.name}"
     return draw_story(chance, **how), ""
@@ -104,6 +113,15 @@ def _system(chance: random.Random, *texts: str) -> Chat:
     told = [chance.choice(_STORYTELLERS)] if chance.random() < 0.3 else []
     told += texts
     return (Message("system", " ".join(told)),) if told else ()
+
+
+def _told_how(chance: random.Random, brief: bool) -> Chat:
+    """A system message that asks for few words, where they are to be few."""
+    return _system(chance, *([chance.choice(_BRIEF)] if brief else []))
+
+
+def _answer(one: Answer, brief: bool) -> Message:
+    return Message("assistant", one.brief if brief else one.answer)
 
 
 def _story(chance: random.Random) -> Chat:
@@ -126,10 +144,10 @@ def _story_and_questions(chance: random.Random) -> Chat:
     """A request and a story, then one to three questions about it."""
     story, about = _draw(chance)
     brief = chance.random() < 0.2
-    chat = [*_system(chance, *([chance.choice(_BRIEF)] if brief else []))]
+    chat = [*_told_how(chance, brief)]
     chat += [Message("user", request(chance, story, "", about=about)), Message("assistant", story.text)]
     for one in _asked_about(chance, story, chance.randint(1, 3)):
-        chat += [Message("user", one.asked), Message("assistant", one.brief if brief else one.answer)]
+        chat += [Message("user", one.asked), _answer(one, brief)]
     if chance.random() < 0.1:
         thanks = next(one for one in iter(lambda: facts.draw_fact(chance), None) if one.asked.startswith("Thank"))
         chat += [Message("user", thanks.asked), Message("assistant", thanks.answer)]
@@ -137,17 +155,22 @@ def _story_and_questions(chance: random.Random) -> Chat:
 
 
 def _reading(chance: random.Random) -> Chat:
-    """Somebody brings a story along, or a few sentences, and asks about them."""
+    """Somebody brings a story along, and asks about it."""
     brief = chance.random() < 0.3
-    told = _system(chance, *([chance.choice(_BRIEF)] if brief else []))
-    if chance.random() < 0.4:
+    story, _ = _draw(chance)
+    one = _asked_about(chance, story, 1)[0]
+    first, second = chance.choice(((story.text, one.asked), (one.asked, story.text)))
+    return (*_told_how(chance, brief), Message("user", f"{first}\n\n{second}"), _answer(one, brief))
+
+
+def _short_reading(chance: random.Random) -> Chat:
+    """A few sentences and a question about them, once or twice."""
+    brief = chance.random() < 0.3
+    chat = [*_told_how(chance, brief)]
+    for _ in range(chance.choice((1, 2))):
         one = facts.draw_reading(chance)
-    else:
-        story, _ = _draw(chance)
-        one = _asked_about(chance, story, 1)[0]
-        first, second = chance.choice(((story.text, one.asked), (one.asked, story.text)))
-        one = replace(one, asked=f"{first}\n\n{second}")
-    return (*told, Message("user", one.asked), Message("assistant", one.brief if brief else one.answer))
+        chat += [Message("user", one.asked), _answer(one, brief)]
+    return tuple(chat)
 
 
 def _another(chance: random.Random) -> Chat:
@@ -188,7 +211,7 @@ def _rest(chance: random.Random) -> Chat:
 def _small_talk(chance: random.Random) -> Chat:
     """One to four questions that need no story."""
     brief = chance.random() < 0.2
-    chat = [*_system(chance, *([chance.choice(_BRIEF)] if brief else []))]
+    chat = [*_told_how(chance, brief)]
     kinds = (
         facts.draw_fact,
         facts.draw_sum,
@@ -199,7 +222,7 @@ def _small_talk(chance: random.Random) -> Chat:
     )
     for _ in range(chance.choice((1, 1, 2, 3, 4))):
         one = chance.choices(kinds, (55, 15, 8, 5, 7, 10))[0](chance)
-        chat += [Message("user", one.asked), Message("assistant", one.brief if brief else one.answer)]
+        chat += [Message("user", one.asked), _answer(one, brief)]
     return tuple(chat)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from demo_llm.chats import Chat, Message, draw_chat
 from demo_llm.stories import draw_story
 
-STORY_SHARE = 0.4
+STORY_SHARE = 0.3
 TITLE_SHARE = 0.1
 
 
