@@ -138,6 +138,7 @@ class UnderWay:
             return
         if generation.beams is not None:
             self._scheduler.advance(piece, [])
+            self._scheduler.rest(sequence)
             self._read_beam(generation, generation.beams, sequence.choice, sampled)
             return
         if drafts and choice.judge is not None:
@@ -176,12 +177,8 @@ class UnderWay:
             self._forget(generation)
             generation.tell_beams(self._decode)
             return
-        is_first = seats[0].num_output == 0
         tokens = [[*seats[move.parent].tokens, move.token] for move in moves]
         self._scheduler.move([(seats[m.beam], seats[m.parent], each) for m, each in zip(moves, tokens, strict=True)])
-        if is_first:
-            for move in moves[1:]:
-                self._scheduler.add(seats[move.beam])
 
     def _fork(self, generation: Generation) -> None:
         """The prompt is computed: its other choices share it."""

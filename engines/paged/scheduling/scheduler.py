@@ -125,8 +125,18 @@ class Scheduler:
         self.holdings.name_full(sequence)
 
     def move(self, moves: list[tuple[Sequence, Sequence, list[int]]]) -> None:
-        """Let running sequences go on from others; see `Holdings.move`."""
+        """Let sequences go on from others, see `Holdings.move`; those that have no seat wait for one."""
         self.holdings.move(moves)
+        for sequence, _, _ in moves:
+            sequence.rests = False
+            if sequence.status is Status.WAITING:
+                self.add(sequence)
+
+    def rest(self, sequence: Sequence) -> None:
+        """A sequence has nothing to compute before it is moved: it keeps its seat while nobody else needs that."""
+        sequence.rests = True
+        if sequence.status is Status.WAITING:
+            self.waiting.remove(sequence)
 
     # Its parts
 
@@ -223,7 +233,9 @@ class Scheduler:
         sequence.num_preempted += 1
         sequence.drafts = []
         self.num_preemptions += 1
-        self.add(sequence)
+        sequence.status = Status.WAITING
+        if not sequence.rests:
+            self.add(sequence)
 
     def _let_go(self, sequence: Sequence) -> None:
         self.holdings.let_go(sequence)

@@ -40,6 +40,7 @@ class Sequence:
         "num_prompt",
         "parent",
         "request",
+        "rests",
         "slot",
         "status",
         "tokens",
@@ -65,6 +66,8 @@ class Sequence:
         self.slot = -1  # of the per-sequence state on the device, while running
         # Whether the next step needs this one's token on the host (a grammar, guesses): then nothing runs ahead.
         self.needs_host = False
+        # Whether it has told what may follow, and goes on once others have (beams): sent away, it needs no seat.
+        self.rests = False
         self.parent: Sequence | None = None  # whose prompt's blocks can be shared: another choice of the request
         self._names = [prefix.root(f"{request.adapter or ''}\0{request.cache_salt}")]
 

@@ -107,3 +107,21 @@ def test_beams_that_compete_for_seats_all_end(engine_of: Callable[..., PagedEngi
     answers = [ask(engine, prompt, beam_width=4, max_tokens=15) for prompt in PROMPTS[2:5]]
     finish(*answers)
     assert [answer.tokens() for answer in answers] == alone
+
+
+def test_beams_that_do_not_fit_together_all_end(engine_of: Callable[..., PagedEngine]) -> None:
+    """A cache that holds one beam at a time: each tells what may follow it, rests while others do, and all go on."""
+    for width in (2, 4):
+        fields = {"beam_width": width, "max_tokens": 40}
+        wide = engine_of(tiny_model("llama"), max_context=64)
+        tight = engine_of(tiny_model("llama"), max_context=64, block_size=4, num_blocks=16, prefix_cache=False)
+        assert answer_of(tight, range(20), **fields).tokens() == answer_of(wide, range(20), **fields).tokens()
+
+
+def test_beams_of_which_few_can_go_on(engine_of: Callable[..., PagedEngine]) -> None:
+    """Where most of what may follow ends an answer, there are fewer beams for a while: the search ends all the same."""
+    engine = engine_of(tiny_model("llama"))
+    fields = {"beam_width": 4, "n": 2, "max_tokens": 12, "stop_token_ids": tuple(range(0, 320, 2))}
+    for prompt in PROMPTS[:6]:
+        answer = answer_of(engine, prompt, **fields)
+        assert answer.tokens(0) and answer.tokens(0) != answer.tokens(1)
