@@ -6,11 +6,8 @@ Source: torch/csrc/mps/Module.cpp, aten/src/ATen/native/mps/OperationUtils.mm (M
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
-import re
 import struct
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +16,7 @@ from torch import Tensor
 
 from engines.paged.ops.sim.build import build
 from engines.paged.ops.sim.lint import check_text
+from engines.paged.ops.sim.native import ArgumentInfo, Launch, NativeLibrary
 from engines.paged.ops.sim.signatures import MAX_BUFFERS, Signature, read_signatures
 
 SIMD_WIDTH = 32
@@ -45,61 +43,6 @@ _TENSOR_TYPES: dict[str, tuple[torch.dtype, ...]] = {
 }
 
 
-class _ArgumentInfo(ctypes.Structure):
-    _fields_ = (
-        ("kind", ctypes.c_int),
-        ("form", ctypes.c_char),
-        ("type", ctypes.c_char_p),
-        ("bytes", ctypes.c_size_t),
-        ("is_const", ctypes.c_bool),
-    )
-
-
-class _KernelInfo(ctypes.Structure):
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("body", ctypes.c_void_p),
-        ("num_arguments", ctypes.c_uint),
-        ("arguments", ctypes.POINTER(_ArgumentInfo)),
-    )
-
-
-class _ArrayInfo(ctypes.Structure):
-    _fields_ = (("function", ctypes.c_char_p), ("bytes", ctypes.c_size_t))
-
-
-class _Launch(ctypes.Structure):
-    _fields_ = (
-        ("buffers", ctypes.c_void_p * MAX_BUFFERS),
-        ("grid", ctypes.c_uint * 3),
-        ("group", ctypes.c_uint * 3),
-        ("reversed", ctypes.c_int),
-        ("poison", ctypes.c_int),
-        ("stacks", ctypes.c_void_p),
-        ("stack_bytes", ctypes.c_size_t),
-        ("guard_page_bytes", ctypes.c_size_t),
-    )
-
-
-class _Stacks:
-    """Stacks of the fibers, one per thread of the largest group, with a page between that faults when touched."""
-
-    NUM, BYTES = 1024, 256 * 1024
-
-    def __init__(self) -> None:
-        page = mmap.PAGESIZE
-        self._region = mmap.mmap(-1, self.NUM * (self.BYTES + page), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._region))
-        protect = ctypes.CDLL(None).mprotect
-        protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-        for i in range(self.NUM):
-            protect(self.address + i * (self.BYTES + page), page, 0)
-
-
-_lock = threading.Lock()  # one dispatch at a time, in the whole process: they share the stacks
-_stacks: _Stacks | None = None
-
-
 def _pack(values: Sequence[int | float], type_name: str) -> bytes:
     """Numbers as the bytes that torch would hand to setBytes."""
     if type_name in ("float16", "bfloat16", "float32"):
@@ -112,9 +55,9 @@ def _pack(values: Sequence[int | float], type_name: str) -> bytes:
 class MetalKernel:
     """One function of a library, called as torch's: `kernel(*args, threads=, group_size=, arg_casts=)`."""
 
-    def __init__(self, owner: ShaderLibrary, index: int, signature: Signature, threadgroup_bytes: int) -> None:
-        self._owner, self._index, self._signature = owner, index, signature
-        self._arguments = {info.kind: info for info in owner._arguments(index) if info.kind < MAX_BUFFERS}
+    def __init__(self, native: NativeLibrary, index: int, signature: Signature, threadgroup_bytes: int) -> None:
+        self._native, self._index, self._signature = native, index, signature
+        self._arguments = {info.kind: info for info in native.arguments(index) if info.kind < MAX_BUFFERS}
         self._threadgroup_bytes = threadgroup_bytes
 
     @property
@@ -137,7 +80,7 @@ class MetalKernel:
         arg_casts: str | Mapping[int, str] | None = None,
         error_buf_idx: int | None = None,
     ) -> None:
-        launch = _Launch()
+        launch = Launch()
         kept: list[Any] = []  # what the buffers point to, until the launch has ended
         total = _sizes(threads, "threads")
         for index, arg in enumerate(args):
@@ -159,7 +102,10 @@ class MetalKernel:
         launch.poison = os.environ.get("POINTSMAN_SIM_MEMORY") != "zero"
         if 0 in total:
             return
-        self._owner._launch(self._index, self._signature.name, launch)
+        try:
+            self._native.launch(self._index, launch)
+        except RuntimeError as error:
+            raise RuntimeError(f"{self._signature.name}: {error}") from None
         del kept
 
     def _group(self, total: tuple[int, ...], group: tuple[int, ...] | None) -> tuple[int, ...]:
@@ -178,7 +124,7 @@ class MetalKernel:
             raise ValueError("Threadgroup size is 0")
         return group
 
-    def _info(self, index: int) -> _ArgumentInfo:
+    def _info(self, index: int) -> ArgumentInfo:
         if index not in self._arguments:
             raise RuntimeError(f"{self._signature.name} has no buffer {index}, but an argument for it was given")
         return self._arguments[index]
@@ -259,66 +205,30 @@ class ShaderLibrary:
 
     def __init__(self, source: str) -> None:
         check_text(source)
-        self._signatures = read_signatures(source)
-        entries = ", ".join(_entry(signature) for signature in self._signatures)
-        path = build(f"{source}\nSIM_KERNELS({entries})\n", sanitize=os.environ.get("POINTSMAN_SIM_SANITIZE") == "1")
-        self._library = ctypes.CDLL(str(path))
-        self._library.sim_kernel.restype = ctypes.POINTER(_KernelInfo)
-        self._library.sim_launch.restype = ctypes.c_bool
-        self._library.sim_launch.argtypes = (ctypes.c_uint, ctypes.POINTER(_Launch), ctypes.c_char_p, ctypes.c_size_t)
-        self._library.sim_threadgroup_arrays.restype = ctypes.c_size_t
-        self._library.sim_threadgroup_array.restype = ctypes.POINTER(_ArrayInfo)
-        self._library.sim_threadgroup_array.argtypes = (ctypes.c_size_t,)
-        self._indices = {signature.name: i for i, signature in enumerate(self._signatures)}
-        self._array_bytes = self._threadgroup_arrays()
+        self._signatures = {signature.name: signature for signature in read_signatures(source)}
+        entries = ", ".join(_entry(signature) for signature in self._signatures.values())
+        sanitize = os.environ.get("POINTSMAN_SIM_SANITIZE") == "1"
+        self._native = NativeLibrary(build(f"{source}\nSIM_KERNELS({entries})\n", sanitize))
+        self._threadgroup_bytes = self._native.threadgroup_bytes()
 
     def __getattr__(self, name: str) -> MetalKernel:
-        if name.startswith("__") or name not in self._indices:
+        if name.startswith("__") or name not in self._signatures:
             raise RuntimeError(f"Failed to create function state object for: {name}")
-        index = self._indices[name]
-        signature = self._signatures[index]
-        used = self._array_bytes.get(re.split("<", signature.function)[0], 0)
+        signature = self._signatures[name]
+        used = self._threadgroup_bytes.get(signature.function.split("<")[0], 0)
         if used > THREADGROUP_BYTES:
             raise RuntimeError(
                 f"Failed to created pipeline state object, error: Threadgroup memory size ({used}) exceeds the maximum "
                 f"threadgroup memory allowed ({THREADGROUP_BYTES})"
             )
-        return MetalKernel(self, index, signature, used)
+        return MetalKernel(self._native, list(self._signatures).index(name), signature, used)
 
     def __dir__(self) -> list[str]:
-        return [signature.name for signature in self._signatures]
-
-    def _arguments(self, index: int) -> list[_ArgumentInfo]:
-        info = self._library.sim_kernel(index).contents
-        return [info.arguments[i] for i in range(info.num_arguments)]
-
-    def _threadgroup_arrays(self) -> dict[str, int]:
-        """Bytes by function; of a template's instantiations the largest."""
-        sizes: dict[tuple[str, str], int] = {}
-        for i in range(self._library.sim_threadgroup_arrays()):
-            array = self._library.sim_threadgroup_array(i).contents
-            # "static const char* kernel(float*)::sim_declared_name::where() [with ...]"
-            found = re.search(r"(\w+)(?:<.*>)?\(.*\)::sim_declared_(\w+)::where", array.function.decode())
-            assert found is not None, array.function
-            size = (array.bytes + 15) // 16 * 16
-            sizes[found[1], found[2]] = max(sizes.get((found[1], found[2]), 0), size)
-        by_function: dict[str, int] = {}
-        for (function, _), size in sizes.items():
-            by_function[function] = by_function.get(function, 0) + size
-        return by_function
-
-    def _launch(self, index: int, name: str, launch: _Launch) -> None:
-        global _stacks
-        message = ctypes.create_string_buffer(1024)
-        with _lock:
-            _stacks = _stacks or _Stacks()
-            launch.stacks, launch.stack_bytes, launch.guard_page_bytes = _stacks.address, _Stacks.BYTES, mmap.PAGESIZE
-            ran = self._library.sim_launch(index, ctypes.byref(launch), message, len(message))
-        if not ran:
-            raise RuntimeError(f"{name}: {message.value.decode()}")
+        return list(self._signatures)
 
 
 def _entry(signature: Signature) -> str:
+    """A kernel's line in the table that C++ makes (include/sim/entry.h)."""
     kinds = ", ".join(str(a) if isinstance(a, int) else f"sim::{a}" for a in signature.arguments)
     function = signature.function
     return f'sim::Entry<decltype(&{function}), &{function}, {kinds}>::info("{signature.name}")'
