@@ -15,6 +15,7 @@ from engines.paged.model.config import ModelConfig
 from engines.paged.options import EngineOptions
 
 GIB = 1 << 30
+MIB = 1 << 20
 # Of what is free when nobody said: the rest is for whoever else works on the machine.
 DEFAULT_SHARE = {"cuda": 0.9, "mps": 0.8, "cpu": 0.5}
 # Rows of activations that live at one time: hidden, residual, normed, queries, attention, two of the MLP's width.
@@ -45,10 +46,15 @@ class MemoryPlan:
     def __str__(self) -> str:
         total = self.weight_bytes + self.cache_bytes + self.workspace_bytes
         return (
-            f"{total / GIB:.2f} GiB = weights {self.weight_bytes / GIB:.2f} + cache {self.cache_bytes / GIB:.2f} "
+            f"{readable(total)} = weights {readable(self.weight_bytes)} + cache {readable(self.cache_bytes)} "
             f"({self.cache_tokens:,} tokens in blocks of {self.block_size}) "
-            f"+ workspace {self.workspace_bytes / GIB:.2f}"
+            f"+ workspace {readable(self.workspace_bytes)}"
         )
+
+
+def readable(num_bytes: int) -> str:
+    """A size as people say it: 1.24 GiB, 37 MiB."""
+    return f"{num_bytes / GIB:.2f} GiB" if num_bytes >= GIB else f"{max(1, round(num_bytes / MIB))} MiB"
 
 
 def plan_memory(
@@ -83,9 +89,9 @@ def plan_memory(
         least = weight_bytes + workspace + (blocks_of_context + 1) * block_bytes
         raise EngineError(
             ErrorCode.UNAVAILABLE,
-            f"the model needs {least / GIB:.2f} GiB for one context of {max_context} tokens (weights "
-            f"{weight_bytes / GIB:.2f}, workspace {workspace / GIB:.2f}, {block_bytes} bytes a block of "
-            f"{options.block_size} tokens), and has {budget / GIB:.2f}: raise memory_gb, or lower max_context or "
+            f"the model needs {readable(least)} for one context of {max_context} tokens (weights "
+            f"{readable(weight_bytes)}, workspace {readable(workspace)}, {block_bytes} bytes a block of "
+            f"{options.block_size} tokens), and has {readable(budget)}: raise memory_gb, or lower max_context or "
             "max_batch_tokens, or quantize",
         )
     return MemoryPlan(budget, weight_bytes, workspace, block_bytes, int(num_blocks), options.block_size)
