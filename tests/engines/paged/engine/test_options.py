@@ -41,7 +41,7 @@ MIB = 1 / 1024  # in GiB
         ),
         (
             {"memory_gb": 2 * MIB, "max_context": 2048, "max_sequences": 4},
-            "the model needs 5 MiB for one context of 2048 tokens (weights 1 MiB, workspace 3 MiB, 12288 bytes a block "
+            "the model needs 4 MiB for one context of 2048 tokens (weights 1 MiB, workspace 2 MiB, 12288 bytes a block "
             "of 16 tokens), and has 2 MiB: raise memory_gb, or lower max_context or max_batch_tokens, or quantize",
         ),
     ],
