@@ -124,4 +124,4 @@ def test_beams_of_which_few_can_go_on(engine_of: Callable[..., PagedEngine]) -> 
     fields = {"beam_width": 4, "n": 2, "max_tokens": 12, "stop_token_ids": tuple(range(0, 320, 2))}
     for prompt in PROMPTS[:6]:
         answer = answer_of(engine, prompt, **fields)
-        assert answer.tokens(0) and answer.tokens(0) != answer.tokens(1)
+        assert answer.reason(0) is answer.reason(1) is FinishReason.STOP
