@@ -11,6 +11,7 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -36,9 +37,11 @@ _MAX_REASON_CHARS = 500
 class Matcher:
     """How far one sequence has come in its grammar. Of one thread at a time."""
 
-    def __init__(self, walked: Any, eos_ids: frozenset[int]) -> None:
+    def __init__(self, walked: Any, eos_ids: frozenset[int], size: int) -> None:
+        """`size` of the vocabulary: an id beyond it would break what has been walked so far."""
         self._walked = walked
         self._eos_ids = eos_ids
+        self._size = size
 
     def __repr__(self) -> str:
         state = "failed" if self._walked.is_error() else "complete" if self.is_complete else "open"
@@ -80,8 +83,10 @@ class Matcher:
             raise invalid(f"the text cannot follow its grammar: {_short(self._walked.get_error())}")
 
     def num_valid(self, token_ids: Sequence[int]) -> int:
-        """How many of these, from the first on, can come next."""
-        return int(self._walked.validate_tokens(list(token_ids))) if token_ids else 0
+        """How many of these, from the first on, can come next; ids that the tokenizer does not have cannot, though a
+        model's logits may be wider and a draft model guess them."""
+        known = list(takewhile(lambda token_id: token_id < self._size, token_ids))
+        return int(self._walked.validate_tokens(known)) if known else 0
 
     def rollback(self, count: int) -> None:
         """Take back the last tokens."""
@@ -90,7 +95,7 @@ class Matcher:
 
     def fork(self) -> Matcher:
         """Another one that has come as far."""
-        return Matcher(self._walked.deep_copy(), self._eos_ids)
+        return Matcher(self._walked.deep_copy(), self._eos_ids, self._size)
 
     def _mask(self) -> Any:
         return np.frombuffer(self._walked.compute_bitmask(), np.int32)
@@ -126,7 +131,7 @@ class GrammarCompiler:
                 self._cache.move_to_end(spec)
                 return known.fork()
         self.prepare()
-        made = Matcher(_compiled(spec, self._vocabulary), self._eos_ids)
+        made = Matcher(_compiled(spec, self._vocabulary), self._eos_ids, self._vocabulary.vocab_size)
         with self._lock:
             self._cache[spec] = made
             while len(self._cache) > MAX_CACHED:

@@ -174,6 +174,16 @@ def test_drafts():
     assert walk.num_valid([a]) == 1
 
 
+def test_drafts_that_the_tokenizer_does_not_have():
+    """A model's logits may be wider than its vocabulary: such a guess cannot come, and harms nothing."""
+    walk = matcher(GrammarSpec("regex", "ab+"))
+    beyond = BYTES.vocab_size
+    assert walk.num_valid([*ids("a"), beyond, *ids("b")]) == 1
+    assert walk.masks([beyond]).shape[0] == 2
+    walk.accept(*ids("a"))
+    assert allowed(walk) >= set(ids("b"))
+
+
 def test_tokens_are_taken_back():
     """A matcher goes back over tokens that were taken, the one that completed the text among them."""
     walk = matcher(GrammarSpec("regex", "ab"))
