@@ -80,7 +80,9 @@ def assemble(directory: Path, options: EngineOptions, progress: Progress | None)
     )
     config = loaded.config
     adapters = {name: load_adapter(name, path, config, device) for name, path in options.adapters.items()}
-    draft = _load_draft(options.speculation, ops, dtype, config, progress)
+    # Where a draft model was trained on shorter texts than these, its guesses become poor there, and fewer.
+    num_positions = options.max_context or config.max_positions
+    draft = _load_draft(options.speculation, ops, dtype, config, num_positions, progress)
     weight_bytes = sum(each.weight_bytes for each in (loaded, draft) if each is not None)
     weight_bytes += sum(each.num_bytes for each in adapters.values())
     memory, max_context = _plan(config, draft, options, weight_bytes, available_memory(device, weight_bytes))
@@ -125,13 +127,24 @@ def _stage(progress: Progress | None, name: str) -> Callable[[int, int], None] |
 
 
 def _load_draft(
-    speculation: Speculation | None, ops: Any, dtype: str, config: ModelConfig, progress: Progress | None
+    speculation: Speculation | None,
+    ops: Any,
+    dtype: str,
+    config: ModelConfig,
+    num_positions: int,
+    progress: Progress | None,
 ) -> LoadedModel | None:
     if speculation is None or speculation.method != "draft":
         return None
     if speculation.draft is None:
         raise invalid("speculation: method 'draft' needs the folder of a draft model")
-    draft = load_model(speculation.draft, ops, dtype=dtype, progress=_stage(progress, "draft model's weights"))
+    draft = load_model(
+        speculation.draft,
+        ops,
+        dtype=dtype,
+        num_positions=num_positions,
+        progress=_stage(progress, "draft model's weights"),
+    )
     if draft.config.vocab_size > config.vocab_size:
         raise invalid(
             f"speculation: the draft model '{speculation.draft}' has {draft.config.vocab_size} tokens, the model "

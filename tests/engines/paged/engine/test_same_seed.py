@@ -10,6 +10,7 @@ import pytest
 from engines.paged.engine import PagedEngine
 from engines.paged.options import Speculation
 from tests.engines.paged.engine.asking import answer_of, ask, finish
+from tests.engines.paged.support.tiny_models import tiny_model
 
 PROMPTS = [[(7 * i * j + i) % 200 for j in range(1, 3 + 5 * i)] for i in range(1, 9)]
 FIELDS: list[dict[str, Any]] = [
@@ -76,6 +77,15 @@ def test_together_as_alone(
         assert stats["num_preemptions_total"] > 0
     if speculation is not None:
         assert stats["spec_decode_num_accepted_tokens_total"] > 0
+
+
+def test_a_draft_model_of_shorter_texts_guesses_on(engine_of: Callable[..., PagedEngine], llama: Path) -> None:
+    """Behind the positions that its config knows its guesses may be poor, but the text is the same."""
+    short = tiny_model("llama", max_position_embeddings=32)
+    fields: dict[str, Any] = {"temperature": 1.0, "seed": 11, "max_tokens": 40}
+    alone = answer_of(engine_of(llama), PROMPTS[3], **fields).tokens()
+    engine = engine_of(llama, speculation=Speculation("draft", draft=short))
+    assert answer_of(engine, PROMPTS[3], **fields).tokens() == alone
 
 
 def test_another_seed_is_another_text(engine_of: Callable[..., PagedEngine], llama: Path) -> None:
