@@ -19,13 +19,11 @@ from engines.paged.generating.loop import EngineLoop
 from engines.paged.generating.pacing import Pacing
 from engines.paged.generating.statistics import Statistics
 from engines.paged.generating.under_way import UnderWay
-from engines.paged.options import EngineOptions
+from engines.paged.options import DETERMINISTIC_CHUNK, EngineOptions
 from engines.paged.own_thread import OwnThread
 from engines.paged.scheduling.scheduler import Scheduler
 from engines.paged.values import GenerateRequest, Listener
 
-# Deterministic steps hold prompts in pieces of this: shapes that depend on the prompt alone.
-DETERMINISTIC_CHUNK = 64
 # Nobody's next token comes later than twice what it would, for others' prompts.
 PREFILL_STRETCH = 2.0
 LEAST_PREFILL_ROWS = 16

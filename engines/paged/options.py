@@ -9,6 +9,8 @@ from pathlib import Path
 from engines.errors import invalid
 
 _METHODS = ("ngram", "draft")
+# Deterministic steps hold prompts in pieces of this: shapes that depend on the prompt alone.
+DETERMINISTIC_CHUNK = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,11 @@ def check_options(options: EngineOptions) -> None:
         raise invalid(
             f"max_batch_tokens: a step of {options.max_batch_tokens} rows has no place for each of max_sequences "
             f"{options.max_sequences}: raise it to {options.max_sequences} at least, or lower max_sequences"
+        )
+    if options.deterministic and DETERMINISTIC_CHUNK % options.block_size:
+        raise invalid(
+            f"block_size: deterministic prompts are held in pieces of {DETERMINISTIC_CHUNK} tokens, which are not "
+            f"whole blocks of {options.block_size}: take 8, 16, 32 or 64"
         )
     speculation = options.speculation
     if speculation is not None:

@@ -26,6 +26,11 @@ MIB = 1 / 1024  # in GiB
             "max_batch_tokens: a step of 32 rows has no place for each of max_sequences 64: raise it to 64 at least, "
             "or lower max_sequences",
         ),
+        (
+            {"deterministic": True, "block_size": 48},
+            "block_size: deterministic prompts are held in pieces of 64 tokens, which are not whole blocks of 48: take "
+            "8, 16, 32 or 64",
+        ),
         ({"device": "tpu"}, "device: 'tpu' is none of auto, mps, cuda, cpu"),
         ({"dtype": "int3"}, "dtype: 'int3' is none of auto, float32, float16, bfloat16"),
         ({"ops": "triton"}, "ops: 'triton' is none of auto, reference, metal, sim"),
