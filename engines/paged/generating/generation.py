@@ -60,9 +60,9 @@ class Generation:
         first = self.choices[0].sequence
         return Usage(first.num_prompt, self._num_output, first.num_cached)
 
-    def note_prompt(self, scores: list[TokenLogprob]) -> None:
-        """Log probabilities of more tokens of the prompt."""
-        self._prompt_logprobs += scores
+    def note_prompt(self, first: int, scores: list[TokenLogprob]) -> None:
+        """Log probabilities of tokens of the prompt from place `first` on; who was preempted tells some again."""
+        self._prompt_logprobs[first : first + len(scores)] = scores
 
     def tell(self, choice: Choice, grown: Grown, *, is_first: bool) -> None:
         """A choice has grown; `is_first`: it was empty before."""

@@ -126,7 +126,7 @@ class UnderWay:
     ) -> None:
         sequence = piece.sequence
         if sampled.prompt:
-            generation.note_prompt(sampled.prompt)
+            generation.note_prompt(piece.start + 1, sampled.prompt)
         if not sampled.tokens:
             self._scheduler.advance(piece, [])
             return

@@ -118,7 +118,7 @@ class Holdings:
             and len(sequence.tokens) == sequence.num_prompt
         ):
             return parent.blocks[: self.num_blocks(sequence.num_prompt)], sequence.num_prompt - 1
-        if not self._shares:
+        if not self._shares or sequence.tells_prompt:
             return [], 0
         blocks = self.pool.find(sequence.names((sequence.num_tokens - 1) // self.block_size))
         if self._chunk is not None:

@@ -92,6 +92,12 @@ class Sequence:
         return self.num_tokens - self.num_computed > 1
 
     @property
+    def tells_prompt(self) -> bool:
+        """Whether the log probabilities of its prompt are yet to be told: then all of it is computed."""
+        is_asked = self.request.params.prompt_logprobs is not None
+        return is_asked and not self.choice and len(self.tokens) == self.num_prompt
+
+    @property
     def max_tokens(self) -> int:
         """How long it may become, prompt and answer."""
         return self.num_prompt + self.request.params.max_tokens

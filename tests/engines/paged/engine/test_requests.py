@@ -149,6 +149,25 @@ def test_the_cache_is_told(engine_of: Make, llama: Path) -> None:
     assert (stats["prefix_cache_queries_total"], stats["prefix_cache_hits_total"]) == (300, 96)
 
 
+def test_all_of_a_prompt_is_told(engine_of: Make, llama: Path) -> None:
+    """Where a prompt's log probabilities are asked for, those of tokens that the cache has are told too, and once: when
+    its request was sent away in between as well."""
+    engine = engine_of(llama, block_size=4, num_blocks=48, max_batch_tokens=24, max_sequences=8)
+    prompt = [*range(60), *PROMPT]
+    first, again = (answer_of(engine, prompt, max_tokens=20, prompt_logprobs=2) for _ in range(2))
+    told = first.outputs[0].prompt_logprobs
+    assert [each and each.token_id for each in told] == [None, *prompt[1:]]
+    assert again.outputs[0].prompt_logprobs == told
+    fields = {"max_tokens": 60, "prompt_logprobs": 2, "temperature": 1.0, "seed": 1}
+    many = [ask(engine, prompt, best_of=2 - i % 2, **fields) for i in range(6)]
+    many += [ask(engine, range(9), max_tokens=90, priority=1) for _ in range(2)]
+    finish(*many)
+    assert engine.stats()["num_preemptions_total"] > 0
+    for answer in many[:6]:
+        assert [each and each.token_id for each in answer.outputs[0].prompt_logprobs] == [None, *prompt[1:]]
+        assert not any(output.prompt_logprobs for output in answer.outputs[1:])
+
+
 def test_the_answer_of_a_turn_is_cached_for_the_next(engine_of: Make, llama: Path) -> None:
     """A conversation that goes on finds its own answer in the cache."""
     engine = engine_of(llama)
