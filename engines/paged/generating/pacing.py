@@ -8,6 +8,7 @@ from __future__ import annotations
 
 _WEIGHT = 0.2  # of the newest step
 _FIRST_ROWS = 64  # until both are known
+_FIRST_COST = 0.05  # of a row, in steps
 
 
 class Pacing:
@@ -31,12 +32,13 @@ class Pacing:
         rows = int((self._stretch - 1) * self._decode_seconds / self._row_seconds)
         return min(self._most, max(self._least, rows))
 
-    @property
-    def row_cost(self) -> float:
-        """What one more row costs, in steps that decode."""
-        if not self._decode_seconds or self._row_seconds is None:
-            return 0.1
-        return self._row_seconds / self._decode_seconds
+    def guess_cost(self, draft_seconds: float) -> float | None:
+        """What one guess costs, in steps that decode: a row more, and what a draft model takes to make it. None before
+        the first step that only decodes."""
+        if not self._decode_seconds:
+            return None
+        row_seconds = _FIRST_COST * self._decode_seconds if self._row_seconds is None else self._row_seconds
+        return (row_seconds + draft_seconds) / self._decode_seconds
 
     @property
     def row_seconds(self) -> float:

@@ -44,6 +44,7 @@ class UnderWay:
         `on_release` is told of sequences that end."""
         self._scheduler = scheduler
         self._pacing = pacing
+        self._guess_seconds = 0.0  # of a draft model, for one guess
         self._statistics = statistics
         self._drafts = drafts
         self._checks = checks
@@ -94,10 +95,12 @@ class UnderWay:
     def read(self, launched: Launched, results: list[Sampled], seconds: float) -> None:
         """A step has taken so long, and yielded this, by piece."""
         plan, statistics = launched.plan, self._statistics
+        self._guess_seconds = launched.guess_seconds
         statistics.num_steps += 1
         statistics.num_rows += plan.num_rows
         statistics.step.observe(seconds)
-        self._pacing.learn(plan.num_decoding, plan.num_prefill_rows, seconds)
+        if not any(launched.drafts):  # what guesses add is no part of a step that decodes
+            self._pacing.learn(plan.num_decoding, plan.num_prefill_rows, seconds)
         now = time.monotonic()
         for index, (piece, sampled) in enumerate(zip(plan.pieces, results, strict=True)):
             self._read_piece(piece, launched.drafts[index], sampled, now)
@@ -153,10 +156,10 @@ class UnderWay:
         if grown.finish_reason is not None:
             self._release(sequence, grown.finish_reason)
         elif choice.judge is not None and sequence.status is Status.RUNNING:
-            cost = self._pacing.row_cost
-            if self._drafts:
+            cost = self._pacing.guess_cost(self._guess_seconds)
+            if cost is not None and self._drafts:
                 sequence.drafts = wanted(choice.judge.num_guesses(cost))
-            else:
+            elif cost is not None:
                 sequence.drafts = choice.guesses(cost)
         if is_first and sequence.choice == 0 and len(generation.choices) > 1:
             self._fork(generation)

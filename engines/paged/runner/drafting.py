@@ -7,6 +7,7 @@ shared, copied or preempted there is so here without further books. Its tokens a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence as Many
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from engines.paged.runner.batch import build_batch
 from engines.paged.runner.sampler import Sampler
 from engines.paged.scheduling.plan import Piece
 
+_WEIGHT = 0.2  # of the newest guess in what one takes
 WANTED = -1  # stands in a sequence's drafts until the draft model has guessed
 
 
@@ -30,6 +32,7 @@ class DraftModel:
         self._decoder = decoder
         self._cache = cache
         self._block_size = block_size
+        self.guess_seconds = 0.0  # of one pass over all that guess, lately
 
     def copy_blocks(self, pairs: Tensor) -> None:
         """What the large model's cache copies, [p, 2]."""
@@ -46,6 +49,7 @@ class DraftModel:
             return tuple(pieces)
         guessed: dict[int, list[int]] = {i: [] for i in asking}
         for step in range(max(len(pieces[i].drafts) for i in asking)):
+            started = time.perf_counter()
             active = [i for i in asking if len(pieces[i].drafts) > step]
             rows = [self._row(pieces[i], guessed[i]) for i in active]
             batch = build_batch(rows, self._block_size, self._ops.device, last_tokens)
@@ -57,6 +61,8 @@ class DraftModel:
             tokens, _ = self._ops.sample(logits, sampler.guesses([pieces[i] for i in active], step))
             for i, token in zip(active, tokens.tolist(), strict=True):
                 guessed[i].append(token)
+            seconds = time.perf_counter() - started
+            self.guess_seconds += _WEIGHT * (seconds - self.guess_seconds) if self.guess_seconds else seconds
         return tuple(
             replace(piece, drafts=tuple(guessed[i])) if i in guessed else piece for i, piece in enumerate(pieces)
         )
@@ -68,8 +74,3 @@ class DraftModel:
 def wanted(count: int) -> list[int]:
     """Drafts to be guessed by the model."""
     return [WANTED] * count
-
-
-def check_vocabulary(target_size: int, draft_size: int) -> bool:
-    """Whether the guesses of one can be tokens of the other."""
-    return draft_size <= target_size

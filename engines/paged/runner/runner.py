@@ -43,6 +43,7 @@ class Launched:
     copy: HostCopy | None  # tokens, log probabilities, and the likeliest ones; None where no row was sampled
     num_top: int
     prompts: dict[int, list[TokenLogprob]]  # by index of the piece
+    guess_seconds: float = 0.0  # what a draft model takes for one guess
 
 
 class Runner:
@@ -92,7 +93,7 @@ class Runner:
             scores = None if rows is None else self._decoder.logits(rows)
         drafts = [piece.drafts for piece in pieces]
         if scores is None:
-            return Launched(plan, drafts, None, 0, prompts)
+            return Launched(plan, drafts, None, 0, prompts, self._guess_seconds)
         sampled = [piece for piece in pieces if piece.num_samples]
         num_top = max(piece.sequence.request.params.num_likeliest for piece in sampled)
         likeliest = top_logprobs(scores, num_top) if num_top else ()
@@ -100,7 +101,12 @@ class Runner:
         tokens, logprobs = self._ops.sample(scores, batch)
         self._sampler.count(sampled, tokens)
         self._remember(sampled, tokens)
-        return Launched(plan, drafts, HostCopy(tokens, logprobs, *likeliest), num_top, prompts)
+        copy = HostCopy(tokens, logprobs, *likeliest)
+        return Launched(plan, drafts, copy, num_top, prompts, self._guess_seconds)
+
+    @property
+    def _guess_seconds(self) -> float:
+        return 0.0 if self._draft is None else self._draft.guess_seconds
 
     def collect(self, launched: Launched) -> list[Sampled]:
         """What the step has yielded, by piece; waits for the device where it must."""

@@ -35,4 +35,5 @@ def test_steps_of_prompts_alone_tell_what_a_row_costs() -> None:
     pacing.learn(0, 500, 0.25)
     pacing.learn(3, 0, 0.02)
     assert pacing.prefill_rows() == 40
-    assert pacing.row_cost == pytest.approx(0.025)
+    assert pacing.guess_cost(0.0) == pytest.approx(0.025)
+    assert pacing.guess_cost(0.01) == pytest.approx(0.525)  # with a draft model that takes half a step
