@@ -73,8 +73,8 @@ class Runner:
     @torch.inference_mode()
     def launch(self, plan: Plan) -> Launched:
         """Give the device a step."""
-        if plan.copies:
-            pairs = torch.tensor(plan.copies, dtype=torch.int64).to(self._ops.device)
+        for copies in _apart(plan.copies):
+            pairs = torch.tensor(copies, dtype=torch.int64).to(self._ops.device)
             self._ops.copy_blocks(self._cache.keys, self._cache.values, pairs)
             if self._draft is not None:
                 self._draft.copy_blocks(pairs)
@@ -167,3 +167,18 @@ class Runner:
             self._last_tokens[torch.tensor(slots, device=tokens.device)] = tokens[
                 torch.tensor(rows, device=tokens.device)
             ]
+
+
+def _apart(copies: Many[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    """Copies in their order, in parts in which no block is both read and written: a device copies a part at once."""
+    parts: list[list[tuple[int, int]]] = []
+    read: set[int] = set()
+    written: set[int] = set()
+    for source, target in copies:
+        if not parts or source in written or target in read:
+            parts.append([])
+            read, written = set(), set()
+        parts[-1].append((source, target))
+        read.add(source)
+        written.add(target)
+    return parts

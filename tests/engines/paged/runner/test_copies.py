@@ -1,0 +1,22 @@
+"""Blocks that are copied before a step."""
+
+import pytest
+
+from engines.paged.runner.runner import _apart
+
+
+@pytest.mark.parametrize(
+    "copies, parts",
+    [
+        ((), []),
+        (((1, 2), (1, 3), (4, 5)), [[(1, 2), (1, 3), (4, 5)]]),
+        (((1, 2), (3, 1)), [[(1, 2)], [(3, 1)]]),  # 1 was let go of in the same plan, and given to another
+        (((1, 2), (2, 3)), [[(1, 2)], [(2, 3)]]),
+        (((1, 2), (3, 1), (5, 6)), [[(1, 2)], [(3, 1), (5, 6)]]),
+    ],
+)
+def test_no_block_is_read_and_written_at_once(
+    copies: tuple[tuple[int, int], ...], parts: list[list[tuple[int, int]]]
+) -> None:
+    """Copies that hang together go one after another, in the order in which they were planned."""
+    assert _apart(copies) == parts
