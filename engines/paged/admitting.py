@@ -58,6 +58,11 @@ class Admission:
             choices.append(choice)
         return Generation(request, choices, listener, time.monotonic(), beams)
 
+    def withdraw(self, generation: Generation) -> None:
+        """Forget a request that nobody has taken."""
+        for choice in generation.choices:
+            self._parts.sampler.release(choice.sequence)
+
     def _checked(self, request: GenerateRequest) -> GenerateRequest:
         """The request, its answer bounded by the context."""
         prompt, params, max_context = request.prompt, request.params, self._parts.max_context

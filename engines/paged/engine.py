@@ -90,10 +90,12 @@ class PagedEngine:
         self._thread.begin(self._loop.run)
 
     def stop(self, grace_seconds: float = 0.0) -> None:
-        """Take no more requests; those under way have so long to end, and are cancelled then."""
+        """Take no more requests; those under way have so long to end, and are cancelled then. A listener may call this
+        too: then it does not wait."""
         self._is_stopped = True
         self._loop.stop(grace_seconds)
         if self._thread is not None:
+            self._thread.begin(self._loop.end)
             self._thread.end()
             self._thread = None
 
@@ -106,7 +108,10 @@ class PagedEngine:
             raise unavailable("the engine is being stopped")
         if self._loop.num_requests >= self.options.max_waiting + self.options.max_sequences:
             raise unavailable(f"{self.options.max_waiting} requests wait already (max_waiting): try again later")
-        self._loop.submit(self._admission.generation(request, listener))
+        generation = self._admission.generation(request, listener)
+        if not self._loop.submit(generation):
+            self._admission.withdraw(generation)
+            raise unavailable("the engine is being stopped")
 
     def cancel(self, request_id: str) -> None:
         """End a request; its listener is told, and its blocks are free before the next step."""

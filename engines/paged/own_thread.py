@@ -26,9 +26,10 @@ class OwnThread:
         return future
 
     def end(self) -> None:
-        """Wait until all that was begun is done, and end."""
+        """Wait until all that was begun is done, and end. On the thread itself: end then, without waiting."""
         self._tasks.put(None)
-        self._thread.join()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
 
     def _work(self) -> None:
         while (item := self._tasks.get()) is not None:

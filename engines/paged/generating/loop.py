@@ -38,15 +38,16 @@ class EngineLoop:
         self._inbox: deque[Generation | str] = deque()
         self._wake = threading.Condition()
         self._is_stopping = False
+        self._has_ended = False
         self._stop_by = 0.0
         self._in_flight: Launched | None = None
         self._last_read = 0.0
 
     # From any thread
 
-    def submit(self, generation: Generation) -> None:
-        """Have a request answered."""
-        self._put(generation)
+    def submit(self, generation: Generation) -> bool:
+        """Have a request answered; False where the engine has ended meanwhile."""
+        return self._put(generation)
 
     def cancel(self, request_id: str) -> None:
         """End a request, if it is under way, before the next step."""
@@ -63,10 +64,13 @@ class EngineLoop:
     def num_requests(self) -> int:
         return len(self._under_way) + len(self._inbox)
 
-    def _put(self, item: Generation | str) -> None:
+    def _put(self, item: Generation | str) -> bool:
         with self._wake:
+            if self._has_ended:
+                return False
             self._inbox.append(item)
             self._wake.notify()
+            return True
 
     # The engine's thread
 
@@ -84,6 +88,11 @@ class EngineLoop:
             if not self.step():
                 with self._wake:  # whatever it waits for, it does not wait at full speed
                     self._wake.wait_for(lambda: self._inbox or self._is_stopping, _IDLE_SECONDS)
+
+    def end(self) -> None:
+        """Whoever is left is told, also where the engine has never run; nobody is taken any more."""
+        with self._wake:
+            self._has_ended = True
         self._take_in()
         self._in_flight = None
         self._under_way.end_all()

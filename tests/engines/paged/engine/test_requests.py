@@ -1,6 +1,7 @@
 """What a request may ask for, and how it may end."""
 
 import json
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from engines.errors import EngineError
 from engines.paged.engine import PagedEngine
+from engines.paged.options import EngineOptions
 from engines.paged.sampling.params import GrammarSpec, SamplingParams
 from engines.paged.values import FinishReason, GenerateRequest
 from tests.engines.paged.engine.asking import Answer, answer_of, ask, finish
@@ -239,8 +241,60 @@ def test_stopping_waits_for_those_under_way(engine_of: Make, llama: Path) -> Non
     assert answer.done.is_set() and answer.reason() is FinishReason.LENGTH
     with pytest.raises(EngineError, match="the engine is being stopped"):
         ask(engine, PROMPT)
+    engine.stop()  # once more harms nobody
     hasty = engine_of(llama)
     answer = ask(hasty, PROMPT, max_tokens=180)
     assert answer.first.wait(30)
     hasty.stop()
     assert answer.reason() is FinishReason.CANCELLED
+
+
+def test_whoever_is_taken_is_told_of_the_end(engine_of: Make, llama: Path) -> None:
+    """However late a request comes, it is refused or it gets its last output; nothing of it stays behind."""
+    engine = engine_of(llama, max_waiting=1_000_000)
+    taken: list[Answer] = []
+
+    def flood() -> None:
+        with pytest.raises(EngineError, match="the engine is being stopped"):
+            while True:
+                taken.append(ask(engine, PROMPT, max_tokens=2))
+
+    threads = [threading.Thread(target=flood) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    while len(taken) < 50:
+        pass
+    engine.stop()
+    for thread in threads:
+        thread.join()
+    assert all(answer.done.is_set() for answer in taken)
+    assert not engine._parts.sampler._drawings
+
+
+def test_an_engine_that_never_ran_tells_its_requests(llama: Path) -> None:
+    """They are cancelled when it is stopped."""
+    engine = PagedEngine.load(llama, EngineOptions(device="cpu", dtype="float32", threads=1, max_context=64))
+    answer = ask(engine, PROMPT, max_tokens=2)
+    engine.stop()
+    assert answer.reason() is FinishReason.CANCELLED
+
+
+def test_a_listener_may_stop_the_engine(engine_of: Make, llama: Path) -> None:
+    """The others are cancelled, and the thread ends."""
+    engine = engine_of(llama)
+    thread = engine._thread
+    assert thread is not None
+    failures: list[BaseException] = []
+
+    def stops(_: object) -> None:
+        try:
+            engine.stop()
+        except BaseException as error:
+            failures.append(error)
+
+    other = ask(engine, PROMPT, max_tokens=150)
+    engine.submit(GenerateRequest("stops", tuple(PROMPT), SamplingParams(max_tokens=1)), stops)
+    finish(other)
+    thread._thread.join(30)
+    assert not failures and not thread._thread.is_alive()
+    assert other.reason() is FinishReason.CANCELLED
