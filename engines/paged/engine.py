@@ -136,6 +136,7 @@ class PagedEngine:
             "requests_finished_total": numbers.num_finished,
             "requests_failed_total": numbers.num_failed,
             "requests_cancelled_total": numbers.num_cancelled,
+            "requests_expired_total": numbers.num_expired,
             "spec_decode_num_draft_tokens_total": numbers.num_guessed,
             "spec_decode_num_accepted_tokens_total": numbers.num_right,
             "steps_total": numbers.num_steps,

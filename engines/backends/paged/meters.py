@@ -45,6 +45,7 @@ _OUTCOMES = {
     "requests_finished_total": "finished",
     "requests_failed_total": "failed",
     "requests_cancelled_total": "cancelled",
+    "requests_expired_total": "expired",
 }
 _REQUESTS = ("pointsman_llm_requests_total", "Requests that have ended, by how", "counter")
 # Of the engine's statistics -> name, what it tells.

@@ -58,8 +58,11 @@ class UnderWay:
 
     def begin(self, generation: Generation) -> None:
         """Have a request scheduled: its prompt once, whatever it has of choices."""
-        self._generations[generation.request.id] = generation
+        id = generation.request.id
         self._statistics.num_requests += 1
+        if self._generations.setdefault(id, generation) is not generation:
+            self._end(generation, FinishReason.ERROR, f"a request with the id '{id}' is under way already")
+            return
         for choice in generation.choices:
             self._owners[choice.sequence] = generation, choice
         self._scheduler.add(generation.choices[0].sequence)
@@ -68,7 +71,6 @@ class UnderWay:
         """End a request, if it is under way."""
         generation = self._generations.get(request_id)
         if generation is not None:
-            self._statistics.num_cancelled += 1
             self._end(generation, FinishReason.CANCELLED)
 
     def end_expired(self) -> None:
@@ -81,7 +83,6 @@ class UnderWay:
     def fail_all(self, error: str) -> None:
         """A step failed: nobody can say whose fault it is, nor what the cache holds."""
         for generation in tuple(self._generations.values()):
-            self._statistics.num_failed += 1
             self._end(generation, FinishReason.ERROR, error)
         self._scheduler.pool.forget()
 
@@ -115,7 +116,6 @@ class UnderWay:
             self._tell_piece(*owner, piece, drafts, sampled, now)
         except Exception as error:  # of its grammar or its text: that is one request's fault
             logger.exception("request %s failed", owner[0].request.id)
-            self._statistics.num_failed += 1
             self._end(owner[0], FinishReason.ERROR, f"{type(error).__name__}: {error}")
 
     def _tell_piece(
@@ -136,13 +136,12 @@ class UnderWay:
         if self._checks and any(logprob != logprob for logprob in sampled.logprobs):
             self._scheduler.advance(piece, [])
             self._scheduler.pool.forget()  # what it computed may be shared by name
-            self._statistics.num_failed += 1
             self._end(generation, FinishReason.ERROR, _NOT_A_NUMBER.format(tokens=piece.end))
             return
         if generation.beams is not None:
             self._scheduler.advance(piece, [])
             self._scheduler.rest(sequence)
-            self._read_beam(generation, generation.beams, sequence.choice, sampled)
+            self._read_beam(generation, generation.beams, sequence.choice, sampled, now)
             return
         if drafts and choice.judge is not None:
             num_right = len(sampled.tokens) - 1
@@ -165,10 +164,11 @@ class UnderWay:
             self._fork(generation)
         if all(each.sequence.status is Status.FINISHED for each in generation.choices):
             self._forget(generation)
+            self._statistics.count_end(FinishReason.STOP)
         # Whoever is told of an end may look at once at what is free.
         generation.tell(choice, grown, is_first=is_first)
 
-    def _read_beam(self, generation: Generation, beams: BeamSearch, seat: int, sampled: Sampled) -> None:
+    def _read_beam(self, generation: Generation, beams: BeamSearch, seat: int, sampled: Sampled, now: float) -> None:
         """A beam has told what may follow it; all go on once each has."""
         moves = beams.offer(seat, sampled.top[0])
         if moves is None:
@@ -178,7 +178,9 @@ class UnderWay:
             for sequence in seats:
                 self._release(sequence, FinishReason.STOP)
             self._forget(generation)
+            self._statistics.count_end(FinishReason.STOP)
             generation.tell_beams(self._decode)
+            self._observe(generation, generation.choices[0], generation.usage.completion, now)
             return
         tokens = [[*seats[move.parent].tokens, move.token] for move in moves]
         self._scheduler.move([(seats[m.beam], seats[m.parent], each) for m, each in zip(moves, tokens, strict=True)])
@@ -212,6 +214,8 @@ class UnderWay:
     def _end(self, generation: Generation, reason: FinishReason, error: str = "") -> None:
         """End all that is left of a request."""
         ended = [choice for choice in generation.choices if choice.sequence.status is not Status.FINISHED]
+        if ended:
+            self._statistics.count_end(reason)
         for choice in ended:
             self._release(choice.sequence, reason)
         self._forget(generation)
@@ -219,7 +223,7 @@ class UnderWay:
             generation.end(choice, reason, error)
 
     def _forget(self, generation: Generation) -> None:
-        if self._generations.pop(generation.request.id, None) is not None:
-            self._statistics.num_finished += 1
+        if self._generations.get(generation.request.id) is generation:
+            del self._generations[generation.request.id]
         for choice in generation.choices:
             self._owners.pop(choice.sequence, None)

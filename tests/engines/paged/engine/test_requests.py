@@ -249,6 +249,41 @@ def test_stopping_waits_for_those_under_way(engine_of: Make, llama: Path) -> Non
     assert answer.reason() is FinishReason.CANCELLED
 
 
+def test_an_id_is_of_one_request_at_a_time(engine: PagedEngine) -> None:
+    """A second one of the same id is told so, the first goes on and can be cancelled; later the id is free again."""
+    request = GenerateRequest("same", tuple(PROMPT), SamplingParams(max_tokens=150, ignore_eos=True))
+    first, second, third = Answer(request), Answer(request), Answer(request)
+    engine.submit(request, first)
+    engine.submit(request, second)
+    finish(second)
+    assert second.error == "a request with the id 'same' is under way already"
+    engine.cancel("same")
+    finish(first)
+    assert first.reason() is FinishReason.CANCELLED
+    engine.submit(request, third)
+    engine.cancel("same")
+    finish(third)
+    assert engine.stats()["num_requests_running"] == 0
+
+
+def test_each_request_ends_in_one_way(engine_of: Make, llama: Path) -> None:
+    """The counters of ends add up to all requests, tokens of beams are counted as others are."""
+    engine = engine_of(llama)
+    finish(*(ask(engine, PROMPT, max_tokens=5, **fields) for fields in ({}, {"n": 2}, {"beam_width": 2})))
+    late = ask(engine, PROMPT, deadline=time.monotonic() - 1)
+    gone = ask(engine, PROMPT, max_tokens=150)
+    engine.cancel(gone.request.id)
+    twice = Answer(gone.request)
+    engine.submit(ask(engine, PROMPT, max_tokens=150).request, twice)
+    finish(late, gone, twice)
+    engine.stop()
+    ends = ("finished", "failed", "cancelled", "expired")
+    stats = engine.stats()
+    assert [stats[f"requests_{end}_total"] for end in ends] == [3, 1, 2, 1]
+    assert stats["requests_total"] == 7
+    assert stats["generation_tokens_total"] >= 20
+
+
 def test_whoever_is_taken_is_told_of_the_end(engine_of: Make, llama: Path) -> None:
     """However late a request comes, it is refused or it gets its last output; nothing of it stays behind."""
     engine = engine_of(llama, max_waiting=1_000_000)
