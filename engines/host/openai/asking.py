@@ -105,7 +105,10 @@ def _text(name: str, data: bytes) -> Tensor:
 
 
 def _json(name: str, value: Any) -> Tensor:
-    return _text(name, orjson.dumps(value))
+    try:
+        return _text(name, orjson.dumps(value))
+    except TypeError:  # of what was read as JSON nothing else cannot be written
+        raise bad_request("the request holds a number of more than 64 bits, which nothing here can be") from None
 
 
 def _flag(name: str) -> Tensor:
