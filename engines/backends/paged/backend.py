@@ -62,7 +62,7 @@ class PagedBackend:
 
         loading = Loading(spec.name, folder)
         engine = self._engine = PagedEngine.load(folder, options, loading)
-        self._prompting = Prompting(engine.tokenizer, folder)
+        self._prompting = Prompting(engine.tokenizer, folder, engine.max_context)
         self._logprobs = LogprobWriter(engine.tokenizer.token_bytes)
         engine.start()
         self.placement = engine.describe() | {"folder": str(folder), "adapters": sorted(options.adapters)}

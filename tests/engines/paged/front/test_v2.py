@@ -79,6 +79,14 @@ def test_all_that_can_be_told(llm: LLMProcess, stream: bool) -> None:
     assert told[-1]["cumulative_logprob"] == pytest.approx(total, rel=1e-4)
 
 
+def test_how_likely_an_answer_is_is_told_alone(llm: LLMProcess) -> None:
+    """Without its tokens' own log probabilities, too."""
+    both = llm.generate("the sea", return_cumulative_logprob=True, return_logprobs=True)
+    alone = llm.generate("the sea", return_cumulative_logprob=True)
+    assert alone["cumulative_logprob"] == pytest.approx(both["cumulative_logprob"], rel=1e-4)
+    assert alone["cumulative_logprob"] < 0 and "logprobs" not in alone
+
+
 def llm_tokens(llm: LLMProcess, prompt: str) -> list[int]:
     """A prompt's tokens: those that are scored, with the first."""
     asked = {"return_prompt_logprobs": True, "sampling_parameters": '{"max_tokens": 1}'}
