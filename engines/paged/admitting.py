@@ -22,7 +22,11 @@ from engines.paged.values import GenerateRequest, Listener
 _SEED_BYTES = 8
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
-_NOT_WITH_BEAMS = ("stop", "grammar", "min_tokens", "logit_bias", "bad_words")
+_NOT_WITH_BEAMS = (
+    *("stop", "grammar", "min_tokens", "logit_bias", "bad_words", "logprobs"),
+    *("repetition_penalty", "presence_penalty", "frequency_penalty"),
+)
+_NOTHING = SamplingParams()
 
 
 class Admission:
@@ -94,7 +98,8 @@ class Admission:
         if width < 2:
             return None
         for field in _NOT_WITH_BEAMS:
-            if getattr(params, field):
+            # What a model's folder recommends is meant for sampling: nobody has asked for it here.
+            if getattr(params, field) not in (getattr(_NOTHING, field), getattr(self._parts.default_params, field)):
                 raise invalid(f"{field}: beam search has no place for it; sample instead (beam_width 0)")
         if params.n > width:
             raise invalid(f"n: {params.n} answers are more than {width} beams (beam_width) can give")

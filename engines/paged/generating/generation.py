@@ -127,6 +127,7 @@ class Generation:
                     usage=self.usage,
                     is_final=place == len(best) - 1,
                     cumulative_logprob=each.logprob,
+                    prompt_logprobs=self._prompt_scores() if not place else (),
                 )
             )
 

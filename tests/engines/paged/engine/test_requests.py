@@ -158,6 +158,8 @@ def test_all_of_a_prompt_is_told(engine_of: Make, llama: Path) -> None:
     prompt = [*range(60), *PROMPT]
     first, again = (answer_of(engine, prompt, max_tokens=20, prompt_logprobs=2) for _ in range(2))
     told = first.outputs[0].prompt_logprobs
+    beams = answer_of(engine, prompt, max_tokens=5, prompt_logprobs=2, beam_width=2)
+    assert beams.outputs[0].prompt_logprobs == told
     assert [each and each.token_id for each in told] == [None, *prompt[1:]]
     assert again.outputs[0].prompt_logprobs == told
     fields = {"max_tokens": 60, "prompt_logprobs": 2, "temperature": 1.0, "seed": 1}
@@ -193,6 +195,11 @@ def test_the_answer_of_a_turn_is_cached_for_the_next(engine_of: Make, llama: Pat
         ({"logit_bias": {999: 1.0}}, "logit_bias: 999 is no token of this model, whose ids are 0 .. 319"),
         ({"stop_token_ids": (400,)}, "stop_token_ids: 400 is no token of this model, whose ids are 0 .. 319"),
         ({"beam_width": 3, "stop": ("x",)}, "stop: beam search has no place for it; sample instead (beam_width 0)"),
+        ({"beam_width": 3, "logprobs": 0}, "logprobs: beam search has no place for it; sample instead (beam_width 0)"),
+        (
+            {"beam_width": 3, "presence_penalty": 0.5},
+            "presence_penalty: beam search has no place for it; sample instead (beam_width 0)",
+        ),
         ({"beam_width": 2, "n": 3}, "n: 3 answers are more than 2 beams (beam_width) can give"),
         ({"beam_width": 17}, "beam_width: 17 is more than the engine's 16 seats"),
     ],
