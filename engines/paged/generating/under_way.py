@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from engines.errors import EngineError
 from engines.paged.generating.beams import BeamSearch
 from engines.paged.generating.choice import Choice
 from engines.paged.generating.generation import Generation
@@ -114,7 +115,9 @@ class UnderWay:
             return
         try:
             self._tell_piece(*owner, piece, drafts, sampled, now)
-        except Exception as error:  # of its grammar or its text: that is one request's fault
+        except EngineError as error:  # its grammar has become too hard, or leaves nothing that may come
+            self._end(owner[0], FinishReason.ERROR, error.message)
+        except Exception as error:  # that is one request's fault
             logger.exception("request %s failed", owner[0].request.id)
             self._end(owner[0], FinishReason.ERROR, f"{type(error).__name__}: {error}")
 

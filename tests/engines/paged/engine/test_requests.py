@@ -102,6 +102,16 @@ def test_a_grammar_is_kept(engine: PagedEngine) -> None:
     assert len({tuple(other.tokens()) for other in others}) == 1
 
 
+def test_a_grammar_that_leaves_nothing_is_told(engine: PagedEngine) -> None:
+    """Where what the grammar wants may not come, the request fails with that sentence, and not the others."""
+    grammar = GrammarSpec("choice", json.dumps(["a"]))
+    alone, other = ask(engine, PROMPT, grammar=grammar, bad_words=("a",)), ask(engine, PROMPT, max_tokens=9)
+    finish(alone, other)
+    assert alone.reason() is FinishReason.ERROR
+    assert alone.error.startswith("the text cannot follow its grammar: ")
+    assert len(other.tokens()) == 9
+
+
 def test_a_choice_of_words(engine: PagedEngine) -> None:
     """One of the texts, whichever is likeliest."""
     grammar = GrammarSpec("choice", json.dumps(["yes", "no", "perhaps"]))
