@@ -75,6 +75,11 @@ def _minilm_is_absent() -> str | None:
     return needed
 
 
+def _paged_is_absent() -> str | None:
+    install = '"pointsman[llm]"'
+    return _missing(numpy="numpy", torch=install, tokenizers=install, safetensors=install, psutil=install)
+
+
 def _write_minilm(repository: Path) -> None:
     weights = minilm.weights_directory()
     assert weights is not None
@@ -90,6 +95,12 @@ SAMPLES = (
         "a sentence embedding, as an ensemble from text",
         _minilm_is_absent,
         _write_minilm,
+    ),
+    Sample(
+        "stories",
+        ("storyteller",),
+        "a small language model that tells stories, by the paged engine",
+        _paged_is_absent,
     ),
     Sample(
         "vision",

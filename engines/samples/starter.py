@@ -18,8 +18,12 @@ _AGENT = """\
     host: {{model_repository: {name}}}
     models: [{models}]
 """
-# Agents beside the one that people wait for make way for it.
-_POWER = {"vision": "    power: background\n"}
+_FURTHER = {
+    # The language model is asked by OpenAI's API; clients of V2 reach it all the same.
+    "stories": "    protocol: openai\n    ready: /v2/health/ready\n",
+    # Agents beside those that people wait for make way for them.
+    "vision": "    power: background\n",
+}
 
 _FIRST = """\
 # Routes are tried from top to bottom, files in the order of their names; the first that matches wins. 20-fleet.yaml,
@@ -40,14 +44,14 @@ routes:
 
 
 def write(directory: Path) -> list[Written]:
-    """Write DIRECTORY/{language,vision}, fleet.yaml and rules/; what is there already of models stays."""
+    """Write DIRECTORY/{language,stories,vision}, fleet.yaml and rules/; what is there already of models stays."""
     written = repository.write(directory)
     models: dict[str, list[str]] = {}
     for one in written:
         if one.why_absent is None:
             models.setdefault(one.sample.agent, []).extend(one.sample.models)
     agents = [
-        _AGENT.format(name=name, models=", ".join(names)) + _POWER.get(name, "") for name, names in models.items()
+        _AGENT.format(name=name, models=", ".join(names)) + _FURTHER.get(name, "") for name, names in models.items()
     ]
     (directory / "rules").mkdir(parents=True, exist_ok=True)
     (directory / "fleet.yaml").write_text(_FLEET.format(directory=directory) + "".join(agents))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -172,7 +173,7 @@ def _start_samples(stack: ExitStack, console: Console, folder: Path) -> set[str]
             log=folder / "fleet.log",
         )
     models: set[str] = set()
-    for agent in ("language", "vision"):
+    for agent in ("language", "stories", "vision"):
         found = sorted(path.parent.name for path in (folder / agent).glob("*/config.pbtxt"))
         if found:
             models.update(found)
@@ -227,6 +228,8 @@ def _start_gateway(stack: ExitStack, folder: Path, rules: Path, ports: Mapping[s
 
 
 def _tell_what_is_next(console: Console, gateway: _Gateway, models: Collection[str]) -> None:
+    from gateway.demo.storytelling import STORYTELLER
+
     base, admin, rules = gateway.base, gateway.admin, gateway.rules
     console.print("\n[bold]Where things are[/]")
     console.print(f"  inference   {base}/v2")
@@ -240,6 +243,11 @@ def _tell_what_is_next(console: Console, gateway: _Gateway, models: Collection[s
         console.print(f"  curl -i {base}/v2/models/text/generate -d '{body}'", soft_wrap=True)
     else:
         console.print(f"  curl -i {base}/v2", soft_wrap=True)
+    if STORYTELLER in models:
+        body = json.dumps(
+            {"model": STORYTELLER, "messages": [{"role": "user", "content": "Tell me a story about an owl."}]}
+        )
+        console.print(f"  curl {base}/v1/chat/completions -d '{body}'", soft_wrap=True, markup=False)
     if find_spec("tritonclient") and find_spec("grpc"):
         asked = 'get_model_metadata("adder")' if models else "get_server_metadata()"
         script = f'from tritonclient.grpc import *; print(InferenceServerClient("{gateway.grpc}").{asked})'

