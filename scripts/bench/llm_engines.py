@@ -58,7 +58,7 @@ TRANSFORMERS = TransformersSettings("sdpa", 32, 512, {"TRANSFORMERS_SDPA_FORCE_G
 # llama.cpp divides its context among its slots: the long prompt has to fit into one.
 LLAMA_CONTEXT_TOKENS = 4352
 LLAMA_WEIGHTS = "BF16"
-LLAMA_FLASH = "auto"
+LLAMA_FLASH = "on"
 
 
 @dataclass(frozen=True, slots=True)
