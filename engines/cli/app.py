@@ -14,6 +14,7 @@ from engines.cli.convert import convert
 from engines.cli.fleet import fleet
 from engines.cli.host import host
 from engines.cli.llm import llm
+from engines.cli.llm_bench import bench
 from engines.cli.samples import samples
 
 P = ParamSpec("P")
@@ -44,6 +45,7 @@ def exiting(command: Callable[P, int | None]) -> Callable[P, None]:
 
 for _command in (host, fleet, samples, analyze, convert):
     app.command()(exiting(_command))
+llm.command("bench")(exiting(bench))
 app.add_typer(llm)
 
 

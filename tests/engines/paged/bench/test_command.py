@@ -8,6 +8,7 @@ import torch
 import typer
 from typer.testing import CliRunner
 
+from engines.cli.app import app as pointsman
 from engines.cli.llm_bench import bench
 from engines.paged.bench import bandwidth
 from tests.engines.paged.support.tiny_models import tiny_model
@@ -100,3 +101,9 @@ def test_the_bandwidth_is_measured_within_free_memory() -> None:
     assert rounds == [(number + 1, bandwidth.ROUNDS) for number in range(bandwidth.ROUNDS)]
     assert len(found.read) == len(found.copy) == bandwidth.ROUNDS
     assert found.best == max(*found.read, *found.copy) > 1e7
+
+
+def test_it_is_a_command_of_pointsman_llm() -> None:
+    """`pointsman llm bench` is found where `pointsman llm` serves."""
+    found = CliRunner().invoke(pointsman, ["llm", "bench", "--help"])
+    assert found.exit_code == 0 and "Measure a language model on this machine" in found.output
