@@ -26,8 +26,8 @@ pipeline_tag: text-generation
 
 A Llama of {parameters:,} parameters ({layers} layers, {hidden} features, {heads} heads that share {kv_heads} of keys
 and values, {context} tokens of context, a byte-pair vocabulary of {vocabulary}). It tells short stories about a
-character that you name, answers questions about a story, adds small numbers, and knows little else. It is here so that
-Pointsman's demo and tests write sentences rather than noise; it is of no use for anything that matters.
+character that you name, knows some everyday facts, and little else. It is here so that Pointsman's demo and tests write
+sentences rather than noise; it is of no use for anything that matters.
 
 ## How it was made
 

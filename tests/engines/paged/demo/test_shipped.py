@@ -97,13 +97,14 @@ def test_its_stories_vary(
         ("How many legs does a spider have?", "A spider has eight legs."),
         ("What day comes after Monday?", "Tuesday comes after Monday."),
         ("What is the opposite of hot?", "The opposite of hot is cold."),
-        ("Mia has a red ball. Leo has a blue kite. Who has the ball?", "Mia has the ball."),
+        ("Vera had a blue drum. Vera gave the drum to Otto. Who has the drum now?", "Otto has the drum now."),
+        ("Karl had an old map. Karl gave the map to Zoe. Who has the map now?", "Zoe has the map now."),
     ],
 )
 def test_it_answers_questions(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, question: str, answer: str
 ) -> None:
-    """About what everyone knows, and about what was just said."""
+    """About what everyone knows, and about who was given something; its card tells what it cannot answer."""
     assert write(model, tokenizer, [{"role": "user", "content": question}]) == (answer, True)
 
 
