@@ -16,6 +16,8 @@ from torch import Tensor
 # Where top-p looks for its tokens: those with at least this probability, which are at most a thousand, then at most
 # thirty thousand. Text seldom needs the second.
 _LIKELY, _UNLIKELY = 1e-3, 1 / 30_000
+# A sum that lacks less than this of p has reached it: half of 110 equals are half of all, however sums are rounded.
+EQUAL_SUMS = 1e-9
 
 
 def is_filtering(top_k: int, top_p: float, min_p: float, vocabulary: int) -> bool:
@@ -34,7 +36,7 @@ def keep_(scores: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor
     left = values.to(wide).masked_fill(~kept, -torch.inf)
     before = left.softmax(1).cumsum(1).roll(1, dims=1)
     before[:, 0] = 0
-    kept &= (top_p[:, None] >= 1) | (before < top_p[:, None].to(wide)) | (ranks == 0)
+    kept &= (top_p[:, None] >= 1) | (before < top_p[:, None].to(wide) - EQUAL_SUMS) | (ranks == 0)
     kept &= (min_p[:, None] <= 0) | (values >= values[:, :1] + min_p[:, None].log())
     return scores.masked_fill_(~torch.zeros_like(kept).scatter_(1, ids, kept), -torch.inf)
 
@@ -65,7 +67,7 @@ def _top_k(scores: Any, top_k: int) -> Any:
 def _top_p(scores: Any, largest: Any, top_p: float) -> Any:
     """Of the whole vocabulary. What is less likely than (1 - p) / 2V is together less than (1 - p) / 2, and so never
     among the tokens whose sum reaches p."""
-    log_total = torch.from_numpy(scores).logsumexp(0).item()
+    log_total = torch.from_numpy(scores).to(torch.float64).logsumexp(0).item()
     surely = (1 - top_p) / (2 * scores.shape[0])
     for least in (_LIKELY, _UNLIKELY, surely):
         ids = np.flatnonzero(scores >= min(largest, log_total + math.log(least)))
@@ -79,7 +81,7 @@ def _nucleus(ids: Any, weights: Any, top_p: float) -> Any:
     """The fewest likeliest of `ids`, rising, whose sum reaches p."""
     order = np.argsort(-weights, kind="stable")
     sums = np.cumsum(weights[order])
-    count = 1 + int(np.searchsorted(sums[:-1], top_p))
+    count = 1 + int(np.searchsorted(sums[:-1], top_p - EQUAL_SUMS))
     return np.sort(ids[order[:count]])
 
 

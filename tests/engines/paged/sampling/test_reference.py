@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -90,6 +90,7 @@ def test_what_filters_leave(probabilities, top_k, top_p, min_p, left):
 
 
 @settings(max_examples=150, deadline=None)
+@example(seed=0, size=110, spread=0.0, steps=None, top_k=0, top_p=0.5, min_p=0.0)
 @given(
     seed=st.integers(0, 2**32),
     size=st.integers(1, 3000),
