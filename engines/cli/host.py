@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from engines.cli.options import boolean, by_name, read, resources
+from engines.cli.shared_options import SERVER, ListenOn, ReadyFile
 
-_SERVER, _REPOSITORY, _HTTP, _GRPC = "Server", "Model repository", "REST", "gRPC"
+_REPOSITORY, _HTTP, _GRPC = "Model repository", "REST", "gRPC"
 _METRICS, _TRACING, _LOGGING, _RUNNING = "Metrics", "Tracing", "Logging", "Scheduling and backends"
 _MEBIBYTE = 1024 * 1024
 _MAX_MESSAGE_BYTES = 2**31 - 1
@@ -95,29 +95,21 @@ def host(
     exit_on_error: Annotated[
         Flag, _flag("End where a model does not load at the start; if false, serve the others.", _REPOSITORY)
     ] = "true",
-    listen_on: Annotated[
-        str,
-        typer.Option("--host", help="The address of all ports; 0.0.0.0 for every one.", rich_help_panel=_SERVER),
-    ] = "127.0.0.1",
+    listen_on: ListenOn = "127.0.0.1",
     name: Annotated[
-        str, typer.Option("--id", help="The name that /v2 tells.", rich_help_panel=_SERVER)
+        str, typer.Option("--id", help="The name that /v2 tells.", rich_help_panel=SERVER)
     ] = "pointsman-host",
     exit_timeout_secs: Annotated[
         float,
-        typer.Option(min=0, help="After SIGTERM, how long requests in flight may go on.", rich_help_panel=_SERVER),
+        typer.Option(min=0, help="After SIGTERM, how long requests in flight may go on.", rich_help_panel=SERVER),
     ] = 30.0,
-    ready_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH", help="Write ports and pid here, as JSON, once requests are served.", rich_help_panel=_SERVER
-        ),
-    ] = None,
+    ready_file: ReadyFile = None,
     receive_timeout_secs: Annotated[
         float,
         typer.Option(
             min=0,
             help="A client that stops sending in the middle of a request is given up after so long; 0 waits for ever.",
-            rich_help_panel=_SERVER,
+            rich_help_panel=SERVER,
         ),
     ] = 60.0,
     send_timeout_secs: Annotated[
@@ -125,10 +117,10 @@ def host(
         typer.Option(
             min=0,
             help="A client that takes nothing of its answer is given up after so long; 0 waits for ever.",
-            rich_help_panel=_SERVER,
+            rich_help_panel=SERVER,
         ),
     ] = 60.0,
-    allow_client_shm: Annotated[Flag, _flag("Clients may register POSIX shared memory.", _SERVER)] = "true",
+    allow_client_shm: Annotated[Flag, _flag("Clients may register POSIX shared memory.", SERVER)] = "true",
     allow_http: Annotated[Flag, _flag("Serve REST.", _HTTP)] = "true",
     http_port: Annotated[int, _port("REST", _HTTP)] = 8100,
     http_address: Annotated[str | None, _address("REST", _HTTP)] = None,

@@ -8,7 +8,9 @@ from typing import Annotated, Literal
 
 import typer
 
-_SERVER, _ENGINE, _MEMORY, _ANSWERS, _LOGGING = "Server", "Engine", "Memory", "Answers", "Logging"
+from engines.cli.shared_options import ENGINE, SERVER, Device, Dtype, ListenOn, Ops, ReadyFile, Threads
+
+_MEMORY, _ANSWERS, _LOGGING = "Memory", "Answers", "Logging"
 
 llm = typer.Typer(
     name="llm",
@@ -34,61 +36,42 @@ def serve(
         ),
     ] = None,
     name: Annotated[str, typer.Option(help="What requests call the model.", show_default="the folder's name")] = "",
-    listen_on: Annotated[
-        str, typer.Option("--host", help="The address of all ports; 0.0.0.0 for every one.", rich_help_panel=_SERVER)
-    ] = "127.0.0.1",
+    listen_on: ListenOn = "127.0.0.1",
     http_port: Annotated[
         int,
-        typer.Option("--http-port", "--port", min=0, max=65535, help=_port("REST"), rich_help_panel=_SERVER),
+        typer.Option("--http-port", "--port", min=0, max=65535, help=_port("REST"), rich_help_panel=SERVER),
     ] = 8100,
-    grpc_port: Annotated[int, typer.Option(min=0, max=65535, help=_port("gRPC"), rich_help_panel=_SERVER)] = 8101,
-    metrics_port: Annotated[int, typer.Option(min=0, max=65535, help=_port("metrics"), rich_help_panel=_SERVER)] = 8102,
+    grpc_port: Annotated[int, typer.Option(min=0, max=65535, help=_port("gRPC"), rich_help_panel=SERVER)] = 8101,
+    metrics_port: Annotated[int, typer.Option(min=0, max=65535, help=_port("metrics"), rich_help_panel=SERVER)] = 8102,
     exit_timeout_secs: Annotated[
         float,
-        typer.Option(min=0, help="After Ctrl-C or SIGTERM, how long answers may go on.", rich_help_panel=_SERVER),
+        typer.Option(min=0, help="After Ctrl-C or SIGTERM, how long answers may go on.", rich_help_panel=SERVER),
     ] = 30.0,
-    ready_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH", help="Write ports and pid here, as JSON, once requests are served.", rich_help_panel=_SERVER
-        ),
-    ] = None,
-    device: Annotated[
-        Literal["auto", "mps", "cuda", "cpu"],
-        typer.Option(help="What computes; auto takes the GPU there is.", rich_help_panel=_ENGINE),
-    ] = "auto",
-    ops: Annotated[
-        Literal["auto", "reference", "metal", "sim"],
-        typer.Option(help="Whose kernels: metal on a Mac, else plain torch.", rich_help_panel=_ENGINE),
-    ] = "auto",
-    dtype: Annotated[
-        Literal["auto", "float32", "float16", "bfloat16"],
-        typer.Option(help="auto: the folder's, unless the device is slow at it.", rich_help_panel=_ENGINE),
-    ] = "auto",
-    threads: Annotated[
-        int | None,
-        typer.Option(min=1, help="Of a CPU.", show_default="all cores", rich_help_panel=_ENGINE),
-    ] = None,
+    ready_file: ReadyFile = None,
+    device: Device = "auto",
+    ops: Ops = "auto",
+    dtype: Dtype = "auto",
+    threads: Threads = None,
     speculate: Annotated[
         str,
         typer.Option(
             metavar="HOW",
             help="Guess tokens ahead: ngram (from the text so far), or draft=DIR (a small model of the same "
             "vocabulary); behind it may stand ,num_tokens=4. Answers are the same as without.",
-            rich_help_panel=_ENGINE,
+            rich_help_panel=ENGINE,
         ),
     ] = "off",
     max_sequences: Annotated[
-        int, typer.Option(min=1, help="Requests that are generated at a time.", rich_help_panel=_ENGINE)
+        int, typer.Option(min=1, help="Requests that are generated at a time.", rich_help_panel=ENGINE)
     ] = 64,
     max_batch_tokens: Annotated[
         int,
         typer.Option(
-            min=1, help="Tokens a step: more reads prompts faster, and delays others more.", rich_help_panel=_ENGINE
+            min=1, help="Tokens a step: more reads prompts faster, and delays others more.", rich_help_panel=ENGINE
         ),
     ] = 512,
     max_waiting: Annotated[
-        int, typer.Option(min=1, help="Requests that wait; more are told to come again (503).", rich_help_panel=_ENGINE)
+        int, typer.Option(min=1, help="Requests that wait; more are told to come again (503).", rich_help_panel=ENGINE)
     ] = 1024,
     memory_gb: Annotated[
         float | None,

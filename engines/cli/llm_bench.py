@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from engines.cli.shared_options import ENGINE, Device, Dtype, Ops, Threads
+
 if TYPE_CHECKING:
     from engines.paged.options import EngineOptions
 
-_LOAD, _ENGINE, _RESULTS = "Load", "Engine", "Results"
+_LOAD, _RESULTS = "Load", "Results"
 QUICK_TOKENS = 16
 
 
@@ -27,39 +29,28 @@ def bench(
     quick: Annotated[
         bool, typer.Option("--quick", help="One short round: a glance, not a figure.", rich_help_panel=_LOAD)
     ] = False,
-    device: Annotated[
-        Literal["auto", "mps", "cuda", "cpu"],
-        typer.Option(help="What computes; auto takes the GPU there is.", rich_help_panel=_ENGINE),
-    ] = "auto",
-    ops: Annotated[
-        Literal["auto", "reference", "metal", "sim"],
-        typer.Option(help="Whose kernels: metal on a Mac, else plain torch.", rich_help_panel=_ENGINE),
-    ] = "auto",
-    dtype: Annotated[
-        Literal["auto", "float32", "float16", "bfloat16"],
-        typer.Option(help="auto: the folder's, unless the device is slow at it.", rich_help_panel=_ENGINE),
-    ] = "auto",
+    device: Device = "auto",
+    ops: Ops = "auto",
+    dtype: Dtype = "auto",
     quantize: Annotated[
         Literal["none", "int8", "int4"],
-        typer.Option(help="Round the weights when they are loaded.", rich_help_panel=_ENGINE),
+        typer.Option(help="Round the weights when they are loaded.", rich_help_panel=ENGINE),
     ] = "none",
     quantize_group: Annotated[
-        int, typer.Option(min=1, help="Weights that share a scale.", rich_help_panel=_ENGINE)
+        int, typer.Option(min=1, help="Weights that share a scale.", rich_help_panel=ENGINE)
     ] = 64,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Of a CPU.", show_default="all cores", rich_help_panel=_ENGINE)
-    ] = None,
+    threads: Threads = None,
     memory_gb: Annotated[
         float | None,
         typer.Option(
             min=0.001,
             help="For weights, cache and workspace together.",
             show_default="what the largest batch needs",
-            rich_help_panel=_ENGINE,
+            rich_help_panel=ENGINE,
         ),
     ] = None,
     deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="Measure what determinism costs.", rich_help_panel=_ENGINE)
+        bool, typer.Option("--deterministic", help="Measure what determinism costs.", rich_help_panel=ENGINE)
     ] = False,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Draw the figures there, too.", rich_help_panel=_RESULTS)

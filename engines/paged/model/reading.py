@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.paged.model.config import Experts, ModelConfig, QuantizationSpec
-from engines.paged.model.families import FAMILIES, Family, family_of
+from engines.paged.model.families import Family, family_of
 from engines.paged.model.fields import Fields
 from engines.paged.model.rope_reading import read_rope
 
@@ -151,7 +151,3 @@ def _token_ids(fields: Fields, name: str) -> list[int]:
     if not all(isinstance(each, int) and not isinstance(each, bool) and each >= 0 for each in ids):
         raise fields.wrong(name, f"{value!r} is no token id and no list of them")
     return ids
-
-
-def supported_architectures() -> tuple[str, ...]:
-    return tuple(FAMILIES)

@@ -97,9 +97,9 @@ class Runner:
         sampled = [piece for piece in pieces if piece.num_samples]
         num_top = max(piece.sequence.request.params.num_likeliest for piece in sampled)
         likeliest = top_logprobs(scores, num_top) if num_top else ()
-        batch = self._sampler.batch(sampled)
-        tokens, logprobs = self._ops.sample(scores, batch)
-        self._sampler.count(sampled, tokens)
+        asks = self._sampler.asks(sampled)
+        tokens, logprobs = self._ops.sample(scores, self._sampler.batch(asks))
+        self._sampler.count(asks, tokens)
         self._remember(sampled, tokens)
         copy = HostCopy(tokens, logprobs, *likeliest)
         return Launched(plan, drafts, copy, num_top, prompts, self._guess_seconds)

@@ -8,7 +8,7 @@ from collections.abc import Sequence as Many
 import torch
 from torch import Tensor
 
-from engines.paged.model.adapters import Adapter, AdapterRows
+from engines.paged.model.adapters import Adapter, AdapterRows, adapter_rows
 from engines.paged.ops.contract import SamplingBatch
 from engines.paged.sampling.batch import Ask, Drawing, SamplingBatches
 from engines.paged.sampling.grammar import Matcher
@@ -38,43 +38,29 @@ class Sampler:
         if drawing is not None:
             self._batches.release(drawing)
 
-    def batch(self, pieces: Many[Piece]) -> SamplingBatch:
-        """How the sampled rows of these pieces are sampled, in their order."""
-        return self._batches.build(self._asks(pieces))
+    def asks(self, pieces: Many[Piece]) -> list[Ask]:
+        """What these pieces ask of sampling, in their order: for `batch` and `count`."""
+        return [
+            Ask(self._drawings[piece.sequence], piece.end - piece.num_samples + 1, piece.drafts) for piece in pieces
+        ]
+
+    def batch(self, asks: Many[Ask]) -> SamplingBatch:
+        """How the rows that were asked for are sampled."""
+        return self._batches.build(asks)
 
     def guesses(self, pieces: Many[Piece], step: int) -> SamplingBatch:
         """How a draft model draws the token `step` places behind the next one of each piece: with the same noise."""
         asks = [Ask(self._drawings[piece.sequence], piece.start + 1 + step) for piece in pieces]
         return self._batches.build(asks, plain=True)
 
-    def count(self, pieces: Many[Piece], tokens: Tensor) -> None:
+    def count(self, asks: Many[Ask], tokens: Tensor) -> None:
         """These were sampled, [m] on the device: penalties look at them from the next step on."""
-        self._batches.count(self._asks(pieces), tokens)
-
-    def _asks(self, pieces: Many[Piece]) -> list[Ask]:
-        return [
-            Ask(self._drawings[piece.sequence], piece.end - piece.num_samples + 1, piece.drafts) for piece in pieces
-        ]
+        self._batches.count(asks, tokens)
 
     def adapters(self, pieces: Many[Piece]) -> AdapterRows | None:
         """Which rows of a step have which adapter."""
         if not self._adapters:
             return None
-        rows: dict[str, list[int]] = {}
-        begin = 0
-        for piece in pieces:
-            name = piece.sequence.request.adapter
-            if name is not None:
-                rows.setdefault(name, []).extend(range(begin, begin + piece.count))
-            begin += piece.count
-        if not rows:
-            return None
-        return AdapterRows(
-            tuple(
-                (
-                    self._adapters[name],
-                    None if len(ids) == begin else torch.tensor(ids, dtype=torch.int64, device=self._device),
-                )
-                for name, ids in rows.items()
-            )
-        )
+        names = [piece.sequence.request.adapter for piece in pieces]
+        adapters = [None if name is None else self._adapters[name] for name in names]
+        return adapter_rows(adapters, [piece.count for piece in pieces], self._device)

@@ -7,13 +7,13 @@ completion"; TensorRT-LLM backend, `inflight_batcher_llm` inputs; transformers `
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from engines.errors import invalid
+from engines.paged.json_files import read_object
 from engines.paged.sampling.field_values import (
     Reader,
     anything,
@@ -143,14 +143,7 @@ def read_default_params(folder: Path, defaults: SamplingParams | None = None) ->
     """
     defaults = defaults or SamplingParams()
     path = folder / "generation_config.json"
-    if not path.is_file():
-        return defaults
-    try:
-        told = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise invalid(f"{path} is no JSON: {error}") from error
-    if not isinstance(told, dict):
-        raise invalid(f"{path} must be a JSON object")
+    told = read_object(path)
     names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens", "do_sample")
     wanted = {name: told[name] for name in names if told.get(name) is not None}
     try:

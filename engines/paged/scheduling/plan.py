@@ -29,7 +29,6 @@ class Plan:
 
     pieces: tuple[Piece, ...]
     copies: tuple[tuple[int, int], ...]
-    num_decodes: int  # pieces of one row
 
     @property
     def num_rows(self) -> int:

@@ -255,7 +255,7 @@ class Scheduler:
             sequence.num_in_flight += piece.num_samples > 0
             sequence.drafts = []
             self.holdings.name_full(sequence)
-        return Plan(tuple(pieces), copies, sum(piece.count == 1 for piece in pieces))
+        return Plan(tuple(pieces), copies)
 
     # Invariants
 

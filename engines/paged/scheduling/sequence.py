@@ -87,11 +87,6 @@ class Sequence:
         return len(self.tokens) - self.num_prompt
 
     @property
-    def is_prefilling(self) -> bool:
-        """Whether more than its last token must be computed."""
-        return self.num_tokens - self.num_computed > 1
-
-    @property
     def tells_prompt(self) -> bool:
         """Whether the log probabilities of its prompt are yet to be told: then all of it is computed."""
         is_asked = self.request.params.prompt_logprobs is not None
@@ -119,14 +114,3 @@ class Sequence:
             kept += 1
         self.tokens = tokens
         del self._names[kept // self.block_size + 1 :]
-
-
-class Group:
-    """All choices of one request."""
-
-    __slots__ = ("num_unfinished", "request", "sequences")
-
-    def __init__(self, request: GenerateRequest, sequences: list[Sequence]) -> None:
-        self.request = request
-        self.sequences = sequences
-        self.num_unfinished = len(sequences)

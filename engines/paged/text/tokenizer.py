@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -12,6 +11,7 @@ from typing import Any
 import tokenizers
 
 from engines.errors import invalid
+from engines.paged.json_files import read_object
 from engines.paged.text.chat import read_chat_template
 from engines.paged.text.detokenizer import Detokenizer, make_detokenizer
 from engines.paged.text.pieces import Pieces
@@ -64,7 +64,7 @@ class Tokenizer:
             backend = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises nothing narrower
             raise invalid(f"{path} is no tokenizer of the `tokenizers` library: {error}") from error
-        config = {**_object(folder / "special_tokens_map.json"), **_object(folder / "tokenizer_config.json")}
+        config = {**read_object(folder / "special_tokens_map.json"), **read_object(folder / "tokenizer_config.json")}
         _add_missing(backend, config)
         return cls(backend, config, read_chat_template(folder, config), _eos_ids(folder))
 
@@ -145,7 +145,7 @@ class Tokenizer:
 def _eos_ids(folder: Path) -> list[int]:
     """Of generation_config.json, else of config.json: one id or several."""
     for name in ("generation_config.json", "config.json"):
-        match _object(folder / name).get("eos_token_id"):
+        match read_object(folder / name).get("eos_token_id"):
             case int(one):
                 return [one]
             case [*several] if several and all(isinstance(each, int) for each in several):
@@ -163,19 +163,6 @@ def _add_missing(backend: tokenizers.Tokenizer, config: Mapping[str, Any]) -> No
         if content and backend.token_to_id(content) is None and number == backend.get_vocab_size():
             flags = {name: bool(token.get(name)) for name in ("lstrip", "rstrip", "single_word", "normalized")}
             backend.add_tokens([tokenizers.AddedToken(content, special=bool(token.get("special")), **flags)])
-
-
-def _object(path: Path) -> dict[str, Any]:
-    """A JSON object of a file; nothing where there is no file."""
-    if not path.is_file():
-        return {}
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise invalid(f"{path} is no JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise invalid(f"{path} must be a JSON object")
-    return found
 
 
 def _text_of(token: Any) -> str:

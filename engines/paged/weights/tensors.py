@@ -70,9 +70,6 @@ class Tensors:
     def vector(self, name: str, size: int) -> Tensor:
         return self._dense(name, (size,))
 
-    def optional_vector(self, name: str, size: int, is_expected: bool) -> Tensor | None:
-        return self.vector(name, size) if is_expected else None
-
     def matrix(self, module: str, rows: int, columns: int, is_quantizable: bool = True) -> Weight:
         """One module's `weight`, with `scales` and `biases` beside it where it is stored quantized."""
         return self.matrices(module, (rows, columns), f"{module}.weight", is_quantizable)[0]
