@@ -14,6 +14,7 @@ FLOORS = {
     "gateway.protocol": 0,
     "gateway.yaml": 0,
     "gateway.wire": 1,
+    "gateway.redis": 1,
     "gateway.config": 1,
     "gateway.routing": 2,
     "gateway.upstream": 2,
@@ -28,7 +29,7 @@ FLOORS = {
     "gateway.__main__": 8,
 }
 # Engines are services of their own: they share the gateway's language, and nothing else of it.
-ENGINES_USE = {"gateway.protocol", "gateway.wire", "gateway.yaml"}
+ENGINES_USE = {"gateway.protocol", "gateway.wire", "gateway.yaml", "gateway.redis"}
 ENGINE_FLOORS = {
     "engines.errors": 0,
     "engines.processes": 0,
