@@ -17,6 +17,7 @@ from gateway.config.specs import RulesSpec
 from gateway.observability.metrics import Snapshot
 from gateway.protocol.condition import Condition
 from gateway.protocol.engine_load import Load
+from gateway.redis.address import RedisAddress
 
 _LENGTH = struct.Struct(">I")
 
@@ -24,7 +25,7 @@ _LENGTH = struct.Struct(">I")
 @dataclass(frozen=True, slots=True)
 class Start:
     """The first message a worker gets. `listener_fds` are listening sockets that it inherited; where there are none it
-    binds the settings' ports itself, with SO_REUSEPORT."""
+    binds the settings' ports itself, with SO_REUSEPORT. `redis` is None where there is none."""
 
     settings: Settings
     rules: RulesSpec
@@ -32,6 +33,7 @@ class Start:
     health: Mapping[tuple[str, str], Condition] = field(default_factory=dict)
     models: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
     listener_fds: tuple[int, ...] = ()
+    redis: RedisAddress | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ from gateway.control import (
 from gateway.dataplane.listener import Newcomer
 from gateway.dataplane.plane import DataPlane
 from gateway.observability.logs import set_up_logging
+from gateway.redis.store import Store
 
 _log = logging.getLogger("gateway.worker")
 
@@ -104,8 +105,9 @@ class Worker:
 
     async def _start(self, start: Start) -> None:
         set_up_logging(start.settings.log_format)
+        store = Store(start.redis, deadline=start.settings.redis_deadline) if start.redis is not None else None
         try:
-            plane = DataPlane(start.settings, start.rules, start.number, start.health)
+            plane = DataPlane(start.settings, start.rules, start.number, start.health, store)
             plane.set_health(start.health, start.models)
             tls = listener_tls(start.settings.tls) if start.settings.tls else None
             loop = asyncio.get_running_loop()
@@ -116,6 +118,8 @@ class Worker:
         except (OSError, ValueError) as error:
             self._say(Failed(f"cannot serve: {error}"))
             return
+        if store is not None:
+            await store.open()
         self._plane, self._servers = plane, servers
         # What is loaded by now stays: the collector need not walk it again and again.
         gc.collect()
@@ -141,6 +145,8 @@ class Worker:
         if plane.connections:
             _log.warning("%d requests did not end within %g s", len(plane.connections), plane.settings.drain_timeout)
         plane.close()
+        if plane.store is not None:
+            await plane.store.close()
         self._say(Counters(0, plane.counters()))
         with suppress(OSError, TimeoutError):  # the control process is gone: nobody counts any more
             await asyncio.wait_for(self._writer.drain(), 1.0)

@@ -16,6 +16,7 @@ from gateway.yaml import values
 
 _DEFAULTS = Settings()
 _LIMITS = Limits()
+_LEAST_REDIS_BYTES = 1 << 20  # what an empty one takes itself; 0 would be no limit to it
 
 
 def _quantity(parse: Callable[[str], float | int]) -> Callable[[Any], Any]:
@@ -34,6 +35,18 @@ def _quantity(parse: Callable[[str], float | int]) -> Callable[[Any], Any]:
 
 _duration = _quantity(values.duration)
 _size = _quantity(values.size)
+
+
+def _redis(value: str) -> str:
+    """Checked here, so that a mistake is an option's; no message repeats it, since it may hold a password."""
+    if value not in ("embedded", "off"):
+        from gateway.redis.address import read_address
+
+        try:
+            read_address(value)
+        except ValueError as error:
+            raise typer.BadParameter(f"embedded, off, or a URL: {error}") from error
+    return value
 
 
 def serve(
@@ -114,6 +127,33 @@ def serve(
     retry_body_bytes: Annotated[
         int, typer.Option(parser=_size, metavar="SIZE", help="Longest body that is kept so that it can be sent again.")
     ] = _LIMITS.retry_body_bytes,
+    redis: Annotated[
+        str,
+        typer.Option(
+            parser=_redis,
+            metavar="embedded|off|URL",
+            envvar="POINTSMAN_REDIS",
+            help="Where sessions are kept: a redis-server that is started here, nowhere, or redis://, rediss://, "
+            "unix://, redis+sentinel://, redis+cluster:// elsewhere. Whoever may list processes reads this option: "
+            "a URL with a password is better said in the variable.",
+        ),
+    ] = _DEFAULTS.redis,
+    redis_deadline: Annotated[
+        float,
+        typer.Option(parser=_duration, metavar="DURATION", help="Longest that a request waits for Redis."),
+    ] = _DEFAULTS.redis_deadline,
+    redis_memory_bytes: Annotated[
+        int, typer.Option(parser=_size, metavar="SIZE", help="What the embedded Redis may hold, 1MiB at the least.")
+    ] = _DEFAULTS.redis_memory_bytes,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where the embedded Redis keeps its file; gateways with the same one share one Redis. By default "
+            "$XDG_STATE_HOME/pointsman or ~/.local/state/pointsman, on macOS ~/Library/Application Support/pointsman.",
+            show_default=False,
+        ),
+    ] = _DEFAULTS.data_dir,
     header_timeout: Annotated[
         float, typer.Option(parser=_duration, metavar="DURATION", help="Longest time for a request's head to come.")
     ] = _LIMITS.header_timeout,
@@ -137,6 +177,8 @@ def serve(
 
     SIGTERM lets requests in flight end; a second one stops at once. SIGHUP reads the rules again.
     """
+    if redis_memory_bytes < _LEAST_REDIS_BYTES:
+        raise typer.BadParameter("--redis-memory-bytes is 1MiB at the least")
     settings = Settings(
         host=host,
         http_port=http_port,
@@ -152,6 +194,10 @@ def serve(
         ready_when=ready_when,
         name_decision=name_decision,
         trust_forwarded=trust_forwarded,
+        redis=redis,
+        redis_deadline=redis_deadline,
+        redis_memory_bytes=redis_memory_bytes,
+        data_dir=data_dir,
         limits=Limits(
             max_header_bytes=max_header_bytes,
             max_body_bytes=max_body_bytes,

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -83,6 +83,21 @@ def up(
     http_port: Annotated[int, typer.Option(help="The gateway's inference port; 0 takes a free one.")] = 8000,
     grpc_port: Annotated[int, typer.Option(help="Its second one, for gRPC clients; 0 takes a free one.")] = 8001,
     admin_port: Annotated[int, typer.Option(help="Its port for metrics; 0 takes a free one.")] = 8002,
+    redis: Annotated[
+        str,
+        typer.Option(
+            metavar="embedded|off|URL",
+            envvar="POINTSMAN_REDIS",
+            help="Where sessions are kept: see `pointsman serve --help`.",
+        ),
+    ] = "embedded",
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where the embedded Redis keeps its file; by default a folder that is gone after the demo.",
+            show_default=False,
+        ),
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="Stop after the sample requests.")] = False,
 ) -> int:
     """Start a demo: engine hosts with sample models, the gateway before them, and requests through both.
@@ -108,7 +123,9 @@ def up(
             if triton:
                 _start_triton(stack, console, folder)
             ports = {"--http-port": http_port, "--grpc-port": grpc_port, "--admin-port": admin_port}
-            gateway = _start_gateway(stack, folder, rules, ports)
+            options = [f"{option}={port}" for option, port in ports.items()]
+            options.append(f"--data-dir={(data_dir or folder / 'state').absolute()}")
+            gateway = _start_gateway(stack, folder, rules, options, redis)
             if engine is not None:
                 ask_about_the_engine(console, gateway.base)
             else:
@@ -205,8 +222,9 @@ def _start_triton(stack: ExitStack, console: Console, folder: Path) -> None:
     console.print(f"Triton serves [bold]adder[/] too: half of its requests each, by an experiment ({triton.http_url})")
 
 
-def _start_gateway(stack: ExitStack, folder: Path, rules: Path, ports: Mapping[str, int]) -> _Gateway:
-    """Start `pointsman serve`, and wait until it serves.
+def _start_gateway(stack: ExitStack, folder: Path, rules: Path, more: Collection[str], redis: str) -> _Gateway:
+    """Start `pointsman serve` with more options, and wait until it serves. A Redis' URL may hold a password: it travels
+    where no list of processes shows it.
 
     Raises: DemoError where it does not start; it has said why itself.
     """
@@ -214,14 +232,14 @@ def _start_gateway(stack: ExitStack, folder: Path, rules: Path, ports: Mapping[s
 
     ready = folder / "gateway.json"
     options = ("--rules", str(rules), "--ready-file", str(ready), "--drain-timeout", f"{_DRAIN_SECONDS:g}s")
-    listen = (f"{option}={port}" for option, port in ports.items())
     process, told = start(
         stack,
         "The gateway",
-        ["gateway", "serve", *options, *listen],
+        ["gateway", "serve", *options, *more],
         ready,
         within=_START_SECONDS,
         patience=_STOP_SECONDS,
+        variables={"POINTSMAN_REDIS": redis},
     )
     base, grpc, admin = (f"127.0.0.1:{told[port]}" for port in ("http", "grpc", "admin"))
     return _Gateway(process, f"http://{base}", grpc, f"http://{admin}", rules)

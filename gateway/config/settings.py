@@ -6,6 +6,7 @@ Times are seconds, sizes are bytes. `pointsman serve --help` shows the same sent
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +59,9 @@ class Settings:
     ready_when: str = "all"  # all | any
     name_decision: bool = True  # x-pointsman-route, -engine and -arm on each reply
     trust_forwarded: bool = False  # keep the x-forwarded-* that came in (behind another proxy) instead of starting anew
+    # embedded, off, or a URL (gateway.redis.address), which may hold a password: no repr shows it
+    redis: str = field(default="embedded", repr=False)
+    redis_deadline: float = 0.005  # longest wait for Redis while a request waits; it goes on without it then
+    # What the embedded Redis may hold. Half a million sessions take less.
+    redis_memory_bytes: int = 256 * 1024 * 1024
+    data_dir: Path | None = None  # where the embedded Redis keeps its file; None: a folder of the user's state

@@ -18,6 +18,7 @@ from gateway.dataplane.wheel import Wheel
 from gateway.observability.access_log import AccessLog, Entry
 from gateway.observability.metrics import Metrics
 from gateway.observability.metrics import Snapshot as Counters
+from gateway.redis.store import Store
 from gateway.routing.decision import Target
 from gateway.wire.http1.head import RequestHead
 
@@ -38,11 +39,15 @@ class Connection(Protocol):
 
 
 class DataPlane:
-    """One worker's data plane. `read` and `read_call` read heads by the snapshot in force."""
+    """One worker's data plane. `read` and `read_call` read heads by the snapshot in force; `store` is None where there
+    is no Redis."""
 
-    def __init__(self, settings: Settings, rules: RulesSpec, number: int, health: Health) -> None:
+    def __init__(
+        self, settings: Settings, rules: RulesSpec, number: int, health: Health, store: Store | None = None
+    ) -> None:
         self.loop = asyncio.get_running_loop()
         self.settings = settings
+        self.store = store
         self.metrics = Metrics()
         self.wheel = Wheel(self.loop)
         self.connections: set[Connection] = set()

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 # SIGTERM, and once more, which stops it at once: its own children end with it only where it ends by itself.
 _MORE_SECONDS = 5.0
 _POLL_SECONDS = 0.05
+_NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 
 class DemoError(Exception):
@@ -29,9 +32,11 @@ def start(
     within: float,
     patience: float,
     log: Path | None = None,
+    variables: Mapping[str, str] = _NO_VARIABLES,
 ) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
     """Start `python -m ...` and wait for its ready file, whose JSON is returned with the process.
 
+    `variables` are added to its environment.
     It is stopped when the stack is left: by SIGTERM, after `patience` seconds once more, then by SIGKILL. Its output
     goes to `log`, or where ours goes.
     Raises: DemoError where it does not start; without a log it has said why itself.
@@ -40,7 +45,11 @@ def start(
         output = files.enter_context(log.open("wb")) if log is not None else None
         # A session of its own: Ctrl-C comes to us alone, and it stops when we say so.
         process = subprocess.Popen(
-            [sys.executable, "-m", *command], start_new_session=True, stdout=output, stderr=output
+            [sys.executable, "-m", *command],
+            start_new_session=True,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, **variables},
         )
     stack.callback(_stop, process, patience)
     deadline = time.monotonic() + within

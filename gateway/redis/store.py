@@ -8,21 +8,20 @@ once. What is told, not asked, waits in a bounded queue: a long outage drops the
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import random
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from redis.exceptions import NoScriptError, RedisError, ResponseError
-
 from gateway.redis.address import RedisAddress
 from gateway.redis.breaker import Pause
-from gateway.redis.connecting import connect_async
+from gateway.redis.counts import StoreCounts
+from gateway.redis.errors import StoreError
+from gateway.redis.script import Command, Script
+
+__all__ = ["Command", "Script", "Store", "StoreCounts", "StoreError"]
 
 _log = logging.getLogger("gateway.redis")
 
@@ -30,42 +29,9 @@ _log = logging.getLogger("gateway.redis")
 _MAX_CALLS = 4
 # How much of what was told goes in one pipeline.
 _BATCH = 256
-
-Command = tuple[Any, ...]  # as redis-py takes it: ("HSET", key, field, value)
-
-
-class StoreError(Exception):
-    """Redis did not answer in time, cannot be reached, or refused; the message says which."""
-
-
-@dataclass(slots=True)
-class StoreCounts:
-    """What happened since the start. A command that Redis refused (a wrong type, no memory) is `refused`."""
-
-    calls: int = 0
-    late: int = 0  # answered after the caller's deadline, or never
-    failed: int = 0
-    refused: int = 0
-    skipped: int = 0  # not even asked, since the breaker was open
-    dropped: int = 0  # told, and never written, since the queue was full
-    seconds: float = 0.0  # of all calls that were answered
-
-
-class Script:
-    """A Lua script; `command` calls it by its digest, and the store loads it where Redis does not know it."""
-
-    __slots__ = ("digest", "text")
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
-
-    def command(self, keys: Sequence[str | bytes], arguments: Sequence[Any]) -> Command:
-        _SCRIPTS[self.digest] = self
-        return ("EVALSHA", self.digest, len(keys), *keys, *arguments)
-
-
-_SCRIPTS: dict[str, Script] = {}  # by digest, of this process
+# An answer that has come in time may still be a few turns of the event loop away from who asked, and in a busy loop a
+# turn takes as long as the deadline: that is no lateness of Redis.
+_TURNS_OF_GRACE = 5
 
 
 class Store:
@@ -82,10 +48,14 @@ class Store:
     ) -> None:
         """`timeout` is how long a reply is waited for by those who do wait; `returned` hears that Redis answers again
         after it had been left alone."""
+        # The client is 11 MB of code, which a gateway without Redis does not load.
+        from gateway.redis.calling import Caller
+
         self.address = address
         self.deadline = deadline
         self.counts = StoreCounts()
-        self._client = connect_async(address, timeout=timeout, connect_timeout=timeout, max_connections=_MAX_CALLS + 4)
+        # As many again for those who knock, whatever is under way.
+        self._caller = Caller(address, timeout=timeout, connections=2 * _MAX_CALLS)
         self._pause = Pause()
         self._returned = [returned]
         self._turns = asyncio.Semaphore(_MAX_CALLS)
@@ -108,21 +78,38 @@ class Store:
         """Have this called, too, when Redis answers again after an outage."""
         self._returned.append(returned)
 
+    async def open(self, patience: float = 0.5) -> bool:
+        """Connect, so that the first who ask do not wait for that; tells whether Redis answers within so many seconds.
+        Where it does not it is left alone, and tried again and again."""
+        opening = self._spawn(self._connect())
+        done, _ = await asyncio.wait((opening,), timeout=patience)
+        why = opening.result() if done else f"no connection within {patience:g} s"
+        while why and not self._pause.is_open:
+            self._failed(why)
+        return not why
+
     async def ask(self, commands: Sequence[Command], patience: float | None = None) -> list[Any]:
-        """The answers to commands, sent in one pipeline. Where one is refused its answer is a `ResponseError`.
+        """The answers to commands, sent in one pipeline. Where one is refused (a wrong type, no memory) its answer is
+        an exception.
 
         Raises: StoreError where they do not come within `patience` seconds (None: the store's deadline).
         """
         if self._pause.is_open or self._is_closed:
             self.counts.skipped += 1
             raise StoreError(f"{self.address} is left alone for a while, since it did not answer")
-        call = self._spawn(self._call(commands))
+        has_started = asyncio.Event()
+        call = self._spawn(self._call(commands, has_started))
         patience = self.deadline if patience is None else patience
-        done, _ = await asyncio.wait((call,), timeout=patience)
-        if not done:
+        await asyncio.wait((call,), timeout=patience)
+        for _ in range(_TURNS_OF_GRACE):
+            if call.done():
+                break
+            await asyncio.sleep(0)
+        if not call.done():
+            if not has_started.is_set():
+                call.cancel()
             self.counts.late += 1
             self._failed(f"no answer within {patience * 1000:g} ms")
-            call.add_done_callback(_forget)
             raise StoreError(f"{self.address} did not answer within {patience * 1000:g} ms")
         answers: list[Any] = call.result()
         return answers
@@ -149,55 +136,40 @@ class Store:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        with suppress(RedisError, OSError, asyncio.TimeoutError):
-            await self._client.aclose()
+        await self._caller.close()
 
     # Calling
 
-    async def _call(self, commands: Sequence[Command]) -> list[Any]:
+    async def _call(self, commands: Sequence[Command], has_started: asyncio.Event | None = None) -> list[Any]:
         """Raises: StoreError."""
-        self.counts.calls += 1
         async with self._turns:
+            if has_started is not None:
+                has_started.set()
+            self.counts.calls += 1
             started_at = monotonic()
             try:
-                answers = await self._run(commands)
-            except (TimeoutError, RedisError, OSError) as error:
+                answers = await self._caller.call(commands)
+            except StoreError as error:
                 self.counts.failed += 1
-                self._failed(str(error) or type(error).__name__)
-                raise StoreError(f"{self.address}: {error or type(error).__name__}") from error
+                self._failed(str(error))
+                raise
             took = monotonic() - started_at
         self.counts.seconds += took
-        for answer in answers:
-            if isinstance(answer, ResponseError):
-                self.counts.refused += 1
+        self.counts.refused += sum(isinstance(answer, Exception) for answer in answers)
         if took <= self.deadline:
             self._succeeded()
-        return answers
-
-    async def _run(self, commands: Sequence[Command]) -> list[Any]:
-        answers = await self._pipeline(commands)
-        unknown = [index for index, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
-        if unknown:
-            again = await self._pipeline([_in_full(commands[index]) for index in unknown])
-            for index, answer in zip(unknown, again, strict=True):
-                answers[index] = answer
-        return answers
-
-    async def _pipeline(self, commands: Sequence[Command]) -> list[Any]:
-        pipeline = self._client.pipeline(transaction=False)
-        for command in commands:
-            pipeline.execute_command(*command)
-        answers: list[Any] = await pipeline.execute(raise_on_error=False)
-        for answer in answers:
-            if isinstance(answer, Exception) and not isinstance(answer, ResponseError):
-                raise answer
         return answers
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever asked may have gone
 
     # The breaker
 
@@ -224,21 +196,34 @@ class Store:
         if not self._pause.is_open or self._is_closed:
             return
         if self._pause.allows(monotonic()):
-            self._spawn(self._ping())
+            self._spawn(self._find_out())
         else:
             self._try_later()
 
-    async def _ping(self) -> None:
-        started_at = monotonic()
-        try:
-            await asyncio.wait_for(self._client.ping(), max(self.deadline, 0.05))
-        except (TimeoutError, RedisError, OSError) as error:
-            self._failed(str(error) or type(error).__name__)
-            return
-        if monotonic() - started_at <= self.deadline:
-            self._succeeded()
+    async def _find_out(self) -> None:
+        why = await self._connect()
+        if not why:
+            started_at = monotonic()
+            why = await self._knock()
+            if not why and monotonic() - started_at > self.deadline:
+                why = "it answers late"
+        if why:
+            self._failed(why)
         else:
-            self._failed("it answers late")
+            self._succeeded()
+
+    async def _connect(self) -> str:
+        """Have as many connections as calls may need: the first calls after an outage would else miss their deadline
+        for connecting. Returns what is wrong, "" where nothing is."""
+        found = await asyncio.gather(*[self._knock() for _ in range(_MAX_CALLS)])
+        return max(found, key=len)
+
+    async def _knock(self) -> str:
+        try:
+            await self._caller.knock()
+        except StoreError as error:
+            return str(error)
+        return ""
 
     # What is told
 
@@ -258,14 +243,3 @@ class Store:
                     self.counts.dropped += len(batch)
         finally:
             self._is_writing = False
-
-
-def _in_full(command: Command) -> Command:
-    """A script's call with its text."""
-    return ("EVAL", _SCRIPTS[command[1]].text, *command[2:])
-
-
-def _forget(task: asyncio.Task[Any]) -> None:
-    """Nobody waits for its end any more."""
-    if not task.cancelled():
-        task.exception()

@@ -20,6 +20,7 @@ from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.observability.exposition import ExpositionState
 from gateway.supervision.ports import PortError, ReservedPort, listen
+from gateway.supervision.redis_home import RedisHome
 from gateway.supervision.rulebook import Rulebook
 from gateway.supervision.worker_process import COMMAND
 from gateway.supervision.workforce import StartError, Workforce
@@ -62,6 +63,7 @@ class Supervisor:
         self._worker_command = worker_command
         self._stop_signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
         self._book = Rulebook(rule_paths)
+        self._redis: RedisHome | None = None
         self._workforce: Workforce | None = None
         self._prober: Prober | None = None
 
@@ -123,8 +125,11 @@ class Supervisor:
                 raise PortError(f"port {port.port} cannot serve both: choose another with --admin-port")
         admin = listen(settings.admin_host, settings.admin_port, "--admin-port")
         addresses = Addresses(settings.host, http.port, ports[-1].port, settings.admin_host, admin.getsockname()[1])
+        self._redis = redis = RedisHome(settings)
         self._prober = prober = Prober(self._health_changed)
-        self._workforce = workforce = Workforce(settings, self.rules, prober.health, ports, self._worker_command)
+        self._workforce = workforce = Workforce(
+            settings, self.rules, prober.health, ports, self._worker_command, redis.address
+        )
         server = admin_server(make_app(self))
         serving_admin = loop.create_task(server.serve([admin]))
         keeping: list[asyncio.Task[None]] = []
@@ -147,6 +152,7 @@ class Supervisor:
                 task.cancel()
             await asyncio.gather(serving_admin, *keeping, return_exceptions=True)
             await prober.close()
+            await redis.close()
             for port in ports:
                 port.close()
 
@@ -161,8 +167,9 @@ class Supervisor:
 
         Raises: StartError.
         """
-        assert self._workforce is not None and self._prober is not None
+        assert self._workforce is not None and self._prober is not None and self._redis is not None
         self._prober.use(self.rules.engines)
+        await self._redis.start()
         await self._workforce.start()
         await self._prober.first_round(_FIRST_PROBES_SECONDS)
         while not server.started:

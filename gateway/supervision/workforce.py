@@ -12,6 +12,7 @@ from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.control import AskSnapshot, Counters, Drain, Failed, Message, Serving, SetHealth, Start, UseRules
 from gateway.protocol.condition import Condition
+from gateway.redis.address import RedisAddress
 from gateway.supervision.ports import ReservedPort
 from gateway.supervision.tally import Tally
 from gateway.supervision.worker_process import COMMAND, WorkerProcess
@@ -44,6 +45,7 @@ class Workforce:
         health: Mapping[tuple[str, str], Condition],
         ports: Sequence[ReservedPort],
         command: Sequence[str] = COMMAND,
+        redis: RedisAddress | None = None,
     ) -> None:
         """`ports` are those of inference: HTTP's first."""
         self._settings = replace(settings, http_port=ports[0].port, grpc_port=ports[-1].port)
@@ -52,6 +54,7 @@ class Workforce:
         self._models: Mapping[tuple[str, str], frozenset[str]] = {}
         self._ports = ports
         self._command = command
+        self._redis = redis
         self._workers: set[WorkerProcess] = set()
         self._serving: dict[WorkerProcess, asyncio.Future[None]] = {}
         self._minders: list[asyncio.Task[None]] = []
@@ -146,7 +149,9 @@ class Workforce:
         await worker.start(inherited)
         assert worker.ended is not None
         self._workers.add(worker)
-        worker.say(Start(self._settings, self._rules, self.number, self._health, self._models, tuple(inherited)))
+        worker.say(
+            Start(self._settings, self._rules, self.number, self._health, self._models, tuple(inherited), self._redis)
+        )
         either: list[asyncio.Future[Any]] = [serving, worker.ended]
         await asyncio.wait(either, timeout=_START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if not serving.done():

@@ -15,12 +15,23 @@ class GatewayProcess(Child):
     what = "gateway"
 
     @classmethod
-    def start(cls, rules: str, directory: Path, *, workers: int = 1, extra_args: Sequence[str] = ()) -> Self:
-        """Start a gateway with these rules, which lie as rules.yaml in the directory."""
+    def start(
+        cls,
+        rules: str,
+        directory: Path,
+        *,
+        workers: int = 1,
+        redis: str = "off",
+        data_dir: Path | None = None,
+        extra_args: Sequence[str] = (),
+    ) -> Self:
+        """Start a gateway with these rules, which lie as rules.yaml in the directory; an embedded Redis keeps its file
+        there, too, unless `data_dir` says another place."""
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "rules.yaml").write_text(rules)
         command = ["gateway.cli", "serve", "--rules", "rules.yaml", "--workers", str(workers)]
         command += ["--http-port", "0", "--grpc-port", "0", "--admin-port", "0", *extra_args]
+        command += ["--redis", redis, "--data-dir", str(data_dir or "state")]
         return cls.start_module(command, directory)
 
     @property

@@ -1,0 +1,210 @@
+"""The gateway's own Redis: a redis-server as a child on a Unix socket, started anew when it dies.
+
+Two gateways on one data directory share one server: who has the folder's lock runs it, the other uses it and takes its
+place when it goes. It ends with the process that runs it, however that ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+from gateway.redis.address import RedisAddress
+from gateway.redis.server_folder import ServerFolder
+
+_log = logging.getLogger("gateway.redis")
+
+# Where another gateway runs the server: how often to look whether it still does.
+_LOOK_SECONDS = 0.2
+_FIRST_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 5.0
+# One that has run for this long was well: the next restart is at once again.
+_WELL_AFTER_SECONDS = 30.0
+_STOP_SECONDS = 5.0
+# A killed process cannot stop its children. This one's standard input is a pipe whose other end only it holds: at its
+# end the server is asked to stop, and killed where it does not. (Linux has PR_SET_PDEATHSIG for it, macOS has not.)
+_WATCH = """
+read _
+kill -TERM "$1"
+n=0
+while kill -0 "$1" && [ $n -lt 30 ]; do sleep 0.1; n=$((n+1)); done
+kill -0 "$1" && kill -KILL "$1"
+"""
+
+
+class EmbeddedRedis:
+    """One server, for as long as this process wants it. Start it with `start`, end it with `close`."""
+
+    def __init__(self, folder: ServerFolder, program: Path, *, max_memory_bytes: int) -> None:
+        self.address = RedisAddress(socket=str(folder.socket))
+        self._folder = folder
+        self._program = program
+        self._options = folder.options(max_memory_bytes)
+        self._lock: int | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
+        self.restarts = 0
+
+    def __repr__(self) -> str:
+        process = self._process
+        state = f"pid {process.pid}" if process is not None else "somebody else's" if self._lock is None else "down"
+        return f"<EmbeddedRedis {self.address}: {state}, {self.restarts} restarts>"
+
+    @property
+    def pid(self) -> int | None:
+        """Of the server, while it is ours and runs."""
+        return self._process.pid if self._process is not None else None
+
+    async def start(self, patience: float = 3.0) -> bool:
+        """Keep it running from now on; tells whether it answers within so many seconds."""
+        self._keeping = asyncio.get_running_loop().create_task(self._keep())
+        until = asyncio.get_running_loop().time() + patience
+        while not (answers := await self._answers()) and asyncio.get_running_loop().time() < until:
+            await asyncio.sleep(0.01)
+        return answers
+
+    async def close(self) -> None:
+        """Stop it, if it is ours: what it holds is on disk then. Waits for it a few seconds, then kills it."""
+        self._closing.set()
+        if self._keeping is not None:
+            self._signal(signal.SIGTERM)
+            if not (await asyncio.wait((self._keeping,), timeout=_STOP_SECONDS))[0]:
+                _log.warning("redis-server does not stop within %g s, and is killed", _STOP_SECONDS)
+                self._signal(signal.SIGKILL)
+                await self._keeping
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    # Keeping
+
+    async def _keep(self) -> None:
+        pause = _FIRST_PAUSE_SECONDS
+        told = ""
+        loop = asyncio.get_running_loop()
+        while not self._closing.is_set():
+            since = loop.time()
+            try:
+                if not await self._becomes_ours():
+                    return
+                why = await self._run()
+            except OSError as error:
+                why = f"cannot be started in {self._folder.path}: {error.strerror or error}"
+            if self._closing.is_set():
+                return
+            if loop.time() - since > _WELL_AFTER_SECONDS:
+                pause = _FIRST_PAUSE_SECONDS
+            if why != told:
+                _log.error("the embedded Redis %s; trying again and again", why)
+                told = why
+            self.restarts += 1
+            await self._rest(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    async def _becomes_ours(self) -> bool:
+        """Wait until this process is the one that runs it; False where it is told to stop before.
+
+        Raises: OSError.
+        """
+        if self._lock is None:
+            self._lock = self._folder.lock()
+            if self._lock is None:
+                _log.info("the Redis in %s is run by another process; this one shares it", self._folder.path)
+                while self._lock is None and not self._closing.is_set():
+                    await self._rest(_LOOK_SECONDS)
+                    self._lock = self._folder.lock()
+                if self._lock is not None and not self._closing.is_set():
+                    _log.info("the Redis in %s is run by this process from now on", self._folder.path)
+        return self._lock is not None and not self._closing.is_set()
+
+    async def _rest(self, seconds: float) -> None:
+        """Wait for so long, or until it is time to stop."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._closing.wait(), seconds)
+
+    async def _run(self) -> str:
+        """Run the server until it ends; why it did.
+
+        Raises: OSError.
+        """
+        assert self._lock is not None
+        log = self._folder.open_log()
+        before = os.fstat(log).st_size
+        try:
+            process = await asyncio.create_subprocess_exec(
+                str(self._program),
+                *self._options,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(self._lock,),
+                start_new_session=True,  # Ctrl-C is for this process, which stops it last
+            )
+        finally:
+            os.close(log)
+        self._process = process
+        watch = await self._watch(process.pid)
+        try:
+            if self._closing.is_set():
+                self._signal(signal.SIGTERM)
+            answered = asyncio.get_running_loop().create_task(self._until_answered())
+            status = await process.wait()
+            has_answered = answered.done() and not answered.cancelled()
+            answered.cancel()
+        finally:
+            self._process = None
+            _signal(watch, signal.SIGKILL)
+            await watch.wait()
+        if has_answered:
+            return f"ended with status {status}"
+        words = self._folder.last_words(before)
+        hint = f"; its log is {self._folder.log}"
+        if "append only file" in words:
+            hint += f"; to begin without what it held, move {self._folder.path}/appendonly* away"
+        return f"does not start: {words or f'status {status}'}{hint}"
+
+    async def _watch(self, pid: int) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            "/bin/sh",
+            "-c",
+            _WATCH,
+            "watch",
+            str(pid),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    async def _until_answered(self) -> None:
+        while not await self._answers():
+            await asyncio.sleep(0.02)
+
+    async def _answers(self) -> bool:
+        """Whether it takes commands: while it reads its file it does not yet."""
+        writer: asyncio.StreamWriter | None = None
+        try:
+            async with asyncio.timeout(0.5):
+                reader, writer = await asyncio.open_unix_connection(str(self._folder.socket))
+                writer.write(b"PING\r\n")
+                return await reader.readline() == b"+PONG\r\n"
+        except (OSError, TimeoutError, ValueError):
+            return False
+        finally:
+            if writer is not None:
+                writer.close()
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            _signal(self._process, number)
+
+
+def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            process.send_signal(number)

