@@ -17,6 +17,7 @@ FLOORS = {
     "gateway.redis": 1,
     "gateway.config": 1,
     "gateway.routing": 2,
+    "gateway.sessions": 2,
     "gateway.upstream": 2,
     "gateway.observability": 2,
     "gateway.dataplane": 3,

@@ -80,6 +80,8 @@ def _idle_keys(engine: EngineSpec, node: Map) -> list[tuple[str, str]]:
             found.append(("load", f"a path is where metrics are, and its source is {load.source}"))
         elif load.source != "none" and engine.balance in (Balance.ROUND_ROBIN, Balance.SESSION):
             found.append(("load", f"balance {engine.balance.value} asks for no load; it is shown only"))
+    if "affinity" in given and engine.balance is not Balance.SESSION:
+        found.append(("affinity", f"it is for balance session, and this is {engine.balance.value}"))
     if "prefix" in given and "prefix" not in told and engine.balance is not Balance.PREFIX:
         found.append(("prefix", f"it is for balance prefix, and this is {engine.balance.value}"))
     if engine.balance is Balance.PREFIX and protocol not in _OF_LANGUAGE_MODELS:

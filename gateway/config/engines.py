@@ -8,6 +8,7 @@ from gateway.config import rule_values
 from gateway.config.addresses import endpoint_url, host_port
 from gateway.config.engine_checks import check_engine
 from gateway.config.specs import (
+    AffinitySpec,
     Balance,
     BreakerSpec,
     ConnectionSpec,
@@ -135,6 +136,14 @@ _PREFIX = Record(
         "imbalance_ratio": scalar(values.at_least(1.0, values.number)),
     },
 )
+_AFFINITY = Record(
+    "affinity",
+    AffinitySpec,
+    {
+        "imbalance": scalar(_positive_count),
+        "imbalance_ratio": scalar(values.at_least(1.0, values.number)),
+    },
+)
 
 
 def _endpoint(node: Node, reading: Reading) -> EndpointSpec | None:
@@ -174,6 +183,7 @@ _ENGINE = Record(
         "envelope": scalar(values.one_of(ENVELOPES)),
         "load": _LOAD,
         "prefix": _PREFIX,
+        "affinity": _AFFINITY,
         "health": _HEALTH,
         "breaker": _BREAKER,
         "retry": _RETRY,

@@ -42,6 +42,7 @@ def _input_match(name: tuple[str, ...] = (), datatype: tuple[str, ...] = (), **r
 
 
 _texts = one_or_many(scalar(str))
+_positive_span = scalar(values.above_zero(values.duration))
 
 _INPUT_FIELDS = Record(
     "an input",
@@ -102,6 +103,8 @@ read_identity = Record(
     IdentitySpec,
     {
         "session_header": scalar(rule_values.header_name),
+        "session_cookie": scalar(rule_values.text),
+        "session_ttl": scalar(_positive_span),
         "session_parameters": one_or_many(scalar(rule_values.text)),
         "tenant_header": scalar(rule_values.header_name),
     },

@@ -138,6 +138,14 @@ class PrefixSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class AffinitySpec:
+    """`balance: session`: when a new session goes elsewhere than hashing says, since its endpoint has too much to do."""
+
+    imbalance: int = 8  # requests more than the least busy endpoint, from which on load decides
+    imbalance_ratio: float = 1.5  # and this many times as many
+
+
+@dataclass(frozen=True, slots=True)
 class EngineSpec:
     """A separately-run service that answers requests; all its endpoints serve the same models."""
 
@@ -162,6 +170,7 @@ class EngineSpec:
     envelope: str = "body"  # how a TorchServe's handlers take their input: body | json | kserve | kservev2
     load: LoadSpec = LoadSpec()
     prefix: PrefixSpec = PrefixSpec()
+    affinity: AffinitySpec = AffinitySpec()
     health: HealthSpec = HealthSpec()
     breaker: BreakerSpec = BreakerSpec()
     retry: RetrySpec = RetrySpec()
@@ -238,7 +247,10 @@ class IdentitySpec:
     """Where requests say whose they are."""
 
     session_header: str = "x-session-id"
-    session_parameters: tuple[str, ...] = ("session_id", "sequence_id")  # read where the header is missing
+    session_cookie: str | None = None  # the name of a cookie, read where the header is missing
+    # Read where neither is there: V2's parameters, and OpenAI's scalar fields and metadata, as `user`
+    session_parameters: tuple[str, ...] = ("session_id", "sequence_id")
+    session_ttl: float = 3600.0  # how long a session that is not seen is remembered
     tenant_header: str = "x-tenant"
 
 

@@ -57,11 +57,11 @@ def told_json_bytes(told: bytes | None, size: int) -> int | None:
 
 def decide(plan: Plan, body: RequestBody, max_bytes: int) -> Decision | Undecided:
     """The rules' answer for a request; NEEDS_BODY while more of it must come."""
-    decision = plan.decide(None)
+    decision = plan.decide(None, body.session)
     if decision is Undecided.NEEDS_BODY:
         facts = body.facts(plan.call.operation, max_bytes)
         if facts is not None:
-            return plan.decide(facts)
+            return plan.decide(facts, body.session)
     return decision
 
 
@@ -95,6 +95,11 @@ class RequestBody:
 
     def __repr__(self) -> str:
         return f"<RequestBody {self.size} bytes{', complete' if self.is_complete else ''}>"
+
+    @property
+    def session(self) -> str | None:
+        """The one that the head names."""
+        return self._request.session
 
     @property
     def framing_line(self) -> bytes:

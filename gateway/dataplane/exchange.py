@@ -67,7 +67,7 @@ class Exchange(Tries):
         """`decided` are the lane and the session where somebody has asked the rules already."""
         plane = client.plane
         plan = request.plan
-        super().__init__(plane, *(decided or (plan.lane, plan.session)))
+        super().__init__(plane, *(decided or (plan.lane, None)))
         self._client = client
         self._request = request
         self._plan = plan

@@ -34,7 +34,7 @@ _OPENAI_PATHS = "/v1/"
 class Plan:
     """A head and what follows from it; immutable, since all requests with the same head share it.
 
-    Where the head alone decides, `lane`, `session` and `opening` (the request line for the engine) are set; otherwise
+    Where the head alone decides, `lane` and `opening` (the request line for the engine) are set; otherwise
     `decide` is asked for each request. `error` is set where the head is well-formed but asks for nothing that exists.
     `asked` is the head that the client sent, where `head` is what the gateway asks an engine in its stead; `dialect` is
     what errors are told in.
@@ -57,7 +57,6 @@ class Plan:
         "note",
         "opening",
         "passes",
-        "session",
         "snapshot",
         "without_body",
     )
@@ -74,7 +73,6 @@ class Plan:
         self.lines = b""
         self.note: Any = None  # room for what a handler prepares once for all requests with this head
         self.lane: Lane | None = None
-        self.session: str | None = None
         self.opening = b""
         self.passes = False  # whether the lane's engine is asked just so, whatever the body
         self.error: GatewayError | None = None
@@ -100,6 +98,7 @@ class Plan:
             protocol="openai" if call.dialect is not None and call.dialect not in OF_V2 else protocol,
             operation=call.operation,
             headers=_headers(head.fields, snapshot.headers_asked),
+            session_is_told=False,
         )
         if call.operation.names_a_model and not call.names_its_model_in_the_body:
             self._decide_early()
@@ -107,10 +106,10 @@ class Plan:
     def __repr__(self) -> str:
         return f"<Plan {self.head.method} {self.head.target!r} {self.lane or self.error or 'undecided'}>"
 
-    def decide(self, body: BodyFacts | None) -> Decision | Undecided:
-        """The rules' answer for one request with this head."""
+    def decide(self, body: BodyFacts | None, session: str | None) -> Decision | Undecided:
+        """The rules' answer for one request with this head; `session` is the one that it names there."""
         facts = self.facts
-        facts = Facts(facts.model, facts.version, facts.protocol, facts.operation, facts.headers, body)
+        facts = Facts(facts.model, facts.version, facts.protocol, facts.operation, facts.headers, body, session)
         return self.snapshot.table.decide(facts, random.random)
 
     def for_model(self, model: str) -> Plan:
@@ -120,7 +119,7 @@ class Plan:
             found = copy(self)
             found.call = replace(self.call, model=model, names_its_model_in_the_body=False)
             facts = self.facts
-            found.facts = Facts(model, facts.version, facts.protocol, facts.operation, facts.headers)
+            found.facts = replace(facts, model=model)
             found.note = None
             found._decide_early()
             if len(self._models) >= _MAX_MODELS:
@@ -166,12 +165,11 @@ class Plan:
         return _forwarded_lines(self.head, engine.extra_names, self._trust_forwarded)
 
     def _decide_early(self) -> None:
-        decision = self.decide(None)
+        decision = self.snapshot.table.decide(self.facts, random.random)
         if decision is Undecided.NO_ROUTE:
             self.error = no_route(self.facts)
         elif isinstance(decision, Decision) and decision.repeatable:
             self.lane = self.snapshot.lane(decision.target)
-            self.session = decision.session
             self.opening = self.opening_for(self.lane)
             self.lines = self.lines_for(self.lane.engine)
             self.passes = self.lane.passes(self.call)

@@ -12,6 +12,7 @@ from typing import Protocol
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.dataplane.grpc.plan import CallReader
+from gateway.dataplane.keeping import Keeper
 from gateway.dataplane.request import Reader
 from gateway.dataplane.snapshot import NO_LOADS, Health, Loads, Models, Snapshot
 from gateway.dataplane.wheel import Wheel
@@ -20,6 +21,7 @@ from gateway.observability.metrics import Metrics
 from gateway.observability.metrics import Snapshot as Counters
 from gateway.redis.store import Store
 from gateway.routing.decision import Target
+from gateway.sessions.book import SessionBook
 from gateway.wire.http1.head import RequestHead
 
 # How often connections are looked at for having been silent too long.
@@ -45,6 +47,7 @@ class DataPlane:
     def __init__(
         self, settings: Settings, rules: RulesSpec, number: int, health: Health, store: Store | None = None
     ) -> None:
+        """`store` is Redis, where there is one."""
         self.loop = asyncio.get_running_loop()
         self.settings = settings
         self.store = store
@@ -54,6 +57,8 @@ class DataPlane:
         self.num_lingering = 0  # of the connections: answered for the last time, and read on for a moment
         self.is_draining = False
         self.access_log = AccessLog(settings.log_format) if settings.access_log else None
+        self.store = store
+        self.keeper = Keeper(SessionBook(store, self.loop, ttl=rules.identity.session_ttl))
         self._health = health
         self._models: Models = {}
         self.snapshot, self.read, self.read_call = self._compile(rules, number, None)
@@ -131,6 +136,7 @@ class DataPlane:
     def use_rules(self, rules: RulesSpec, number: int) -> None:
         """Swap the rules; requests under way end with those they started with."""
         before = self.snapshot
+        self.keeper.book.ttl = rules.identity.session_ttl
         self.snapshot, self.read, self.read_call = self._compile(rules, number, before)
         before.retire(self.snapshot)
 
@@ -188,3 +194,4 @@ class DataPlane:
             for endpoint in engine.endpoints:
                 endpoint.close_stale(now)
         self.wheel.rest()
+        self.keeper.book.flush()

@@ -48,11 +48,11 @@ class Request:
     """A request's head, read: its plan, and what is its own.
 
     `body` is the body's length or CHUNKED; `json_length` is where the JSON of a V2 body ends and binary tensors start;
-    `id` is None where the client gave none. `volatile` are the fields that few requests share, `lines` the same as they
+    `id` is None where the client gave none, and so is `session`, which is only read where rules ask for it. `volatile` are the fields that few requests share, `lines` the same as they
     go on to an engine.
     """
 
-    __slots__ = ("body", "id", "json_length", "lines", "plan", "volatile")
+    __slots__ = ("body", "id", "json_length", "lines", "plan", "session", "volatile")
 
     def __init__(self, plan: Plan, volatile: list[Field]) -> None:
         """`volatile` are the fields that were cut out, names in lower case.
@@ -64,6 +64,8 @@ class Request:
         self.body = plan.head.body
         self.id: bytes | None = plan.head.value(_REQUEST_ID)
         self.json_length: bytes | None = plan.head.value(_JSON_LENGTH)
+        session_field = plan.snapshot.session_field
+        self.session = told_session(plan.snapshot, volatile + plan.head.fields) if session_field else None
         length = plan.head.value(_LENGTH)
         if length is not None:  # a rule asks for it; who writes the body anew must be able to
             self.body = 0
@@ -97,6 +99,7 @@ class Request:
         made.plan = plan
         made.id = self.id
         made.json_length = self.json_length
+        made.session = self.session
         if content_length is None:
             made.body, made.volatile, made.lines = self.body, self.volatile, self.lines
             return made
@@ -110,6 +113,26 @@ class Request:
         """`lines` but for the fields that the engine's own take the place of."""
         kept = [field for field in self.volatile if field[0] not in names and field[0] != _REQUEST_ID]
         return b"".join([b"%b: %b\r\n" % field for field in kept])
+
+
+def told_session(snapshot: Snapshot, fields: list[Field]) -> str | None:
+    """The session that a head names by its field, or else by its cookie; names of fields are in lower case."""
+    cookie = b""
+    for name, value in fields:
+        if name == snapshot.session_field and value:
+            return value.decode("latin-1").strip()
+        if name == b"cookie" and snapshot.session_cookie:
+            cookie = cookie or cookie_named(snapshot.session_cookie, value)
+    return cookie.decode("latin-1") or None
+
+
+def cookie_named(name: bytes, field: bytes) -> bytes:
+    """A cookie's value; empty where the field has none of this name. Source: RFC 6265, section 4.2.1."""
+    for pair in field.split(b";"):
+        key, _, value = pair.strip().partition(b"=")
+        if key == name:
+            return value.strip(b'"')
+    return b""
 
 
 class Reader:

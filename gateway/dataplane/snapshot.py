@@ -31,10 +31,12 @@ NO_LOADS: Loads = MappingProxyType({})
 class Lane:
     """A target of the rules with all that serving it takes: its engine, its counters, what its replies say of it."""
 
-    __slots__ = ("_metrics", "_series", "engine", "reply_fields", "reply_lines", "target")
+    __slots__ = ("_metrics", "_series", "arms", "engine", "keeps_session", "reply_fields", "reply_lines", "target")
 
     def __init__(self, target: Target, engine: Engine, metrics: Metrics, name_decision: bool) -> None:
         self.target = target
+        self.keeps_session = target.keeps_session
+        self.arms: dict[str, Lane] = {}  # of the same route, those that may take requests
         self.engine = engine
         self.reply_fields = _reply_fields(target) if name_decision else []
         self.reply_lines = b"".join(b"%b: %b\r\n" % field for field in self.reply_fields)
@@ -48,7 +50,7 @@ class Lane:
     def passes(self, call: Call) -> bool:
         """Whether every request that asks so goes to the engine as it is, by REST."""
         engine, spec = self.engine, self.engine.spec
-        if not engine.speaks_rest or not engine.adapter.passes(call) or self.target.resume:
+        if not engine.speaks_rest or not engine.adapter.passes(call) or self.target.resume or self.keeps_session:
             return False
         if spec.protocol is EngineProtocol.OPENAI:
             return call.dialect is Dialect.EMBEDDINGS or not spec.always_stream
@@ -73,6 +75,11 @@ class Snapshot:
         self.number = number
         self.table = Table(rules, number)
         self.headers_asked = _headers_asked(rules)
+        # Where heads name sessions, as far as somebody asks for these; each request tells its own.
+        asks_session = any(target.keeps_session for target in self.table.targets)
+        self.session_field = rules.identity.session_header.encode() if asks_session else b""
+        cookie = rules.identity.session_cookie if asks_session else None
+        self.session_cookie = cookie.encode() if cookie is not None else b""
         self.engines: dict[str, Engine] = {}
         for name, spec in rules.engines.items():
             before = previous.engines.get(name) if previous else None
@@ -84,6 +91,8 @@ class Snapshot:
             id(target): Lane(target, self.engines[target.engine], metrics, settings.name_decision)
             for target in self.table.targets
         }
+        for lane in self._lanes.values():
+            lane.arms = self._arms_beside(lane, rules)
         self._passing: dict[Dialect | None, bool] = {}
 
     def __repr__(self) -> str:
@@ -98,6 +107,16 @@ class Snapshot:
         if found is None:
             found = self._passing[call.dialect] = all(lane.passes(call) for lane in self._lanes.values())
         return found
+
+    def _arms_beside(self, lane: Lane, rules: RulesSpec) -> dict[str, Lane]:
+        if lane.target.experiment is None:
+            return {}
+        weights = {arm.name: arm.weight for arm in rules.experiments[lane.target.experiment].arms}
+        return {
+            other.target.arm: other
+            for other in self._lanes.values()
+            if other.target.route == lane.target.route and other.target.arm is not None and weights[other.target.arm]
+        }
 
     def lanes_beside(self, lane: Lane) -> list[Lane]:
         """The lanes of the same route's other arms."""
@@ -134,8 +153,6 @@ def _headers_asked(rules: RulesSpec) -> frozenset[str]:
     units = {experiment.unit for experiment in rules.experiments.values()}
     names = {name for route in rules.routes for name in route.match.header}
     names |= {unit.removeprefix("header:") for unit in units if unit.startswith("header:")}
-    if "session" in units or any(engine.balance is Balance.SESSION for engine in rules.engines.values()):
-        names.add(rules.identity.session_header)
     if any(route.match.tenant for route in rules.routes):
         names.add(rules.identity.tenant_header)
     return frozenset(names)

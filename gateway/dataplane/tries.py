@@ -14,6 +14,7 @@ from gateway.dataplane.snapshot import Lane
 from gateway.dataplane.wheel import Slot
 from gateway.observability.metrics import Series
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.sequence import Sequence
 from gateway.upstream.endpoint import Endpoint
 
 
@@ -104,7 +105,15 @@ class Tries(ABC):
         assert lane is not None
         engine = lane.engine
         prompt = self._prompt() if engine.prefixes is not None else None
-        endpoint = engine.choose(self._session, now, self._tried, prompt)
+        session = self._session
+        try:
+            if session is None or not lane.keeps_session:
+                endpoint = engine.choose(session, now, self._tried, prompt)
+            else:
+                endpoint = self._plane.keeper.choose(engine, session, now, self._tried, prompt)
+        except GatewayError as error:
+            self._fail(error)
+            return
         if endpoint is None:
             self._fail(after or GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy"))
             return
@@ -203,6 +212,8 @@ class Tries(ABC):
         self._is_trying = False
         endpoint.in_flight -= 1
         series.in_flight -= 1
+        if is_good and type(self._session) is Sequence and self._session.ends:
+            self._plane.keeper.ended(self._session)
         if is_good is None:
             endpoint.breaker.abandoned()
         elif not is_good:

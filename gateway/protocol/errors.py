@@ -20,6 +20,7 @@ class ErrorKind(Enum):
     BODY_TOO_LARGE = "body_too_large"
     REQUEST_TIMEOUT = "request_timeout"
     NO_HEALTHY_ENDPOINT = "no_healthy_endpoint"
+    SEQUENCE_LOST = "sequence_lost"
     OVERLOADED = "overloaded"
     DEADLINE = "deadline"
     UPSTREAM_CONNECT = "upstream_connect"
@@ -47,6 +48,7 @@ STATUSES: dict[ErrorKind, Status] = {
     ErrorKind.BODY_TOO_LARGE: Status(413, 8),
     ErrorKind.REQUEST_TIMEOUT: Status(408, 4),  # DEADLINE_EXCEEDED
     ErrorKind.NO_HEALTHY_ENDPOINT: Status(503, 14),  # UNAVAILABLE
+    ErrorKind.SEQUENCE_LOST: Status(503, 14),
     ErrorKind.OVERLOADED: Status(503, 14),
     ErrorKind.DEADLINE: Status(504, 4),
     ErrorKind.UPSTREAM_CONNECT: Status(502, 14),

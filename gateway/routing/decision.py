@@ -16,6 +16,8 @@ class Target:
     experiment: str | None = None
     arm: str | None = None
     resume: bool = False  # a generation that breaks off goes on elsewhere
+    keeps_session: bool = False  # requests of a session go where the ones before went
+    sticks: bool = False  # a session keeps the arm that it had first
 
 
 @dataclass(frozen=True, slots=True)

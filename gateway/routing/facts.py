@@ -13,7 +13,11 @@ __all__ = ["NO_BODY", "BodyFacts", "Facts", "InputFacts", "Scalar"]
 
 @dataclass(slots=True)
 class Facts:
-    """A request as the rules see it. `body` is None until somebody reads it; header names are in lower case."""
+    """A request as the rules see it. `body` is None until somebody reads it; header names are in lower case.
+
+    `session` is the one that its head names, by a header or a cookie; with `session_is_told` False, each request with
+    these facts may have its own.
+    """
 
     model: str
     version: str | None = None
@@ -21,3 +25,5 @@ class Facts:
     operation: Operation = Operation.INFER
     headers: Mapping[str, str] = field(default_factory=dict)
     body: BodyFacts | None = None
+    session: str | None = None
+    session_is_told: bool = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from gateway.config.globs import is_exact
 from gateway.config.specs import Balance, EngineSpec, IdentitySpec, RouteSpec
@@ -10,7 +11,7 @@ from gateway.routing.decision import Decision, Target, Undecided
 from gateway.routing.experiments import Split
 from gateway.routing.facts import Facts
 from gateway.routing.matchers import compile_match
-from gateway.routing.units import Found, session_lookup, unit_lookup
+from gateway.routing.units import LATER, Found, session_lookup, unit_lookup
 
 
 class Route:
@@ -29,9 +30,12 @@ class Route:
         self.head = match.head
         self.body = match.body
         self.split = split
-        self.targets = _targets(spec, split)
-        balances = {engines[target.engine].balance for target in self.targets}
-        asks_session = Balance.SESSION in balances or (split is not None and split.spec.unit == "session")
+        balances = {engines[name].balance for name in _engines(spec, split)}
+        sticks = split is not None and split.spec.unit == "session"
+        asks_session = Balance.SESSION in balances or sticks
+        self.targets = tuple(
+            replace(target, keeps_session=asks_session, sticks=sticks) for target in _targets(spec, split)
+        )
         self._session = session_lookup(identity) if asks_session else None
         self._unit = unit_lookup(split.spec.unit, identity) if split is not None else None
         if self._unit == self._session:
@@ -51,6 +55,8 @@ class Route:
         if session is None:
             return Undecided.NEEDS_BODY
         in_head = in_head and session.in_head
+        if session is LATER and self._unit is self._session:
+            return self._decide(0, None, False)
         if self.split is None:
             return self._decide(0, session.text, in_head)
         assert self._unit is not None
@@ -77,6 +83,10 @@ class Route:
 
 
 _NOTHING = Found(None, in_head=True)
+
+
+def _engines(spec: RouteSpec, split: Split | None) -> set[str]:
+    return {target.engine for target in _targets(spec, split)}
 
 
 def _targets(spec: RouteSpec, split: Split | None) -> tuple[Target, ...]:

@@ -7,8 +7,11 @@ from typing import NamedTuple
 
 from gateway.config.specs import IdentitySpec
 from gateway.protocol.operations import INFERENCE_OPERATIONS
+from gateway.protocol.sequence import Sequence
 from gateway.routing.facts import Facts
 from gateway.routing.matchers import as_text
+
+_SEQUENCE_ID = "sequence_id"
 
 
 class Found(NamedTuple):
@@ -16,6 +19,45 @@ class Found(NamedTuple):
 
     text: str | None
     in_head: bool
+
+
+# Each request tells its own.
+LATER = Found(None, in_head=True)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLookup:
+    """A session: what the head tells, and where it does not, parameters of the body, the first that says something."""
+
+    header: str
+    parameters: tuple[str, ...] = ()
+
+    def find(self, facts: Facts) -> Found | None:
+        """Look in the head, then in the body; None where only a body that nobody has read can tell; LATER where these
+        are not one request's facts."""
+        if not facts.session_is_told:
+            return LATER
+        text = facts.session or facts.headers.get(self.header)
+        if text:
+            return Found(text, in_head=True)
+        if not self.parameters or facts.operation not in INFERENCE_OPERATIONS:
+            return Found(None, in_head=True)
+        if facts.body is None:
+            return None
+        parameters = facts.body.parameters
+        for name in self.parameters:
+            value = parameters.get(name)
+            if value:  # Triton's sequence_id 0 and an empty text mean: no sequence
+                text = as_text(value)
+                return Found(_sequence(text, facts) if name == _SEQUENCE_ID else text, in_head=False)
+        return Found(None, in_head=False)
+
+
+def _sequence(text: str, facts: Facts) -> Sequence:
+    """Triton's parameters of one request of a sequence: flags are true where they are neither false nor 0."""
+    assert facts.body is not None
+    told = facts.body.parameters
+    return Sequence(text, facts.model, starts=bool(told.get("sequence_start")), ends=bool(told.get("sequence_end")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +83,12 @@ class Lookup:
         return Found(None, in_head=False)
 
 
-def session_lookup(identity: IdentitySpec) -> Lookup:
+def session_lookup(identity: IdentitySpec) -> SessionLookup:
     """Where a request says its session."""
-    return Lookup(identity.session_header, identity.session_parameters)
+    return SessionLookup(identity.session_header, identity.session_parameters)
 
 
-def unit_lookup(unit: str, identity: IdentitySpec) -> Lookup:
+def unit_lookup(unit: str, identity: IdentitySpec) -> Lookup | SessionLookup:
     """Where a request says the unit of an experiment; `request` has none, so each request is assigned anew."""
     kind, _, name = unit.partition(":")
     match kind:

@@ -102,16 +102,26 @@ class Engine:
         if len(endpoints) == 1 and not tried:
             only = endpoints[0]
             return only if only.condition is not Condition.DOWN else None
+        able = self.able(now, tried)
+        if not able:
+            return None
+        if prompt and self.prefixes is not None:
+            return self.prefixes.choose(able, session, prompt, now)
+        return self._choose(able, session)
+
+    def able(self, now: float, tried: Collection[Endpoint] = ()) -> list[Endpoint]:
+        """The endpoints to choose among for the next try, as `choose` says; none where all are down."""
+        endpoints = self.endpoints
         left = [endpoint for endpoint in endpoints if endpoint.condition not in _NOT_READY and endpoint not in tried]
         if not left:
             unready = Condition.UNREADY
             left = [endpoint for endpoint in endpoints if endpoint.condition is unready and endpoint not in tried]
-            if not left:
-                return None
         allowed = [endpoint for endpoint in left if endpoint.breaker.is_spotless or endpoint.breaker.allows(now)]
-        if prompt and self.prefixes is not None:
-            return self.prefixes.choose(allowed or left, session, prompt, now)
-        return self._choose(allowed or left, session)
+        return allowed or left
+
+    def endpoint(self, url: str) -> Endpoint | None:
+        """Its endpoint of this URL."""
+        return next((endpoint for endpoint in self.endpoints if endpoint.url == url), None)
 
     def close_idle_connections(self) -> None:
         for endpoint in self.endpoints:

@@ -43,6 +43,7 @@ class RelayedCall(StreamTries):
         "_has_begun",
         "_head",
         "_id_literal",
+        "_is_recalling",
         "_is_over",
         "_owed_to_client",
         "_owed_to_engine",
@@ -71,6 +72,7 @@ class RelayedCall(StreamTries):
         self._decided = decided
         self._owed_to_client = 0  # bytes that wait for the engine to take them
         self._owed_to_engine = 0
+        self._is_recalling = False  # Redis is asked for its session
         self._has_begun = False  # the reply's first fields are sent
         self._is_over = False  # answered to the end, though the client may have to read it yet
         self._first_byte_at = 0.0
@@ -195,7 +197,7 @@ class RelayedCall(StreamTries):
             if not ended:
                 self._active_at = monotonic()
                 self._stream.credit(len(data))  # as far as the message's limit, since more is needed to decide
-            if body.names is not None:
+            if body.names is not None and not self._is_recalling:
                 self._decide(body)
         else:
             self._owed_to_client += len(data)  # nobody takes it yet
@@ -203,20 +205,39 @@ class RelayedCall(StreamTries):
     def _decide(self, body: WholeMessage | CallBody) -> None:
         plan, names = self._head.plan, body.names
         assert names is not None
-        decision = self._decided or plan.decide(names, None)
+        told = self._head.session
+        decision = self._decided or plan.decide(names, None, told)
         if decision is Undecided.NEEDS_BODY:
             facts = body.facts()
             if facts is None:
                 return
-            decision = plan.decide(names, facts)
+            decision = plan.decide(names, facts, told)
         if isinstance(decision, Undecided):
             self._refuse(no_route(plan.facts(names)))
             return
         way, session = decision
+        if session is None or not way.lane.keeps_session or self._decided:
+            self._go(body, way, session)
+            return
+        keeper = self._plane.keeper
+        lane = keeper.recall(way.lane, session)
+        if lane is not None:
+            self._go(body, plan.way(lane), session)
+        else:
+            self._is_recalling = True
+            keeper.find(way.lane, session, lambda lane: self._recalled(body, plan.way(lane), session))
+
+    def _recalled(self, body: WholeMessage | CallBody, way: Way, session: str) -> None:
+        """It is known where the session has it."""
+        self._is_recalling = False
+        if not self._is_over:
+            self._go(body, way, session)
+
+    def _go(self, body: WholeMessage | CallBody, way: Way, session: str | None) -> None:
         if not way.lane.engine.speaks_grpc:
             self._convert(body, way, session)
             return
-        self._way, self._session = decision
+        self._way, self._session = way, session
         self._lane = way.lane
         now = self._started_at if body.is_complete else monotonic()
         self._try(now)

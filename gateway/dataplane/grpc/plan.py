@@ -6,7 +6,7 @@ import random
 
 from gateway.config.settings import Settings
 from gateway.dataplane.plan import VIA
-from gateway.dataplane.request import VOLATILE_FIELDS
+from gateway.dataplane.request import VOLATILE_FIELDS, told_session
 from gateway.dataplane.snapshot import Lane, Snapshot
 from gateway.protocol.body_facts import BodyFacts
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -94,23 +94,27 @@ class CallPlan:
     def __repr__(self) -> str:
         return f"<CallPlan {self.path!r}>"
 
-    def facts(self, names: Names, body: BodyFacts | None = None) -> Facts:
-        """A call as the rules see it."""
+    def facts(self, names: Names, body: BodyFacts | None = None, session: str | None = None) -> Facts:
+        """A call as the rules see it; `session` is the one that its fields name."""
         operation = self.rpc.operation if self.rpc is not None else Operation.INFER
         version = names.version.decode("utf-8", "replace") or None
-        return Facts(names.model.decode("utf-8", "replace"), version, "grpc", operation, self._facts_headers, body)
+        return Facts(
+            names.model.decode("utf-8", "replace"), version, "grpc", operation, self._facts_headers, body, session
+        )
 
-    def decide(self, names: Names, body: BodyFacts | None) -> tuple[Way, str | None] | Undecided:
-        """The rules' answer for a message of these names: the way it goes, and its session."""
+    def decide(self, names: Names, body: BodyFacts | None, session: str | None) -> tuple[Way, str | None] | Undecided:
+        """The rules' answer for a message of these names: the way it goes, and its session; `session` is the one that
+        the call's fields name."""
         key = (names.model, names.version)
         known = self._decided.get(key)
         if known is not None:
             return known
-        decision = self.snapshot.table.decide(self.facts(names, body), random.random)
+        decision = self.snapshot.table.decide(self.facts(names, body, session), random.random)
         if not isinstance(decision, Decision):
             return decision
-        answer = (self.way(self.snapshot.lane(decision.target)), decision.session)
-        if decision.repeatable and len(self._decided) < _MAX_DECISIONS:
+        lane = self.snapshot.lane(decision.target)
+        answer = (self.way(lane), decision.session)
+        if decision.repeatable and not lane.keeps_session and len(self._decided) < _MAX_DECISIONS:
             self._decided[key] = answer
         return answer
 
@@ -136,15 +140,17 @@ class CallPlan:
 
 class CallHead:
     """One call's fields, read: its plan, and what is its own. `passing` are the volatile fields as they go on, encoded;
-    `id` is None where the client gave none; `timeout` is in seconds, None where the client waits for ever."""
+    `id` is None where the client gave none, and so is `session`, which is only read where rules ask for it; `timeout` is in seconds, None where the client waits for ever."""
 
-    __slots__ = ("error", "id", "passing", "plan", "timeout", "volatile")
+    __slots__ = ("error", "id", "passing", "plan", "session", "timeout", "volatile")
 
     def __init__(self, plan: CallPlan, volatile: list[Field]) -> None:
         self.plan = plan
         self.volatile = volatile
         self.id: bytes | None = None
         self.timeout: float | None = None
+        snapshot = plan.snapshot
+        self.session = told_session(snapshot, volatile + plan.fields) if snapshot.session_field else None
         self.error: GatewayError | None = None
         passing: list[bytes] = []
         for field in volatile:

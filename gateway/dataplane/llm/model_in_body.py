@@ -7,6 +7,7 @@ from collections.abc import Callable
 from gateway.dataplane.body import decoded
 from gateway.dataplane.llm.exchange import GenerationExchange
 from gateway.dataplane.plan import Plan, no_route
+from gateway.dataplane.recalling import Recalling
 from gateway.dataplane.refusal import Refusal
 from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client, Handler
@@ -14,7 +15,7 @@ from gateway.dataplane.snapshot import Lane
 from gateway.dataplane.standing_aside import StandingAside
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.facts import read_generation_facts
-from gateway.protocol.llm.model_name import find_model, renamed
+from gateway.protocol.llm.model_name import ModelName, find_model, renamed
 from gateway.routing.decision import Decision, Undecided
 
 # What a model may be called; what is remembered of a request holds its name.
@@ -70,9 +71,32 @@ def _decided(client: Client, request: Request, body: bytes, serve: Serve) -> tup
         what = f"the model's name is longer than {_MAX_NAME_LENGTH} characters"
         raise GatewayError(ErrorKind.BAD_REQUEST, what)
     plan = request.plan.for_model(found.name)
-    lane, session = plan.lane, plan.session
-    if lane is None:
-        lane, session = _asked(plan, body)
+    lane, session = plan.lane, None
+    if lane is None or lane.keeps_session:
+        lane, session = _asked(plan, request, body)
+
+    def go_on(lane: Lane, body: bytes) -> tuple[Handler, bytes]:
+        return _prepared(client, request, plan, lane, session, found, body, serve)
+
+    if session is None or not lane.keeps_session:
+        return go_on(lane, body)
+    kept = client.plane.keeper.recall(lane, session)
+    if kept is None:
+        return Recalling(client, request, lane, session, go_on), body
+    return go_on(kept, body)
+
+
+def _prepared(
+    client: Client,
+    request: Request,
+    plan: Plan,
+    lane: Lane,
+    session: str | None,
+    found: ModelName,
+    body: bytes,
+    serve: Serve,
+) -> tuple[Handler, bytes]:
+    """Who answers a request whose lane is settled, and the body with the model's name there."""
     name = lane.target.model
     if (name is None and found.start >= 0) or not lane.engine.adapter.passes(plan.call):
         request = request.of(plan)
@@ -84,16 +108,16 @@ def _decided(client: Client, request: Request, body: bytes, serve: Serve) -> tup
     return serve(client, request, lane, session), body
 
 
-def _asked(plan: Plan, body: bytes) -> tuple[Lane, str | None]:
+def _asked(plan: Plan, request: Request, body: bytes) -> tuple[Lane, str | None]:
     """What the rules say of one request, where its head and its model alone do not tell.
 
     Raises: GatewayError.
     """
     if plan.error is not None:
         raise plan.error
-    decision = plan.decide(None)
+    decision = plan.decide(None, request.session)
     if decision is Undecided.NEEDS_BODY:
-        decision = plan.decide(read_generation_facts(body))
+        decision = plan.decide(read_generation_facts(body), request.session)
     if not isinstance(decision, Decision):
         raise no_route(plan.facts)
     return plan.snapshot.lane(decision.target), decision.session

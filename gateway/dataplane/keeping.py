@@ -1,0 +1,160 @@
+"""Where sessions go: to the arm they had first, and to the endpoint they are at.
+
+A session is at home on the endpoint that hashing gives it, the same one for every worker and gateway. It is somewhere
+else where that one cannot take it: then it stays there, and Redis tells the others. A sequence of Triton's has a place
+from its first request to its last, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from time import time
+
+from gateway.config.specs import Balance
+from gateway.dataplane.snapshot import Lane
+from gateway.protocol.condition import Condition
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.sequence import Sequence, name_of
+from gateway.sessions.book import SessionBook
+from gateway.sessions.session import Session
+from gateway.upstream.balancing import by_session
+from gateway.upstream.endpoint import Endpoint
+from gateway.upstream.engine import Engine
+
+
+class Keeper:
+    """Keeps sessions where they are, in one worker."""
+
+    def __init__(self, book: SessionBook) -> None:
+        self.book = book
+
+    def __repr__(self) -> str:
+        return f"<Keeper {self.book!r}>"
+
+    def recall(self, lane: Lane, session: str) -> Lane | None:
+        """The lane of a session's request, given that of the rules: its arm's. None where Redis must be asked first:
+        `find`."""
+        now = time()
+        found = self.book.get(session, now)
+        return None if found is None else self._lane(lane, found, now)
+
+    def find(self, lane: Lane, session: str, found: Callable[[Lane], None]) -> None:
+        """Ask Redis for a session, and tell its lane, in a later turn of the event loop."""
+        self.book.find(session, lambda known: found(self._lane(lane, known, time())))
+
+    def choose(
+        self,
+        engine: Engine,
+        session: str,
+        now: float,
+        tried: Collection[Endpoint] = (),
+        prompt: bytes | memoryview | None = None,
+    ) -> Endpoint | None:
+        """An endpoint for the next try of a session's request; None where all (not yet tried) are down.
+
+        Raises: GatewayError(SEQUENCE_LOST) where a sequence's endpoint cannot go on with it.
+        """
+        moment = time()
+        known = self.book.peek(session, moment)
+        if isinstance(session, Sequence):
+            endpoint = self._for_sequence(engine, session, known, now, tried)
+        elif engine.spec.balance is Balance.SESSION:
+            endpoint = self._for_session(engine, known, now, tried)
+        else:
+            endpoint = engine.choose(session, now, tried, prompt)
+        if not tried:
+            self.book.count(known, moment)
+        return endpoint
+
+    def ended(self, session: Sequence) -> None:
+        """The last request of a sequence is answered."""
+        self.book.end(session)
+
+    def _lane(self, lane: Lane, session: Session, now: float) -> Lane:
+        """The lane of the arm that a session has, if that may still take any."""
+        target = lane.target
+        if not target.sticks:
+            return lane
+        assert target.experiment is not None and target.arm is not None
+        arm = session.arms.get(target.experiment)
+        if arm == target.arm:
+            return lane
+        kept = lane.arms.get(arm) if arm is not None else None
+        if kept is not None:
+            return kept
+        self.book.keep_arm(session, target.experiment, target.arm, now)
+        return lane
+
+    def _for_session(
+        self, engine: Engine, session: Session, now: float, tried: Collection[Endpoint]
+    ) -> Endpoint | None:
+        able = engine.able(now, tried)
+        if not able:
+            return None
+        place = session.places.get(engine.name)
+        home = self._home(engine, session)
+        if place is None and home in able and not session.is_new:
+            return home  # nearly always
+        if place is not None:
+            at = engine.endpoint(place)
+            if at in able:
+                return at
+        name = name_of(session.session)
+        chosen = home if home in able else by_session(able, name)
+        is_moved = place is not None or not session.is_new
+        if session.is_new and not tried:
+            less_busy = self._less_busy(engine, able, chosen)
+            if less_busy:
+                chosen = by_session(less_busy, name)
+                self.book.counts.shed += 1
+        if chosen is not home or place is not None:
+            self.book.place(session, engine.name, None if chosen is home else chosen.url)
+        if is_moved and chosen.url != (place or home.url):
+            self.book.counts.moved += 1
+        return chosen
+
+    def _for_sequence(
+        self, engine: Engine, sequence: Sequence, known: Session, now: float, tried: Collection[Endpoint]
+    ) -> Endpoint | None:
+        place = known.places.get(engine.name)
+        at = engine.endpoint(place) if place is not None else None
+        if place is not None and not sequence.starts:
+            if at is None or at.condition is Condition.DOWN or at in tried:
+                self.book.counts.sequences_lost += 1
+                self.book.end(sequence)
+                what = "is gone" if at is None else "is down" if at.condition is Condition.DOWN else "does not answer"
+                told = f"sequence {sequence} of model '{sequence.model}' was at endpoint {place}, which {what}: start it anew"
+                raise GatewayError(ErrorKind.SEQUENCE_LOST, told)
+            return at
+        able = engine.able(now, tried)
+        if not able:
+            return None
+        chosen = at if at is not None and at in able else None
+        if chosen is None:
+            home = self._home(engine, known)
+            chosen = home if home in able else by_session(able, sequence.name)
+        if sequence.starts and not sequence.ends and chosen.url != place:
+            self.book.place(known, engine.name, chosen.url)
+        return chosen
+
+    def _home(self, engine: Engine, session: Session) -> Endpoint:
+        """The endpoint that hashing gives a session, of all that the engine has: remembered while these are the same."""
+        kept = session.homes.get(engine.name)
+        if kept is not None and kept[0] is engine:
+            return kept[1]
+        home = by_session(engine.endpoints, name_of(session.session))
+        session.homes[engine.name] = (engine, home)
+        return home
+
+    @staticmethod
+    def _less_busy(engine: Engine, able: Collection[Endpoint], chosen: Endpoint) -> list[Endpoint]:
+        """Those that a new session should go to instead, where its own has too much to do; none where it has not.
+
+        Source: Mirrokni, Thorup and Zadimoghaddam, Consistent Hashing with Bounded Loads (2018).
+        """
+        spec = engine.spec.affinity
+        least = min(endpoint.outstanding for endpoint in able)
+        bound = max(least + spec.imbalance, least * spec.imbalance_ratio)
+        if chosen.outstanding < bound:
+            return []
+        return [endpoint for endpoint in able if endpoint.outstanding < bound]

@@ -1,0 +1,258 @@
+"""The sessions that one worker knows, and how they come from Redis and go there.
+
+A session's first request here reads what Redis has of it, all those of one turn of the event loop in one pipeline,
+and waits for it no longer than the store's deadline. From then on nothing is asked: what changes is written behind.
+Without Redis, or with one that is late, a session goes where hashing says, and is read later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import time
+
+from gateway.protocol.sequence import Sequence, name_of
+from gateway.redis.store import Command, Script, Store, StoreError
+from gateway.sessions.names import session_key
+from gateway.sessions.session import Session, arm_field, flat, place_field
+
+# A session that goes on is written down so often, for its count and the time when it was last seen.
+TOUCH_SECONDS = 10.0
+# A sequence's id is soon used again by another one, which another worker may have placed: what is known is read anew.
+_SEQUENCE_SECONDS = 1.0
+# A cached session is read anew after so long, in case that news of it were lost.
+_SESSION_SECONDS = 60.0
+
+# Sets what is said first, and counts: KEYS[1]; ARGV: now (ms), time to live (s), requests, then fields and values that
+# hold only where there are none yet.
+_TOUCH = Script(
+    """
+    redis.call('HSETNX', KEYS[1], 'created', ARGV[1])
+    redis.call('HSET', KEYS[1], 'seen', ARGV[1])
+    redis.call('HINCRBY', KEYS[1], 'requests', ARGV[3])
+    for at = 4, #ARGV, 2 do redis.call('HSETNX', KEYS[1], ARGV[at], ARGV[at + 1]) end
+    redis.call('EXPIRE', KEYS[1], ARGV[2])
+    """
+)
+
+# After Redis was late for one, it is not asked for it again at once.
+_READ_AGAIN_SECONDS = 1.0
+
+Found = Callable[[Session], None]
+
+
+@dataclass(slots=True)
+class SessionCounts:
+    """What happened to sessions here since the start."""
+
+    read: int = 0  # from Redis
+    unread: int = 0  # gone on without, since Redis was late or away
+    created: int = 0
+    moved: int = 0  # to another endpoint than before
+    shed: int = 0  # new ones, from an endpoint that had too much
+    sequences_lost: int = 0  # with their endpoint
+
+
+class SessionBook:
+    """What a worker knows of at most `max_sessions` sessions; the ones used least recently are forgotten first, about
+    half of them at a time. `ttl` is how long Redis keeps one that is not seen, in seconds."""
+
+    def __init__(
+        self,
+        store: Store | None,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        ttl: float = 3600.0,
+        max_sessions: int = 50_000,
+        announce: Callable[[str], None] = lambda name: None,
+    ) -> None:
+        """`announce` hears the name of a session that is somewhere else from now on, for other workers to forget."""
+        self._store = store
+        self._loop = loop
+        self.ttl = ttl
+        self._generation = max(1, max_sessions // 2)
+        self._announce = announce
+        self._young: dict[str, Session] = {}
+        self._old: dict[str, Session] = {}
+        self._asked: dict[str, tuple[Session, list[Found]]] = {}  # to be read in this turn
+        self._reading: dict[str, tuple[Session, list[Found]]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._dirty: list[Session] = []
+        self.counts = SessionCounts()
+        if store is not None:
+            store.on_return(self.forget_all)
+
+    def __repr__(self) -> str:
+        return f"<SessionBook: {len(self._young)} young, {len(self._old)} old, {len(self._reading)} being read>"
+
+    # Looking up
+
+    def get(self, session: str, now: float) -> Session | None:
+        """What is known of a session; None where Redis should be asked first. `now` is of `time.time`."""
+        name = name_of(session)
+        found = self._young.get(name) or self._from_old(name)
+        if found is None:
+            return None if self._can_read else self._add(name, Session(session, now))
+        if now - found.fresh_at > _fresh_for(session) and self._can_read:
+            return None
+        found.seen = now
+        return found
+
+    def peek(self, session: str, now: float) -> Session:
+        """What is known of a session, however old; nothing where it is not known."""
+        name = name_of(session)
+        return self._young.get(name) or self._from_old(name) or self._add(name, Session(session, now))
+
+    def find(self, session: str, found: Found) -> None:
+        """Read a session, and tell what is known of it by then: within the store's deadline, in a later turn."""
+        name = name_of(session)
+        under_way = self._asked.get(name) or self._reading.get(name)
+        if under_way is not None:
+            under_way[1].append(found)
+            return
+        if not self._asked:
+            self._loop.call_soon(self._read_asked)
+        self._asked[name] = Session(session, time()), [found]
+
+    def forget(self, name: str) -> None:
+        """Somebody else has changed it: what is known here does not count any more."""
+        session = self._young.get(name) or self._old.get(name)
+        if session is not None:
+            session.fresh_at = 0.0
+            session.places.clear()
+
+    def forget_all(self) -> None:
+        """Redis was away, or news were lost: everything is read anew."""
+        for session in (*self._young.values(), *self._old.values()):
+            session.fresh_at = 0.0
+
+    # Changing
+
+    def count(self, session: Session, now: float) -> None:
+        """One more request of it."""
+        session.requests += 1
+        if session.is_new:
+            session.is_new = False
+            self.counts.created += 1
+        if isinstance(session.session, Sequence):
+            session.fresh_at = now  # who has it under way is who knows
+        if now - session.written > TOUCH_SECONDS:
+            self._soil(session, now)
+
+    def keep_arm(self, session: Session, experiment: str, arm: str, now: float) -> None:
+        """It has this arm from now on, unless it has one in Redis already."""
+        session.arms[experiment] = arm
+        self._soil(session, now)
+
+    def place(self, session: Session, engine: str, url: str | None) -> None:
+        """It is at another endpoint than others would expect; None: it is at home again."""
+        if url is None:
+            session.places.pop(engine, None)
+            self._tell(("HDEL", session_key(session.session), place_field(engine)))
+        else:
+            session.places[engine] = url
+            key = session_key(session.session)
+            self._tell(("HSET", key, place_field(engine), url), ("EXPIRE", key, self._ttl_seconds))
+        if not isinstance(session.session, Sequence):
+            self._announce(name_of(session.session))
+
+    def end(self, session: Sequence) -> None:
+        """A sequence has ended: its id is free."""
+        name = name_of(session)
+        for generation in (self._young, self._old):
+            known = generation.pop(name, None)
+            if known is not None:
+                known.is_dirty = False
+        self._tell(("DEL", session_key(session)))
+
+    def flush(self) -> None:
+        """Write down what has changed; called about once a second, and at the end."""
+        now = time()
+        dirty, self._dirty = self._dirty, []
+        for session in dirty:
+            if session.is_dirty:
+                self._write(session, now)
+
+    @property
+    def _ttl_seconds(self) -> int:
+        return max(1, int(self.ttl))
+
+    # Reading
+
+    @property
+    def _can_read(self) -> bool:
+        return self._store is not None and self._store.is_available
+
+    def _read_asked(self) -> None:
+        self._reading |= self._asked
+        asked, self._asked = self._asked, {}
+        task = self._loop.create_task(self._read(asked))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _read(self, asked: dict[str, tuple[Session, list[Found]]]) -> None:
+        assert self._store is not None
+        commands: list[Command] = [("HGETALL", session_key(session.session)) for session, _ in asked.values()]
+        try:
+            answers = await self._store.ask(commands)
+        except StoreError:
+            self.counts.unread += len(asked)
+            answers = [None] * len(asked)
+        for (name, (session, waiting)), answer in zip(asked.items(), answers, strict=True):
+            del self._reading[name]
+            self._answer(name, session, answer, waiting)
+
+    def _answer(self, name: str, session: Session, answer: object, waiting: list[Found]) -> None:
+        before = self._young.get(name) or self._from_old(name)
+        if before is not None:  # what it was without Redis is still true where Redis says nothing
+            session.inherit(before)
+            if answer is None:
+                session.places = before.places
+        if answer is None:
+            session.fresh_at = session.seen - _fresh_for(session.session) + _READ_AGAIN_SECONDS
+        else:
+            session.fresh_at = session.seen
+            try:
+                session.take(flat(answer))
+                self.counts.read += 1
+            except (TypeError, ValueError):  # somebody else has written there: it is as good as nothing
+                self.counts.unread += 1
+        self._add(name, session)
+        for found in waiting:
+            found(session)
+
+    def _from_old(self, name: str) -> Session | None:
+        found = self._old.get(name)
+        return None if found is None else self._add(name, found)
+
+    def _add(self, name: str, session: Session) -> Session:
+        if len(self._young) >= self._generation:
+            self._old, self._young = self._young, {}
+        self._young[name] = session
+        return session
+
+    # Writing
+
+    def _soil(self, session: Session, now: float) -> None:
+        if not session.is_dirty and self._store is not None:
+            session.is_dirty = True
+            self._dirty.append(session)
+        session.written = now
+
+    def _write(self, session: Session, now: float) -> None:
+        session.is_dirty = False
+        session.written = now
+        arms = [part for name, arm in session.arms.items() for part in (arm_field(name), arm)]
+        key = session_key(session.session)
+        self._tell(_TOUCH.command([key], [int(now * 1000), self._ttl_seconds, session.requests, *arms]))
+        session.requests = 0
+
+    def _tell(self, *commands: Command) -> None:
+        if self._store is not None:
+            self._store.tell(*commands)
+
+
+def _fresh_for(session: str) -> float:
+    """How long what was read of it counts, in seconds."""
+    return _SEQUENCE_SECONDS if isinstance(session, Sequence) else _SESSION_SECONDS

@@ -1,0 +1,30 @@
+"""What a session or a sequence is called, in this process and in Redis.
+
+A session is a caller's own text. A sequence is Triton's: a model's correlation id, which another model may have too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from gateway.protocol.sequence import Sequence
+
+PREFIX = "pointsman:1:"
+
+# What may stand in a key as it is; anything else, and what is longer, by its digest: keys stay short and readable, and
+# no braces of a caller's choosing send them all to one slot of a cluster.
+_PLAIN = re.compile(r"[A-Za-z0-9_.:@/+=-]{1,96}\Z")
+
+
+def session_key(session: str) -> str:
+    """Where Redis has it: `pointsman:1:session:{id}`, `pointsman:1:sequence:{model:id}`."""
+    if isinstance(session, Sequence):
+        return f"{PREFIX}sequence:{{{_readable(f'{session.model}:{session}')}}}"
+    return f"{PREFIX}session:{{{_readable(session)}}}"
+
+
+def _readable(text: str) -> str:
+    if _PLAIN.match(text):
+        return text
+    return "sha256-" + hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
