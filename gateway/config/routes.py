@@ -104,7 +104,7 @@ read_identity = Record(
     {
         "session_header": scalar(rule_values.header_name),
         "session_cookie": scalar(rule_values.text),
-        "session_ttl": scalar(_positive_span),
+        "session_ttl": _positive_span,
         "session_parameters": one_or_many(scalar(rule_values.text)),
         "tenant_header": scalar(rule_values.header_name),
     },

@@ -139,7 +139,7 @@ class PrefixSpec:
 
 @dataclass(frozen=True, slots=True)
 class AffinitySpec:
-    """`balance: session`: when a new session goes elsewhere than hashing says, since its endpoint has too much to do."""
+    """`balance: session`: when a new session goes elsewhere than hashing says, its endpoint having too much to do."""
 
     imbalance: int = 8  # requests more than the least busy endpoint, from which on load decides
     imbalance_ratio: float = 1.5  # and this many times as many
@@ -247,11 +247,11 @@ class IdentitySpec:
     """Where requests say whose they are."""
 
     session_header: str = "x-session-id"
-    session_cookie: str | None = None  # the name of a cookie, read where the header is missing
-    # Read where neither is there: V2's parameters, and OpenAI's scalar fields and metadata, as `user`
+    # Read where the head names none: V2's parameters, and of OpenAI's bodies the scalar fields and the metadata
     session_parameters: tuple[str, ...] = ("session_id", "sequence_id")
-    session_ttl: float = 3600.0  # how long a session that is not seen is remembered
     tenant_header: str = "x-tenant"
+    session_cookie: str | None = None  # the name of a cookie, read where the header is missing
+    session_ttl: float = 3600.0  # how long a session that is not seen is remembered
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,8 +123,8 @@ class Keeper:
                 self.book.counts.sequences_lost += 1
                 self.book.end(sequence)
                 what = "is gone" if at is None else "is down" if at.condition is Condition.DOWN else "does not answer"
-                told = f"sequence {sequence} of model '{sequence.model}' was at endpoint {place}, which {what}: start it anew"
-                raise GatewayError(ErrorKind.SEQUENCE_LOST, told)
+                told = f"sequence {sequence} of model '{sequence.model}' was at endpoint {place}, which {what}"
+                raise GatewayError(ErrorKind.SEQUENCE_LOST, f"{told}: start it anew")
             return at
         able = engine.able(now, tried)
         if not able:
@@ -138,10 +138,11 @@ class Keeper:
         return chosen
 
     def _home(self, engine: Engine, session: Session) -> Endpoint:
-        """The endpoint that hashing gives a session, of all that the engine has: remembered while these are the same."""
+        """The endpoint that hashing gives a session, of all that the engine has; remembered with the engine."""
         kept = session.homes.get(engine.name)
         if kept is not None and kept[0] is engine:
-            return kept[1]
+            known: Endpoint = kept[1]
+            return known
         home = by_session(engine.endpoints, name_of(session.session))
         session.homes[engine.name] = (engine, home)
         return home

@@ -7,7 +7,7 @@ import os
 import random
 from itertools import count
 from time import monotonic
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
@@ -19,10 +19,12 @@ from gateway.dataplane.wheel import Wheel
 from gateway.observability.access_log import AccessLog, Entry
 from gateway.observability.metrics import Metrics
 from gateway.observability.metrics import Snapshot as Counters
-from gateway.redis.store import Store
 from gateway.routing.decision import Target
 from gateway.sessions.book import SessionBook
 from gateway.wire.http1.head import RequestHead
+
+if TYPE_CHECKING:  # a worker without Redis need not load its client
+    from gateway.redis.store import Store
 
 # How often connections are looked at for having been silent too long.
 _SWEEP_SECONDS = 1.0
@@ -47,7 +49,6 @@ class DataPlane:
     def __init__(
         self, settings: Settings, rules: RulesSpec, number: int, health: Health, store: Store | None = None
     ) -> None:
-        """`store` is Redis, where there is one."""
         self.loop = asyncio.get_running_loop()
         self.settings = settings
         self.store = store
@@ -57,7 +58,6 @@ class DataPlane:
         self.num_lingering = 0  # of the connections: answered for the last time, and read on for a moment
         self.is_draining = False
         self.access_log = AccessLog(settings.log_format) if settings.access_log else None
-        self.store = store
         self.keeper = Keeper(SessionBook(store, self.loop, ttl=rules.identity.session_ttl))
         self._health = health
         self._models: Models = {}

@@ -48,8 +48,8 @@ class Request:
     """A request's head, read: its plan, and what is its own.
 
     `body` is the body's length or CHUNKED; `json_length` is where the JSON of a V2 body ends and binary tensors start;
-    `id` is None where the client gave none, and so is `session`, which is only read where rules ask for it. `volatile` are the fields that few requests share, `lines` the same as they
-    go on to an engine.
+    `id` is None where the client gave none, and so is `session`, which is only read where rules ask for it. `volatile`
+    are the fields that few requests share, `lines` the same as they go on to an engine.
     """
 
     __slots__ = ("body", "id", "json_length", "lines", "plan", "session", "volatile")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from gateway.config.settings import Settings
-from gateway.config.specs import Balance, EngineProtocol, RulesSpec
+from gateway.config.specs import EngineProtocol, RulesSpec
 from gateway.observability.metrics import Metrics, Series, SeriesKey
 from gateway.protocol.condition import Condition
 from gateway.protocol.engine_load import Load

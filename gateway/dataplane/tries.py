@@ -26,6 +26,7 @@ class Tries(ABC):
         "_attempts",
         "_endpoint",
         "_expires_at",
+        "_first",
         "_is_trying",
         "_lane",
         "_plane",
@@ -44,6 +45,7 @@ class Tries(ABC):
         self._session = session
         self._started_at = monotonic()
         self._expires_at = 0.0  # when the client's own patience ends, if it told
+        self._first: Endpoint | None = None
         self._endpoint: Endpoint | None = None
         self._series: Series | None = None
         self._slot: Slot | None = None
@@ -90,6 +92,10 @@ class Tries(ABC):
 
     # Trying
 
+    def start_at(self, endpoint: Endpoint) -> None:
+        """Try this one first: somebody has chosen it already."""
+        self._first = endpoint
+
     @property
     def endpoint(self) -> Endpoint | None:
         """The one that was tried last."""
@@ -103,14 +109,8 @@ class Tries(ABC):
         """Send the request to some endpoint; `after` is why the try before failed."""
         lane = self._lane
         assert lane is not None
-        engine = lane.engine
-        prompt = self._prompt() if engine.prefixes is not None else None
-        session = self._session
         try:
-            if session is None or not lane.keeps_session:
-                endpoint = engine.choose(session, now, self._tried, prompt)
-            else:
-                endpoint = self._plane.keeper.choose(engine, session, now, self._tried, prompt)
+            endpoint = self._choose(lane, now)
         except GatewayError as error:
             self._fail(error)
             return
@@ -134,6 +134,19 @@ class Tries(ABC):
             self._drop_try()
             self._leave(None)
             self._fail(error)
+
+    def _choose(self, lane: Lane, now: float) -> Endpoint | None:
+        """The endpoint of the next try; None where all are down.
+
+        Raises: GatewayError(SEQUENCE_LOST).
+        """
+        engine, session, tried = lane.engine, self._session, self._tried
+        if self._first is not None and self._first not in tried:
+            return self._first
+        prompt = self._prompt() if engine.prefixes is not None else None
+        if session is None or not lane.keeps_session:
+            return engine.choose(session, now, tried, prompt)
+        return self._plane.keeper.choose(engine, session, now, tried, prompt)
 
     def _deadline(self, now: float) -> float:
         """When this try is over for want of a reply; 0 where never."""

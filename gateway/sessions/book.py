@@ -11,11 +11,16 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import time
+from typing import TYPE_CHECKING
 
 from gateway.protocol.sequence import Sequence, name_of
-from gateway.redis.store import Command, Script, Store, StoreError
+from gateway.redis.errors import StoreError
+from gateway.redis.script import Command, Script
 from gateway.sessions.names import session_key
 from gateway.sessions.session import Session, arm_field, flat, place_field
+
+if TYPE_CHECKING:  # a worker without Redis need not load its client
+    from gateway.redis.store import Store
 
 # A session that goes on is written down so often, for its count and the time when it was last seen.
 TOUCH_SECONDS = 10.0

@@ -42,7 +42,7 @@ PROBLEMS = [
     ("version: 1\nx-anchors: {a: [1]}\n" + ENGINE + ROUTE, []),
     (
         "version: 1\nidentity: {session: x}\n" + ENGINE + ROUTE,
-        ["2:12: error: unknown key 'session' in identity: did you mean 'session_header'?"],
+        ["2:12: error: unknown key 'session' in identity: did you mean 'session_ttl'?"],
     ),
     (
         "version: 1\n" + ENGINE + "routes: [{name: r, engine: f}]\n",

@@ -14,6 +14,7 @@ from gateway.dataplane.grpc.client import CallClient
 from gateway.dataplane.grpc.plan import CallHead, Way
 from gateway.dataplane.grpc.seams import LegOwner
 from gateway.dataplane.seams import Handler
+from gateway.dataplane.tries import Tries
 from gateway.protocol.conversion import RestRequest
 from gateway.protocol.conversion.control import RpcError
 from gateway.protocol.conversion.control_errors import rpc_error
@@ -74,7 +75,8 @@ class RestLeg:
     ) -> None:
         self._call = call
         self.way = way
-        self._session = session
+        # Of a sequence, the ends of its first request say nothing of those that follow.
+        self._session = str(session) if session is not None else None
         self._client = client
         self._head = head
         self._request_id = request_id
@@ -201,6 +203,8 @@ class RestLeg:
         self._task = None
         self._rest = RestClient(self._client.plane, self, self._client.peer, is_tls=self._client.is_tls)
         self._handler = by_http(self._rest, request, lane, self._session)
+        if self.way.endpoint is not None and isinstance(self._handler, Tries):
+            self._handler.start_at(self.way.endpoint)
         self._handler.body_received(asked.body.data, True)
 
     # What the handler tells it

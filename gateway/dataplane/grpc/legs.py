@@ -51,7 +51,8 @@ class Leg(StreamTries):
     )
 
     def __init__(self, call: LegOwner, way: Way, session: str | None) -> None:
-        super().__init__(call.plane, way.lane, session)
+        super().__init__(call.plane, way.lane, session if way.endpoint is None else None)
+        self._first = way.endpoint
         self._call = call
         self.way = way
         self._held: list[tuple[bytes, Names]] = []
@@ -228,7 +229,7 @@ class Leg(StreamTries):
         return prompt_of_message(self._held[0][0][PREFIX_BYTES:])
 
     def _can_be_sent_again(self) -> bool:
-        return self._is_held
+        return self._is_held and self.way.endpoint is None  # else it has messages of more than one session
 
     def _is_idempotent(self, declared: str) -> bool:
         return False  # a message may be of a sequence

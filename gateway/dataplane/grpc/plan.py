@@ -39,13 +39,23 @@ _MAX_DECISIONS = 1024
 class Way:
     """A lane for the calls of one plan: the fields as each endpoint gets them."""
 
-    __slots__ = ("_heads", "_plan", "lane", "model")
+    __slots__ = ("_at", "_heads", "_plan", "endpoint", "lane", "model")
 
-    def __init__(self, plan: CallPlan, lane: Lane) -> None:
+    def __init__(self, plan: CallPlan, lane: Lane, endpoint: Endpoint | None = None) -> None:
+        """`endpoint` is the only one that it leads to, where sessions have chosen it."""
         self._plan = plan
+        self._at: dict[Endpoint, Way] = {}
         self.lane = lane
+        self.endpoint = endpoint
         self.model = lane.target.model.encode() if lane.target.model is not None else None
         self._heads: dict[Endpoint, Steady] = {}
+
+    def at(self, endpoint: Endpoint) -> Way:
+        """The way to one of the lane's endpoints."""
+        found = self._at.get(endpoint)
+        if found is None:
+            found = self._at[endpoint] = Way(self._plan, self.lane, endpoint)
+        return found
 
     def head(self, endpoint: Endpoint) -> Steady:
         found = self._heads.get(endpoint)
@@ -140,7 +150,8 @@ class CallPlan:
 
 class CallHead:
     """One call's fields, read: its plan, and what is its own. `passing` are the volatile fields as they go on, encoded;
-    `id` is None where the client gave none, and so is `session`, which is only read where rules ask for it; `timeout` is in seconds, None where the client waits for ever."""
+    `id` is None where the client gave none, and so is `session`, which is only read where rules ask for it; `timeout`
+    is in seconds, None where the client waits for ever."""
 
     __slots__ = ("error", "id", "passing", "plan", "session", "timeout", "volatile")
 

@@ -1,7 +1,8 @@
 """What the client of a stream sends: its messages, one after another, each once it is clear how it is answered.
 
-Mostly that is clear at once. With the second model the gateway asks the engines whether these models are decoupled, and
-messages wait meanwhile.
+Mostly that is clear at once. With the second model, and where sessions have endpoints of their own, the gateway asks
+the engines whether these models are decoupled, and messages wait meanwhile; so they do until it is known where their
+session is.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ class Requests:
         size = len(data)
         if (
             self.is_one_model
+            and not self._ways.asks_sessions
             and self._lookup is None
             and size >= PREFIX_BYTES
             and self._reader.is_between_messages
@@ -110,11 +112,15 @@ class Requests:
             is_compressed, message = self._queue[0]
             plain = decompress(message, self._encoding, self._limit) if is_compressed else message
             names = read_names(plain, 0, len(plain))
-            if self.is_one_model and not self._is_of_first_model(names):
+            is_of_first = self._is_of_first_model(names)
+            keeps_session = self._ways.asks_sessions and self._ways.keeps_session(names, plain)
+            if self.is_one_model and (keeps_session or not is_of_first):
                 assert self._first is not None
                 self._look_up(self._first)
             if not self.is_one_model:
                 self._look_up(names)
+            if self._lookup is None and keeps_session and not self._ways.recalled():
+                self._lookup = asyncio.get_running_loop().create_task(self._recall())
             if self._lookup is None:
                 self._queue.popleft()
                 self._taker.take(framed(message, compressed=is_compressed), plain, names)
@@ -134,10 +140,19 @@ class Requests:
         else:
             self._lookup = asyncio.get_running_loop().create_task(self._ask(names, way))
 
+    async def _recall(self) -> None:
+        """Find out where the next message's session is."""
+        await self._ways.recall()
+        self._lookup = None
+        self._taker_goes_on()
+
     async def _ask(self, names: Names, way: Way) -> None:
         await self._ways.ask((names.model, names.version), way)
         self._lookup = None
         self._know(names)
+        self._taker_goes_on()
+
+    def _taker_goes_on(self) -> None:
         try:
             self._go_on()
         except GatewayError as error:

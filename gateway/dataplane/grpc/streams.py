@@ -74,7 +74,7 @@ class StreamCall:
         self._request_id = head.id or plane.new_request_id()
         self.outgoing = Outgoing(client, head, self._request_id, self._started_at)
         limits = plane.settings.limits
-        self._ways = Ways(head.plan)
+        self._ways = Ways(head, plane.keeper)
         self.has_one_request = decided is not None
         if decided is not None:
             self._ways.keep(key, *decided)

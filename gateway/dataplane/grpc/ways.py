@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from time import monotonic
+
 from gateway.dataplane.bridging.metadata import is_decoupled
-from gateway.dataplane.grpc.plan import CallPlan, Way
+from gateway.dataplane.grpc.plan import CallHead, Way
+from gateway.dataplane.keeping import Keeper
 from gateway.dataplane.plan import no_route
+from gateway.dataplane.snapshot import Lane
 from gateway.protocol.conversion.control import RpcError
-from gateway.protocol.errors import GatewayError
+from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.message_head import Names, facts_or_none
+from gateway.protocol.sequence import Sequence
 from gateway.routing.decision import Undecided
 from gateway.wire.grpc import PREFIX_BYTES
 
@@ -16,14 +22,19 @@ Key = tuple[bytes, bytes]  # a model and its version, as the client names them
 
 class Ways:
     """The ways of one stream: a model's messages all go the way that the first of them was sent, so that a sequence
-    stays on its endpoint; only where the rules ask for what is in a message, each is decided by its own."""
+    stays on its endpoint; only where the rules ask for what is in a message, or for its session, each is decided by its
+    own, and goes to its session's endpoint."""
 
-    __slots__ = ("_decoupled", "_known", "_plan", "_sessions")
+    __slots__ = ("_decided", "_decoupled", "_head", "_keeper", "_known", "_plan", "_sessions", "asks_sessions")
 
-    def __init__(self, plan: CallPlan) -> None:
-        self._plan = plan
+    def __init__(self, head: CallHead, keeper: Keeper) -> None:
+        self._head = head
+        self._plan = head.plan
+        self._keeper = keeper
+        self.asks_sessions = bool(head.plan.snapshot.session_field)
         self._known: dict[Key, Way] = {}
         self._sessions: dict[Way, str | None] = {}
+        self._decided: tuple[bytes, Way, str] | None = None  # of a message whose session is being looked up
         self._decoupled: dict[Key, bool] = {}
 
     def __repr__(self) -> str:
@@ -35,6 +46,7 @@ class Ways:
         return next(iter(self._sessions), None)
 
     def session(self, way: Way) -> str | None:
+        """Whose session a way's endpoint is chosen by."""
         return self._sessions.get(way)
 
     def keep(self, key: Key, way: Way, session: str | None) -> None:
@@ -42,26 +54,77 @@ class Ways:
         self._known[key] = way
         self._sessions.setdefault(way, session)
 
+    def keeps_session(self, names: Names, plain: bytes) -> bool:
+        """Whether a message goes where its session is: then `recalled`, or else `recall`, finds the place. Asked where
+        rules ask for sessions."""
+        if (names.model, names.version) in self._known:
+            return False
+        if self._decided is not None and self._decided[0] is plain:
+            return True
+        decision = self._decide(names, plain)
+        if isinstance(decision, Undecided) or decision[1] is None or not decision[0].lane.keeps_session:
+            return False
+        self._decided = plain, decision[0], decision[1]
+        return True
+
+    def recalled(self) -> bool:
+        """Whether the session is known without asking Redis."""
+        assert self._decided is not None
+        plain, way, session = self._decided
+        lane = self._keeper.recall(way.lane, session)
+        if lane is not None:
+            self._decided = plain, self._plan.way(lane), session
+        return lane is not None
+
+    async def recall(self) -> None:
+        """Ask Redis for the session."""
+        assert self._decided is not None
+        plain, way, session = self._decided
+        found: asyncio.Future[Lane] = asyncio.get_running_loop().create_future()
+        self._keeper.find(way.lane, session, lambda lane: None if found.done() else found.set_result(lane))
+        self._decided = plain, self._plan.way(await found), session
+
     def find(self, names: Names, data: bytes, plain: bytes | None) -> Way:
         """The way of a message: `data` with its prefix, `plain` without it and decompressed, if at hand.
 
-        Raises: GatewayError(NO_ROUTE).
+        Raises: GatewayError(NO_ROUTE, SEQUENCE_LOST, NO_HEALTHY_ENDPOINT).
         """
-        plan, key = self._plan, (names.model, names.version)
+        key = (names.model, names.version)
         known = self._known.get(key)
         if known is not None:
             return known
-        decision = plan.decide(names, None)
+        if self._decided is not None and self._decided[0] is plain:
+            _, way, session = self._decided
+            self._decided = None
+            return self._way_of_session(way, session)
+        decision = self._plan.decide(names, None, self._head.session)
         is_by_content = decision is Undecided.NEEDS_BODY
         if is_by_content:
-            decision = plan.decide(names, facts_or_none(data[PREFIX_BYTES:] if plain is None else plain))
+            decision = self._decide(names, data[PREFIX_BYTES:] if plain is None else plain)
         if isinstance(decision, Undecided):
-            raise no_route(plan.facts(names))
-        way, session = decision
+            raise no_route(self._plan.facts(names))
+        way, told = decision
         if is_by_content:
-            self._sessions.setdefault(way, session)
+            self._sessions.setdefault(way, told)
         else:
-            self.keep(key, way, session)
+            self.keep(key, way, told)
+        return way
+
+    def _decide(self, names: Names, plain: bytes) -> tuple[Way, str | None] | Undecided:
+        decision = self._plan.decide(names, None, self._head.session)
+        if decision is Undecided.NEEDS_BODY:
+            return self._plan.decide(names, facts_or_none(plain), self._head.session)
+        return decision
+
+    def _way_of_session(self, way: Way, session: str) -> Way:
+        """The way to the endpoint where a session is."""
+        endpoint = self._keeper.choose(way.lane.engine, session, monotonic())
+        if endpoint is None:
+            raise GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy")
+        if isinstance(session, Sequence) and session.ends:
+            self._keeper.ended(session)
+        way = way.at(endpoint)
+        self._sessions.setdefault(way, session)
         return way
 
     # Whose responses have their turn
@@ -76,12 +139,13 @@ class Ways:
         way = self._known.get(key)
         if way is not None:
             return way
-        decision = self._plan.decide(names, None)
+        decision = self._plan.decide(names, None, self._head.session)
         if isinstance(decision, Undecided):
             # Nobody's message is refused in its turn; of those decided one by one nothing is promised.
             self._decoupled[key] = decision is Undecided.NEEDS_BODY
             return None
-        self.keep(key, *decision)
+        if not decision[0].lane.keeps_session:
+            self.keep(key, *decision)
         return decision[0]
 
     async def ask(self, key: Key, way: Way) -> None:

@@ -24,6 +24,9 @@ def read_generation_facts(body: bytes) -> BodyFacts:
     metadata = message.get("metadata")
     if isinstance(metadata, dict):
         scalars = {key: value for key, value in metadata.items() if isinstance(value, str | int | float)} | scalars
+    conversation = message.get("conversation")
+    if isinstance(conversation, dict) and isinstance(conversation.get("id"), str):  # OpenAI's Responses
+        scalars = {"conversation": conversation["id"]} | scalars
     turns = message.get("messages", message.get("input"))
     return BodyFacts(scalars, has_image=_shows_an_image(turns))
 
