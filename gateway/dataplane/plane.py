@@ -178,6 +178,7 @@ class DataPlane:
     def close(self) -> None:
         """Stop at once."""
         self._sweeper.cancel()
+        self.keeper.book.flush()
         for connection in list(self.connections):
             connection.abort()
         for engine in self.snapshot.engines.values():
