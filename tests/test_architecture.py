@@ -20,6 +20,7 @@ FLOORS = {
     "gateway.sessions": 2,
     "gateway.upstream": 2,
     "gateway.observability": 2,
+    "gateway.conversations": 2,
     "gateway.dataplane": 3,
     "gateway.control": 4,
     "gateway.worker": 5,

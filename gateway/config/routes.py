@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from gateway.config import rule_values
+from gateway.config.sessions import read_session
 from gateway.config.specs import IdentitySpec, InputMatch, MatchSpec, RouteSpec
 from gateway.protocol.datatypes import DATATYPES
 from gateway.protocol.operations import MODEL_OPERATIONS, Operation
@@ -93,6 +94,7 @@ _ROUTE = Record(
         "experiment": reference("experiment"),
         "model": scalar(rule_values.text),
         "resume": scalar(values.boolean),
+        "session": read_session,
     },
     required=("name",),
     planned={"ensemble": "a route names an 'engine' or an 'experiment'"},

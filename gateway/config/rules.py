@@ -17,6 +17,7 @@ from gateway.config.experiments import read_experiment
 from gateway.config.files import RuleFile, digest_of, read_files
 from gateway.config.reachability import find_unreachable
 from gateway.config.routes import read_identity, read_route
+from gateway.config.sessions import check_history
 from gateway.config.specs import EngineSpec, ExperimentSpec, IdentitySpec, RouteSpec, RulesSpec
 from gateway.yaml.location import Location
 from gateway.yaml.nodes import Items, Map, Node, Scalar, read_yaml
@@ -167,6 +168,7 @@ def _check_together(gathered: _Gathered, paths: Sequence[Path]) -> None:
         assert route.location is not None
         by = f"{earlier.name!r} ({earlier.location}) takes all that it matches"
         reading.warn(route.location, f"route {route.name!r} is never reached: {by}")
+    check_history(gathered.routes, gathered.engines, gathered.experiments, reading)
     if reading.is_partial:
         return
     _check_names("engine", reading)

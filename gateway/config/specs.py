@@ -209,6 +209,30 @@ class MatchSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class HistorySpec:
+    """`session: {history: ...}`: a session's turns are kept in Redis, and each request is completed with them."""
+
+    max_turns: int = 100  # messages, whoever said them; the oldest exchanges go first
+    max_tokens: int = 8000  # as engines counted them, else estimated; about what a small model's context holds
+    max_bytes: int = 1_000_000  # of one conversation in Redis, pictures included
+    ttl: float = 86400.0  # seconds after the last exchange
+    system: str = "keep"  # keep | request: a system message is said once, or by each request anew
+    on_overflow: str = "drop_oldest"  # | refuse: a request that does not fit any more
+    prompts: str = "message"  # | text: what a prompt is (V2, completions): the user's message, or more of one text
+    required: bool = False  # refuse what cannot be completed, since Redis does not answer
+    patience: float = 0.05  # seconds to wait for Redis: who goes on without his turns has lost more than 50 ms
+    engine_holds_state: bool = False  # nothing is kept: the engine gets the session's id instead
+    session_field: str | None = None  # the body's field for that id; None: the protocol's own, where it has one
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSpec:
+    """`session:` of a route: what is kept for those who come again."""
+
+    history: HistorySpec | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RouteSpec:
     """One rule: when `match` holds, go to `engine` or to an arm of `experiment`."""
 
@@ -218,6 +242,7 @@ class RouteSpec:
     experiment: str | None = None
     model: str | None = None  # the model's name there; None keeps the requested one
     resume: bool = False  # a generation that breaks off goes on elsewhere, from what the client has read
+    session: SessionSpec = SessionSpec()
     location: Location | None = None
 
 

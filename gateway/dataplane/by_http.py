@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gateway.config.specs import EngineProtocol
 from gateway.dataplane.exchange import Exchange
 from gateway.dataplane.llm.exchange import GenerationExchange
@@ -9,6 +11,7 @@ from gateway.dataplane.llm.making import turn_generation
 from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client, Handler
 from gateway.dataplane.snapshot import Lane
+from gateway.dataplane.talking.choosing import is_of_conversation, talking
 from gateway.dataplane.translating.calling import Calling
 from gateway.dataplane.translating.describing import Described
 from gateway.dataplane.translating.making import maker_for
@@ -22,6 +25,13 @@ _OF_INFERENCES = (None, Dialect.INFER, Dialect.INFER_STREAM)
 
 def by_http(client: Client, request: Request, lane: Lane, session: str | None) -> Handler:
     """The handler of a request for this lane."""
+    if session and is_of_conversation(request, lane, session):
+        return talking(client, request, lane, session, _asking, partial(_plain, client, lane, session))
+    return _plain(client, lane, session, request)
+
+
+def _plain(client: Client, lane: Lane, session: str | None, request: Request) -> Handler:
+    """The handler of a request by itself."""
     call = request.plan.call
     if not lane.engine.speaks_rest:  # nor V2's gRPC, or nobody would ask here
         return translated(client, request, lane, session, Calling)

@@ -41,6 +41,6 @@ def handler_for(client: Client, request: Request) -> Handler:
     lane = plan.lane
     if lane is None:
         return Exchange(client, request) if plan.snapshot.all_pass(plan.call) else Deciding(client, request)
-    if lane.keeps_session and may_name_in_body(request):
+    if lane.target.asks_session and may_name_in_body(request):
         return Deciding(client, request)
     return serve(client, request, lane, request.session)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gateway.dataplane.bridging.converted_exchange import ConvertedExchange
 from gateway.dataplane.by_http import by_http, translated
 from gateway.dataplane.recalling import Recalling
 from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client, Handler
 from gateway.dataplane.snapshot import Lane
+from gateway.dataplane.talking.choosing import is_of_conversation, talking
 
 
 def serve(client: Client, request: Request, lane: Lane, session: str | None) -> Handler:
@@ -28,6 +31,13 @@ def serve_by(client: Client, request: Request, lane: Lane, session: str | None) 
     """The handler of a request for this lane and no other."""
     if lane.engine.speaks_rest or not lane.engine.speaks_grpc:
         return by_http(client, request, lane, session)
+    if session and is_of_conversation(request, lane, session):
+        return talking(client, request, lane, session, _by_grpc, partial(_plain, client, lane, session))
+    return _plain(client, lane, session, request)
+
+
+def _plain(client: Client, lane: Lane, session: str | None, request: Request) -> Handler:
+    """The handler of a request by itself, for an engine that has gRPC alone."""
     if lane.engine.adapter.passes(request.plan.call):
         return ConvertedExchange(client, request, lane, session)
     return translated(client, request, lane, session, _by_grpc)

@@ -14,7 +14,7 @@ from gateway.config.specs import EngineProtocol, RulesSpec
 from gateway.observability.metrics import Metrics, Series, SeriesKey
 from gateway.protocol.condition import Condition
 from gateway.protocol.engine_load import Load
-from gateway.protocol.llm.values import Dialect
+from gateway.protocol.llm.values import OF_TEXT, Dialect
 from gateway.protocol.operations import Call
 from gateway.routing.decision import Target
 from gateway.routing.table import Table
@@ -52,6 +52,8 @@ class Lane:
         engine, spec = self.engine, self.engine.spec
         if not engine.speaks_rest or not engine.adapter.passes(call) or self.target.resume or self.keeps_session:
             return False
+        if self.target.history is not None and call.dialect in OF_TEXT:
+            return False
         if spec.protocol is EngineProtocol.OPENAI:
             return call.dialect is Dialect.EMBEDDINGS or not spec.always_stream
         return spec.protocol is EngineProtocol.KSERVE
@@ -76,7 +78,7 @@ class Snapshot:
         self.table = Table(rules, number)
         self.headers_asked = _headers_asked(rules)
         # Where heads name sessions, as far as somebody asks for these; each request tells its own.
-        asks_session = any(target.keeps_session for target in self.table.targets)
+        asks_session = any(target.asks_session for target in self.table.targets)
         self.session_field = rules.identity.session_header.encode() if asks_session else b""
         cookie = rules.identity.session_cookie if asks_session else None
         self.session_cookie = cookie.encode() if cookie is not None else b""
@@ -153,6 +155,8 @@ def _headers_asked(rules: RulesSpec) -> frozenset[str]:
     units = {experiment.unit for experiment in rules.experiments.values()}
     names = {name for route in rules.routes for name in route.match.header}
     names |= {unit.removeprefix("header:") for unit in units if unit.startswith("header:")}
+    if any(route.session.history is not None for route in rules.routes):
+        names.add(rules.identity.tenant_header)
     if any(route.match.tenant for route in rules.routes):
         names.add(rules.identity.tenant_header)
     return frozenset(names)

@@ -28,6 +28,8 @@ class ErrorKind(Enum):
     UPSTREAM_PROTOCOL = "upstream_protocol"
     NOT_READY = "not_ready"
     UNSUPPORTED = "unsupported"
+    HISTORY_MISSING = "history_missing"
+    CONVERSATION_FULL = "conversation_full"
     INTERNAL = "internal"
 
 
@@ -56,6 +58,8 @@ STATUSES: dict[ErrorKind, Status] = {
     ErrorKind.UPSTREAM_PROTOCOL: Status(502, 14),
     ErrorKind.NOT_READY: Status(400, 14),
     ErrorKind.UNSUPPORTED: Status(501, 12),
+    ErrorKind.HISTORY_MISSING: Status(503, 14),
+    ErrorKind.CONVERSATION_FULL: Status(400, 8),  # as OpenAI's API says of a context that is full
     ErrorKind.INTERNAL: Status(500, 13),  # INTERNAL
 }
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from gateway.config.specs import HistorySpec
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -18,6 +20,12 @@ class Target:
     resume: bool = False  # a generation that breaks off goes on elsewhere
     keeps_session: bool = False  # requests of a session go where the ones before went
     sticks: bool = False  # a session keeps the arm that it had first
+    history: HistorySpec | None = None  # a session's turns are kept
+
+    @property
+    def asks_session(self) -> bool:
+        """Whether anybody wants to know of which session a request is."""
+        return self.keeps_session or self.history is not None
 
 
 @dataclass(frozen=True, slots=True)

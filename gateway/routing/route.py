@@ -32,10 +32,11 @@ class Route:
         self.split = split
         balances = {engines[name].balance for name in _engines(spec, split)}
         sticks = split is not None and split.spec.unit == "session"
-        asks_session = Balance.SESSION in balances or sticks
+        keeps_session = Balance.SESSION in balances or sticks
         self.targets = tuple(
-            replace(target, keeps_session=asks_session, sticks=sticks) for target in _targets(spec, split)
+            replace(target, keeps_session=keeps_session, sticks=sticks) for target in _targets(spec, split)
         )
+        asks_session = keeps_session or spec.session.history is not None
         self._session = session_lookup(identity) if asks_session else None
         self._unit = unit_lookup(split.spec.unit, identity) if split is not None else None
         if self._unit == self._session:
@@ -93,9 +94,17 @@ def _targets(spec: RouteSpec, split: Split | None) -> tuple[Target, ...]:
     """One target for each arm; an arm without a model takes the route's."""
     if split is None:
         assert spec.engine is not None
-        return (Target(spec.name, spec.engine, spec.model, resume=spec.resume),)
+        return (Target(spec.name, spec.engine, spec.model, resume=spec.resume, history=spec.session.history),)
     experiment = split.spec
     return tuple(
-        Target(spec.name, arm.engine, arm.model or spec.model, experiment.name, arm.name, spec.resume)
+        Target(
+            spec.name,
+            arm.engine,
+            arm.model or spec.model,
+            experiment.name,
+            arm.name,
+            spec.resume,
+            history=spec.session.history,
+        )
         for arm in experiment.arms
     )

@@ -23,6 +23,8 @@ from gateway.protocol.errors import STATUSES, ErrorKind, GatewayError
         (ErrorKind.UPSTREAM_PROTOCOL, "upstream_protocol", 502, 14),
         (ErrorKind.NOT_READY, "not_ready", 400, 14),
         (ErrorKind.UNSUPPORTED, "unsupported", 501, 12),
+        (ErrorKind.HISTORY_MISSING, "history_missing", 503, 14),
+        (ErrorKind.CONVERSATION_FULL, "conversation_full", 400, 8),
         (ErrorKind.INTERNAL, "internal", 500, 13),
     ],
 )

@@ -34,23 +34,24 @@ def make_generation(request: Request, body: bytes, lane: Lane) -> Translator | A
     """
     if request.plan.call.dialect is Dialect.INFER and _embeds(request, body, lane):
         return _by_embedding(request, body, lane)
-    generation, make_writer = _read(request, body)
+    generation, make_writer = read_generation(request, body)
     version = request.plan.call.version or ""
     side = known_side(lane, generation, version)
     if side is None:
         return _make_later(request, generation, make_writer, lane, version)
-    return _translator(request, generation, make_writer, lane, side)
+    return translator_of(request, generation, make_writer, lane, side)
 
 
 async def _make_later(
     request: Request, generation: Generation, make_writer: MakeWriter, lane: Lane, version: str
 ) -> Translator:
-    return _translator(request, generation, make_writer, lane, await find_side(lane, generation, version))
+    return translator_of(request, generation, make_writer, lane, await find_side(lane, generation, version))
 
 
-def _translator(
+def translator_of(
     request: Request, generation: Generation, make_writer: MakeWriter, lane: Lane, side: EngineSide
-) -> Translator:
+) -> GenerationTranslator:
+    """The translator of a generation for an engine that is asked so."""
     dialect = request.plan.call.dialect
     assert dialect is not None
     prefix = SPOKEN[dialect].id_prefix if dialect in SPOKEN else ""
@@ -59,7 +60,11 @@ def _translator(
     return GenerationTranslator(generation, side, writer, always_stream=lane.engine.spec.always_stream)
 
 
-def _read(request: Request, body: bytes) -> tuple[Generation, MakeWriter]:
+def read_generation(request: Request, body: bytes) -> tuple[Generation, MakeWriter]:
+    """What a client asks for, and who writes its reply.
+
+    Raises: GatewayError where the body is malformed or says what no engine can be told.
+    """
     call = request.plan.call
     model = call.model or ""
     if call.dialect is Dialect.GENERATE:

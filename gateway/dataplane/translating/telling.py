@@ -18,15 +18,16 @@ _EVENTS_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf
 
 
 class Telling:
-    """Writes one reply to a client. `fields` are those of the engine's reply; `dropped` names what the engine was not
-    told."""
+    """Writes one reply to a client. `fields` are those of the engine's reply, `added` are the gateway's own; `dropped`
+    names what the engine was not told."""
 
-    __slots__ = ("_client", "_plan", "begun", "dropped", "fields", "is_over")
+    __slots__ = ("_client", "_plan", "added", "begun", "dropped", "fields", "is_over")
 
     def __init__(self, client: Client, plan: Plan) -> None:
         self._client = client
         self._plan = plan
         self.fields: list[Field] = []
+        self.added: list[Field] = []
         self.dropped: tuple[str, ...] = ()
         self.begun = False
         self.is_over = False
@@ -80,6 +81,7 @@ class Telling:
     def _lines(self) -> bytes:
         """The fields that go on."""
         kept = [field for field in self.fields if field[0] in _KEPT or field[0].startswith(_KEPT_FAMILIES)]
+        kept += self.added
         if self.dropped:
             kept.append((b"x-pointsman-dropped", _named(self.dropped)))
         return b"".join([b"%b: %b\r\n" % field for field in kept if field[0] != b"x-pointsman-reason"])

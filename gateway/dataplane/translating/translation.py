@@ -205,12 +205,12 @@ class Translation:
         assert translator is not None
         try:
             if self._is_streaming:
-                self._telling.end(translator.end())
+                self._end(translator.end())
             elif self.begun:
                 what = f"the engine that was to go on answered with status {self._status}, and no stream"
                 raise GatewayError(ErrorKind.UPSTREAM_RESET, what)
             else:
-                self._telling.respond(translator.whole(self._whole()))
+                self._respond(translator.whole(self._whole()))
         except GatewayError as error:
             event = event_told(error, self._request.plan.dialect)
             if error.kind is not ErrorKind.UPSTREAM_RESET or not self._resumes(broken, event):
@@ -292,6 +292,14 @@ class Translation:
         self._ask_for(asked)
 
     # Ends
+
+    def _end(self, events: bytes) -> None:
+        """The stream has ended as it should; these are its last events."""
+        self._telling.end(events)
+
+    def _respond(self, reply: Reply) -> None:
+        """The reply is whole."""
+        self._telling.respond(reply)
 
     def _stop_engine(self, error: GatewayError) -> None:
         """The engine sends what nobody understands."""

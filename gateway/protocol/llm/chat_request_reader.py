@@ -15,7 +15,7 @@ from gateway.protocol.llm.given import Fields, bad_request, objects, optional, r
 from gateway.protocol.llm.openai_options import read_options, read_stream, read_tool_choice, read_tools
 from gateway.protocol.llm.values import Generation, Message, Reasoning, ToolCall
 
-__all__ = ["read_request"]
+__all__ = ["read_messages", "read_request"]
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
@@ -28,7 +28,7 @@ def read_request(body: bytes) -> Generation:
     """
     given = read_fields(body)
     model = required(given, "model", str)
-    messages = _messages(given.pop("messages", None))
+    messages = read_messages(given.pop("messages", None))
     tools, choice = read_tools(given), read_tool_choice(given)
     stream, include_usage, more = read_stream(given)
     logprobs = _logprobs(given)
@@ -49,7 +49,11 @@ def _logprobs(given: Fields) -> dict[str, Any]:
     return {"logprobs": top or 0} if asked else {}
 
 
-def _messages(given: Any) -> tuple[Message, ...]:
+def read_messages(given: Any) -> tuple[Message, ...]:
+    """The messages of a body.
+
+    Raises: GatewayError as `read_request` does.
+    """
     if not given:
         raise bad_request("'messages' is missing; it must be a list of at least one message")
     messages: list[Message] = []

@@ -17,7 +17,7 @@ from gateway.protocol.llm.openai_options import EXTRAS, OF_BOTH, written_thinkin
 from gateway.protocol.llm.options import taken
 from gateway.protocol.llm.values import Generation, Message, Reasoning
 
-__all__ = ["ENGINE", "write_request", "written_messages"]
+__all__ = ["ENGINE", "write_request", "written_message", "written_messages"]
 
 ENGINE = "an OpenAI chat engine"
 _OF_CHAT_ALONE = {
@@ -57,14 +57,18 @@ def written_messages(generation: Generation) -> list[Fields]:
     Raises: GatewayError(UNSUPPORTED) for token ids, and for media of which there is no form.
     """
     if generation.messages:
-        return [_message(message) for message in generation.messages]
+        return [written_message(message) for message in generation.messages]
     if isinstance(generation.prompt, str):
         return [{"role": "user", "content": generation.prompt}]
     what = f"a prompt of token ids cannot be told to {ENGINE}; give its text"
     raise GatewayError(ErrorKind.UNSUPPORTED, what)
 
 
-def _message(message: Message) -> Fields:
+def written_message(message: Message) -> Fields:
+    """One message of a body.
+
+    Raises: GatewayError(UNSUPPORTED) for media of which there is no form.
+    """
     role = "system" if message.role == "developer" else message.role
     content: Any = written_content(message.parts)
     told: Fields = {"role": role, "content": content}

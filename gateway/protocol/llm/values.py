@@ -26,6 +26,13 @@ class Dialect(Enum):
 
 
 OF_V2 = (Dialect.GENERATE, Dialect.INFER, Dialect.INFER_STREAM)
+# What a conversation may be held in.
+OF_TEXT = frozenset(
+    {
+        *(Dialect.CHAT, Dialect.COMPLETIONS, Dialect.RESPONSES, Dialect.MESSAGES),
+        *(Dialect.GENERATE, Dialect.INFER),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,94 @@
+"""The `session:` section of a route, and what it asks of the engines behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from gateway.config import rule_values
+from gateway.config.specs import EngineProtocol, EngineSpec, ExperimentSpec, HistorySpec, RouteSpec, SessionSpec
+from gateway.yaml import values
+from gateway.yaml.nodes import Map, Node, Scalar
+from gateway.yaml.problems import suggest
+from gateway.yaml.readers import Reading, Record, scalar
+
+_SYSTEM = ("keep", "request")
+_ON_OVERFLOW = ("drop_oldest", "refuse")
+_PROMPTS = ("message", "text")
+_SWITCH = ("true", "false", "engine")
+_WITHOUT_TEXT = (EngineProtocol.TFSERVING, EngineProtocol.TORCHSERVE)
+
+_MAX_TTL_SECONDS = 10 * 365 * 86400.0  # what Redis counts in milliseconds has an end
+
+_count = scalar(values.at_least(1, values.integer))
+_HISTORY = Record(
+    "history",
+    HistorySpec,
+    {
+        "max_turns": _count,
+        "max_tokens": _count,
+        "max_bytes": scalar(values.at_least(1, values.size)),
+        "ttl": scalar(values.between(1.0, _MAX_TTL_SECONDS, values.duration)),
+        "system": scalar(values.one_of(_SYSTEM)),
+        "on_overflow": scalar(values.one_of(_ON_OVERFLOW)),
+        "prompts": scalar(values.one_of(_PROMPTS)),
+        "required": scalar(values.boolean),
+        "patience": scalar(values.above_zero(values.duration)),
+        "engine_holds_state": scalar(values.boolean),
+        "session_field": scalar(rule_values.text),
+    },
+)
+
+
+def _session(history: HistorySpec | bool = False) -> SessionSpec:
+    return SessionSpec(history if isinstance(history, HistorySpec) else None)
+
+
+def _history(node: Node, reading: Reading) -> HistorySpec | bool | None:
+    """Read `true`, `false` (None is for errors), `engine`, or a map of keys."""
+    if isinstance(node, Scalar) and not node.is_null:
+        match node.text.lower():
+            case "true":
+                return HistorySpec()
+            case "false":
+                return False
+            case "engine":
+                return HistorySpec(engine_holds_state=True)
+        what = f"history is true, false, engine or a map, not {node.text!r}{suggest(node.text, _SWITCH)}"
+        reading.error(node.location, what)
+        return None
+    history = _HISTORY(node, reading)
+    if history is None:
+        return None
+    if history.session_field is not None and not history.engine_holds_state:
+        reading.error(node.location, "session_field is for engines that hold state: set 'engine_holds_state: true'")
+    if history.engine_holds_state and isinstance(node, Map):
+        for key in node.entries.keys() - {"engine_holds_state", "session_field"}:
+            reading.error(node.entries[key].location, f"{key!r} has no effect: the engine holds the conversation")
+    return history
+
+
+read_session = Record("session", _session, {"history": _history})
+
+
+def check_history(
+    routes: Iterable[RouteSpec],
+    engines: Mapping[str, EngineSpec],
+    experiments: Mapping[str, ExperimentSpec],
+    reading: Reading,
+) -> None:
+    """Find routes whose engines cannot be told a conversation; names that nobody has declared are others' findings."""
+    for route in routes:
+        history = route.session.history
+        if history is None or history.engine_holds_state:
+            continue
+        assert route.location is not None
+        experiment = experiments.get(route.experiment or "")
+        names = [arm.engine for arm in experiment.arms] if experiment is not None else [route.engine or ""]
+        for engine in [engines[name] for name in dict.fromkeys(names) if name in engines]:
+            where = f"route {route.name!r} keeps conversations, and engine {engine.name!r}"
+            if engine.protocol in _WITHOUT_TEXT:
+                what = f"{where} speaks {engine.protocol.value}, which has no place for one"
+                reading.error(route.location, what)
+            elif engine.protocol.is_v2 and engine.chat_template is None and history.prompts == "message":
+                what = f"{where} takes a prompt, not messages: give it a 'chat_template', or set 'prompts: text'"
+                reading.warn(route.location, what)

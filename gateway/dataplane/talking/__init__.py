@@ -1,0 +1,1 @@
+"""Requests of sessions whose conversations are kept: here, or by their engine."""

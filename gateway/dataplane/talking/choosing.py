@@ -1,0 +1,88 @@
+"""Who answers a request of a session on a route that keeps conversations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gateway.dataplane.body import decoded, told_json_bytes
+from gateway.dataplane.refusal import Refusal
+from gateway.dataplane.request import Request
+from gateway.dataplane.seams import Client, Handler
+from gateway.dataplane.snapshot import Lane
+from gateway.dataplane.standing_aside import StandingAside
+from gateway.dataplane.talking.holding import held_by_engine
+from gateway.dataplane.talking.talking import Talking
+from gateway.dataplane.translating.translation import Ask
+from gateway.protocol.errors import GatewayError
+from gateway.protocol.llm.values import OF_TEXT, Dialect
+from gateway.protocol.operations import Operation
+from gateway.protocol.v2_facts import read_body_facts
+
+_TEXT_INPUT = "text_input"
+
+# Makes the handler of a request as if no conversation were kept.
+Plain = Callable[[Request], Handler]
+
+
+def is_of_conversation(request: Request, lane: Lane, session: str | None) -> bool:
+    """Whether a request may be one of a conversation; of an infer only its body tells."""
+    return lane.target.history is not None and bool(session) and request.plan.call.dialect in OF_TEXT
+
+
+def talking(client: Client, request: Request, lane: Lane, session: str, ask: Ask, plain: Plain) -> Handler:
+    """The handler of a request that `is_of_conversation`; `ask` asks the lane's engine for text."""
+    history = lane.target.history
+    assert history is not None
+    if history.engine_holds_state or request.plan.call.dialect is Dialect.INFER:
+        return _ByBody(client, request, lane, session, ask, plain)
+    return Talking(client, request, lane, session, history, ask)
+
+
+class _ByBody(StandingAside):
+    """Holds the body until it is whole, and stands aside: for the engine that is told the session, for the talk where
+    an infer is one of text, else for whoever answers any request."""
+
+    __slots__ = ("_ask", "_lane", "_pieces", "_plain", "_session")
+
+    def __init__(self, client: Client, request: Request, lane: Lane, session: str, ask: Ask, plain: Plain) -> None:
+        super().__init__(client, request)
+        self._lane = lane
+        self._session = session
+        self._ask = ask
+        self._plain = plain
+        self._pieces: list[bytes] = []
+
+    def body_received(self, data: bytes, ended: bool) -> None:
+        if self._handler is not None:
+            self._handler.body_received(data, ended)
+            return
+        self._pieces.append(data)
+        if not ended:
+            self._client.expect_body()
+            return
+        body = b"".join(self._pieces)
+        self._pieces.clear()
+        try:
+            self._handler, body = self._answerer(body)
+        except GatewayError as error:
+            self._handler = Refusal(self._client, self._request, error)
+        self._handler.body_received(body, True)
+
+    def _answerer(self, body: bytes) -> tuple[Handler, bytes]:
+        """Raises: GatewayError."""
+        client, request, lane = self._client, self._request, self._lane
+        history = lane.target.history
+        assert history is not None
+        plain_body = decoded(request, body, client.plane.settings.limits.max_body_bytes)
+        if history.engine_holds_state:
+            request, body = held_by_engine(request, plain_body, lane, self._session, history.session_field)
+            return self._plain(request), body
+        if _is_text(request, plain_body):
+            return Talking(client, request, lane, self._session, history, self._ask), body
+        return self._plain(request), body
+
+
+def _is_text(request: Request, body: bytes) -> bool:
+    """Whether an infer is one of text, as a language model behind V2 takes it."""
+    facts = read_body_facts(Operation.INFER, body[: told_json_bytes(request.json_length, len(body))])
+    return any(tensor.name == _TEXT_INPUT and tensor.datatype == "BYTES" for tensor in facts.inputs)

@@ -1,0 +1,135 @@
+"""A real redis-server for tests: on a port or a Unix socket, which can be killed, paused and started again."""
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+import pytest
+import redis
+
+from gateway.redis.server_folder import EmbeddedError, find_server
+from tests.support.waiting import eventually
+
+
+def program() -> Path:
+    """The redis-server that is here; without one the test is skipped."""
+    try:
+        return find_server()
+    except EmbeddedError as error:
+        pytest.skip(str(error))
+
+
+def free_port() -> int:
+    """One that nobody uses, and below those that the system gives out: a cluster's nodes meet 10,000 above it."""
+    while True:
+        port = random.randrange(20_000, 30_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+class RedisServer:
+    """One server on a port of 127.0.0.1; it keeps its address when it is started again."""
+
+    def __init__(self, folder: Path, *options: str, port: int | None = None, sentinel: bool = False) -> None:
+        """A Sentinel keeps what it learns in its file, which is `options` at first."""
+        self.folder = folder
+        self.port = port or free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._command = [str(program())]
+        if sentinel:
+            folder.mkdir(parents=True, exist_ok=True)
+            file = folder / "sentinel.conf"
+            file.write_text("\n".join((f"port {self.port}", f"dir {folder}", *options)) + "\n")
+            self._command += [str(file), "--sentinel"]
+        else:
+            self._command += ["--port", str(self.port), "--dir", str(folder), "--save", "", *options]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def client(self) -> redis.Redis:
+        return redis.Redis(port=self.port, decode_responses=True, socket_timeout=5)
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> Self:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, cwd=self.folder)
+        eventually(self.answers)
+        return self
+
+    def answers(self) -> bool:
+        try:
+            return bool(self.client.ping())
+        except redis.ConnectionError:
+            return False
+
+    def kill(self) -> None:
+        """End as a crash would."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def pause(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+
+def cluster(folder: Path, size: int = 3) -> list[RedisServer]:
+    """A cluster of so many masters, each with its share of the slots; the caller ends the servers."""
+    quick = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000")
+    servers = [RedisServer(folder / str(number), *quick).start() for number in range(size)]
+    share = 16384 // size + 1
+    for number, server in enumerate(servers):
+        slots = range(number * share, min((number + 1) * share, 16384))
+        server.client.execute_command("CLUSTER", "ADDSLOTS", *slots)
+        server.client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+    for server in servers[1:]:
+        servers[0].client.execute_command("CLUSTER", "MEET", "127.0.0.1", server.port)
+    for server in servers:
+        eventually(lambda server=server: "cluster_state:ok" in str(_info(server)))  # type: ignore[misc]
+    return servers
+
+
+def _info(server: RedisServer) -> object:
+    return server.client.execute_command("CLUSTER", "INFO")
+
+
+def watched(folder: Path, options: Sequence[str] = ()) -> tuple[RedisServer, RedisServer, list[RedisServer]]:
+    """A master, its replica, and three Sentinels that know it as `pointsman`; the caller ends them."""
+    master = RedisServer(folder / "master", *options).start()
+    replica = RedisServer(folder / "replica", "--replicaof", "127.0.0.1", str(master.port), *options).start()
+    eventually(lambda: replica.client.info("replication")["master_link_status"] == "up")
+    told = (
+        f"sentinel monitor pointsman 127.0.0.1 {master.port} 2",
+        "sentinel down-after-milliseconds pointsman 300",
+        "sentinel failover-timeout pointsman 3000",
+    )
+    sentinels = [RedisServer(folder / f"sentinel-{n}", *told, sentinel=True).start() for n in range(3)]
+    for sentinel in sentinels:
+        eventually(lambda sentinel=sentinel: _sees_all(sentinel))  # type: ignore[misc]
+    return master, replica, sentinels
+
+
+def _sees_all(sentinel: RedisServer) -> bool:
+    seen = sentinel.client.execute_command("SENTINEL", "MASTER", "pointsman")
+    facts = seen if isinstance(seen, dict) else dict(zip(seen[::2], seen[1::2], strict=True))
+    return str(facts["num-other-sentinels"]) == "2" and str(facts["num-slaves"]) == "1"
