@@ -37,7 +37,7 @@ def play(server: RedisServer, scene: Callable[[Store], Awaitable[None]]) -> None
 
 
 def exchange(question: str, answer: str, **more: object) -> Exchange:
-    return Exchange((turn(user(question)), turn(said(answer))), **more)  # type: ignore[arg-type]
+    return Exchange((turn(user(question)), turn(said(answer))), **more)
 
 
 async def write(talk: Conversation, what: Exchange, limits: Limits | None = WIDE, ttl: float = DAY) -> str:
@@ -135,7 +135,7 @@ def test_a_conversation_is_forgotten(redis_server: RedisServer) -> None:
         await write(talk, exchange("a?", "a."), ttl=100)
         await write(talk, exchange("b?", "b."), ttl=50)
         client = redis_server.client
-        assert {49_000 < int(client.pttl(key)) <= 50_000 for key in client.keys("*")} == {True}  # type: ignore[arg-type]
+        assert {49_000 < int(client.pttl(key)) <= 50_000 for key in client.keys("*")} == {True}
         await write(talk, exchange("c?", "c."), ttl=0.05)
         while await talk.read() != NOTHING:
             await asyncio.sleep(0.01)
@@ -152,7 +152,7 @@ def test_a_redis_without_memory_may_drop_half_of_it(redis_server: RedisServer) -
         talk = Conversation(store, "s", patience=PATIENCE)
         for suffix in ("}", "}:turns"):
             await write(talk, exchange("a?", "a."))
-            (key,) = [key for key in client.keys("*") if key.endswith(suffix)]  # type: ignore[union-attr]
+            (key,) = [key for key in client.keys("*") if key.endswith(suffix)]
             client.delete(key)
             await write(talk, exchange("b?", "b."))
             kept = await talk.read()
@@ -172,7 +172,7 @@ def test_what_is_foreign_is_an_error(redis_server: RedisServer) -> None:
         talk = Conversation(store, "s", patience=PATIENCE)
         await write(talk, exchange("a?", "a."))
         client = redis_server.client
-        (turns,) = [key for key in client.keys("*") if key.endswith(":turns")]  # type: ignore[union-attr]
+        (turns,) = [key for key in client.keys("*") if key.endswith(":turns")]
         client.lset(turns, 0, "{}")
         with pytest.raises(StoreError, match="has not written"):
             await talk.read()

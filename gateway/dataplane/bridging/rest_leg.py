@@ -14,6 +14,7 @@ from gateway.dataplane.grpc.client import CallClient
 from gateway.dataplane.grpc.plan import CallHead, Way
 from gateway.dataplane.grpc.seams import LegOwner
 from gateway.dataplane.seams import Handler
+from gateway.dataplane.talking.session import session_of
 from gateway.dataplane.tries import Tries
 from gateway.protocol.conversion import RestRequest
 from gateway.protocol.conversion.control import RpcError
@@ -186,6 +187,9 @@ class RestLeg:
             else:
                 asked = rest_of_infer(message)
             request = rest_of_call(self._client, self._head, asked, self._request_id)
+            session = self._session
+            if lane.target.history is not None:  # each message may be of another session
+                session = session_of(request, asked.body)
         except RpcError as error:
             self._task = None
             self._tell_error(error.message, error.code)
@@ -202,7 +206,7 @@ class RestLeg:
             return
         self._task = None
         self._rest = RestClient(self._client.plane, self, self._client.peer, is_tls=self._client.is_tls)
-        self._handler = by_http(self._rest, request, lane, self._session)
+        self._handler = by_http(self._rest, request, lane, session)
         if self.way.endpoint is not None and isinstance(self._handler, Tries):
             self._handler.start_at(self.way.endpoint)
         self._handler.body_received(asked.body.data, True)

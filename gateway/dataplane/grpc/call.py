@@ -234,7 +234,9 @@ class RelayedCall(StreamTries):
             self._go(body, way, session)
 
     def _go(self, body: WholeMessage | CallBody, way: Way, session: str | None) -> None:
-        if not way.lane.engine.speaks_grpc:
+        rpc = self._head.plan.rpc
+        is_inference = rpc is not None and rpc.operation is Operation.INFER
+        if not way.lane.engine.speaks_grpc or (is_inference and way.lane.asks_by_rest):
             self._convert(body, way, session)
             return
         self._way, self._session = way, session

@@ -124,7 +124,7 @@ class CallPlan:
             return decision
         lane = self.snapshot.lane(decision.target)
         answer = (self.way(lane), decision.session)
-        if decision.repeatable and not lane.keeps_session and len(self._decided) < _MAX_DECISIONS:
+        if decision.repeatable and not lane.target.asks_session and len(self._decided) < _MAX_DECISIONS:
             self._decided[key] = answer
         return answer
 

@@ -185,10 +185,10 @@ class StreamCall:
     def _start_leg(self, way: Way, data: bytes, names: Names) -> None:
         session = self._ways.session(way)
         leg: AnyLeg
-        if way.lane.engine.speaks_grpc:
-            leg = Leg(self, way, session)
-        else:
+        if way.lane.asks_by_rest:
             leg = RestLeg(self, way, session, self._client, self._head, self._request_id)
+        else:
+            leg = Leg(self, way, session)
         self.responses.join(leg)
         self._legs[way] = leg
         self._num_legs += 1

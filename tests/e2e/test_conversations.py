@@ -1,0 +1,488 @@
+"""Conversations as clients meet them: a gateway of two workers, a real Redis, engines that tell what they were told."""
+
+import contextlib
+import json
+import queue
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import numpy as np
+import openai
+import pytest
+import tritonclient.grpc as triton
+
+from tests.support.canned_llm import MODEL, CannedLLM
+from tests.support.llm import VLLM, rules_of
+from tests.support.redis_server import RedisServer
+from tests.support.servers import GatewayProcess
+from tests.support.waiting import eventually
+
+SESSION, TENANT, HISTORY = "x-session-id", "x-tenant", "x-pointsman-history"
+TIMEOUT = 20.0
+TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant: "
+
+ROUTES: dict[str, Any] = {
+    "chat": {"history": True},
+    "brief": {"history": {"max_turns": 2}},
+    "full": {"history": {"max_turns": 4, "on_overflow": "refuse"}},
+    "each": {"history": {"system": "request"}},
+    "needed": {"history": {"required": True}},
+    "text": {"history": {"prompts": "text"}},
+    "held": {"history": "engine"},
+    "named": {"history": {"engine_holds_state": True, "session_field": "conversation_id"}},
+    "plain": {},
+}
+
+
+@pytest.fixture(scope="module")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CannedLLM]:
+    with CannedLLM.start(tmp_path_factory.mktemp("canned")).running() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def v2_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CannedLLM]:
+    with CannedLLM.start(tmp_path_factory.mktemp("canned-v2"), v2=True).running() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def gateway(
+    redis_server: RedisServer, engine: CannedLLM, v2_engine: CannedLLM, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[GatewayProcess]:
+    folder = tmp_path_factory.mktemp("gateway")
+    (folder / "chat.jinja").write_text(TEMPLATE)
+    engines = {
+        "openai": {
+            "protocol": "openai",
+            "endpoints": [engine.http_url],
+            "dialects": ["chat", "completions", "embeddings", "responses", "messages"],
+        },
+        "triton": {"protocol": "kserve", "endpoints": [v2_engine.http_url], "chat_template": "chat.jinja"},
+    }
+    routes = [
+        {"name": name, "match": {"model": name}, "engine": "openai", "model": MODEL, "session": session}
+        for name, session in ROUTES.items()
+    ]
+    v2 = {"match": {"model": "v2"}, "engine": "triton", "model": VLLM, "session": {"history": True}}
+    v2_held = {"match": {"model": "v2-held"}, "engine": "triton", "model": VLLM, "session": {"history": "engine"}}
+    routes += [{"name": "v2", **v2}, {"name": "v2-held", **v2_held}]
+    started = GatewayProcess.start(rules_of(engines, routes), folder, workers=2, redis=redis_server.url)
+    try:
+        yield started.wait_ready()
+        started.stop()
+    finally:
+        started.kill()
+
+
+@pytest.fixture(autouse=True)
+def forget(engine: CannedLLM, v2_engine: CannedLLM, redis_server: RedisServer) -> None:
+    engine.forget()
+    v2_engine.forget()
+    redis_server.client.flushall()
+
+
+class Asking:
+    """A client that asks one gateway, over a connection of its own for each request, so that any worker answers."""
+
+    def __init__(self, gateway: GatewayProcess, session: str = "s1", tenant: str = "") -> None:
+        self.gateway = gateway
+        self.headers = {SESSION: session} | ({TENANT: tenant} if tenant else {})
+
+    def post(self, path: str, body: dict[str, Any], **headers: str) -> httpx.Response:
+        url = f"{self.gateway.http_url}{path}"
+        return httpx.post(url, json=body, headers=self.headers | headers, timeout=TIMEOUT, trust_env=False)
+
+    def chat(self, *messages: Any, model: str = "chat", **more: Any) -> httpx.Response:
+        told = [{"role": "user", "content": each} if isinstance(each, str) else each for each in messages]
+        return self.post("/v1/chat/completions", {"model": model, "messages": told, "max_tokens": 2, **more})
+
+
+def told(engine: CannedLLM) -> list[tuple[str, Any]]:
+    """The messages that the engine was asked with last."""
+    return [(each["role"], each["content"]) for each in engine.seen()[-1]["body"]["messages"]]
+
+
+def answer(reply: httpx.Response) -> str:
+    assert reply.status_code == 200, reply.text
+    text: str = reply.json()["choices"][0]["message"]["content"]
+    return text
+
+
+def test_a_client_sends_its_new_message_alone(gateway: GatewayProcess, engine: CannedLLM) -> None:
+    """The engine is told all the turns, whichever worker took them, and the reply says how many were kept."""
+    client = Asking(gateway)
+    for number in range(6):
+        reply = client.chat(f"question {number}")
+        assert answer(reply) == "one two"
+        assert reply.headers[HISTORY] == f"{2 * number} turns"
+    assert told(engine) == [
+        each for number in range(5) for each in (("user", f"question {number}"), ("assistant", "one two"))
+    ] + [("user", "question 5")]
+
+
+def test_who_sends_everything_is_told_the_same(gateway: GatewayProcess, engine: CannedLLM) -> None:
+    """OpenAI's own client keeps its messages and sends all of them: nothing stands there twice."""
+    with openai.OpenAI(
+        base_url=f"{gateway.http_url}/v1", api_key="none", default_headers={SESSION: "s1"}, max_retries=0
+    ) as client:
+        messages: list[Any] = [{"role": "system", "content": "be kind"}]
+        for number in range(4):
+            messages.append({"role": "user", "content": f"question {number}"})
+            reply = client.chat.completions.create(model="chat", messages=messages, max_tokens=2)
+            messages.append(reply.choices[0].message)
+            assert len(engine.seen()[-1]["body"]["messages"]) == 2 + 2 * number
+    reply = Asking(gateway).chat("question 4")
+    assert reply.headers[HISTORY] == "8 turns"
+    assert len(told(engine)) == 10
+
+
+def of_openai(gateway: GatewayProcess) -> openai.OpenAI:
+    base_url = f"{gateway.http_url}/v1"
+    return openai.OpenAI(base_url=base_url, api_key="none", default_headers={SESSION: "s1"}, max_retries=0)
+
+
+def by_chat(gateway: GatewayProcess, text: str, model: str) -> str:
+    with of_openai(gateway) as client:
+        messages: Any = [{"role": "user", "content": text}]
+        reply = client.chat.completions.create(model=model, messages=messages, max_tokens=2)
+    return reply.choices[0].message.content or ""
+
+
+def by_chat_stream(gateway: GatewayProcess, text: str, model: str) -> str:
+    with of_openai(gateway) as client:
+        messages: Any = [{"role": "user", "content": text}]
+        stream = client.chat.completions.create(model=model, messages=messages, max_tokens=2, stream=True)
+        return "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
+
+
+def by_completions(gateway: GatewayProcess, text: str, model: str) -> str:
+    with of_openai(gateway) as client:
+        return client.completions.create(model=model, prompt=text, max_tokens=2).choices[0].text
+
+
+def by_responses(gateway: GatewayProcess, text: str, model: str) -> str:
+    with of_openai(gateway) as client:
+        return client.responses.create(model=model, input=text, max_output_tokens=2).output_text
+
+
+def by_responses_stream(gateway: GatewayProcess, text: str, model: str) -> str:
+    with of_openai(gateway) as client:
+        stream = client.responses.create(model=model, input=text, max_output_tokens=2, stream=True)
+        return "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+
+
+def by_messages(gateway: GatewayProcess, text: str, model: str) -> str:
+    body = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": 2}
+    reply = Asking(gateway).post("/v1/messages", body)
+    told: str = reply.json()["content"][0]["text"]
+    return told
+
+
+def by_generate(gateway: GatewayProcess, text: str, model: str) -> str:
+    body = {"text_input": text, "parameters": {"max_tokens": 2, "session_id": "s1"}}
+    reply = httpx.post(f"{gateway.http_url}/v2/models/{model}/generate", json=body, timeout=TIMEOUT)
+    assert reply.status_code == 200, reply.text
+    told: str = reply.json()["text_output"]
+    return told
+
+
+def by_generate_stream(gateway: GatewayProcess, text: str, model: str) -> str:
+    reply = Asking(gateway).post(f"/v2/models/{model}/generate_stream", {"text_input": text, "max_tokens": 2})
+    events = [json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: ")]
+    return "".join(event["text_output"] for event in events)
+
+
+def by_infer(gateway: GatewayProcess, text: str, model: str) -> str:
+    inputs = [
+        {"name": "text_input", "datatype": "BYTES", "shape": [1], "data": [text]},
+        {"name": "max_tokens", "datatype": "INT32", "shape": [1], "data": [2]},
+    ]
+    reply = Asking(gateway).post(f"/v2/models/{model}/infer", {"inputs": inputs})
+    assert reply.status_code == 200, reply.text
+    told: str = reply.json()["outputs"][0]["data"][0]
+    return told
+
+
+def given(text: str, parameters: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    tensor = triton.InferInput("text_input", [1], "BYTES")
+    tensor.set_data_from_numpy(np.array([text.encode()], dtype=object))
+    return [tensor], {"max_tokens": 2, **parameters}
+
+
+def by_model_infer(gateway: GatewayProcess, text: str, model: str) -> str:
+    inputs, parameters = given(text, {"session_id": "s1"})
+    with contextlib.closing(triton.InferenceServerClient(gateway.grpc_url)) as client:
+        result = client.infer(model, inputs, parameters=parameters, client_timeout=TIMEOUT)
+    told: str = result.as_numpy("text_output")[0].decode()
+    return told
+
+
+def by_model_stream_infer(gateway: GatewayProcess, text: str, model: str) -> str:
+    inputs, parameters = given(text, {"session_id": "s1"})
+    came: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    with contextlib.closing(triton.InferenceServerClient(gateway.grpc_url)) as client:
+        client.start_stream(lambda result, error: came.put(error or result), stream_timeout=TIMEOUT)
+        client.async_stream_infer(model, inputs, parameters=parameters)
+        client.stop_stream()
+    results = [came.get() for _ in range(came.qsize())]
+    return "".join(result.as_numpy("text_output")[0].decode() for result in results)
+
+
+WAYS: list[Callable[[GatewayProcess, str, str], str]] = [
+    *(by_chat, by_chat_stream, by_completions, by_responses, by_responses_stream, by_messages),
+    *(by_generate, by_generate_stream, by_infer, by_model_infer, by_model_stream_infer),
+]
+
+
+def test_one_conversation_in_every_protocol(gateway: GatewayProcess, engine: CannedLLM) -> None:
+    """Whoever asks, an OpenAI client, Anthropic's or one of V2, and whether he reads the answer whole or as a stream,
+    sends his new message alone."""
+    expected: list[tuple[str, str]] = []
+    for ask in WAYS:
+        expected.append(("user", ask.__name__))
+        assert ask(gateway, ask.__name__, "chat") == "one two", ask.__name__
+        assert told(engine) == expected, ask.__name__
+        expected.append(("assistant", "one two"))
+
+
+def test_one_conversation_with_a_v2_engine(gateway: GatewayProcess, v2_engine: CannedLLM) -> None:
+    """An engine that takes a prompt is told the conversation by its template."""
+    expected = ""
+    for ask in WAYS:
+        expected += f"user: {ask.__name__}\n"
+        answered = ask(gateway, ask.__name__, "v2")
+        assert answered.strip() == "one two", ask.__name__
+        assert v2_engine.seen()[-1]["body"]["text_input"] == expected + "assistant: ", ask.__name__
+        expected += f"assistant: {answered}\n"
+
+
+def test_a_v2_client_at_a_v2_engine(gateway: GatewayProcess, v2_engine: CannedLLM) -> None:
+    """Neither side knows what a message is, and the session is a parameter, or a header."""
+    assert by_generate(gateway, "a", "v2") == " one two"
+    assert by_infer(gateway, "b", "v2") == " one two"
+    told = "user: a\nassistant:  one two\nuser: b\nassistant: "
+    assert v2_engine.seen()[-1]["body"]["text_input"] == told
+
+
+def test_a_text_goes_on(gateway: GatewayProcess, engine: CannedLLM) -> None:
+    """Where prompts are more of one text, a client sends what comes next, or all of it."""
+    client = Asking(gateway)
+
+    def prompted(prompt: str) -> tuple[str, str]:
+        reply = client.post("/v1/completions", {"model": "text", "prompt": prompt, "max_tokens": 2})
+        assert reply.status_code == 200, reply.text
+        return engine.seen()[-1]["body"]["prompt"], reply.json()["choices"][0]["text"]
+
+    assert prompted("one") == ("one", " two three")
+    assert prompted(" four") == ("one two three four", " five six")
+    assert prompted("one two three four five six seven") == ("one two three four five six seven", " eight nine")
+    assert prompted(" ten") == ("one two three four five six seven eight nine ten", " eleven twelve")
+
+
+CLOCK = {
+    "type": "function",
+    "function": {"name": "clock", "parameters": {"type": "object", "properties": {"in": {"type": "string"}}}},
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_tools_result_finds_its_call(gateway: GatewayProcess, engine: CannedLLM, stream: bool) -> None:
+    """The call is kept with its id; the client sends the result alone."""
+    with of_openai(gateway) as client:
+        asked: Any = {"model": "chat", "messages": [{"role": "user", "content": "the clock?"}], "tools": [CLOCK]}
+        if stream:
+            chunks = list(client.chat.completions.create(**asked, stream=True))
+            id = next(chunk.choices[0].delta.tool_calls[0].id for chunk in chunks if chunk.choices[0].delta.tool_calls)
+        else:
+            id = client.chat.completions.create(**asked).choices[0].message.tool_calls[0].id
+        result: Any = {"role": "tool", "tool_call_id": id, "content": "noon"}
+        client.chat.completions.create(model="chat", messages=[result], max_tokens=2)
+    question, call, answered = engine.seen()[-1]["body"]["messages"]
+    assert question == {"role": "user", "content": "the clock?"}
+    assert call["tool_calls"] == [
+        {"id": id, "type": "function", "function": {"name": "clock", "arguments": '{"in": "one"}'}}
+    ]
+    assert answered == {"role": "tool", "tool_call_id": id, "content": "noon"}
+
+
+def test_pictures_stay(gateway: GatewayProcess, engine: CannedLLM) -> None:
+    """What a message shows is told again with it."""
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+    parts = [{"type": "text", "text": "what is it?"}, picture]
+    client = Asking(gateway)
+    client.chat({"role": "user", "content": parts})
+    client.chat("and now?")
+    assert told(engine)[0] == ("user", parts)
+
+
+def test_a_system_message_is_said_once(gateway: GatewayProcess, engine: CannedLLM) -> None:
+    """It is kept, until another one is said; with `system: request` each request says its own."""
+    kind, short = ({"role": "system", "content": text} for text in ("be kind", "be short"))
+    for model, then in (("chat", [("system", "be kind")]), ("each", [])):
+        client = Asking(gateway, session=model)
+        client.chat(kind, "a", model=model)
+        client.chat("b", model=model)
+        assert told(engine)[:-3] == then
+        client.chat(short, "c", model=model)
+        assert told(engine)[0] == ("system", "be short")
+        assert len(told(engine)) == 6
+
+
+def test_tenants_have_their_own(gateway: GatewayProcess, engine: CannedLLM) -> None:
+    """A session's name is nobody's secret: another tenant that knows it reads nothing."""
+    Asking(gateway, tenant="acme").chat("our secret")
+    for tenant in ("other", ""):
+        reply = Asking(gateway, tenant=tenant).chat("what was it?")
+        assert reply.headers[HISTORY] == "0 turns"
+        assert told(engine) == [("user", "what was it?")]
+    assert Asking(gateway, tenant="acme").chat("b").headers[HISTORY] == "2 turns"
+
+
+def test_without_a_session_nothing_is_kept(
+    gateway: GatewayProcess, engine: CannedLLM, redis_server: RedisServer
+) -> None:
+    """Nor is it on a route without history, nor of what is no text."""
+    url = f"{gateway.http_url}/v1/chat/completions"
+    body = {"model": "chat", "messages": [{"role": "user", "content": "a"}], "max_tokens": 2}
+    assert HISTORY not in httpx.post(url, json=body, timeout=TIMEOUT).headers
+    client = Asking(gateway)
+    assert HISTORY not in client.chat("a", model="plain").headers
+    vectors = client.post("/v1/embeddings", {"model": "chat", "input": "a"})
+    assert vectors.status_code == 200 and HISTORY not in vectors.headers
+    assert redis_server.client.keys("pointsman:1:talk:*") == []
+
+
+def test_old_turns_go(gateway: GatewayProcess, engine: CannedLLM) -> None:
+    """Beyond the limits the oldest exchange is dropped; a client that still has it may send it."""
+    client = Asking(gateway)
+    for letter in "abc":
+        client.chat(letter, model="brief")
+    assert told(engine) == [("user", "b"), ("assistant", "one two"), ("user", "c")]
+    answered = {"role": "assistant", "content": "one two"}
+    reply = client.chat("b", answered, "c", answered, "d", model="brief")
+    assert reply.headers[HISTORY] == "2 turns"
+    assert [text for _, text in told(engine)] == ["b", "one two", "c", "one two", "d"]
+
+
+def test_a_full_conversation_is_refused(gateway: GatewayProcess, engine: CannedLLM) -> None:
+    """With `on_overflow: refuse` the client is told, in its dialect, and no engine is asked."""
+    client = Asking(gateway)
+    for letter in "ab":
+        assert client.chat(letter, model="full").status_code == 200
+    reply = client.chat("c", model="full")
+    assert (reply.status_code, reply.headers["x-pointsman-reason"]) == (400, "conversation_full")
+    assert reply.json()["error"]["code"] == "conversation_full"
+    assert "4 turns" in reply.json()["error"]["message"]
+    assert len(engine.seen()) == 2
+
+
+def test_a_message_edited_takes_the_place_of_the_first(gateway: GatewayProcess, engine: CannedLLM) -> None:
+    """A client that sends its conversation as it should have been is right, and the rest is forgotten."""
+    client = Asking(gateway)
+    client.chat("a")
+    client.chat("b")
+    answered = {"role": "assistant", "content": "one two"}
+    assert client.chat("a", answered, "b, I mean").headers[HISTORY] == "replaced"
+    client.chat("c")
+    assert [text for _, text in told(engine)] == ["a", "one two", "b, I mean", "one two", "c"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_that_fails_leaves_nothing(gateway: GatewayProcess, engine: CannedLLM, stream: bool) -> None:
+    """The client asks again, and its question stands there once."""
+    client = Asking(gateway)
+    client.chat("a")
+    for fault in ("status=400", "error=1", "die=1"):
+        engine.break_down(fault, times=1 if fault == "status=400" else None)
+        with contextlib.suppress(httpx.HTTPError):
+            client.chat("b", stream=stream)
+        engine.break_down("")
+    assert client.chat("b").headers[HISTORY] == "2 turns"
+    assert [text for _, text in told(engine)] == ["a", "one two", "b"]
+
+
+def test_a_client_that_stops_reading_keeps_what_it_has_read(gateway: GatewayProcess, engine: CannedLLM) -> None:
+    """As a person who presses `stop`: the answer stands there as far as it came. One that has read nothing yet leaves
+    nothing."""
+    client = Asking(gateway)
+    body = {"model": "chat", "messages": [{"role": "user", "content": "a"}], "stream": True}
+    url = f"{gateway.http_url}/v1/chat/completions"
+    headers = client.headers | {"x-test-fault": "stall=3"}
+    with httpx.stream("POST", url, json=body, headers=headers, timeout=TIMEOUT) as reply:
+        for line in reply.iter_lines():
+            if "three" in line:
+                break
+    eventually(lambda: client.chat("b").headers[HISTORY] == "2 turns")
+    assert ("assistant", "one two three") in told(engine)
+
+    late = Asking(gateway, session="late")
+    with pytest.raises(httpx.TimeoutException):
+        httpx.post(url, json=body, headers=late.headers | {"x-test-fault": "hang"}, timeout=0.2)
+    assert late.chat("b").headers[HISTORY] == "0 turns"
+
+
+def test_many_at_the_same_time(gateway: GatewayProcess, engine: CannedLLM) -> None:
+    """Requests of one session that run side by side stand there one after the other, each question with its answer."""
+    client = Asking(gateway)
+    with ThreadPoolExecutor(8) as pool:
+        replies = list(pool.map(lambda number: client.chat(f"question {number}", "x"), range(16)))
+    assert {reply.status_code for reply in replies} == {200}
+    client.chat("all?")
+    turns = told(engine)[:-1]
+    assert len(turns) == 48
+    exchanges = [turns[at : at + 3] for at in range(0, 48, 3)]
+    assert {first for (_, first), _, _ in exchanges} == {f"question {number}" for number in range(16)}
+    assert {(second, third) for _, second, third in exchanges} == {(("user", "x"), ("assistant", "one two"))}
+
+
+def test_an_engine_that_holds_its_sessions_is_told_theirs(
+    gateway: GatewayProcess, engine: CannedLLM, v2_engine: CannedLLM, redis_server: RedisServer
+) -> None:
+    """Nothing is kept here: the id goes on as the session's header, as V2's parameter, as the field that a rule names;
+    with a tenant it is one that no other tenant's session has."""
+
+    def seen(asked: CannedLLM) -> tuple[str, dict[str, Any]]:
+        return asked.seen()[-1]["headers"][SESSION], asked.seen()[-1]["body"]
+
+    Asking(gateway).chat("a", model="held")
+    assert seen(engine)[0] == "s1"
+    assert len(seen(engine)[1]["messages"]) == 1
+    Asking(gateway).chat("a", model="named")
+    assert seen(engine)[1]["conversation_id"] == "s1"
+    by_generate(gateway, "a", "v2-held")
+    assert (seen(v2_engine)[0], seen(v2_engine)[1]["parameters"]["session_id"]) == ("s1", "s1")
+    ids = set()
+    for tenant in ("acme", "other"):
+        Asking(gateway, tenant=tenant).chat("a", model="named")
+        header, told_body = seen(engine)
+        assert header == told_body["conversation_id"]
+        ids.add(header)
+    assert len(ids | {"s1"}) == 3
+    assert redis_server.client.keys("pointsman:1:talk:*") == []
+
+
+def test_redis_goes_away_and_comes_back(gateway: GatewayProcess, engine: CannedLLM, redis_server: RedisServer) -> None:
+    """Requests go on without what was kept, and say so; a route that needs it refuses them; once Redis is back
+    conversations go on."""
+    client = Asking(gateway)
+    assert client.chat("a").status_code == 200
+    redis_server.kill()
+    try:
+        reply = client.chat("b")
+        assert (answer(reply), reply.headers[HISTORY]) == ("one two", "missing, not kept")
+        assert told(engine) == [("user", "b")]
+        refused = client.chat("b", model="needed")
+        assert (refused.status_code, refused.headers["x-pointsman-reason"]) == (503, "history_missing")
+    finally:
+        redis_server.start()
+    eventually(lambda: client.chat("c", model="needed").status_code == 200)
+    eventually(lambda: "missing" not in client.chat("d").headers[HISTORY])
