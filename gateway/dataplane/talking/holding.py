@@ -33,16 +33,17 @@ def held_by_engine(request: Request, body: bytes, lane: Lane, session: str, fiel
     """
     identity = request.plan.snapshot.table.identity
     tenant = request.plan.facts.headers.get(identity.tenant_header, "")
-    told = conversation_id(session, tenant) if tenant else session
+    told = conversation_id(session, tenant) if tenant else str(session)
     length = told_json_bytes(request.json_length, len(body))
     head, tensors = (body, b"") if length is None else (body[:length], body[length:])
     written = _written(_fields(head), request, lane, told, field, {*identity.session_parameters})
-    made = request.of(_with_header(request.plan, lane, identity.session_header, told), len(written) + len(tensors))
+    header = identity.session_header.encode("ascii")
+    made = request.of(_with_header(request.plan, lane, header, told), len(written) + len(tensors))
+    made.volatile = [entry for entry in made.volatile if entry[0] not in (header, _JSON_LENGTH)]
     if length is not None:
         made.json_length = b"%d" % len(written)
-        made.volatile = [entry for entry in made.volatile if entry[0] != _JSON_LENGTH]
         made.volatile.append((_JSON_LENGTH, made.json_length))
-        made.lines = made.lines_without(())
+    made.lines = made.lines_without(())
     return made, written + tensors
 
 
@@ -74,9 +75,8 @@ def _written(
     return orjson.dumps(fields)
 
 
-def _with_header(plan: Plan, lane: Lane, name: str, told: str) -> Plan:
+def _with_header(plan: Plan, lane: Lane, field: bytes, told: str) -> Plan:
     """The plan of the same request whose session stands in its header."""
-    field = name.encode("ascii")
     made = copy(plan)
     made.head = head = copy(plan.head)
     head.fields = [entry for entry in head.fields if entry[0] not in (field, _ENCODING)]

@@ -46,7 +46,7 @@ class Talking(Translation):
         snapshot = request.plan.snapshot
         tenant = request.plan.facts.headers.get(snapshot.table.identity.tenant_header, "")
         store = client.plane.store
-        conversation = Conversation(store, session, tenant, patience=spec.patience) if store is not None else None
+        conversation = Conversation(store, str(session), tenant, patience=spec.patience) if store is not None else None
         self._talk = Talk(conversation, spec)
         self._is_keeping = False  # the engine has answered
         super().__init__(client, request, lane, session, self._make_completed, ask, turn_generation)
