@@ -36,6 +36,7 @@ ENGINE_FLOORS = {
     "engines.errors": 0,
     "engines.processes": 0,
     "engines.samples": 1,
+    "engines.state": 1,
     "engines.messages": 1,
     "engines.calls": 2,
     "engines.paged": 2,  # the language models' engine: it knows no host

@@ -1,0 +1,112 @@
+"""Writing behind: values wait in a bounded queue for a thread that writes them, and nobody waits for that."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+from engines.state.contract import Make
+from engines.state.counts import StateCounts
+
+# What is written in one go: enough that round trips do not count, little enough that a slow network takes it in time.
+_BATCH_BYTES, _BATCH_VALUES = 8 << 20, 64
+# For so long a value that was written is not offered again. Later it is, so that what Redis evicted comes back, and
+# what is still used there lives on.
+_RECENT_SECONDS = 300.0
+_MAX_RECENT = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A value to be made and written."""
+
+    key: str
+    num_bytes: int
+    make: Make
+    tenant: str
+
+
+class WriteBehind:
+    """One thread. Values are told apart by their keys: equal keys are equal values."""
+
+    def __init__(self, write: Callable[[Sequence[Offered]], set[str]], counts: StateCounts, max_bytes: int) -> None:
+        """`write` writes a batch and returns the keys that are stored now; what it raises is its own fault."""
+        self._write = write
+        self._counts = counts
+        self._max_bytes = max_bytes
+        self._queue: deque[Offered] = deque()
+        self._known: set[str] = set()  # queued, or under way
+        self._recent: OrderedDict[str, float] = OrderedDict()  # written, until then
+        self._num_bytes = 0
+        self._changed = threading.Condition()
+        self._is_over = False
+        self._thread = threading.Thread(target=self._run, name="state-writer", daemon=True)
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        return f"<WriteBehind: {len(self._known)} values, {self._num_bytes} bytes waiting, {len(self._recent)} recent>"
+
+    def wants(self, key: str, num_bytes: int) -> bool:
+        """Whether it is worth making this one; a value that there is no room for is counted as dropped."""
+        with self._changed:
+            return self._wants(key, num_bytes)
+
+    def put(self, offered: Offered) -> bool:
+        with self._changed:
+            if not self._wants(offered.key, offered.num_bytes):
+                return False
+            self._known.add(offered.key)
+            self._queue.append(offered)
+            self._num_bytes += offered.num_bytes
+            self._changed.notify_all()
+            return True
+
+    def flush(self, timeout_seconds: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._known or self._is_over, timeout_seconds)
+
+    def close(self) -> None:
+        """What is under way is written; what waits is given up."""
+        with self._changed:
+            self._is_over = True
+            self._counts.dropped += len(self._queue)
+            self._queue.clear()
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _wants(self, key: str, num_bytes: int) -> bool:
+        if key in self._known or self._recent.get(key, 0.0) > monotonic():
+            return False
+        if self._is_over or self._num_bytes + num_bytes > self._max_bytes:
+            self._counts.dropped += 1
+            return False
+        return True
+
+    def _run(self) -> None:
+        while batch := self._take():
+            stored = self._write(batch)
+            with self._changed:
+                until = monotonic() + _RECENT_SECONDS
+                for each in batch:
+                    self._known.discard(each.key)
+                    self._num_bytes -= each.num_bytes
+                    if each.key in stored:
+                        self._recent[each.key] = until
+                        self._recent.move_to_end(each.key)
+                while len(self._recent) > _MAX_RECENT:
+                    self._recent.popitem(last=False)
+                self._changed.notify_all()
+
+    def _take(self) -> list[Offered]:
+        """What is written next; nothing once it is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._is_over)
+            batch: list[Offered] = []
+            num_bytes = 0
+            while self._queue and len(batch) < _BATCH_VALUES and num_bytes < _BATCH_BYTES:
+                batch.append(self._queue.popleft())
+                num_bytes += batch[-1].num_bytes
+            return batch

@@ -1,0 +1,217 @@
+"""States in Redis, by the blocking client: whoever waits for a value does so on a thread of his own.
+
+Nothing here raises for what Redis does. A call that is not answered within the deadline, or fails, reads as if nothing
+were there; after a few in a row nobody asks for a while (`Pause`). A value that is not what was written is deleted, so
+that somebody writes it anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from time import monotonic, perf_counter
+from typing import Any, TypeVar
+
+from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
+
+from engines.state.behind import Offered, WriteBehind
+from engines.state.contract import Make
+from engines.state.counts import StateCounts
+from engines.state.envelope import CorruptError, ForeignError, seal, tenant_secret, unseal
+from engines.state.values import State
+from gateway.redis.address import RedisAddress
+from gateway.redis.breaker import Pause
+from gateway.redis.connecting import connect
+
+_log = logging.getLogger(__name__)
+
+MAX_QUEUED_BYTES = 256 << 20
+_MAX_CONNECTIONS = 32
+# How long a Redis that has no room is not offered more; one that evicts (maxmemory-policy allkeys-lru) has always room.
+_FULL_SECONDS = 5.0
+_Answer = TypeVar("_Answer")
+
+
+class RedisStateStore:
+    """One Redis, whatever its layout. Values live for `ttl_seconds` after they were last written or read."""
+
+    def __init__(
+        self,
+        address: RedisAddress,
+        *,
+        secret: bytes | None = None,
+        ttl_seconds: float = 86_400.0,
+        deadline_seconds: float = 0.25,
+        max_queued_bytes: int = MAX_QUEUED_BYTES,
+    ) -> None:
+        """`deadline_seconds` is how long any answer is waited for; it is not connected yet."""
+        self.address = address
+        self.counts = StateCounts()
+        self._secret = secret
+        self._ttl_ms = max(1, round(ttl_seconds * 1000))
+        self._client: Any = connect(
+            address, timeout=deadline_seconds, connect_timeout=deadline_seconds, max_connections=_MAX_CONNECTIONS
+        )
+        self._pause = Pause()
+        self._full_until = 0.0  # it answers, and has no room for more
+        self._lock = threading.Lock()
+        self._behind = WriteBehind(self._write_batch, self.counts, max_queued_bytes)
+
+    def __repr__(self) -> str:
+        return f"<RedisStateStore {self.address}: {'left alone' if self.is_paused else 'answers'}, {self._behind!r}>"
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether nobody asks for a while."""
+        return self._pause.is_open
+
+    def sizes(self, keys: Sequence[str]) -> list[int]:
+        answers = self._pipeline([("STRLEN", key) for key in keys])
+        if answers is None:
+            return [0] * len(keys)
+        self._delete_strange([key for key, answer in zip(keys, answers, strict=True) if isinstance(answer, Exception)])
+        return [answer if isinstance(answer, int) else 0 for answer in answers]
+
+    def get(self, keys: Sequence[str], tenant: str = "") -> list[State | None]:
+        started_at = perf_counter()
+        commands = [command for key in keys for command in (("GET", key), ("PEXPIRE", key, self._ttl_ms))]
+        answers = self._pipeline(commands)
+        if answers is None:
+            self.counts.misses += len(keys)
+            return [None] * len(keys)
+        self.counts.read.observe(perf_counter() - started_at)
+        found = [self._opened(key, value, tenant) for key, value in zip(keys, answers[::2], strict=True)]
+        self.counts.hits += sum(state is not None for state in found)
+        self.counts.misses += sum(state is None for state in found)
+        return found
+
+    def write(self, key: str, state: State, tenant: str = "") -> bool:
+        value = seal(key, state, self._secret_of(tenant))
+        answers = self._pipeline([("SET", key, value, "PX", self._ttl_ms)])
+        return answers is not None and self._count_written(answers[0], len(value))
+
+    def put(self, key: str, num_bytes: int, make: Make, tenant: str = "") -> bool:
+        return self.wants(key, num_bytes) and self._behind.put(Offered(key, num_bytes, make, tenant))
+
+    def wants(self, key: str, num_bytes: int) -> bool:
+        return monotonic() >= self._full_until and self._behind.wants(key, num_bytes)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        self._pipeline([("UNLINK", key) for key in keys])
+
+    def flush(self, timeout_seconds: float) -> bool:
+        return self._behind.flush(timeout_seconds)
+
+    def close(self) -> None:
+        self._behind.close()
+        with suppress(RedisError, OSError):
+            self._client.close()
+
+    # Reading
+
+    def _opened(self, key: str, value: Any, tenant: str) -> State | None:
+        if not isinstance(value, bytes):
+            if isinstance(value, Exception):
+                self._delete_strange([key])
+            return None
+        self.counts.bytes_in += len(value)
+        try:
+            return unseal(key, value, self._secret_of(tenant))
+        except CorruptError as error:
+            self.counts.corrupt += 1
+            _log.warning("%s in Redis at %s is not what was written, and deleted: %s", key, self.address, error)
+            self.delete([key])
+        except ForeignError:
+            self.counts.foreign += 1
+        return None
+
+    def _delete_strange(self, keys: Sequence[str]) -> None:
+        """What is no string where ours should be, is nobody's."""
+        if keys:
+            self.counts.corrupt += len(keys)
+            self.delete(keys)
+
+    def _secret_of(self, tenant: str) -> bytes | None:
+        return None if self._secret is None else tenant_secret(self._secret, tenant)
+
+    # Writing
+
+    def _write_batch(self, batch: Sequence[Offered]) -> set[str]:
+        """Those that are there live on, the others are made and written; the keys that are stored now."""
+        there = self._pipeline([("PEXPIRE", each.key, self._ttl_ms) for each in batch])
+        if there is None:
+            self.counts.dropped += len(batch)
+            return set()
+        stored = {each.key for each, is_there in zip(batch, there, strict=True) if is_there == 1}
+        self.counts.known += len(stored)
+        absent = [(each.key, value) for each in batch if each.key not in stored and (value := self._made(each))]
+        answers = self._pipeline([("SET", key, value, "PX", self._ttl_ms, "NX") for key, value in absent])
+        if answers is None:
+            self.counts.dropped += len(absent)
+            return stored
+        for (key, value), answer in zip(absent, answers, strict=True):
+            if self._count_written(answer, len(value)):
+                stored.add(key)
+        return stored
+
+    def _made(self, offered: Offered) -> bytes | None:
+        try:
+            state = offered.make()
+            return None if state is None else seal(offered.key, state, self._secret_of(offered.tenant))
+        except Exception:  # the device is gone, or what it was asked for: nothing to keep
+            _log.exception("the value of %s cannot be made", offered.key)
+            return None
+
+    def _count_written(self, answer: Any, num_bytes: int) -> bool:
+        if isinstance(answer, Exception):
+            self.counts.refused += 1
+            if isinstance(answer, OutOfMemoryError) and monotonic() >= self._full_until:
+                self._full_until = monotonic() + _FULL_SECONDS
+                _log.warning("Redis at %s is full, nothing is put there for a while: %s", self.address, answer)
+            return False
+        if answer is not None:
+            self.counts.written += 1
+            self.counts.bytes_out += num_bytes
+        return True
+
+    # Calling
+
+    def _pipeline(self, commands: Sequence[tuple[Any, ...]]) -> list[Any] | None:
+        """The answers, of which some may be `ResponseError`; None where there are none."""
+        if not commands:
+            return []
+        return self._call(lambda: self._run(commands))
+
+    def _run(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        pipeline = self._client.pipeline(transaction=False)
+        for command in commands:
+            pipeline.execute_command(*command)
+        answers: list[Any] = pipeline.execute(raise_on_error=False)
+        for answer in answers:
+            if isinstance(answer, Exception) and not isinstance(answer, ResponseError):
+                raise answer
+        return answers
+
+    def _call(self, ask: Callable[[], _Answer]) -> _Answer | None:
+        with self._lock:
+            is_allowed = self._pause.allows(monotonic())
+        if not is_allowed:
+            self.counts.skipped += 1
+            return None
+        try:
+            answer = ask()
+        except Exception as error:  # a client whose connection breaks may raise anything
+            self.counts.failures += 1
+            with self._lock:
+                is_new = self._pause.failed(monotonic(), random.random())
+            if is_new:
+                _log.warning("Redis at %s is left alone for a while: %s", self.address, error or type(error).__name__)
+            return None
+        with self._lock:
+            is_back = self._pause.succeeded()
+        if is_back:
+            _log.info("Redis at %s answers again", self.address)
+        return answer

@@ -1,0 +1,131 @@
+"""A Redis that is gone, frozen, full or holds what it should not: a miss each time, in time, and never an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import monotonic
+
+import pytest
+
+from engines.state.opening import open_store
+from engines.state.redis_store import RedisStateStore
+from engines.state.values import Kind, Part, State
+from gateway.redis.address import read_address
+from tests.engines.state.redis_server import RedisServer
+from tests.support.waiting import eventually
+
+DEADLINE = 0.2
+
+
+def value(text: bytes) -> State:
+    return State(Kind.BLOCK, (Part("uint8", (len(text),), text),))
+
+
+@pytest.fixture
+def store(redis_server: RedisServer) -> Iterator[RedisStateStore]:
+    store = RedisStateStore(read_address(redis_server.url), deadline_seconds=DEADLINE)
+    yield store
+    store.close()
+
+
+def test_a_frozen_redis_costs_its_deadline_a_few_times(redis_server: RedisServer, store: RedisStateStore) -> None:
+    """Then nobody asks for a while; once it answers again, all is as before."""
+    store.write("a", value(b"one"))
+    redis_server.freeze()
+    started_at = monotonic()
+    assert [store.get(["a"]) for _ in range(20)] == [[None]] * 20
+    assert monotonic() - started_at < 10 * DEADLINE
+    assert store.counts.failures >= 3 and store.counts.skipped >= 10
+    assert store.is_paused and "left alone" in repr(store)
+    redis_server.thaw()
+    eventually(lambda: store.get(["a"]) != [None])
+    assert not store.is_paused
+
+
+def test_a_redis_that_is_gone_costs_nothing(redis_server: RedisServer, store: RedisStateStore) -> None:
+    """What is put meanwhile is dropped and counted; a new one is used at once."""
+    redis_server.kill()
+    assert store.get(["a"]) == [None] and store.sizes(["a", "b"]) == [0, 0]
+    assert not store.write("a", value(b"one"))
+    store.put("b", 3, lambda: value(b"two"))
+    assert store.flush(5)
+    assert store.counts.dropped == 1
+    redis_server.start()
+    assert eventually(lambda: store.write("a", value(b"one")))
+    assert store.put("b", 3, lambda: value(b"two")), "what was not written may be put again"
+    assert store.flush(5)
+    assert redis_server.keys() == ["a", "b"]
+
+
+def test_a_full_redis_is_not_pressed(store: RedisStateStore, redis_server: RedisServer) -> None:
+    """One that evicts nothing refuses: values are found as before, and for a while nothing more is offered."""
+    store.write("a", value(b"one"))
+    redis_server.client.config_set("maxmemory", "1")
+    redis_server.client.config_set("maxmemory-policy", "noeviction")
+    assert not store.write("b", value(b"two"))
+    assert store.counts.refused == 1
+    assert not store.wants("c", 3) and not store.put("c", 3, lambda: value(b"three"))
+    assert store.get(["a"])[0] is not None
+    assert not store.is_paused, "it answers"
+
+
+@pytest.mark.parametrize("spoil", ["flip", "cut", "list"])
+def test_what_is_not_ours_is_deleted(spoil: str, store: RedisStateStore, redis_server: RedisServer) -> None:
+    """A flipped byte, a cut value, another type: a miss, counted, and the place is free for the right one."""
+    store.write("a", value(b"one"))
+    client = redis_server.client
+    stored = client.get("a")
+    client.delete("a")
+    if spoil == "list":
+        client.rpush("a", stored)
+    else:
+        client.set("a", stored[:-1] if spoil == "cut" else stored[:-1] + b"?")
+    assert store.get(["a"]) == [None]
+    assert store.counts.corrupt == 1
+    assert redis_server.keys() == []
+
+
+def test_another_type_has_no_size(store: RedisStateStore, redis_server: RedisServer) -> None:
+    """It is deleted where it is met."""
+    redis_server.client.rpush("a", "x")
+    store.write("b", value(b"two"))
+    assert [size > 0 for size in store.sizes(["a", "b"])] == [False, True]
+    assert redis_server.keys() == ["b"]
+
+
+def test_a_queue_that_is_full_drops(redis_server: RedisServer) -> None:
+    """What waits has a bound in bytes; nobody is held up by it."""
+    store = RedisStateStore(read_address(redis_server.url), deadline_seconds=5.0, max_queued_bytes=100)
+    redis_server.freeze()
+    assert store.put("a", 60, lambda: value(b"one"))
+    started_at = monotonic()
+    assert not store.put("b", 60, lambda: value(b"two"))
+    assert monotonic() - started_at < 1.0
+    assert store.counts.dropped == 1
+    redis_server.thaw()
+    assert store.flush(10)
+    assert redis_server.keys() == ["a"]
+    store.close()
+
+
+def test_what_is_there_is_not_written_again(redis_server: RedisServer, store: RedisStateStore) -> None:
+    """By whoever it was: its time begins anew, and it is not even made."""
+    store.put("a", 3, lambda: value(b"one"))
+    store.flush(5)
+    other = open_store(redis_server.url, deadline_seconds=5.0)
+    assert other.put("a", 3, lambda: pytest.fail("made"))
+    assert other.flush(5)
+    assert (other.counts.written, other.counts.known) == (0, 1)
+    other.close()
+
+
+def test_a_value_that_cannot_be_made_is_not_kept(store: RedisStateStore) -> None:
+    """Whatever its maker raises, those behind it are written."""
+
+    def broken() -> State:
+        raise RuntimeError("no device")
+
+    store.put("a", 3, broken)
+    store.put("b", 3, lambda: value(b"two"))
+    assert store.flush(5)
+    assert [state is None for state in store.get(["a", "b"])] == [True, False]
