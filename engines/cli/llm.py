@@ -10,7 +10,7 @@ import typer
 
 from engines.cli.shared_options import ENGINE, SERVER, Device, Dtype, ListenOn, Ops, ReadyFile, Threads
 
-_MEMORY, _ANSWERS, _LOGGING = "Memory", "Answers", "Logging"
+_MEMORY, _STORE, _ANSWERS, _LOGGING = "Memory", "Stored blocks", "Answers", "Logging"
 
 llm = typer.Typer(
     name="llm",
@@ -102,6 +102,40 @@ def serve(
     prefix_cache: Annotated[
         bool, typer.Option(help="Keep what prompts have in common.", rich_help_panel=_MEMORY)
     ] = True,
+    kv_store: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="A Redis that keeps what was computed of prompts, for this server once it is started anew and for "
+            "others of the same model: redis://[user:password@]host[:6379][/db], rediss:// over TLS, "
+            "unix:///socket, redis+sentinel://, redis+cluster://.",
+            show_default="none",
+            rich_help_panel=_STORE,
+        ),
+    ] = "",
+    kv_ttl: Annotated[
+        str, typer.Option(metavar="TIME", help="How long after its last use a block is kept.", rich_help_panel=_STORE)
+    ] = "24h",
+    kv_codec: Annotated[
+        Literal["raw", "int8"],
+        typer.Option(help="int8: half the bytes (of 16 bits), and texts may differ.", rich_help_panel=_STORE),
+    ] = "raw",
+    kv_secret_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Seal blocks with this secret (HMAC): what others have written there is not read.",
+            show_default=False,
+            rich_help_panel=_STORE,
+        ),
+    ] = None,
+    kv_deadline: Annotated[
+        str, typer.Option(metavar="TIME", help="A request waits so long for blocks at most.", rich_help_panel=_STORE)
+    ] = "1s",
+    kv_fetch: Annotated[
+        Literal["auto", "always"],
+        typer.Option(help="auto: read where that is faster than to compute, as measured.", rich_help_panel=_STORE),
+    ] = "auto",
     adapter: Annotated[
         list[str] | None,
         typer.Option(
@@ -156,6 +190,9 @@ def serve(
         "memory_gb": memory_gb,
         "max_context": max_context,
     }
+    if kv_store:
+        options |= {"kv_store": kv_store, "kv_ttl": kv_ttl, "kv_codec": kv_codec, "kv_deadline": kv_deadline}
+        options |= {"kv_fetch": kv_fetch, "kv_secret_file": kv_secret_file and kv_secret_file.expanduser().resolve()}
     serving = Serving(
         model=model,
         name=name,

@@ -62,6 +62,8 @@ class Display:
         where = f"on {told['device']} ({told['ops']}, {told['dtype']})"
         self._say(f"{self._name} is served {where}, contexts of up to {told['max_context']:,} tokens")
         lines = [("memory", told["memory_text"])]
+        if told.get("kv_store"):
+            lines.append(("kv store", told["kv_store"]))
         if told.get("quantization"):
             lines.append(("quantized", told["quantization"]))
         if told.get("adapters"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -31,6 +32,7 @@ _LOAD_FAILURE = re.compile(
     rf"version {_VERSION} is at UNAVAILABLE state: (?:[A-Z][a-z]+(?: [a-z]+)?: )?(.*?);?", re.DOTALL
 )
 _PLACEMENT = "PLACEMENT"
+_STORE_VARIABLE = "POINTSMAN_KV_STORE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,9 @@ def write_repository(directory: Path, name: str, serving: Serving) -> None:
     folder = serving.model.expanduser().resolve()
     adapters = {adapter: str(path.expanduser().resolve()) for adapter, path in serving.adapters.items()}
     texts = {"model": str(folder), **serving.options}
+    if "kv_store" in texts:  # its URL may have a password, and clients are shown a model's parameters
+        os.environ[_STORE_VARIABLE] = texts["kv_store"]
+        texts["kv_store"] = f"env:{_STORE_VARIABLE}"
     if adapters:
         texts["adapters"] = json.dumps(adapters)
     for option, text in texts.items():

@@ -13,6 +13,8 @@ from engines.errors import EngineError, invalid
 from engines.paged.cache.kv_cache import KVCache
 from engines.paged.cache.memory import MemoryPlan, available_memory, plan_memory
 from engines.paged.device import choose_device, choose_dtype, use_threads
+from engines.paged.kv_store.opening import open_shelf
+from engines.paged.kv_store.shelf import Shelf
 from engines.paged.model.config import ModelConfig
 from engines.paged.model.reading import read_config
 from engines.paged.ops.choosing import choose_ops
@@ -52,6 +54,7 @@ class Parts:
     max_context: int
     sampler: Sampler
     runner: Runner
+    shelf: Shelf | None  # of blocks that outlive the engine
 
     @property
     def config(self) -> ModelConfig:
@@ -91,15 +94,26 @@ def assemble(directory: Path, options: EngineOptions, progress: Progress | None)
     grammars.prepare()
     batches = SamplingBatches(config.vocab_size, device, eos_ids, lambda text: tokenizer.encode(text, False))
     sampler = Sampler(batches, adapters, device)
+    cache = KVCache(config, memory.num_blocks, options.block_size, device)
+    draft_cache = None if draft is None else KVCache(draft.config, memory.num_blocks, memory.block_size, device)
     runner = Runner(
         ops,
         loaded.decoder,
-        KVCache(config, memory.num_blocks, options.block_size, device),
+        cache,
         sampler,
         block_size=options.block_size,
         max_sequences=options.max_sequences,
         deterministic=options.deterministic,
-        draft=None if draft is None else _drafting(draft, ops, memory, device),
+        draft=None
+        if draft is None or draft_cache is None
+        else DraftModel(ops, draft.decoder, draft_cache, memory.block_size),
+    )
+    shelf = open_shelf(
+        options,
+        [each for each in (cache, draft_cache) if each is not None],
+        loaded.fingerprint,
+        None if draft is None else draft.fingerprint,
+        {name: adapter.fingerprint for name, adapter in adapters.items()},
     )
     return Parts(
         options,
@@ -114,12 +128,8 @@ def assemble(directory: Path, options: EngineOptions, progress: Progress | None)
         max_context,
         sampler,
         runner,
+        shelf,
     )
-
-
-def _drafting(draft: LoadedModel, ops: Ops, memory: MemoryPlan, device: torch.device) -> DraftModel:
-    cache = KVCache(draft.config, memory.num_blocks, memory.block_size, device)
-    return DraftModel(ops, draft.decoder, cache, memory.block_size)
 
 
 def _stage(progress: Progress | None, name: str) -> Callable[[int, int], None] | None:

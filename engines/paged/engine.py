@@ -19,6 +19,7 @@ from engines.paged.generating.loop import EngineLoop
 from engines.paged.generating.pacing import Pacing
 from engines.paged.generating.statistics import Statistics
 from engines.paged.generating.under_way import UnderWay
+from engines.paged.kv_store.exchange import Exchange
 from engines.paged.options import DETERMINISTIC_CHUNK, EngineOptions
 from engines.paged.own_thread import OwnThread
 from engines.paged.scheduling.scheduler import Scheduler
@@ -66,6 +67,15 @@ class PagedEngine:
         is_gpu = parts.device.type != "cpu"
         ahead = is_gpu if options.run_ahead is None else options.run_ahead
         self._loop = EngineLoop(self._scheduler, parts.runner, pacing, under_way, ahead=ahead)
+        if parts.shelf is not None:
+            self._loop.exchange = Exchange(
+                parts.shelf,
+                self._scheduler,
+                deadline_seconds=options.kv_deadline,
+                always=options.kv_fetch == "always",
+                prefill_seconds=lambda: pacing.row_seconds,
+                wake=self._loop.wake,
+            )
         self._is_stopped = False
 
     @classmethod
@@ -120,14 +130,16 @@ class PagedEngine:
     def stats(self) -> dict[str, float]:
         """Gauges and counters of this moment."""
         scheduler, numbers = self._scheduler, self.statistics
-        pool = scheduler.pool
+        pool, exchange = scheduler.pool, self._loop.exchange
         return {
             "num_requests_running": len(scheduler.running),
-            "num_requests_waiting": len(scheduler.waiting),
+            "num_requests_waiting": len(scheduler.waiting) + len(scheduler.fetching),
+            "num_requests_fetching": len(scheduler.fetching),
             "kv_cache_usage": pool.num_used / pool.capacity,
             "kv_cache_blocks_used": pool.num_used,
             "kv_cache_blocks": pool.capacity,
             "prompt_tokens_total": scheduler.num_prompt_tokens,
+            "prefill_tokens_total": scheduler.num_prompt_tokens - scheduler.num_cached_tokens,
             "prefix_cache_queries_total": scheduler.num_prompt_tokens,
             "prefix_cache_hits_total": scheduler.num_cached_tokens,
             "generation_tokens_total": numbers.num_output_tokens,
@@ -141,6 +153,7 @@ class PagedEngine:
             "spec_decode_num_accepted_tokens_total": numbers.num_right,
             "steps_total": numbers.num_steps,
             "rows_total": numbers.num_rows,
+            **({} if exchange is None else exchange.stats()),
         }
 
     def describe(self) -> dict[str, Any]:
@@ -163,4 +176,5 @@ class PagedEngine:
             "memory_text": str(memory),
             "quantization": self._parts.loaded.report.quantization,
             "fingerprint": self._parts.loaded.fingerprint,
+            "kv_store": None if self._parts.shelf is None else self._parts.shelf.about,
         }

@@ -47,6 +47,12 @@ class EngineOptions:
     speculation: Speculation | None = None
     adapters: Mapping[str, Path] = field(default_factory=dict)  # LoRA, by the name requests give
     check_logits: bool = True  # NaN in a row fails that request alone, rather than writing noise
+    kv_store: str | None = None  # where blocks outlive the engine, and other engines find them: a Redis' URL
+    kv_ttl: float = 86_400.0  # seconds for which a block is kept there after it was last used
+    kv_codec: str = "raw"  # raw | int8: half of 16 bits' size, and keys and values rounded
+    kv_secret_file: Path | None = None  # what blocks are sealed with, by tenant
+    kv_deadline: float = 1.0  # seconds for which a request waits for stored blocks at most
+    kv_fetch: str = "auto"  # auto (where reading is faster than computing, as measured) | always
 
 
 def check_options(options: EngineOptions) -> None:
@@ -68,6 +74,8 @@ def check_options(options: EngineOptions) -> None:
             f"block_size: deterministic prompts are held in pieces of {DETERMINISTIC_CHUNK} tokens, which are not "
             f"whole blocks of {options.block_size}: take 8, 16, 32 or 64"
         )
+    if options.kv_store is not None and not options.prefix_cache:
+        raise invalid("kv_store: blocks are found by the names that the prefix cache gives them: leave prefix_cache on")
     speculation = options.speculation
     if speculation is not None:
         if speculation.method not in _METHODS:

@@ -20,6 +20,11 @@ class StateStore(Protocol):
 
     counts: StateCounts
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether it is left alone for a while, as it did not answer."""
+        ...
+
     def sizes(self, keys: Sequence[str]) -> list[int]:
         """Bytes of each value as it is stored, 0 where there is none. Waits for one answer at most."""
         ...

@@ -38,6 +38,10 @@ class LocalStateStore:
     def __repr__(self) -> str:
         return f"<LocalStateStore: {len(self._values)} values, {self._num_bytes} of {self._max_bytes} bytes>"
 
+    @property
+    def is_paused(self) -> bool:
+        return False
+
     def sizes(self, keys: Sequence[str]) -> list[int]:
         with self._lock:
             return [len(self._live(key) or b"") for key in keys]

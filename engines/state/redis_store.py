@@ -65,7 +65,6 @@ class RedisStateStore:
 
     @property
     def is_paused(self) -> bool:
-        """Whether nobody asks for a while."""
         return self._pause.is_open
 
     def sizes(self, keys: Sequence[str]) -> list[int]:

@@ -26,6 +26,11 @@ _NUMBERS: dict[str, tuple[str, str, str]] = {
     "prompt_tokens_total": ("vllm:prompt_tokens_total", "Tokens of prompts, cached ones too", "counter"),
     "generation_tokens_total": ("vllm:generation_tokens_total", "Tokens generated", "counter"),
     "prefix_cache_queries_total": ("vllm:prefix_cache_queries_total", "Tokens looked up in the cache", "counter"),
+    "prefill_tokens_total": (
+        "pointsman_llm_prefill_tokens_total",
+        "Tokens of prompts that were computed: neither cached nor stored",
+        "counter",
+    ),
     "prefix_cache_hits_total": ("vllm:prefix_cache_hits_total", "Tokens that were in the cache", "counter"),
     "num_preemptions_total": ("vllm:num_preemptions_total", "Requests whose blocks others needed", "counter"),
     "spec_decode_num_draft_tokens_total": (
@@ -40,6 +45,48 @@ _NUMBERS: dict[str, tuple[str, str, str]] = {
     ),
     "steps_total": ("pointsman_llm_steps_total", "Steps of the engine", "counter"),
     "rows_total": ("pointsman_llm_rows_total", "Tokens computed, over all steps", "counter"),
+}
+_VALUES = "pointsman_llm_kv_store_values"
+# Of an engine whose blocks are stored, too.
+_STORE_NUMBERS: dict[str, tuple[str, str, str]] = {
+    "num_requests_fetching": ("pointsman_llm_requests_fetching", "Requests that wait for stored blocks", "gauge"),
+    "kv_store_queries_total": ("vllm:external_prefix_cache_queries_total", "Tokens looked up in the store", "counter"),
+    "kv_store_hits_total": ("vllm:external_prefix_cache_hits_total", "Tokens that were loaded from it", "counter"),
+    "kv_store_declined_total": (
+        "pointsman_llm_kv_store_declined_tokens_total",
+        "Tokens not looked up, as computing them is faster",
+        "counter",
+    ),
+    "kv_store_given_up_total": (
+        "pointsman_llm_kv_store_given_up_total",
+        "Fetches that were not through by their deadline",
+        "counter",
+    ),
+    "kv_store_saved_seconds_total": (
+        "pointsman_llm_kv_store_saved_seconds_total",
+        "Seconds of prefill that loaded tokens would have taken",
+        "counter",
+    ),
+    "kv_store_paused": ("pointsman_llm_kv_store_paused", "1 while Redis is left alone, after failures", "gauge"),
+    "kv_store_values_read_p50_seconds": (f"{_VALUES}_read_p50_seconds", "Of the last reads, the median", "gauge"),
+    "kv_store_values_read_p99_seconds": (f"{_VALUES}_read_p99_seconds", "Of the last reads, the slowest", "gauge"),
+    **{
+        f"kv_store_values_{name}_total": (f"{_VALUES}_{name}_total", told, "counter")
+        for name, told in (
+            ("hits", "Values that were read"),
+            ("misses", "Values that were asked for and not there"),
+            ("bytes_in", "Bytes read"),
+            ("bytes_out", "Bytes written"),
+            ("written", "Values written"),
+            ("known", "Values not written, as they were there"),
+            ("dropped", "Values not written, as too many waited or the store was away"),
+            ("refused", "Values that Redis refused: no memory, no right"),
+            ("corrupt", "Values that were not what was written, and deleted"),
+            ("foreign", "Values that are sealed with another secret"),
+            ("failures", "Calls that Redis did not answer in time, or at all"),
+            ("skipped", "Calls that were not made while Redis is left alone"),
+        )
+    },
 }
 _OUTCOMES = {
     "requests_finished_total": "finished",
@@ -81,7 +128,8 @@ class Meters:
         self._host = host
         self._engine = engine
         self._labels = dict(labels)
-        self._numbers = {key: (self._metric(*named), named[2]) for key, named in _NUMBERS.items()}
+        known = _NUMBERS | (_STORE_NUMBERS if "kv_store_queries_total" in engine.stats() else {})
+        self._numbers = {key: (self._metric(*named), named[2]) for key, named in known.items()}
         self._numbers |= {
             key: (self._metric(*_REQUESTS, outcome=outcome), _REQUESTS[2]) for key, outcome in _OUTCOMES.items()
         }

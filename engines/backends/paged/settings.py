@@ -11,6 +11,7 @@ Names are those of EngineOptions, in upper or lower case. Paths are relative to 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from math import isfinite
@@ -22,6 +23,8 @@ import orjson
 from engines.backends.contract import InstanceSpec
 from engines.errors import invalid
 from engines.paged.options import EngineOptions, Speculation
+from engines.state.opening import read_seconds
+from gateway.redis.address import read_address
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +35,7 @@ _MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
 # What the host reads, and what it writes.
 _OTHERS = {"stream_input", "placement", "execution_timeout_seconds", "max_memory_mb", "check_outputs", "metal"}
 _OTHERS |= {"execution_env_path", "neural_engine"}
+_ENVIRONMENT = "env:"
 _TRUE, _FALSE = ("true", "1", "on", "yes"), ("false", "0", "off", "no")
 
 
@@ -157,6 +161,20 @@ def _quantization(text: str) -> str | None:
     return None if chosen == "none" else chosen
 
 
+def _store(text: str) -> str:
+    """A Redis' URL, or `env:NAME`, the environment's variable that has it: parameters are shown to clients.
+
+    Raises: EngineError, which repeats no password.
+    """
+    url = os.environ.get(text.removeprefix(_ENVIRONMENT), "") if text.startswith(_ENVIRONMENT) else text
+    try:
+        read_address(url)
+    except ValueError as error:
+        where = f" ({text})" if url is not text else ""
+        raise invalid(f"the parameter KV_STORE{where} has to be the URL of a Redis: {error}") from None
+    return url
+
+
 _Reader = Callable[[str, Path], Any]
 
 
@@ -173,6 +191,11 @@ _READERS: dict[str, _Reader] = {
     "quantize": _plain(_quantization),
     "speculation": read_speculation,
     "adapters": read_adapters,
+    "kv_store": _plain(_store),
+    "kv_codec": _plain(_one_of("raw", "int8")),
+    "kv_fetch": _plain(_one_of("auto", "always")),
+    "kv_secret_file": _path,
+    **dict.fromkeys(("kv_ttl", "kv_deadline"), _plain(read_seconds)),
     **dict.fromkeys(("prefix_cache", "deterministic", "run_ahead", "check_logits"), _plain(_flag)),
     **dict.fromkeys(
         (

@@ -15,12 +15,15 @@ from collections import deque
 from engines.paged.generating.generation import Generation
 from engines.paged.generating.pacing import Pacing
 from engines.paged.generating.under_way import UnderWay
+from engines.paged.kv_store.exchange import Exchange
 from engines.paged.runner.runner import Launched, Runner
 from engines.paged.scheduling.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
 
 _IDLE_SECONDS = 0.01
+# How long an engine that ends lets the store take what was computed last.
+_FLUSH_SECONDS = 3.0
 
 
 class EngineLoop:
@@ -30,6 +33,7 @@ class EngineLoop:
         self, scheduler: Scheduler, runner: Runner, pacing: Pacing, under_way: UnderWay, *, ahead: bool
     ) -> None:
         """`ahead`: a step is launched before the one before is read."""
+        self.exchange: Exchange | None = None  # of blocks with a store; set before `run`
         self._scheduler = scheduler
         self._runner = runner
         self._pacing = pacing
@@ -37,6 +41,7 @@ class EngineLoop:
         self._ahead = ahead
         self._inbox: deque[Generation | str] = deque()
         self._wake = threading.Condition()
+        self._has_news = False  # of the store's
         self._is_stopping = False
         self._has_ended = False
         self._stop_by = 0.0
@@ -60,6 +65,12 @@ class EngineLoop:
             self._is_stopping = True
             self._wake.notify()
 
+    def wake(self) -> None:
+        """Something has come that the next step wants to know of."""
+        with self._wake:
+            self._has_news = True
+            self._wake.notify()
+
     @property
     def num_requests(self) -> int:
         return len(self._under_way) + len(self._inbox)
@@ -78,6 +89,8 @@ class EngineLoop:
         """Until it is stopped."""
         while True:
             is_idle = not self._under_way and self._in_flight is None
+            if is_idle and self.exchange is not None:
+                self.exchange.when_idle()
             with self._wake:
                 while is_idle and not self._inbox and not self._is_stopping:
                     self._wake.wait()
@@ -87,7 +100,7 @@ class EngineLoop:
             self._under_way.end_expired()
             if not self.step():
                 with self._wake:  # whatever it waits for, it does not wait at full speed
-                    self._wake.wait_for(lambda: self._inbox or self._is_stopping, _IDLE_SECONDS)
+                    self._wake.wait_for(lambda: self._inbox or self._has_news or self._is_stopping, _IDLE_SECONDS)
 
     def end(self) -> None:
         """Whoever is left is told, also where the engine has never run; nobody is taken any more."""
@@ -96,21 +109,33 @@ class EngineLoop:
         self._take_in()
         self._in_flight = None
         self._under_way.end_all()
+        if self.exchange is not None:
+            self.exchange.close(_FLUSH_SECONDS)
 
     def step(self) -> bool:
         """Launch one step where there is one to compute, and read one that was launched; whether there was either."""
         if self._in_flight is None:
             self._last_read = time.perf_counter()
+        exchange = self.exchange
+        self._has_news = False
         try:
+            if exchange is not None:
+                exchange.before_step()
             plan = self._scheduler.plan(self._pacing.prefill_rows())
             launched = self._runner.launch(plan) if plan is not None else None
             has_launched = launched is not None
+            if exchange is not None:
+                exchange.after_launch()
             if self._ahead:
                 launched, self._in_flight = self._in_flight, launched
             results = self._runner.collect(launched) if launched is not None else []
+            if exchange is not None:
+                exchange.after_read()
         except Exception as error:
             logger.exception("a step failed")
             self._in_flight = None
+            if exchange is not None:
+                exchange.forget()
             self._under_way.fail_all(f"the engine failed: {type(error).__name__}: {error}")
             return True
         if launched is not None:

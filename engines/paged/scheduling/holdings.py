@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Many
 
 from engines.paged.cache.block_pool import NULL_BLOCK, BlockPool
 from engines.paged.scheduling.sequence import Sequence, Status
 
 # Blocks kept empty behind a new sequence, while there are enough: longer answers go on elsewhere.
 _LARGEST_ROOM = 64
+# Told of blocks that are full of a sequence's tokens: which name each has.
+TakeNote = Callable[[Sequence, bytes, int], None]
 
 
 class Holdings:
@@ -22,6 +25,7 @@ class Holdings:
         self.block_size = block_size
         self._shares = shares
         self._chunk = chunk
+        self.take_note: TakeNote | None = None
 
     def num_blocks(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
@@ -42,6 +46,35 @@ class Holdings:
         sequence.blocks = shared + self.pool.allocate(missing, last, min(room, _LARGEST_ROOM))
         sequence.num_computed = num_computed
         sequence.num_named = min(len(shared), num_computed // self.block_size)
+        if self.take_note is not None and self._shares:
+            for name, block in zip(sequence.names(sequence.num_named), shared, strict=False):
+                self.take_note(sequence, name, block)
+
+    def chain(self, sequence: Sequence) -> tuple[list[bytes], int]:
+        """The names of those blocks of a sequence that others may have computed, and how many of the first are here."""
+        if not self._shares or sequence.tells_prompt or sequence.choice:
+            return [], 0
+        names = sequence.names((sequence.num_tokens - 1) // self.block_size)
+        if self._chunk is not None:
+            of_chunk = self._chunk // self.block_size
+            del names[len(names) // of_chunk * of_chunk :]
+        return names, len(self.pool.find(names))
+
+    def adopt(self, names: Many[bytes], first: int, reserve: int) -> list[tuple[int, int]]:
+        """Blocks for what comes from outside: the names of a chain from place `first` on, as far as they are not here
+        and `reserve` blocks stay free. (place, block) of each, to be filled before the next step. Nobody holds them:
+        they are found by their names, like all that is cached."""
+        here = [self.pool.find((name,)) for name in names]
+        held = [block for found in here for block in found]
+        self.pool.share(held)  # the chain's own blocks make no room for those behind them
+        missing = [place for place in range(first, len(names)) if not here[place]]
+        del missing[max(0, self.pool.num_free - reserve) :]
+        blocks = self.pool.allocate(len(missing))
+        for place, block in zip(missing, blocks, strict=True):
+            self.pool.name(block, names[place])
+            here[place] = [block]
+        self.pool.free([block for found in here for block in found])
+        return list(zip(missing, blocks, strict=True))
 
     def has_room(self, sequence: Sequence, end: int) -> bool:
         """Whether `extend` finds the blocks that it needs."""
@@ -81,6 +114,8 @@ class Holdings:
             names = sequence.names(full)
             for index in range(sequence.num_named, full):
                 self.pool.name(sequence.blocks[index], names[index])
+                if self.take_note is not None:
+                    self.take_note(sequence, names[index], sequence.blocks[index])
             sequence.num_named = full
 
     def move(self, moves: list[tuple[Sequence, Sequence, list[int]]]) -> None:

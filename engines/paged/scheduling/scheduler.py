@@ -5,7 +5,8 @@ all its tokens again. So there are no phases, and a step may hold all kinds:
 
     1. those that lack one row get it: nobody's decoding waits for a prompt;
     2. running sequences that lack more share what is left of the budget, in their order;
-    3. then waiting ones are admitted, while there is a seat, and blocks for all their tokens.
+    3. then waiting ones are admitted, while there is a seat, and blocks for all their tokens. One whose beginning may
+       be found outside (`exchange_with`) is looked up there first, and steps aside for those behind it meanwhile.
 
 Where blocks run out, the sequence that is least urgent (lowest priority, then youngest) gives up its blocks and waits
 again. Their content stays cached as long as nobody needs the room, so that catching up again is mostly a look-up.
@@ -15,12 +16,18 @@ Pure: no clock, no torch, no dice.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from engines.paged.cache.block_pool import BlockPool
-from engines.paged.scheduling.holdings import Holdings
+from engines.paged.scheduling.holdings import Holdings, TakeNote
 from engines.paged.scheduling.plan import Piece, Plan
 from engines.paged.scheduling.sequence import Sequence, Status
 from engines.paged.scheduling.waiting import WaitingLine
 from engines.paged.values import FinishReason
+
+# Asked of a waiting sequence, with the names of its blocks and how many of the first are here: whether it is to wait
+# for more of them, until `fetched` is called.
+LookUp = Callable[[Sequence, list[bytes], int], bool]
 
 
 class Scheduler:
@@ -45,6 +52,8 @@ class Scheduler:
         self._chunk = chunk
         self.running: list[Sequence] = []  # in the order of admission
         self.waiting = WaitingLine()
+        self.fetching: set[Sequence] = set()
+        self._look_up: LookUp | None = None
         self._hurried: set[Sequence] = set()  # those with a deadline
         self._slots = list(range(max_sequences - 1, -1, -1))
         self._pieces: dict[Sequence, Piece] = {}  # of the plan that is being made
@@ -54,7 +63,13 @@ class Scheduler:
         self.num_cached_tokens = 0  # of those: found in the cache
 
     def __repr__(self) -> str:
-        return f"<Scheduler {len(self.running)} running, {len(self.waiting)} waiting, {self.pool!r}>"
+        fetching = f"{len(self.fetching)} fetching, " if self.fetching else ""
+        return f"<Scheduler {len(self.running)} running, {len(self.waiting)} waiting, {fetching}{self.pool!r}>"
+
+    def exchange_with(self, look_up: LookUp, take_note: TakeNote) -> None:
+        """Know of blocks outside: ask there before a sequence is admitted, and tell of those that are full."""
+        self._look_up = look_up
+        self.holdings.take_note = take_note
 
     def add(self, sequence: Sequence) -> None:
         """Have a sequence wait for its turn."""
@@ -71,10 +86,17 @@ class Scheduler:
             self._let_go(sequence)
         elif sequence.status is Status.WAITING:
             self.waiting.remove(sequence)
+        self.fetching.discard(sequence)
         self._hurried.discard(sequence)
         sequence.status = Status.FINISHED
         sequence.finish_reason = reason
         sequence.drafts = []
+
+    def fetched(self, sequence: Sequence) -> None:
+        """What was found outside for a sequence is in the cache: it waits for room now, unless it has ended."""
+        if sequence.status is Status.FETCHING:
+            self.fetching.discard(sequence)
+            self.add(sequence)
 
     def expired(self, now: float) -> list[Sequence]:
         """Those whose deadline is over."""
@@ -104,6 +126,8 @@ class Scheduler:
             if sequence.status is Status.RUNNING:
                 left -= self._prefill(sequence, left)
         while left > 0 and (first := self.waiting.first) is not None:
+            if self._fetches(first):
+                continue
             if self._admit(first):
                 left -= self._prefill(first, left)
             elif not self._is_stuck():
@@ -172,6 +196,21 @@ class Scheduler:
         self._pieces[sequence] = Piece(sequence, sequence.num_computed, count, num_samples, drafts)
         return count
 
+    def _fetches(self, sequence: Sequence) -> bool:
+        """Whether a waiting sequence steps aside, as its beginning is looked for outside: once each time it waits."""
+        if self._look_up is None or sequence.was_looked_up or sequence.num_in_flight:
+            return False
+        if len(self.running) + len(self.fetching) >= self.max_sequences:
+            return False  # what is found may be gone before there is a seat
+        sequence.was_looked_up = True
+        names, num_here = self.holdings.chain(sequence)
+        if num_here == len(names) or not self._look_up(sequence, names, num_here):
+            return False
+        self.waiting.remove(sequence)
+        sequence.status = Status.FETCHING
+        self.fetching.add(sequence)
+        return True
+
     def _admit(self, sequence: Sequence) -> bool:
         """Give a waiting sequence a seat and blocks for all its tokens."""
         if sequence.num_in_flight:
@@ -231,6 +270,7 @@ class Scheduler:
         self._pieces.pop(sequence, None)
         self._copies.pop(sequence, None)
         sequence.num_preempted += 1
+        sequence.was_looked_up = False
         sequence.drafts = []
         self.num_preemptions += 1
         sequence.status = Status.WAITING
@@ -264,6 +304,9 @@ class Scheduler:
         self.holdings.check(self.running)
         for sequence in self.waiting:
             assert not sequence.blocks and sequence.slot == -1 and sequence.status is Status.WAITING, sequence
+        for sequence in self.fetching:
+            assert not sequence.blocks and sequence.slot == -1 and sequence.status is Status.FETCHING, sequence
+            assert sequence not in set(self.waiting), sequence
         slots = [sequence.slot for sequence in self.running]
         assert sorted(slots + self._slots) == list(range(self.max_sequences)), "a slot is lost"
         assert all(sequence.status is Status.RUNNING for sequence in self.running)

@@ -12,6 +12,7 @@ class Status(Enum):
     """Where a sequence is. Preempted ones wait again."""
 
     WAITING = "waiting"
+    FETCHING = "fetching"  # its beginning is looked for outside, and it waits for that, not for room
     RUNNING = "running"
     FINISHED = "finished"
 
@@ -44,6 +45,7 @@ class Sequence:
         "slot",
         "status",
         "tokens",
+        "was_looked_up",
     )
 
     def __init__(self, request: GenerateRequest, choice: int, arrival: int, block_size: int) -> None:
@@ -68,6 +70,7 @@ class Sequence:
         self.needs_host = False
         # Whether it has told what may follow, and goes on once others have (beams): sent away, it needs no seat.
         self.rests = False
+        self.was_looked_up = False  # outside, since it waits
         self.parent: Sequence | None = None  # whose prompt's blocks can be shared: another choice of the request
         self._names = [prefix.root(f"{request.adapter or ''}\0{request.cache_salt}")]
 

@@ -61,7 +61,7 @@ class RedisServer:
     def thaw(self) -> None:
         self._signal(signal.SIGCONT)
 
-    def keys(self, pattern: str = "*") -> list[str]:
+    def names(self, pattern: str = "*") -> list[str]:
         return sorted(key.decode() for key in self.client.keys(pattern))
 
     def _signal(self, number: int) -> None:

@@ -54,7 +54,7 @@ def test_a_redis_that_is_gone_costs_nothing(redis_server: RedisServer, store: Re
     assert eventually(lambda: store.write("a", value(b"one")))
     assert store.put("b", 3, lambda: value(b"two")), "what was not written may be put again"
     assert store.flush(5)
-    assert redis_server.keys() == ["a", "b"]
+    assert redis_server.names() == ["a", "b"]
 
 
 def test_a_full_redis_is_not_pressed(store: RedisStateStore, redis_server: RedisServer) -> None:
@@ -82,7 +82,7 @@ def test_what_is_not_ours_is_deleted(spoil: str, store: RedisStateStore, redis_s
         client.set("a", stored[:-1] if spoil == "cut" else stored[:-1] + b"?")
     assert store.get(["a"]) == [None]
     assert store.counts.corrupt == 1
-    assert redis_server.keys() == []
+    assert redis_server.names() == []
 
 
 def test_another_type_has_no_size(store: RedisStateStore, redis_server: RedisServer) -> None:
@@ -90,7 +90,7 @@ def test_another_type_has_no_size(store: RedisStateStore, redis_server: RedisSer
     redis_server.client.rpush("a", "x")
     store.write("b", value(b"two"))
     assert [size > 0 for size in store.sizes(["a", "b"])] == [False, True]
-    assert redis_server.keys() == ["b"]
+    assert redis_server.names() == ["b"]
 
 
 def test_a_queue_that_is_full_drops(redis_server: RedisServer) -> None:
@@ -104,7 +104,7 @@ def test_a_queue_that_is_full_drops(redis_server: RedisServer) -> None:
     assert store.counts.dropped == 1
     redis_server.thaw()
     assert store.flush(10)
-    assert redis_server.keys() == ["a"]
+    assert redis_server.names() == ["a"]
     store.close()
 
 

@@ -44,6 +44,12 @@ OPTIONS = [
     ("speculation", "draft=small,num_tokens=3", Speculation("draft", 3, BASE / "small")),
     ("adapters", "sql=/a/sql, chat=b", {"sql": Path("/a/sql"), "chat": BASE / "b"}),
     ("adapters", '{"a,b": "c=d"}', {"a,b": BASE / "c=d"}),
+    ("kv_store", "redis://user:word@host:1/2", "redis://user:word@host:1/2"),
+    ("kv_ttl", "36h", 36 * 3600.0),
+    ("kv_codec", "INT8", "int8"),
+    ("kv_secret_file", "secret", BASE / "secret"),
+    ("kv_deadline", "250ms", 0.25),
+    ("kv_fetch", "always", "always"),
 ]
 
 
@@ -69,6 +75,10 @@ WRONG = [
     ("adapters", "sql", "the parameter ADAPTERS is 'sql', and has to be NAME=DIR with commas between them, or a JSON"),
     ("adapters", "{", "the parameter ADAPTERS is '{', and has to be NAME=DIR with commas between them, or a JSON"),
     ("speculation", "draft", "the parameter SPECULATION is 'draft', and has to be off, ngram, or draft=DIR"),
+    ("kv_ttl", "soon", "the parameter KV_TTL is 'soon', and has to be a time above 0, as 500ms, 90s, 15m, 24h or 7d"),
+    ("kv_codec", "zip", "the parameter KV_CODEC is 'zip', and has to be one of raw, int8"),
+    ("kv_store", "http://u:word@host", "the parameter KV_STORE has to be the URL of a Redis: a Redis URL begins with"),
+    ("kv_store", "env:NONE", "the parameter KV_STORE (env:NONE) has to be the URL of a Redis: a Redis URL begins"),
     ("speculation", "ngram,num_tokens=x", "the parameter SPECULATION is 'ngram,num_tokens=x', and has to be off"),
 ]
 

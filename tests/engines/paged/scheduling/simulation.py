@@ -6,7 +6,6 @@ sequence. The next token is a hash of the prefix, so a text that any mix-up has 
 
 from __future__ import annotations
 
-import hashlib
 import random
 from dataclasses import dataclass, field
 
@@ -16,12 +15,9 @@ from engines.paged.scheduling.plan import Plan
 from engines.paged.scheduling.scheduler import Scheduler
 from engines.paged.scheduling.sequence import Sequence, Status
 from engines.paged.values import FinishReason, GenerateRequest
+from tests.engines.paged.scheduling.outside import Outside, digest
 
 VOCABULARY = 50
-
-
-def digest(previous: int, token: int) -> int:
-    return int.from_bytes(hashlib.blake2b(f"{previous}.{token}".encode(), digest_size=6).digest(), "big")
 
 
 def text_of(prompt: tuple[int, ...], num_tokens: int) -> list[int]:
@@ -42,6 +38,7 @@ class Simulation:
     scheduler: Scheduler
     ahead: bool = False
     guess: float = 0.0  # how often right guesses are made for a sequence
+    stores: bool = False  # blocks are kept outside, too
     dice: random.Random = field(default_factory=lambda: random.Random(1))
 
     def __post_init__(self) -> None:
@@ -52,6 +49,7 @@ class Simulation:
         self.num_rows = 0
         self.chunk = self.scheduler._chunk or 0  # where prompts are cut at fixed places, one piece goes beside the rest
         self.arrivals = 0
+        self.outside = Outside(self.scheduler, self.cache, self.dice) if self.stores else None
 
     def submit(self, prompt: tuple[int, ...], max_tokens: int, **fields: object) -> Sequence:
         self.arrivals += 1
@@ -64,9 +62,14 @@ class Simulation:
 
     def step(self, prefill_rows: int | None = None) -> Plan | None:
         """Plan and compute one step; read it, or the one before."""
+        if self.outside is not None:
+            self.outside.copy_out()
+            self.outside.arrive(self.scheduler.check)
         plan = self.scheduler.plan(prefill_rows)
         self.scheduler.check()
         computed = (plan, self.compute(plan)) if plan else None
+        if self.outside is not None:
+            self.outside.copy_out()
         if self.ahead:
             computed, self.in_flight = self.in_flight, computed
         if computed:
@@ -136,14 +139,14 @@ class Simulation:
             if (
                 self.step() is None
                 and self.in_flight is None
-                and not (self.scheduler.running or len(self.scheduler.waiting))
+                and not (self.scheduler.running or len(self.scheduler.waiting) or self.scheduler.fetching)
             ):
                 return
         raise AssertionError("it does not end")
 
 
 def simulation(num_blocks: int = 64, block_size: int = 4, **options: object) -> Simulation:
-    names = ("ahead", "guess", "dice")
+    names = ("ahead", "guess", "dice", "stores")
     own = {name: options.pop(name) for name in names if name in options}
     settings: dict[str, object] = {"max_sequences": 8, "max_batch_tokens": 32, **options}
     scheduler = Scheduler(BlockPool(num_blocks), block_size=block_size, **settings)  # type: ignore[arg-type]

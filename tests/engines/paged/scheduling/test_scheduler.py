@@ -4,9 +4,10 @@ import random
 
 import pytest
 
+from engines.paged.sampling.params import SamplingParams
 from engines.paged.scheduling.sequence import Sequence, Status
-from engines.paged.values import FinishReason
-from tests.engines.paged.scheduling.simulation import simulation, text_of
+from engines.paged.values import FinishReason, GenerateRequest
+from tests.engines.paged.scheduling.simulation import Simulation, simulation, text_of
 
 
 def rows(plan: object) -> dict[str, tuple[int, int, int]]:
@@ -181,8 +182,75 @@ def test_deterministic_steps_are_cut_at_fixed_places() -> None:
     assert third.num_cached == 16
 
 
+def stored(**options: object) -> tuple[Simulation, tuple[int, ...]]:
+    """A simulation whose store knows a prompt of 40 tokens, and whose cache does not."""
+    it = simulation(stores=True, **options)
+    prompt = tuple(range(40))
+    assert it.outside is not None
+    it.outside.know(prompt)
+    it.outside.loses = 0.0
+    return it, prompt
+
+
+def test_what_is_stored_outside_is_not_computed() -> None:
+    """It is loaded into free blocks, and found there like all that is cached; the last token is always computed."""
+    it, prompt = stored()
+    sequence = it.submit(prompt, 3)
+    before = it.num_rows
+    it.run()
+    assert it.num_rows - before == 4 + 2
+    assert sequence.num_cached == 36
+    assert sequence.tokens[40:] == text_of(prompt, 3)
+
+
+def test_nobody_waits_for_what_another_fetches() -> None:
+    """Who looks for stored blocks steps aside: those that came later run meanwhile, and no block is held for it."""
+    it, prompt = stored()
+    fetching, other = it.submit(prompt, 3), it.submit((49, 48), 3)
+    assert rows(it.step()) == {"2": (0, 2, 1)}
+    assert fetching.status is Status.FETCHING and other.status is Status.RUNNING
+    assert it.scheduler.pool.num_used == 1
+
+
+def test_who_is_cancelled_while_fetching_holds_nothing() -> None:
+    """What arrives for it afterwards is loaded for others, or not at all."""
+    it, prompt = stored()
+    fetching = it.submit(prompt, 3)
+    it.step()
+    it.scheduler.finish(fetching, FinishReason.CANCELLED)
+    it.scheduler.check()
+    it.run()
+    assert it.scheduler.pool.num_used == 0 and not it.scheduler.fetching
+    assert fetching.tokens == list(prompt)
+
+
+def test_what_is_loaded_takes_no_room_from_those_who_run() -> None:
+    """Stored blocks come as far as there is room beside a block for each that runs, and the chain's own first blocks
+    make none."""
+    it, prompt = stored(num_blocks=12)
+    holdings = it.scheduler.holdings
+    names = Sequence(GenerateRequest("x", prompt, SamplingParams()), 0, 9, 4).names(10)
+    first = holdings.adopt(names[:3], 0, 0)
+    assert [place for place, _ in first] == [0, 1, 2]
+    more = holdings.adopt(names, 3, 2)
+    assert [place for place, _ in more] == [3, 4, 5, 6, 7, 8]
+    assert it.scheduler.pool.find(names) == [block for _, block in first + more]
+    it.scheduler.check()
+
+
+WALKS: list[dict[str, object]] = [
+    {},
+    {"chunk": 8},
+    {"prefix_cache": False},
+    {"guess": 0.6},
+    {"stores": True},
+    {"stores": True, "chunk": 8},
+    {"stores": True, "guess": 0.6},
+]
+
+
 @pytest.mark.parametrize("ahead", [False, True])
-@pytest.mark.parametrize("options", [{}, {"chunk": 8}, {"prefix_cache": False}, {"guess": 0.6}], ids=str)
+@pytest.mark.parametrize("options", WALKS, ids=str)
 @pytest.mark.parametrize("seed", range(6))
 def test_random_walks_lose_nothing(seed: int, options: dict[str, object], ahead: bool) -> None:
     """Arrivals, cancellations, priorities and a pool that is far too small: the books are right after each step, and no
@@ -190,6 +258,9 @@ def test_random_walks_lose_nothing(seed: int, options: dict[str, object], ahead:
     dice = random.Random(seed)
     it = simulation(num_blocks=dice.choice((14, 20, 40)), ahead=ahead, dice=dice, **options)
     prefixes = [tuple(dice.randrange(50) for _ in range(dice.randrange(1, 30))) for _ in range(3)]
+    if it.outside is not None:
+        for prefix in prefixes:
+            it.outside.know(prefix)
     sequences = []
     for _ in range(150):
         if dice.random() < 0.3:
@@ -202,6 +273,7 @@ def test_random_walks_lose_nothing(seed: int, options: dict[str, object], ahead:
         it.step(dice.choice((None, None, 4)))
     it.run()
     assert it.scheduler.pool.num_used == 0
+    assert it.outside is None or it.outside.num_loaded
     for sequence in sequences:
         output = sequence.tokens[sequence.num_prompt :]
         assert output == text_of(sequence.request.prompt, len(output))

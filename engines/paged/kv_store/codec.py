@@ -1,0 +1,82 @@
+"""Blocks as values of the store: as they are, or a byte a number with a scale for each head and token.
+
+Shapes: a block's arrays are [L, S, G, D] each, of T (layers, slots, key-value heads, head size); L, G and D are those
+of the model that an array belongs to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engines.state.values import Codec, Kind, Part, State
+
+CODECS = {"raw": Codec.RAW, "int8": Codec.INT8}
+_SCALE_DTYPE = "float32"
+_LARGEST = 127.0
+
+
+class BlockCodec:
+    """Knows what the arrays of a block are: (L, S, G, D) of each, and their dtype."""
+
+    def __init__(self, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, codec: Codec) -> None:
+        self._shapes = tuple(shapes)
+        self._dtype = dtype
+        self._name = str(dtype).removeprefix("torch.")
+        self._codec = codec
+
+    def __repr__(self) -> str:
+        return f"<BlockCodec {self._codec.name} {self._name}: {self.num_bytes} bytes a block>"
+
+    @property
+    def num_bytes(self) -> int:
+        """Of one block as it is kept, without its envelope."""
+        if self._codec is Codec.RAW:
+            return sum(prod(shape) * self._dtype.itemsize for shape in self._shapes)
+        return sum(prod(shape[:-1]) * (shape[-1] + 4) for shape in self._shapes)
+
+    def encode(self, arrays: Sequence[Tensor]) -> State | None:
+        """One block; None where it holds what is no finite number, for that is nothing to share."""
+        if not all(bool(array.isfinite().all()) for array in arrays):
+            return None
+        parts: list[Part] = []
+        for array in arrays:
+            if self._codec is Codec.RAW:
+                parts.append(_part(array, self._name))
+                continue
+            values = array.float()
+            scale = values.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) / _LARGEST
+            parts += (_part((values / scale).round().to(torch.int8), "int8"), _part(scale, _SCALE_DTYPE))
+        return State(Kind.BLOCK, tuple(parts), self._codec)
+
+    def decode(self, states: Sequence[State]) -> list[Tensor]:
+        """Blocks, [n, L, S, G, D] of T for each array of a block.
+
+        Raises: ValueError where one is of another form.
+        """
+        if any((state.kind, state.codec) != (Kind.BLOCK, self._codec) for state in states):
+            raise ValueError("it is no block of this form")
+        if self._codec is Codec.RAW:
+            return [self._stacked(states, at, self._name, shape) for at, shape in enumerate(self._shapes)]
+        decoded = []
+        for at, shape in enumerate(self._shapes):
+            numbers = self._stacked(states, 2 * at, "int8", shape)
+            scales = self._stacked(states, 2 * at + 1, _SCALE_DTYPE, (*shape[:-1], 1))
+            decoded.append((numbers.float() * scales).to(self._dtype))
+        return decoded
+
+    def _stacked(self, states: Sequence[State], at: int, dtype: str, shape: tuple[int, ...]) -> Tensor:
+        for state in states:
+            if at >= len(state.parts) or (state.parts[at].dtype, state.parts[at].shape) != (dtype, shape):
+                raise ValueError(f"part {at} of a block is {dtype} {list(shape)}")
+        stacked = np.stack([np.frombuffer(state.parts[at].data, np.uint8) for state in states])
+        return torch.from_numpy(stacked).view(getattr(torch, dtype)).reshape(len(states), *shape)
+
+
+def _part(array: Tensor, dtype: str) -> Part:
+    data = array.contiguous().flatten().view(torch.uint8).numpy()
+    return Part(dtype, tuple(array.shape), data.data)

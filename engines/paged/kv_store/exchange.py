@@ -1,0 +1,208 @@
+"""Between the engine and the store: full blocks go out, stored ones come in, and no step waits for either.
+
+A waiting sequence whose beginning is not in memory is looked up before it is admitted, and waits in a state of its own
+(`Status.FETCHING`) meanwhile, without seat or blocks. What arrives is loaded into free blocks between two steps and
+named: from then on they are cached blocks like any others, which admission finds. Whatever goes wrong, the sequence
+waits for room again, and computes what it does not find.
+
+All of it is the engine's thread's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+
+from engines.paged.kv_store.fetching import Fetch, Fetcher
+from engines.paged.kv_store.shelf import READ_BYTES, Filled, Shelf
+from engines.paged.runner.reading import HostCopy
+from engines.paged.scheduling.scheduler import Scheduler
+from engines.paged.scheduling.sequence import Sequence, Status
+
+_log = logging.getLogger(__name__)
+
+# Loaded between two steps while somebody generates: a few milliseconds of copying.
+_LOAD_BYTES = 4 * READ_BYTES
+
+
+@dataclass(slots=True)
+class ExchangeCounts:
+    """Of tokens, but for `given_up`: fetches that were not through by their deadline."""
+
+    looked_up: int = 0
+    loaded: int = 0
+    declined: int = 0  # not looked up, as computing them is faster
+    given_up: int = 0
+    saved_seconds: float = 0.0  # that computing what was loaded would have taken
+
+
+class Exchange:
+    def __init__(
+        self,
+        shelf: Shelf,
+        scheduler: Scheduler,
+        *,
+        deadline_seconds: float,
+        always: bool,
+        prefill_seconds: Callable[[], float],
+        wake: Callable[[], None],
+    ) -> None:
+        """`always`: stored blocks are read whatever computing them would take. `prefill_seconds` tells what a token
+        takes, 0 where nobody knows; `wake` is called on any thread when something has arrived."""
+        self.counts = ExchangeCounts()
+        self._shelf = shelf
+        self._scheduler = scheduler
+        self._deadline_seconds = deadline_seconds
+        self._always = always
+        self._prefill_seconds = prefill_seconds
+        self._fetcher = Fetcher(shelf, wake)
+        self._fetches: dict[bytes, Fetch] = {}  # by the first name that each looks for
+        self._filled: list[Filled] = []  # not yet copied
+        self._copied: deque[tuple[list[Filled], HostCopy]] = deque()  # on their way to the host
+        scheduler.exchange_with(self._look_up, self._take_note)
+
+    def __repr__(self) -> str:
+        return f"<Exchange: {len(self._fetches)} fetches, {len(self._filled)} blocks to copy, {self._shelf!r}>"
+
+    # What the scheduler asks and tells
+
+    def _look_up(self, sequence: Sequence, names: list[bytes], first: int) -> bool:
+        """Whether a sequence is to wait for blocks from place `first` of its chain on."""
+        under_way = self._fetches.get(names[first])
+        if under_way is not None:  # of another with the same beginning: what is behind that is looked up then
+            under_way.waiting.append(sequence)
+            return True
+        prefill_seconds = 0.0 if self._always else self._prefill_seconds()
+        num_tokens = (len(names) - first) * self._shelf.block_size
+        if not self._shelf.is_worth(len(names) - first, prefill_seconds):
+            self.counts.declined += num_tokens
+            return False
+        fetch = Fetch(sequence.request, names, first, monotonic() + self._deadline_seconds, prefill_seconds)
+        fetch.waiting.append(sequence)
+        self._fetches[names[first]] = fetch
+        self.counts.looked_up += num_tokens
+        self._fetcher.begin(fetch)
+        return True
+
+    def _take_note(self, sequence: Sequence, name: bytes, block: int) -> None:
+        self._filled.append(Filled(sequence.request, name, block))
+
+    # Around each step
+
+    def before_step(self) -> None:
+        """Copy out what was filled and may be overwritten by the step, then load what has arrived."""
+        self._copy_out()
+        room = _LOAD_BYTES if self._scheduler.running else None
+        for first, fetch in list(self._fetches.items()):
+            room = self._load(fetch, room)
+            fetch.waiting = [each for each in fetch.waiting if each.status is Status.FETCHING]
+            is_through = fetch.is_through and not fetch.arrived
+            is_late = monotonic() >= fetch.deadline
+            if is_through or is_late or not fetch.waiting:
+                fetch.is_wanted = False
+                del self._fetches[first]
+                self.counts.given_up += bool(is_late and not is_through and fetch.waiting)
+                self._release(fetch)
+
+    def after_launch(self) -> None:
+        """Copy out what the step fills: the device has it behind the step, and before the next one."""
+        self._copy_out()
+
+    def after_read(self) -> None:
+        """A step was read: what was copied before it was launched is on the host."""
+        while len(self._copied) > 1:
+            self._shelf.put(*self._copied.popleft())
+
+    def when_idle(self) -> None:
+        """No step is under way: whatever is left goes out."""
+        self._copy_out()
+        while self._copied:
+            self._shelf.put(*self._copied.popleft())
+
+    def forget(self) -> None:
+        """A step has failed, and nobody can say what the blocks hold."""
+        self._filled.clear()
+        self._copied.clear()
+
+    def close(self, flush_seconds: float) -> None:
+        """Let what was filled be written, for so long."""
+        for fetch in self._fetches.values():
+            fetch.is_wanted = False
+        self._fetches.clear()
+        self._fetcher.close()
+        try:
+            self.when_idle()
+        except Exception:  # the device is gone
+            _log.exception("the last blocks cannot be copied")
+        self._shelf.store.flush(flush_seconds)
+        self._shelf.store.close()
+
+    def stats(self) -> dict[str, float]:
+        """For metrics."""
+        counts = self.counts
+        return {
+            "kv_store_queries_total": counts.looked_up,
+            "kv_store_hits_total": counts.loaded,
+            "kv_store_declined_total": counts.declined,
+            "kv_store_given_up_total": counts.given_up,
+            "kv_store_saved_seconds_total": counts.saved_seconds,
+            "kv_store_paused": self._shelf.store.is_paused,
+            **self._shelf.store.counts.as_numbers("kv_store_values"),
+        }
+
+    # Parts
+
+    def _copy_out(self) -> None:
+        """Blocks that still have their names, and that the store does not know."""
+        if not self._filled:
+            return
+        pool = self._scheduler.pool
+        wanted: dict[bytes, Filled] = {}
+        for filled in self._filled:
+            if filled.name not in wanted and pool.find((filled.name,)) == [filled.block] and self._shelf.wants(filled):
+                wanted[filled.name] = filled
+        self._filled.clear()
+        if not wanted:
+            return
+        blocks = list(wanted.values())
+        copied = self._shelf.memory.copy_out([each.block for each in blocks])
+        if self._shelf.memory.device.type == "cpu":
+            self._shelf.put(blocks, copied)
+        else:
+            self._copied.append((blocks, copied))
+
+    def _load(self, fetch: Fetch, room: int | None) -> int | None:
+        """What of it has arrived, as far as there is room; the bytes that are left of that."""
+        while fetch.arrived and (room is None or room > 0):
+            arrays = fetch.arrived.popleft()
+            count = len(arrays[0])
+            start = fetch.first + fetch.num_loaded
+            fetch.num_loaded += count
+            placed = self._scheduler.holdings.adopt(fetch.names[: start + count], start, len(self._scheduler.running))
+            if placed:
+                if len(placed) < count:
+                    places = [place - start for place, _ in placed]
+                    arrays = [array[places] for array in arrays]
+                try:
+                    self._shelf.memory.copy_in([block for _, block in placed], arrays)
+                except Exception:
+                    self._scheduler.pool.forget()  # names may stand on blocks that were not filled
+                    raise
+                self._count(fetch, len(placed))
+            if room is not None:
+                room -= count * self._shelf.block_bytes
+        return room
+
+    def _count(self, fetch: Fetch, num_blocks: int) -> None:
+        num_tokens = num_blocks * self._shelf.block_size
+        self.counts.loaded += num_tokens
+        self.counts.saved_seconds += num_tokens * self._prefill_seconds()
+
+    def _release(self, fetch: Fetch) -> None:
+        """Those that waited go on; of several with one beginning, the others may find more behind it."""
+        for place, sequence in enumerate(fetch.waiting):
+            sequence.was_looked_up = not (place and fetch.num_loaded)
+            self._scheduler.fetched(sequence)

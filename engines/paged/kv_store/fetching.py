@@ -1,0 +1,72 @@
+"""Reading blocks on threads of its own, while the engine goes on."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from engines.paged.kv_store.shelf import Shelf
+from engines.paged.values import GenerateRequest
+
+_log = logging.getLogger(__name__)
+
+# Reads are bound by the network and by the interpreter: more at a time are not faster.
+NUM_THREADS = 2
+
+
+@dataclass(eq=False, slots=True)
+class Fetch:
+    """Blocks of a chain that are looked for: those from place `first` on. The engine's thread sets `is_wanted`, the
+    reading one puts what it finds into `arrived`, and says when it is through."""
+
+    request: GenerateRequest
+    names: Sequence[bytes]
+    first: int
+    deadline: float  # of time.monotonic()
+    prefill_seconds: float  # of a token; 0 where that is not known
+    is_wanted: bool = True
+    is_through: bool = False
+    arrived: deque[list[Tensor]] = field(default_factory=deque)  # [n, L, S, G, D] of each array, in order
+    waiting: list[Any] = field(default_factory=list)  # sequences that wait for it
+    num_loaded: int = 0  # blocks
+
+
+class Fetcher:
+    """`told` is called on a thread of its own whenever something has arrived."""
+
+    def __init__(self, shelf: Shelf, told: Callable[[], None]) -> None:
+        self._shelf = shelf
+        self._told = told
+        self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="kv-reader")
+
+    def begin(self, fetch: Fetch) -> None:
+        self._threads.submit(self._read, fetch)
+
+    def close(self) -> None:
+        """What is under way ends by its deadline, and nobody waits for that."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _read(self, fetch: Fetch) -> None:
+        try:
+            names = fetch.names[fetch.first :]
+            if not fetch.is_wanted:
+                return
+            found = self._shelf.find(fetch.request, names)
+            if not found or not self._shelf.is_worth(found, fetch.prefill_seconds):
+                return
+            for arrays in self._shelf.read(fetch.request, names[:found]):
+                fetch.arrived.append(arrays)
+                if not fetch.is_wanted:
+                    return
+                self._told()
+        except Exception:  # whatever it is, the prompt is computed
+            _log.exception("stored blocks cannot be read")
+        finally:
+            fetch.is_through = True
+            self._told()

@@ -1,0 +1,55 @@
+"""The store of an engine's blocks, from its options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from engines.paged.cache.kv_cache import KVCache
+from engines.paged.cache.memory import readable
+from engines.paged.kv_store.codec import CODECS, BlockCodec
+from engines.paged.kv_store.keys import BlockKeys, Numbers
+from engines.paged.kv_store.memory import BlockMemory
+from engines.paged.kv_store.shelf import Shelf
+from engines.paged.options import EngineOptions
+from engines.state.opening import open_store, read_secret
+from engines.state.redis_store import RedisStateStore
+
+# How long one answer of the store is waited for, at most; a fetch has several, within its own deadline.
+_ANSWER_SECONDS = 0.25
+
+
+def open_shelf(
+    options: EngineOptions,
+    caches: Sequence[KVCache],
+    model: str,
+    draft: str | None,
+    adapters: Mapping[str, str],
+) -> Shelf | None:
+    """`model`, `draft` and `adapters` are fingerprints; None where no store is asked for.
+
+    Raises: EngineError that says what is wrong with the URL or the secret's file.
+    """
+    if options.kv_store is None:
+        return None
+    memory = BlockMemory(caches)
+    codec = BlockCodec(memory.shapes, memory.dtype, CODECS[options.kv_codec])
+    secret = None if options.kv_secret_file is None else read_secret(options.kv_secret_file)
+    dtype = str(memory.dtype).removeprefix("torch.")
+    numbers = Numbers(model, dtype, options.block_size, options.kv_codec, options.deterministic, draft)
+    store = open_store(
+        options.kv_store,
+        secret=secret,
+        ttl_seconds=options.kv_ttl,
+        deadline_seconds=min(_ANSWER_SECONDS, options.kv_deadline),
+    )
+    where = str(store.address) if isinstance(store, RedisStateStore) else "this process"
+    about = (
+        f"{where}: {readable_bytes(codec.num_bytes)} a block ({options.kv_codec}), kept {options.kv_ttl / 3600:g} h "
+        f"after its last use{', sealed' if secret else ''}; waits {options.kv_deadline:g} s at most"
+    )
+    return Shelf(store, BlockKeys(numbers, adapters, secret), codec, memory, about, options.block_size)
+
+
+def readable_bytes(num_bytes: int) -> str:
+    """Of a block: below a mebibyte in kibibytes."""
+    return readable(num_bytes) if num_bytes >= 1 << 20 else f"{max(1, round(num_bytes / 1024))} KiB"

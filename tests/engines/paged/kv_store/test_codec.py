@@ -1,0 +1,81 @@
+"""Blocks as values: the same bits back, or near them for half the bytes."""
+
+import pytest
+import torch
+
+from engines.paged.kv_store.codec import CODECS, BlockCodec
+from engines.state.envelope import seal, unseal
+from engines.state.values import State
+
+SHAPES = [(3, 16, 2, 32), (3, 16, 2, 32), (1, 16, 1, 8), (1, 16, 1, 8)]
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+
+
+def block(seed: int, dtype: torch.dtype) -> list[torch.Tensor]:
+    random = torch.Generator().manual_seed(seed)
+    return [(torch.randn(shape, generator=random) * 3).to(dtype) for shape in SHAPES]
+
+
+def stored(codec: BlockCodec, arrays: list[torch.Tensor]) -> State:
+    state = codec.encode(arrays)
+    assert state is not None
+    assert state.num_bytes == codec.num_bytes
+    return unseal("key", seal("key", state, None), None)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_raw_blocks_are_the_same_to_the_bit(dtype: torch.dtype) -> None:
+    """Several at once, in their order."""
+    codec = BlockCodec(SHAPES, dtype, CODECS["raw"])
+    blocks = [block(seed, dtype) for seed in range(3)]
+    decoded = codec.decode([stored(codec, each) for each in blocks])
+    for at, array in enumerate(decoded):
+        assert torch.equal(array, torch.stack([each[at] for each in blocks]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_int8_is_near(dtype: torch.dtype) -> None:
+    """No number is further off than half a step of its head's and token's largest, of which 127 are."""
+    codec = BlockCodec(SHAPES, dtype, CODECS["int8"])
+    arrays = block(1, dtype)
+    for array, decoded in zip(arrays, codec.decode([stored(codec, arrays)]), strict=True):
+        step = array.float().abs().amax(-1, keepdim=True) / 127
+        rounding = array.float().abs() * torch.finfo(dtype).eps
+        assert bool(((decoded[0].float() - array.float()).abs() <= step * 0.5001 + rounding).all())
+
+
+def test_int8_is_small() -> None:
+    """Of heads of 128 numbers in 16 bits, 132 bytes are left of 256."""
+    shapes = [(2, 16, 4, 128)] * 2
+    raw, small = (BlockCodec(shapes, torch.bfloat16, codec).num_bytes for codec in CODECS.values())
+    assert small / raw == 132 / 256
+
+
+def test_zeros_stay_zeros() -> None:
+    """A row without any number has no scale of its own."""
+    codec = BlockCodec([(1, 2, 1, 4)], torch.float32, CODECS["int8"])
+    state = codec.encode([torch.zeros(1, 2, 1, 4)])
+    assert state is not None and not codec.decode([state])[0].any()
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_what_is_no_number_is_not_kept(number: float) -> None:
+    """A model that breaks breaks nobody else."""
+    arrays = block(0, torch.float32)
+    arrays[1][0, 3, 0, 5] = number
+    assert BlockCodec(SHAPES, torch.float32, CODECS["raw"]).encode(arrays) is None
+
+
+def test_another_form_is_refused() -> None:
+    """Of another codec, dtype or shape: whatever the key says."""
+    raw = BlockCodec(SHAPES, torch.float32, CODECS["raw"])
+    others = [
+        BlockCodec(SHAPES, torch.float32, CODECS["int8"]),
+        BlockCodec(SHAPES, torch.bfloat16, CODECS["raw"]),
+        BlockCodec([(2, 16, 2, 32), *SHAPES[1:]], torch.float32, CODECS["raw"]),
+        BlockCodec([*SHAPES, (1, 16, 1, 8)], torch.float32, CODECS["raw"]),
+    ]
+    state = stored(raw, block(0, torch.float32))
+    for other in others:
+        with pytest.raises(ValueError, match="block"):
+            other.decode([state])

@@ -1,0 +1,48 @@
+"""Whether stored blocks are read or computed: by what each has taken so far."""
+
+import pytest
+
+from engines.paged.kv_store.cost import ReadCost
+
+MIB = 1 << 20
+# Tokens, bytes, seconds of prefill a token -> read it? With a round trip of 1 ms, and 100 MiB/s.
+CASES = [
+    (2000, 32 * MIB, 0.001, True),  # 2 s to compute, 0.32 s to read
+    (2000, 250 * MIB, 0.001, False),  # 2.5 s to read
+    (16, 1, 0.00005, False),  # 0.8 ms to compute: less than to ask
+    (16, 1, 0.0001, True),
+    (2000, 250 * MIB, 0.0, True),  # nobody knows what prefill takes
+]
+
+
+def known() -> ReadCost:
+    cost = ReadCost()
+    cost.learn(0, 0.001)
+    cost.learn(100 * MIB, 1.001)
+    return cost
+
+
+@pytest.mark.parametrize("tokens, num_bytes, prefill, is_worth", CASES)
+def test_the_cheaper_way_is_taken(tokens: int, num_bytes: int, prefill: float, is_worth: bool) -> None:
+    """tokens / prefill rate > bytes / bandwidth + round trip."""
+    assert known().is_worth(tokens, num_bytes, prefill) is is_worth
+
+
+def test_what_is_not_known_is_tried() -> None:
+    """The first read tells."""
+    assert ReadCost().is_worth(16, 1 << 30, 0.0001)
+
+
+def test_the_newest_reads_count_most() -> None:
+    """A network that has become slow is soon known to be."""
+    cost = known()
+    for _ in range(10):
+        cost.learn(100 * MIB, 10.0)
+    assert 9.0 < cost.seconds(100 * MIB) < 10.1
+
+
+def test_an_estimate_that_says_no_fades() -> None:
+    """One slow read does not keep the store shut: after some refusals it is tried again."""
+    cost = known()
+    answers = [cost.is_worth(2000, 250 * MIB, 0.001) for _ in range(4)]
+    assert answers == [False, False, False, True]

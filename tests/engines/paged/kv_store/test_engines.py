@@ -1,0 +1,172 @@
+"""Engines that share stored blocks: one goes on where another ended, with the same text, computing what it lacks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines.errors import EngineError
+from engines.paged.engine import PagedEngine
+from engines.paged.options import DETERMINISTIC_CHUNK, EngineOptions, Speculation
+from engines.paged.sampling.params import SamplingParams
+from engines.paged.scheduling.sequence import Sequence
+from engines.paged.values import GenerateRequest
+from tests.engines.paged.engine.asking import Answer, answer_of, ask, finish
+from tests.engines.paged.front.llm_process import adapter_folder
+from tests.engines.paged.kv_store.conftest import EngineOf
+from tests.engines.state.redis_server import RedisServer
+
+PROMPT = [(7 * place + place // 9) % 250 for place in range(200)]
+SEEDED: dict[str, Any] = {"temperature": 1.0, "seed": 5, "max_tokens": 24}
+BLOCK = 16
+
+
+def settle(engine: PagedEngine) -> None:
+    """Wait until what it has computed is stored, as far as it ever will be."""
+    shelf = engine._parts.shelf
+    assert shelf is not None and shelf.store.flush(10)
+
+
+def cached(answer: Answer) -> int:
+    return answer.outputs[-1].usage.cached
+
+
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"run_ahead": True},
+    {"dtype": "bfloat16"},
+    {"block_size": 8, "max_batch_tokens": 32},
+    {"deterministic": True},
+    {"kv_codec": "int8"},
+    {"speculation": Speculation("ngram", num_tokens=3, ngram_min=1)},
+    {"speculation": "draft"},
+    {"num_blocks": 34, "max_context": 256},
+]
+
+
+@pytest.mark.parametrize("options", SETTINGS, ids=str)
+def test_a_second_engine_finds_what_the_first_has_computed(
+    options: dict[str, Any], redis_server: RedisServer, engine_of: EngineOf, llama: Path
+) -> None:
+    """Prompt and answer of a text are not computed again, and what follows is what the first engine would have said."""
+    if options.get("speculation") == "draft":
+        options = {**options, "speculation": Speculation("draft", num_tokens=3, draft=llama)}
+    first = engine_of(redis_server, **options)
+    said = answer_of(first, PROMPT, **SEEDED).tokens()
+    follow_up = [*PROMPT, *said, 1, 2, 3]
+    expected = answer_of(first, follow_up, **SEEDED)
+    settle(first)
+    second = engine_of(redis_server, **options)
+    answer = answer_of(second, follow_up, **SEEDED)
+    assert answer.tokens() == expected.tokens()
+    granule = DETERMINISTIC_CHUNK if "deterministic" in options else options.get("block_size", BLOCK)
+    assert cached(answer) == (len(follow_up) - 1) // granule * granule
+    stats = second.stats()
+    assert stats["kv_store_hits_total"] >= cached(answer)
+    assert stats["prefill_tokens_total"] == len(follow_up) - cached(answer)
+
+
+def test_a_store_changes_no_text(redis_server: RedisServer, engine_of: EngineOf) -> None:
+    """The same seeds without a store, with an empty one, and with one that knows all: sixteen at once, of which some
+    begin alike and some have several answers."""
+    prompts = [[place // 2, *PROMPT[: 30 + 11 * (place % 7)], place % 5] for place in range(16)]
+    fields = [{**SEEDED, "seed": place, "n": 1 + (place % 5 == 0)} for place in range(16)]
+
+    def texts(engine: PagedEngine) -> list[list[list[int]]]:
+        answers = [ask(engine, prompt, **each) for prompt, each in zip(prompts, fields, strict=True)]
+        finish(*answers)
+        return [[answer.tokens(choice) for choice in range(answer.request.params.n)] for answer in answers]
+
+    expected = texts(engine_of())
+    writer = engine_of(redis_server)
+    assert texts(writer) == expected
+    settle(writer)
+    reader = engine_of(redis_server)
+    assert texts(reader) == expected
+    assert reader.stats()["kv_store_hits_total"] > 200
+    assert texts(reader) == expected, "from its own cache"
+
+
+def test_requests_that_begin_alike_fetch_once(redis_server: RedisServer, engine_of: EngineOf) -> None:
+    """Those that come together wait for one fetch of what they have in common."""
+    writer = engine_of(redis_server)
+    answer_of(writer, PROMPT, max_tokens=1)
+    settle(writer)
+    reader = engine_of(redis_server)
+    answers = [ask(reader, [*PROMPT, place], max_tokens=2) for place in range(8)]
+    finish(*answers)
+    assert {cached(answer) for answer in answers} == {192}
+    assert reader.stats()["kv_store_values_hits_total"] == 192 / BLOCK
+
+
+def test_tenants_share_nothing(redis_server: RedisServer, engine_of: EngineOf, tmp_path: Path) -> None:
+    """A salt is another text; with a secret it is another seal, too. The right one finds it all."""
+    secret = tmp_path / "secret"
+    secret.write_text("0123456789abcdef0123456789abcdef")
+    writer = engine_of(redis_server, kv_secret_file=secret)
+    answer_of(writer, PROMPT, max_tokens=1, cache_salt="a")
+    settle(writer)
+    reader = engine_of(redis_server, kv_secret_file=secret)
+    assert [cached(answer_of(reader, PROMPT, max_tokens=1, cache_salt=salt)) for salt in ("b", "", "a")] == [0, 0, 192]
+    stranger = engine_of(redis_server)
+    assert cached(answer_of(stranger, PROMPT, max_tokens=1, cache_salt="a")) == 0
+
+
+def test_adapters_share_nothing(redis_server: RedisServer, engine_of: EngineOf, llama: Path, tmp_path: Path) -> None:
+    """Neither with the base, nor with another of the same name."""
+    folder = adapter_folder(llama, tmp_path / "sql")
+    writer = engine_of(redis_server, adapters={"sql": folder})
+    answer_of(writer, PROMPT, max_tokens=1, adapter="sql")
+    settle(writer)
+    reader = engine_of(redis_server, adapters={"sql": folder})
+    assert [cached(answer_of(reader, PROMPT, max_tokens=1, adapter=name)) for name in (None, "sql")] == [0, 192]
+
+
+def test_a_block_that_is_missing_ends_what_is_found(redis_server: RedisServer, engine_of: EngineOf) -> None:
+    """Blocks before it are loaded, those behind it are computed, and stored again."""
+    writer = engine_of(redis_server)
+    expected = answer_of(writer, PROMPT, **SEEDED).tokens()
+    settle(writer)
+    shelf, keys = writer._parts.shelf, redis_server.names()
+    assert shelf is not None
+    request = GenerateRequest("x", tuple(PROMPT), SamplingParams())
+    chain = Sequence(request, 0, 0, BLOCK).names(12)
+    redis_server.client.delete(shelf._keys.of(request, chain[5]))
+    reader = engine_of(redis_server)
+    answer = answer_of(reader, PROMPT, **SEEDED)
+    assert answer.tokens() == expected
+    assert cached(answer) == 5 * BLOCK
+    settle(reader)
+    assert redis_server.names() == keys
+
+
+def test_what_is_faster_computed_is_not_fetched(redis_server: RedisServer, engine_of: EngineOf) -> None:
+    """Once it is known what prefill takes and what a slow network does, a short prompt is computed."""
+    writer = engine_of(redis_server)
+    answer_of(writer, PROMPT, max_tokens=1)
+    settle(writer)
+    reader = engine_of(redis_server, kv_fetch="auto")
+    shelf = reader._parts.shelf
+    assert shelf is not None
+    reader._loop._pacing._row_seconds = 1e-6
+    shelf.cost.learn(0, 10.0)
+    answer = answer_of(reader, PROMPT, max_tokens=1)
+    assert cached(answer) == 0
+    assert reader.stats()["kv_store_declined_total"] == 192
+    shelf.cost.round_trip_seconds = 0.0
+    shelf.cost.seconds_per_byte = 0.0
+    assert cached(answer_of(reader, [9, *PROMPT], max_tokens=1)) == 0, "another text"
+    assert reader.stats()["kv_store_queries_total"] == 192
+
+
+def test_what_is_wrong_with_a_store_is_told_at_the_start(llama: Path, tmp_path: Path) -> None:
+    """The option, and what it has to be."""
+    for options, text in (
+        ({"kv_store": "redis://"}, "names no host"),
+        ({"kv_store": "redis://localhost", "prefix_cache": False}, "leave prefix_cache on"),
+        ({"kv_store": "redis://localhost", "kv_secret_file": tmp_path / "none"}, "cannot be read"),
+    ):
+        with pytest.raises(EngineError, match=text):
+            PagedEngine.load(llama, EngineOptions(threads=1, max_context=64, **options))  # type: ignore[arg-type]

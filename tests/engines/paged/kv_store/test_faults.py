@@ -1,0 +1,261 @@
+"""Whatever Redis does, generation goes on, and the text is the same: at worst all of it is computed."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic, sleep
+
+import pytest
+
+from engines.paged.engine import PagedEngine
+from engines.paged.values import FinishReason
+from tests.engines.paged.engine.asking import answer_of, ask, finish
+from tests.engines.paged.kv_store.conftest import EngineOf
+from tests.engines.paged.kv_store.test_engines import PROMPT, SEEDED, cached, settle
+from tests.engines.state.redis_server import RedisServer
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+def expected(redis_server: RedisServer, engine_of: EngineOf) -> list[int]:
+    """What is said to the prompt; its blocks are stored."""
+    engine = engine_of(redis_server)
+    answer = answer_of(engine, PROMPT, **SEEDED).tokens()
+    settle(engine)
+    return answer
+
+
+def flip(server: RedisServer) -> None:
+    for key in server.names():
+        value = bytearray(server.client.get(key))
+        value[-1] ^= 1
+        server.client.set(key, bytes(value))
+
+
+def cut(server: RedisServer) -> None:
+    for key in server.names():
+        server.client.set(key, server.client.get(key)[:-1])
+
+
+def swap(server: RedisServer) -> None:
+    """Each block in another's place."""
+    keys = server.names()
+    values = server.client.mget(keys)
+    for key, value in zip(keys, values[1:] + values[:1], strict=True):
+        server.client.set(key, value)
+
+
+def fill_up(server: RedisServer) -> None:
+    server.client.config_set("maxmemory-policy", "noeviction")
+    server.client.config_set("maxmemory", "1")
+
+
+def another_type(server: RedisServer) -> None:
+    for key in server.names():
+        server.client.delete(key)
+        server.client.rpush(key, "x")
+
+
+def larger(server: RedisServer) -> None:
+    """Much larger than any block is: it is not even read."""
+    for key in server.names():
+        server.client.append(key, bytes(100_000))
+
+
+def emptied(server: RedisServer) -> None:
+    server.client.flushall()
+
+
+FAULTS: list[tuple[Callable[[RedisServer], None], int]] = [
+    (RedisServer.kill, 0),
+    (flip, 0),
+    (cut, 0),
+    (swap, 0),
+    (larger, 0),
+    (another_type, 0),
+    (emptied, 0),
+    (fill_up, 192),  # what is there is read
+]
+
+
+@pytest.mark.parametrize("fault, num_cached", FAULTS, ids=lambda each: getattr(each, "__name__", ""))
+def test_the_text_is_the_same(
+    fault: Callable[[RedisServer], None],
+    num_cached: int,
+    expected: list[int],
+    redis_server: RedisServer,
+    engine_of: EngineOf,
+) -> None:
+    """Killed, full, corrupt, of another type, empty: a miss, and nobody is told of it."""
+    fault(redis_server)
+    engine = engine_of(redis_server)
+    answer = answer_of(engine, PROMPT, **SEEDED)
+    assert (answer.tokens(), cached(answer)) == (expected, num_cached)
+    assert answer.reason() is FinishReason.LENGTH and not answer.error
+    other = answer_of(engine, [5, *PROMPT], max_tokens=3)
+    assert len(other.tokens()) == 3
+
+
+@pytest.mark.parametrize("spoil", [flip, larger, another_type])
+def test_a_spoilt_block_is_replaced(
+    spoil: Callable[[RedisServer], None], expected: list[int], redis_server: RedisServer, engine_of: EngineOf
+) -> None:
+    """Whoever finds it deletes it, and whoever computes it writes it anew."""
+    spoil(redis_server)
+    engine = engine_of(redis_server)
+    assert answer_of(engine, PROMPT, **SEEDED).tokens() == expected
+    settle(engine)
+    fresh = engine_of(redis_server)
+    first = answer_of(fresh, PROMPT, **SEEDED)
+    assert first.tokens() == expected and cached(first) > 0
+
+
+def test_a_frozen_redis_delays_a_few_requests_by_its_deadline(
+    expected: list[int], redis_server: RedisServer, engine_of: EngineOf
+) -> None:
+    """Then nobody asks it for a while, and those who decode never wait for it."""
+    engine = engine_of(redis_server, kv_deadline=0.2)
+    redis_server.freeze()
+    started_at = monotonic()
+    for place in range(6):
+        answer = answer_of(engine, [place, *PROMPT], max_tokens=2)
+        assert cached(answer) == 0
+    assert monotonic() - started_at < 6.0
+    stats = engine.stats()
+    assert stats["kv_store_values_failures_total"] >= 3
+    assert stats["kv_store_values_skipped_total"] > 0
+    redis_server.thaw()
+
+    def finds() -> bool:
+        engine._scheduler.pool.forget()
+        return cached(answer_of(engine, PROMPT, **SEEDED)) > 0
+
+    eventually(finds)
+
+
+def test_steps_go_on_while_one_waits(expected: list[int], redis_server: RedisServer, engine_of: EngineOf) -> None:
+    """A request that waits for a frozen Redis holds up nobody: others are answered meanwhile, and it is cancelled in a
+    moment, with nothing left behind."""
+    engine = engine_of(redis_server, kv_deadline=60.0)
+    shelf = engine._parts.shelf
+    assert shelf is not None
+    found = threading.Event()
+    find = shelf.find
+
+    def slow(*arguments: object) -> int:
+        found.wait(30)
+        return find(*arguments)  # type: ignore[arg-type]
+
+    shelf.find = slow  # type: ignore[method-assign]
+    waits = ask(engine, PROMPT, **SEEDED)
+    eventually(lambda: engine.stats()["num_requests_fetching"])
+    shelf.find = find  # type: ignore[method-assign]
+    other = answer_of(engine, [1, 2, 3], max_tokens=20)
+    assert len(other.tokens()) == 20
+    assert not waits.outputs and engine.stats()["kv_cache_blocks_used"] == 0
+    engine.cancel(waits.request.id)
+    finish(waits)
+    assert waits.reason() is FinishReason.CANCELLED
+    found.set()
+    assert answer_of(engine, PROMPT, **SEEDED).tokens() == expected
+
+
+def test_who_has_no_time_left_is_told_so(expected: list[int], redis_server: RedisServer, engine_of: EngineOf) -> None:
+    """A request's own deadline holds while it waits for stored blocks, too."""
+    engine = engine_of(redis_server, kv_deadline=60.0)
+    shelf = engine._parts.shelf
+    assert shelf is not None
+    over = threading.Event()
+    shelf.find = lambda *arguments: over.wait(30) and 0  # type: ignore[method-assign,assignment]
+    late = ask(engine, PROMPT, deadline=monotonic() + 0.2, **SEEDED)
+    finish(late)
+    over.set()
+    assert late.reason() is FinishReason.DEADLINE
+
+
+@contextmanager
+def slow_proxy(target: Path, bytes_per_second: float, directory: Path) -> Iterator[Path]:
+    """A way to a Redis on which answers come slowly."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(directory / "slow"))
+    listener.listen()
+
+    def pump(source: socket.socket, sink: socket.socket, pause: float) -> None:
+        try:
+            while data := source.recv(4096):
+                sink.sendall(data)
+                if pause:
+                    sleep(len(data) * pause)
+        except OSError:
+            pass
+        finally:
+            sink.close()
+
+    def serve() -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            server = socket.socket(socket.AF_UNIX)
+            server.connect(str(target))
+            for source, sink, pause in ((client, server, 0.0), (server, client, 1 / bytes_per_second)):
+                threading.Thread(target=pump, args=(source, sink, pause), daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    try:
+        yield directory / "slow"
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+
+
+def test_a_slow_redis_is_waited_for_no_longer_than_said(
+    expected: list[int], redis_server: RedisServer, engine_of: EngineOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has come by the deadline is used, the rest is computed."""
+    monkeypatch.setattr("engines.paged.kv_store.shelf.READ_BYTES", 1)  # a block a read
+    with slow_proxy(redis_server.socket, 50_000, redis_server.socket.parent) as path:
+        engine = engine_of(redis_server, kv_store=f"unix://{path}", kv_deadline=1.5)
+        answer = answer_of(engine, PROMPT, **SEEDED)
+        assert answer.tokens() == expected
+        assert 0 < cached(answer) < 192
+        assert engine.stats()["kv_store_given_up_total"] == 1
+
+
+def test_a_step_that_fails_stores_nothing_wrong(
+    redis_server: RedisServer, engine_of: EngineOf, expected: list[int]
+) -> None:
+    """What it has named and not computed is neither kept nor found."""
+    engine = engine_of(redis_server)
+    runner = engine._loop._runner
+    launch = runner.launch
+    prompt = [3, *PROMPT]
+
+    def fails(plan: object) -> None:
+        runner.launch = launch  # type: ignore[method-assign]
+        raise RuntimeError("the device is gone")
+
+    runner.launch = fails  # type: ignore[method-assign,assignment]
+    keys = redis_server.names()
+    assert answer_of(engine, prompt, max_tokens=2).reason() is FinishReason.ERROR
+    settle(engine)
+    assert redis_server.names() == keys
+    assert answer_of(engine, PROMPT, **SEEDED).tokens() == expected
+
+
+def test_numbers_that_are_none_are_not_stored(redis_server: RedisServer, engine_of: EngineOf) -> None:
+    """A model that computes NaN spoils nobody else's texts."""
+    import torch
+
+    engine: PagedEngine = engine_of(redis_server)
+    layer = engine._parts.loaded.decoder.weights.layers[1]
+    with torch.inference_mode():
+        layer.input_norm.fill_(float("nan"))
+    assert answer_of(engine, PROMPT, max_tokens=2).reason() is FinishReason.ERROR
+    settle(engine)
+    assert redis_server.names() == []
