@@ -22,6 +22,7 @@ class Caller:
 
     def __init__(self, address: RedisAddress, *, timeout: float, connections: int) -> None:
         self._address = address
+        self._sent: set[str] = set()  # digests of scripts that it knows by now
         self._client = connect_async(address, timeout=timeout, connect_timeout=timeout, max_connections=connections)
 
     async def call(self, commands: Sequence[Command]) -> list[Any]:
@@ -30,15 +31,24 @@ class Caller:
         Raises: StoreError.
         """
         try:
-            answers = await self._pipeline(commands)
+            answers = await self._pipeline([self._known(command) for command in commands])
+            # Forgotten (SCRIPT FLUSH), or this node of a cluster has never seen it: it runs after the others.
             unknown = [index for index, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
             if unknown:
                 again = await self._pipeline([in_full(commands[index]) for index in unknown])
                 for index, answer in zip(unknown, again, strict=True):
                     answers[index] = answer
         except Exception as error:  # redis-py has some that are no RedisError, and a request must survive all
+            self._sent.clear()  # it may have been started anew
             raise StoreError(f"{self._address}: {str(error).strip() or type(error).__name__}") from error
         return answers
+
+    def _known(self, command: Command) -> Command:
+        """The command, with its script's text where that has never been sent."""
+        if command[0] != "EVALSHA" or command[1] in self._sent:
+            return command
+        self._sent.add(command[1])
+        return in_full(command)
 
     async def knock(self) -> None:
         """See whether it answers, over a connection of one's own as long as others are under way.
