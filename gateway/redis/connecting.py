@@ -20,6 +20,11 @@ from redis.sentinel import Sentinel
 
 from gateway.redis.address import Layout, RedisAddress
 
+try:
+    from redis.maint_notifications import MaintNotificationsConfig
+except ImportError:  # redis-py 5 and 6 have none
+    MaintNotificationsConfig = None  # type: ignore[assignment,misc]
+
 # redis-py says no types of these.
 _sentinel: Any = Sentinel
 _async_sentinel: Any = AsyncSentinel
@@ -70,6 +75,9 @@ def _options(address: RedisAddress, timeout: float, connect_timeout: float) -> d
         "socket_timeout": timeout,
         "socket_connect_timeout": connect_timeout,
     }
+    # Notices of a server's maintenance: while they are on, redis-py hands out connections that the server has closed.
+    if MaintNotificationsConfig is not None:
+        options["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
     if address.tls is not None:
         tls = address.tls
         options |= {

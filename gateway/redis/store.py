@@ -29,6 +29,8 @@ _log = logging.getLogger("gateway.redis")
 _MAX_CALLS = 4
 # How much of what was told goes in one pipeline.
 _BATCH = 256
+# How often it is sent: in an outage that begins, as often as it takes to leave Redis alone, and when that is over.
+_MAX_TRIES = 5
 # An answer that has come in time may still be a few turns of the event loop away from who asked, and in a busy loop a
 # turn takes as long as the deadline: that is no lateness of Redis.
 _TURNS_OF_GRACE = 5
@@ -61,13 +63,15 @@ class Store:
         self._turns = asyncio.Semaphore(_MAX_CALLS)
         self._told: deque[Command] = deque(maxlen=max_queued)
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._batch: list[Command] = []  # of what was told, on its way
+        self._tries = 0
         self._is_writing = False
         self._is_closed = False
         self._trial: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
         state = "left alone" if self._pause.is_open else "answers"
-        return f"<Store {self.address}: {state}, {len(self._told)} told, {len(self._tasks)} under way>"
+        return f"<Store {self.address}: {state}, {len(self._told) + len(self._batch)} told, {len(self._tasks)} under way>"
 
     @property
     def is_available(self) -> bool:
@@ -124,7 +128,7 @@ class Store:
     async def flush(self, patience: float = 1.0) -> None:
         """Wait until what was told is written, or Redis is left alone, or the time is over."""
         until = monotonic() + patience
-        while (self._told or self._is_writing) and self.is_available and monotonic() < until:
+        while (self._batch or self._told) and self.is_available and monotonic() < until:
             await asyncio.sleep(0.002)
 
     async def close(self) -> None:
@@ -228,18 +232,25 @@ class Store:
     # What is told
 
     def _write_soon(self) -> None:
-        if self._told and not self._is_writing and self.is_available and not self._is_closed:
+        if (self._batch or self._told) and not self._is_writing and self.is_available and not self._is_closed:
             self._is_writing = True
             self._spawn(self._write())
 
     async def _write(self) -> None:
-        """Write all that was told; what was under way when Redis went away is lost, and counted."""
+        """Write all that was told. What was under way when Redis went away is written once more when it is back, though
+        it may have arrived: better twice than never. What fails again and again is dropped, and counted."""
         try:
-            while self._told and self.is_available:
-                batch = [self._told.popleft() for _ in range(min(_BATCH, len(self._told)))]
+            while (self._batch or self._told) and self.is_available:
+                if not self._batch:
+                    self._batch = [self._told.popleft() for _ in range(min(_BATCH, len(self._told)))]
+                    self._tries = 0
+                self._tries += 1
                 try:
-                    await self._call(batch)
+                    await self._call(self._batch)
                 except StoreError:
-                    self.counts.dropped += len(batch)
+                    if self._tries < _MAX_TRIES:
+                        continue
+                    self.counts.dropped += len(self._batch)
+                self._batch = []
         finally:
             self._is_writing = False
