@@ -6,7 +6,7 @@ declaration stayed the same carry their state (connections, health, breaker, lat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 from gateway.config.settings import Settings
@@ -142,6 +142,12 @@ class Snapshot:
                 endpoint.models = models.get(key, frozenset())
                 if key in loads:
                     endpoint.observe_load(loads[key])
+
+    def set_drained(self, drained: Collection[tuple[str, str]]) -> None:
+        """These endpoints, by engine and url, get no new work, all others do."""
+        for engine in self.engines.values():
+            for endpoint in engine.endpoints:
+                endpoint.is_draining = (engine.name, endpoint.url) in drained
 
     def retire(self, successor: Snapshot) -> None:
         """Close the idle connections of endpoints that the successor no longer has."""

@@ -71,7 +71,9 @@ class Store:
 
     def __repr__(self) -> str:
         state = "left alone" if self._pause.is_open else "answers"
-        return f"<Store {self.address}: {state}, {len(self._told) + len(self._batch)} told, {len(self._tasks)} under way>"
+        return (
+            f"<Store {self.address}: {state}, {len(self._told) + len(self._batch)} told, {len(self._tasks)} under way>"
+        )
 
     @property
     def is_available(self) -> bool:

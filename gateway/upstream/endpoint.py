@@ -14,6 +14,8 @@ from gateway.upstream.pool import Pool
 from gateway.upstream.stream_pool import StreamPool
 from gateway.upstream.tls import client_tls
 
+NOT_READY = (Condition.UNREADY, Condition.DOWN)
+
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 # How much one reply moves the average towards itself when it is faster; a slower one counts at once (peak EWMA).
@@ -30,6 +32,7 @@ class Endpoint:
     `condition` is what the probes last said, None before the first; `in_flight` counts requests sent and not ended,
     `others` those that others had there when the engine last told its `load`. `models` are those that it says it
     serves; none where it does not tell.
+    `is_draining`: an operator has it get no new work.
     `pool` has its HTTP/1.1 connections, `streams` its gRPC ones, each None where it does not speak that.
     """
 
@@ -41,6 +44,7 @@ class Endpoint:
         "engine",
         "host_line",
         "in_flight",
+        "is_draining",
         "latency",
         "load",
         "models",
@@ -60,6 +64,7 @@ class Endpoint:
         self._load_until = 0.0
         self.models: frozenset[str] = frozenset()
         self.condition: Condition | None = None
+        self.is_draining = False
         self.latency = 0.0  # seconds to the first byte, peak EWMA; 0 before the first reply
         self.breaker = Breaker(engine.breaker)
         parts = urlsplit(spec.url)
@@ -81,7 +86,14 @@ class Endpoint:
 
     def __repr__(self) -> str:
         condition = self.condition.value if self.condition is not None else "unknown"
-        return f"<Endpoint {self.url}: {condition}, {self.breaker.state.value}, {self.in_flight} in flight>"
+        draining = "draining, " if self.is_draining else ""
+        return f"<Endpoint {self.url}: {condition}, {draining}{self.breaker.state.value}, {self.in_flight} in flight>"
+
+    @property
+    def takes_new(self) -> bool:
+        """Whether it should get what could go elsewhere: an operator may have drained it, and a host that has got
+        SIGTERM says that it is not ready, which is draining by its own word."""
+        return not self.is_draining and self.condition not in NOT_READY
 
     def fits(self, engine: EngineSpec, spec: EndpointSpec) -> bool:
         """Whether this endpoint's connections and breaker are made as `engine` now declares them."""

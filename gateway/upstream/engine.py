@@ -10,12 +10,10 @@ from gateway.config.specs import Balance, EndpointSpec, EngineSpec
 from gateway.protocol.condition import Condition
 from gateway.upstream.adapters import Adapter, adapter_for
 from gateway.upstream.balancing import chooser
-from gateway.upstream.endpoint import Endpoint
+from gateway.upstream.endpoint import NOT_READY, Endpoint
 from gateway.upstream.prefix_index import PrefixIndex
 from gateway.upstream.retry import RetryBudget
 from gateway.upstream.tls import endpoint_tls
-
-_NOT_READY = (Condition.UNREADY, Condition.DOWN)
 
 
 class Engine:
@@ -94,9 +92,9 @@ class Engine:
         """An endpoint for the next try; None where the probes say that all (not yet tried) are down. `prompt` is what
         `balance: prefix` goes by: any bytes that begin alike where prompts do.
 
-        Endpoints that say they are not ready serve only where no other is left. Where requests failed on all but no
-        probe says that they are gone, the breakers are passed over: some answer is better than a total outage by our
-        own doing.
+        Endpoints that are drained serve only where no other is ready and does not fail, and those that say they are not ready only where
+        none is left. Where requests failed on all but no probe says that they are gone, the breakers are passed over:
+        some answer is better than a total outage by our own doing.
         """
         endpoints = self.endpoints
         if len(endpoints) == 1 and not tried:
@@ -112,11 +110,14 @@ class Engine:
     def able(self, now: float, tried: Collection[Endpoint] = ()) -> list[Endpoint]:
         """The endpoints to choose among for the next try, as `choose` says; none where all are down."""
         endpoints = self.endpoints
-        left = [endpoint for endpoint in endpoints if endpoint.condition not in _NOT_READY and endpoint not in tried]
+        ready = [endpoint for endpoint in endpoints if endpoint.condition not in NOT_READY and endpoint not in tried]
+        left = [endpoint for endpoint in ready if not endpoint.is_draining] or ready
         if not left:
             unready = Condition.UNREADY
             left = [endpoint for endpoint in endpoints if endpoint.condition is unready and endpoint not in tried]
-        allowed = [endpoint for endpoint in left if endpoint.breaker.is_spotless or endpoint.breaker.allows(now)]
+        allowed = _allowed(left, now)
+        if not allowed and len(left) < len(ready):
+            allowed = _allowed(ready, now)
         return allowed or left
 
     def endpoint(self, url: str) -> Endpoint | None:
@@ -126,6 +127,11 @@ class Engine:
     def close_idle_connections(self) -> None:
         for endpoint in self.endpoints:
             endpoint.close_idle_connections()
+
+
+def _allowed(endpoints: list[Endpoint], now: float) -> list[Endpoint]:
+    """Those whose breakers let a request pass."""
+    return [endpoint for endpoint in endpoints if endpoint.breaker.is_spotless or endpoint.breaker.allows(now)]
 
 
 def _endpoint(engine: EngineSpec, spec: EndpointSpec, known: Endpoint | None) -> Endpoint:
