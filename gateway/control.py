@@ -34,6 +34,7 @@ class Start:
     models: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
     listener_fds: tuple[int, ...] = ()
     redis: RedisAddress | None = None
+    drained: frozenset[tuple[str, str]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,13 @@ class SetHealth:
     health: Mapping[tuple[str, str], Condition]
     models: Mapping[tuple[str, str], frozenset[str]] | None = None
     loads: Mapping[tuple[str, str], Load | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SetDrained:
+    """These endpoints, by engine and url, get no new work; all others do."""
+
+    endpoints: frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +98,7 @@ class Failed:
     message: str
 
 
-Message = Start | UseRules | SetHealth | Drain | AskSnapshot | Serving | Counters | Failed
+Message = Start | UseRules | SetHealth | SetDrained | Drain | AskSnapshot | Serving | Counters | Failed
 
 
 def encode(message: Message) -> bytes:

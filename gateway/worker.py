@@ -27,6 +27,7 @@ from gateway.control import (
     Failed,
     Message,
     Serving,
+    SetDrained,
     SetHealth,
     Start,
     UseRules,
@@ -35,6 +36,7 @@ from gateway.control import (
 )
 from gateway.dataplane.listener import Newcomer
 from gateway.dataplane.plane import DataPlane
+from gateway.news.news import News
 from gateway.observability.logs import set_up_logging
 from gateway.redis.store import Store
 
@@ -98,6 +100,8 @@ class Worker:
             self._use_rules(self._plane, message)
         elif isinstance(message, SetHealth):
             self._plane.set_health(message.health, message.models, message.loads)
+        elif isinstance(message, SetDrained):
+            self._plane.set_drained(message.endpoints)
         elif isinstance(message, AskSnapshot):
             self._say(Counters(message.token, self._plane.counters()))
         elif isinstance(message, Drain):
@@ -106,9 +110,11 @@ class Worker:
     async def _start(self, start: Start) -> None:
         set_up_logging(start.settings.log_format)
         store = Store(start.redis, deadline=start.settings.redis_deadline) if start.redis is not None else None
+        news = News(store) if store is not None else None
         try:
-            plane = DataPlane(start.settings, start.rules, start.number, start.health, store)
+            plane = DataPlane(start.settings, start.rules, start.number, start.health, store, news)
             plane.set_health(start.health, start.models)
+            plane.set_drained(start.drained)
             tls = listener_tls(start.settings.tls) if start.settings.tls else None
             loop = asyncio.get_running_loop()
             servers = [
@@ -118,8 +124,9 @@ class Worker:
         except (OSError, ValueError) as error:
             self._say(Failed(f"cannot serve: {error}"))
             return
-        if store is not None:
+        if store is not None and news is not None:
             await store.open()
+            news.start()
         self._plane, self._servers = plane, servers
         # What is loaded by now stays: the collector need not walk it again and again.
         gc.collect()
@@ -145,6 +152,8 @@ class Worker:
         if plane.connections:
             _log.warning("%d requests did not end within %g s", len(plane.connections), plane.settings.drain_timeout)
         plane.close()
+        if plane.news is not None:
+            await plane.news.close()
         if plane.store is not None:
             await plane.store.close()
         self._say(Counters(0, plane.counters()))

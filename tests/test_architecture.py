@@ -16,6 +16,7 @@ FLOORS = {
     "gateway.wire": 1,
     "gateway.redis": 1,
     "gateway.config": 1,
+    "gateway.news": 2,
     "gateway.routing": 2,
     "gateway.sessions": 2,
     "gateway.upstream": 2,

@@ -1,15 +1,17 @@
-"""The admin API: metrics, and what the gateway knows of its engines, experiments and rules. It changes nothing yet."""
+"""The admin API: metrics, and what the gateway knows of its engines, experiments and rules. All that it changes is
+which endpoints are drained."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 import uvicorn
 from fastapi import FastAPI, Response
 
+from gateway.admin.draining import Drained, DrainState, add_draining
 from gateway.config.specs import MatchSpec, RulesSpec
 from gateway.observability.exposition import CONTENT_TYPE, ExpositionState, render
 from gateway.protocol.engine_load import Load
@@ -17,11 +19,21 @@ from gateway.protocol.engine_load import Load
 Json = dict[str, Any]
 
 
-class ControlState(Protocol):
-    """What the control process tells."""
+class Replica(Protocol):
+    """A gateway that shares its Redis with others, and the rules that it has in force."""
 
     @property
-    def rules(self) -> RulesSpec: ...
+    def name(self) -> str: ...
+
+    @property
+    def digest(self) -> str: ...
+
+    @property
+    def number(self) -> int: ...
+
+
+class ControlState(DrainState, Protocol):
+    """What the control process tells."""
 
     @property
     def rules_number(self) -> int: ...
@@ -32,6 +44,11 @@ class ControlState(Protocol):
     @property
     def problems(self) -> Sequence[str]:
         """What the last reading of the rule files found, a line each."""
+        ...
+
+    @property
+    def replicas(self) -> Sequence[Replica]:
+        """Those that share its Redis, itself first."""
         ...
 
     async def exposition(self) -> ExpositionState: ...
@@ -51,7 +68,7 @@ def make_app(state: ControlState) -> FastAPI:
 
     @app.get("/engines")
     async def engines() -> Json:
-        return {"engines": _engines(state.rules, await state.exposition())}
+        return {"engines": _engines(state.rules, await state.exposition(), state.drained)}
 
     @app.get("/experiments")
     async def experiments() -> Json:
@@ -64,9 +81,13 @@ def make_app(state: ControlState) -> FastAPI:
             "digest": state.rules.digest,
             "files": list(state.rule_files),
             "problems": list(state.problems),
+            "replicas": [
+                {"name": replica.name, "digest": replica.digest, "number": replica.number} for replica in state.replicas
+            ],
             "routes": _routes(state.rules),
         }
 
+    add_draining(app, state)
     return app
 
 
@@ -91,7 +112,7 @@ def admin_server(app: FastAPI) -> uvicorn.Server:
     return _Server(config)
 
 
-def _engines(rules: RulesSpec, state: ExpositionState) -> list[Json]:
+def _engines(rules: RulesSpec, state: ExpositionState, drained: Mapping[tuple[str, str], Drained]) -> list[Json]:
     """Every engine with its endpoints; credentials are never told."""
     requests: Counter[tuple[str, str]] = Counter()
     errors: Counter[tuple[str, str]] = Counter()
@@ -110,6 +131,7 @@ def _engines(rules: RulesSpec, state: ExpositionState) -> list[Json]:
                 {
                     "url": endpoint.url,
                     "condition": _condition(state, name, endpoint.url),
+                    "draining": _drained(drained.get((name, endpoint.url))),
                     "breaker_open": state.breakers_open.get((name, endpoint.url), False),
                     "in_flight": in_flight[name, endpoint.url],
                     "requests": requests[name, endpoint.url],
@@ -128,6 +150,11 @@ def _condition(state: ExpositionState, engine: str, url: str) -> str:
     """What the probes last found; "unknown" where none has asked."""
     condition = state.health.get((engine, url))
     return condition.value if condition is not None else "unknown"
+
+
+def _drained(drained: Drained | None) -> Json | None:
+    """Since when, and by whom; None where it gets new work."""
+    return {"since": drained.since, "by": drained.by} if drained is not None else None
 
 
 def _load(load: Load | None) -> Json | None:

@@ -11,7 +11,7 @@ import typer
 
 from gateway.cli.check import check
 from gateway.cli.explain import explain
-from gateway.cli.fleet import engines, experiments
+from gateway.cli.fleet import drain, engines, experiments
 from gateway.cli.serve import serve
 from gateway.cli.services import CONTEXT, SERVICES, service
 from gateway.cli.up import up
@@ -45,7 +45,7 @@ def _exiting(command: Callable[P, int | None]) -> Callable[P, None]:
     return run
 
 
-for _command in (up, serve, check, explain, engines, experiments):
+for _command in (up, serve, check, explain, engines, experiments, drain):
     app.command()(_exiting(_command))
 for _name in SERVICES:
     app.command(_name, context_settings=CONTEXT, add_help_option=False)(service(_name))

@@ -1,8 +1,11 @@
-"""`pointsman engines` and `pointsman experiments`: what a running gateway knows, as tables."""
+"""`pointsman engines` and `pointsman experiments`: what a running gateway knows, as tables; `pointsman drain`: which
+endpoint is to get no new work."""
 
 from __future__ import annotations
 
+import getpass
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 from rich.console import Console
@@ -29,6 +32,8 @@ def engines(admin: Admin = _ADMIN) -> int:
         for endpoint in engine["endpoints"]:
             condition = endpoint["condition"]
             health = Text(condition, style=_COLOURS.get(condition, "dim"))
+            if endpoint["draining"] is not None:
+                health = Text(f"{condition}, drained", style="yellow")
             breaker = Text("open", style="red") if endpoint["breaker_open"] else Text("closed")
             in_flight, requests, errors = (str(endpoint[name]) for name in ("in_flight", "requests", "errors"))
             load, models = _load(endpoint["load"]), ", ".join(endpoint["models"])
@@ -47,6 +52,23 @@ def experiments(admin: Admin = _ADMIN) -> int:
             counts = (str(arm["requests"]), str(arm["errors"]))
             rows.append((experiment["name"], experiment["unit"], arm["name"], *where, *counts))
     _print(columns, rows, "The rules name no experiment.")
+    return 0
+
+
+def drain(
+    engine: Annotated[str, typer.Argument(help="The engine, as the rules name it.")],
+    url: Annotated[str, typer.Argument(help="Its endpoint, as `pointsman engines` shows it.")],
+    undo: Annotated[bool, typer.Option("--undo", help="Have it get new work again.")] = False,
+    admin: Admin = _ADMIN,
+) -> int:
+    """Have an endpoint of a running gateway get no new work: sessions move elsewhere, what is under way ends there.
+
+    With Redis all replicas of the gateway do so, and do so after a restart; without it, this one until it stops.
+    """
+    wish = {"url": url, "by": f"{getpass.getuser()} by the command line"}
+    told = _tell(admin, f"engines/{quote(engine, safe='')}/endpoints/{'undrain' if undo else 'drain'}", wish)
+    where = "at every replica" if told["shared"] else "at this gateway alone, since Redis is not there"
+    typer.echo(f"{url} of {engine} {'gets new work again' if undo else 'gets no new work'}, {where}.")
     return 0
 
 
@@ -72,6 +94,21 @@ def _ask(admin: str, what: str) -> list[dict[str, Any]]:
         raise _no_gateway(admin, str(error) or type(error).__name__) from error
     except (ValueError, KeyError, TypeError) as error:
         raise _no_gateway(admin, f"/{what} is answered with something else") from error
+    return answer
+
+
+def _tell(admin: str, what: str, wish: dict[str, str]) -> dict[str, Any]:
+    """The gateway's answer to a wish; where it refuses, one line says why and the command ends with 1."""
+    import httpx
+
+    try:
+        response = httpx.post(f"{admin.rstrip('/')}/{what}", json=wish, timeout=10.0, trust_env=False)
+        answer: dict[str, Any] = response.json()
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        raise _no_gateway(admin, str(error) or type(error).__name__) from error
+    if response.status_code != 200:
+        typer.echo(f"Refused: {answer.get('detail', response.status_code)}", err=True)
+        raise typer.Exit(1)
     return answer
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+from collections.abc import Collection
 from itertools import count
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
@@ -16,6 +17,8 @@ from gateway.dataplane.keeping import Keeper
 from gateway.dataplane.request import Reader
 from gateway.dataplane.snapshot import NO_LOADS, Health, Loads, Models, Snapshot
 from gateway.dataplane.wheel import Wheel
+from gateway.news.kinds import SessionMoved
+from gateway.news.news import News
 from gateway.observability.access_log import AccessLog, Entry
 from gateway.observability.metrics import Metrics
 from gateway.observability.metrics import Snapshot as Counters
@@ -43,24 +46,36 @@ class Connection(Protocol):
 
 
 class DataPlane:
-    """One worker's data plane. `read` and `read_call` read heads by the snapshot in force; `store` is None where there
-    is no Redis."""
+    """One worker's data plane. `read` and `read_call` read heads by the snapshot in force; `store` and `news` are None
+    where there is no Redis."""
 
     def __init__(
-        self, settings: Settings, rules: RulesSpec, number: int, health: Health, store: Store | None = None
+        self,
+        settings: Settings,
+        rules: RulesSpec,
+        number: int,
+        health: Health,
+        store: Store | None = None,
+        news: News | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.settings = settings
         self.store = store
+        self.news = news
         self.metrics = Metrics()
         self.wheel = Wheel(self.loop)
         self.connections: set[Connection] = set()
         self.num_lingering = 0  # of the connections: answered for the last time, and read on for a moment
         self.is_draining = False
         self.access_log = AccessLog(settings.log_format) if settings.access_log else None
-        self.keeper = Keeper(SessionBook(store, self.loop, ttl=rules.identity.session_ttl))
+        book = SessionBook(store, self.loop, ttl=rules.identity.session_ttl, announce=self._announce)
+        self.keeper = Keeper(book)
+        if news is not None:
+            news.listen(SessionMoved, lambda item: book.forget(item.name))
+            news.on_missed(book.forget_all)
         self._health = health
         self._models: Models = {}
+        self._drained: Collection[tuple[str, str]] = ()
         self.snapshot, self.read, self.read_call = self._compile(rules, number, None)
         # Ids that differ between workers and restarts, and cost a format each.
         self._id_prefix = f"{os.getpid():x}-{random.getrandbits(40):010x}-".encode()
@@ -143,6 +158,7 @@ class DataPlane:
     def _compile(self, rules: RulesSpec, number: int, before: Snapshot | None) -> tuple[Snapshot, Reader, CallReader]:
         snapshot = Snapshot(rules, number, self.settings, self.metrics, before)
         snapshot.set_health(self._health, self._models)
+        snapshot.set_drained(self._drained)
         return snapshot, Reader(snapshot, self.settings), CallReader(snapshot, self.settings)
 
     def set_health(self, health: Health, models: Models | None = None, loads: Loads = NO_LOADS) -> None:
@@ -151,6 +167,15 @@ class DataPlane:
         if models is not None:
             self._models = models
         self.snapshot.set_health(health, self._models, loads)
+
+    def set_drained(self, drained: Collection[tuple[str, str]]) -> None:
+        """These endpoints, by engine and url, get no new work from now on; all others do."""
+        self._drained = drained
+        self.snapshot.set_drained(drained)
+
+    def _announce(self, session: str) -> None:
+        if self.news is not None:
+            self.news.tell(SessionMoved(session))
 
     def counters(self) -> Counters:
         """All that the control process asks for."""

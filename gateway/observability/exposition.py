@@ -39,6 +39,7 @@ class ExpositionState:
     loads: Mapping[tuple[str, str], Load] = field(
         default_factory=dict
     )  # (engine, endpoint) -> what it says of its load
+    drained: frozenset[tuple[str, str]] = frozenset()  # (engine, endpoint): they get no new work
 
 
 def render(state: ExpositionState) -> bytes:
@@ -129,6 +130,12 @@ class _State(Collector):
         for key, is_open in self._state.breakers_open.items():
             breaker.add_metric(key, float(is_open))
         yield breaker
+        draining = GaugeMetricFamily(
+            "pointsman_endpoint_draining", "Whether an operator has it get no new work.", labels=_PLACE
+        )
+        for key in self._state.breakers_open:
+            draining.add_metric(key, float(key in self._state.drained))
+        yield draining
 
     def _loads(self) -> Iterator[Metric]:
         running = GaugeMetricFamily(

@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -19,8 +19,10 @@ from gateway.config.rules import LoadedRules
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.observability.exposition import ExpositionState
+from gateway.supervision.drains import DrainedSince
 from gateway.supervision.ports import PortError, ReservedPort, listen
 from gateway.supervision.redis_home import RedisHome
+from gateway.supervision.replicas import Ears, Replica, Replicas
 from gateway.supervision.rulebook import Rulebook
 from gateway.supervision.worker_process import COMMAND
 from gateway.supervision.workforce import StartError, Workforce
@@ -64,6 +66,7 @@ class Supervisor:
         self._stop_signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
         self._book = Rulebook(rule_paths)
         self._redis: RedisHome | None = None
+        self._replicas: Replicas | None = None
         self._workforce: Workforce | None = None
         self._prober: Prober | None = None
 
@@ -85,6 +88,21 @@ class Supervisor:
     def problems(self) -> list[str]:
         return self._book.problems
 
+    @property
+    def replicas(self) -> Sequence[Replica]:
+        assert self._replicas is not None
+        return self._replicas.known
+
+    @property
+    def drained(self) -> Mapping[tuple[str, str], DrainedSince]:
+        assert self._replicas is not None
+        return self._replicas.drained
+
+    async def drain(self, engine: str, url: str, is_draining: bool, by: str) -> bool:
+        """Have an endpoint get no new work, or get it again; tells whether Redis tells the other replicas."""
+        assert self._replicas is not None
+        return await self._replicas.drain((engine, url), is_draining, by)
+
     async def exposition(self) -> ExpositionState:
         """All counters, as fresh as the workers answer."""
         workforce = self._workforce
@@ -103,6 +121,7 @@ class Supervisor:
             workers=workforce.num_serving,
             worker_restarts=workforce.restarts,
             version=version("pointsman"),
+            drained=frozenset(self.drained),
         )
 
     # Running
@@ -130,6 +149,8 @@ class Supervisor:
         self._workforce = workforce = Workforce(
             settings, self.rules, prober.health, ports, self._worker_command, redis.address
         )
+        ears = Ears(self._book.ask, prober.look, lambda drained: workforce.set_drained(frozenset(drained)))
+        self._replicas = replicas = Replicas(redis.address, ears)
         server = admin_server(make_app(self))
         serving_admin = loop.create_task(server.serve([admin]))
         keeping: list[asyncio.Task[None]] = []
@@ -152,6 +173,7 @@ class Supervisor:
                 task.cancel()
             await asyncio.gather(serving_admin, *keeping, return_exceptions=True)
             await prober.close()
+            await replicas.close()
             await redis.close()
             for port in ports:
                 port.close()
@@ -167,9 +189,11 @@ class Supervisor:
 
         Raises: StartError.
         """
-        assert self._workforce is not None and self._prober is not None and self._redis is not None
+        assert self._workforce is not None and self._prober is not None
+        assert self._redis is not None and self._replicas is not None
         self._prober.use(self.rules.engines)
         await self._redis.start()
+        await self._replicas.start(self.rules.digest, self._book.number)
         await self._workforce.start()
         await self._prober.first_round(_FIRST_PROBES_SECONDS)
         while not server.started:
@@ -210,17 +234,20 @@ class Supervisor:
     def _health_changed(self, found: Findings) -> None:
         if self._workforce is not None:
             self._workforce.set_health(found)
+        if self._replicas is not None:
+            self._replicas.conditions_found(found.conditions)
 
     def _forget_ready_file(self) -> None:
         if self._ready_file is not None:
             self._ready_file.unlink(missing_ok=True)
 
     async def _keep_rules(self) -> None:
-        assert self._workforce is not None and self._prober is not None
+        assert self._workforce is not None and self._prober is not None and self._replicas is not None
         while True:
             rules = await self._book.next()
             self._workforce.use_rules(rules, self._book.number)
             self._prober.use(rules.engines)
+            self._replicas.rules_activated(rules.digest, self._book.number)
             _log.info("rules %d are in force (%s)", self._book.number, rules.digest[:12])
 
     async def _keep_count(self) -> None:

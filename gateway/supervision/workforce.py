@@ -10,7 +10,18 @@ from typing import Any
 
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
-from gateway.control import AskSnapshot, Counters, Drain, Failed, Message, Serving, SetHealth, Start, UseRules
+from gateway.control import (
+    AskSnapshot,
+    Counters,
+    Drain,
+    Failed,
+    Message,
+    Serving,
+    SetDrained,
+    SetHealth,
+    Start,
+    UseRules,
+)
 from gateway.protocol.condition import Condition
 from gateway.redis.address import RedisAddress
 from gateway.supervision.ports import ReservedPort
@@ -52,6 +63,7 @@ class Workforce:
         self._rules = rules
         self._health = health
         self._models: Mapping[tuple[str, str], frozenset[str]] = {}
+        self._drained: frozenset[tuple[str, str]] = frozenset()
         self._ports = ports
         self._command = command
         self._redis = redis
@@ -89,6 +101,12 @@ class Workforce:
         news = found.models if found.models != self._models else None  # long lists that seldom change
         self._health, self._models = found.conditions, found.models
         self._say_to_all(SetHealth(found.conditions, news, found.loads))
+
+    def set_drained(self, endpoints: frozenset[tuple[str, str]]) -> None:
+        """Tell all workers, and those to come, which endpoints get no new work."""
+        if endpoints != self._drained:
+            self._drained = endpoints
+            self._say_to_all(SetDrained(endpoints))
 
     @property
     def num_serving(self) -> int:
@@ -149,9 +167,17 @@ class Workforce:
         await worker.start(inherited)
         assert worker.ended is not None
         self._workers.add(worker)
-        worker.say(
-            Start(self._settings, self._rules, self.number, self._health, self._models, tuple(inherited), self._redis)
+        start = Start(
+            self._settings,
+            self._rules,
+            self.number,
+            self._health,
+            self._models,
+            tuple(inherited),
+            self._redis,
+            self._drained,
         )
+        worker.say(start)
         either: list[asyncio.Future[Any]] = [serving, worker.ended]
         await asyncio.wait(either, timeout=_START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if not serving.done():

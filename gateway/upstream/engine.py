@@ -92,9 +92,9 @@ class Engine:
         """An endpoint for the next try; None where the probes say that all (not yet tried) are down. `prompt` is what
         `balance: prefix` goes by: any bytes that begin alike where prompts do.
 
-        Endpoints that are drained serve only where no other is ready and does not fail, and those that say they are not ready only where
-        none is left. Where requests failed on all but no probe says that they are gone, the breakers are passed over:
-        some answer is better than a total outage by our own doing.
+        Endpoints that are drained serve only where no other is ready and does not fail; those that say they are not
+        ready only where none is left. Where requests failed on all but no probe says that they are gone, the breakers
+        are passed over: some answer is better than a total outage by our own doing.
         """
         endpoints = self.endpoints
         if len(endpoints) == 1 and not tried:

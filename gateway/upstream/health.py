@@ -8,6 +8,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from gateway.config.specs import EngineSpec, HealthSpec
@@ -23,6 +24,8 @@ _JITTER = 0.1
 _PROBES_PER_DISCOVERY = 5
 # Loads of many endpoints come one by one: those of so many seconds travel together.
 _GATHER_SECONDS = 0.2
+# Between probes that are to reach a verdict soon.
+_HURRY_SECONDS = 0.05
 
 Key = tuple[str, str]  # engine name, endpoint url
 
@@ -88,6 +91,8 @@ class _Probe:
         self.models: frozenset[str] | None = None
         self.load: Load | None = None
         self.had_first = asyncio.Event()
+        self.is_called = asyncio.Event()
+        self.hurried = 0  # probes that follow each other without the usual pause
         self.task: asyncio.Task[None] | None = None
 
 
@@ -147,6 +152,14 @@ class Prober:
             for task in late:
                 task.cancel()
 
+    def look(self, key: Key) -> None:
+        """Probe an endpoint now, and as often as a verdict takes: somebody says that its condition has changed."""
+        probe = self._probes.get(key)
+        if probe is not None:
+            spec = probe.engine.health
+            probe.hurried = max(spec.unhealthy_after, spec.healthy_after)
+            probe.is_called.set()
+
     async def close(self) -> None:
         if self._gathering is not None:
             self._gathering.cancel()
@@ -178,9 +191,16 @@ class Prober:
                     until_discovery = _PROBES_PER_DISCOVERY
                 self._learn_load(probe, await asker.load() if is_there else None)
                 probe.had_first.set()
-                await asyncio.sleep(_jittered(probe.engine.health.interval))
+                await self._pause(probe)
         finally:
             await asker.close()
+
+    async def _pause(self, probe: _Probe) -> None:
+        probe.hurried = max(0, probe.hurried - 1)
+        seconds = _HURRY_SECONDS if probe.hurried else _jittered(probe.engine.health.interval)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(probe.is_called.wait(), seconds)
+        probe.is_called.clear()
 
     async def _learn_models(self, probe: _Probe, asker: Asker) -> bool:
         """Ask for the models; where it does not tell, what it told before still holds."""
@@ -211,6 +231,7 @@ class Prober:
         has_changed = probe.health.observe(found)
         if not has_changed:
             return
+        probe.hurried = 0
         if was_known or found is not Condition.READY:
             _log.warning("%s of engine '%s' is %s%s", probe.url, probe.engine.name, found.value, why)
         self._tell()

@@ -1,7 +1,10 @@
 """The admin API's answers, from a control state made by hand."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
+import pytest
 from fastapi.testclient import TestClient
 
 from gateway.admin.app import make_app
@@ -35,6 +38,19 @@ RULES = RulesSpec(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Drained:
+    since: float
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    name: str
+    digest: str
+    number: int
+
+
 class State:
     """A control state: one request counted at each of two endpoints."""
 
@@ -42,6 +58,15 @@ class State:
     rules_number = 3
     rule_files: Sequence[str] = ["rules.yaml"]
     problems: Sequence[str] = ["rules.yaml:1:1: warning: w"]
+    replicas: Sequence[Gateway] = [Gateway("here:1", "d1", 3), Gateway("there:2", "d0", 7)]
+
+    def __init__(self) -> None:
+        self.drained = {("cuda", "http://b:1"): Drained(17.5, "me"), ("old", "http://gone:1"): Drained(1.0, "me")}
+        self.wishes: list[tuple[str, str, bool, str]] = []
+
+    async def drain(self, engine: str, url: str, is_draining: bool, by: str) -> bool:
+        self.wishes.append((engine, url, is_draining, by))
+        return True
 
     async def exposition(self) -> ExpositionState:
         metrics = Metrics()
@@ -77,6 +102,7 @@ def test_engines_tell_health_and_load() -> None:
     assert cuda["endpoints"][0] == {
         "url": "http://a:1",
         "condition": "ready",
+        "draining": None,
         "breaker_open": False,
         "in_flight": 2,
         "requests": 1,
@@ -85,6 +111,7 @@ def test_engines_tell_health_and_load() -> None:
         "load": {"running": 3, "waiting": 1, "kv_use": 0.5},
     }
     assert cuda["endpoints"][1]["condition"] == "unknown"
+    assert cuda["endpoints"][1]["draining"] == {"since": 17.5, "by": "me"}
     assert mac["endpoints"][0]["breaker_open"] is True
     assert mac["endpoints"][0]["errors"] == 1
     assert (mac["endpoints"][0]["models"], mac["endpoints"][0]["load"]) == ([], None)
@@ -110,6 +137,7 @@ def test_rules_tell_what_is_in_force() -> None:
     told = client.get("/rules").json()
     assert (told["number"], told["digest"], told["files"]) == (3, "d1", ["rules.yaml"])
     assert told["problems"] == ["rules.yaml:1:1: warning: w"]
+    assert told["replicas"][1] == {"name": "there:2", "digest": "d0", "number": 7}
     assert [route["name"] for route in told["routes"]] == ["images", "texts", "split"]
     assert told["routes"][2]["match"] == {"model": ["llama-*"]}
     assert (told["routes"][1]["match"], told["routes"][1]["resume"]) == ({"has_image": False}, True)
@@ -142,3 +170,44 @@ def test_metrics_are_prometheus_text() -> None:
     assert value("pointsman_rules_reloads_total", result="refused") == 2
     assert value("pointsman_connections") == 7
     assert value("pointsman_info", version="9") == 1
+
+
+def drain(path: str, url: str, **headers: str) -> tuple[int, dict[str, Any], list[tuple[str, str, bool, str]]]:
+    """Ask for it; the answer, and what the gateway was told to do."""
+    state = State()
+    answer = TestClient(make_app(state)).post(path, json={"url": url, "by": "me"}, headers=headers)
+    return answer.status_code, answer.json(), state.wishes
+
+
+def test_an_endpoint_is_drained_and_put_in_use_again() -> None:
+    """Draining and its undoing name engine, endpoint and who wants it, and tell whether all replicas will know."""
+    status, told, wishes = drain("/engines/cuda/endpoints/drain", "http://a:1")
+    assert (status, wishes) == (200, [("cuda", "http://a:1", True, "me")])
+    assert told == {"engine": "cuda", "url": "http://a:1", "draining": True, "shared": True}
+    status, told, wishes = drain("/engines/cuda/endpoints/undrain", "http://b:1")
+    assert (status, wishes) == (200, [("cuda", "http://b:1", False, "me")])
+
+
+def test_what_the_rules_no_longer_name_can_be_put_in_use_again() -> None:
+    """An endpoint that was drained and then left the rules is not drained for ever."""
+    assert drain("/engines/old/endpoints/undrain", "http://gone:1")[2] == [("old", "http://gone:1", False, "me")]
+    assert drain("/engines/old/endpoints/drain", "http://gone:1")[0] == 404
+
+
+@pytest.mark.parametrize(
+    "path, url, why",
+    [
+        ("/engines/cpu/endpoints/drain", "http://a:1", "there is no engine 'cpu'; there are cuda, mac"),
+        ("/engines/mac/endpoints/drain", "http://a:1", "engine 'mac' has no endpoint http://a:1; it has http://c:1"),
+    ],
+)
+def test_what_is_not_there_is_not_drained(path: str, url: str, why: str) -> None:
+    """A wrong name changes nothing, and the right ones are told."""
+    assert drain(path, url) == (404, {"detail": why}, [])
+
+
+def test_a_web_page_elsewhere_drains_nothing() -> None:
+    """A browser that is on this machine, with a page from elsewhere, is no operator."""
+    path, url = "/engines/mac/endpoints/drain", "http://c:1"
+    assert drain(path, url, origin="http://evil.example")[::2] == (403, [])
+    assert drain(path, url, origin="http://testserver")[0] == 200

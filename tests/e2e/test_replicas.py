@@ -1,0 +1,161 @@
+"""Gateways that share a Redis: what one is told reaches all workers of all, at once."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tests.support.canned_engine import CannedEngine
+from tests.support.redis_server import RedisServer, program
+from tests.support.servers import GatewayProcess
+from tests.support.waiting import eventually
+
+StartGateway = Callable[..., GatewayProcess]
+
+# One connection a request, so that all workers have some.
+CLIENT = httpx.Client(headers={"connection": "close"}, timeout=20, trust_env=False)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def has_program() -> None:
+    program()
+
+
+@pytest.fixture
+def engines() -> Iterator[tuple[CannedEngine, CannedEngine]]:
+    with CannedEngine("a") as a, CannedEngine("b") as b:
+        yield a, b
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path / "redis", "--appendonly", "yes", "--appendfsync", "always") as server:
+        yield server
+
+
+def rules(engines: tuple[CannedEngine, CannedEngine], more: str = "health: {interval: 200ms}") -> str:
+    urls = ", ".join(f"'{engine.url}'" for engine in engines)
+    return f"version: 1\nengines: {{it: {{endpoints: [{urls}], {more}}}}}\nroutes: [{{name: all, engine: it}}]\n"
+
+
+def served_by(gateway: GatewayProcess, requests: int = 40) -> Counter[str]:
+    """Who answers so many requests."""
+    found: Counter[str] = Counter()
+    for _ in range(requests):
+        answer = CLIENT.post(gateway.http_url + "/v2/models/m/infer", content=b"{}")
+        assert answer.status_code == 200, answer.text
+        found[answer.json()["served_by"]] += 1
+    return found
+
+
+def drain(gateway: GatewayProcess, engine: CannedEngine, undo: bool = False) -> bool:
+    """Ask for it; whether the replicas will know."""
+    path = f"/engines/it/endpoints/{'undrain' if undo else 'drain'}"
+    answer = CLIENT.post(gateway.admin_url + path, json={"url": engine.url, "by": "the test"})
+    assert answer.status_code == 200, answer.text
+    shared: bool = answer.json()["shared"]
+    return shared
+
+
+def drained_at(gateway: GatewayProcess) -> list[str]:
+    (engine,) = CLIENT.get(gateway.admin_url + "/engines").json()["engines"]
+    return [endpoint["url"] for endpoint in engine["endpoints"] if endpoint["draining"] is not None]
+
+
+def test_a_drain_reaches_all_workers_of_all_replicas(
+    start_gateway: StartGateway, engines: tuple[CannedEngine, CannedEngine], redis: RedisServer
+) -> None:
+    """An endpoint that is drained at one gateway gets no request of another in less than a second, and gets them again
+    when that is undone; a gateway that starts meanwhile knows."""
+    one, other = (start_gateway(rules(engines), workers=2, redis=redis.url) for _ in range(2))
+    assert set(served_by(other)) == {"a", "b"}
+    assert drain(one, engines[0])
+    started_at = time.monotonic()
+    eventually(lambda: drained_at(other) == [engines[0].url])
+    assert time.monotonic() - started_at < 1.0
+    assert set(served_by(one)) == set(served_by(other)) == {"b"}
+    later = start_gateway(rules(engines), redis=redis.url)
+    assert set(served_by(later)) == {"b"}
+    assert drain(later, engines[0], undo=True)
+    eventually(lambda: drained_at(one) == drained_at(other) == [])
+    assert set(served_by(one)) == set(served_by(other)) == {"a", "b"}
+
+
+def test_a_drain_without_redis(start_gateway: StartGateway, engines: tuple[CannedEngine, CannedEngine]) -> None:
+    """Without Redis a gateway drains for itself: all of its workers, those that are started later, and whatever rules
+    come; where no other endpoint is left a drained one serves."""
+    gateway = start_gateway(rules(engines), workers=2)
+    assert not drain(gateway, engines[0])
+    assert set(served_by(gateway)) == {"b"}
+    for worker in psutil.Process(gateway.process.pid).children():
+        worker.kill()
+    lines = lambda: CLIENT.get(gateway.admin_url + "/metrics").text  # noqa: E731
+    eventually(lambda: "pointsman_worker_restarts_total 2.0" in lines() and "pointsman_workers 2.0" in lines())
+    assert set(served_by(gateway)) == {"b"}
+    assert f'pointsman_endpoint_draining{{endpoint="{engines[0].url}",engine="it"}} 1.0' in lines()
+    gateway.rules_path.write_text(rules(engines, "balance: round_robin, health: {interval: 200ms}"))
+    eventually(lambda: "pointsman_rules_number 2.0" in lines())
+    assert set(served_by(gateway)) == {"b"}
+    engines[1].kill()
+    eventually(lambda: f'endpoint_healthy{{endpoint="{engines[1].url}",engine="it"}} 0.0' in lines())
+    assert set(served_by(gateway)) == {"a"}
+
+
+def test_a_drain_outlives_the_gateway_and_an_outage(
+    start_gateway: StartGateway, engines: tuple[CannedEngine, CannedEngine], redis: RedisServer
+) -> None:
+    """What was decided while Redis was away holds here at once, is told when Redis is back, and is known after a
+    restart of both."""
+    one, other = (start_gateway(rules(engines), redis=redis.url) for _ in range(2))
+    redis.kill()
+    assert not drain(one, engines[0])
+    assert set(served_by(one)) == {"b"}
+    redis.start()
+    eventually(lambda: drained_at(other) == [engines[0].url])
+    one.stop()
+    redis.kill()
+    redis.start()
+    assert drained_at(start_gateway(rules(engines), redis=redis.url)) == [engines[0].url]
+    assert drained_at(other) == [engines[0].url]
+
+
+def test_replicas_tell_their_rules(
+    start_gateway: StartGateway, engines: tuple[CannedEngine, CannedEngine], redis: RedisServer
+) -> None:
+    """/rules shows who is there and by which rules each serves, as they change, come and go."""
+    one, other = (start_gateway(rules(engines), redis=redis.url) for _ in range(2))
+
+    def told() -> list[tuple[int, str]]:
+        told = CLIENT.get(one.admin_url + "/rules").json()
+        return [(int(replica["name"].rpartition(":")[2]), replica["digest"]) for replica in told["replicas"]]
+
+    eventually(lambda: [pid for pid, _ in told()] == [one.process.pid, other.process.pid])
+    assert len({digest for _, digest in told()}) == 1
+    other.rules_path.write_text(rules(engines, "balance: round_robin"))
+    eventually(lambda: len({digest for _, digest in told()}) == 2)
+    other.stop()
+    eventually(lambda: [pid for pid, _ in told()] == [one.process.pid])
+
+
+def test_an_endpoint_that_goes_is_news(
+    start_gateway: StartGateway, engines: tuple[CannedEngine, CannedEngine], redis: RedisServer
+) -> None:
+    """A replica that probes seldom learns from one that probes often that an endpoint is gone, and sees for itself."""
+    often = start_gateway(rules(engines), redis=redis.url)
+    seldom = start_gateway(rules(engines, "health: {interval: 1h}"), redis=redis.url)
+    assert set(served_by(seldom)) == {"a", "b"}
+    engines[0].kill()
+
+    def condition(gateway: GatewayProcess) -> str:
+        (engine,) = CLIENT.get(gateway.admin_url + "/engines").json()["engines"]
+        told: str = engine["endpoints"][0]["condition"]
+        return told
+
+    eventually(lambda: condition(often) == "down")
+    started_at = time.monotonic()
+    eventually(lambda: condition(seldom) == "down")
+    assert time.monotonic() - started_at < 1.0
