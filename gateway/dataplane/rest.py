@@ -11,20 +11,41 @@ from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client, Handler
 from gateway.dataplane.serving import serve, serve_by
 from gateway.protocol.operations import INFERENCE_OPERATIONS
+from gateway.protocol.v2_facts import read_parameters
+
+# Of a length that is one.
+_MAX_DIGITS = 10
 
 
 def handler_of_whole(client: Client, request: Request, body: bytes) -> tuple[Handler, bytes]:
     """The handler of a request whose body is all there, and the body that it takes."""
-    if request.plan.call.names_its_model_in_the_body and request.plan.error is None:
+    plan = request.plan
+    if plan.call.names_its_model_in_the_body and plan.error is None:
         return answerer(client, request, body, serve_by)
+    lane = plan.lane
+    if lane is not None and lane.asks_session and plan.encoding is None and _may_name_in_body(request):
+        return serve(client, request, lane, _session_in(request, body)), body
     return handler_for(client, request), body
 
 
-def may_name_in_body(request: Request) -> bool:
+def _may_name_in_body(request: Request) -> bool:
     """Whether the body may name a session that the head does not."""
-    identity = request.plan.snapshot.table.identity
-    operation = request.plan.call.operation
-    return request.session is None and bool(identity.session_parameters) and operation in INFERENCE_OPERATIONS
+    snapshot, operation = request.plan.snapshot, request.plan.call.operation
+    return request.session is None and bool(snapshot.session_words) and operation in INFERENCE_OPERATIONS
+
+
+def _session_in(request: Request, body: bytes) -> str | None:
+    """The session that a whole body names. Most name none, which is seen without reading them."""
+    plan = request.plan
+    told = request.json_length
+    end = int(told) if told is not None and told.isdigit() and len(told) < _MAX_DIGITS else len(body)
+    for word in plan.snapshot.session_words:
+        if body.find(word, 0, end) >= 0:
+            break
+    else:
+        return None
+    parameters = read_parameters(plan.call.operation, body[:end])
+    return plan.snapshot.session_lookup.in_parameters(plan.facts.model, parameters)
 
 
 def handler_for(client: Client, request: Request) -> Handler:
@@ -41,6 +62,6 @@ def handler_for(client: Client, request: Request) -> Handler:
     lane = plan.lane
     if lane is None:
         return Exchange(client, request) if plan.snapshot.all_pass(plan.call) else Deciding(client, request)
-    if lane.target.asks_session and may_name_in_body(request):
+    if lane.asks_session and _may_name_in_body(request):
         return Deciding(client, request)
     return serve(client, request, lane, request.session)

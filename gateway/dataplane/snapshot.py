@@ -18,6 +18,7 @@ from gateway.protocol.llm.values import OF_TEXT, Dialect
 from gateway.protocol.operations import Call
 from gateway.routing.decision import Target
 from gateway.routing.table import Table
+from gateway.routing.units import session_lookup
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
 
@@ -31,11 +32,12 @@ NO_LOADS: Loads = MappingProxyType({})
 class Lane:
     """A target of the rules with all that serving it takes: its engine, its counters, what its replies say of it."""
 
-    __slots__ = ("_metrics", "_series", "arms", "engine", "keeps_session", "reply_fields", "reply_lines", "target")
+    __slots__ = ("_metrics", "_series", "arms", "asks_session", "engine", "keeps_session", "reply_fields", "reply_lines", "target")
 
     def __init__(self, target: Target, engine: Engine, metrics: Metrics, name_decision: bool) -> None:
         self.target = target
         self.keeps_session = target.keeps_session
+        self.asks_session = target.asks_session
         self.arms: dict[str, Lane] = {}  # of the same route, those that may take requests
         self.engine = engine
         self.reply_fields = _reply_fields(target) if name_decision else []
@@ -88,6 +90,10 @@ class Snapshot:
         asks_session = any(target.asks_session for target in self.table.targets)
         self.session_field = rules.identity.session_header.encode() if asks_session else b""
         cookie = rules.identity.session_cookie if asks_session else None
+        self.session_lookup = session_lookup(rules.identity)
+        # What a body has in it that names a session; any name may be written with escapes.
+        names = [name.encode() for name in rules.identity.session_parameters]
+        self.session_words = (*names, b"\\u") if asks_session and names else ()
         self.session_cookie = cookie.encode() if cookie is not None else b""
         self.engines: dict[str, Engine] = {}
         for name, spec in rules.engines.items():

@@ -40,6 +40,19 @@ def read_body_facts(operation: Operation, body: bytes) -> BodyFacts:
     return BodyFacts(_generate_parameters(message))
 
 
+def read_parameters(operation: Operation, body: bytes) -> Mapping[str, Scalar]:
+    """The parameters alone, a part of the price where nobody asks for inputs; none where the body cannot be read."""
+    try:
+        message = orjson.loads(body)
+        if not isinstance(message, dict):
+            return {}
+        return (
+            _scalars(_object(message, "parameters")) if operation is Operation.INFER else _generate_parameters(message)
+        )
+    except (orjson.JSONDecodeError, GatewayError):
+        return {}
+
+
 def _generate_parameters(message: Mapping[str, Any]) -> dict[str, Scalar]:
     """All keys of a generate request but its id, `text_input` too; a key in `parameters` wins over one beside it."""
     beside = {key: value for key, value in message.items() if key not in ("id", "parameters")}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from gateway.config.specs import IdentitySpec
 from gateway.protocol.operations import INFERENCE_OPERATIONS
 from gateway.protocol.sequence import Sequence
-from gateway.routing.facts import Facts
+from gateway.routing.facts import Facts, Scalar
 from gateway.routing.matchers import as_text
 
 _SEQUENCE_ID = "sequence_id"
@@ -44,20 +45,21 @@ class SessionLookup:
             return Found(None, in_head=True)
         if facts.body is None:
             return None
-        parameters = facts.body.parameters
+        return Found(self.in_parameters(facts.model, facts.body.parameters), in_head=False)
+
+    def in_parameters(self, model: str, parameters: Mapping[str, Scalar]) -> str | None:
+        """The session that the parameters of a model's request name; a `Sequence` where it is one."""
         for name in self.parameters:
             value = parameters.get(name)
             if value:  # Triton's sequence_id 0 and an empty text mean: no sequence
                 text = as_text(value)
-                return Found(_sequence(text, facts) if name == _SEQUENCE_ID else text, in_head=False)
-        return Found(None, in_head=False)
+                return _sequence(text, model, parameters) if name == _SEQUENCE_ID else text
+        return None
 
 
-def _sequence(text: str, facts: Facts) -> Sequence:
+def _sequence(text: str, model: str, told: Mapping[str, Scalar]) -> Sequence:
     """Triton's parameters of one request of a sequence: flags are true where they are neither false nor 0."""
-    assert facts.body is not None
-    told = facts.body.parameters
-    return Sequence(text, facts.model, starts=bool(told.get("sequence_start")), ends=bool(told.get("sequence_end")))
+    return Sequence(text, model, starts=bool(told.get("sequence_start")), ends=bool(told.get("sequence_end")))
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,11 +30,15 @@ class LoadSpec:
     seconds: float
     groups: dict[str, list[int]]  # whose CPU time to read: name -> process ids
     unique_heads: bool = False  # a new x-request-id and traceparent for each request
+    sessions: int = 0  # so many sessions take turns; 0: requests have none
+    in_body: bool = False  # where they are named: in the body, or in the head
     serial: bool = False  # one blocking socket without an event loop: the least noise for latency
 
 
 def request_maker(spec: LoadSpec) -> Callable[[], bytes]:
     exchange = EXCHANGES[spec.exchange]
+    if spec.sessions:
+        return messages.session_requests(exchange, spec.sessions, in_body=spec.in_body)
     if spec.unique_heads:
         return messages.unique_requests(exchange)
     request = exchange.request()

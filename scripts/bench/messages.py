@@ -4,6 +4,7 @@ The loader, the canned upstream and the checks all read this page, so none can d
 measured. Requests are written as tritonclient writes them: few headers, head and body in one piece.
 """
 
+import dataclasses
 import json
 import re
 import secrets
@@ -124,6 +125,23 @@ EXCHANGES = {
 def upstream_of(exchange: str) -> str:
     """Which of the two upstreams answers an exchange: `small` JSON has one of its own, `bulk` has everything else."""
     return "small" if exchange == "small" else "bulk"
+
+
+def session_requests(exchange: Exchange, sessions: int, *, in_body: bool) -> Callable[[], bytes]:
+    """A function that writes the same request for one session after another, named by a header or by a parameter of
+    the body; as many as `sessions`, then the first again, so that all but the first round know them."""
+    serial = -1
+
+    def request() -> bytes:
+        nonlocal serial
+        serial += 1
+        name = f"session-{serial % sessions:08d}"
+        if not in_body:
+            return b"".join(exchange.parts(f"x-session-id: {name}"))
+        body = exchange.body.replace(b"{", b'{"parameters":{"session_id":"%b"},' % name.encode(), 1)
+        return dataclasses.replace(exchange, body=body).request()
+
+    return request
 
 
 def unique_requests(exchange: Exchange) -> Callable[[], bytes]:

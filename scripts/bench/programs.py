@@ -169,17 +169,24 @@ def _digest(folder: Path) -> str:
     return digest.hexdigest()[:8]
 
 
-def start_pointsman(site: Site, rules: str, ports_of: Callable[[Mapping[str, int]], Ports]) -> Running:
+def start_pointsman(
+    site: Site,
+    rules: str,
+    ports_of: Callable[[Mapping[str, int]], Ports],
+    name: str = "ours",
+    options: Sequence[str] = (),
+) -> Running:
     """Ours as an operator would run it: rules, metrics and health checks on, one worker, no access log.
 
     `ports_of` picks from the ready file's ports (http, grpc, admin).
     """
-    path, ready = site.folder / "rules.yaml", site.folder / "ready.json"
+    path, ready = site.folder / f"{name}-rules.yaml", site.folder / f"{name}-ready.json"
     path.write_text(rules)
     ready.unlink(missing_ok=True)
     own_ports = ("--http-port", "0", "--grpc-port", "0", "--admin-port", "0")
     flags = ("--workers", "1", "--no-access-log", "--ready-file", ready)
-    process = site.children.spawn("ours", [_pointsman_path(), "serve", "--rules", path, *own_ports, *flags], site.cores)
-    wait_until(lambda: ready.exists() and ready.stat().st_size > 0, site, process, "ours")
+    argv = [_pointsman_path(), "serve", "--rules", path, *own_ports, *flags, *options]
+    process = site.children.spawn(name, argv, site.cores)
+    wait_until(lambda: ready.exists() and ready.stat().st_size > 0, site, process, name)
     ports = ports_of(json.loads(ready.read_text()))
-    return Running("ours", ports, process, listener(process, next(iter(ports.values()))))
+    return Running(name, ports, process, listener(process, next(iter(ports.values()))))

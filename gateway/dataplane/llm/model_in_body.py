@@ -72,7 +72,7 @@ def _decided(client: Client, request: Request, body: bytes, serve: Serve) -> tup
         raise GatewayError(ErrorKind.BAD_REQUEST, what)
     plan = request.plan.for_model(found.name)
     lane, session = plan.lane, None
-    if lane is None or lane.target.asks_session:
+    if lane is None or lane.asks_session:
         lane, session = _asked(plan, request, body)
 
     def go_on(lane: Lane, body: bytes) -> tuple[Handler, bytes]:
