@@ -57,6 +57,7 @@ class Plan:
         "note",
         "opening",
         "passes",
+        "passes_if_kept",
         "snapshot",
         "without_body",
     )
@@ -75,6 +76,7 @@ class Plan:
         self.lane: Lane | None = None
         self.opening = b""
         self.passes = False  # whether the lane's engine is asked just so, whatever the body
+        self.passes_if_kept = False  # the same of requests whose session does not have another lane
         self.error: GatewayError | None = None
         self.call = Call(Operation.SERVER_LIVE, ())
         self.is_fleet = False
@@ -172,7 +174,8 @@ class Plan:
             self.lane = self.snapshot.lane(decision.target)
             self.opening = self.opening_for(self.lane)
             self.lines = self.lines_for(self.lane.engine)
-            self.passes = self.lane.passes(self.call)
+            self.passes_if_kept = self.lane.passes(self.call)
+            self.passes = self.passes_if_kept and not self.lane.keeps_session
 
 
 def no_route(facts: Facts) -> GatewayError:

@@ -6,6 +6,7 @@ from functools import partial
 
 from gateway.dataplane.bridging.converted_exchange import ConvertedExchange
 from gateway.dataplane.by_http import by_http, translated
+from gateway.dataplane.exchange import Exchange
 from gateway.dataplane.recalling import Recalling
 from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client, Handler
@@ -15,11 +16,10 @@ from gateway.dataplane.talking.choosing import is_of_conversation, talking
 
 def serve(client: Client, request: Request, lane: Lane, session: str | None) -> Handler:
     """The handler of a request that the rules send to this lane: a session may have it elsewhere."""
-    if session is None or not lane.keeps_session:
-        return serve_by(client, request, lane, session)
-    kept = client.plane.keeper.recall(lane, session)
+    kept = client.plane.keeper.recall(lane, session) if session is not None and lane.keeps_session else lane
     if kept is not None:
         return serve_by(client, request, kept, session)
+    assert session is not None
 
     def go_on(lane: Lane, body: bytes) -> tuple[Handler, bytes]:
         return serve_by(client, request, lane, session), body
@@ -29,6 +29,8 @@ def serve(client: Client, request: Request, lane: Lane, session: str | None) -> 
 
 def serve_by(client: Client, request: Request, lane: Lane, session: str | None) -> Handler:
     """The handler of a request for this lane and no other."""
+    if request.plan.passes_if_kept and lane is request.plan.lane and request.plan.call.dialect is None:
+        return Exchange(client, request, (lane, session))
     if lane.engine.speaks_rest or not lane.engine.speaks_grpc:
         return by_http(client, request, lane, session)
     if session and is_of_conversation(request, lane, session):

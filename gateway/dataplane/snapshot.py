@@ -57,9 +57,9 @@ class Lane:
         return not engine.speaks_grpc or (self.target.history is not None and engine.speaks_rest)
 
     def passes(self, call: Call) -> bool:
-        """Whether every request that asks so goes to the engine as it is, by REST."""
+        """Whether every request that asks so, and goes this way, goes to the engine as it is, by REST."""
         engine, spec = self.engine, self.engine.spec
-        if not engine.speaks_rest or not engine.adapter.passes(call) or self.target.resume or self.keeps_session:
+        if not engine.speaks_rest or not engine.adapter.passes(call) or self.target.resume:
             return False
         if self.target.history is not None and call.dialect in OF_TEXT:
             return False
@@ -120,7 +120,9 @@ class Snapshot:
         """Whether a request that asks so passes wherever the rules may send it."""
         found = self._passing.get(call.dialect)
         if found is None:
-            found = self._passing[call.dialect] = all(lane.passes(call) for lane in self._lanes.values())
+            found = self._passing[call.dialect] = all(
+                lane.passes(call) and not lane.keeps_session for lane in self._lanes.values()
+            )
         return found
 
     def _arms_beside(self, lane: Lane, rules: RulesSpec) -> dict[str, Lane]:
