@@ -32,7 +32,17 @@ NO_LOADS: Loads = MappingProxyType({})
 class Lane:
     """A target of the rules with all that serving it takes: its engine, its counters, what its replies say of it."""
 
-    __slots__ = ("_metrics", "_series", "arms", "asks_session", "engine", "keeps_session", "reply_fields", "reply_lines", "target")
+    __slots__ = (
+        "_metrics",
+        "_series",
+        "arms",
+        "asks_session",
+        "engine",
+        "keeps_session",
+        "reply_fields",
+        "reply_lines",
+        "target",
+    )
 
     def __init__(self, target: Target, engine: Engine, metrics: Metrics, name_decision: bool) -> None:
         self.target = target
