@@ -1,0 +1,256 @@
+"""What a worker knows of sessions: read from a real Redis once, written behind, and never waited for."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+
+from gateway.protocol.sequence import Sequence
+from gateway.redis.address import read_address
+from gateway.redis.store import Store
+from gateway.sessions.book import SessionBook
+from gateway.sessions.names import session_key
+from gateway.sessions.session import Session
+from tests.support.redis_server import RedisServer
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+Scene = Callable[[Callable[..., SessionBook], Callable[..., Awaitable[None]]], Awaitable[None]]
+
+
+@pytest.fixture
+def play(server: RedisServer) -> Callable[[Scene], None]:
+    """A function that plays a scene with books over an empty Redis: it gets a maker of books, each with a store of its
+    own as each worker has, and a function that waits until all is written."""
+
+    def play(scene: Scene) -> None:
+        server.client.flushall()
+
+        async def played() -> None:
+            stores: list[Store] = []
+
+            def book(**options: object) -> SessionBook:
+                store = Store(read_address(server.url), deadline=2.0)
+                stores.append(store)
+                return SessionBook(store, asyncio.get_running_loop(), **options)  # type: ignore[arg-type]
+
+            async def written() -> None:
+                for store in stores:
+                    await store.flush()
+
+            await scene(book, written)
+            for store in stores:
+                await store.close()
+
+        asyncio.run(asyncio.wait_for(played(), 30))
+
+    return play
+
+
+async def found(book: SessionBook, session: str) -> Session:
+    """What a book finds, as a request does."""
+    known = book.get(session, time.time())
+    if known is not None:
+        return known
+    waiting: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
+    book.find(session, waiting.set_result)
+    return await waiting
+
+
+def test_what_one_worker_writes_another_reads(play: Callable[[Scene], None], server: RedisServer) -> None:
+    """Arm, place, count and times of a session are the same for each worker, and expire when nobody comes any more."""
+
+    async def scene(make: Callable[..., SessionBook], written: Callable[..., Awaitable[None]]) -> None:
+        one, other = make(ttl=600), make(ttl=600)
+        session = await found(one, "s1")
+        assert session.is_new
+        one.count(session, time.time())
+        one.keep_arm(session, "move", "new", time.time())
+        one.place(session, "gpu", "http://b:1")
+        one.flush()
+        await written()
+        read = await found(other, "s1")
+        assert (read.arms, read.places, read.is_new) == ({"move": "new"}, {"gpu": "http://b:1"}, False)
+
+    play(scene)
+    kept = server.client.hgetall("pointsman:1:session:{s1}")
+    assert {"created", "seen", "requests", "arm:move", "at:gpu"} == set(kept)
+    assert kept["requests"] == "1"
+    assert abs(int(kept["created"]) / 1000 - time.time()) < 60
+    assert 0 < server.client.ttl("pointsman:1:session:{s1}") <= 600
+
+
+def test_the_arm_that_was_first_stays(play: Callable[[Scene], None]) -> None:
+    """Where two workers meet a session at the same time, one of them was first in Redis, and all come to that."""
+
+    async def scene(make: Callable[..., SessionBook], written: Callable[..., Awaitable[None]]) -> None:
+        one, other = make(), make()
+        mine, theirs = await found(one, "s"), await found(other, "s")
+        one.keep_arm(mine, "x", "old", time.time())
+        await written()
+        other.keep_arm(theirs, "x", "new", time.time())
+        await written()
+        for book in (one, other):
+            book.forget_all()
+            assert (await found(book, "s")).arms == {"x": "old"}
+
+    play(scene)
+
+
+def test_sessions_of_one_turn_are_read_together(play: Callable[[Scene], None]) -> None:
+    """Many sessions that come at once cost one pipeline, and one session that comes twice is read once."""
+
+    async def scene(make: Callable[..., SessionBook], written: Callable[..., Awaitable[None]]) -> None:
+        book = make()
+        assert book._store is not None
+        before = book._store.counts.calls
+        names = [f"s{number % 50}" for number in range(100)]
+        sessions = await asyncio.gather(*(found(book, name) for name in names))
+        assert [session.session for session in sessions] == names
+        assert book._store.counts.calls - before == 1
+        assert book.counts.read == 50
+        assert await found(book, "s1") is sessions[1]
+        assert book._store.counts.calls - before == 1  # known by now
+
+    play(scene)
+
+
+def test_news_make_a_worker_read_again(play: Callable[[Scene], None]) -> None:
+    """What somebody else has moved is forgotten at their word, and found where it is now."""
+
+    async def scene(make: Callable[..., SessionBook], written: Callable[..., Awaitable[None]]) -> None:
+        other = make()
+        one = make(announce=other.forget)
+        session = await found(one, "s")
+        one.place(session, "gpu", "http://a")
+        await written()
+        assert (await found(other, "s")).places == {"gpu": "http://a"}
+        one.place(session, "gpu", "http://b")
+        await written()
+        assert (await found(other, "s")).places == {"gpu": "http://b"}
+        one.place(session, "gpu", None)
+        await written()
+        assert (await found(other, "s")).places == {}
+
+    play(scene)
+
+
+def test_a_sequence_is_remembered_until_it_ends(play: Callable[[Scene], None], server: RedisServer) -> None:
+    """A sequence's place is in Redis while it goes on; models that use the same number do not meet."""
+
+    async def scene(make: Callable[..., SessionBook], written: Callable[..., Awaitable[None]]) -> None:
+        one, other = make(), make()
+        first, second = Sequence("7", "m"), Sequence("7", "n")
+        one.place(await found(one, first), "gpu", "http://a")
+        one.place(await found(one, second), "gpu", "http://b")
+        await written()
+        assert (await found(other, first)).places == {"gpu": "http://a"}
+        assert (await found(other, second)).places == {"gpu": "http://b"}
+        other.end(first)
+        other.end(second)
+        await written()
+        one.forget_all()
+        assert (await found(one, first)).places == {}
+
+    play(scene)
+    assert server.client.keys("*sequence*") == []
+
+
+def test_a_key_of_somebody_elses_is_as_good_as_none(play: Callable[[Scene], None], server: RedisServer) -> None:
+    """A session goes on though its key holds another type, and what is written to it is refused and lost."""
+
+    async def scene(make: Callable[..., SessionBook], written: Callable[..., Awaitable[None]]) -> None:
+        server.client.lpush("pointsman:1:session:{s}", "not a hash")
+        book = make()
+        session = await found(book, "s")
+        assert session.places == {} and session.arms == {}
+        book.count(session, time.time())
+        book.flush()
+        await written()
+
+    play(scene)
+    assert server.client.type("pointsman:1:session:{s}") == "list"
+
+
+def test_without_redis_a_session_is_known_at_once() -> None:
+    """Nothing is asked and nothing is kept but in this process."""
+
+    async def scene() -> None:
+        book = SessionBook(None, asyncio.get_running_loop())
+        session = book.get("s", time.time())
+        assert session is not None
+        book.count(session, time.time())
+        book.keep_arm(session, "x", "a", time.time())
+        book.flush()
+        assert book.get("s", time.time()) is session
+        assert session.arms == {"x": "a"}
+
+    asyncio.run(scene())
+
+
+def test_a_redis_that_is_late_costs_its_deadline_once(server: RedisServer) -> None:
+    """A session that cannot be read in time goes on without, keeps what happens to it, and is read when Redis is back."""
+
+    async def scene() -> None:
+        store = Store(read_address(server.url), deadline=0.02)
+        await store.ask([("PING",)], 2.0)
+        book = SessionBook(store, asyncio.get_running_loop())
+        server.client.hset("pointsman:1:session:{late}", mapping={"at:gpu": "http://b", "arm:x": "old"})
+        server.pause()
+        try:
+            session = await found(book, "late")
+            assert session.places == {}
+            assert book.counts.unread == 1
+            assert book.get("late", time.time()) is session  # not asked for again at once
+        finally:
+            server.resume()
+        book.forget_all()
+        while True:  # until the store has noticed
+            read = await found(book, "late")
+            if read.places:
+                break
+            book.forget_all()
+            await asyncio.sleep(0.05)
+        assert (read.places, read.arms) == ({"gpu": "http://b"}, {"x": "old"})
+        await store.close()
+
+    asyncio.run(asyncio.wait_for(scene(), 30))
+
+
+def test_a_book_holds_so_many_and_no_more() -> None:
+    """Who invents sessions does not fill the memory, and sessions in use are not forgotten for it."""
+
+    async def scene() -> None:
+        book = SessionBook(None, asyncio.get_running_loop(), max_sessions=100)
+        regular = book.get("regular", time.time())
+        for number in range(1000):
+            book.get(f"s{number}", time.time())
+            assert book.get("regular", time.time()) is regular
+            assert len(book._young) + len(book._old) <= 100
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    "session, key",
+    [
+        ("a-b_c.1", "pointsman:1:session:{a-b_c.1}"),
+        (Sequence("7", "m"), "pointsman:1:sequence:{m:7}"),
+    ],
+)
+def test_keys_are_readable_where_names_are_plain(session: str, key: str) -> None:
+    """An operator finds a session by its name."""
+    assert session_key(session) == key
+
+
+@pytest.mark.parametrize("session", ["ü", "a}b", "a b", "x" * 97, "\udce4"])
+def test_any_name_has_a_short_key(session: str) -> None:
+    """Names that are long, or of other letters, have a digest for a key: none reaches beyond its own."""
+    key = session_key(session)
+    assert key.startswith("pointsman:1:session:{sha256-") and len(key) < 110
