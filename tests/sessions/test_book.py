@@ -195,7 +195,7 @@ def test_without_redis_a_session_is_known_at_once() -> None:
 
 
 def test_a_redis_that_is_late_costs_its_deadline_once(server: RedisServer) -> None:
-    """A session that cannot be read in time goes on without, keeps what happens to it, and is read when Redis is back."""
+    """A session that cannot be read in time goes on without, and is read when Redis is back."""
 
     async def scene() -> None:
         store = Store(read_address(server.url), deadline=0.02)
