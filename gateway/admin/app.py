@@ -1,18 +1,20 @@
-"""The admin API: metrics, and what the gateway knows of its engines, experiments and rules. All that it changes is
-which endpoints are drained."""
+"""The admin API: metrics, what the gateway knows of its engines, experiments and rules, and the conversations that it
+keeps. All that it changes is which endpoints are drained, and that conversations are forgotten."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any, Protocol
 
 import uvicorn
 from fastapi import FastAPI, Response
 
+from gateway.admin.conversations import HasStore, add_conversations
 from gateway.admin.draining import Drained, DrainState, add_draining
-from gateway.config.specs import MatchSpec, RulesSpec
+from gateway.config.specs import HistorySpec, MatchSpec, RulesSpec
 from gateway.observability.exposition import CONTENT_TYPE, ExpositionState, render
 from gateway.protocol.engine_load import Load
 
@@ -32,7 +34,7 @@ class Replica(Protocol):
     def number(self) -> int: ...
 
 
-class ControlState(DrainState, Protocol):
+class ControlState(DrainState, HasStore, Protocol):
     """What the control process tells."""
 
     @property
@@ -88,6 +90,7 @@ def make_app(state: ControlState) -> FastAPI:
         }
 
     add_draining(app, state)
+    add_conversations(app, state)
     return app
 
 
@@ -200,10 +203,16 @@ def _routes(rules: RulesSpec) -> list[Json]:
             "experiment": route.experiment,
             "model": route.model,
             "resume": route.resume,
+            "history": _history(route.session.history),
             "location": str(route.location) if route.location else None,
         }
         for route in rules.routes
     ]
+
+
+def _history(history: HistorySpec | None) -> Json | None:
+    """What is kept of conversations; None where nothing is."""
+    return asdict(history) if history is not None else None
 
 
 def _match(match: MatchSpec) -> Json:

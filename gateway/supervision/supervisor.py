@@ -19,6 +19,7 @@ from gateway.config.rules import LoadedRules
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.observability.exposition import ExpositionState
+from gateway.redis.store import Store
 from gateway.supervision.drains import DrainedSince
 from gateway.supervision.ports import PortError, ReservedPort, listen
 from gateway.supervision.redis_home import RedisHome
@@ -67,6 +68,7 @@ class Supervisor:
         self._book = Rulebook(rule_paths)
         self._redis: RedisHome | None = None
         self._replicas: Replicas | None = None
+        self._store: Store | None = None
         self._workforce: Workforce | None = None
         self._prober: Prober | None = None
 
@@ -102,6 +104,11 @@ class Supervisor:
         """Have an endpoint get no new work, or get it again; tells whether Redis tells the other replicas."""
         assert self._replicas is not None
         return await self._replicas.drain((engine, url), is_draining, by)
+
+    @property
+    def store(self) -> Store | None:
+        """Where conversations are, for operators; None without Redis."""
+        return self._store
 
     async def exposition(self) -> ExpositionState:
         """All counters, as fresh as the workers answer."""
@@ -145,6 +152,7 @@ class Supervisor:
         admin = listen(settings.admin_host, settings.admin_port, "--admin-port")
         addresses = Addresses(settings.host, http.port, ports[-1].port, settings.admin_host, admin.getsockname()[1])
         self._redis = redis = RedisHome(settings)
+        self._store = store = Store(redis.address) if redis.address is not None else None
         self._prober = prober = Prober(self._health_changed)
         self._workforce = workforce = Workforce(
             settings, self.rules, prober.health, ports, self._worker_command, redis.address
@@ -174,6 +182,8 @@ class Supervisor:
             await asyncio.gather(serving_admin, *keeping, return_exceptions=True)
             await prober.close()
             await replicas.close()
+            if store is not None:
+                await store.close()
             await redis.close()
             for port in ports:
                 port.close()

@@ -13,10 +13,12 @@ from gateway.config.specs import (
     EndpointSpec,
     EngineSpec,
     ExperimentSpec,
+    HistorySpec,
     InputMatch,
     MatchSpec,
     RouteSpec,
     RulesSpec,
+    SessionSpec,
 )
 from gateway.observability.exposition import ExpositionState
 from gateway.observability.metrics import Metrics, SeriesKey, add_up
@@ -30,7 +32,7 @@ RULES = RulesSpec(
     },
     routes=(
         RouteSpec("images", MatchSpec(input=(InputMatch(datatypes=("FP32",), rank=4),)), engine="mac"),
-        RouteSpec("texts", MatchSpec(has_image=False), engine="mac", resume=True),
+        RouteSpec("texts", MatchSpec(has_image=False), engine="mac", resume=True, session=SessionSpec(HistorySpec())),
         RouteSpec("split", MatchSpec(model=("llama-*",)), experiment="move"),
     ),
     experiments={"move": ExperimentSpec("move", (ArmSpec("old", "cuda", 90), ArmSpec("new", "mac", 10, "l")))},
@@ -52,8 +54,9 @@ class Gateway:
 
 
 class State:
-    """A control state: one request counted at each of two endpoints."""
+    """A control state: one request counted at each of two endpoints; there is no Redis."""
 
+    store = None
     rules = RULES
     rules_number = 3
     rule_files: Sequence[str] = ["rules.yaml"]
@@ -142,6 +145,14 @@ def test_rules_tell_what_is_in_force() -> None:
     assert told["routes"][2]["match"] == {"model": ["llama-*"]}
     assert (told["routes"][1]["match"], told["routes"][1]["resume"]) == ({"has_image": False}, True)
     assert told["routes"][0]["match"]["input"][0]["rank"] == 4
+    assert (told["routes"][0]["history"], told["routes"][1]["history"]["max_turns"]) == (None, 100)
+
+
+def test_without_redis_there_are_no_conversations() -> None:
+    """Whoever asks for one is told that the gateway keeps none."""
+    for path in ("/conversations", "/conversations/s1", "/conversations/s1/export"):
+        reply = client.get(path)
+        assert (reply.status_code, "no Redis" in reply.json()["detail"]) == (503, True)
 
 
 def test_metrics_are_prometheus_text() -> None:

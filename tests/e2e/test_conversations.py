@@ -12,7 +12,9 @@ import numpy as np
 import openai
 import pytest
 import tritonclient.grpc as triton
+from typer.testing import CliRunner
 
+from gateway.cli import app
 from tests.support.canned_llm import MODEL, CannedLLM
 from tests.support.llm import VLLM, rules_of
 from tests.support.redis_server import RedisServer
@@ -486,3 +488,52 @@ def test_redis_goes_away_and_comes_back(gateway: GatewayProcess, engine: CannedL
         redis_server.start()
     eventually(lambda: client.chat("c", model="needed").status_code == 200)
     eventually(lambda: "missing" not in client.chat("d").headers[HISTORY])
+
+
+def test_operators_read_and_delete(gateway: GatewayProcess, engine: CannedLLM) -> None:
+    """The admin API lists conversations, shows one with who answered and what it cost, exports it as messages, and
+    forgets it."""
+    client, admin = Asking(gateway, session="a/b c", tenant="acme"), f"{gateway.admin_url}/conversations"
+    client.chat({"role": "system", "content": "be kind"}, "a")
+    Asking(gateway, session="s2").chat("b")
+    page = httpx.get(admin).json()
+    assert page["cursor"] is None
+    assert {(each["session"], each["tenant"], each["revision"]) for each in page["conversations"]} == {
+        ("a/b c", "acme", 1),
+        ("s2", "", 1),
+    }
+    where = f"{admin}/a%2Fb%20c"
+    assert httpx.get(where).status_code == 404
+    told = httpx.get(where, params={"tenant": "acme"}).json()
+    assert (told["session"], told["tokens"], told["system"]) == ("a/b c", 3, [{"role": "system", "content": "be kind"}])
+    question, answered = told["turns"]
+    assert (question["content"], question["role"], question["tokens"]) == ("a", "user", 1)
+    assert (answered["content"], answered["engine"], answered["tokens"]) == ("one two", "openai", 2)
+    assert "estimated" not in answered
+    lines = httpx.get(f"{where}/export", params={"tenant": "acme"}).text.splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"role": "system", "content": "be kind"},
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "one two"},
+    ]
+    assert httpx.delete(where, params={"tenant": "acme"}).json()["deleted"] is True
+    assert httpx.delete(where, params={"tenant": "acme"}).status_code == 404
+    assert client.chat("c").headers[HISTORY] == "0 turns"
+
+
+def test_the_command_line_asks_the_admin_api(gateway: GatewayProcess) -> None:
+    """`pointsman conversations` lists, shows, exports and deletes."""
+    Asking(gateway, tenant="acme").chat("how far?")
+
+    def command(*arguments: str) -> Any:
+        return CliRunner().invoke(app, ["conversations", *arguments, "--admin", gateway.admin_url])
+
+    assert "acme" in command("list").stdout
+    shown = command("show", "s1", "--tenant", "acme").stdout
+    assert "how far?" in shown and "one two" in shown and "2 tokens" in shown
+    exported = command("export", "s1", "--tenant", "acme").stdout.splitlines()
+    assert json.loads(exported[1]) == {"role": "assistant", "content": "one two"}
+    assert command("delete", "s1", "--tenant", "acme").exit_code == 0
+    gone = command("show", "s1", "--tenant", "acme")
+    assert (gone.exit_code, "there is no conversation" in gone.stderr) == (1, True)
+    assert "keeps no conversation" in command("list").stdout

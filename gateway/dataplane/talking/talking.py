@@ -8,6 +8,7 @@ all may send its next message to any worker.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
@@ -30,6 +31,8 @@ from gateway.protocol.llm.options import OPTIONS
 from gateway.protocol.llm.translation import ReplyWriter
 from gateway.protocol.llm.values import Dialect, Generation
 from gateway.protocol.translating import Reply, Translator
+
+_log = logging.getLogger(__name__)
 
 _HISTORY = b"x-pointsman-history"
 _NOT_KEPT = "not_kept"  # as errors are counted
@@ -82,7 +85,12 @@ class Talking(Translation):
 
     async def _keep(self, tell: Callable[[], None]) -> None:
         target = self._lane.target
-        if not await self._talk.keep(target.engine, target.arm or ""):
+        try:
+            is_kept = await self._talk.keep(target.engine, target.arm or "")
+        except Exception:  # whatever it is, the client waits for its reply
+            _log.exception("cannot keep an exchange of %r", self._talk)
+            is_kept = False
+        if not is_kept:
             self._lane.series(None).count_error(_NOT_KEPT)
             self._telling.added = [(_HISTORY, f"{self._talk.told}, not kept".encode("ascii"))]
         self._task = None

@@ -1,0 +1,106 @@
+"""The conversations that the gateway keeps, by the admin API: listed, read, exported, deleted.
+
+One is named as its client names it: by its session, and its tenant where there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Annotated, Any, Protocol, TypeVar
+
+import orjson
+from fastapi import FastAPI, HTTPException, Query, Response
+
+from gateway.conversations.keeping import Conversation, Whole, list_conversations
+from gateway.conversations.turns import openai_message
+from gateway.redis.errors import StoreError
+from gateway.redis.store import Store
+
+Json = dict[str, Any]
+T = TypeVar("T")
+
+# An operator waits longer than a request.
+_PATIENCE_SECONDS = 2.0
+_MAX_PAGE = 1000
+
+Tenant = Annotated[str, Query(description="Whose session it is; empty where clients name no tenant.")]
+
+
+class HasStore(Protocol):
+    """Whoever knows where conversations are."""
+
+    @property
+    def store(self) -> Store | None:
+        """None where the gateway has no Redis."""
+        ...
+
+
+def add_conversations(app: FastAPI, state: HasStore) -> None:
+    """Answer for `/conversations` and what is under it."""
+
+    @app.get("/conversations")
+    async def listed(
+        cursor: Annotated[int, Query(ge=0, description="0, or what the page before has told.")] = 0,
+        limit: Annotated[int, Query(ge=1, le=_MAX_PAGE, description="About so many.")] = 100,
+    ) -> Json:
+        """Some conversations, and the `cursor` for more; null where these are all."""
+        store = _store(state)
+        found, following = await _told(list_conversations(store, cursor, limit, patience=_PATIENCE_SECONDS))
+        return {"conversations": found, "cursor": following or None}
+
+    # A session's id may have slashes in it.
+    @app.get("/conversations/{session:path}/export")
+    async def exported(session: str, tenant: Tenant = "") -> Response:
+        """The conversation as JSON lines, a message of OpenAI's API each."""
+        whole = await _whole(state, session, tenant)
+        lines = [*_system(whole), *(openai_message(turn) for turn in whole.turns)]
+        body = b"".join(orjson.dumps(line) + b"\n" for line in lines)
+        return Response(body, media_type="application/x-ndjson")
+
+    @app.get("/conversations/{session:path}")
+    async def shown(session: str, tenant: Tenant = "") -> Json:
+        """The conversation, and of each turn when it was, who answered, and its tokens."""
+        whole = await _whole(state, session, tenant)
+        return whole.about | {"system": _system(whole), "turns": [orjson.loads(turn) for turn in whole.turns]}
+
+    @app.delete("/conversations/{session:path}")
+    async def deleted(session: str, tenant: Tenant = "") -> Json:
+        """Forget the conversation; what is under way in it is not kept any more."""
+        if not await _told(_conversation(state, session, tenant).delete()):
+            raise _not_there(session, tenant)
+        return {"session": session, "tenant": tenant, "deleted": True}
+
+
+def _store(state: HasStore) -> Store:
+    if state.store is None:
+        raise HTTPException(503, "this gateway has no Redis (--redis), so it keeps no conversations")
+    return state.store
+
+
+def _conversation(state: HasStore, session: str, tenant: str) -> Conversation:
+    return Conversation(_store(state), session, tenant, patience=_PATIENCE_SECONDS)
+
+
+async def _whole(state: HasStore, session: str, tenant: str) -> Whole:
+    whole = await _told(_conversation(state, session, tenant).whole())
+    if whole is None:
+        raise _not_there(session, tenant)
+    return whole
+
+
+async def _told(asking: Awaitable[T]) -> T:
+    """What Redis says; that it says nothing is the gateway's trouble, not the caller's."""
+    try:
+        return await asking
+    except StoreError as error:
+        raise HTTPException(503, str(error)) from error
+
+
+def _not_there(session: str, tenant: str) -> HTTPException:
+    whose = f" of tenant '{tenant}'" if tenant else ""
+    return HTTPException(404, f"there is no conversation of session '{session}'{whose}")
+
+
+def _system(whole: Whole) -> list[Json]:
+    messages: list[Json] = orjson.loads(whole.system) if whole.system else []
+    return messages
