@@ -14,11 +14,14 @@ from gateway.dataplane.grpc.own_call import RefusedCall
 from gateway.dataplane.grpc.plan import CallHead, CallReader
 from gateway.dataplane.grpc.services import SERVICE_CALLS
 from gateway.dataplane.grpc.streams import StreamCall
+from gateway.dataplane.serving import serve_by
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.stream import Stream
 
 _GRPC = b"application/grpc"
+_RELAYED = partial(RelayedCall, serve=serve_by)
+_STREAM = partial(StreamCall, serve=serve_by)
 
 # Who answers, and what of the block it is given.
 Answer = tuple[Callable[[CallClient, Stream, Any], Call], Any]
@@ -57,5 +60,5 @@ def _answer_for(read: CallReader, block: Block) -> Answer:
         what = f"unknown method {head.plan.path.decode('latin-1')}"
         return partial(RefusedCall, error=GatewayError(ErrorKind.UNSUPPORTED, what)), head
     if rpc.is_relayed:
-        return RelayedCall, head
-    return (StreamCall if rpc.is_stream else ConvertedCall), head
+        return _RELAYED, head
+    return (_STREAM if rpc.is_stream else ConvertedCall), head

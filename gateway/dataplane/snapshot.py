@@ -59,13 +59,6 @@ class Lane:
         arm = f" arm {self.target.arm}" if self.target.arm else ""
         return f"<Lane {self.target.route}{arm} to {self.target.engine}>"
 
-    @property
-    def asks_by_rest(self) -> bool:
-        """Whether gRPC clients' inferences go to the engine as REST requests: it has no gRPC, or a conversation is kept
-        of what they say."""
-        engine = self.engine
-        return not engine.speaks_grpc or (self.target.history is not None and engine.speaks_rest)
-
     def passes(self, call: Call) -> bool:
         """Whether every request that asks so, and goes this way, goes to the engine as it is, by REST."""
         engine, spec = self.engine, self.engine.spec

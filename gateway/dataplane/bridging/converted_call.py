@@ -9,6 +9,7 @@ from gateway.dataplane.grpc.client import CallClient
 from gateway.dataplane.grpc.own_call import OwnCall
 from gateway.dataplane.grpc.plan import CallHead
 from gateway.dataplane.grpc.replies import status_fields, tell_status
+from gateway.dataplane.llm.model_in_body import Serve
 from gateway.dataplane.plan import Plan
 from gateway.dataplane.refusal import Refusal
 from gateway.dataplane.request import Request
@@ -32,17 +33,23 @@ _REASON = b"x-pointsman-reason"
 
 class ConvertedCall(OwnCall):
     """Collects the message, asks by REST, and converts the reply, which it collects too. `decided` are the lane and
-    the session where the rules have been asked; without, the call is one that the fleet answers."""
+    the session where the rules have been asked, and `serve` answers there; without, the fleet does."""
 
-    __slots__ = ("_body", "_decided", "_fields", "_handler", "_rest", "_rpc", "_status")
+    __slots__ = ("_body", "_decided", "_fields", "_handler", "_rest", "_rpc", "_serve", "_status")
 
     def __init__(
-        self, client: CallClient, stream: Stream, head: CallHead, decided: tuple[Lane, str | None] | None = None
+        self,
+        client: CallClient,
+        stream: Stream,
+        head: CallHead,
+        decided: tuple[Lane, str | None] | None = None,
+        serve: Serve = by_http,
     ) -> None:
         super().__init__(client, stream, head)
         assert head.plan.rpc is not None
         self._rpc: Rpc = head.plan.rpc
         self._decided = decided
+        self._serve = serve
         self._rest = RestClient(client.plane, self, client.peer, is_tls=client.is_tls)
         self._handler: Handler | None = None
         self._status = 0
@@ -55,7 +62,7 @@ class ConvertedCall(OwnCall):
         asked = rest_of_infer(message) if is_inference else rest_request(self._rpc.name, message)
         request = rest_of_call(self._client, self._head, asked, self._request_id)
         if self._decided is not None:
-            self._handler = by_http(self._rest, request, *self._decided)
+            self._handler = self._serve(self._rest, request, *self._decided)
         elif request.plan.error is not None:
             self._handler = Refusal(self._rest, request, request.plan.error)
         else:

@@ -1,4 +1,7 @@
-"""The messages of a ModelStreamInfer call for an engine with REST alone: each is a request, one after another."""
+"""The messages of a ModelStreamInfer call that are asked as REST: each is a request, one after another.
+
+So they are where an engine has REST alone, and where conversations are kept, since only JSON is completed with them.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from collections import deque
 from gateway.dataplane.bridging.converted_call import rest_of_call, rest_of_infer, told_head_bytes
 from gateway.dataplane.bridging.metadata import ask_metadata, is_decoupled
 from gateway.dataplane.bridging.rest_client import RestClient
-from gateway.dataplane.by_http import by_http
 from gateway.dataplane.grpc.client import CallClient
 from gateway.dataplane.grpc.plan import CallHead, Way
 from gateway.dataplane.grpc.seams import LegOwner
+from gateway.dataplane.llm.model_in_body import Serve
 from gateway.dataplane.seams import Handler
 from gateway.dataplane.talking.session import session_of
 from gateway.dataplane.tries import Tries
@@ -61,6 +64,7 @@ class RestLeg:
         "_queued_bytes",
         "_request_id",
         "_rest",
+        "_serve",
         "_session",
         "_status",
         "_task",
@@ -72,9 +76,18 @@ class RestLeg:
     )
 
     def __init__(
-        self, call: LegOwner, way: Way, session: str | None, client: CallClient, head: CallHead, request_id: bytes
+        self,
+        call: LegOwner,
+        way: Way,
+        session: str | None,
+        client: CallClient,
+        head: CallHead,
+        request_id: bytes,
+        serve: Serve,
     ) -> None:
+        """`serve` answers what is asked as REST."""
         self._call = call
+        self._serve = serve
         self.way = way
         # Of a sequence, the ends of its first request say nothing of those that follow.
         self._session = str(session) if session is not None else None
@@ -206,7 +219,7 @@ class RestLeg:
             return
         self._task = None
         self._rest = RestClient(self._client.plane, self, self._client.peer, is_tls=self._client.is_tls)
-        self._handler = by_http(self._rest, request, lane, session)
+        self._handler = self._serve(self._rest, request, lane, session)
         if self.way.endpoint is not None and isinstance(self._handler, Tries):
             self._handler.start_at(self.way.endpoint)
         self._handler.body_received(asked.body.data, True)

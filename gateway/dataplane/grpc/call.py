@@ -8,6 +8,7 @@ from __future__ import annotations
 from time import monotonic
 
 from gateway.dataplane.bridging.converted_call import ConvertedCall
+from gateway.dataplane.by_http import by_http
 from gateway.dataplane.grpc.body import CallBody, WholeMessage, whole_message
 from gateway.dataplane.grpc.client import CallClient
 from gateway.dataplane.grpc.plan import CallHead, Way
@@ -20,6 +21,7 @@ from gateway.dataplane.grpc.replies import (
     timeout_literal,
 )
 from gateway.dataplane.grpc.stream_tries import StreamTries
+from gateway.dataplane.llm.model_in_body import Serve
 from gateway.dataplane.plan import no_route
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import http_status
@@ -49,15 +51,22 @@ class RelayedCall(StreamTries):
         "_owed_to_engine",
         "_request_id",
         "_response_bytes",
+        "_serve",
         "_stream",
         "_swept_bytes",
         "_way",
     )
 
     def __init__(
-        self, client: CallClient, stream: Stream, head: CallHead, decided: tuple[Way, str | None] | None = None
+        self,
+        client: CallClient,
+        stream: Stream,
+        head: CallHead,
+        decided: tuple[Way, str | None] | None = None,
+        serve: Serve = by_http,
     ) -> None:
-        """`decided` are the way and the session where somebody has asked the rules already."""
+        """`decided` are the way and the session where somebody has asked the rules already, and knows that the engine
+        takes the call as it is. `serve` answers a call that is asked as REST."""
         plane = client.plane
         super().__init__(plane, None, None)
         self._client = client
@@ -70,6 +79,7 @@ class RelayedCall(StreamTries):
             self._expires_at = self._started_at + head.timeout
         self._way: Way | None = None
         self._decided = decided
+        self._serve = serve
         self._owed_to_client = 0  # bytes that wait for the engine to take them
         self._owed_to_engine = 0
         self._is_recalling = False  # Redis is asked for its session
@@ -234,9 +244,7 @@ class RelayedCall(StreamTries):
             self._go(body, way, session)
 
     def _go(self, body: WholeMessage | CallBody, way: Way, session: str | None) -> None:
-        rpc = self._head.plan.rpc
-        is_inference = rpc is not None and rpc.operation is Operation.INFER
-        if not way.lane.engine.speaks_grpc or (is_inference and way.lane.asks_by_rest):
+        if not way.lane.engine.speaks_grpc or self._is_of_conversation(way, session):
             self._convert(body, way, session)
             return
         self._way, self._session = way, session
@@ -244,10 +252,16 @@ class RelayedCall(StreamTries):
         now = self._started_at if body.is_complete else monotonic()
         self._try(now)
 
+    def _is_of_conversation(self, way: Way, session: str | None) -> bool:
+        """Whether turns may have to be told with it: only requests in JSON are completed."""
+        rpc = self._head.plan.rpc
+        is_inference = rpc is not None and rpc.operation is Operation.INFER
+        return bool(session) and way.lane.target.history is not None and is_inference and self._decided is None
+
     def _convert(self, body: WholeMessage | CallBody, way: Way, session: str | None) -> None:
-        """The engine has REST alone: somebody else takes the call from here."""
+        """Somebody else takes the call from here, as a REST request."""
         stream = self._stream
-        stream.receiver = call = ConvertedCall(self._client, stream, self._head, (way.lane, session))
+        stream.receiver = call = ConvertedCall(self._client, stream, self._head, (way.lane, session), self._serve)
         call.data_received(stream, body.take(None, keeps=False), body.is_complete)
 
     def _refuse(self, error: GatewayError) -> None:

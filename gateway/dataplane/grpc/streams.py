@@ -9,6 +9,7 @@ from __future__ import annotations
 from time import monotonic
 
 from gateway.dataplane.bridging.rest_leg import RestLeg
+from gateway.dataplane.by_http import by_http
 from gateway.dataplane.grpc.client import CallClient
 from gateway.dataplane.grpc.legs import Leg
 from gateway.dataplane.grpc.outgoing import Outgoing
@@ -18,6 +19,7 @@ from gateway.dataplane.grpc.requests import Requests
 from gateway.dataplane.grpc.responses import Responses
 from gateway.dataplane.grpc.seams import AnyLeg
 from gateway.dataplane.grpc.ways import Key, Ways
+from gateway.dataplane.llm.model_in_body import Serve
 from gateway.dataplane.wheel import Slot
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import OK, http_status
@@ -46,6 +48,7 @@ class StreamCall:
         "_owed",
         "_request_id",
         "_requests",
+        "_serve",
         "_slot",
         "_started_at",
         "_stream",
@@ -63,13 +66,15 @@ class StreamCall:
         head: CallHead,
         decided: tuple[Way, str | None] | None = None,
         key: Key = (b"", b""),
+        serve: Serve = by_http,
     ) -> None:
         """`decided` are the way and the session of model `key`, where somebody has asked the rules already, for a call
-        of one request."""
+        of one request that the engine takes as it is. `serve` answers messages that are asked as REST."""
         self.plane = plane = client.plane
         self._client = client
         self._stream = stream
         self._head = head
+        self._serve = serve
         self._started_at = self._active_at = monotonic()
         self._request_id = head.id or plane.new_request_id()
         self.outgoing = Outgoing(client, head, self._request_id, self._started_at)
@@ -185,8 +190,9 @@ class StreamCall:
     def _start_leg(self, way: Way, data: bytes, names: Names) -> None:
         session = self._ways.session(way)
         leg: AnyLeg
-        if way.lane.asks_by_rest:
-            leg = RestLeg(self, way, session, self._client, self._head, self._request_id)
+        keeps_history = way.lane.target.history is not None and not self.has_one_request
+        if keeps_history or not way.lane.engine.speaks_grpc:
+            leg = RestLeg(self, way, session, self._client, self._head, self._request_id, self._serve)
         else:
             leg = Leg(self, way, session)
         self.responses.join(leg)

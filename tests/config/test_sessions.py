@@ -1,0 +1,100 @@
+"""The `session:` section of a route."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.config.specs import HistorySpec, SessionSpec
+from tests.config.conftest import Load
+
+ENGINES = "version: 1\nengines: {e: {protocol: openai, endpoints: 'http://a'}}\n"
+
+HISTORIES = [
+    ("true", HistorySpec()),
+    ("false", None),
+    ("engine", HistorySpec(engine_holds_state=True)),
+    ("{}", HistorySpec()),
+    (
+        "{max_turns: 20, max_tokens: 4000, max_bytes: 64KiB, ttl: 30m}",
+        HistorySpec(max_turns=20, max_tokens=4000, max_bytes=65536, ttl=1800.0),
+    ),
+    (
+        "{system: request, on_overflow: refuse, prompts: text, required: true, patience: 20ms}",
+        HistorySpec(system="request", on_overflow="refuse", prompts="text", required=True, patience=0.02),
+    ),
+    (
+        "{engine_holds_state: true, session_field: conversation}",
+        HistorySpec(engine_holds_state=True, session_field="conversation"),
+    ),
+]
+
+
+@pytest.mark.parametrize("history, expected", HISTORIES)
+def test_what_is_kept_of_conversations(load: Load, history: str, expected: HistorySpec | None) -> None:
+    """`history` is a switch, says that the engine keeps it, or says how much is kept and for how long."""
+    loaded = load(f"{ENGINES}routes: [{{name: r, engine: e, session: {{history: {history}}}}}]\n")
+    assert loaded.problems == ()
+    assert loaded.rules is not None
+    assert loaded.rules.routes[0].session == SessionSpec(expected)
+
+
+PROBLEMS = [
+    ("{histroy: true}", "3:41: error: unknown key 'histroy' in session: did you mean 'history'?"),
+    (
+        "{history: yes}",
+        "3:50: error: history is true, false, engine or a map, not 'yes'; known: true, false, engine",
+    ),
+    ("{history: engin}", "3:50: error: history is true, false, engine or a map, not 'engin': did you mean 'engine'?"),
+    ("{history: {max_turn: 3}}", "3:51: error: unknown key 'max_turn' in history: did you mean 'max_turns'?"),
+    ("{history: {max_turns: 0}}", "3:62: error: 0 is too small: at least 1"),
+    ("{history: {ttl: 1d}}", "3:56: error: '1d' is not a duration: write 30s, 500ms, 2m, 1h or a number of seconds"),
+    ("{history: {ttl: 0}}", "3:56: error: 0 is out of range: 1.0 to 315360000.0"),
+    ("{history: {system: kep}}", "3:59: error: unknown value 'kep': did you mean 'keep'?"),
+    ("{history: {on_overflow: drop_old}}", "3:64: error: unknown value 'drop_old': did you mean 'drop_oldest'?"),
+    (
+        "{history: {session_field: id}}",
+        "3:50: error: session_field is for engines that hold state: set 'engine_holds_state: true'",
+    ),
+    (
+        "{history: {engine_holds_state: true, ttl: 1h}}",
+        "3:77: error: 'ttl' has no effect: the engine holds the conversation",
+    ),
+]
+
+
+@pytest.mark.parametrize("session, problem", PROBLEMS)
+def test_what_is_wrong_is_told_with_its_place(load: Load, session: str, problem: str) -> None:
+    """Line, column and the nearest right spelling."""
+    loaded = load(f"{ENGINES}routes: [{{name: r, engine: e, session: {session}}}]\n")
+    assert [str(found) for found in loaded.problems if found.is_error] == [f"rules.yaml:{problem}"]
+
+
+ENGINE_PROBLEMS = [
+    (
+        "protocol: torchserve",
+        "true",
+        "error: route 'r' keeps conversations, and engine 'e' speaks torchserve, which has no place for one",
+    ),
+    (
+        "protocol: kserve",
+        "true",
+        "warning: route 'r' keeps conversations, and engine 'e' takes a prompt, not messages: give it a "
+        "'chat_template', or set 'prompts: text'",
+    ),
+    ("protocol: kserve", "{prompts: text}", None),
+    ("protocol: torchserve", "engine", None),
+    ("protocol: openai", "true", None),
+]
+
+
+@pytest.mark.parametrize("arms", [False, True])
+@pytest.mark.parametrize("engine, history, problem", ENGINE_PROBLEMS)
+def test_engines_that_cannot_be_told_a_conversation(
+    load: Load, engine: str, history: str, problem: str | None, arms: bool
+) -> None:
+    """The engine of a route, and of each arm, must have a place for messages."""
+    split = "experiments: {x: {arms: [{name: a, engine: e, weight: 1}]}}\n" if arms else ""
+    to = "experiment: x" if arms else "engine: e"
+    text = f"version: 1\nengines: {{e: {{endpoints: 'http://a', {engine}}}}}\n{split}"
+    loaded = load(f"{text}routes: [{{name: r, {to}, session: {{history: {history}}}}}]\n")
+    assert [str(found).split(": ", 1)[1] for found in loaded.problems] == ([problem] if problem else [])
