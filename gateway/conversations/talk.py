@@ -20,9 +20,9 @@ from gateway.conversations.limits import Limits, num_dropped
 from gateway.conversations.turns import (
     SYSTEM_ROLES,
     Turn,
-    estimated_of_bytes,
     estimated_tokens,
     without_thoughts,
+    written,
     written_system,
 )
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -125,7 +125,7 @@ class Talk:
         turns, sizes = ((), ()) if self._completed.replaces else (kept.turns, kept.sizes)
         num_turns = len(turns) + len(new) + 1
         tokens = sum(turn.tokens for turn in turns) + sum(map(estimated_tokens, new))
-        num_bytes = sum(sizes) + sum(len(message.text.encode()) for message in new)
+        num_bytes = sum(sizes) + sum(len(written(Turn(message, 0))) for message in new)
         if not self._limits.hold(num_turns, tokens, num_bytes, len(system) or kept.system_bytes):
             limits = self._limits
             what = (
@@ -193,8 +193,8 @@ class Talk:
         is_all = completed.prompt is not None or len(told) == len(kept.turns) + len(new)
         if used is None or not is_all or self._is_missing or completed.replaces or not new:
             return estimates, True
-        system_bytes = len(written_system(completed.system)) or kept.system_bytes
-        total = used.prompt - kept.tokens - estimated_of_bytes(system_bytes)
+        system = completed.system or kept.system
+        total = used.prompt - kept.tokens - sum(map(estimated_tokens, system))
         if total < len(new):
             return estimates, True
         whole = sum(estimates) or 1

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import queue
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -76,8 +77,11 @@ def gateway(
     ]
     v2 = {"match": {"model": "v2"}, "engine": "triton", "model": VLLM, "session": {"history": True}}
     v2_held = {"match": {"model": "v2-held"}, "engine": "triton", "model": VLLM, "session": {"history": "engine"}}
+    routes[0]["resume"] = True
     routes += [{"name": "v2", **v2}, {"name": "v2-held", **v2_held}]
-    started = GatewayProcess.start(rules_of(engines, routes), folder, workers=2, redis=redis_server.url)
+    identity = {"session_cookie": "talk", "session_parameters": ["session_id", "conversation"]}
+    rules = rules_of(engines, routes, identity=identity)
+    started = GatewayProcess.start(rules, folder, workers=2, redis=redis_server.url)
     try:
         yield started.wait_ready()
         started.stop()
@@ -339,6 +343,21 @@ def test_a_system_message_is_said_once(gateway: GatewayProcess, engine: CannedLL
         assert len(told(engine)) == 6
 
 
+def test_a_session_is_named_in_many_ways(gateway: GatewayProcess, engine: CannedLLM) -> None:
+    """By its header, a cookie, a field of the body, or the conversation of OpenAI's Responses, which engines here know
+    nothing of."""
+    anyone = Asking(gateway)
+    anyone.headers = {}
+    assert anyone.chat("a", session_id="s1").headers[HISTORY] == "0 turns"
+    anyone.headers = {"cookie": "other=1; talk=s1"}
+    assert anyone.chat("b").headers[HISTORY] == "2 turns"
+    with openai.OpenAI(base_url=f"{gateway.http_url}/v1", api_key="none", max_retries=0) as client:
+        client.responses.create(model="chat", input="c", conversation="s1", max_output_tokens=2)
+        client.responses.create(model="chat", input="d", conversation={"id": "s1"}, max_output_tokens=2)
+    assert [text for _, text in told(engine)] == ["a", "one two", "b", "one two", "c", "one two", "d"]
+    assert not {"session_id", "conversation"} & engine.seen()[-1]["body"].keys()
+
+
 def test_tenants_have_their_own(gateway: GatewayProcess, engine: CannedLLM) -> None:
     """A session's name is nobody's secret: another tenant that knows it reads nothing."""
     Asking(gateway, tenant="acme").chat("our secret")
@@ -347,6 +366,12 @@ def test_tenants_have_their_own(gateway: GatewayProcess, engine: CannedLLM) -> N
         assert reply.headers[HISTORY] == "0 turns"
         assert told(engine) == [("user", "what was it?")]
     assert Asking(gateway, tenant="acme").chat("b").headers[HISTORY] == "2 turns"
+    inputs, parameters = given("c", {"session_id": "s1"})
+    with contextlib.closing(triton.InferenceServerClient(gateway.grpc_url)) as client:
+        client.infer("chat", inputs, parameters=parameters, headers={TENANT: "acme"}, client_timeout=TIMEOUT)
+        assert [text for _, text in told(engine)] == ["our secret", "one two", "b", "one two", "c"]
+        client.infer("chat", inputs, parameters=parameters, headers={TENANT: "other"}, client_timeout=TIMEOUT)
+        assert [text for _, text in told(engine)] == ["what was it?", "one two", "c"]
 
 
 def test_without_a_session_nothing_is_kept(
@@ -410,6 +435,16 @@ def test_a_request_that_fails_leaves_nothing(gateway: GatewayProcess, engine: Ca
         engine.break_down("")
     assert client.chat("b").headers[HISTORY] == "2 turns"
     assert [text for _, text in told(engine)] == ["a", "one two", "b"]
+
+
+def test_an_answer_that_went_on_elsewhere_is_whole(gateway: GatewayProcess, engine: CannedLLM) -> None:
+    """With `resume`, what two engines have said is one turn."""
+    client = Asking(gateway)
+    engine.break_down("die=2", times=1)
+    client.chat("a", stream=True, max_tokens=5)
+    engine.break_down("")
+    client.chat("b")
+    assert told(engine)[1] == ("assistant", "one two three four five")
 
 
 def test_a_client_that_stops_reading_keeps_what_it_has_read(gateway: GatewayProcess, engine: CannedLLM) -> None:
@@ -486,8 +521,28 @@ def test_redis_goes_away_and_comes_back(gateway: GatewayProcess, engine: CannedL
         assert (refused.status_code, refused.headers["x-pointsman-reason"]) == (503, "history_missing")
     finally:
         redis_server.start()
-    eventually(lambda: client.chat("c", model="needed").status_code == 200)
-    eventually(lambda: "missing" not in client.chat("d").headers[HISTORY])
+    eventually(lambda: is_back(client))
+    assert client.chat("d", model="needed").status_code == 200
+
+
+def is_back(client: Asking) -> bool:
+    """Whether both workers read what is kept."""
+    return all("missing" not in client.chat("c").headers[HISTORY] for _ in range(8))
+
+
+def test_nobody_waits_long_for_redis(gateway: GatewayProcess, redis_server: RedisServer) -> None:
+    """While it hangs, a request waits for it as long as the rule says, and not at all once that has happened a few
+    times."""
+    client = Asking(gateway)
+    redis_server.pause()
+    try:
+        for _ in range(12):
+            began = time.monotonic()
+            assert client.chat("a").headers[HISTORY] == "missing, not kept"
+            assert time.monotonic() - began < 2.0
+    finally:
+        redis_server.resume()
+    eventually(lambda: is_back(client))
 
 
 def test_operators_read_and_delete(gateway: GatewayProcess, engine: CannedLLM) -> None:

@@ -2,6 +2,7 @@
 sends everything."""
 
 import contextlib
+import queue
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -93,18 +94,34 @@ def by_generate(gateway: GatewayProcess, model: str, session: str, question: str
     return told
 
 
-def by_grpc(gateway: GatewayProcess, model: str, session: str, question: str) -> str:
+def given(session: str, question: str) -> dict[str, Any]:
     tensor = triton.InferInput("text_input", [1], "BYTES")
     tensor.set_data_from_numpy(np.array([question.encode()], dtype=object))
     parameters = {"max_tokens": MAX_TOKENS, "temperature": 0, "session_id": session}
-    with contextlib.closing(triton.InferenceServerClient(gateway.grpc_url)) as client:
-        result = client.infer(model, [tensor], parameters=parameters, client_timeout=TIMEOUT)
+    return {"inputs": [tensor], "parameters": parameters}
+
+
+def text_of(result: Any) -> str:
     told: str = result.as_numpy("text_output").reshape(-1)[0].decode()
     return told
 
 
+def by_grpc(gateway: GatewayProcess, model: str, session: str, question: str) -> str:
+    with contextlib.closing(triton.InferenceServerClient(gateway.grpc_url)) as client:
+        return text_of(client.infer(model, **given(session, question), client_timeout=TIMEOUT))
+
+
+def by_grpc_stream(gateway: GatewayProcess, model: str, session: str, question: str) -> str:
+    came: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    with contextlib.closing(triton.InferenceServerClient(gateway.grpc_url)) as client:
+        client.start_stream(lambda result, error: came.put(error or result), stream_timeout=TIMEOUT)
+        client.async_stream_infer(model, **given(session, question))
+        client.stop_stream()
+    return "".join(text_of(came.get()) for _ in range(came.qsize()))
+
+
 @pytest.mark.parametrize("engine", ["openai", "v2", "grpc"])
-@pytest.mark.parametrize("ask", [by_chat, by_generate, by_grpc])
+@pytest.mark.parametrize("ask", [by_chat, by_generate, by_grpc, by_grpc_stream])
 def test_the_same_answers(gateway: GatewayProcess, answers: list[str], engine: str, ask: Ask) -> None:
     """The story is remembered, and what it is asked about it is answered as if all had been sent."""
     session = f"{engine} {ask.__name__}"

@@ -81,7 +81,9 @@ class Telling:
     def _lines(self) -> bytes:
         """The fields that go on."""
         kept = [field for field in self.fields if field[0] in _KEPT or field[0].startswith(_KEPT_FAMILIES)]
-        kept += self.added
+        if self.added:  # another gateway behind this one may tell the same of itself
+            ours = {name for name, _ in self.added}
+            kept = [field for field in kept if field[0] not in ours] + self.added
         if self.dropped:
             kept.append((b"x-pointsman-dropped", _named(self.dropped)))
         return b"".join([b"%b: %b\r\n" % field for field in kept if field[0] != b"x-pointsman-reason"])
