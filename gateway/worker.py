@@ -83,6 +83,7 @@ class Worker:
         if self._plane is None:
             self._stopping.set()
         elif not self._stopping.is_set():
+            self._plane.listen_alone()
             _log.error(
                 "the control process is gone; worker %d serves on with rules %d", os.getpid(), self._rules_number
             )

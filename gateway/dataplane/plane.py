@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 from collections.abc import Collection
+from dataclasses import asdict
 from itertools import count
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
@@ -17,11 +18,13 @@ from gateway.dataplane.keeping import Keeper
 from gateway.dataplane.request import Reader
 from gateway.dataplane.snapshot import NO_LOADS, Health, Loads, Models, Snapshot
 from gateway.dataplane.wheel import Wheel
-from gateway.news.kinds import SessionMoved
+from gateway.news.kinds import ConditionChanged, EndpointDrained, SessionMoved
 from gateway.news.news import News
 from gateway.observability.access_log import AccessLog, Entry
 from gateway.observability.metrics import Metrics
 from gateway.observability.metrics import Snapshot as Counters
+from gateway.observability.store_use import StoreUse
+from gateway.protocol.condition import Condition
 from gateway.routing.decision import Target
 from gateway.sessions.book import SessionBook
 from gateway.wire.http1.head import RequestHead
@@ -31,6 +34,9 @@ if TYPE_CHECKING:  # a worker without Redis need not load its client
 
 # How often connections are looked at for having been silent too long.
 _SWEEP_SECONDS = 1.0
+
+
+_CONDITIONS = {condition.value: condition for condition in Condition}
 
 
 class Connection(Protocol):
@@ -75,7 +81,7 @@ class DataPlane:
             news.on_missed(book.forget_all)
         self._health = health
         self._models: Models = {}
-        self._drained: Collection[tuple[str, str]] = ()
+        self._drained: frozenset[tuple[str, str]] = frozenset()
         self.snapshot, self.read, self.read_call = self._compile(rules, number, None)
         # Ids that differ between workers and restarts, and cost a format each.
         self._id_prefix = f"{os.getpid():x}-{random.getrandbits(40):010x}-".encode()
@@ -170,8 +176,23 @@ class DataPlane:
 
     def set_drained(self, drained: Collection[tuple[str, str]]) -> None:
         """These endpoints, by engine and url, get no new work from now on; all others do."""
-        self._drained = drained
+        self._drained = frozenset(drained)
         self.snapshot.set_drained(drained)
+
+    def listen_alone(self) -> None:
+        """The control process is gone, and nobody here probes: take other replicas' word for conditions and drains."""
+        if self.news is not None:
+            self.news.listen(ConditionChanged, self._hear_condition)
+            self.news.listen(EndpointDrained, self._hear_drained)
+
+    def _hear_condition(self, item: ConditionChanged) -> None:
+        condition = _CONDITIONS.get(item.condition)
+        if condition is not None:
+            self.set_health({**self._health, (item.engine, item.url): condition})
+
+    def _hear_drained(self, item: EndpointDrained) -> None:
+        key = item.engine, item.url
+        self.set_drained(self._drained | {key} if item.is_draining else self._drained - {key})
 
     def _announce(self, session: str) -> None:
         if self.news is not None:
@@ -192,6 +213,15 @@ class DataPlane:
                 for name, endpoint in endpoints
                 if endpoint.load is not None and endpoint.engine.load.source == "orca"
             },
+            store=self._store_use(),
+        )
+
+    def _store_use(self) -> StoreUse | None:
+        store, news = self.store, self.news
+        if store is None or news is None:
+            return None
+        return StoreUse(
+            **asdict(store.counts), heard=news.heard, gaps=news.gaps, available=store.is_available, live=news.is_live
         )
 
     def drain(self) -> None:

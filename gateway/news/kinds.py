@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any
 
-from gateway.protocol.condition import Condition
-
 
 @dataclass(frozen=True, slots=True)
 class RulesActivated:
@@ -39,11 +37,7 @@ class ConditionChanged:
 
     engine: str
     url: str
-    condition: str  # a Condition's value, "unknown" for none
-
-    @classmethod
-    def of(cls, engine: str, url: str, condition: Condition | None) -> ConditionChanged:
-        return cls(engine, url, condition.value if condition is not None else "unknown")
+    condition: str  # a Condition's value
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ _AT_ONCE = 500
 _ADD = Script(
     """
     local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
-    local n = last and tonumber(last[2][2]) + 1 or 1
+    local n = (last and tonumber(last[2][2]) or 0) + 1
     redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*',
                'n', string.format('%d', n), 'from', ARGV[2], 'kind', ARGV[3], 'body', ARGV[4])
     """
@@ -79,14 +79,16 @@ def continues(position: Position, found: Sequence[Entry]) -> bool:
 
 
 def read_entries(answer: Any) -> list[Entry]:
-    """The entries of an answer to XRANGE, XREVRANGE or XREAD, however deep the protocol's version puts them; what is no
-    entry of ours is left out."""
+    """The entries of an answer to XRANGE, XREVRANGE or XREAD, however deep the protocol's version puts them. What
+    somebody else has added has number 0."""
     if isinstance(answer, dict):
         return [entry for part in answer.values() for entry in read_entries(part)]
     if isinstance(answer, list):
         return [entry for part in answer for entry in read_entries(part)]
+    if not isinstance(answer, tuple):
+        return []
+    id, told = answer
     try:
-        id, told = answer
         return [Entry(id, int(told[b"n"]), told[b"from"], told[b"kind"], told[b"body"])]
     except (KeyError, TypeError, ValueError):
-        return []
+        return [Entry(id, 0, b"", b"", b"")]

@@ -10,6 +10,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from gateway.observability.metrics import SeriesKey, SeriesSnapshot
+from gateway.observability.store_metrics import store_metrics
+from gateway.observability.store_use import StoreUse
 from gateway.observability.token_metrics import LABELS, buckets, labels_of, token_metrics
 from gateway.protocol.condition import Condition
 from gateway.protocol.engine_load import Load
@@ -40,6 +42,8 @@ class ExpositionState:
         default_factory=dict
     )  # (engine, endpoint) -> what it says of its load
     drained: frozenset[tuple[str, str]] = frozenset()  # (engine, endpoint): they get no new work
+    store: StoreUse | None = None  # None: there is no Redis
+    redis_restarts: int = 0  # of the embedded one
 
 
 def render(state: ExpositionState) -> bytes:
@@ -60,6 +64,8 @@ class _State(Collector):
         yield from token_metrics({key: each.tokens for key, each in series if each.tokens is not None})
         yield from self._endpoints()
         yield from self._loads()
+        if self._state.store is not None:
+            yield from store_metrics(self._state.store, self._state.redis_restarts)
         yield from self._process()
 
     def _requests(self) -> Iterator[Metric]:

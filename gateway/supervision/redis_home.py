@@ -31,6 +31,11 @@ class RedisHome:
     def __repr__(self) -> str:
         return f"<RedisHome {self.embedded or self.address or 'off'}>"
 
+    @property
+    def restarts(self) -> int:
+        """How often the server was started anew, where it is ours."""
+        return self.embedded.restarts if self.embedded is not None else 0
+
     async def start(self) -> None:
         """Start it, if it is ours, and wait a moment for its first answer."""
         if self.embedded is not None and not await self.embedded.start():

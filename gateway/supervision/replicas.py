@@ -22,7 +22,7 @@ from gateway.news.news import News
 from gateway.protocol.condition import Condition
 from gateway.redis.address import RedisAddress
 from gateway.redis.script import Script
-from gateway.redis.store import Store, StoreCounts, StoreError
+from gateway.redis.store import Store, StoreError
 from gateway.supervision.drains import DrainedSince, Drains, Key
 
 _log = logging.getLogger("pointsman")
@@ -102,14 +102,6 @@ class Replicas:
         """All replicas, this one first; the others as Redis last told."""
         return [Replica(self.name, *self._rules), *self._others]
 
-    @property
-    def news(self) -> News | None:
-        return self._news
-
-    @property
-    def store_counts(self) -> StoreCounts | None:
-        return self._store.counts if self._store is not None else None
-
     # Beginning and ending
 
     async def start(self, digest: str, number: int) -> None:
@@ -156,7 +148,7 @@ class Replicas:
             return
         for key, condition in conditions.items():
             if before.get(key, condition) is not condition:
-                self._news.tell(ConditionChanged.of(*key, condition))
+                self._news.tell(ConditionChanged(*key, condition.value))
 
     async def drain(self, key: Key, is_draining: bool, by: str) -> bool:
         """Have an endpoint get no new work, or get it again; tells whether the other replicas will know."""

@@ -129,6 +129,8 @@ class Supervisor:
             worker_restarts=workforce.restarts,
             version=version("pointsman"),
             drained=frozenset(self.drained),
+            store=workforce.tally.store(),
+            redis_restarts=self._redis.restarts if self._redis is not None else 0,
         )
 
     # Running

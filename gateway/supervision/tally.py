@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gateway.observability.metrics import SeriesKey, SeriesSnapshot, Snapshot, add_up
+from gateway.observability.store_use import StoreUse, total
 from gateway.protocol.engine_load import Load
 from gateway.supervision.worker_process import WorkerProcess
 
@@ -15,6 +16,7 @@ class Tally:
     def __init__(self) -> None:
         self._living: dict[WorkerProcess, Snapshot] = {}
         self._retired: dict[SeriesKey, SeriesSnapshot] = {}
+        self._retired_store: StoreUse | None = None
 
     def __repr__(self) -> str:
         return f"<Tally of {len(self._living)} workers>"
@@ -28,9 +30,14 @@ class Tally:
         if last is not None:
             ended = [replace(series, in_flight=0) for series in last.series]
             self._retired = add_up([list(self._retired.values()), ended])
+            self._retired_store = total([self._retired_store, last.store.ended if last.store else None])
 
     def series(self) -> dict[SeriesKey, SeriesSnapshot]:
         return add_up([list(self._retired.values()), *[snapshot.series for snapshot in self._living.values()]])
+
+    def store(self) -> StoreUse | None:
+        """Their use of Redis; None where there is none."""
+        return total([self._retired_store, *[snapshot.store for snapshot in self._living.values()]])
 
     @property
     def connections(self) -> int:

@@ -1,4 +1,4 @@
-"""`pointsman engines` and `pointsman experiments`, against a running gateway."""
+"""`pointsman engines`, `pointsman experiments` and `pointsman drain`, against a running gateway."""
 
 import subprocess
 import sys
@@ -45,6 +45,22 @@ def test_what_a_gateway_knows_is_shown(start_gateway: Callable[..., GatewayProce
         assert shown.returncode == 0, shown.stderr
         assert "75.0%" in shown.stdout
         assert "other" in shown.stdout
+
+
+def test_an_endpoint_is_drained_by_hand(start_gateway: Callable[..., GatewayProcess]) -> None:
+    """`pointsman drain` has an endpoint get no new work, which `pointsman engines` shows, and --undo takes it back."""
+    with CannedEngine("one") as engine:
+        gateway = start_gateway(RULES.format(url=engine.url))
+        done = run("drain", "it", engine.url, "--admin", gateway.admin_url)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith(f"{engine.url} of it gets no new work, at this gateway alone")
+        assert "ready, drained" in run("engines", "--admin", gateway.admin_url).stdout
+        done = run("drain", "it", engine.url, "--undo", "--admin", gateway.admin_url)
+        assert done.returncode == 0
+        assert "drained" not in run("engines", "--admin", gateway.admin_url).stdout
+        done = run("drain", "it", "http://nowhere:1", "--admin", gateway.admin_url)
+        assert done.returncode == 1
+        assert done.stderr == f"Refused: engine 'it' has no endpoint http://nowhere:1; it has {engine.url}\n"
 
 
 def test_what_language_models_tell_is_shown(start_gateway: Callable[..., GatewayProcess], tmp_path: Path) -> None:

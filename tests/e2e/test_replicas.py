@@ -159,3 +159,25 @@ def test_an_endpoint_that_goes_is_news(
     started_at = time.monotonic()
     eventually(lambda: condition(seldom) == "down")
     assert time.monotonic() - started_at < 1.0
+
+
+def test_a_worker_whose_control_process_is_gone_still_hears(
+    start_gateway: StartGateway, engines: tuple[CannedEngine, CannedEngine], redis: RedisServer, tmp_path: Path
+) -> None:
+    """Workers listen for themselves: what is drained at another gateway, and which endpoints are down, they know
+    though their own control process was killed."""
+    one = start_gateway(rules(engines), redis=redis.url)
+    orphaned = GatewayProcess.start(rules(engines), tmp_path / "orphaned", redis=redis.url).wait_ready()
+    (worker,) = psutil.Process(orphaned.process.pid).children()
+    try:
+        orphaned.kill()
+        assert drain(one, engines[0])
+        eventually(lambda: set(served_by(orphaned, 10)) == {"b"})
+        assert drain(one, engines[0], undo=True)
+        eventually(lambda: set(served_by(orphaned, 10)) == {"a", "b"})
+        engines[1].kill()
+        eventually(lambda: served_by(orphaned, 10) == {"a": 10})
+    finally:
+        worker.terminate()
+        psutil.wait_procs([worker], timeout=10)
+    assert not worker.is_running()

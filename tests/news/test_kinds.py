@@ -12,7 +12,6 @@ from gateway.news.kinds import (
     read_item,
     write_item,
 )
-from gateway.protocol.condition import Condition
 
 WRITTEN = [
     (RulesActivated("ab12", 3, "here:1"), "rules", '{"digest":"ab12","number":3,"by":"here:1"}'),
@@ -22,7 +21,7 @@ WRITTEN = [
         '{"engine":"it","url":"http://a:1","is_draining":true,"since":17.5,"by":"here:1"}',
     ),
     (
-        ConditionChanged.of("it", "http://a:1", Condition.DOWN),
+        ConditionChanged("it", "http://a:1", "down"),
         "condition",
         '{"engine":"it","url":"http://a:1","condition":"down"}',
     ),

@@ -211,6 +211,20 @@ def test_a_wrong_type_in_the_key_breaks_nothing(server: RedisServer) -> None:
     between(server.url, scene)
 
 
+def test_what_somebody_else_adds_breaks_nothing(server: RedisServer) -> None:
+    """An entry that is no news, in the middle of the stream, costs no news after it."""
+
+    async def scene(one: Listener, other: Listener) -> None:
+        one.news.tell(SessionMoved("before"))
+        await becomes(lambda: other.heard == ["before"])
+        server.client.xadd(STREAM, {"hello": "world"})
+        await becomes(lambda: other.missed == 2)
+        one.news.tell(SessionMoved("after"))
+        await becomes(lambda: other.heard == ["before", "after"])
+
+    between(server.url, scene)
+
+
 def test_news_travel_by_a_cluster(tmp_path: Path) -> None:
     """A cluster carries them like a single server."""
     servers = cluster(tmp_path)

@@ -8,6 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.observability.exposition import CONTENT_TYPE, ExpositionState, render
 from gateway.observability.metrics import LATENCY_BOUNDS, Metrics, SeriesKey, add_up
+from gateway.observability.store_use import StoreUse
 from gateway.protocol.condition import Condition
 from gateway.protocol.engine_load import Load
 
@@ -26,6 +27,11 @@ QUIET = ExpositionState(
     worker_restarts=5,
     version="9",
     loads={("mac", "http://c:1"): Load(3, 1, 0.5), ("mac", "http://d:1"): Load(2, 0)},
+    drained=frozenset({("mac", "http://d:1")}),
+    store=StoreUse(
+        calls=11, late=1, failed=2, refused=3, skipped=4, dropped=5, seconds=0.5, heard=6, gaps=7, available=3, live=2
+    ),
+    redis_restarts=8,
 )
 
 
@@ -69,10 +75,24 @@ def scrape(state: ExpositionState) -> dict[tuple[str, frozenset[tuple[str, str]]
         ("pointsman_endpoint_healthy", {"engine": "mac", "endpoint": "http://d:1"}, 0),
         ("pointsman_breaker_open", {"engine": "mac", "endpoint": "http://c:1"}, 0),
         ("pointsman_breaker_open", {"engine": "mac", "endpoint": "http://d:1"}, 1),
+        ("pointsman_endpoint_draining", {"engine": "mac", "endpoint": "http://c:1"}, 0),
+        ("pointsman_endpoint_draining", {"engine": "mac", "endpoint": "http://d:1"}, 1),
         ("pointsman_engine_running", {"engine": "mac", "endpoint": "http://c:1"}, 3),
         ("pointsman_engine_running", {"engine": "mac", "endpoint": "http://d:1"}, 2),
         ("pointsman_engine_waiting", {"engine": "mac", "endpoint": "http://c:1"}, 1),
         ("pointsman_engine_kv_use", {"engine": "mac", "endpoint": "http://c:1"}, 0.5),
+        ("pointsman_redis_calls_total", {}, 11),
+        ("pointsman_redis_failures_total", {"reason": "late"}, 1),
+        ("pointsman_redis_failures_total", {"reason": "failed"}, 2),
+        ("pointsman_redis_failures_total", {"reason": "refused"}, 3),
+        ("pointsman_redis_failures_total", {"reason": "skipped"}, 4),
+        ("pointsman_redis_dropped_total", {}, 5),
+        ("pointsman_redis_seconds_total", {}, 0.5),
+        ("pointsman_redis_available", {}, 3),
+        ("pointsman_redis_restarts_total", {}, 8),
+        ("pointsman_news_heard_total", {}, 6),
+        ("pointsman_news_gaps_total", {}, 7),
+        ("pointsman_news_live", {}, 2),
         ("pointsman_rules_number", {}, 3),
         ("pointsman_rules_reloads_total", {"result": "ok"}, 1),
         ("pointsman_rules_reloads_total", {"result": "refused"}, 2),
@@ -114,6 +134,11 @@ def test_a_latency_on_a_bound_is_within_it() -> None:
     assert told[where, frozenset({**SPLIT_LABELS, "le": "0.0005"}.items())] == 1
     assert told[where, frozenset({**SPLIT_LABELS, "le": "0.001"}.items())] == 2
     assert told[where, frozenset({**SPLIT_LABELS, "le": "120.0"}.items())] == 2
+
+
+def test_a_gateway_without_redis_says_nothing_of_it() -> None:
+    """Where there is no Redis there is no metric of one that could look like an outage."""
+    assert b"pointsman_redis" not in render(replace(QUIET, store=None))
 
 
 def test_names_are_escaped() -> None:

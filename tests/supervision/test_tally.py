@@ -1,6 +1,7 @@
 """The sum of what workers count."""
 
 from gateway.observability.metrics import Metrics, SeriesKey, Snapshot
+from gateway.observability.store_use import StoreUse
 from gateway.supervision.tally import Tally
 from gateway.supervision.worker_process import WorkerProcess
 
@@ -44,3 +45,16 @@ def test_a_breaker_is_open_where_some_worker_says_so() -> None:
     tally.take(worker(), snapshot(0, is_open=True))
     tally.take(worker(), snapshot(0))
     assert tally.breakers_open() == {("it", "http://a:1"): True}
+
+
+def test_the_use_of_redis_is_summed() -> None:
+    """Calls of dead workers stay in the sum; only the living find Redis answering."""
+    tally, one, other = Tally(), worker(), worker()
+    assert tally.store() is None
+    tally.take(one, Snapshot(store=StoreUse(calls=3, late=1, seconds=0.5, available=1, live=1)))
+    tally.take(other, Snapshot(store=StoreUse(calls=4, available=1)))
+    assert tally.store() == StoreUse(calls=7, late=1, seconds=0.5, available=2, live=1)
+    tally.retire(one)
+    assert tally.store() == StoreUse(calls=7, late=1, seconds=0.5, available=1, live=0)
+    tally.retire(other)
+    assert tally.store() == StoreUse(calls=7, late=1, seconds=0.5)

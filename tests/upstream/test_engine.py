@@ -34,7 +34,7 @@ def made(num_endpoints: int = 3, **options: object) -> Engine:
 @pytest.mark.parametrize(
     "endpoints, tried, chosen",
     [
-        # each endpoint: ? not probed yet, + ready, o unready, - down;  ! its breaker is open
+        # each endpoint: ? not probed yet, + ready, o unready, - down;  ! its breaker is open;  d it is drained
         ("? ? ?", "", "012"),
         ("+ + +", "", "012"),
         ("+ ? -", "", "01"),
@@ -58,6 +58,14 @@ def made(num_endpoints: int = 3, **options: object) -> Engine:
         ("o", "", "0"),
         ("-", "", ""),
         ("+", "0", ""),
+        ("+d + ?", "", "12"),  # what is drained gets no new work
+        ("+d + ?", "12", "0"),  # while another can do it
+        ("+d +d", "", "01"),
+        ("+d o -", "", "0"),  # rather one that an operator wants to spare than one that is not ready
+        ("+d +! -", "", "0"),  # or one whose requests fail
+        ("+d! +! -", "", "1"),
+        ("-d o", "", "1"),
+        ("+d", "", "0"),
     ],
 )
 def test_who_may_be_chosen(endpoints: str, tried: str, chosen: str) -> None:
@@ -66,6 +74,8 @@ def test_who_may_be_chosen(endpoints: str, tried: str, chosen: str) -> None:
     it = made(len(endpoints.split()), balance=Balance.POWER_OF_TWO, breaker=BreakerSpec(failures=1, open_for=5.0))
     for endpoint, signs in zip(it.endpoints, endpoints.split(), strict=True):
         endpoint.condition = conditions[signs[0]]
+        endpoint.is_draining = "d" in signs
+        assert endpoint.takes_new == (signs[0] in "?+" and "d" not in signs)
         if "!" in signs:
             endpoint.breaker.failed(100.0)
     excluded = [it.endpoints[int(index)] for index in tried]

@@ -117,6 +117,31 @@ def test_probes_follow_the_engine() -> None:
     asyncio.run(scene())
 
 
+def test_an_endpoint_is_probed_at_once_when_somebody_calls() -> None:
+    """Called, the prober asks now, and as often as a verdict takes, and then as seldom as before; an endpoint that it
+    does not know is nobody's."""
+
+    async def scene() -> None:
+        async with running_engine() as engine:
+            seldom = HealthSpec(interval=3600, timeout=0.5, unhealthy_after=3, healthy_after=2)
+            prober = Prober(lambda found: None)
+            prober.use({"it": EngineSpec("it", (EndpointSpec(engine.url),), health=seldom)})
+            await prober.first_round(5)
+            key = ("it", engine.url)
+            engine.status = 503
+            prober.look(key)
+            prober.look(("it", "http://unknown:1"))
+            async with asyncio.timeout(5):
+                while prober.health[key] is READY:
+                    await asyncio.sleep(0.01)
+            asked = len(engine.heads)
+            await asyncio.sleep(0.12)
+            assert len(engine.heads) == asked
+            await prober.close()
+
+    asyncio.run(scene())
+
+
 def test_a_dead_endpoint_and_a_missing_certificate_are_unhealthy() -> None:
     """What cannot be connected to is down at the first probe; so is what cannot be probed for a missing file."""
 
