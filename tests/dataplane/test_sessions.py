@@ -1,0 +1,265 @@
+"""Sessions stay where they are: on their endpoint, on their arm; sequences from their start to their end."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from gateway.protocol.condition import Condition
+from tests.dataplane.stage import Engine, Reply, Stage, load, post, rules, run, stage
+
+INFER = "/v2/models/m/infer"
+
+
+def of(session: str) -> bytes:
+    return post(INFER, b"{}", f"X-Session-Id: {session}")
+
+
+def step(number: int, *, start: bool = False, end: bool = False, **more: object) -> bytes:
+    """One request of a sequence."""
+    told = {"sequence_id": number, "sequence_start": start, "sequence_end": end}
+    return post(INFER, json.dumps({"parameters": told, "inputs": [], **more}).encode())
+
+
+@asynccontextmanager
+async def fleet(
+    tmp_path: Path, size: int = 3, options: str = "", head: str = ""
+) -> AsyncIterator[tuple[Stage, list[Engine]]]:
+    """A data plane before so many engines that balances by session."""
+    engines = [Engine() for _ in range(size)]
+    for engine in engines:
+        await engine.start()
+    text = rules(*engines, options=f"balance: session{options}") + head
+    async with stage(text, tmp_path) as it:
+        yield it, engines
+    for engine in engines:
+        engine.stop()
+
+
+def endpoint_of(it: Stage, engine: Engine) -> object:
+    return next(endpoint for endpoint in it.endpoints() if endpoint.url == engine.url)
+
+
+async def place(it: Stage, engines: list[Engine], request: bytes) -> int:
+    """Which engine gets a request."""
+    before = [len(engine.heard) for engine in engines]
+    reply = await it.ask(request)
+    assert reply.status == 200, reply.body
+    return next(index for index, engine in enumerate(engines) if len(engine.heard) > before[index])
+
+
+def test_a_session_stays_and_sessions_spread(tmp_path: Path) -> None:
+    """Each session has one endpoint, and each endpoint its share of the sessions."""
+
+    async def scene() -> None:
+        async with fleet(tmp_path) as (it, engines):
+            places = [await place(it, engines, of(f"s{number}")) for number in range(60)]
+            assert [await place(it, engines, of(f"s{number}")) for number in range(60)] == places
+            assert min(Counter(places).values()) >= 10 and len(Counter(places)) == 3
+            assert it.plane.keeper.book.counts.created == 60
+
+    run(scene())
+
+
+@pytest.mark.parametrize("where", ["header", "cookie", "parameter"])
+def test_a_session_is_named_where_the_rules_say(tmp_path: Path, where: str) -> None:
+    """The same name is the same session, whether a header, a cookie or a parameter has it."""
+    head = "identity: {session_header: x-chat, session_cookie: sid, session_parameters: [chat]}\n"
+
+    def request(name: str) -> bytes:
+        if where == "header":
+            return post(INFER, b"{}", f"X-Chat: {name}")
+        if where == "cookie":
+            return post(INFER, b"{}", f"Cookie: theme=dark; sid={name}; x=1")
+        return post(INFER, json.dumps({"parameters": {"chat": name}}).encode())
+
+    async def scene() -> None:
+        async with fleet(tmp_path, head=head) as (it, engines):
+            homes = [await place(it, engines, post(INFER, b"{}", f"X-Chat: s{number}")) for number in range(12)]
+            assert [await place(it, engines, request(f"s{number}")) for number in range(12)] == homes
+            assert len(set(homes)) > 1
+
+    run(scene())
+
+
+def test_an_escaped_name_is_read_too(tmp_path: Path) -> None:
+    """A parameter whose name is written with escapes, which JSON allows, names the session all the same."""
+
+    async def scene() -> None:
+        async with fleet(tmp_path) as (it, engines):
+            for number in range(8):
+                home = await place(it, engines, of(f"s{number}"))
+                escaped = b'{"parameters": {"session\\u005fid": "s%d"}}' % number
+                assert await place(it, engines, post(INFER, escaped)) == home
+
+    run(scene())
+
+
+def test_a_body_in_pieces_names_its_session(tmp_path: Path) -> None:
+    """A request whose body comes late goes where its session is."""
+
+    async def scene() -> None:
+        async with fleet(tmp_path) as (it, engines):
+            homes = [await place(it, engines, of(f"s{number}")) for number in range(8)]
+            for number, home in enumerate(homes):
+                request = post(INFER, json.dumps({"parameters": {"session_id": f"s{number}"}}).encode())
+                client = await it.client()
+                before = len(engines[home].heard)
+                await client.send(request[:-5])
+                await asyncio.sleep(0.002)
+                await client.send(request[-5:])
+                assert (await client.reply()).status == 200
+                assert len(engines[home].heard) == before + 1
+
+    run(scene())
+
+
+def test_a_session_that_had_to_move_stays_there(tmp_path: Path) -> None:
+    """When its endpoint is down a session goes to another, and does not come back: its state is there by now."""
+
+    async def scene() -> None:
+        async with fleet(tmp_path) as (it, engines):
+            home = await place(it, engines, of("s"))
+            endpoint_of(it, engines[home]).condition = Condition.DOWN  # type: ignore[attr-defined]
+            other = await place(it, engines, of("s"))
+            assert other != home
+            endpoint_of(it, engines[home]).condition = Condition.READY  # type: ignore[attr-defined]
+            assert await place(it, engines, of("s")) == other
+            assert it.plane.keeper.book.counts.moved == 1
+
+    run(scene())
+
+
+def test_a_drained_endpoint_hands_its_sessions_over(tmp_path: Path) -> None:
+    """Sessions of a drained endpoint go on elsewhere; those of others stay; a sequence goes on where it is."""
+
+    async def scene() -> None:
+        async with fleet(tmp_path) as (it, engines):
+            places = [await place(it, engines, of(f"s{number}")) for number in range(30)]
+            at = await place(it, engines, step(7, start=True))
+            it.plane.set_drained({("it", engines[at].url)})
+            moved = [await place(it, engines, of(f"s{number}")) for number in range(30)]
+            assert all(new == old for new, old in zip(moved, places, strict=True) if old != at)
+            assert at not in moved
+            assert await place(it, engines, step(7)) == at
+            assert await place(it, engines, step(7, end=True)) == at
+            assert await place(it, engines, step(7, start=True)) != at
+            assert it.plane.keeper.book.counts.moved == places.count(at)
+
+    run(scene())
+
+
+def test_a_hot_endpoint_sheds_new_sessions(tmp_path: Path) -> None:
+    """An endpoint that has too much to do gets no new sessions; those that it has stay, and so do the new ones where
+    they were put."""
+
+    async def scene() -> None:
+        async with fleet(tmp_path, 2, "\n    affinity: {imbalance: 4, imbalance_ratio: 1.0}") as (it, engines):
+            old = "old-0"
+            while await place(it, engines, of(old)) != 0:
+                old += "0"
+            hot = endpoint_of(it, engines[0])
+            hot.others = 4  # type: ignore[attr-defined]
+            new = [f"new-{number}" for number in range(20)]
+            assert {await place(it, engines, of(name)) for name in new} == {1}
+            assert await place(it, engines, of(old)) == 0
+            hot.others = 0  # type: ignore[attr-defined]
+            assert {await place(it, engines, of(name)) for name in new} == {1}
+            assert it.plane.keeper.book.counts.shed > 0
+
+    run(scene())
+
+
+def test_a_sequence_stays_from_start_to_end(tmp_path: Path) -> None:
+    """Its endpoint may be unready meanwhile, or be joined by others: a sequence under way goes nowhere else."""
+
+    async def scene() -> None:
+        async with fleet(tmp_path) as (it, engines):
+            for number in range(1, 20):
+                at = await place(it, engines, step(number, start=True))
+                endpoint_of(it, engines[at]).condition = Condition.UNREADY  # type: ignore[attr-defined]
+                assert await place(it, engines, step(number)) == at
+                assert await place(it, engines, step(number, end=True)) == at
+                endpoint_of(it, engines[at]).condition = Condition.READY  # type: ignore[attr-defined]
+
+    run(scene())
+
+
+def test_a_sequence_ends_with_its_endpoint(tmp_path: Path) -> None:
+    """Who goes on with a sequence whose endpoint is down is told so, and may start it anew elsewhere."""
+
+    async def scene() -> None:
+        async with fleet(tmp_path) as (it, engines):
+            at = await place(it, engines, step(7, start=True))
+            endpoint_of(it, engines[at]).condition = Condition.DOWN  # type: ignore[attr-defined]
+            lost: Reply = await it.ask(step(7))
+            assert (lost.status, lost.reason) == (503, "sequence_lost")
+            told = json.loads(lost.body)["error"]
+            assert "sequence 7 of model 'm'" in told and engines[at].url in told and "start it anew" in told
+            again = await place(it, engines, step(7, start=True))
+            assert again != at
+            assert await place(it, engines, step(7)) == again
+            assert it.plane.keeper.book.counts.sequences_lost == 1
+
+    run(scene())
+
+
+def test_a_sequence_whose_endpoint_refuses_is_not_sent_elsewhere(tmp_path: Path) -> None:
+    """A refused connection is tried again on another endpoint, but never for a sequence under way."""
+
+    async def scene() -> None:
+        async with fleet(tmp_path) as (it, engines):
+            at = await place(it, engines, step(7, start=True))
+            heard = [len(engine.heard) for engine in engines]
+            engines[at].stop()
+            lost = await it.ask(step(7))
+            assert (lost.status, lost.reason) == (503, "sequence_lost")
+            assert [len(engine.heard) for engine in engines] == heard
+
+    run(scene())
+
+
+SPLIT = """\
+  - {name: split, experiment: move}
+experiments:
+  move:
+    arms:
+      - {name: old, engine: a, weight: %d}
+      - {name: new, engine: b, weight: %d}
+"""
+
+
+def test_a_session_keeps_the_arm_that_it_had_first(tmp_path: Path) -> None:
+    """A change of weights moves no session that is known, until its arm may take none any more."""
+
+    async def scene() -> None:
+        made = {"a": Engine(), "b": Engine()}
+        for engine in made.values():
+            await engine.start()
+        declared = "".join(f"  {name}: {{endpoints: ['{engine.url}']}}\n" for name, engine in made.items())
+
+        def split(old: int, new: int) -> str:
+            return f"version: 1\nengines:\n{declared}routes:\n{SPLIT % (old, new)}"
+
+        async with stage(split(50, 50), tmp_path) as it:
+
+            async def arm(number: int) -> str:
+                reply = await it.ask(of(f"s{number}"))
+                assert reply.status == 200
+                return reply.headers["x-pointsman-arm"]
+
+            first = [await arm(number) for number in range(40)]
+            assert set(first) == {"old", "new"}
+            it.plane.use_rules(load(split(1, 99), tmp_path), 2)
+            assert [await arm(number) for number in range(40)] == first
+            assert {await arm(number) for number in range(100, 110)} == {"new"}
+            it.plane.use_rules(load(split(0, 100), tmp_path), 3)
+            assert {await arm(number) for number in range(40)} == {"new"}
+        for engine in made.values():
+            engine.stop()
+
+    run(scene())
