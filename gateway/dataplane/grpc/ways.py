@@ -140,6 +140,8 @@ class Ways:
         if way is not None:
             return way
         decision = self._plan.decide(names, None, self._head.session)
+        if decision is Undecided.NEEDS_BODY and self._decided is not None:
+            return self._decided[1]  # its session alone was asked of the body
         if isinstance(decision, Undecided):
             # Nobody's message is refused in its turn; of those decided one by one nothing is promised.
             self._decoupled[key] = decision is Undecided.NEEDS_BODY
