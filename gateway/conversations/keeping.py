@@ -31,8 +31,8 @@ _NUMBERS = frozenset(_TOLD) - {"session", "tenant"}
 def conversation_id(session: str, tenant: str) -> str:
     """The id that a conversation has in Redis. The tenant is part of it, so that nobody reads another's by its session;
     a length before it keeps one's end from being the other's beginning."""
-    told = tenant.encode()
-    salted = b"%d:%b%b" % (len(told), told, session.encode())
+    told = _encoded(tenant)
+    salted = b"%d:%b%b" % (len(told), told, _encoded(session))
     return hashlib.sha256(salted).hexdigest()[:_ID_LENGTH]
 
 
@@ -96,7 +96,7 @@ class Conversation:
         replaced = "" if exchange.replaced_revision is None else exchange.replaced_revision
         most = ("", "", "") if limits is None else (limits.max_turns, limits.max_bytes, limits.max_tokens)
         head = (exchange.epoch, replaced, secrets.token_hex(8), now, round(ttl * 1000), *most)
-        told = (written_system(exchange.system), self._session, self._tenant)
+        told = (written_system(exchange.system), _encoded(self._session), _encoded(self._tenant))
         return _WRITE.command(self._keys, (*head, *told, *(written(turn) for turn in exchange.turns)))
 
     async def write(self, command: Command) -> str:
@@ -147,6 +147,11 @@ async def list_conversations(
     following, keys = answer
     told = await store.ask([("HMGET", key, *_TOLD) for key in keys], patience) if keys else []
     return [_about(values) for values in told if _is_there(values)], int(following)
+
+
+def _encoded(text: str) -> bytes:
+    """A client's text, whatever it is: what is no text is no reason to take Redis for broken."""
+    return text.encode("utf-8", "replace")
 
 
 def _is_there(values: Sequence[bytes | None] | Exception) -> bool:

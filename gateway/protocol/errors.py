@@ -59,7 +59,7 @@ STATUSES: dict[ErrorKind, Status] = {
     ErrorKind.NOT_READY: Status(400, 14),
     ErrorKind.UNSUPPORTED: Status(501, 12),
     ErrorKind.HISTORY_MISSING: Status(503, 14),
-    ErrorKind.CONVERSATION_FULL: Status(400, 8),  # as OpenAI's API says of a context that is full
+    ErrorKind.CONVERSATION_FULL: Status(400, 3),  # as OpenAI's API says of a context that is full
     ErrorKind.INTERNAL: Status(500, 13),  # INTERNAL
 }
 

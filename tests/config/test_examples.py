@@ -15,6 +15,7 @@ from gateway.config.specs import (
     EngineSpec,
     ExperimentSpec,
     HealthSpec,
+    HistorySpec,
     IdentitySpec,
     LoadSpec,
     PrefixSpec,
@@ -52,6 +53,9 @@ DECISIONS = [
     ("language-models.yaml", chat("chat"), "vllm"),
     ("language-models.yaml", chat("code"), "ollama"),
     ("language-models.yaml", Facts("code", protocol="openai", operation=Operation.COMPLETION, body=NO_BODY), "ollama"),
+    ("conversations.yaml", chat("chat"), "vllm"),
+    ("conversations.yaml", Facts("story", operation=Operation.GENERATE, body=NO_BODY), "writer"),
+    ("conversations.yaml", chat("assistant"), "assistant"),
     ("sessions.yaml", Facts("counter", body=BodyFacts({"sequence_id": 7})), "stateful"),
 ]
 
@@ -95,6 +99,7 @@ SECTIONS = [
     ("tls.", TlsSpec),
     ("load.", LoadSpec),
     ("prefix.", PrefixSpec),
+    ("history.", HistorySpec),
     ("", ExperimentSpec),
     ("", IdentitySpec),
 ]

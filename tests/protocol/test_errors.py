@@ -24,7 +24,7 @@ from gateway.protocol.errors import STATUSES, ErrorKind, GatewayError
         (ErrorKind.NOT_READY, "not_ready", 400, 14),
         (ErrorKind.UNSUPPORTED, "unsupported", 501, 12),
         (ErrorKind.HISTORY_MISSING, "history_missing", 503, 14),
-        (ErrorKind.CONVERSATION_FULL, "conversation_full", 400, 8),
+        (ErrorKind.CONVERSATION_FULL, "conversation_full", 400, 3),
         (ErrorKind.INTERNAL, "internal", 500, 13),
     ],
 )
