@@ -125,6 +125,12 @@ def _engines(rules: RulesSpec, state: ExpositionState, drained: Mapping[tuple[st
         requests[where] += sum(series.statuses.values())
         errors[where] += sum(series.errors.values())
         in_flight[where] += series.in_flight
+    moved: Counter[tuple[str, str]] = Counter()
+    lost: Mapping[tuple[str, str], int] = {}
+    if state.sessions is not None:
+        for (left, url, _), number in state.sessions.moved.items():
+            moved[left, url] += number
+        lost = state.sessions.sequences_lost
     return [
         {
             "name": name,
@@ -139,6 +145,8 @@ def _engines(rules: RulesSpec, state: ExpositionState, drained: Mapping[tuple[st
                     "in_flight": in_flight[name, endpoint.url],
                     "requests": requests[name, endpoint.url],
                     "errors": errors[name, endpoint.url],
+                    "sessions_moved": moved[name, endpoint.url],
+                    "sequences_lost": lost.get((name, endpoint.url), 0),
                     "models": sorted(state.models.get((name, endpoint.url), ())),
                     "load": _load(state.loads.get((name, endpoint.url))),
                 }

@@ -109,8 +109,9 @@ class Keeper:
                 self.book.counts.shed += 1
         if chosen is not home or place is not None:
             self.book.place(session, engine.name, None if chosen is home else chosen.url)
-        if is_moved and chosen.url != (place or home.url):
-            self.book.counts.moved += 1
+        left = place or home.url
+        if is_moved and chosen.url != left:
+            self.book.counts.moved[engine.name, left, _why_left(engine.endpoint(left))] += 1
         return chosen
 
     def _for_sequence(
@@ -120,7 +121,7 @@ class Keeper:
         at = engine.endpoint(place) if place is not None else None
         if place is not None and not sequence.starts:
             if at is None or at.condition is Condition.DOWN or at in tried:
-                self.book.counts.sequences_lost += 1
+                self.book.counts.sequences_lost[engine.name, place] += 1
                 self.book.end(sequence)
                 what = "is gone" if at is None else "is down" if at.condition is Condition.DOWN else "does not answer"
                 told = f"sequence {sequence} of model '{sequence.model}' was at endpoint {place}, which {what}"
@@ -159,3 +160,10 @@ class Keeper:
         if chosen.outstanding < bound:
             return []
         return [endpoint for endpoint in able if endpoint.outstanding < bound]
+
+
+def _why_left(endpoint: Endpoint | None) -> str:
+    """Why a session goes on elsewhere."""
+    if endpoint is None:
+        return "gone"
+    return "drained" if endpoint.is_draining else "unavailable"

@@ -23,6 +23,7 @@ from gateway.news.news import News
 from gateway.observability.access_log import AccessLog, Entry
 from gateway.observability.metrics import Metrics
 from gateway.observability.metrics import Snapshot as Counters
+from gateway.observability.session_use import SessionUse
 from gateway.observability.store_use import StoreUse
 from gateway.protocol.condition import Condition
 from gateway.routing.decision import Target
@@ -214,6 +215,20 @@ class DataPlane:
                 if endpoint.load is not None and endpoint.engine.load.source == "orca"
             },
             store=self._store_use(),
+            sessions=self._session_use(),
+        )
+
+    def _session_use(self) -> SessionUse:
+        book = self.keeper.book
+        counts = book.counts
+        return SessionUse(
+            read=counts.read,
+            unread=counts.unread,
+            created=counts.created,
+            shed=counts.shed,
+            moved=dict(counts.moved),
+            sequences_lost=dict(counts.sequences_lost),
+            known=book.num_known,
         )
 
     def _store_use(self) -> StoreUse | None:

@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from gateway.observability.metrics import SeriesKey, SeriesSnapshot
+from gateway.observability.session_use import SessionUse, session_metrics
 from gateway.observability.store_metrics import store_metrics
 from gateway.observability.store_use import StoreUse
 from gateway.observability.token_metrics import LABELS, buckets, labels_of, token_metrics
@@ -43,6 +44,7 @@ class ExpositionState:
     )  # (engine, endpoint) -> what it says of its load
     drained: frozenset[tuple[str, str]] = frozenset()  # (engine, endpoint): they get no new work
     store: StoreUse | None = None  # None: there is no Redis
+    sessions: SessionUse | None = None  # None: no worker has told
     redis_restarts: int = 0  # of the embedded one
 
 
@@ -64,6 +66,8 @@ class _State(Collector):
         yield from token_metrics({key: each.tokens for key, each in series if each.tokens is not None})
         yield from self._endpoints()
         yield from self._loads()
+        if self._state.sessions is not None:
+            yield from session_metrics(self._state.sessions)
         if self._state.store is not None:
             yield from store_metrics(self._state.store, self._state.redis_restarts)
         yield from self._process()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +26,3 @@ class StoreUse:
     def ended(self) -> StoreUse:
         """The same of a worker that is gone."""
         return replace(self, available=0, live=0)
-
-
-def total(uses: Iterable[StoreUse | None]) -> StoreUse | None:
-    """The sum; None where no worker has a Redis."""
-    known = [use for use in uses if use is not None]
-    if not known:
-        return None
-    return StoreUse(**{field.name: sum(getattr(use, field.name) for use in known) for field in fields(StoreUse)})

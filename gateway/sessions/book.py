@@ -8,8 +8,9 @@ Without Redis, or with one that is late, a session goes where hashing says, and 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import time
 from typing import TYPE_CHECKING
 
@@ -57,9 +58,11 @@ class SessionCounts:
     read: int = 0  # from Redis
     unread: int = 0  # gone on without, since Redis was late or away
     created: int = 0
-    moved: int = 0  # to another endpoint than before
-    shed: int = 0  # new ones, from an endpoint that had too much
-    sequences_lost: int = 0  # with their endpoint
+    shed: int = 0  # new ones, from an endpoint that had too much to do
+    # By engine, the endpoint that a session left, and why: drained, unavailable, or gone from the rules
+    moved: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    # By engine and the endpoint that they ended with
+    sequences_lost: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
 class SessionBook:
@@ -93,6 +96,11 @@ class SessionBook:
 
     def __repr__(self) -> str:
         return f"<SessionBook: {len(self._young)} young, {len(self._old)} old, {len(self._reading)} being read>"
+
+    @property
+    def num_known(self) -> int:
+        """How many sessions are known here."""
+        return len(self._young) + len(self._old)
 
     # Looking up
 

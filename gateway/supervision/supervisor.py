@@ -130,6 +130,7 @@ class Supervisor:
             version=version("pointsman"),
             drained=frozenset(self.drained),
             store=workforce.tally.store(),
+            sessions=workforce.tally.sessions(),
             redis_restarts=self._redis.restarts if self._redis is not None else 0,
         )
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gateway.observability.metrics import SeriesKey, SeriesSnapshot, Snapshot, add_up
-from gateway.observability.store_use import StoreUse, total
+from gateway.observability.session_use import SessionUse
+from gateway.observability.store_use import StoreUse
+from gateway.observability.summing import total
 from gateway.protocol.engine_load import Load
 from gateway.supervision.worker_process import WorkerProcess
 
@@ -17,6 +19,7 @@ class Tally:
         self._living: dict[WorkerProcess, Snapshot] = {}
         self._retired: dict[SeriesKey, SeriesSnapshot] = {}
         self._retired_store: StoreUse | None = None
+        self._retired_sessions: SessionUse | None = None
 
     def __repr__(self) -> str:
         return f"<Tally of {len(self._living)} workers>"
@@ -31,9 +34,14 @@ class Tally:
             ended = [replace(series, in_flight=0) for series in last.series]
             self._retired = add_up([list(self._retired.values()), ended])
             self._retired_store = total([self._retired_store, last.store.ended if last.store else None])
+            self._retired_sessions = total([self._retired_sessions, last.sessions.ended if last.sessions else None])
 
     def series(self) -> dict[SeriesKey, SeriesSnapshot]:
         return add_up([list(self._retired.values()), *[snapshot.series for snapshot in self._living.values()]])
+
+    def sessions(self) -> SessionUse | None:
+        """What all workers had to do with sessions; None where none has told."""
+        return total([self._retired_sessions, *[snapshot.sessions for snapshot in self._living.values()]])
 
     def store(self) -> StoreUse | None:
         """Their use of Redis; None where there is none."""

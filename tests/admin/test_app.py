@@ -22,6 +22,7 @@ from gateway.config.specs import (
 )
 from gateway.observability.exposition import ExpositionState
 from gateway.observability.metrics import Metrics, SeriesKey, add_up
+from gateway.observability.session_use import SessionUse
 from gateway.protocol.condition import Condition
 from gateway.protocol.engine_load import Load
 
@@ -92,6 +93,10 @@ class State:
             version="9",
             models={("cuda", "http://a:1"): frozenset({"llama", "llama-lora"})},
             loads={("cuda", "http://a:1"): Load(3, 1, 0.5)},
+            sessions=SessionUse(
+                moved={("cuda", "http://b:1", "drained"): 3, ("cuda", "http://b:1", "unavailable"): 1},
+                sequences_lost={("cuda", "http://b:1"): 2},
+            ),
         )
 
 
@@ -110,11 +115,14 @@ def test_engines_tell_health_and_load() -> None:
         "in_flight": 2,
         "requests": 1,
         "errors": 0,
+        "sessions_moved": 0,
+        "sequences_lost": 0,
         "models": ["llama", "llama-lora"],
         "load": {"running": 3, "waiting": 1, "kv_use": 0.5},
     }
     assert cuda["endpoints"][1]["condition"] == "unknown"
     assert cuda["endpoints"][1]["draining"] == {"since": 17.5, "by": "me"}
+    assert (cuda["endpoints"][1]["sessions_moved"], cuda["endpoints"][1]["sequences_lost"]) == (4, 2)
     assert mac["endpoints"][0]["breaker_open"] is True
     assert mac["endpoints"][0]["errors"] == 1
     assert (mac["endpoints"][0]["models"], mac["endpoints"][0]["load"]) == ([], None)

@@ -8,6 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.observability.exposition import CONTENT_TYPE, ExpositionState, render
 from gateway.observability.metrics import LATENCY_BOUNDS, Metrics, SeriesKey, add_up
+from gateway.observability.session_use import SessionUse
 from gateway.observability.store_use import StoreUse
 from gateway.protocol.condition import Condition
 from gateway.protocol.engine_load import Load
@@ -139,6 +140,19 @@ def test_a_latency_on_a_bound_is_within_it() -> None:
 def test_a_gateway_without_redis_says_nothing_of_it() -> None:
     """Where there is no Redis there is no metric of one that could look like an outage."""
     assert b"pointsman_redis" not in render(replace(QUIET, store=None))
+
+
+def test_sessions_are_told_by_where_they_went_from() -> None:
+    """Counters of sessions, with the endpoint that was left and why."""
+    use = SessionUse(1, 2, 3, 4, {("gpu", "http://a", "drained"): 5}, {("gpu", "http://b"): 6}, 7)
+    told = scrape(replace(QUIET, sessions=use))
+    place = {"engine": "gpu", "endpoint": "http://a", "reason": "drained"}
+    assert told["pointsman_sessions_moved_total", frozenset(place.items())] == 5
+    lost = {"engine": "gpu", "endpoint": "http://b"}
+    assert told["pointsman_sequences_lost_total", frozenset(lost.items())] == 6
+    names = ("read", "unread", "created", "shed")
+    assert [told[f"pointsman_sessions_{name}_total", frozenset()] for name in names] == [1, 2, 3, 4]
+    assert told["pointsman_sessions_known", frozenset()] == 7
 
 
 def test_names_are_escaped() -> None:

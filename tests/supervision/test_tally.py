@@ -1,6 +1,7 @@
 """The sum of what workers count."""
 
 from gateway.observability.metrics import Metrics, SeriesKey, Snapshot
+from gateway.observability.session_use import SessionUse
 from gateway.observability.store_use import StoreUse
 from gateway.supervision.tally import Tally
 from gateway.supervision.worker_process import WorkerProcess
@@ -58,3 +59,16 @@ def test_the_use_of_redis_is_summed() -> None:
     assert tally.store() == StoreUse(calls=7, late=1, seconds=0.5, available=1, live=0)
     tally.retire(other)
     assert tally.store() == StoreUse(calls=7, late=1, seconds=0.5)
+
+
+def test_sessions_are_summed_by_where_they_were() -> None:
+    """What workers counted of sessions adds up, endpoint by endpoint, and stays when one of them is gone."""
+    tally = Tally()
+    one, other = worker(), worker()
+    left = ("gpu", "http://a", "drained")
+    tally.take(one, Snapshot(sessions=SessionUse(created=3, moved={left: 2}, known=5)))
+    tally.take(other, Snapshot(sessions=SessionUse(moved={left: 1}, sequences_lost={("gpu", "http://b"): 1}, known=4)))
+    lost = {("gpu", "http://b"): 1}
+    assert tally.sessions() == SessionUse(created=3, moved={left: 3}, sequences_lost=lost, known=9)
+    tally.retire(one)
+    assert tally.sessions() == SessionUse(created=3, moved={left: 3}, sequences_lost=lost, known=4)

@@ -1,0 +1,57 @@
+"""What workers have to do with sessions, and the same as Prometheus' metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # a worker counts, and leaves it to others to tell
+    from prometheus_client.core import Metric
+
+
+@dataclass(frozen=True, slots=True)
+class SessionUse:
+    """One worker's sessions since its start, or those of several; `known` are those that it has at hand now."""
+
+    read: int = 0  # from Redis
+    unread: int = 0  # gone on without, since Redis was late or away
+    created: int = 0
+    shed: int = 0  # new ones, put elsewhere than at home, which had too much to do
+    moved: Mapping[tuple[str, str, str], int] = field(default_factory=dict)  # by engine, endpoint they left, and why
+    sequences_lost: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by engine and endpoint
+    known: int = 0
+
+    @property
+    def ended(self) -> SessionUse:
+        """The same of a worker that is gone."""
+        return replace(self, known=0)
+
+
+def session_metrics(use: SessionUse) -> Iterator[Metric]:
+    """The metrics of all workers together."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    yield CounterMetricFamily("pointsman_sessions_created", "Sessions seen for the first time.", value=use.created)
+    yield CounterMetricFamily("pointsman_sessions_read", "Sessions that workers have read from Redis.", value=use.read)
+    yield CounterMetricFamily(
+        "pointsman_sessions_unread", "Sessions that went on without, since Redis was late or away.", value=use.unread
+    )
+    yield CounterMetricFamily(
+        "pointsman_sessions_shed", "New sessions put elsewhere than at home, which had too much to do.", value=use.shed
+    )
+    yield GaugeMetricFamily("pointsman_sessions_known", "Sessions that workers have at hand.", value=use.known)
+    moved = CounterMetricFamily(
+        "pointsman_sessions_moved",
+        "Sessions that went on at another endpoint, since theirs was drained, unavailable, or gone from the rules.",
+        labels=["engine", "endpoint", "reason"],
+    )
+    for key, number in use.moved.items():
+        moved.add_metric(key, number)
+    yield moved
+    lost = CounterMetricFamily(
+        "pointsman_sequences_lost", "Sequences that ended with their endpoint.", labels=["engine", "endpoint"]
+    )
+    for place, number in use.sequences_lost.items():
+        lost.add_metric(place, number)
+    yield lost
