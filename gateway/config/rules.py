@@ -15,10 +15,11 @@ from typing import TypeVar
 from gateway.config.engines import read_engine
 from gateway.config.experiments import read_experiment
 from gateway.config.files import RuleFile, digest_of, read_files
+from gateway.config.limits import read_limits
 from gateway.config.reachability import find_unreachable
 from gateway.config.routes import read_identity, read_route
 from gateway.config.sessions import check_history
-from gateway.config.specs import EngineSpec, ExperimentSpec, IdentitySpec, RouteSpec, RulesSpec
+from gateway.config.specs import EngineSpec, ExperimentSpec, IdentitySpec, LimitSpec, RouteSpec, RulesSpec
 from gateway.yaml.location import Location
 from gateway.yaml.nodes import Items, Map, Node, Scalar, read_yaml
 from gateway.yaml.problems import Problem, Severity, suggest
@@ -27,7 +28,7 @@ from gateway.yaml.values import name as parse_name
 
 T = TypeVar("T")
 
-_SECTIONS = ("version", "engines", "routes", "experiments", "identity")
+_SECTIONS = ("version", "engines", "routes", "experiments", "identity", "limits")
 _VERSION = "1"
 
 
@@ -53,6 +54,7 @@ class _Gathered:
     experiments: dict[str, ExperimentSpec] = field(default_factory=dict)
     routes: list[RouteSpec] = field(default_factory=list)
     identity: IdentitySpec = field(default_factory=IdentitySpec)
+    limits: list[LimitSpec] = field(default_factory=list)
 
 
 def load_rules(paths: Sequence[Path], environment: Mapping[str, str] | None = None) -> LoadedRules:
@@ -75,7 +77,8 @@ def _rules(gathered: _Gathered, files: list[RuleFile]) -> RulesSpec | None:
     if gathered.reading.num_errors:
         return None
     digest = digest_of(file.content for file in files)
-    return RulesSpec(gathered.engines, tuple(gathered.routes), gathered.experiments, gathered.identity, digest)
+    routes, limits = tuple(gathered.routes), tuple(gathered.limits)
+    return RulesSpec(gathered.engines, routes, gathered.experiments, gathered.identity, digest, limits)
 
 
 def _order(problem: Problem, files: Mapping[str, int]) -> tuple[int, int, int]:
@@ -120,6 +123,8 @@ def _read_sections(root: Map, gathered: _Gathered) -> None:
             case "identity":
                 reading.declare("section", "identity", entry.location)
                 gathered.identity = read_identity(entry.node, reading) or gathered.identity
+            case "limits":
+                gathered.limits += read_limits(entry.node, reading)
             case _ if not key.startswith("x-"):
                 reading.error(entry.location, f"unknown key {key!r} in a rule file{suggest(key, _SECTIONS)}")
 
@@ -173,17 +178,19 @@ def _check_together(gathered: _Gathered, paths: Sequence[Path]) -> None:
         return
     _check_names("engine", reading)
     _check_names("experiment", reading)
+    _check_names("route", reading, is_used=True)
     if not reading.num_errors and not gathered.routes:
         place = Location(str(paths[0]) if paths else "rules", 1, 1)
         reading.error(place, "there are no routes: no request can go anywhere")
 
 
-def _check_names(kind: str, reading: Reading) -> None:
-    """Every name that is referred to is declared, and every one that is declared is referred to."""
+def _check_names(kind: str, reading: Reading, *, is_used: bool = False) -> None:
+    """Every name that is referred to is declared, and every one that is declared is referred to; `is_used`: that is of
+    use without."""
     declared = reading.declared.get(kind, {})
     references = [reference for reference in reading.references if reference.kind == kind]
     for name, location in ((reference.name, reference.location) for reference in references):
         if name not in declared:
             reading.error(location, f"unknown {kind} {name!r}{suggest(name, declared)}")
-    for name in declared.keys() - {reference.name for reference in references}:
+    for name in () if is_used else declared.keys() - {reference.name for reference in references}:
         reading.warn(declared[name], f"{kind} {name!r} is not used by any route")

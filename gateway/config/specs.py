@@ -268,6 +268,29 @@ class ExperimentSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitSpec:
+    """How much requests may have, in all workers of all gateways that share a Redis.
+
+    Each combination of what `per` names has an allowance of its own; requests that do not say (no tenant, no key) have
+    one together. Only inferences count.
+    """
+
+    name: str
+    routes: tuple[str, ...] = ()  # the routes whose requests count; empty: all
+    per: tuple[str, ...] = ()  # route | tenant | key | session | header:NAME; empty: one allowance for all
+    requests_per_second: float | None = None
+    burst: int | None = None  # requests at once after a pause; None: as many as a second brings, and at least 1
+    tokens_per_minute: int | None = None  # of language models, prompts and completions; a minute's worth at once
+    concurrency: int | None = None  # requests at the same time
+    location: Location | None = field(default=None, compare=False)
+
+    @property
+    def full(self) -> float:
+        """Requests at once after a pause."""
+        return float(self.burst) if self.burst is not None else max(1.0, self.requests_per_second or 0.0)
+
+
+@dataclass(frozen=True, slots=True)
 class IdentitySpec:
     """Where requests say whose they are."""
 
@@ -288,3 +311,4 @@ class RulesSpec:
     experiments: Mapping[str, ExperimentSpec] = field(default_factory=dict)
     identity: IdentitySpec = IdentitySpec()
     digest: str = ""  # of the files' contents: the same text has the same digest everywhere
+    limits: tuple[LimitSpec, ...] = ()
