@@ -22,6 +22,7 @@ FLOORS = {
     "gateway.upstream": 2,
     "gateway.observability": 2,
     "gateway.conversations": 2,
+    "gateway.limits": 2,
     "gateway.dataplane": 3,
     "gateway.control": 4,
     "gateway.worker": 5,

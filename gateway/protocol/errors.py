@@ -22,6 +22,7 @@ class ErrorKind(Enum):
     NO_HEALTHY_ENDPOINT = "no_healthy_endpoint"
     SEQUENCE_LOST = "sequence_lost"
     OVERLOADED = "overloaded"
+    RATE_LIMITED = "rate_limited"
     DEADLINE = "deadline"
     UPSTREAM_CONNECT = "upstream_connect"
     UPSTREAM_RESET = "upstream_reset"
@@ -52,6 +53,7 @@ STATUSES: dict[ErrorKind, Status] = {
     ErrorKind.NO_HEALTHY_ENDPOINT: Status(503, 14),  # UNAVAILABLE
     ErrorKind.SEQUENCE_LOST: Status(503, 14),
     ErrorKind.OVERLOADED: Status(503, 14),
+    ErrorKind.RATE_LIMITED: Status(429, 8),
     ErrorKind.DEADLINE: Status(504, 4),
     ErrorKind.UPSTREAM_CONNECT: Status(502, 14),
     ErrorKind.UPSTREAM_RESET: Status(502, 14),
@@ -65,13 +67,19 @@ STATUSES: dict[ErrorKind, Status] = {
 
 
 class GatewayError(Exception):
-    """A failure that the caller is told of: `kind` chooses the status, the message is what the caller may read."""
+    """A failure that the caller is told of: `kind` chooses the status, the message is what the caller may read, and
+    `fields` (of the head, or trailers) tell it to programs."""
 
-    def __init__(self, kind: ErrorKind, message: str) -> None:
+    def __init__(self, kind: ErrorKind, message: str, fields: tuple[tuple[bytes, bytes], ...] = ()) -> None:
         super().__init__(message)
         self.kind = kind
         self.message = message
+        self.fields = fields
 
     @property
     def status(self) -> Status:
         return STATUSES[self.kind]
+
+    def at(self, where: str) -> GatewayError:
+        """The same, with where it happened."""
+        return GatewayError(self.kind, self.message + where, self.fields)

@@ -1,0 +1,137 @@
+"""What one worker knows of the allowance that one limit gives to one of those whom it tells apart."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from gateway.config.specs import LimitSpec
+from gateway.limits.slack import Ask, Say, Slack
+from gateway.limits.slots import Slots
+from gateway.limits.who import Who, digest, shown
+
+_A_MINUTE = 60.0
+
+
+class Waiting(Protocol):
+    """A request that waits for a grant."""
+
+    tokens: int  # that it may use
+
+    def answered(self, *, is_late: bool) -> None:
+        """One of its accounts has its answer, or gets none."""
+        ...
+
+
+class Account:
+    """Requests, tokens and slots of one, each None where the limit does not limit it.
+
+    A request takes of all at once or of none; `leave` gives its slot back, and corrects its tokens.
+    """
+
+    __slots__ = ("is_asking", "requests", "slots", "spec", "tokens", "used_at", "waiting", "who")
+
+    def __init__(self, spec: LimitSpec, who: Who, num_workers: int, now: float) -> None:
+        self.spec = spec
+        self.who = who
+        self.requests = (
+            Slack(spec.requests_per_second, spec.full, num_workers, now) if spec.requests_per_second else None
+        )
+        per_minute = spec.tokens_per_minute
+        self.tokens = Slack(per_minute / _A_MINUTE, float(per_minute), num_workers, now) if per_minute else None
+        self.slots = Slots(spec.concurrency, num_workers) if spec.concurrency else None
+        self.used_at = now
+        self.waiting: list[Waiting] = []
+        self.is_asking = False
+
+    def __repr__(self) -> str:
+        held = ", ".join(repr(part) for part in (self.requests, self.tokens, self.slots) if part is not None)
+        return f"<Account of {self.spec.name}: {held}>"
+
+    @property
+    def shown(self) -> str:
+        return shown(self.spec, self.who)
+
+    @property
+    def key(self) -> str:
+        """What its keys in Redis begin with; what is in braces keeps them together in a cluster."""
+        return f"pointsman:1:limit:{{{self.spec.name}:{digest(self.spec, self.who)}}}"
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether requests are under way or wait by it."""
+        return bool(self.waiting) or self.is_asking or (self.slots is not None and self.slots.in_use > 0)
+
+    @property
+    def holds(self) -> bool:
+        """Whether it has anything that others could use."""
+        slacks = (self.requests, self.tokens)
+        return any(slack is not None and slack.allowance != 0 for slack in slacks) or (
+            self.slots is not None and self.slots.held > 0
+        )
+
+    def say(self, tokens: int, now: float, is_shared: bool) -> Say:
+        """Whether a request that may use so many tokens may go."""
+        said = Say.YES
+        if self.requests is not None:
+            said = self.requests.say(1.0, now, is_shared)
+            if said is Say.NO:
+                return said
+        if self.tokens is not None and tokens:
+            of_tokens = self.tokens.say(min(tokens, self.tokens.full), now, is_shared)
+            if of_tokens is Say.NO:
+                return of_tokens
+            if of_tokens is Say.ASK:
+                said = of_tokens
+        if self.slots is not None:
+            of_slots = self.slots.say(now, is_shared)
+            if of_slots is not Say.YES:
+                return of_slots
+        return said
+
+    def take(self, tokens: int, now: float, is_shared: bool) -> bool:
+        """Let a request go that may; tells whether it is time to ask for more."""
+        self.used_at = now
+        is_low = self.requests is not None and self.requests.take(1.0, now, is_shared)
+        if self.tokens is not None and tokens:
+            is_low = self.tokens.take(tokens, now, is_shared) or is_low
+        if self.slots is not None:
+            self.slots.in_use += 1
+        return is_low
+
+    def leave(self, tokens: int, used: int, now: float, is_shared: bool) -> bool:
+        """A request is over that took so many tokens and used so many; tells whether there are slots to give back."""
+        if self.tokens is not None and tokens != used:
+            self.tokens.put_back(tokens - used, now, is_shared)
+        if self.slots is None:
+            return False
+        self.slots.in_use = max(0, self.slots.in_use - 1)  # rules may have set slots meanwhile
+        return is_shared and self.slots.has_surplus
+
+    # With Redis
+
+    def ask(self, now: float, *, is_idle: bool) -> tuple[Ask | None, Ask | None, int | None]:
+        """What to ask for: requests, tokens, slots to hold; None where the limit does not limit it."""
+        waiting = [pending.tokens for pending in self.waiting]
+        requests = self.requests.ask([1.0] * len(waiting), now, is_idle) if self.requests is not None else None
+        tokens = None
+        if self.tokens is not None:
+            amounts = [min(float(amount), self.tokens.full) for amount in waiting if amount]
+            tokens = self.tokens.ask(amounts, now, is_idle)
+        slots = self.slots.ask(len(waiting), is_idle=is_idle) if self.slots is not None else None
+        return requests, tokens, slots
+
+    def resize(self, num_workers: int, now: float) -> None:
+        """So many workers share from now on."""
+        for slack in (self.requests, self.tokens):
+            if slack is not None:
+                slack.resize(num_workers, now)
+        if self.slots is not None:
+            self.slots.resize(num_workers)
+
+    def use(self, spec: LimitSpec, num_workers: int, now: float) -> None:
+        """Go on by another limit of the same name. What is borrowed of the old one is forgotten, who is under way keeps
+        the slot that he has."""
+        fresh = Account(spec, self.who, num_workers, now)
+        if self.slots is not None and fresh.slots is not None:
+            fresh.slots.in_use = self.slots.in_use
+        self.spec, self.requests, self.tokens, self.slots = spec, fresh.requests, fresh.tokens, fresh.slots

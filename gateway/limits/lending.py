@@ -1,0 +1,81 @@
+"""What a worker says to Redis for its accounts, and how it reads the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from gateway.limits.account import Account
+from gateway.limits.scripts import BORROW, COUNT, HOLD, LEASE_SECONDS, MEMBER_SECONDS
+from gateway.limits.slack import Ask, Slack
+from gateway.redis.store import Command, Script
+
+_BORROW = Script(BORROW)
+_HOLD = Script(HOLD)
+_COUNT = Script(COUNT)
+_MEMBERS = "pointsman:1:limits:members"
+
+
+class Inquiry:
+    """The commands of one account, and what becomes of their answers."""
+
+    __slots__ = ("_requests", "_slots", "_tokens", "account", "commands")
+
+    def __init__(self, account: Account, me: str, now: float, *, is_idle: bool) -> None:
+        self.account = account
+        requests, tokens, self._slots = account.ask(now, is_idle=is_idle)
+        self._requests, self._tokens = _or_none(requests), _or_none(tokens)
+        self.commands: list[Command] = []
+        key = account.key
+        if self._requests is not None and account.requests is not None:
+            self.commands.append(_borrow(f"{key}:requests", account.requests, self._requests))
+        if self._tokens is not None and account.tokens is not None:
+            self.commands.append(_borrow(f"{key}:tokens", account.tokens, self._tokens))
+        slots = account.slots
+        if self._slots is not None and slots is not None:
+            lease = int(LEASE_SECONDS * 1000)
+            told = [me, slots.in_use, self._slots, slots.limit, lease, slots.sequence]
+            self.commands.append(_HOLD.command([f"{key}:slots"], told))
+
+    def __repr__(self) -> str:
+        return f"<Inquiry of {self.account!r}: {len(self.commands)} commands>"
+
+    def answered(self, answers: Iterator[Any], now: float) -> bool:
+        """Take over what Redis says; tells whether it has refused nothing (it does where its memory is full)."""
+        account, is_said = self.account, True
+        for asked, slack in ((self._requests, account.requests), (self._tokens, account.tokens)):
+            if asked is None or slack is None:
+                continue
+            answer = next(answers)
+            if isinstance(answer, ResponseError):
+                is_said = False
+            else:
+                slack.told(float(answer[0]), float(answer[1]) / 1000, now)
+        if self._slots is not None and account.slots is not None:
+            answer = next(answers)
+            if isinstance(answer, ResponseError):
+                is_said = False
+            else:
+                account.slots.told(int(answer), self._slots, now)
+        return is_said
+
+
+def _or_none(ask: Ask | None) -> Ask | None:
+    """None where there is nothing to say."""
+    return ask if ask is not None and (ask.want or ask.back) else None
+
+
+def _borrow(key: str, slack: Slack, ask: Ask) -> Command:
+    return _BORROW.command([key], [repr(slack.rate), repr(slack.full), ask.want, ask.least, ask.back])
+
+
+def count_me(me: str) -> Command:
+    """Be counted among the workers; the answer is how many there are."""
+    return _COUNT.command([_MEMBERS], [me, int(MEMBER_SECONDS * 1000)])
+
+
+def leave(me: str) -> Command:
+    """Be counted no more."""
+    return _COUNT.command([_MEMBERS], [me, 0])

@@ -1,0 +1,77 @@
+"""One limit of the rules at work: the accounts of those whom it tells apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gateway.config.specs import IdentitySpec, LimitSpec
+from gateway.limits.account import Account
+from gateway.limits.who import Who, reader_of
+
+# Who invents tenants or keys must not fill the memory: an account is about 1 KiB.
+MAX_ACCOUNTS = 10_000
+# One that was used so shortly ago stays, where another can go.
+_RECENT_SECONDS = 1.0
+_LOOKED_AT = 16
+
+
+@dataclass(slots=True)
+class Counts:
+    """What has happened since the start."""
+
+    admitted: int = 0
+    refused: int = 0
+    waited: int = 0  # of both, for an answer of Redis
+
+
+class Limit:
+    """Finds the account of a request, and opens those that are new."""
+
+    __slots__ = ("accounts", "counts", "read_who", "spec")
+
+    def __init__(self, spec: LimitSpec, identity: IdentitySpec) -> None:
+        self.spec = spec
+        self.read_who = reader_of(spec, identity)
+        self.accounts: dict[Who, Account] = {}
+        self.counts = Counts()
+
+    def __repr__(self) -> str:
+        return f"<Limit {self.spec.name}: {len(self.accounts)} accounts, {self.counts}>"
+
+    def open(self, who: Who, num_workers: int, now: float) -> tuple[Account, Account | None]:
+        """A new account, and the one that had to go for it."""
+        gone = self._make_room(now) if len(self.accounts) >= MAX_ACCOUNTS else None
+        account = self.accounts[who] = Account(self.spec, who, num_workers, now)
+        return account, gone
+
+    def _make_room(self, now: float) -> Account | None:
+        """Close the oldest account that nobody uses; where all are in use, none."""
+        for number in range(_LOOKED_AT * 2):
+            who, account = next(iter(self.accounts.items()))
+            del self.accounts[who]
+            is_recent = now - account.used_at < _RECENT_SECONDS and number < _LOOKED_AT
+            if not account.is_in_use and not is_recent:
+                return account
+            self.accounts[who] = account  # a second chance, at the end of the row
+        return None
+
+    def take_over(self, before: Limit, num_workers: int, now: float) -> None:
+        """Go on with the accounts of a limit of the same name, as far as they tell apart the same."""
+        self.counts = before.counts
+        if before.spec.per == self.spec.per:
+            self.accounts = before.accounts
+            if before.spec != self.spec:
+                for account in self.accounts.values():
+                    account.use(self.spec, num_workers, now)
+
+
+def make_limits(
+    specs: Iterable[LimitSpec], identity: IdentitySpec, before: Mapping[str, Limit], num_workers: int, now: float
+) -> dict[str, Limit]:
+    """The limits of new rules, by name, with what those of the rules before know."""
+    made = {spec.name: Limit(spec, identity) for spec in specs}
+    for name, limit in made.items():
+        if name in before:
+            limit.take_over(before[name], num_workers, now)
+    return made

@@ -1,0 +1,308 @@
+"""Admits the requests of one worker.
+
+What is borrowed is spent without waiting. A request for which nothing is at hand waits for Redis, no longer than the
+store's deadline; all that wait at a moment go in one pipeline. Where Redis is away, or late, each worker enforces its
+own share by itself, so that a limit is never lifted and never a wall.
+
+What may be admitted by all workers in any time is `burst + rate * time`, and beyond that at most what each has borrowed
+ahead: a twentieth of the burst, at least 1. Slots are exact. When Redis goes away, the workers' own buckets begin full:
+one more burst.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Callable, Coroutine, Iterable
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from gateway.limits.account import Account, Waiting
+from gateway.limits.limit import Limit
+from gateway.limits.pending import Grant, Pending, Waiter
+from gateway.limits.refusal import refusal
+from gateway.limits.scripts import LEASE_SECONDS
+from gateway.limits.slack import Say
+from gateway.protocol.errors import GatewayError
+
+if TYPE_CHECKING:
+    from gateway.redis.store import Store
+
+# Slots that became free are given back together with those that do so a moment later.
+_GIVE_BACK_SECONDS = 0.01
+# An account that was used shortly ago keeps what it has borrowed.
+_IDLE_SECONDS = 1.0
+# Nobody waits for what is asked ahead, so it may take its time.
+_PATIENCE_SECONDS = 0.05
+# Accounts in one pipeline.
+_BATCH = 128
+# How often one request asks again where another has taken what it was granted.
+_MAX_ROUNDS = 3
+
+
+class Limiter:
+    """All limits of one worker. `num_workers` is who shares them as long as Redis does not say."""
+
+    def __init__(self, num_workers: int, clock: Callable[[], float] = monotonic) -> None:
+        self.num_workers = num_workers
+        self._clock = clock
+        self._store: Store | None = None
+        self._limits: dict[str, Limit] = {}
+        self._me = f"{os.getpid():x}-{random.getrandbits(40):010x}"
+        self._to_ask: dict[Account, bool] = {}  # -> whether it is idle, and keeps nothing
+        self._active: set[Account] = set()  # those that may hold something of Redis'
+        self._surplus: set[Account] = set()
+        self._is_asking_soon = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __repr__(self) -> str:
+        return (
+            f"<Limiter {self._me}: {len(self._limits)} limits, one of {self.num_workers}, {len(self._active)} active>"
+        )
+
+    @property
+    def limits(self) -> Iterable[Limit]:
+        return self._limits.values()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether Redis decides."""
+        return self._store is not None and self._store.is_available
+
+    def use(self, limits: dict[str, Limit]) -> None:
+        """Enforce these from now on."""
+        self._limits = limits
+
+    def share(self, store: Store) -> None:
+        """Share with all workers that use this Redis."""
+        self._store = store
+        store.on_return(self._came_back)
+        self._spawn(self._count_workers(store))
+
+    # Admitting
+
+    def admit(self, limits: tuple[Limit, ...], asker: Waiter, now: float) -> Grant | Pending:
+        """Let a request go, or have it wait: then it is told.
+
+        Raises: GatewayError where a limit is reached.
+        """
+        accounts: list[Account] = []
+        counts_tokens = False
+        for limit in limits:
+            who = limit.read_who(asker)
+            account = limit.accounts.get(who)
+            accounts.append(account if account is not None else self._open(limit, who, now))
+            counts_tokens = counts_tokens or account is None or account.tokens is not None
+        tokens = asker.expected_tokens() if counts_tokens else 0
+        store = self._store
+        is_shared = store is not None and store.is_available
+        for account in accounts:
+            said = account.say(tokens, now, is_shared)
+            if said is Say.NO:
+                raise self._refusal(limits, account, tokens, now, is_shared)
+            if said is Say.ASK:
+                return self._wait(Pending(self, limits, accounts, tokens, asker), now)
+        return self._grant(limits, accounts, tokens, now, is_shared)
+
+    def _grant(
+        self, limits: tuple[Limit, ...], accounts: list[Account], tokens: int, now: float, is_shared: bool
+    ) -> Grant:
+        for limit in limits:
+            limit.counts.admitted += 1
+        for account in accounts:
+            if account.take(tokens, now, is_shared):
+                self._ask_soon(account)
+        return Grant(self, limits, accounts, tokens)
+
+    def _refusal(
+        self, limits: tuple[Limit, ...], account: Account, tokens: int, now: float, is_shared: bool
+    ) -> GatewayError:
+        for limit in limits:
+            if limit.spec.name == account.spec.name:
+                limit.counts.refused += 1
+        return refusal(account, tokens, now, is_shared)
+
+    def _open(self, limit: Limit, who: bytes | tuple[bytes, ...], now: float) -> Account:
+        account, gone = limit.open(who, self.num_workers, now)
+        if gone is not None and gone.holds and self.is_shared:
+            self._ask_soon(gone, is_idle=True)
+        return account
+
+    def leave(self, accounts: list[Account], tokens: int, used_tokens: int) -> None:
+        """A request is over."""
+        now, is_shared = self._clock(), self.is_shared
+        for account in accounts:
+            if account.leave(tokens, used_tokens, now, is_shared):
+                if not self._surplus:
+                    asyncio.get_running_loop().call_later(_GIVE_BACK_SECONDS, self._give_back)
+                self._surplus.add(account)
+
+    def charge(self, limits: tuple[Limit, ...], accounts: list[Account], now: float) -> None:
+        """One more request of a stream, which waits for nothing: what is not at hand it owes.
+
+        Raises: GatewayError where the limit on requests is reached.
+        """
+        is_shared = self.is_shared
+        for account in accounts:
+            if account.requests is not None and account.requests.say(1.0, now, is_shared) is Say.NO:
+                raise self._refusal(limits, account, 0, now, is_shared)
+        for limit, account in zip(limits, accounts, strict=True):
+            if account.requests is not None:
+                limit.counts.admitted += 1
+                account.used_at = now
+                if account.requests.take(1.0, now, is_shared) or (is_shared and account.requests.allowance < 1):
+                    self._ask_soon(account)
+
+    # Waiting
+
+    def _wait(self, pending: Pending, now: float) -> Pending:
+        is_shared = self.is_shared
+        assert self._store is not None
+        for account in pending.accounts:
+            if account.say(pending.tokens, now, is_shared) is Say.ASK:
+                account.waiting.append(pending)
+                pending.num_open += 1
+                self._ask_soon(account)
+        if not pending.rounds:
+            for limit in pending.limits:
+                limit.counts.waited += 1
+            pending.timer = asyncio.get_running_loop().call_later(self._store.deadline, pending.expired)
+        pending.rounds += 1
+        return pending
+
+    def resume(self, pending: Pending, *, is_late: bool) -> None:
+        """Decide on a request whose accounts have their answers, or, where these are late, by this worker's share."""
+        now, is_shared = self._clock(), self.is_shared and not is_late
+        for account in pending.accounts:
+            said = account.say(pending.tokens, now, is_shared)
+            if said is Say.ASK and pending.rounds < _MAX_ROUNDS:
+                self._wait(pending, now)
+                return
+            if said is not Say.YES:
+                pending.end()
+                error = self._refusal(pending.limits, account, pending.tokens, now, is_shared)
+                pending.asker.refused(error)
+                return
+        pending.end()
+        pending.asker.admitted(self._grant(pending.limits, pending.accounts, pending.tokens, now, is_shared))
+
+    # Asking
+
+    def _ask_soon(self, account: Account, *, is_idle: bool = False) -> None:
+        """Ask Redis for an account with all others of this turn of the loop; one that is asking asks again after."""
+        self._to_ask[account] = is_idle
+        if not self._is_asking_soon:
+            self._is_asking_soon = True
+            asyncio.get_running_loop().call_soon(self._ask_now)
+
+    def _ask_now(self) -> None:
+        self._is_asking_soon = False
+        store = self._store
+        ready = {account: is_idle for account, is_idle in self._to_ask.items() if not account.is_asking}
+        for account in ready:
+            del self._to_ask[account]
+        if store is None:
+            return
+        rows = list(ready.items())
+        for start in range(0, len(rows), _BATCH):
+            batch = rows[start : start + _BATCH]
+            for account, _ in batch:
+                account.is_asking = True
+            self._spawn(self._ask(store, batch))
+
+    async def _ask(self, store: Store, batch: list[tuple[Account, bool]]) -> None:
+        from gateway.limits.lending import Inquiry  # it needs redis-py, which a worker without Redis does not load
+        from gateway.redis.store import StoreError
+
+        now = self._clock()
+        inquiries = [Inquiry(account, self._me, now, is_idle=is_idle) for account, is_idle in batch]
+        waiting: list[list[Waiting]] = []
+        for account, _ in batch:
+            waiting.append(account.waiting)
+            account.waiting = []
+        commands = [command for inquiry in inquiries for command in inquiry.commands]
+        said: list[bool] = []
+        try:
+            answers = iter(await store.ask(commands, max(store.deadline, _PATIENCE_SECONDS)))
+            now = self._clock()
+            said = [inquiry.answered(answers, now) for inquiry in inquiries]
+            self._active.update(account for account, _ in batch)
+        except StoreError:
+            said = [False] * len(batch)
+        finally:
+            for account, _ in batch:
+                account.is_asking = False
+        for (account, _), pendings, is_said in zip(batch, waiting, said, strict=True):
+            if not is_said and account.slots is not None:
+                account.slots.lost()
+            for pending in pendings:
+                pending.answered(is_late=not is_said)
+        if self._to_ask and not self._is_asking_soon:
+            self._is_asking_soon = True
+            asyncio.get_running_loop().call_soon(self._ask_now)
+
+    def _give_back(self) -> None:
+        surplus, self._surplus = self._surplus, set()
+        for account in surplus:
+            if account.slots is not None and account.slots.has_surplus and self.is_shared:
+                self._ask_soon(account)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # Upkeep
+
+    def sweep(self, now: float) -> None:
+        """Called about once a second: renew leases, give back what lies idle, be counted."""
+        store = self._store
+        if store is None or not self._limits or not store.is_available:
+            return
+        self._spawn(self._count_workers(store))
+        for account in list(self._active):
+            if not account.holds and not account.is_in_use:
+                self._active.discard(account)
+            elif now - account.used_at > _IDLE_SECONDS and not account.is_in_use:
+                self._ask_soon(account, is_idle=True)
+            elif account.slots is not None and now - account.slots.renewed_at > LEASE_SECONDS / 4:
+                self._ask_soon(account)
+
+    async def _count_workers(self, store: Store) -> None:
+        from gateway.limits.lending import count_me
+        from gateway.redis.store import StoreError
+
+        try:
+            [found] = await store.ask([count_me(self._me)], _PATIENCE_SECONDS)
+        except StoreError:
+            return
+        if isinstance(found, int) and found != self.num_workers:
+            self.num_workers = max(1, found)
+            now = self._clock()
+            for limit in self._limits.values():
+                for account in limit.accounts.values():
+                    account.resize(self.num_workers, now)
+
+    def _came_back(self) -> None:
+        """Redis answers again: it may have forgotten all, and requests under way are restated."""
+        for limit in self._limits.values():
+            for account in limit.accounts.values():
+                if account.slots is not None:
+                    account.slots.lost()
+                    if account.slots.in_use:
+                        self._ask_soon(account)
+
+    def close(self) -> None:
+        """Give back all that is borrowed, so that nobody has to wait for leases to end."""
+        store, self._store = self._store, None
+        for task in self._tasks:
+            task.cancel()
+        if store is None:
+            return
+        from gateway.limits.lending import Inquiry, leave
+
+        now = self._clock()
+        for account in self._active:
+            store.tell(*Inquiry(account, self._me, now, is_idle=True).commands)
+        store.tell(leave(self._me))

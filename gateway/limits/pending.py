@@ -1,0 +1,114 @@
+"""What a request holds of its limits: a grant, or the hope for one."""
+
+from __future__ import annotations
+
+from asyncio import TimerHandle
+from typing import Protocol
+
+from gateway.limits.account import Account
+from gateway.limits.limit import Limit
+from gateway.limits.who import Asker
+from gateway.protocol.errors import GatewayError
+
+
+class Waiter(Asker, Protocol):
+    """A request that can wait."""
+
+    def admitted(self, grant: Grant) -> None: ...
+
+    def refused(self, error: GatewayError) -> None: ...
+
+
+class Home(Protocol):
+    """Where grants come from; see `Limiter`."""
+
+    def leave(self, accounts: list[Account], tokens: int, used_tokens: int) -> None: ...
+
+    def charge(self, limits: tuple[Limit, ...], accounts: list[Account], now: float) -> None: ...
+
+    def resume(self, pending: Pending, *, is_late: bool) -> None: ...
+
+
+class Grant:
+    """Lets one request go. Whoever has it ends it, once."""
+
+    __slots__ = ("_accounts", "_limiter", "limits", "tokens")
+
+    is_waiting = False
+
+    def __init__(self, limiter: Home, limits: tuple[Limit, ...], accounts: list[Account], tokens: int) -> None:
+        self._limiter = limiter
+        self._accounts = accounts
+        self.limits = limits
+        self.tokens = tokens  # that were taken
+
+    def __repr__(self) -> str:
+        return f"<Grant of {', '.join(limit.spec.name for limit in self.limits)}>"
+
+    def end(self, used_tokens: int = 0) -> None:
+        """The request is over, and has used so many tokens."""
+        self._limiter.leave(self._accounts, self.tokens, used_tokens)
+
+    def again(self, now: float) -> None:
+        """One more request under the same grant, as a stream brings them.
+
+        Raises: GatewayError where the limit on requests is reached.
+        """
+        self._limiter.charge(self.limits, self._accounts, now)
+
+
+class Pending:
+    """A request that waits for an answer of Redis, no longer than the store's deadline."""
+
+    __slots__ = (
+        "accounts",
+        "asker",
+        "is_late",
+        "is_over",
+        "limiter",
+        "limits",
+        "num_open",
+        "rounds",
+        "timer",
+        "tokens",
+    )
+
+    is_waiting = True
+
+    def __init__(
+        self, limiter: Home, limits: tuple[Limit, ...], accounts: list[Account], tokens: int, asker: Waiter
+    ) -> None:
+        self.limiter = limiter
+        self.limits = limits
+        self.accounts = accounts
+        self.tokens = tokens
+        self.asker = asker
+        self.num_open = 0  # accounts whose answer is to come
+        self.rounds = 0
+        self.is_late = False  # some answer was none
+        self.is_over = False
+        self.timer: TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<Pending for {self.num_open} accounts>"
+
+    def end(self, used_tokens: int = 0) -> None:
+        """Nobody waits any more."""
+        self.is_over = True
+        if self.timer is not None:
+            self.timer.cancel()
+        for account in self.accounts:
+            if self in account.waiting:
+                account.waiting.remove(self)
+
+    def expired(self) -> None:
+        """Redis has not answered in time."""
+        self.end()
+        self.limiter.resume(self, is_late=True)
+
+    def answered(self, *, is_late: bool) -> None:
+        """One of the accounts has its answer, or gets none."""
+        self.num_open -= 1
+        self.is_late = self.is_late or is_late
+        if not self.num_open and not self.is_over:
+            self.limiter.resume(self, is_late=self.is_late)
