@@ -288,6 +288,15 @@ class Exchange(Tries):
             data = encode_chunk(data)
         return b"\r\ntransfer-encoding: chunked", data
 
+    # Limits
+
+    def field(self, name: bytes) -> bytes | None:
+        return self._request.value(name)
+
+    @property
+    def _is_inference(self) -> bool:
+        return self._plan.call.operation in INFERENCE_OPERATIONS
+
     # Ends
 
     @property
@@ -336,7 +345,7 @@ class Exchange(Tries):
         status = self._status or error.status.http
         series.count_failure(status, monotonic() - self._started_at)
         self._drop_try()
-        told = GatewayError(error.kind, error.message + self._whereabouts())
+        told = error.at(self._whereabouts())
         if not self._status:
             self._status = status
             lines = self._lane.reply_lines if self._lane else b""

@@ -18,6 +18,7 @@ from gateway.dataplane.keeping import Keeper
 from gateway.dataplane.request import Reader
 from gateway.dataplane.snapshot import NO_LOADS, Health, Loads, Models, Snapshot
 from gateway.dataplane.wheel import Wheel
+from gateway.limits.limiter import Limiter
 from gateway.news.kinds import ConditionChanged, EndpointDrained, SessionMoved
 from gateway.news.news import News
 from gateway.observability.access_log import AccessLog, Entry
@@ -71,6 +72,7 @@ class DataPlane:
         self.news = news
         self.metrics = Metrics()
         self.wheel = Wheel(self.loop)
+        self.limiter = Limiter(settings.workers, store)
         self.connections: set[Connection] = set()
         self.num_lingering = 0  # of the connections: answered for the last time, and read on for a moment
         self.is_draining = False
@@ -84,6 +86,7 @@ class DataPlane:
         self._models: Models = {}
         self._drained: frozenset[tuple[str, str]] = frozenset()
         self.snapshot, self.read, self.read_call = self._compile(rules, number, None)
+        self.limiter.use(self.snapshot.limits)
         # Ids that differ between workers and restarts, and cost a format each.
         self._id_prefix = f"{os.getpid():x}-{random.getrandbits(40):010x}-".encode()
         self._next_id = count(1).__next__
@@ -160,6 +163,7 @@ class DataPlane:
         before = self.snapshot
         self.keeper.book.ttl = rules.identity.session_ttl
         self.snapshot, self.read, self.read_call = self._compile(rules, number, before)
+        self.limiter.use(self.snapshot.limits)
         before.retire(self.snapshot)
 
     def _compile(self, rules: RulesSpec, number: int, before: Snapshot | None) -> tuple[Snapshot, Reader, CallReader]:
@@ -253,6 +257,7 @@ class DataPlane:
             connection.abort()
         for engine in self.snapshot.engines.values():
             engine.close_idle_connections()
+        self.limiter.close()
         if self.access_log is not None:
             self.access_log.flush()
 
@@ -266,3 +271,4 @@ class DataPlane:
                 endpoint.close_stale(now)
         self.wheel.rest()
         self.keeper.book.flush()
+        self.limiter.sweep(now)

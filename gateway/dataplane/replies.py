@@ -18,6 +18,7 @@ KEEP_ALIVE_END = b"\r\n\r\n"
 KEEP_ALIVE_END_10 = b"\r\nconnection: keep-alive\r\n\r\n"  # an HTTP/1.0 client must be told
 CLOSE_END = b"\r\nconnection: close\r\n\r\n"
 
+_OPENAI_LIMIT = "rate_limit_exceeded"  # its own word for it
 _NAMED_EVENTS = (Dialect.MESSAGES, Dialect.RESPONSES)
 
 
@@ -39,7 +40,8 @@ def error_told(error: GatewayError, dialect: Dialect | None) -> bytes:
         return error_body(error.message)
     if dialect is Dialect.MESSAGES:
         return anthropic_error(error.message, status_told(error, dialect))
-    return openai_error(error.message, status_told(error, dialect), error.kind.value)
+    code = _OPENAI_LIMIT if error.kind is ErrorKind.RATE_LIMITED else error.kind.value
+    return openai_error(error.message, status_told(error, dialect), code)
 
 
 def event_told(error: GatewayError, dialect: Dialect | None) -> bytes:
@@ -53,8 +55,9 @@ def body_too_long(limit: int) -> GatewayError:
 
 
 def reason_line(error: GatewayError) -> bytes:
-    """The field that names the kind of a failure for programs."""
-    return b"x-pointsman-reason: %b\r\n" % error.kind.value.encode("ascii")
+    """The fields that tell a failure to programs: its kind, and what else it has."""
+    more = b"".join([b"%b: %b\r\n" % field for field in error.fields])
+    return b"x-pointsman-reason: %b\r\n%b" % (error.kind.value.encode("ascii"), more)
 
 
 def reply(status: int, body: bytes, content_type: str, lines: bytes, ending: bytes, *, without_body: bool) -> bytes:

@@ -109,6 +109,13 @@ class Request:
         made.lines = made.lines_without(())
         return made
 
+    def value(self, name: bytes) -> bytes | None:
+        """The first field of this name, in lower case."""
+        for field in self.volatile:
+            if field[0] == name:
+                return field[1]
+        return self.plan.head.value(name)
+
     def lines_without(self, names: Collection[bytes]) -> bytes:
         """`lines` but for the fields that the engine's own take the place of."""
         kept = [field for field in self.volatile if field[0] not in names and field[0] != _REQUEST_ID]

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from gateway.config.settings import Settings
 from gateway.config.specs import EngineProtocol, RulesSpec
+from gateway.limits.limit import Limit
 from gateway.observability.metrics import Metrics, Series, SeriesKey
 from gateway.protocol.condition import Condition
 from gateway.protocol.engine_load import Load
@@ -39,17 +40,21 @@ class Lane:
         "asks_session",
         "engine",
         "keeps_session",
+        "limits",
         "reply_fields",
         "reply_lines",
         "target",
     )
 
-    def __init__(self, target: Target, engine: Engine, metrics: Metrics, name_decision: bool) -> None:
+    def __init__(
+        self, target: Target, engine: Engine, metrics: Metrics, name_decision: bool, limits: tuple[Limit, ...] = ()
+    ) -> None:
         self.target = target
         self.keeps_session = target.keeps_session
         self.asks_session = target.asks_session
         self.arms: dict[str, Lane] = {}  # of the same route, those that may take requests
         self.engine = engine
+        self.limits = limits  # that its requests meet
         self.reply_fields = _reply_fields(target) if name_decision else []
         self.reply_lines = b"".join(b"%b: %b\r\n" % field for field in self.reply_fields)
         self._metrics = metrics
@@ -88,6 +93,7 @@ class Snapshot:
     ) -> None:
         self.number = number
         self.table = Table(rules, number)
+        self.limits = {spec.name: Limit(spec, rules.identity) for spec in rules.limits}
         self.headers_asked = _headers_asked(rules)
         # Where heads name sessions, as far as somebody asks for these; each request tells its own.
         asks_session = any(target.asks_session for target in self.table.targets)
@@ -106,7 +112,9 @@ class Snapshot:
         # By identity, since the table makes one object for each target: comparing their fields would cost more than
         # all the rest of the decision.
         self._lanes = {
-            id(target): Lane(target, self.engines[target.engine], metrics, settings.name_decision)
+            id(target): Lane(
+                target, self.engines[target.engine], metrics, settings.name_decision, self._limits_of(target.route)
+            )
             for target in self.table.targets
         }
         for lane in self._lanes.values():
@@ -118,6 +126,10 @@ class Snapshot:
 
     def lane(self, target: Target) -> Lane:
         return self._lanes[id(target)]
+
+    def _limits_of(self, route: str) -> tuple[Limit, ...]:
+        limits = self.limits.values()
+        return tuple(limit for limit in limits if not limit.spec.routes or route in limit.spec.routes)
 
     def all_pass(self, call: Call) -> bool:
         """Whether a request that asks so passes wherever the rules may send it."""

@@ -12,6 +12,7 @@ from time import monotonic
 from gateway.dataplane.plane import DataPlane
 from gateway.dataplane.snapshot import Lane
 from gateway.dataplane.wheel import Slot
+from gateway.limits.pending import Grant, Pending
 from gateway.observability.metrics import Series
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.sequence import Sequence
@@ -27,6 +28,7 @@ class Tries(ABC):
         "_endpoint",
         "_expires_at",
         "_first",
+        "_grant",
         "_is_trying",
         "_lane",
         "_plane",
@@ -49,6 +51,7 @@ class Tries(ABC):
         self._endpoint: Endpoint | None = None
         self._series: Series | None = None
         self._slot: Slot | None = None
+        self._grant: Grant | Pending | None = None  # of the lane's limits
         self._is_trying = False
         self._tried: tuple[Endpoint, ...] = ()
         self._attempts = 0
@@ -109,12 +112,16 @@ class Tries(ABC):
         """Send the request to some endpoint; `after` is why the try before failed."""
         lane = self._lane
         assert lane is not None
+        if lane.limits and not self._is_admitted(lane, now):
+            return
         try:
             endpoint = self._choose(lane, now)
         except GatewayError as error:
+            self._end_grant()
             self._fail(error)
             return
         if endpoint is None:
+            self._end_grant()
             self._fail(after or GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy"))
             return
         self._endpoint = endpoint
@@ -183,11 +190,12 @@ class Tries(ABC):
         self, error: GatewayError, *, was_sent: bool, is_final: bool = False, is_good: bool | None = False
     ) -> None:
         """A try ended without a whole reply: another one where that can do no harm, else the caller is told."""
-        self._leave(is_good)
-        if self._status or is_final or not self._may_try_again(was_sent):
+        goes_on = not self._status and not is_final and self._may_try_again(was_sent)
+        self._leave(is_good, goes_on=goes_on)
+        if goes_on:
+            self._try_again(error)
+        else:
             self._fail(error)
-            return
-        self._try_again(error)
 
     def _try_again(self, error: GatewayError) -> None:
         """One more try, which the budget has paid for."""
@@ -210,6 +218,8 @@ class Tries(ABC):
 
     def _drop_try(self) -> None:
         """Cancel the try under way, whatever its stage."""
+        if self._grant is not None and self._grant.is_waiting:
+            self._end_grant()
         self._clear_deadline()
         self._abandon()
 
@@ -218,8 +228,9 @@ class Tries(ABC):
             self._slot.discard(self)
             self._slot = None
 
-    def _leave(self, is_good: bool | None) -> None:
-        """The try is over; `is_good` is what it says of the endpoint, None where it says nothing."""
+    def _leave(self, is_good: bool | None, *, goes_on: bool = False) -> None:
+        """The try is over; `is_good` is what it says of the endpoint, None where it says nothing. The request is over,
+        too, unless it `goes_on` elsewhere."""
         endpoint, series = self._endpoint, self._series
         assert endpoint is not None and series is not None and self._is_trying
         self._is_trying = False
@@ -233,6 +244,70 @@ class Tries(ABC):
             endpoint.breaker.failed(monotonic())
         elif not endpoint.breaker.is_spotless:
             endpoint.breaker.succeeded()
+        if self._grant is not None and not goes_on:
+            self._end_grant()
+
+    # Limits
+
+    @abstractmethod
+    def field(self, name: bytes) -> bytes | None:
+        """The first field of this name, in lower case, that the client has sent."""
+
+    def expected_tokens(self) -> int:
+        """How many tokens of a language model it may use; 0 where it asks none."""
+        return 0
+
+    def _used_tokens(self) -> int:
+        """How many it has used."""
+        return 0
+
+    @property
+    @abstractmethod
+    def _is_inference(self) -> bool:
+        """Whether it counts: what only asks about a model does not."""
+
+    @property
+    def route(self) -> str:
+        return self._lane.target.route if self._lane is not None else ""
+
+    @property
+    def session(self) -> str | None:
+        return self._session
+
+    def _is_admitted(self, lane: Lane, now: float) -> bool:
+        """Whether the lane's limits let the request go. Where they do not, the caller is told; where nobody knows yet,
+        it is tried again once somebody does."""
+        grant = self._grant
+        if grant is None:
+            if not self._is_inference:
+                return True
+            try:
+                grant = self._grant = self._plane.limiter.admit(lane.limits, self, now)
+            except GatewayError as error:
+                self._fail(error)
+                return False
+        return not grant.is_waiting
+
+    def admitted(self, grant: Grant) -> None:
+        """The limits let it go, after it has waited."""
+        self._grant = grant
+        self._try(monotonic())
+
+    def refused(self, error: GatewayError) -> None:
+        """The limits do not let it go."""
+        self._grant = None
+        self._fail(error)
+
+    def go_on(self) -> None:
+        """It is the rest of a request that was admitted and broke off: it has its place, and counts no second time."""
+        assert self._lane is not None
+        if self._lane.limits:
+            self._grant = self._plane.limiter.go_on(self._lane.limits, self, monotonic())
+
+    def _end_grant(self) -> None:
+        grant, self._grant = self._grant, None
+        if grant is not None:
+            grant.end(self._used_tokens())
 
     # Telling what happened
 

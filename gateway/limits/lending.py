@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from redis.exceptions import ResponseError
-
 from gateway.limits.account import Account
 from gateway.limits.scripts import BORROW, COUNT, HOLD, LEASE_SECONDS, MEMBER_SECONDS
 from gateway.limits.slack import Ask, Slack
-from gateway.redis.store import Command, Script
+from gateway.redis.script import Command, Script
 
 _BORROW = Script(BORROW)
 _HOLD = Script(HOLD)
@@ -49,13 +47,13 @@ class Inquiry:
             if asked is None or slack is None:
                 continue
             answer = next(answers)
-            if isinstance(answer, ResponseError):
+            if isinstance(answer, Exception):
                 is_said = False
             else:
                 slack.told(float(answer[0]), float(answer[1]) / 1000, now)
         if self._slots is not None and account.slots is not None:
             answer = next(answers)
-            if isinstance(answer, ResponseError):
+            if isinstance(answer, Exception):
                 is_said = False
             else:
                 account.slots.told(int(answer), self._slots, now)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gateway.config.specs import IdentitySpec, LimitSpec
@@ -64,14 +63,3 @@ class Limit:
             if before.spec != self.spec:
                 for account in self.accounts.values():
                     account.use(self.spec, num_workers, now)
-
-
-def make_limits(
-    specs: Iterable[LimitSpec], identity: IdentitySpec, before: Mapping[str, Limit], num_workers: int, now: float
-) -> dict[str, Limit]:
-    """The limits of new rules, by name, with what those of the rules before know."""
-    made = {spec.name: Limit(spec, identity) for spec in specs}
-    for name, limit in made.items():
-        if name in before:
-            limit.take_over(before[name], num_workers, now)
-    return made

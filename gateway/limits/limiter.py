@@ -16,18 +16,18 @@ import os
 import random
 from collections.abc import Callable, Coroutine, Iterable
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gateway.limits.account import Account, Waiting
+from gateway.limits.lending import Inquiry, count_me, leave
 from gateway.limits.limit import Limit
 from gateway.limits.pending import Grant, Pending, Waiter
 from gateway.limits.refusal import refusal
 from gateway.limits.scripts import LEASE_SECONDS
 from gateway.limits.slack import Say
+from gateway.limits.who import Asker
 from gateway.protocol.errors import GatewayError
-
-if TYPE_CHECKING:
-    from gateway.redis.store import Store
+from gateway.redis.store import Store, StoreError
 
 # Slots that became free are given back together with those that do so a moment later.
 _GIVE_BACK_SECONDS = 0.01
@@ -42,12 +42,13 @@ _MAX_ROUNDS = 3
 
 
 class Limiter:
-    """All limits of one worker. `num_workers` is who shares them as long as Redis does not say."""
+    """All limits of one worker. `num_workers` is how many share them as long as Redis does not say; `store` is None
+    where there is no Redis."""
 
-    def __init__(self, num_workers: int, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, num_workers: int, store: Store | None = None, clock: Callable[[], float] = monotonic) -> None:
         self.num_workers = num_workers
         self._clock = clock
-        self._store: Store | None = None
+        self._store = store
         self._limits: dict[str, Limit] = {}
         self._me = f"{os.getpid():x}-{random.getrandbits(40):010x}"
         self._to_ask: dict[Account, bool] = {}  # -> whether it is idle, and keeps nothing
@@ -55,6 +56,8 @@ class Limiter:
         self._surplus: set[Account] = set()
         self._is_asking_soon = False
         self._tasks: set[asyncio.Task[None]] = set()
+        if store is not None:
+            store.on_return(self._came_back)
 
     def __repr__(self) -> str:
         return (
@@ -71,14 +74,13 @@ class Limiter:
         return self._store is not None and self._store.is_available
 
     def use(self, limits: dict[str, Limit]) -> None:
-        """Enforce these from now on."""
+        """Enforce these from now on, by name; what those of the same names know stays known."""
+        now = self._clock()
+        for name, limit in limits.items():
+            before = self._limits.get(name)
+            if before is not None:
+                limit.take_over(before, self.num_workers, now)
         self._limits = limits
-
-    def share(self, store: Store) -> None:
-        """Share with all workers that use this Redis."""
-        self._store = store
-        store.on_return(self._came_back)
-        self._spawn(self._count_workers(store))
 
     # Admitting
 
@@ -104,6 +106,18 @@ class Limiter:
             if said is Say.ASK:
                 return self._wait(Pending(self, limits, accounts, tokens, asker), now)
         return self._grant(limits, accounts, tokens, now, is_shared)
+
+    def go_on(self, limits: tuple[Limit, ...], asker: Asker, now: float) -> Grant:
+        """The place of the rest of a request that was admitted before, whether there is one free or not."""
+        accounts: list[Account] = []
+        for limit in limits:
+            who = limit.read_who(asker)
+            account = limit.accounts.get(who) or self._open(limit, who, now)
+            accounts.append(account)
+            if account.slots is not None:
+                account.slots.in_use += 1
+                self._ask_soon(account)
+        return Grant(self, limits, accounts, 0)
 
     def _grant(
         self, limits: tuple[Limit, ...], accounts: list[Account], tokens: int, now: float, is_shared: bool
@@ -212,9 +226,6 @@ class Limiter:
             self._spawn(self._ask(store, batch))
 
     async def _ask(self, store: Store, batch: list[tuple[Account, bool]]) -> None:
-        from gateway.limits.lending import Inquiry  # it needs redis-py, which a worker without Redis does not load
-        from gateway.redis.store import StoreError
-
         now = self._clock()
         inquiries = [Inquiry(account, self._me, now, is_idle=is_idle) for account, is_idle in batch]
         waiting: list[list[Waiting]] = []
@@ -270,9 +281,6 @@ class Limiter:
                 self._ask_soon(account)
 
     async def _count_workers(self, store: Store) -> None:
-        from gateway.limits.lending import count_me
-        from gateway.redis.store import StoreError
-
         try:
             [found] = await store.ask([count_me(self._me)], _PATIENCE_SECONDS)
         except StoreError:
@@ -300,8 +308,6 @@ class Limiter:
             task.cancel()
         if store is None:
             return
-        from gateway.limits.lending import Inquiry, leave
-
         now = self._clock()
         for account in self._active:
             store.tell(*Inquiry(account, self._me, now, is_idle=True).commands)

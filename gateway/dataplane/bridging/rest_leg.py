@@ -122,6 +122,9 @@ class RestLeg:
     def start(self) -> None:
         """The first message has started it."""
 
+    def charge(self) -> None:
+        """Each message is a request, which meets the limits by itself."""
+
     def send(self, framed: bytes, names: Names) -> None:
         self._queue.append((framed, names))
         self._queued_bytes += len(framed)

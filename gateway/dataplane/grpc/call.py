@@ -308,6 +308,16 @@ class RelayedCall(StreamTries):
             assert self._up is not None
             self._up.credit(size)
 
+    # Limits
+
+    def field(self, name: bytes) -> bytes | None:
+        return self._head.value(name)
+
+    @property
+    def _is_inference(self) -> bool:
+        rpc = self._head.plan.rpc
+        return rpc is not None and rpc.operation is Operation.INFER
+
     # Ends
 
     def expired(self) -> None:
@@ -370,7 +380,7 @@ class RelayedCall(StreamTries):
         series.count_failure(error.status.http, monotonic() - self._started_at)
         self._drop_try()
         self._status = error.status.http
-        told = GatewayError(error.kind, error.message + self._whereabouts())
+        told = error.at(self._whereabouts())
         tell_error(self._stream, told, self._request_id, self._lane, has_begun=self._has_begun)
         self._log(error.kind.value)
         self._client.call_ended(self._stream)

@@ -8,6 +8,7 @@ from gateway.dataplane.grpc.plan import Way
 from gateway.dataplane.grpc.replies import Relayed, relayed
 from gateway.dataplane.grpc.seams import LegOwner
 from gateway.dataplane.grpc.stream_tries import StreamTries
+from gateway.limits.pending import Grant
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import OK, http_status
 from gateway.protocol.llm.prompt import prompt_of_message
@@ -89,6 +90,15 @@ class Leg(StreamTries):
                 self._forget_held()
         if up is not None:
             up.send_data(framed)
+
+    def charge(self) -> None:
+        """One more message is to be sent.
+
+        Raises: GatewayError where a limit is reached.
+        """
+        grant = self._grant
+        if isinstance(grant, Grant):
+            grant.again(monotonic())
 
     def end(self) -> None:
         """No more messages come."""
@@ -234,6 +244,15 @@ class Leg(StreamTries):
     def _is_idempotent(self, declared: str) -> bool:
         return False  # a message may be of a sequence
 
+    # Limits
+
+    def field(self, name: bytes) -> bytes | None:
+        return self._call.field(name)
+
+    @property
+    def _is_inference(self) -> bool:
+        return True
+
     # Ends
 
     def _end(self, found: Relayed) -> None:
@@ -259,7 +278,7 @@ class Leg(StreamTries):
         self._count_bytes()
         series.count_error(error.kind.value)
         series.count_failure(error.status.http, monotonic() - self._started_at)
-        told = GatewayError(error.kind, error.message + self._whereabouts())
+        told = error.at(self._whereabouts())
         if self._was_sent_once:
             self._call.leg_broke(self, told)
         else:

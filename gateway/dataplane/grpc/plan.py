@@ -179,6 +179,16 @@ class CallHead:
     def __repr__(self) -> str:
         return f"<CallHead {self.plan!r} timeout={self.timeout}>"
 
+    def value(self, name: bytes) -> bytes | None:
+        """The first of the caller's fields of this name, in lower case."""
+        for field in self.volatile:
+            if field[0] == name:
+                return field[1]
+        for field in self.plan.fields:
+            if field[0] == name:
+                return field[1]
+        return None
+
     def rest_fields(self) -> list[Field]:
         """The caller's metadata as a REST request has it: without what is gRPC's own."""
         fields = self.plan.fields + self.volatile

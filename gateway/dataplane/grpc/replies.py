@@ -57,7 +57,7 @@ def timeout_literal(seconds: float) -> bytes:
 def error_fields(error: GatewayError, code: int | None = None) -> list[Field]:
     """The trailers that tell of an error of the gateway's."""
     fields = status_fields(error.status.grpc if code is None else code, error.message)
-    return [*fields, (b"x-pointsman-reason", error.kind.value.encode("ascii"))]
+    return [*fields, (b"x-pointsman-reason", error.kind.value.encode("ascii")), *error.fields]
 
 
 def status_fields(code: int, message: str) -> list[Field]:

@@ -35,6 +35,10 @@ class LegOwner(Protocol):
     @property
     def responses(self) -> Passage: ...
 
+    def field(self, name: bytes) -> bytes | None:
+        """The first of the client's fields of this name."""
+        ...
+
     def leg_began(self, leg: AnyLeg, found: Relayed) -> None: ...
 
     def leg_answered(self, leg: AnyLeg, data: bytes) -> None:
@@ -76,6 +80,13 @@ class AnyLeg(Protocol):
         ...
 
     def start(self) -> None: ...
+
+    def charge(self) -> None:
+        """One more message is to be sent by it, which was started before.
+
+        Raises: GatewayError where a limit is reached.
+        """
+        ...
 
     def send(self, framed: bytes, names: Names) -> None: ...
 

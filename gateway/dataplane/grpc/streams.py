@@ -156,6 +156,9 @@ class StreamCall:
         has_turn = self._requests.have_turns(names)
         try:
             way = self._ways.find(names, data, plain)
+            leg = self._legs.get(way)
+            if leg is not None:
+                leg.charge()
         except GatewayError as error:
             self.plane.metrics.unrouted.count_error(error.kind.value)
             if has_turn:
@@ -166,7 +169,6 @@ class StreamCall:
             data = framed(renamed(data[PREFIX_BYTES:] if plain is None else plain, names, way.model))
         if has_turn:
             self.responses.expect(way, way.model or names.model, names.id)
-        leg = self._legs.get(way)
         if leg is not None:
             leg.send(data, names)
         else:
@@ -217,6 +219,9 @@ class StreamCall:
             self._succeed_if_done()
 
     # What its legs tell it
+
+    def field(self, name: bytes) -> bytes | None:
+        return self._head.value(name)
 
     def leg_began(self, leg: AnyLeg, found: Relayed) -> None:
         self.responses.began(leg, found)

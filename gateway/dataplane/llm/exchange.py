@@ -13,6 +13,7 @@ from gateway.dataplane.exchange import Exchange
 from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client
 from gateway.dataplane.snapshot import Lane
+from gateway.limits.tokens import expected_tokens, prompt_tokens
 from gateway.protocol.condition import Condition
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.usage import ReplyUsage, StreamUsage, whole_usage
@@ -192,9 +193,25 @@ class GenerationExchange(Exchange):
             return False
         if ended:
             self._connection = None
-        self._leave(not endpoint.breaker.counts(head.status))
+        self._leave(not endpoint.breaker.counts(head.status), goes_on=True)
         self._try_again(GatewayError(ErrorKind.UPSTREAM_RESET, f"the engine answered with status {head.status}"))
         return True
+
+    # Limits
+
+    def expected_tokens(self) -> int:
+        return expected_tokens(self._body.held(), max(self._request.body, self._body.size))
+
+    def _used_tokens(self) -> int:
+        """What the engine has counted; where it has not, what was expected."""
+        if self._status != 200:
+            return 0
+        used = self._used()
+        if used.prompt:
+            return used.prompt + used.completion
+        if used.completion:
+            return prompt_tokens(self._body.size) + used.completion
+        return self._grant.tokens if self._grant is not None else 0
 
     # Ends
 

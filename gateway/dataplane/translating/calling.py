@@ -12,6 +12,8 @@ from gateway.dataplane.replies import error_told, reason_line
 from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client
 from gateway.dataplane.snapshot import Lane
+from gateway.dataplane.translating.admission import Admission
+from gateway.limits.pending import Grant
 from gateway.observability.metrics import Series
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import http_status
@@ -62,7 +64,10 @@ class Calling:
         """The call has its own limit."""
 
     async def _answer(self, message: bytes) -> None:
+        grant: Grant | None = None
         try:
+            if self._lane.limits:
+                grant = await Admission(self._request, self._lane, self._session).ask(self._client.plane.limiter)
             answered = await self._call(message)
         except GatewayError as error:
             self._fail(error)
@@ -71,6 +76,9 @@ class Calling:
             _log.exception("cannot call %s", self._lane)
             self._fail(GatewayError(ErrorKind.INTERNAL, "the gateway failed to call the engine; its log says why"))
             return
+        finally:
+            if grant is not None:
+                grant.end()
         status = 200 if answered.is_good else http_status(answered.status)
         body = answered.message if answered.is_good else orjson.dumps({"error": answered.text})
         seconds = monotonic() - self._started_at
@@ -140,7 +148,7 @@ class Calling:
         self._log(error.status.http, error.kind.value)
         target = self._lane.target
         where = f", endpoint {self._endpoint.url}" if self._endpoint is not None else ""
-        told = GatewayError(error.kind, f"{error.message} (route '{target.route}', engine '{target.engine}'{where})")
+        told = error.at(f" (route '{target.route}', engine '{target.engine}'{where})")
         lines = self._lane.reply_lines + self._id_line + reason_line(told)
         self._client.respond(told.status.http, error_told(told, self._request.plan.dialect), lines)
 

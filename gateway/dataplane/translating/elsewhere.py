@@ -39,8 +39,11 @@ class Elsewhere:
 
     def avoid(self, handler: object) -> None:
         """Have a request tried where none has broken off."""
-        if isinstance(handler, Tries) and self._left:
-            handler.avoid(self._left)
+        if isinstance(handler, Tries):
+            if self._num_resumed:
+                handler.go_on()
+            if self._left:
+                handler.avoid(self._left)
 
     def _lane_with_others(self, lane: Lane) -> Lane | None:
         for other in (lane, *self._snapshot.lanes_beside(lane)):
