@@ -24,8 +24,14 @@ def lines(loaded: LoadedRules) -> list[str]:
 PROBLEMS = [
     ("", ["1:1: error: the file is empty: a rule file begins with 'version: 1'"]),
     ("# nothing\n", ["1:1: error: the file is empty: a rule file begins with 'version: 1'"]),
-    ("- a\n", ["1:1: error: expected a map with version, engines, routes, experiments, identity, limits, found a list"]),
-    ("hello\n", ["1:1: error: expected a map with version, engines, routes, experiments, identity, limits, found one value"]),
+    (
+        "- a\n",
+        ["1:1: error: expected a map with version, engines, routes, experiments, identity, limits, found a list"],
+    ),
+    (
+        "hello\n",
+        ["1:1: error: expected a map with version, engines, routes, experiments, identity, limits, found one value"],
+    ),
     (ENGINE + ROUTE, ["1:1: error: the file has no 'version': write 'version: 1'"]),
     ("version: 2\n" + ENGINE + ROUTE, ["1:10: error: version '2' is not known: this gateway reads version 1"]),
     ("version: [1]\n" + ENGINE + ROUTE, ["1:10: error: expected version 1, found a list"]),

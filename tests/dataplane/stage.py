@@ -14,6 +14,7 @@ from gateway.config.rules import load_rules
 from gateway.config.settings import Limits, Settings
 from gateway.dataplane.connection import ClientConnection
 from gateway.dataplane.plane import DataPlane
+from gateway.redis.store import Store
 
 OK = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 11\r\n\r\n{"ok":true}'
 DEADLINE = 10.0
@@ -218,7 +219,7 @@ def load(text: str, tmp_path: Any) -> Any:
 
 @asynccontextmanager
 async def stage(
-    text: str, tmp_path: Any, *, limits: dict[str, Any] | None = None, **settings: Any
+    text: str, tmp_path: Any, *, limits: dict[str, Any] | None = None, store: Store | None = None, **settings: Any
 ) -> AsyncIterator[Stage]:
     """The data plane by these rules. When a test is through, nothing may be left behind: no request counted in flight,
     no deadline, no connection, no error that the event loop had to report."""
@@ -226,7 +227,7 @@ async def stage(
     reported: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda _, context: reported.append(context))
     tls = settings.pop("listener_ssl", None)
-    plane = DataPlane(Settings(limits=Limits(**(limits or {})), **settings), load(text, tmp_path), 1, {})
+    plane = DataPlane(Settings(limits=Limits(**(limits or {})), **settings), load(text, tmp_path), 1, {}, store)
     snapshot = plane.snapshot
     server = await loop.create_server(lambda: ClientConnection(plane), "127.0.0.1", 0, ssl=tls)
     it = Stage(plane, server.sockets[0].getsockname()[1])
@@ -241,11 +242,18 @@ async def stage(
         assert all(series.in_flight == 0 for series in plane.metrics.snapshot())
         plane.wheel.rest()
         assert "0 deadlines" in repr(plane.wheel)
+        assert not held_of_limits(plane)
         await until(lambda: all(endpoint.pool.num_busy == 0 for endpoint in endpoints))
         assert not reported, reported
     finally:
         plane.close()
         server.close()
+
+
+def held_of_limits(plane: DataPlane) -> list[str]:
+    """The accounts whose slots are in use, or where somebody waits."""
+    accounts = [account for limit in plane.limiter.limits for account in limit.accounts.values()]
+    return [repr(account) for account in accounts if account.waiting or (account.slots and account.slots.in_use)]
 
 
 async def until(condition: Callable[[], object], deadline: float = DEADLINE) -> None:

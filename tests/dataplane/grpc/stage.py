@@ -19,7 +19,7 @@ from gateway.dataplane.listener import Newcomer
 from gateway.dataplane.plane import DataPlane
 from gateway.observability.access_log import AccessLog
 from tests.dataplane.grpc.peers import GrpcClient, GrpcEngine
-from tests.dataplane.stage import Engine, Stage, load, until
+from tests.dataplane.stage import Engine, Stage, held_of_limits, load, until
 
 WINDOW = ConnectionSpec().window_bytes  # what may come on an engine's stream before its client has taken it
 RESULT = service_pb2.ModelInferResponse(model_name="m", model_version="1", id="a").SerializeToString()
@@ -118,6 +118,7 @@ def left_behind(plane: DataPlane, engines: Any) -> list[str]:
             found += [f"{streams!r}"] if streams is not None and not is_at_rest(streams) else []
     found += [f"{series.key} counts {series.in_flight}" for series in plane.metrics.snapshot() if series.in_flight]
     plane.wheel.rest()
+    found += held_of_limits(plane)
     found += [] if "0 deadlines" in repr(plane.wheel) else [repr(plane.wheel)]
     return found + gateway_tasks()
 

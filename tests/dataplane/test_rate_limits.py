@@ -1,0 +1,497 @@
+"""Limits on requests, tokens and requests at the same time: who is let go, what the others read, what is given back."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from gateway.limits.account import Account
+from gateway.redis.store import Store
+from tests.dataplane.generating import (
+    CHAT,
+    DONE,
+    LAST,
+    MESSAGES,
+    RESUMING,
+    ROLE,
+    STOP,
+    STREAM,
+    USAGE,
+    WHOLE,
+    asked,
+    chunk,
+    first,
+    http,
+    rest,
+    started,
+    token,
+    writes,
+)
+from tests.dataplane.stage import OK, Engine, Heard, Stage, get, load, post, rules, run, stage, until
+from tests.dataplane.test_failures import die, gone, never
+from tests.support.redis_server import RedisServer
+from tests.support.shared_redis import redis_server, shared_server
+
+__all__ = ["redis_server", "shared_server"]
+
+Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+
+# A limit that one test's time does not refill.
+TWO_A_DAY = "limits: [{name: few, requests_per_second: 0.00002, burst: 2%s}]\n"
+ONE_AT_A_TIME = "limits: [{name: narrow, concurrency: 1%s}]\n"
+
+
+def limited(text: str, limits: str, more: str = "") -> str:
+    return text + (limits % more if "%s" in limits else limits)
+
+
+def accounts(it: Stage) -> list[Account]:
+    return [account for limit in it.plane.limiter.limits for account in limit.accounts.values()]
+
+
+def in_use(it: Stage) -> int:
+    return sum(account.slots.in_use for account in accounts(it) if account.slots is not None)
+
+
+async def statuses(it: Stage, *requests: bytes) -> list[int]:
+    return [(await it.ask(request)).status for request in requests]
+
+
+@asynccontextmanager
+async def stored(server: RedisServer, deadline: float = 1.0) -> AsyncIterator[Store]:
+    """A store whose patience no busy machine wears out."""
+    store = Store(server.address, deadline=deadline)
+    await store.open()
+    yield store
+    await store.close()
+
+
+@asynccontextmanager
+async def two_workers(server: RedisServer, text: str, tmp_path: Path) -> AsyncIterator[tuple[Stage, Stage]]:
+    """Each has a connection of its own to the one Redis."""
+    async with (
+        stored(server) as one,
+        stored(server) as other,
+        stage(text, tmp_path, store=one) as it,
+        stage(text, tmp_path, store=other) as that,
+    ):
+        yield it, that
+
+
+def test_what_is_beyond_a_limit_is_refused_in_words_and_fields(tmp_path: Path) -> None:
+    """Status 429 names the limit, the route, and when to come again; nothing of it reaches the engine."""
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        async with stage(limited(rules(engine), TWO_A_DAY), tmp_path) as it:
+            assert await statuses(it, post(), post()) == [200, 200]
+            reply = await it.ask(post())
+            assert (reply.status, reply.reason) == (429, "rate_limited")
+            told = json.loads(reply.body)["error"]
+            assert told.startswith("limit 'few' is reached (2e-05 requests per second): try again in 833m")
+            assert told.endswith("(route 'all', engine 'it')")
+            names = [f"x-ratelimit-{what}-requests" for what in ("limit", "remaining")]
+            assert [reply.headers[name] for name in names] == ["2", "0"]
+            assert reply.headers["x-ratelimit-reset-requests"].startswith("833m")
+            assert 49_000 < int(reply.headers["retry-after"]) <= 50_000
+            assert 49_000_000 < int(reply.headers["retry-after-ms"]) <= 50_000_000
+            assert len(engine.heard) == 2
+            assert it.errors() == {"rate_limited": 1}
+        engine.stop()
+
+    run(scene())
+
+
+def test_each_tenant_has_an_allowance_of_its_own(tmp_path: Path) -> None:
+    """And those who do not say who they are have one together."""
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        async with stage(limited(rules(engine), TWO_A_DAY, ", per: tenant"), tmp_path) as it:
+            ours, theirs = (
+                post("/v2/models/m/infer", b"{}", "X-Tenant: a"),
+                post("/v2/models/m/infer", b"{}", "X-Tenant: b"),
+            )
+            assert await statuses(it, ours, ours, theirs, ours, theirs, theirs) == [200, 200, 200, 429, 200, 429]
+            assert await statuses(it, post(), post(), post()) == [200, 200, 429]
+        engine.stop()
+
+    run(scene())
+
+
+def test_a_key_is_the_same_wherever_it_stands(tmp_path: Path) -> None:
+    """As a bearer or in a field of its own; and no operator reads it."""
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        async with stage(limited(rules(engine), TWO_A_DAY, ", per: [route, key]"), tmp_path) as it:
+            fields = ["Authorization: Bearer sk-1", "X-Api-Key: sk-1", "api-key: sk-1", "Authorization: bearer sk-2"]
+            told = await statuses(it, *[post("/v2/models/m/infer", b"{}", field) for field in fields])
+            assert told == [200, 200, 429, 200]
+            shown = [account.shown for account in accounts(it)]
+            assert [name.split(":")[0] for name in shown] == ["route all, key sha256"] * 2
+            assert "sk-1" not in "".join(shown + [account.key for account in accounts(it)])
+        engine.stop()
+
+    run(scene())
+
+
+def test_only_inferences_count_and_only_of_the_routes_that_are_named(tmp_path: Path) -> None:
+    """Who asks whether a model is ready is never refused."""
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        routes = "  - {name: a, match: {model: a}, engine: it}\n  - {name: b, engine: it}\n"
+        async with stage(limited(rules(engine, routes=routes), TWO_A_DAY, ", routes: a"), tmp_path) as it:
+            assert await statuses(it, *[get("/v2/models/a/ready")] * 3) == [200] * 3
+            assert await statuses(it, *[post("/v2/models/b/infer")] * 3) == [200] * 3
+            assert await statuses(it, *[post("/v2/models/a/infer")] * 3) == [200, 200, 429]
+        engine.stop()
+
+    run(scene())
+
+
+def test_a_request_meets_every_limit_and_takes_of_all_or_none(tmp_path: Path) -> None:
+    """What one limit refuses costs nothing of another."""
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        both = "limits: [{name: all, requests_per_second: 0.001, burst: 3}, {name: each, per: tenant, %s}]\n"
+        async with stage(rules(engine) + both % "requests_per_second: 0.001", tmp_path) as it:
+            ask = [post("/v2/models/m/infer", b"{}", f"X-Tenant: {tenant}") for tenant in "aaabcd"]
+            assert await statuses(it, *ask) == [200, 429, 429, 200, 200, 429]
+            assert [limit.counts.refused for limit in it.plane.limiter.limits] == [1, 2]
+        engine.stop()
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    "path, told",
+    [
+        (CHAT, ("rate_limit_error", "rate_limit_exceeded")),
+        (MESSAGES, ("rate_limit_error", None)),
+    ],
+)
+def test_clients_of_language_models_read_it_in_their_dialect(
+    tmp_path: Path, path: str, told: tuple[str, str | None]
+) -> None:
+    """As OpenAI's and Anthropic's own servers say it, so that their clients wait and try again."""
+
+    async def scene() -> None:
+        [engine], text = await started(writes(http(200, WHOLE)))
+        async with stage(limited(text, TWO_A_DAY), tmp_path) as it:
+            ask = post(path, asked(path, stream=False))
+            replies = [await it.ask(ask) for _ in range(3)]
+            assert [reply.status for reply in replies] == [200, 200, 429]
+            error = json.loads(replies[2].body)["error"]
+            assert (error["type"], error.get("code")) == told
+            assert "limit 'few'" in error["message"]
+            assert replies[2].headers["x-ratelimit-limit-requests"] == "2"
+        engine.stop()
+
+    run(scene())
+
+
+# Slots
+
+
+def test_a_slot_is_free_again_however_a_request_ends(tmp_path: Path) -> None:
+    """Answered, broken off, never connected, tried elsewhere, left by its client before or after it was whole."""
+
+    async def scene() -> None:
+        dead, engine = await gone(), Engine()
+        await engine.start()
+        text = rules(dead, engine, options="balance: round_robin\n    breaker: {failures: 0}")
+        async with stage(limited(text, ONE_AT_A_TIME), tmp_path) as it:
+            assert await statuses(it, *[post()] * 4) == [200] * 4  # by another endpoint half of the time
+            engine.script = die
+            assert (await it.ask(post())).status == 502
+            assert in_use(it) == 0
+            engine.script = never
+            for sent in (post(), post()[:-1]):
+                before = len(engine.heard)
+                client = await it.client()
+                await client.send(sent)
+                await until(lambda: in_use(it) == 1)
+                assert (await it.ask(post())).status == 429
+                client.close()
+                await until(lambda: in_use(it) == 0)
+                assert len(engine.heard) <= before + 1
+            engine.stop()
+            assert (await it.ask(post())).status == 502
+            assert in_use(it) == 0
+
+    run(scene())
+
+
+def test_a_stream_holds_its_slot_to_its_end(tmp_path: Path) -> None:
+    """Until the last byte, or until its client has left."""
+
+    async def scene() -> None:
+        [engine], text = await started(writes(STREAM + chunk(ROLE + first_token), then="hang"))
+        async with stage(limited(text, ONE_AT_A_TIME), tmp_path) as it:
+            client = await it.client()
+            await client.send(post(CHAT, asked(CHAT)))
+            assert (await client.head())[0] == 200
+            assert in_use(it) == 1
+            assert (await it.ask(post(CHAT, asked(CHAT)))).status == 429
+            client.close()
+            await until(lambda: in_use(it) == 0)
+            engine.script = writes(STREAM + chunk(ROLE + first_token), chunk(STOP), chunk(DONE), LAST)
+            assert (await it.ask(post(CHAT, asked(CHAT)))).status == 200
+            assert in_use(it) == 0
+        engine.stop()
+
+    first_token = token("a")
+    run(scene())
+
+
+def test_a_generation_that_goes_on_elsewhere_counts_once(tmp_path: Path) -> None:
+    """It was admitted, so it is not refused in its middle, and it keeps its place."""
+
+    async def scene() -> None:
+        begins = writes(STREAM + chunk(ROLE + token("a")), then="reset")
+        ends = writes(STREAM + chunk(ROLE + token("b") + STOP + DONE) + LAST)
+        [engine, other], text = await started(first(begins, ends), first(begins, ends), routes=RESUMING)
+        limits = "limits: [{name: one, requests_per_second: 0.001, burst: 1, concurrency: 1}]\n"
+        async with stage(text + limits, tmp_path) as it:
+            client = await it.client()
+            await client.send(post(CHAT, asked(CHAT)))
+            status, headers = await client.head()
+            body, is_whole = await rest(client, headers)
+            assert (status, is_whole) == (200, True)
+            assert b'"content":"b"' in body
+            assert in_use(it) == 0
+            assert (await it.ask(post(CHAT, asked(CHAT)))).status == 429
+        engine.stop()
+        other.stop()
+
+    run(scene())
+
+
+# Tokens
+
+
+def test_tokens_are_reserved_and_then_counted(tmp_path: Path) -> None:
+    """By the bound that the request tells, until the engine has said what was used."""
+
+    async def scene() -> None:
+        [engine], text = await started(writes(http(200, WHOLE)))
+        limits = "limits: [{name: tokens, tokens_per_minute: 100}]\n"
+        async with stage(text + limits, tmp_path) as it:
+            ask = post(CHAT, asked(CHAT, stream=False, max_tokens=50))
+            client = await it.client()
+            assert (await client.ask(ask)).status == 200
+            [account] = accounts(it)
+            assert account.tokens is not None
+            left = account.tokens.own.level(asyncio.get_running_loop().time())
+            assert 95 <= left < 100  # WHOLE says 5
+            engine.script = writes(b"", then="hang")
+            await client.send(ask)
+            await until(lambda: len(engine.heard) == 2)
+            refused = await it.ask(ask)
+            assert refused.status == 429
+            assert refused.headers["x-ratelimit-limit-tokens"] == "100"
+            assert b"100 tokens per minute" in refused.body
+            client.close()
+            await until(lambda: not it.plane.connections)
+            assert account.tokens.own.level(asyncio.get_running_loop().time()) > 95
+        engine.stop()
+
+    run(scene())
+
+
+@pytest.mark.parametrize("ends, used", [([STOP + USAGE + DONE], 5), ([token("b"), STOP + DONE], None)])
+def test_a_streams_tokens_are_counted_by_its_engine_or_by_its_events(
+    tmp_path: Path, ends: list[bytes], used: int | None
+) -> None:
+    """Where the engine does not say, the prompt is taken for a quarter of its bytes."""
+
+    async def scene() -> None:
+        pieces = [STREAM + chunk(ROLE + token("a")), *map(chunk, ends), LAST]
+        [engine], text = await started(writes(*pieces))
+        async with stage(text + "limits: [{name: tokens, tokens_per_minute: 6000}]\n", tmp_path) as it:
+            body = asked(CHAT, max_tokens=5000)
+            for _ in range(3):
+                assert (await it.ask(post(CHAT, body))).status == 200
+            [account] = accounts(it)
+            assert account.tokens is not None
+            gone = 6000 - account.tokens.own.level(account.used_at)
+            assert gone == pytest.approx(3 * (used or len(body) // 4 + 1 + 5), abs=3)
+        engine.stop()
+
+    run(scene())
+
+
+# With Redis
+
+
+def test_two_workers_share_one_allowance(tmp_path: Path, redis_server: RedisServer) -> None:
+    """Whoever is asked first gets it: together they admit what the limit says, and what each uses is shared at once."""
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        text = rules(engine) + "limits: [{name: few, requests_per_second: 0.001, burst: 6, per: tenant}]\n"
+        async with two_workers(redis_server, text, tmp_path) as (it, that):
+            told = [await statuses(each, post(), post()) for each in (it, that, it, that)]
+            assert told == [[200, 200], [200, 200], [200, 200], [429, 429]]
+            assert await statuses(that, post("/v2/models/m/infer", b"{}", "X-Tenant: b")) == [200]
+        engine.stop()
+
+    run(scene())
+
+
+def test_a_slot_that_is_free_in_one_worker_is_there_for_another(tmp_path: Path, redis_server: RedisServer) -> None:
+    """No more requests are under way in both than the limit says, and none is lost between them."""
+
+    async def scene() -> None:
+        under_way, most, go_on = 0, 0, asyncio.Event()
+
+        async def slow(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            await go_on.wait()
+            under_way -= 1
+            writer.write(OK)
+
+        engine = Engine(slow)
+        await engine.start()
+        text = rules(engine) + "limits: [{name: narrow, concurrency: 3}]\n"
+        async with two_workers(redis_server, text, tmp_path) as (it, that):
+            asking = [asyncio.ensure_future(each.ask(post())) for each in (it, that) * 5]
+            await until(lambda: sum(task.done() for task in asking) == 7)
+            assert {task.result().status for task in asking if task.done()} == {429}
+            assert in_use(it) + in_use(that) == 3
+            go_on.set()
+            done = [(await task).status for task in asking]
+            assert (done.count(200), most) == (3, 3)
+            for each in (it, that):
+                await until_admitted(each)
+            assert most == 3
+        engine.stop()
+
+    async def until_admitted(each: Stage) -> None:
+        while (await each.ask(post())).status == 429:  # until the other has given it back
+            await asyncio.sleep(0.01)
+
+    run(scene())
+
+
+def test_what_lies_idle_goes_back(tmp_path: Path, redis_server: RedisServer) -> None:
+    """A worker that is asked no more keeps nothing from the others, and one that ends leaves nothing behind."""
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        text = rules(engine) + "limits: [{name: some, requests_per_second: 1, burst: 1000, concurrency: 80}]\n"
+        async with stored(redis_server) as store, stage(text, tmp_path, store=store) as it:
+            client = await it.client()
+            for _ in range(60):
+                assert (await client.ask(post())).status == 200
+            [account] = accounts(it)
+            assert account.requests is not None
+            account.used_at -= 2  # some seconds ago
+            it.plane.limiter.sweep(asyncio.get_running_loop().time())
+            await until(lambda: not account.holds)
+            [bucket] = redis_server.client().keys("*:requests")
+            assert 940 <= float(redis_server.client().hget(bucket, "level")) < 943
+            assert (await client.ask(post())).status == 200
+        leases = [value for key in redis_server.client().keys("*:slots") for value in redis_server.client().hvals(key)]
+        assert [value.split(":")[0] for value in leases] == ["0"]
+        assert redis_server.client().keys("*:workers") == []
+        engine.stop()
+
+    run(scene())
+
+
+def test_a_client_that_leaves_while_redis_is_asked_takes_nothing(tmp_path: Path, redis_server: RedisServer) -> None:
+    """Nobody is admitted for it, and nothing is counted in use."""
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        async with (
+            stored(redis_server) as store,
+            stage(limited(rules(engine), ONE_AT_A_TIME), tmp_path, store=store) as it,
+        ):
+            with redis_server.silence():
+                client = await it.client()
+                await client.send(post())
+                await until(lambda: any(account.waiting or account.is_asking for account in accounts(it)))
+                client.close()
+                await until(lambda: not it.plane.connections)
+            assert await statuses(it, post()) == [200]
+            assert len(engine.heard) == 1
+        engine.stop()
+
+    run(scene())
+
+
+def test_without_an_answer_of_redis_each_worker_keeps_to_its_share(tmp_path: Path, redis_server: RedisServer) -> None:
+    """A request waits no longer than the deadline, and then its worker decides: not all are refused, not all let go."""
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        text = rules(engine) + "limits: [{name: some, requests_per_second: 0.001, burst: 8, concurrency: 8}]\n"
+        async with stored(redis_server, 0.005) as store, stage(text, tmp_path, store=store, workers=2) as it:
+            with redis_server.silence():
+                client = await it.client()
+                assert [(await client.ask(post())).status for _ in range(6)] == [200] * 4 + [429] * 2
+            assert in_use(it) == 0
+        engine.stop()
+
+    run(scene())
+
+
+def test_where_redis_takes_no_more_each_worker_keeps_to_its_share(tmp_path: Path, redis_server: RedisServer) -> None:
+    """A full Redis answers, with a refusal: that is not the limit's."""
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        text = rules(engine) + "limits: [{name: some, requests_per_second: 0.001, burst: 8}]\n"
+        async with stored(redis_server) as store, stage(text, tmp_path, store=store, workers=2) as it:
+            redis_server.client().config_set("maxmemory", 1)
+            client = await it.client()
+            assert [(await client.ask(post())).status for _ in range(6)] == [200] * 4 + [429] * 2
+            redis_server.client().config_set("maxmemory", 0)
+        engine.stop()
+
+    run(scene())
+
+
+def test_new_rules_keep_who_is_under_way(tmp_path: Path) -> None:
+    """A limit of the same name goes on with the slots in use, whatever it allows from now on."""
+
+    async def scene() -> None:
+        engine = Engine(never)
+        await engine.start()
+        text = rules(engine) + "limits: [{name: some, concurrency: %d}]\n"
+        async with stage(text % 2, tmp_path) as it:
+            clients = [await it.client() for _ in range(2)]
+            for client in clients:
+                await client.send(post())
+            await until(lambda: in_use(it) == 2)
+            it.plane.use_rules(load(text % 3, tmp_path), 2)
+            more = await it.client()
+            await more.send(post())
+            await until(lambda: in_use(it) == 3)
+            assert (await it.ask(post())).status == 429
+            for client in (*clients, more):
+                client.close()
+            await until(lambda: in_use(it) == 0)
+        engine.stop()
+
+    run(scene())
