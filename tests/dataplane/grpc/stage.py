@@ -18,6 +18,7 @@ from gateway.dataplane import plane as plane_module
 from gateway.dataplane.listener import Newcomer
 from gateway.dataplane.plane import DataPlane
 from gateway.observability.access_log import AccessLog
+from gateway.redis.store import Store
 from tests.dataplane.grpc.peers import GrpcClient, GrpcEngine
 from tests.dataplane.stage import Engine, Stage, held_of_limits, load, until
 
@@ -70,6 +71,7 @@ async def grpc_stage(
     limits: dict[str, Any] | None = None,
     tls: Any = None,
     sweep_seconds: float = 0.1,
+    store: Store | None = None,
     **settings: Any,
 ) -> AsyncIterator[GrpcStage]:
     """The data plane by these rules; what it does once a second it does every `sweep_seconds`.
@@ -81,7 +83,7 @@ async def grpc_stage(
     loop = asyncio.get_running_loop()
     reported: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda _, context: None if is_of_grpc_aio(context) else reported.append(context))
-    plane = DataPlane(Settings(limits=Limits(**(limits or {})), **settings), load(text, tmp_path), 1, {})
+    plane = DataPlane(Settings(limits=Limits(**(limits or {})), **settings), load(text, tmp_path), 1, {}, store)
     first = plane.snapshot
     server = await loop.create_server(lambda: Newcomer(plane), "127.0.0.1", 0, ssl=tls)
     it = GrpcStage(plane, server.sockets[0].getsockname()[1])
