@@ -14,6 +14,7 @@ from fastapi import FastAPI, Response
 
 from gateway.admin.conversations import HasStore, add_conversations
 from gateway.admin.draining import Drained, DrainState, add_draining
+from gateway.admin.limits import limits_told
 from gateway.config.specs import HistorySpec, MatchSpec, RulesSpec
 from gateway.observability.exposition import CONTENT_TYPE, ExpositionState, render
 from gateway.protocol.engine_load import Load
@@ -75,6 +76,10 @@ def make_app(state: ControlState) -> FastAPI:
     @app.get("/experiments")
     async def experiments() -> Json:
         return {"experiments": _experiments(state.rules, await state.exposition())}
+
+    @app.get("/limits")
+    async def limits() -> Json:
+        return {"limits": limits_told(state.rules, await state.exposition())}
 
     @app.get("/rules")
     async def rules() -> Json:

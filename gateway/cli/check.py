@@ -50,7 +50,8 @@ def summarize(loaded: LoadedRules) -> str:
         return f"{_count(num_errors, 'error')}{warnings}: refused"
     rules = loaded.rules
     parts = ((rules.engines, "engine"), (rules.routes, "route"), (rules.experiments, "experiment"))
-    return f"{', '.join(_count(len(part), noun) for part, noun in parts)}: ok{warnings}"
+    limits = f", {_count(len(rules.limits), 'limit')}" if rules.limits else ""
+    return f"{', '.join(_count(len(part), noun) for part, noun in parts)}{limits}: ok{warnings}"
 
 
 def _line(problem: Problem) -> str:

@@ -13,10 +13,10 @@ from rich.text import Text
 from gateway.cli.check import RulePaths, print_problems, summarize
 from gateway.config.routes import OPERATIONS, PROTOCOLS
 from gateway.config.rules import load_rules
-from gateway.config.specs import EndpointSpec, EngineSpec, IdentitySpec
+from gateway.config.specs import EndpointSpec, EngineSpec, IdentitySpec, RulesSpec
 from gateway.protocol.datatypes import DATATYPES, data_bytes
 from gateway.protocol.grpc_methods import RPCS
-from gateway.protocol.operations import Operation
+from gateway.protocol.operations import INFERENCE_OPERATIONS, Operation
 from gateway.routing.decision import Decision, Target
 from gateway.routing.explain import Assignment, Check, Explanation, Step, Verdict
 from gateway.routing.explain import explain as explain_decision
@@ -86,7 +86,10 @@ def explain(
         ),
     )
     explanation = explain_decision(table, facts, random.random)
-    print_explanation(explanation, facts, table, Console(highlight=False, soft_wrap=True))
+    console = Console(highlight=False, soft_wrap=True)
+    print_explanation(explanation, facts, table, console)
+    for limit in _limits(explanation, facts, loaded.rules):
+        console.print(limit)
     return 0 if explanation.finds_somebody else 1
 
 
@@ -158,6 +161,16 @@ def _outcome(explanation: Explanation, facts: Facts, table: Table) -> Text:
     return line.append(
         f"{_renamed(target)} ({engine.balance.value} over {_addresses(engine, facts.protocol)}{session})"
     )
+
+
+def _limits(explanation: Explanation, facts: Facts, rules: RulesSpec) -> Iterable[Text]:
+    """The limits that the request meets on its way."""
+    decision = explanation.decision
+    if not isinstance(decision, Decision) or facts.operation not in INFERENCE_OPERATIONS:
+        return
+    for limit in rules.limits:
+        if not limit.routes or decision.target.route in limit.routes:
+            yield Text.assemble("limit ", (limit.name, "bold"), f": {limit.told}")
 
 
 def _everywhere(target: Target, table: Table) -> Text:

@@ -289,6 +289,18 @@ class LimitSpec:
         """Requests at once after a pause."""
         return float(self.burst) if self.burst is not None else max(1.0, self.requests_per_second or 0.0)
 
+    @property
+    def told(self) -> str:
+        """What it allows, in words."""
+        amounts = []
+        if self.requests_per_second is not None:
+            amounts.append(f"{self.requests_per_second:g} requests per second")
+        if self.tokens_per_minute is not None:
+            amounts.append(f"{self.tokens_per_minute} tokens per minute")
+        if self.concurrency is not None:
+            amounts.append(f"{self.concurrency} requests at the same time")
+        return ", ".join(amounts) + (f" for each {' and '.join(self.per)}" if self.per else "")
+
 
 @dataclass(frozen=True, slots=True)
 class IdentitySpec:

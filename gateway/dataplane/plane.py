@@ -15,6 +15,7 @@ from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.dataplane.grpc.plan import CallReader
 from gateway.dataplane.keeping import Keeper
+from gateway.dataplane.limits_counted import limits_counted
 from gateway.dataplane.request import Reader
 from gateway.dataplane.snapshot import NO_LOADS, Health, Loads, Models, Snapshot
 from gateway.dataplane.wheel import Wheel
@@ -218,6 +219,7 @@ class DataPlane:
                 for name, endpoint in endpoints
                 if endpoint.load is not None and endpoint.engine.load.source == "orca"
             },
+            limits=limits_counted(self.limiter),
             store=self._store_use(),
             sessions=self._session_use(),
         )

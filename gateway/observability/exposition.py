@@ -9,6 +9,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from gateway.observability.limit_counts import LimitSnapshot
+from gateway.observability.limit_metrics import limit_metrics
 from gateway.observability.metrics import SeriesKey, SeriesSnapshot
 from gateway.observability.session_use import SessionUse, session_metrics
 from gateway.observability.store_metrics import store_metrics
@@ -46,6 +48,7 @@ class ExpositionState:
     store: StoreUse | None = None  # None: there is no Redis
     sessions: SessionUse | None = None  # None: no worker has told
     redis_restarts: int = 0  # of the embedded one
+    limits: Mapping[str, LimitSnapshot] = field(default_factory=dict)  # by name
 
 
 def render(state: ExpositionState) -> bytes:
@@ -64,6 +67,7 @@ class _State(Collector):
         yield from self._histograms()
         series = self._state.series.items()
         yield from token_metrics({key: each.tokens for key, each in series if each.tokens is not None})
+        yield from limit_metrics(self._state.limits)
         yield from self._endpoints()
         yield from self._loads()
         if self._state.sessions is not None:

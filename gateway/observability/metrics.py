@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from gateway.observability.limit_counts import LimitSnapshot
 from gateway.observability.session_use import SessionUse
 from gateway.observability.store_use import StoreUse
 from gateway.protocol.engine_load import Load
@@ -180,6 +181,7 @@ class Snapshot:
     loads: dict[tuple[str, str], Load] = field(default_factory=dict)  # the same -> what its replies tell of its load
     store: StoreUse | None = None  # None: there is no Redis
     sessions: SessionUse | None = None
+    limits: list[LimitSnapshot] = field(default_factory=list)
 
 
 class Metrics:

@@ -122,6 +122,7 @@ class Supervisor:
             models=self._prober.models,
             loads={**workforce.tally.loads(), **self._prober.loads},
             breakers_open=workforce.tally.breakers_open(),
+            limits=workforce.tally.limits(),
             rules_number=self._book.number,
             reloads_ok=self._book.readings_ok,
             reloads_refused=self._book.readings_refused,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gateway.observability.limit_counts import LimitSnapshot, add_up_limits, without_worker
 from gateway.observability.metrics import SeriesKey, SeriesSnapshot, Snapshot, add_up
 from gateway.observability.session_use import SessionUse
 from gateway.observability.store_use import StoreUse
@@ -20,6 +21,7 @@ class Tally:
         self._retired: dict[SeriesKey, SeriesSnapshot] = {}
         self._retired_store: StoreUse | None = None
         self._retired_sessions: SessionUse | None = None
+        self._retired_limits: dict[str, LimitSnapshot] = {}
 
     def __repr__(self) -> str:
         return f"<Tally of {len(self._living)} workers>"
@@ -35,6 +37,7 @@ class Tally:
             self._retired = add_up([list(self._retired.values()), ended])
             self._retired_store = total([self._retired_store, last.store.ended if last.store else None])
             self._retired_sessions = total([self._retired_sessions, last.sessions.ended if last.sessions else None])
+            self._retired_limits = add_up_limits([self._retired_limits.values(), map(without_worker, last.limits)])
 
     def series(self) -> dict[SeriesKey, SeriesSnapshot]:
         return add_up([list(self._retired.values()), *[snapshot.series for snapshot in self._living.values()]])
@@ -46,6 +49,11 @@ class Tally:
     def store(self) -> StoreUse | None:
         """Their use of Redis; None where there is none."""
         return total([self._retired_store, *[snapshot.store for snapshot in self._living.values()]])
+
+    def limits(self) -> dict[str, LimitSnapshot]:
+        """By name."""
+        living = [snapshot.limits for snapshot in self._living.values()]
+        return add_up_limits([self._retired_limits.values(), *living])
 
     @property
     def connections(self) -> int:

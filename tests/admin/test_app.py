@@ -15,12 +15,14 @@ from gateway.config.specs import (
     ExperimentSpec,
     HistorySpec,
     InputMatch,
+    LimitSpec,
     MatchSpec,
     RouteSpec,
     RulesSpec,
     SessionSpec,
 )
 from gateway.observability.exposition import ExpositionState
+from gateway.observability.limit_counts import AccountSnapshot, LimitSnapshot
 from gateway.observability.metrics import Metrics, SeriesKey, add_up
 from gateway.observability.session_use import SessionUse
 from gateway.protocol.condition import Condition
@@ -38,6 +40,10 @@ RULES = RulesSpec(
     ),
     experiments={"move": ExperimentSpec("move", (ArmSpec("old", "cuda", 90), ArmSpec("new", "mac", 10, "l")))},
     digest="d1",
+    limits=(
+        LimitSpec("keys", per=("key",), requests_per_second=10, concurrency=4),
+        LimitSpec("tokens", routes=("texts",), tokens_per_minute=100),
+    ),
 )
 
 
@@ -97,6 +103,7 @@ class State:
                 moved={("cuda", "http://b:1", "drained"): 3, ("cuda", "http://b:1", "unavailable"): 1},
                 sequences_lost={("cuda", "http://b:1"): 2},
             ),
+            limits={"keys": LimitSnapshot("keys", 5, 2, 1, 1, 3, (AccountSnapshot("key sha256:ab", 3, 1.0),), False)},
         )
 
 
@@ -130,7 +137,7 @@ def test_engines_tell_health_and_load() -> None:
 
 def test_no_answer_tells_a_secret() -> None:
     """API keys and the values of engines' own fields appear nowhere."""
-    for path in ("/engines", "/experiments", "/rules", "/metrics"):
+    for path in ("/engines", "/experiments", "/limits", "/rules", "/metrics"):
         assert "secret" not in client.get(path).text
 
 
@@ -161,6 +168,27 @@ def test_without_redis_there_are_no_conversations() -> None:
     for path in ("/conversations", "/conversations/s1", "/conversations/s1/export"):
         reply = client.get(path)
         assert (reply.status_code, "no Redis" in reply.json()["detail"]) == (503, True)
+
+
+def test_limits_tell_what_was_let_go_and_refused() -> None:
+    """/limits tells each limit of the rules, what workers counted, and some of those whom it tells apart."""
+    keys, tokens = client.get("/limits").json()["limits"]
+    assert keys == {
+        "name": "keys",
+        "routes": [],
+        "per": ["key"],
+        "requests_per_second": 10,
+        "concurrency": 4,
+        "admitted": 5,
+        "refused": 2,
+        "waited": 1,
+        "in_use": 3,
+        "accounts": 1,
+        "shared": False,
+        "shown": [{"who": "key sha256:ab", "in_use": 3, "requests": 1.0, "tokens": None}],
+    }
+    assert (tokens["routes"], tokens["tokens_per_minute"], tokens["admitted"]) == (["texts"], 100, 0)
+    assert 'pointsman_limit_refused_total{limit="keys"} 2.0' in client.get("/metrics").text
 
 
 def test_metrics_are_prometheus_text() -> None:

@@ -11,6 +11,7 @@ from gateway.cli.check import check
 GOOD = "version: 1\nengines: {e: {endpoints: 'http://a'}}\nroutes: [{name: r, engine: e}]\n"
 CASES = [
     (GOOD, 0, ["1 engine, 1 route, 0 experiments: ok"]),
+    (GOOD + "limits: [{name: l, concurrency: 2}]\n", 0, ["1 engine, 1 route, 0 experiments, 1 limit: ok"]),
     (
         GOOD.replace("engines: {", "engines: {f: {endpoints: 'http://b'}, "),
         0,

@@ -317,3 +317,20 @@ def test_a_wrong_option_says_the_right_form(
     result = CliRunner().invoke(app, [*arguments, "--model", "m", *options], standalone_mode=False)
     assert isinstance(result.exception, typer.BadParameter)
     assert told in result.exception.message
+
+
+def test_the_limits_that_a_request_meets_are_told(tmp_path: Path, app: typer.Typer) -> None:
+    """Those of all routes and those of its own; who only asks about a model meets none."""
+    limits = """\
+limits:
+  - {name: all, per: tenant, requests_per_second: 100}
+  - {name: big, routes: [gold, images], per: [route, key], tokens_per_minute: 9000, concurrency: 8}
+"""
+    (tmp_path / "rules.yaml").write_text(RULES + limits)
+    asked = [str(tmp_path / "rules.yaml"), "--model", "chat"]
+    gold = [*asked, "--header", "X-Tier: gold", "--parameter", "priority=1"]
+    assert CliRunner().invoke(app, gold).output.splitlines()[-2:] == [
+        "limit all: 100 requests per second for each tenant",
+        "limit big: 9000 tokens per minute, 8 requests at the same time for each route and key",
+    ]
+    assert "limit" not in CliRunner().invoke(app, [*asked, "--rpc", "ModelReady"]).output

@@ -1,5 +1,6 @@
 """The sum of what workers count."""
 
+from gateway.observability.limit_counts import AccountSnapshot, LimitSnapshot
 from gateway.observability.metrics import Metrics, SeriesKey, Snapshot
 from gateway.observability.session_use import SessionUse
 from gateway.observability.store_use import StoreUse
@@ -72,3 +73,13 @@ def test_sessions_are_summed_by_where_they_were() -> None:
     assert tally.sessions() == SessionUse(created=3, moved={left: 3}, sequences_lost=lost, known=9)
     tally.retire(one)
     assert tally.sessions() == SessionUse(created=3, moved={left: 3}, sequences_lost=lost, known=4)
+
+
+def test_what_limits_have_counted_outlives_a_worker() -> None:
+    """What it had under way does not; who is known to several workers is one."""
+    tally, one, other = Tally(), worker(), worker()
+    tally.take(one, Snapshot(limits=[LimitSnapshot("l", 5, 1, 2, 1, 3, (AccountSnapshot("a", 3, 2.0),))]))
+    tally.take(other, Snapshot(limits=[LimitSnapshot("l", 7, 1, 0, 1, 1, (AccountSnapshot("a", 1, 1.0),), False)]))
+    assert tally.limits() == {"l": LimitSnapshot("l", 12, 2, 2, 2, 4, (AccountSnapshot("a", 4, 3.0),), False)}
+    tally.retire(other)
+    assert tally.limits() == {"l": LimitSnapshot("l", 12, 2, 2, 1, 3, (AccountSnapshot("a", 3, 2.0),), True)}

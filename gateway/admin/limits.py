@@ -1,0 +1,33 @@
+"""What the admin API tells of limits."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from gateway.config.specs import LimitSpec, RulesSpec
+from gateway.observability.exposition import ExpositionState
+from gateway.observability.limit_counts import LimitSnapshot
+
+_AMOUNTS = ("requests_per_second", "burst", "tokens_per_minute", "concurrency")
+
+
+def limits_told(rules: RulesSpec, state: ExpositionState) -> list[dict[str, Any]]:
+    """Every limit of the rules with what the workers know of it; keys are told by their digests alone."""
+    return [_told(spec, state.limits.get(spec.name, LimitSnapshot(spec.name))) for spec in rules.limits]
+
+
+def _told(spec: LimitSpec, found: LimitSnapshot) -> dict[str, Any]:
+    return {
+        "name": spec.name,
+        "routes": list(spec.routes),
+        "per": list(spec.per),
+        **{name: getattr(spec, name) for name in _AMOUNTS if getattr(spec, name) is not None},
+        "admitted": found.admitted,
+        "refused": found.refused,
+        "waited": found.waited,
+        "in_use": found.in_use,
+        "accounts": found.accounts,
+        "shared": found.is_shared,
+        "shown": [asdict(account) for account in found.shown],
+    }
