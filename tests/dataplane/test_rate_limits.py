@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from gateway.limits.account import Account
-from gateway.redis.store import Store
 from tests.dataplane.generating import (
     CHAT,
     DONE,
@@ -33,7 +32,7 @@ from tests.dataplane.generating import (
 from tests.dataplane.stage import OK, Engine, Heard, Stage, get, load, post, rules, run, stage, until
 from tests.dataplane.test_failures import die, gone, never
 from tests.support.redis_server import RedisServer
-from tests.support.shared_redis import redis_server, shared_server
+from tests.support.shared_redis import redis_server, shared_server, stored
 
 __all__ = ["redis_server", "shared_server"]
 
@@ -58,15 +57,6 @@ def in_use(it: Stage) -> int:
 
 async def statuses(it: Stage, *requests: bytes) -> list[int]:
     return [(await it.ask(request)).status for request in requests]
-
-
-@asynccontextmanager
-async def stored(server: RedisServer, deadline: float = 1.0) -> AsyncIterator[Store]:
-    """A store whose patience no busy machine wears out."""
-    store = Store(server.address, deadline=deadline)
-    await store.open()
-    yield store
-    await store.close()
 
 
 @asynccontextmanager
@@ -404,12 +394,12 @@ def test_what_lies_idle_goes_back(tmp_path: Path, redis_server: RedisServer) -> 
             account.used_at -= 2  # some seconds ago
             it.plane.limiter.sweep(asyncio.get_running_loop().time())
             await until(lambda: not account.holds)
-            [bucket] = redis_server.client().keys("*:requests")
-            assert 940 <= float(redis_server.client().hget(bucket, "level")) < 943
+            [bucket] = redis_server.client.keys("*:requests")
+            assert 940 <= float(redis_server.client.hget(bucket, "level")) < 943
             assert (await client.ask(post())).status == 200
-        leases = [value for key in redis_server.client().keys("*:slots") for value in redis_server.client().hvals(key)]
+        leases = [value for key in redis_server.client.keys("*:slots") for value in redis_server.client.hvals(key)]
         assert [value.split(":")[0] for value in leases] == ["0"]
-        assert redis_server.client().keys("*:workers") == []
+        assert redis_server.client.keys("*:workers") == []
         engine.stop()
 
     run(scene())
@@ -425,12 +415,13 @@ def test_a_client_that_leaves_while_redis_is_asked_takes_nothing(tmp_path: Path,
             stored(redis_server) as store,
             stage(limited(rules(engine), ONE_AT_A_TIME), tmp_path, store=store) as it,
         ):
-            with redis_server.silence():
-                client = await it.client()
-                await client.send(post())
-                await until(lambda: any(account.waiting or account.is_asking for account in accounts(it)))
-                client.close()
-                await until(lambda: not it.plane.connections)
+            redis_server.pause()
+            client = await it.client()
+            await client.send(post())
+            await until(lambda: any(account.waiting or account.is_asking for account in accounts(it)))
+            client.close()
+            await until(lambda: not it.plane.connections)
+            redis_server.resume()
             assert await statuses(it, post()) == [200]
             assert len(engine.heard) == 1
         engine.stop()
@@ -446,9 +437,10 @@ def test_without_an_answer_of_redis_each_worker_keeps_to_its_share(tmp_path: Pat
         await engine.start()
         text = rules(engine) + "limits: [{name: some, requests_per_second: 0.001, burst: 8, concurrency: 8}]\n"
         async with stored(redis_server, 0.005) as store, stage(text, tmp_path, store=store, workers=2) as it:
-            with redis_server.silence():
-                client = await it.client()
-                assert [(await client.ask(post())).status for _ in range(6)] == [200] * 4 + [429] * 2
+            redis_server.pause()
+            client = await it.client()
+            assert [(await client.ask(post())).status for _ in range(6)] == [200] * 4 + [429] * 2
+            redis_server.resume()
             assert in_use(it) == 0
         engine.stop()
 
@@ -463,10 +455,10 @@ def test_where_redis_takes_no_more_each_worker_keeps_to_its_share(tmp_path: Path
         await engine.start()
         text = rules(engine) + "limits: [{name: some, requests_per_second: 0.001, burst: 8}]\n"
         async with stored(redis_server) as store, stage(text, tmp_path, store=store, workers=2) as it:
-            redis_server.client().config_set("maxmemory", 1)
+            redis_server.client.config_set("maxmemory", 1)
             client = await it.client()
             assert [(await client.ask(post())).status for _ in range(6)] == [200] * 4 + [429] * 2
-            redis_server.client().config_set("maxmemory", 0)
+            redis_server.client.config_set("maxmemory", 0)
         engine.stop()
 
     run(scene())

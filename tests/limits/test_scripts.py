@@ -14,14 +14,14 @@ from tests.support.waiting import eventually
 def borrow(
     server: RedisServer, rate: float, full: float, want: float, least: float, back: float = 0
 ) -> tuple[int, int]:
-    granted, wait = server.client().eval(BORROW, 1, "bucket", rate, full, want, least, back)
+    granted, wait = server.client.eval(BORROW, 1, "bucket", rate, full, want, least, back)
     return int(granted), int(wait)
 
 
 def hold(
     server: RedisServer, who: str, used: int, want: int, sequence: int, *, limit: int = 4, lease: int = 5000
 ) -> int:
-    return int(server.client().eval(HOLD, 1, "leases", who, used, want, limit, lease, sequence))
+    return int(server.client.eval(HOLD, 1, "leases", who, used, want, limit, lease, sequence))
 
 
 def test_a_bucket_begins_full_and_grants_what_it_has(redis_server: RedisServer) -> None:
@@ -47,7 +47,7 @@ def test_what_goes_back_is_there_for_others(redis_server: RedisServer) -> None:
 def test_a_bucket_gains_by_redis_own_clock(redis_server: RedisServer) -> None:
     """And is forgotten some seconds after it is full again."""
     borrow(redis_server, 100, 10, 10, 1)
-    assert 10_000 <= redis_server.client().pttl("bucket") <= 10_110
+    assert 10_000 <= redis_server.client.pttl("bucket") <= 10_110
     time.sleep(0.05)
     granted, _ = borrow(redis_server, 100, 10, 10, 1)
     assert 4 <= granted <= 10
@@ -75,12 +75,12 @@ def test_what_a_dead_worker_held_is_free_when_its_lease_ends(redis_server: Redis
     assert hold(redis_server, "dead", 4, 4, 1, lease=50) == 4
     assert hold(redis_server, "a", 0, 1, 2) == 0
     eventually(lambda: hold(redis_server, "a", 0, 4, 3) == 4)
-    assert set(redis_server.client().hgetall("leases")) == {"a"}
+    assert set(redis_server.client.hgetall("leases")) == {"a"}
 
 
 def test_workers_are_counted_as_long_as_they_are_heard_of(redis_server: RedisServer) -> None:
     """Who leaves is counted no more, and who dies no longer than it was promised."""
-    client = redis_server.client()
+    client = redis_server.client
     assert [client.eval(COUNT, 1, "workers", *told) for told in (("a", 5000), ("b", 50), ("a", 5000))] == [1, 2, 2]
     eventually(lambda: client.eval(COUNT, 1, "workers", "a", 5000) == 1)
     assert client.eval(COUNT, 1, "workers", "a", 0) == 0

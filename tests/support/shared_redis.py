@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 
 import pytest
 
-from gateway.redis.server_folder import EmbeddedError
+from gateway.redis.address import read_address
+from gateway.redis.store import Store
 from tests.support.redis_server import RedisServer
 
-__all__ = ["redis_server", "shared_server"]
+__all__ = ["redis_server", "shared_server", "stored"]
 
 
 @pytest.fixture(scope="module")
-def shared_server() -> Iterator[RedisServer]:
-    server = RedisServer()
-    try:
-        server.start()
-    except EmbeddedError as error:
-        pytest.skip(str(error))
-    yield server
-    server.close()
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
 
 
 @pytest.fixture
 def redis_server(shared_server: RedisServer) -> RedisServer:
-    shared_server.client().flushall()
+    shared_server.client.flushall()
     return shared_server
+
+
+@asynccontextmanager
+async def stored(server: RedisServer, deadline: float = 1.0) -> AsyncIterator[Store]:
+    """A store that is open, whose patience no busy machine wears out."""
+    store = Store(read_address(server.url), deadline=deadline)
+    await store.open()
+    yield store
+    await store.close()

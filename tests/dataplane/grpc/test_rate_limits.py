@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from gateway.redis.store import Store
 from tests.dataplane.grpc.peers import STREAM, GrpcClient, GrpcEngine
 from tests.dataplane.grpc.stage import GrpcStage, answers, grpc_rules, grpc_stage, request
 from tests.dataplane.grpc.test_streams import Model, got
 from tests.dataplane.grpc.test_unary import EXHAUSTED, UNAVAILABLE, answer
 from tests.dataplane.stage import Engine, run, until
 from tests.support.redis_server import RedisServer
-from tests.support.shared_redis import redis_server, shared_server
+from tests.support.shared_redis import redis_server, shared_server, stored
 
 __all__ = ["redis_server", "shared_server"]
 
@@ -24,14 +24,11 @@ def scene(tmp_path: Path, play: Any, script: Any, limit: str, server: RedisServe
 
     async def whole() -> None:
         engine = await GrpcEngine(script).start()
-        store = Store(server.address, deadline=1.0) if server is not None else None
-        if store is not None:
-            await store.open()
         text = grpc_rules(engine) + f"limits: [{{name: few, {limit}}}]\n"
-        async with grpc_stage(text, tmp_path, store=store) as it:
+        async with AsyncExitStack() as ends:
+            store = await ends.enter_async_context(stored(server)) if server is not None else None
+            it = await ends.enter_async_context(grpc_stage(text, tmp_path, store=store))
             await play(it, await it.grpc(), engine)
-        if store is not None:
-            await store.close()
         await engine.stop()
 
     run(whole())
