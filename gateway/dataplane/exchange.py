@@ -295,7 +295,7 @@ class Exchange(Tries):
 
     @property
     def _is_inference(self) -> bool:
-        return self._plan.call.operation in INFERENCE_OPERATIONS
+        return self._plan.is_inference
 
     # Ends
 

@@ -12,7 +12,7 @@ from gateway.config.settings import Settings
 from gateway.dataplane.snapshot import Lane, Snapshot
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.values import OF_V2, Dialect
-from gateway.protocol.operations import FLEET_OPERATIONS, Call, Operation, read_path
+from gateway.protocol.operations import FLEET_OPERATIONS, INFERENCE_OPERATIONS, Call, Operation, read_path
 from gateway.routing.decision import Decision, Undecided
 from gateway.routing.facts import BodyFacts, Facts
 from gateway.upstream.engine import Engine
@@ -51,6 +51,7 @@ class Plan:
         "facts",
         "head",
         "is_fleet",
+        "is_inference",
         "keeps_forwarded_proto",
         "lane",
         "lines",
@@ -80,6 +81,7 @@ class Plan:
         self.error: GatewayError | None = None
         self.call = Call(Operation.SERVER_LIVE, ())
         self.is_fleet = False
+        self.is_inference = False
         self._models: dict[str, Plan] = {}
         path = head.target.partition(b"?")[0].decode("latin-1")
         self.dialect = Dialect.CHAT if path.startswith(_OPENAI_PATHS) else None
@@ -90,6 +92,7 @@ class Plan:
         self.call = call
         self.dialect = call.dialect
         self.is_fleet = call.operation in FLEET_OPERATIONS
+        self.is_inference = call.operation in INFERENCE_OPERATIONS
         # Engines do not answer HEAD (Triton even sends a body to it), so it is asked as GET and told without the body.
         if head.method not in call.verbs and not (self.without_body and "GET" in call.verbs):
             self.error = GatewayError(ErrorKind.METHOD_NOT_ALLOWED, "Method Not Allowed")
@@ -151,6 +154,7 @@ class Plan:
         made.note = None
         call = read_path(path.partition("?")[0]) if lane.engine.spec.protocol.is_v2 else None
         made.call = replace(call or self.call, dialect=dialect)
+        made.is_inference = made.call.operation in INFERENCE_OPERATIONS
         made.lane = lane
         made.lines = made.lines_for(lane.engine)
         made.opening = b"%b %b HTTP/1.1\r\n" % (method.encode("ascii"), target)

@@ -257,8 +257,8 @@ class Tries(ABC):
         """How many tokens of a language model it may use; 0 where it asks none."""
         return 0
 
-    def _used_tokens(self) -> int:
-        """How many it has used."""
+    def _used_tokens(self, expected: int) -> int:
+        """How many it has used; `expected` were."""
         return 0
 
     @property
@@ -307,7 +307,7 @@ class Tries(ABC):
     def _end_grant(self) -> None:
         grant, self._grant = self._grant, None
         if grant is not None:
-            grant.end(self._used_tokens())
+            grant.end(self._used_tokens(grant.tokens) if grant.tokens is not None else 0)
 
     # Telling what happened
 

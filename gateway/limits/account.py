@@ -15,7 +15,7 @@ _A_MINUTE = 60.0
 class Waiting(Protocol):
     """A request that waits for a grant."""
 
-    tokens: int  # that it may use
+    tokens: int | None  # that it may use; None where no limit counts them
 
     def answered(self, *, is_late: bool) -> None:
         """One of its accounts has its answer, or gets none."""
@@ -25,7 +25,7 @@ class Waiting(Protocol):
 class Account:
     """Requests, tokens and slots of one, each None where the limit does not limit it.
 
-    A request takes of all at once or of none; `leave` gives its slot back, and corrects its tokens.
+    A request takes of all at once or of none.
     """
 
     __slots__ = ("is_asking", "requests", "slots", "spec", "tokens", "used_at", "waiting", "who")
@@ -98,20 +98,11 @@ class Account:
             self.slots.in_use += 1
         return is_low
 
-    def leave(self, tokens: int, used: int, now: float, is_shared: bool) -> bool:
-        """A request is over that took so many tokens and used so many; tells whether there are slots to give back."""
-        if self.tokens is not None and tokens != used:
-            self.tokens.put_back(tokens - used, now, is_shared)
-        if self.slots is None:
-            return False
-        self.slots.in_use = max(0, self.slots.in_use - 1)  # rules may have set slots meanwhile
-        return is_shared and self.slots.has_surplus
-
     # With Redis
 
     def ask(self, now: float, *, is_idle: bool) -> tuple[Ask | None, Ask | None, int | None]:
         """What to ask for: requests, tokens, slots to hold; None where the limit does not limit it."""
-        waiting = [pending.tokens for pending in self.waiting]
+        waiting = [pending.tokens or 0 for pending in self.waiting]
         requests = self.requests.ask([1.0] * len(waiting), now, is_idle) if self.requests is not None else None
         tokens = None
         if self.tokens is not None:

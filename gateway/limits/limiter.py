@@ -89,20 +89,26 @@ class Limiter:
 
         Raises: GatewayError where a limit is reached.
         """
+        store = self._store
+        is_shared = store is not None and store.is_available
         accounts: list[Account] = []
         counts_tokens = False
         for limit in limits:
             who = limit.read_who(asker)
             account = limit.accounts.get(who)
-            accounts.append(account if account is not None else self._open(limit, who, now))
-            counts_tokens = counts_tokens or account is None or account.tokens is not None
-        tokens = asker.expected_tokens() if counts_tokens else 0
-        store = self._store
-        is_shared = store is not None and store.is_available
+            if account is None:
+                account = self._open(limit, who, now)
+            elif is_shared and account.tokens is None and len(limits) == 1:  # as most limits are: no more than this
+                requests, slots = account.requests, account.slots
+                if (requests is None or requests.allowance >= 1.0) and (slots is None or slots.in_use < slots.held):
+                    return self._grant(limits, [account], None, now, is_shared)
+            accounts.append(account)
+            counts_tokens = counts_tokens or account.tokens is not None
+        tokens = asker.expected_tokens() if counts_tokens else None
         for account in accounts:
-            said = account.say(tokens, now, is_shared)
+            said = account.say(tokens or 0, now, is_shared)
             if said is Say.NO:
-                raise self._refusal(limits, account, tokens, now, is_shared)
+                raise self._refusal(limits, account, tokens or 0, now, is_shared)
             if said is Say.ASK:
                 return self._wait(Pending(self, limits, accounts, tokens, asker), now)
         return self._grant(limits, accounts, tokens, now, is_shared)
@@ -117,15 +123,16 @@ class Limiter:
             if account.slots is not None:
                 account.slots.in_use += 1
                 self._ask_soon(account)
-        return Grant(self, limits, accounts, 0)
+        counts_tokens = any(account.tokens is not None for account in accounts)
+        return Grant(self, limits, accounts, 0 if counts_tokens else None)
 
     def _grant(
-        self, limits: tuple[Limit, ...], accounts: list[Account], tokens: int, now: float, is_shared: bool
+        self, limits: tuple[Limit, ...], accounts: list[Account], tokens: int | None, now: float, is_shared: bool
     ) -> Grant:
         for limit in limits:
             limit.counts.admitted += 1
         for account in accounts:
-            if account.take(tokens, now, is_shared):
+            if account.take(tokens or 0, now, is_shared):
                 self._ask_soon(account)
         return Grant(self, limits, accounts, tokens)
 
@@ -145,12 +152,14 @@ class Limiter:
 
     def leave(self, accounts: list[Account], tokens: int, used_tokens: int) -> None:
         """A request is over."""
-        now, is_shared = self._clock(), self.is_shared
         for account in accounts:
-            if account.leave(tokens, used_tokens, now, is_shared):
-                if not self._surplus:
-                    asyncio.get_running_loop().call_later(_GIVE_BACK_SECONDS, self._give_back)
-                self._surplus.add(account)
+            if account.tokens is not None and tokens != used_tokens:
+                account.tokens.put_back(tokens - used_tokens, self._clock(), self.is_shared)
+            slots = account.slots
+            if slots is not None:
+                slots.leave()
+                if slots.has_surplus and self.is_shared:
+                    self._give_back_soon(account)
 
     def charge(self, limits: tuple[Limit, ...], accounts: list[Account], now: float) -> None:
         """One more request of a stream, which waits for nothing: what is not at hand it owes.
@@ -174,7 +183,7 @@ class Limiter:
         is_shared = self.is_shared
         assert self._store is not None
         for account in pending.accounts:
-            if account.say(pending.tokens, now, is_shared) is Say.ASK:
+            if account.say(pending.tokens or 0, now, is_shared) is Say.ASK:
                 account.waiting.append(pending)
                 pending.num_open += 1
                 self._ask_soon(account)
@@ -189,13 +198,13 @@ class Limiter:
         """Decide on a request whose accounts have their answers, or, where these are late, by this worker's share."""
         now, is_shared = self._clock(), self.is_shared and not is_late
         for account in pending.accounts:
-            said = account.say(pending.tokens, now, is_shared)
+            said = account.say(pending.tokens or 0, now, is_shared)
             if said is Say.ASK and pending.rounds < _MAX_ROUNDS:
                 self._wait(pending, now)
                 return
             if said is not Say.YES:
                 pending.end()
-                error = self._refusal(pending.limits, account, pending.tokens, now, is_shared)
+                error = self._refusal(pending.limits, account, pending.tokens or 0, now, is_shared)
                 pending.asker.refused(error)
                 return
         pending.end()
@@ -252,6 +261,11 @@ class Limiter:
         if self._to_ask and not self._is_asking_soon:
             self._is_asking_soon = True
             asyncio.get_running_loop().call_soon(self._ask_now)
+
+    def _give_back_soon(self, account: Account) -> None:
+        if not self._surplus:
+            asyncio.get_running_loop().call_later(_GIVE_BACK_SECONDS, self._give_back)
+        self._surplus.add(account)
 
     def _give_back(self) -> None:
         surplus, self._surplus = self._surplus, set()

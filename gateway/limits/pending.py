@@ -36,18 +36,18 @@ class Grant:
 
     is_waiting = False
 
-    def __init__(self, limiter: Home, limits: tuple[Limit, ...], accounts: list[Account], tokens: int) -> None:
+    def __init__(self, limiter: Home, limits: tuple[Limit, ...], accounts: list[Account], tokens: int | None) -> None:
         self._limiter = limiter
         self._accounts = accounts
         self.limits = limits
-        self.tokens = tokens  # that were taken
+        self.tokens = tokens  # that were taken; None where no limit counts them
 
     def __repr__(self) -> str:
         return f"<Grant of {', '.join(limit.spec.name for limit in self.limits)}>"
 
     def end(self, used_tokens: int = 0) -> None:
         """The request is over, and has used so many tokens."""
-        self._limiter.leave(self._accounts, self.tokens, used_tokens)
+        self._limiter.leave(self._accounts, self.tokens or 0, used_tokens)
 
     def again(self, now: float) -> None:
         """One more request under the same grant, as a stream brings them.
@@ -76,7 +76,7 @@ class Pending:
     is_waiting = True
 
     def __init__(
-        self, limiter: Home, limits: tuple[Limit, ...], accounts: list[Account], tokens: int, asker: Waiter
+        self, limiter: Home, limits: tuple[Limit, ...], accounts: list[Account], tokens: int | None, asker: Waiter
     ) -> None:
         self.limiter = limiter
         self.limits = limits

@@ -52,13 +52,16 @@ class Slots:
     @property
     def has_surplus(self) -> bool:
         """Whether more are held than are of use here."""
-        return self.held > self.in_use + (self._reserve if self.in_use else 0)
+        return self.held > self.in_use + self._reserve
+
+    def leave(self) -> None:
+        """A request is over."""
+        if self.in_use:  # rules may have begun to limit it after it was let go
+            self.in_use -= 1
 
     def ask(self, num_waiting: int, *, is_idle: bool = False) -> int:
         """How many to hold; from now on no more than that are used."""
         wanted = self.in_use + num_waiting + (0 if is_idle else self._reserve)
-        if not self.in_use and not num_waiting:
-            wanted = 0
         self.held = min(self.held, wanted)
         self.sequence = _next_sequence()
         return wanted

@@ -322,6 +322,25 @@ def test_a_streams_tokens_are_counted_by_its_engine_or_by_its_events(
     run(scene())
 
 
+def test_where_nobody_counts_what_was_expected_stands(tmp_path: Path) -> None:
+    """A reply without usage costs what its request was taken for; one that fails costs nothing."""
+
+    async def scene() -> None:
+        [engine], text = await started(writes(http(200, b"{}"), then=""))
+        async with stage(text + "limits: [{name: tokens, tokens_per_minute: 6000}]\n", tmp_path) as it:
+            body = asked(CHAT, stream=False, max_tokens=300)
+            assert (await it.ask(post(CHAT, body))).status == 200
+            engine.script = writes(http(500, b"{}"))
+            assert (await it.ask(post(CHAT, body))).status == 500
+            [account] = accounts(it)
+            assert account.tokens is not None
+            gone = 6000 - account.tokens.own.level(account.used_at)
+            assert gone == pytest.approx(300 + 1 + len(body) // 4, abs=10)
+        engine.stop()
+
+    run(scene())
+
+
 # With Redis
 
 

@@ -22,15 +22,16 @@ def test_a_request_needs_a_slot_that_is_leased() -> None:
 
 
 def test_a_busy_worker_keeps_a_few_at_hand() -> None:
-    """An eighth of the limit in all workers together; none once it is idle, and none of a small limit."""
+    """An eighth of the limit in all workers together; none where it lies idle, and none of a small limit."""
     slots = Slots(80, 2)
     assert slots.ask(1) == 1 + 5
     slots.told(6, 6, 0.0)
     slots.in_use = 1
     assert not slots.has_surplus
-    slots.in_use = 0
+    slots.leave()
     assert slots.has_surplus
-    assert slots.ask(0) == 0
+    assert slots.ask(0) == 5
+    assert slots.ask(0, is_idle=True) == 0
     assert slots.held == 0
     assert Slots(4, 2).ask(1) == 1
 

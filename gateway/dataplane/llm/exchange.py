@@ -202,7 +202,7 @@ class GenerationExchange(Exchange):
     def expected_tokens(self) -> int:
         return expected_tokens(self._body.held(), max(self._request.body, self._body.size))
 
-    def _used_tokens(self) -> int:
+    def _used_tokens(self, expected: int) -> int:
         """What the engine has counted; where it has not, what was expected."""
         if self._status != 200:
             return 0
@@ -211,7 +211,7 @@ class GenerationExchange(Exchange):
             return used.prompt + used.completion
         if used.completion:
             return prompt_tokens(self._body.size) + used.completion
-        return self._grant.tokens if self._grant is not None else 0
+        return expected
 
     # Ends
 
