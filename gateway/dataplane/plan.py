@@ -42,6 +42,7 @@ class Plan:
 
     __slots__ = (
         "_models",
+        "_named",
         "_trust_forwarded",
         "asked",
         "call",
@@ -67,6 +68,7 @@ class Plan:
         """`protocol` is what the client speaks, as rules name it."""
         self.snapshot = snapshot
         self.head = head
+        self._named: dict[bytes, bytes] | None = None
         self.asked = head
         self.encoding = head.value(_ENCODING)  # of the body
         self.keeps_forwarded_proto = settings.trust_forwarded and head.value(b"x-forwarded-proto") is not None
@@ -111,6 +113,13 @@ class Plan:
     def __repr__(self) -> str:
         return f"<Plan {self.head.method} {self.head.target!r} {self.lane or self.error or 'undecided'}>"
 
+    def field(self, name: bytes) -> bytes | None:
+        """The first field of this name, in lower case, at the price of a lookup."""
+        named = self._named
+        if named is None:
+            named = self._named = dict(reversed(self.head.fields))
+        return named.get(name)
+
     def decide(self, body: BodyFacts | None, session: str | None) -> Decision | Undecided:
         """The rules' answer for one request with this head; `session` is the one that it names there."""
         facts = self.facts
@@ -137,6 +146,7 @@ class Plan:
         made = copy(self)
         made.head = copy(self.head)
         made.head.fields = [field for field in self.head.fields if field[0] != _ENCODING]
+        made._named = None
         made.encoding = None
         made._models = {}
         return made
@@ -150,6 +160,7 @@ class Plan:
         head.method, head.target, head.fields = method, target, fields
         head.body, head.is_http_10, head.expects_continue = 0, False, False  # who reads the reply takes chunks
         made.encoding = None
+        made._named = None
         made.without_body = False
         made.note = None
         call = read_path(path.partition("?")[0]) if lane.engine.spec.protocol.is_v2 else None

@@ -114,7 +114,7 @@ class Request:
         for field in self.volatile:
             if field[0] == name:
                 return field[1]
-        return self.plan.head.value(name)
+        return self.plan.field(name)
 
     def lines_without(self, names: Collection[bytes]) -> bytes:
         """`lines` but for the fields that the engine's own take the place of."""
