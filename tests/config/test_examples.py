@@ -17,6 +17,7 @@ from gateway.config.specs import (
     HealthSpec,
     HistorySpec,
     IdentitySpec,
+    LimitSpec,
     LoadSpec,
     PrefixSpec,
     RetrySpec,
@@ -56,6 +57,8 @@ DECISIONS = [
     ("conversations.yaml", chat("chat"), "vllm"),
     ("conversations.yaml", Facts("story", operation=Operation.GENERATE, body=NO_BODY), "writer"),
     ("conversations.yaml", chat("assistant"), "assistant"),
+    ("limits.yaml", chat("chat"), "vllm"),
+    ("limits.yaml", Facts("resnet", body=NO_BODY), "vision"),
     ("sessions.yaml", Facts("counter", body=BodyFacts({"sequence_id": 7})), "stateful"),
 ]
 
@@ -102,6 +105,7 @@ SECTIONS = [
     ("history.", HistorySpec),
     ("", ExperimentSpec),
     ("", IdentitySpec),
+    ("", LimitSpec),
 ]
 NOT_KEYS = {"name", "location", "health", "breaker", "retry", "connections", "tls", "load", "prefix"}
 

@@ -1,0 +1,107 @@
+"""Whose allowance it is, and how many of these a worker remembers."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.config.specs import IdentitySpec, LimitSpec
+from gateway.limits import limit as limit_module
+from gateway.limits.limit import Limit
+from gateway.limits.tokens import expected_tokens
+from gateway.limits.who import digest, reader_of, shown
+
+
+class Request:
+    """What a limit asks of a request."""
+
+    def __init__(self, session: str | None = None, **fields: str) -> None:
+        self.route = "chat"
+        self.session = session
+        self._fields = {name.replace("_", "-").encode(): value.encode() for name, value in fields.items()}
+
+    def field(self, name: bytes) -> bytes | None:
+        return self._fields.get(name)
+
+    def expected_tokens(self) -> int:
+        return 0
+
+
+WHOSE = [
+    ((), Request(), b""),
+    (("route",), Request(), b"chat"),
+    (("tenant",), Request(x_org="acme"), b"acme"),
+    (("tenant",), Request(), b""),
+    (("session",), Request("s1", x_session_id="s2"), b"s1"),
+    (("session",), Request(x_session_id="s2"), b"s2"),
+    (("header:x-user",), Request(x_user="u"), b"u"),
+    (("key",), Request(authorization="Bearer k"), b"k"),
+    (("key",), Request(authorization="bearer  k "), b"k"),
+    (("key",), Request(authorization="Basic k"), b"Basic k"),
+    (("key",), Request(x_api_key="k"), b"k"),
+    (("key",), Request(api_key="k"), b"k"),
+    (("route", "tenant"), Request(x_org="acme"), (b"chat", b"acme")),
+]
+
+
+@pytest.mark.parametrize("per, request_, who", WHOSE)
+def test_a_request_says_whose_it_is(per: tuple[str, ...], request_: Request, who: object) -> None:
+    """By its route, its session, or a field; who does not say is nobody."""
+    spec = LimitSpec("l", per=per, concurrency=1)
+    assert reader_of(spec, IdentitySpec(tenant_header="x-org"))(request_) == who
+
+
+@given(st.lists(st.binary(max_size=5), min_size=2, max_size=2), st.lists(st.binary(max_size=5), min_size=2, max_size=2))
+def test_different_people_have_different_names_in_redis(one: list[bytes], other: list[bytes]) -> None:
+    """Whatever stands in their fields; and what stands there cannot be read from the name."""
+    spec = LimitSpec("l", per=("tenant", "key"), concurrency=1)
+    assert (digest(spec, tuple(one)) == digest(spec, tuple(other))) == (one == other)
+    assert len(digest(spec, tuple(one))) == 32
+
+
+def test_operators_read_who_it_is_but_no_secret() -> None:
+    """Keys and credentials are told by a digest, other values as far as they can be printed."""
+    spec = LimitSpec("l", per=("tenant", "key", "header:cookie"), concurrency=1)
+    told = shown(spec, (b"ac\x07me", b"sk-secret", b""))
+    assert told.startswith("tenant ac?me, key sha256:")
+    assert told.endswith(", header:cookie (none)")
+    assert "secret" not in told
+
+
+def test_those_not_seen_for_long_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who invents tenants fills no memory; who is under way or was seen a moment ago stays."""
+    monkeypatch.setattr(limit_module, "MAX_ACCOUNTS", 3)
+    limit = Limit(LimitSpec("l", per=("tenant",), concurrency=1), IdentitySpec())
+    for number, who in enumerate((b"busy", b"old", b"new")):
+        account, gone = limit.open(who, 1, 0.0)
+        assert gone is None
+        account.used_at = float(number)
+    busy = limit.accounts[b"busy"]
+    assert busy.slots is not None
+    busy.slots.in_use = 1
+    _, gone = limit.open(b"next", 1, 2.5)
+    assert gone is not None and gone.who == b"old"
+    assert set(limit.accounts) == {b"busy", b"new", b"next"}
+    for number in range(100):
+        limit.open(b"%d" % number, 1, 2.5)
+    assert len(limit.accounts) == 3
+    assert limit.accounts[b"busy"] is busy
+
+
+BODIES = [
+    (b'{"prompt": "hi"}', 256),
+    (b'{"max_tokens": 7}', 7),
+    (b'{"max_tokens":7}', 7),
+    (b'{"max_completion_tokens": 8}', 8),
+    (b'{"max_output_tokens": 9}', 9),
+    (b'{"max_new_tokens": 10}', 10),
+    (b'{"max_tokens": null}', 256),
+    (b'{"max_tokens": "many"}', 256),
+]
+
+
+@pytest.mark.parametrize("body, reply", BODIES)
+def test_a_request_for_text_is_taken_for_so_many_tokens(body: bytes, reply: int) -> None:
+    """A quarter of its bytes, and the reply's bound, or what is usual."""
+    assert expected_tokens(body, 400) == 101 + reply
