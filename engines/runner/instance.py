@@ -16,7 +16,7 @@ from engines.runner import failures
 from engines.runner.connection import Connection
 from engines.runner.execution import Execution
 from engines.runner.signature import Signature
-from engines.runner.states import States
+from engines.runner.stored_states import states_of
 
 _PAGE_BYTES = resource.getpagesize()
 MEMORY_PARAMETER = "MAX_MEMORY_MB"
@@ -41,7 +41,7 @@ class RunningInstance:
         self.model, self.name = spec.model, spec.name
         try:
             self.signature = Signature(spec.config)
-            self.states = States(spec.config, spec.directory)
+            self.states = states_of(spec)
             self._tells_memory = MEMORY_PARAMETER in spec.config.parameters
             self.backend.initialize(spec)
         except BaseException as error:

@@ -85,7 +85,9 @@ class Request:
         self.datatypes: dict[str, str] = {each[0]: each[1] for each in inputs}
         self.is_answered = False
         if self.state_key is not None:
-            self.inputs |= instance.states.inputs(self.state_key, is_start=self.sequence_start)
+            self.inputs |= instance.states.inputs(
+                self.state_key, is_start=self.sequence_start, sequence=self.sequence_id
+            )
         self.is_over = False
 
     def __del__(self) -> None:
@@ -186,5 +188,10 @@ class Request:
 
     def _keep_state(self, instance: Home, outputs: dict[str, Array]) -> Any:
         names = instance.states.outputs.keys() & outputs.keys()
-        instance.states.keep(self.state_key, {name: outputs[name] for name in names})
+        instance.states.keep(
+            self.state_key,
+            {name: outputs[name] for name in names},
+            sequence=self.sequence_id,
+            is_end=self.sequence_end,
+        )
         return [(name, array) for name, array in outputs.items() if name in instance.signature.outputs]

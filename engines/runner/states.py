@@ -36,14 +36,14 @@ class States:
         self.outputs = {rule.output_name: rule.input_name for rule in self.rules}
         self._kept: dict[str, dict[str, Array]] = {}
 
-    def inputs(self, key: str, *, is_start: bool) -> dict[str, Array]:
-        """The inputs that a sequence's state adds to a step."""
+    def inputs(self, key: str, *, is_start: bool, sequence: int | str = 0) -> dict[str, Array]:
+        """The inputs that a sequence's state adds to a step; `sequence` is its id."""
         if is_start:
             self._kept.pop(key, None)
         kept = self._kept.get(key, {})
         return {rule.input_name: kept.get(rule.input_name, rule.first).copy() for rule in self.rules}
 
-    def keep(self, key: str, outputs: dict[str, Array]) -> None:
+    def keep(self, key: str, outputs: dict[str, Array], *, sequence: int | str = 0, is_end: bool = False) -> None:
         """A step's new state, by the names of its outputs; of a step without a key, which is of no sequence, none."""
         if not key:
             return

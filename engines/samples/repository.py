@@ -75,6 +75,10 @@ def _minilm_is_absent() -> str | None:
     return needed
 
 
+def _jax_is_absent() -> str | None:
+    return _missing(numpy="numpy", jax='"pointsman[jax]"')
+
+
 def _paged_is_absent() -> str | None:
     install = '"pointsman[llm]"'
     return _missing(numpy="numpy", torch=install, tokenizers=install, safetensors=install, psutil=install)
@@ -95,6 +99,12 @@ SAMPLES = (
         "a sentence embedding, as an ensemble from text",
         _minilm_is_absent,
         _write_minilm,
+    ),
+    Sample(
+        "language",
+        ("mamba",),
+        "a state-space language model of bytes, by jax: its sequences go on on any host",
+        _jax_is_absent,
     ),
     Sample(
         "stories",

@@ -30,6 +30,9 @@ from engines.scheduling.texts import STOPPING
 # Where the configuration says nothing: Triton's SEQUENCE_IDLE_DEFAULT_MICROSECONDS.
 DEFAULT_IDLE_US = 1_000_000
 
+# A model with this parameter keeps its states outside (`runner.stored_states`): its sequences may have begun elsewhere.
+STATE_STORE = "STATE_STORE"
+
 # Told that an instance may forget the implicit state of this key. Not told where the sequence ended with a request that
 # says so (`sequence_end`), for the instance has seen that itself.
 DropState = Callable[[Instance, str], None]
@@ -51,6 +54,7 @@ class SequenceScheduler:
         self._controls = Controls(config)
         self._drop_state = drop_state
         self._has_state = len(batching.state) > 0
+        self._goes_on = self._has_state and STATE_STORE in config.parameters
         self._state_numbers = count(1)
         # Running sequences that still expect requests, the one that has been silent longest first.
         self._slots: OrderedDict[SequenceId, Slot] = OrderedDict()
@@ -181,7 +185,7 @@ class SequenceScheduler:
             raise invalid(
                 f"inference request to model '{request.model}' must specify a non-zero or non-empty correlation ID"
             )
-        if not (request.sequence_start or self._is_known(request)):
+        if not (request.sequence_start or self._goes_on or self._is_known(request)):
             raise invalid(
                 f"inference request for sequence {request.sequence_id} to model '{request.model}' must specify the "
                 "START flag on the first request of the sequence"

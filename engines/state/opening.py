@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from engines.state.redis_store import RedisStateStore
 from gateway.redis.address import read_address
 
 LOCAL = "local"
+_ENVIRONMENT = "env:"
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _LEAST_SECRET_BYTES = 16
 
@@ -30,6 +32,12 @@ def open_store(
     except ValueError as error:
         raise invalid(f"the state store is the URL of a Redis, or '{LOCAL}': {error}") from error
     return RedisStateStore(address, secret=secret, ttl_seconds=ttl_seconds, deadline_seconds=deadline_seconds)
+
+
+def resolve(text: str) -> str:
+    """A URL as it stands, or that of the environment's variable NAME where the text is `env:NAME` ("" where there is
+    none): models' parameters are shown to clients, and a URL may have a password."""
+    return os.environ.get(text.removeprefix(_ENVIRONMENT), "") if text.startswith(_ENVIRONMENT) else text
 
 
 def read_seconds(text: str) -> float:

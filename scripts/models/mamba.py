@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""A small Mamba language model in jax: trained on text of this repository (or any other), served a sequence at a time.
+"""A small Mamba language model in jax: trained on the demo's stories (or any other text), served a sequence at a time.
 
     python scripts/models/mamba.py REPOSITORY [--text FILE ...] [--steps 300]
+    python scripts/models/mamba.py engines/samples/models --steps 1000      # as the one that is shipped
 
-Entry: `mamba`. The first request of a sequence brings the prompt's bytes (INT32), each further one the byte that was
-chosen; the state of the sequence stays with the engine, of one size however long the text has become.
+Entry: `mamba`. The first request of a sequence (START) brings the prompt's bytes (INT32), each further one the byte
+that was chosen. What a sequence carries is a state of one size however long the text has become. It is kept in the store
+of states that POINTSMAN_STATE_STORE names, so that any host goes on with the sequence, or else in the instance.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ import model  # noqa: E402  (the entry's own file)
 LAYERS, WIDTH, STATES, CONVOLUTION, RANK = 2, 96, 16, 4, 8
 INSIDE = 2 * WIDTH
 VOCABULARY = 256
+NUM_DOCUMENTS = 5000  # of which a third are stories: 1.4 MB
 
 CONFIG = """name: "mamba"
 backend: "jax"
@@ -41,6 +44,7 @@ sequence_batching {
   max_sequence_idle_microseconds: 60000000
   state [ {STATES} ]
 }
+parameters { key: "STATE_STORE" value { string_value: "env:POINTSMAN_STATE_STORE" } }
 parameters { key: "PADDED_INPUTS" value { string_value: '{"tokens": -1}' } }
 """
 
@@ -154,11 +158,12 @@ def write(params: Any, repository: Path) -> None:
     np.savez(version / "model.npz", **flat(params))
 
 
-def text_of_this_repository() -> bytes:
-    """Its documents and its Python, which is what there is to read offline."""
-    root = HERE.parents[1]
-    files = [*sorted(root.glob("*.md")), *sorted(root.glob("*/README.md")), *sorted(root.glob("gateway/**/*.py"))]
-    return b"\n".join(path.read_bytes() for path in files)
+def stories() -> bytes:
+    """Those that the demo's language model learns from: the same at each run."""
+    sys.path.append(str(HERE.parent))
+    from demo_llm.corpus import documents
+
+    return "\n\n\n".join(each.text for each in documents(seed=1, number=NUM_DOCUMENTS) if each.text).encode()
 
 
 def main() -> None:
@@ -167,7 +172,7 @@ def main() -> None:
     parser.add_argument("--text", type=Path, nargs="+", help="files to learn from")
     parser.add_argument("--steps", type=int, default=300)
     arguments = parser.parse_args()
-    text = b"\n".join(path.read_bytes() for path in arguments.text) if arguments.text else text_of_this_repository()
+    text = b"\n".join(path.read_bytes() for path in arguments.text) if arguments.text else stories()
     params, bits = train(text, arguments.steps)
     write(params, arguments.repository)
     print(f"wrote mamba: {bits:.2f} bits a byte on {len(text) // 1000} kB of text")

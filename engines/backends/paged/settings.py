@@ -11,7 +11,6 @@ Names are those of EngineOptions, in upper or lower case. Paths are relative to 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from math import isfinite
@@ -23,7 +22,7 @@ import orjson
 from engines.backends.contract import InstanceSpec
 from engines.errors import invalid
 from engines.paged.options import EngineOptions, Speculation
-from engines.state.opening import read_seconds
+from engines.state.opening import read_seconds, resolve
 from gateway.redis.address import read_address
 
 _log = logging.getLogger(__name__)
@@ -35,7 +34,6 @@ _MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
 # What the host reads, and what it writes.
 _OTHERS = {"stream_input", "placement", "execution_timeout_seconds", "max_memory_mb", "check_outputs", "metal"}
 _OTHERS |= {"execution_env_path", "neural_engine"}
-_ENVIRONMENT = "env:"
 _TRUE, _FALSE = ("true", "1", "on", "yes"), ("false", "0", "off", "no")
 
 
@@ -166,7 +164,7 @@ def _store(text: str) -> str:
 
     Raises: EngineError, which repeats no password.
     """
-    url = os.environ.get(text.removeprefix(_ENVIRONMENT), "") if text.startswith(_ENVIRONMENT) else text
+    url = resolve(text)
     try:
         read_address(url)
     except ValueError as error:

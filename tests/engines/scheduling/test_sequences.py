@@ -485,3 +485,15 @@ def test_iterative_sequences_are_refused():
     """A clear load error, not requests that hang."""
     with pytest.raises(EngineError, match="iterative_sequence, which this host does not support"):
         Sequences("iterative_sequence: true")
+
+
+def test_a_sequence_may_have_begun_elsewhere():
+    """Where a model's states are kept outside, a request without START is taken: the instance looks its state up."""
+    state = 'state [ { input_name: "s" output_name: "s_out" data_type: TYPE_FP32 dims: [ 1 ] } ]'
+    kept = 'max_batch_size: 4 parameters { key: "STATE_STORE" value { string_value: "local" } }'
+    it = Sequences(f"direct {{}} {state}", kept)
+    it.step("a", 5)
+    assert it.run() == ["a"]
+    plain = Sequences(f"direct {{}} {state}")
+    plain.step("a", 5)
+    assert plain.client.says() == [NO_START.format(5)]

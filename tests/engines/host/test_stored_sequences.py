@@ -1,0 +1,97 @@
+"""The Mamba sample on two hosts that share a Redis: a sequence goes on on the other one, with the very same answers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from engines.samples.repository import MODELS
+from tests.engines.state.redis_server import RedisServer
+from tests.support.host import HostProcess
+from tests.support.wire import Reply, send
+
+pytest.importorskip("jax")
+
+PROMPT = b"There was once a young fox named "
+SEQUENCE = 77
+NUM_BYTES = 24
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    folder = tmp_path / "repository"
+    shutil.copytree(MODELS / "mamba", folder / "mamba")
+    return folder
+
+
+@contextmanager
+def host(repository: Path, directory: Path) -> Iterator[HostProcess]:
+    process = HostProcess.start([repository], directory)
+    try:
+        yield process.wait_ready()
+    finally:
+        process.kill()
+
+
+def ask(on: HostProcess, tokens: list[int], *, start: bool = False, end: bool = False) -> Reply:
+    body = {
+        "inputs": [{"name": "tokens", "datatype": "INT32", "shape": [1, len(tokens)], "data": tokens}],
+        "parameters": {"sequence_id": SEQUENCE, "sequence_start": start, "sequence_end": end},
+    }
+    data = json.dumps(body).encode()
+    return send(on.http_port, "POST", "/v2/models/mamba/infer", data, {"content-type": "application/json"})
+
+
+def step(on: HostProcess, tokens: list[int], *, start: bool = False, end: bool = False) -> tuple[int, list[float]]:
+    """The likeliest next byte, and the logits of all."""
+    reply = ask(on, tokens, start=start, end=end)
+    assert reply.status == 200, reply.body
+    told = {each["name"]: each["data"] for each in json.loads(reply.body)["outputs"]}
+    return told["token"][0], told["logits"]
+
+
+def write(on: HostProcess, said: list[tuple[int, list[float]]], until: int) -> None:
+    """Let the sequence go on to so many bytes."""
+    while len(said) < until:
+        tokens = [said[-1][0]] if said else list(PROMPT)
+        said.append(step(on, tokens, start=not said, end=len(said) == NUM_BYTES - 1))
+
+
+def test_a_sequence_goes_on_on_another_host(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first host was killed in the middle of it: each byte and each logit is that of the undisturbed run, and
+    nothing is left in the store once the sequence has ended."""
+    undisturbed: list[tuple[int, list[float]]] = []
+    monkeypatch.delenv("POINTSMAN_STATE_STORE", raising=False)
+    with host(repository, tmp_path / "undisturbed") as alone:
+        write(alone, undisturbed, NUM_BYTES)
+        assert "must specify the START flag" in ask(alone, [65]).body.decode(), "it has ended"
+    with RedisServer() as redis_server:
+        monkeypatch.setenv("POINTSMAN_STATE_STORE", redis_server.url)
+        said: list[tuple[int, list[float]]] = []
+        with host(repository, tmp_path / "first") as first:
+            write(first, said, NUM_BYTES // 2)
+            first.kill()
+        assert len(redis_server.names(f"pointsman:1:state:*:n{SEQUENCE}")) == 1
+        with host(repository, tmp_path / "second") as second:
+            write(second, said, NUM_BYTES)
+            assert said == undisturbed
+            assert redis_server.names() == []
+            reply = ask(second, [65])
+            assert reply.status == 400 and b"its state is not in the store" in reply.body
+            redis_server.kill()
+            reply = ask(second, [65], start=True)
+            assert reply.status == 503 and b"cannot be kept" in reply.body
+
+
+def test_the_sample_has_learnt_to_write(repository: Path, tmp_path: Path) -> None:
+    """Not sense, but letters, and words with blanks between them."""
+    with host(repository, tmp_path / "host") as alone:
+        said: list[tuple[int, list[float]]] = []
+        write(alone, said, NUM_BYTES)
+    text = bytes(token for token, _ in said).decode()
+    assert " " in text and all(each.isalpha() or each in " .,!?\"'\n" for each in text), text
