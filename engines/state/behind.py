@@ -13,9 +13,10 @@ from engines.state.counts import StateCounts
 
 # What is written in one go: enough that round trips do not count, little enough that a slow network takes it in time.
 _BATCH_BYTES, _BATCH_VALUES = 8 << 20, 64
-# For so long a value that was written is not offered again. Later it is, so that what Redis evicted comes back, and
-# what is still used there lives on.
+# After so long a value that is used again is looked for: its time begins anew, and what was evicted is wanted again.
 _RECENT_SECONDS = 300.0
+# How long an end waits for what is being written.
+_JOIN_SECONDS = 1.0
 _MAX_RECENT = 65_536
 
 
@@ -50,7 +51,8 @@ class WriteBehind:
         return f"<WriteBehind: {len(self._known)} values, {self._num_bytes} bytes waiting, {len(self._recent)} recent>"
 
     def wants(self, key: str, num_bytes: int) -> bool:
-        """Whether it is worth making this one; a value that there is no room for is counted as dropped."""
+        """Whether it is worth making this one. One that was written some time ago is looked for first, in its turn; one
+        that there is no room for is counted as dropped."""
         with self._changed:
             return self._wants(key, num_bytes)
 
@@ -58,10 +60,7 @@ class WriteBehind:
         with self._changed:
             if not self._wants(offered.key, offered.num_bytes):
                 return False
-            self._known.add(offered.key)
-            self._queue.append(offered)
-            self._num_bytes += offered.num_bytes
-            self._changed.notify_all()
+            self._enqueue(offered)
             return True
 
     def flush(self, timeout_seconds: float) -> bool:
@@ -75,15 +74,25 @@ class WriteBehind:
             self._counts.dropped += len(self._queue)
             self._queue.clear()
             self._changed.notify_all()
-        self._thread.join()
+        self._thread.join(_JOIN_SECONDS)
 
     def _wants(self, key: str, num_bytes: int) -> bool:
-        if key in self._known or self._recent.get(key, 0.0) > monotonic():
+        if key in self._known:
+            return False
+        if (until := self._recent.get(key)) is not None:
+            if until <= monotonic() and not self._is_over:
+                self._enqueue(Offered(key, 0, lambda: None, ""))
             return False
         if self._is_over or self._num_bytes + num_bytes > self._max_bytes:
             self._counts.dropped += 1
             return False
         return True
+
+    def _enqueue(self, offered: Offered) -> None:
+        self._known.add(offered.key)
+        self._queue.append(offered)
+        self._num_bytes += offered.num_bytes
+        self._changed.notify_all()
 
     def _run(self) -> None:
         while batch := self._take():
@@ -93,9 +102,9 @@ class WriteBehind:
                 for each in batch:
                     self._known.discard(each.key)
                     self._num_bytes -= each.num_bytes
+                    self._recent.pop(each.key, None)
                     if each.key in stored:
                         self._recent[each.key] = until
-                        self._recent.move_to_end(each.key)
                 while len(self._recent) > _MAX_RECENT:
                     self._recent.popitem(last=False)
                 self._changed.notify_all()

@@ -32,6 +32,8 @@ MAX_QUEUED_BYTES = 256 << 20
 _MAX_CONNECTIONS = 32
 # How long a Redis that has no room is not offered more; one that evicts (maxmemory-policy allkeys-lru) has always room.
 _FULL_SECONDS = 5.0
+# Nobody waits for what is written behind: megabytes may take their time over a slow network.
+_WRITE_SECONDS = 2.0
 _Answer = TypeVar("_Answer")
 
 
@@ -54,6 +56,9 @@ class RedisStateStore:
         self._ttl_ms = max(1, round(ttl_seconds * 1000))
         self._client: Any = connect(
             address, timeout=deadline_seconds, connect_timeout=deadline_seconds, max_connections=_MAX_CONNECTIONS
+        )
+        self._writer: Any = connect(
+            address, timeout=max(deadline_seconds, _WRITE_SECONDS), connect_timeout=deadline_seconds
         )
         self._pause = Pause()
         self._full_until = 0.0  # it answers, and has no room for more
@@ -106,8 +111,9 @@ class RedisStateStore:
 
     def close(self) -> None:
         self._behind.close()
-        with suppress(RedisError, OSError):
-            self._client.close()
+        for client in (self._client, self._writer):
+            with suppress(RedisError, OSError):
+                client.close()
 
     # Reading
 
@@ -140,14 +146,15 @@ class RedisStateStore:
 
     def _write_batch(self, batch: Sequence[Offered]) -> set[str]:
         """Those that are there live on, the others are made and written; the keys that are stored now."""
-        there = self._pipeline([("PEXPIRE", each.key, self._ttl_ms) for each in batch])
+        there = self._pipeline([("PEXPIRE", each.key, self._ttl_ms) for each in batch], self._writer)
         if there is None:
             self.counts.dropped += len(batch)
             return set()
         stored = {each.key for each, is_there in zip(batch, there, strict=True) if is_there == 1}
         self.counts.known += len(stored)
         absent = [(each.key, value) for each in batch if each.key not in stored and (value := self._made(each))]
-        answers = self._pipeline([("SET", key, value, "PX", self._ttl_ms, "NX") for key, value in absent])
+        commands = [("SET", key, value, "PX", self._ttl_ms, "NX") for key, value in absent]
+        answers = self._pipeline(commands, self._writer)
         if answers is None:
             self.counts.dropped += len(absent)
             return stored
@@ -178,21 +185,11 @@ class RedisStateStore:
 
     # Calling
 
-    def _pipeline(self, commands: Sequence[tuple[Any, ...]]) -> list[Any] | None:
+    def _pipeline(self, commands: Sequence[tuple[Any, ...]], client: Any = None) -> list[Any] | None:
         """The answers, of which some may be `ResponseError`; None where there are none."""
         if not commands:
             return []
-        return self._call(lambda: self._run(commands))
-
-    def _run(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        pipeline = self._client.pipeline(transaction=False)
-        for command in commands:
-            pipeline.execute_command(*command)
-        answers: list[Any] = pipeline.execute(raise_on_error=False)
-        for answer in answers:
-            if isinstance(answer, Exception) and not isinstance(answer, ResponseError):
-                raise answer
-        return answers
+        return self._call(lambda: _run(self._client if client is None else client, commands))
 
     def _call(self, ask: Callable[[], _Answer]) -> _Answer | None:
         with self._lock:
@@ -214,3 +211,14 @@ class RedisStateStore:
         if is_back:
             _log.info("Redis at %s answers again", self.address)
         return answer
+
+
+def _run(client: Any, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+    pipeline = client.pipeline(transaction=False)
+    for command in commands:
+        pipeline.execute_command(*command)
+    answers: list[Any] = pipeline.execute(raise_on_error=False)
+    for answer in answers:
+        if isinstance(answer, Exception) and not isinstance(answer, ResponseError):
+            raise answer
+    return answers

@@ -5,8 +5,8 @@
     python scripts/models/mamba.py engines/samples/models --steps 1000      # as the one that is shipped
 
 Entry: `mamba`. The first request of a sequence (START) brings the prompt's bytes (INT32), each further one the byte
-that was chosen. What a sequence carries is a state of one size however long the text has become. It is kept in the store
-of states that POINTSMAN_STATE_STORE names, so that any host goes on with the sequence, or else in the instance.
+that was chosen. What a sequence carries is a state of one size however long the text has become. It is kept in the
+store of states that POINTSMAN_STATE_STORE names, so that any host goes on with the sequence, or else in the instance.
 """
 
 from __future__ import annotations

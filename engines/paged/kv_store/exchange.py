@@ -16,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 
+from torch import Tensor
+
 from engines.paged.kv_store.fetching import Fetch, Fetcher
 from engines.paged.kv_store.shelf import READ_BYTES, Filled, Shelf
 from engines.paged.runner.reading import HostCopy
@@ -24,6 +26,8 @@ from engines.paged.scheduling.sequence import Sequence, Status
 
 _log = logging.getLogger(__name__)
 
+# Copies that may follow the last step that was read: right behind it, before the one launched since, behind that.
+_UNREAD = 3
 # Loaded between two steps while somebody generates: a few milliseconds of copying.
 _LOAD_BYTES = 4 * READ_BYTES
 
@@ -99,10 +103,10 @@ class Exchange:
         for first, fetch in list(self._fetches.items()):
             room = self._load(fetch, room)
             fetch.waiting = [each for each in fetch.waiting if each.status is Status.FETCHING]
-            is_through = fetch.is_through and not fetch.arrived
+            is_through = not fetch.is_wanted or (fetch.is_through and not fetch.arrived)
             is_late = monotonic() >= fetch.deadline
             if is_through or is_late or not fetch.waiting:
-                fetch.is_wanted = False
+                fetch.abandon()
                 del self._fetches[first]
                 self.counts.given_up += bool(is_late and not is_through and fetch.waiting)
                 self._release(fetch)
@@ -112,8 +116,8 @@ class Exchange:
         self._copy_out()
 
     def after_read(self) -> None:
-        """A step was read: what was copied before it was launched is on the host."""
-        while len(self._copied) > 1:
+        """A step was read: what was copied before it was launched is on the host, and the last copies may not be."""
+        while len(self._copied) > _UNREAD:
             self._shelf.put(*self._copied.popleft())
 
     def when_idle(self) -> None:
@@ -130,7 +134,7 @@ class Exchange:
     def close(self, flush_seconds: float) -> None:
         """Let what was filled be written, for so long."""
         for fetch in self._fetches.values():
-            fetch.is_wanted = False
+            fetch.abandon()
         self._fetches.clear()
         self._fetcher.close()
         try:
@@ -168,38 +172,51 @@ class Exchange:
         if not wanted:
             return
         blocks = list(wanted.values())
-        copied = self._shelf.memory.copy_out([each.block for each in blocks])
-        if self._shelf.memory.device.type == "cpu":
-            self._shelf.put(blocks, copied)
-        else:
+        try:
+            copied = self._shelf.memory.copy_out([each.block for each in blocks])
+        except Exception:
+            _log.exception("blocks cannot be copied to be stored")
+            return
+        if self._shelf.memory.is_behind:
             self._copied.append((blocks, copied))
+        else:
+            self._shelf.put(blocks, copied)
 
     def _load(self, fetch: Fetch, room: int | None) -> int | None:
         """What of it has arrived, as far as there is room; the bytes that are left of that."""
         while fetch.arrived and (room is None or room > 0):
-            arrays = fetch.arrived.popleft()
+            arrays = fetch.take()
             count = len(arrays[0])
             start = fetch.first + fetch.num_loaded
+            names = fetch.names[: start + count]
+            placed = self._scheduler.holdings.adopt(names, start, len(self._scheduler.running))
+            if not self._copy_in(placed, start, arrays):
+                fetch.abandon()
+                break
             fetch.num_loaded += count
-            placed = self._scheduler.holdings.adopt(fetch.names[: start + count], start, len(self._scheduler.running))
-            if placed:
-                if len(placed) < count:
-                    places = [place - start for place, _ in placed]
-                    arrays = [array[places] for array in arrays]
-                try:
-                    self._shelf.memory.copy_in([block for _, block in placed], arrays)
-                except Exception:
-                    self._scheduler.pool.forget()  # names may stand on blocks that were not filled
-                    raise
-                self._count(fetch, len(placed))
+            self.counts.loaded += len(placed) * self._shelf.block_size
+            self.counts.saved_seconds += len(placed) * self._shelf.block_size * self._prefill_seconds()
+            if len(self._scheduler.pool.find(names)) < len(names):
+                fetch.abandon()  # there is no more room
             if room is not None:
                 room -= count * self._shelf.block_bytes
         return room
 
-    def _count(self, fetch: Fetch, num_blocks: int) -> None:
-        num_tokens = num_blocks * self._shelf.block_size
-        self.counts.loaded += num_tokens
-        self.counts.saved_seconds += num_tokens * self._prefill_seconds()
+    def _copy_in(self, placed: list[tuple[int, int]], start: int, arrays: list[Tensor]) -> bool:
+        """Fill blocks, (place in the chain, block), with what has arrived of places from `start` on; whether that was
+        done."""
+        if not placed:
+            return True
+        try:
+            if len(placed) < len(arrays[0]):
+                places = [place - start for place, _ in placed]
+                arrays = [array[places] for array in arrays]
+            self._shelf.memory.copy_in([block for _, block in placed], arrays)
+        except Exception:
+            _log.exception("stored blocks cannot be loaded")
+            self._scheduler.pool.forget()  # names may stand on blocks that were not filled
+            return False
+        return True
 
     def _release(self, fetch: Fetch) -> None:
         """Those that waited go on; of several with one beginning, the others may find more behind it."""

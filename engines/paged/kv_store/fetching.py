@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from threading import Semaphore
 from typing import Any
 
 from torch import Tensor
@@ -18,6 +19,9 @@ _log = logging.getLogger(__name__)
 
 # Reads are bound by the network and by the interpreter: more at a time are not faster.
 NUM_THREADS = 2
+# Reads of a fetch that wait for the engine to load them; of a long text there are many, and memory has an end.
+_MAX_AHEAD = 8
+_POLL_SECONDS = 0.05
 
 
 @dataclass(eq=False, slots=True)
@@ -33,8 +37,20 @@ class Fetch:
     is_wanted: bool = True
     is_through: bool = False
     arrived: deque[list[Tensor]] = field(default_factory=deque)  # [n, L, S, G, D] of each array, in order
+    room: Semaphore = field(default_factory=lambda: Semaphore(_MAX_AHEAD))
     waiting: list[Any] = field(default_factory=list)  # sequences that wait for it
     num_loaded: int = 0  # blocks
+
+    def take(self) -> list[Tensor]:
+        """What has arrived first."""
+        arrays = self.arrived.popleft()
+        self.room.release()
+        return arrays
+
+    def abandon(self) -> None:
+        """Nobody wants the rest."""
+        self.is_wanted = False
+        self.arrived.clear()
 
 
 class Fetcher:
@@ -61,9 +77,12 @@ class Fetcher:
             if not found or not self._shelf.is_worth(found, fetch.prefill_seconds):
                 return
             for arrays in self._shelf.read(fetch.request, names[:found]):
-                fetch.arrived.append(arrays)
+                while not fetch.room.acquire(timeout=_POLL_SECONDS):
+                    if not fetch.is_wanted:
+                        return
                 if not fetch.is_wanted:
                     return
+                fetch.arrived.append(arrays)
                 self._told()
         except Exception:  # whatever it is, the prompt is computed
             _log.exception("stored blocks cannot be read")

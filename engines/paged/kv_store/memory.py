@@ -22,6 +22,11 @@ class BlockMemory:
         return self._tensors[0].device
 
     @property
+    def is_behind(self) -> bool:
+        """Whether a copy is made some time after it was asked for, in the device's order."""
+        return self.device.type != "cpu"
+
+    @property
     def dtype(self) -> torch.dtype:
         return self._tensors[0].dtype
 

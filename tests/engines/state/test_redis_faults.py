@@ -119,6 +119,44 @@ def test_what_is_there_is_not_written_again(redis_server: RedisServer, store: Re
     other.close()
 
 
+def test_what_redis_has_evicted_is_wanted_again(
+    redis_server: RedisServer, store: RedisStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A value that was written some time ago and is used again is looked for, without being made; one that is there
+    lives on, one that is gone is written anew."""
+    monkeypatch.setattr("engines.state.behind._RECENT_SECONDS", -1.0)
+    for key in "ab":
+        store.put(key, 3, lambda: value(b"one"))
+    assert store.flush(5)
+    redis_server.client.expire("a", 5)
+    redis_server.client.delete("b")
+    assert not store.wants("a", 3) and not store.wants("b", 3)
+    assert store.flush(5)
+    assert redis_server.client.ttl("a") > 1000
+    assert not store.wants("a", 3) and store.wants("b", 3)
+
+
+def test_few_rights_are_enough(redis_server: RedisServer) -> None:
+    """Those that the README names, on our keys; without one of them it is a miss."""
+    rights = ("GET", "SET", "STRLEN", "PEXPIRE", "UNLINK")
+    allowed = [f"+{right.lower()}" for right in rights]
+    redis_server.client.execute_command("ACL", "SETUSER", "few", "on", ">word", "~pointsman:1:*", *allowed)
+    redis_server.client.execute_command("ACL", "SETUSER", "none", "on", ">word", "~other:*", *allowed)
+    store, stranger = (
+        open_store(redis_server.url.replace("unix://", f"unix://{user}:word@"), deadline_seconds=5.0)
+        for user in ("few", "none")
+    )
+    key = "pointsman:1:kv:a"
+    assert store.write(key, value(b"one")) and store.put(key + "b", 3, lambda: value(b"two")) and store.flush(5)
+    assert store.sizes([key])[0] > 0
+    assert stranger.get([key]) == [None] and not stranger.write(key, value(b"two"))
+    assert [state is None for state in store.get([key, key + "b"])] == [False, False]
+    store.delete([key])
+    assert store.get([key]) == [None]
+    store.close()
+    stranger.close()
+
+
 def test_a_value_that_cannot_be_made_is_not_kept(store: RedisStateStore) -> None:
     """Whatever its maker raises, those behind it are written."""
 

@@ -9,6 +9,7 @@ import pytest
 
 from engines.errors import EngineError
 from engines.paged.engine import PagedEngine
+from engines.paged.kv_store.memory import BlockMemory
 from engines.paged.options import DETERMINISTIC_CHUNK, EngineOptions, Speculation
 from engines.paged.sampling.params import SamplingParams
 from engines.paged.scheduling.sequence import Sequence
@@ -17,6 +18,7 @@ from tests.engines.paged.engine.asking import Answer, answer_of, ask, finish
 from tests.engines.paged.front.llm_process import adapter_folder
 from tests.engines.paged.kv_store.conftest import EngineOf
 from tests.engines.state.redis_server import RedisServer
+from tests.support.waiting import eventually
 
 PROMPT = [(7 * place + place // 9) % 250 for place in range(200)]
 SEEDED: dict[str, Any] = {"temperature": 1.0, "seed": 5, "max_tokens": 24}
@@ -87,6 +89,19 @@ def test_a_store_changes_no_text(redis_server: RedisServer, engine_of: EngineOf)
     assert texts(reader) == expected
     assert reader.stats()["kv_store_hits_total"] > 200
     assert texts(reader) == expected, "from its own cache"
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_device_that_copies_behind_loses_nothing(
+    ahead: bool, redis_server: RedisServer, engine_of: EngineOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a GPU does: blocks are handed on once a later step was read, and the last ones when nothing is left to do."""
+    monkeypatch.setattr(BlockMemory, "is_behind", True)
+    engine = engine_of(redis_server, run_ahead=ahead)
+    answer_of(engine, PROMPT, max_tokens=40)
+    eventually(lambda: len(redis_server.names()) == (200 + 39) // BLOCK)
+    exchange = engine._loop.exchange
+    assert exchange is not None and not exchange._copied and not exchange._filled
 
 
 def test_requests_that_begin_alike_fetch_once(redis_server: RedisServer, engine_of: EngineOf) -> None:

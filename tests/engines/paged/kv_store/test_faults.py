@@ -177,6 +177,46 @@ def test_who_has_no_time_left_is_told_so(expected: list[int], redis_server: Redi
     assert late.reason() is FinishReason.DEADLINE
 
 
+def test_blocks_that_cannot_be_loaded_are_computed(
+    expected: list[int], redis_server: RedisServer, engine_of: EngineOf
+) -> None:
+    """A device without room for them, once: nothing that was not filled is found by its name."""
+    engine = engine_of(redis_server)
+    shelf = engine._parts.shelf
+    assert shelf is not None
+    copy_in = shelf.memory.copy_in
+
+    def fails(*arguments: object) -> None:
+        shelf.memory.copy_in = copy_in  # type: ignore[method-assign]
+        raise RuntimeError("no room")
+
+    shelf.memory.copy_in = fails  # type: ignore[method-assign]
+    answer = answer_of(engine, PROMPT, **SEEDED)
+    assert (answer.tokens(), cached(answer)) == (expected, 0)
+
+
+def test_a_long_text_is_read_as_fast_as_it_is_loaded(
+    expected: list[int], redis_server: RedisServer, engine_of: EngineOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reads wait for the engine, so that a text of any length takes little memory beside the cache."""
+    monkeypatch.setattr("engines.paged.kv_store.shelf.READ_BYTES", 1)  # a block a read
+    monkeypatch.setattr("engines.paged.kv_store.fetching._MAX_AHEAD", 1)
+    answer = answer_of(engine_of(redis_server), PROMPT, **SEEDED)
+    assert (answer.tokens(), cached(answer)) == (expected, 192)
+
+
+def test_a_cache_that_is_full_takes_what_it_can(
+    expected: list[int], redis_server: RedisServer, engine_of: EngineOf
+) -> None:
+    """Others hold nearly all of it: what there is no room for is computed in its turn."""
+    engine = engine_of(redis_server, num_blocks=20, max_context=240)
+    others = [ask(engine, [place, *range(60)], max_tokens=40) for place in range(3)]
+    eventually(lambda: engine.stats()["num_requests_running"] >= 2 or all(each.done.is_set() for each in others))
+    answer = answer_of(engine, PROMPT, **SEEDED)
+    finish(*others)
+    assert answer.tokens() == expected
+
+
 @contextmanager
 def slow_proxy(target: Path, bytes_per_second: float, directory: Path) -> Iterator[Path]:
     """A way to a Redis on which answers come slowly."""
