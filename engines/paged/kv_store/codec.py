@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -18,6 +20,13 @@ from engines.state.values import Codec, Kind, Part, State
 CODECS = {"raw": Codec.RAW, "int8": Codec.INT8}
 _SCALE_DTYPE = "float32"
 _LARGEST = 127.0
+_TINY = np.finfo(np.float32).tiny
+# Encoding is numpy's: torch would take more threads for it, which steps need. numpy knows no bfloat16: its bits do.
+_BITS = {"float32": torch.int32, "float16": torch.int16, "bfloat16": torch.int16}
+# All ones where a number is infinite or none.
+_EXPONENTS = {"float32": 0x7F800000, "float16": 0x7C00, "bfloat16": 0x7F80}
+
+Array = npt.NDArray[Any]
 
 
 class BlockCodec:
@@ -41,16 +50,18 @@ class BlockCodec:
 
     def encode(self, arrays: Sequence[Tensor]) -> State | None:
         """One block; None where it holds what is no finite number, for that is nothing to share."""
-        if not all(bool(array.isfinite().all()) for array in arrays):
-            return None
         parts: list[Part] = []
         for array in arrays:
+            bits = array.view(_BITS[self._name]).numpy()
+            exponent = bits.dtype.type(_EXPONENTS[self._name])
+            if ((bits & exponent) == exponent).any():
+                return None
             if self._codec is Codec.RAW:
-                parts.append(_part(array, self._name))
+                parts.append(_part(bits, self._name))
                 continue
-            values = array.float()
-            scale = values.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) / _LARGEST
-            parts += (_part((values / scale).round().to(torch.int8), "int8"), _part(scale, _SCALE_DTYPE))
+            values = _as_float32(bits, self._name)
+            scale = np.maximum(np.abs(values).max(-1, keepdims=True), _TINY) / np.float32(_LARGEST)
+            parts += (_part(np.rint(values / scale).astype(np.int8), "int8"), _part(scale, _SCALE_DTYPE))
         return State(Kind.BLOCK, tuple(parts), self._codec)
 
     def decode(self, states: Sequence[State]) -> list[Tensor]:
@@ -77,6 +88,11 @@ class BlockCodec:
         return torch.from_numpy(stacked).view(getattr(torch, dtype)).reshape(len(states), *shape)
 
 
-def _part(array: Tensor, dtype: str) -> Part:
-    data = array.contiguous().flatten().view(torch.uint8).numpy()
-    return Part(dtype, tuple(array.shape), data.data)
+def _as_float32(bits: Array, dtype: str) -> Array:
+    if dtype == "bfloat16":  # the upper half of a float32
+        return (bits.astype(np.uint32) << 16).view(np.float32)
+    return bits.view(dtype).astype(np.float32)
+
+
+def _part(array: Array, dtype: str) -> Part:
+    return Part(dtype, array.shape, np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)

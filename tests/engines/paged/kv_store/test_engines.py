@@ -41,7 +41,6 @@ SETTINGS: list[dict[str, Any]] = [
     {"dtype": "bfloat16"},
     {"block_size": 8, "max_batch_tokens": 32},
     {"deterministic": True},
-    {"kv_codec": "int8"},
     {"speculation": Speculation("ngram", num_tokens=3, ngram_min=1)},
     {"speculation": "draft"},
     {"num_blocks": 34, "max_context": 256},
@@ -89,6 +88,26 @@ def test_a_store_changes_no_text(redis_server: RedisServer, engine_of: EngineOf)
     assert texts(reader) == expected
     assert reader.stats()["kv_store_hits_total"] > 200
     assert texts(reader) == expected, "from its own cache"
+
+
+def test_int8_changes_a_text_a_little(redis_server: RedisServer, engine_of: EngineOf) -> None:
+    """A fourth of float32's bytes and a little more; the next token's log probabilities are off by tenths at most (weights here are
+    large)."""
+    sizes, told = {}, {}
+    for codec in ("raw", "int8"):
+        writer = engine_of(redis_server, kv_codec=codec)
+        answer_of(writer, PROMPT, max_tokens=1)
+        settle(writer)
+        sizes[codec] = writer.stats()["kv_store_values_bytes_out_total"]
+        reader = engine_of(redis_server, kv_codec=codec)
+        answer = answer_of(reader, PROMPT, max_tokens=1, logprobs=20)
+        assert cached(answer) == 192, "those of another codec are not found"
+        told[codec] = dict(answer.logprobs()[0].top)
+    assert sizes["int8"] < 0.35 * sizes["raw"]
+    both = told["raw"].keys() & told["int8"].keys()
+    assert len(both) >= 18
+    off = max(abs(told["raw"][token] - told["int8"][token]) for token in both)
+    assert 0 < off < 0.5
 
 
 @pytest.mark.parametrize("ahead", [False, True])
