@@ -91,8 +91,8 @@ def test_a_store_changes_no_text(redis_server: RedisServer, engine_of: EngineOf)
 
 
 def test_int8_changes_a_text_a_little(redis_server: RedisServer, engine_of: EngineOf) -> None:
-    """A fourth of float32's bytes and a little more; the next token's log probabilities are off by tenths at most (weights here are
-    large)."""
+    """A fourth of float32's bytes and a little more; the next token's log probabilities are off by tenths at most, with
+    weights as large as these."""
     sizes, told = {}, {}
     for codec in ("raw", "int8"):
         writer = engine_of(redis_server, kv_codec=codec)
