@@ -92,10 +92,15 @@ def only_new(asked: Sequence[Message]) -> Completed:
 
 
 def _known_until(turns: Sequence[Message], told: Sequence[Message]) -> int | None:
-    """How many messages of `told` end with the last turn, where all before it are turns too; None where none do."""
+    """How many messages of `told` end with the last turn, where all before it are turns too; None where none do.
+
+    Behind them may stand whole exchanges that were never kept, since Redis was away: but only where `told` has all that
+    is kept, since the end of it alone may be met by chance, where answers are alike.
+    """
     kept, said = [essence(message) for message in turns], [essence(message) for message in told]
+    last = max(at for at, message in enumerate(told[:-1]) if message.role == "assistant")
     for end in range(len(said), 0, -1):
         length = min(end, len(kept))
-        if said[end - length : end] == kept[-length:]:
+        if said[end - length : end] == kept[-length:] and (length == len(kept) or end > last):
             return end
     return None

@@ -106,8 +106,10 @@ class Conversation:
         return outcome
 
     def tell(self, command: Command) -> None:
-        """Have it done soon, by a client that nobody waits for any more."""
-        self._store.tell(command)
+        """Have it done soon, for a client that has left; not while Redis is away, since what waits for it is kept in
+        memory."""
+        if self._store.is_available:
+            self._store.tell(command)
 
     async def whole(self) -> Whole | None:
         """All that there is, for operators; None where there is no such conversation."""

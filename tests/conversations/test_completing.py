@@ -1,6 +1,8 @@
 """What an engine is told of a conversation, and what of a request is new."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gateway.conversations.completing import NOTHING, Completed, complete, complete_text, only_new
 from gateway.protocol.llm.values import Message, Reasoning, Text, ToolCall
@@ -52,6 +54,63 @@ def test_the_end_of_a_conversation_is_known() -> None:
 def test_a_client_that_tells_it_otherwise_is_right(told: list[Message]) -> None:
     """A message edited, an answer made anew: the engine is told what the client sends, and that is kept from now on."""
     assert complete(kept(A, OF_A, B, OF_B), told) == Completed(tuple(told), tuple(told), replaces=True)
+
+
+def test_an_exchange_that_was_lost_is_found_again() -> None:
+    """Where Redis was away for one, a client that keeps everything brings it back."""
+    done = complete(kept(A, OF_A), [A, OF_A, B, OF_B, C])
+    assert done == Completed((A, OF_A, B, OF_B, C), (B, OF_B, C), num_kept=2)
+
+
+def test_answers_that_are_alike_prove_nothing() -> None:
+    """An edited conversation is not taken for the end of what is kept, because an answer in it comes again there."""
+    before = kept(A, OF_A, B, OF_A)
+    told = [B, OF_A, C, OF_A, user("d?")]
+    assert complete(before, told) == Completed(tuple(told), tuple(told), replaces=True)
+
+
+WORDS = st.sampled_from(["yes", "no", "go on"])
+STEPS = st.lists(
+    st.tuples(
+        st.lists(WORDS, min_size=1, max_size=2),  # what is asked
+        WORDS,  # the answer
+        st.sampled_from(["new", "all", "last"]),  # what the client sends before it
+        st.integers(1, 6),  # of its last messages
+        st.booleans(),  # whether its answer comes as a call of a tool
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(STEPS, st.integers(2, 9))
+def test_however_a_client_sends_it_a_conversation_is_told_once(
+    steps: list[tuple[list[str], str, str, int, bool]], max_turns: int
+) -> None:
+    """New messages alone, all of them, or the last few: what is kept grows by the new ones and the answer, and the
+    engine is told these, with all that is kept before them, and where the client has more, that."""
+    said_so_far: list[Message] = []
+    turns: list[Message] = []
+    for at, (words, answer, manner, number, calls_tool) in enumerate(steps):
+        asked = [user(word) for word in words]
+        if said_so_far and said_so_far[-1].tool_calls:
+            asked.insert(0, result(said_so_far[-1].tool_calls[0].id))
+        sent = {"new": [], "all": said_so_far, "last": said_so_far[-number:]}[manner]
+        done = complete(kept(*turns), [*sent, *asked])
+        assert not done.replaces
+        assert list(done.new) == asked
+        told = list(done.messages)
+        assert told == [*(sent if len(sent) > len(turns) else turns), *asked]
+        answered = calls(f"c{at}") if calls_tool else said(answer)
+        said_so_far = [*said_so_far, *asked, answered]
+        turns = [*turns, *asked, answered]
+        if len(turns) > max_turns:  # whole exchanges are dropped
+            places = range(len(turns) - max_turns, len(turns))
+            begins = next((place for place in places if turns[place].role == "user"), len(turns))
+            turns = turns[begins:]
+        if not turns:
+            said_so_far = []  # a client that sends everything would tell it all anew
 
 
 def test_a_last_message_of_the_assistants_begins_the_answer() -> None:
