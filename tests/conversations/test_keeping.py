@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +17,7 @@ from gateway.redis.address import read_address
 from gateway.redis.errors import StoreError
 from gateway.redis.store import Store
 from tests.conversations.making import calls, result, said, system, turn, user
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisServer, cluster
 
 WIDE = Limits(100, 8000, 1_000_000)
 PATIENCE = 5.0
@@ -200,6 +201,31 @@ def test_all_are_listed(redis_server: RedisServer) -> None:
         assert {(each["tenant"], each["created"], each["revision"]) for each in found} == {("acme", 1_700_000_000, 1)}
 
     play(redis_server, scene)
+
+
+def test_a_cluster_keeps_them_too(tmp_path: Path) -> None:
+    """Both keys of a conversation are on one server, whichever that is; only a list of all of them cannot be had."""
+    servers = cluster(tmp_path)
+    try:
+
+        async def scene() -> None:
+            url = f"redis+cluster://127.0.0.1:{servers[0].port}"
+            store = Store(read_address(url), deadline=PATIENCE)
+            try:
+                for number in range(8):
+                    talk = Conversation(store, f"s{number}", patience=PATIENCE)
+                    assert await write(talk, exchange("a?", "a.")) == "kept"
+                    assert texts((await talk.read()).turns) == ["a?", "a."]
+                    assert await talk.delete()
+                with pytest.raises(StoreError, match="cannot be listed"):
+                    await list_conversations(store, 0, 10, patience=PATIENCE)
+            finally:
+                await store.close()
+
+        asyncio.run(asyncio.wait_for(scene(), 30))
+    finally:
+        for server in servers:
+            server.kill()
 
 
 MESSAGES = st.lists(

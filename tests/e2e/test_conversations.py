@@ -1,6 +1,7 @@
 """Conversations as clients meet them: a gateway of two workers, a real Redis, engines that tell what they were told."""
 
 import contextlib
+import gzip
 import json
 import queue
 import time
@@ -269,6 +270,60 @@ def test_one_conversation_with_a_v2_engine(gateway: GatewayProcess, v2_engine: C
         assert answered.strip() == "one two", ask.__name__
         assert v2_engine.seen()[-1]["body"]["text_input"] == expected + "assistant: ", ask.__name__
         expected += f"assistant: {answered}\n"
+
+
+def test_sessions_side_by_side_on_one_stream(gateway: GatewayProcess, engine: CannedLLM) -> None:
+    """Each message of a ModelStreamInfer call is one of its own session's."""
+    came: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    with contextlib.closing(triton.InferenceServerClient(gateway.grpc_url)) as client:
+        client.start_stream(lambda result, error: came.put(error or result), stream_timeout=TIMEOUT)
+        for session, text in (("s1", "a"), ("s2", "b"), ("s1", "c"), ("s2", "d")):
+            inputs, parameters = given(text, {"session_id": session})
+            client.async_stream_infer("chat", inputs, parameters=parameters)
+        client.stop_stream()
+    assert came.qsize() == 8  # two tokens each
+    asked = [[turn["content"] for turn in each["body"]["messages"]] for each in engine.seen()]
+    assert asked == [["a"], ["b"], ["a", "one two", "c"], ["b", "one two", "d"]]
+
+
+def test_compressed_bodies_are_read(gateway: GatewayProcess, engine: CannedLLM) -> None:
+    """An infer may come compressed, as V2's clients send it, and so may a chat."""
+    inputs = [
+        {"name": "text_input", "datatype": "BYTES", "shape": [1], "data": ["a"]},
+        {"name": "max_tokens", "datatype": "INT32", "shape": [1], "data": [2]},
+    ]
+    chat = {"model": "chat", "messages": [{"role": "user", "content": "b"}], "max_tokens": 2}
+    for path, body in (("/v2/models/chat/infer", {"inputs": inputs}), ("/v1/chat/completions", chat)):
+        reply = httpx.post(
+            f"{gateway.http_url}{path}",
+            content=gzip.compress(json.dumps(body).encode()),
+            headers={SESSION: "s1", "content-encoding": "gzip", "content-type": "application/json"},
+            timeout=TIMEOUT,
+        )
+        assert reply.status_code == 200, reply.text
+    assert [text for _, text in told(engine)] == ["a", "one two", "b"]
+
+
+MALFORMED = [
+    ("/v1/chat/completions", b'{"model": "chat", "messages": 1}', "messages"),
+    ("/v1/chat/completions", b'{"model": "chat", "messages": [{"role": "user", "content": "a"}], "x": 1}', "x"),
+    ("/v1/responses", b'{"model": "chat", "input": "a", "previous_response_id": "r"}', "previous_response_id"),
+    ("/v1/completions", b'{"model": "chat", "prompt": [1, 2]}', "token ids"),
+    ("/v2/models/chat/generate", b"[]", "JSON"),
+    ("/v2/models/chat/infer", b'{"inputs": 1}', "inputs"),
+    ("/v1/chat/completions", b'{"model": "held", "messages": [}', "JSON"),
+    ("/v2/models/v2-held/generate", b'{"text_input": "a", "parameters": 1}', "parameters"),
+]
+
+
+@pytest.mark.parametrize("path, body, named", MALFORMED)
+def test_what_cannot_be_read_is_refused(gateway: GatewayProcess, path: str, body: bytes, named: str) -> None:
+    """As on any route: with what is wrong, in the client's dialect."""
+    headers = {SESSION: "s1", "content-type": "application/json"}
+    reply = httpx.post(f"{gateway.http_url}{path}", content=body, headers=headers, timeout=TIMEOUT)
+    assert 400 <= reply.status_code < 502, reply.text
+    error = reply.json()["error"]
+    assert named in (error if path.startswith("/v2") else error["message"])
 
 
 def test_a_v2_client_at_a_v2_engine(gateway: GatewayProcess, v2_engine: CannedLLM) -> None:
