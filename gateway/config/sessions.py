@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from gateway.config import rule_values
 from gateway.config.specs import EngineProtocol, EngineSpec, ExperimentSpec, HistorySpec, RouteSpec, SessionSpec
@@ -39,8 +40,8 @@ _HISTORY = Record(
 )
 
 
-def _session(history: HistorySpec | bool = False) -> SessionSpec:
-    return SessionSpec(history if isinstance(history, HistorySpec) else None)
+def _session(history: HistorySpec | bool = False, **rest: Any) -> SessionSpec:
+    return SessionSpec(history if isinstance(history, HistorySpec) else None, **rest)
 
 
 def _history(node: Node, reading: Reading) -> HistorySpec | bool | None:

@@ -44,7 +44,7 @@ def gateway(llm: LLMProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         "v2": {"endpoints": [both], **template},
         "grpc": {"endpoints": [f"grpc://{llm.grpc_url}"], **template},
     }
-    kept = {"model": "storyteller", "session": {"history": True}}
+    kept = {"model": "storyteller", "session": {"history": {"patience": "5s"}}}
     routes = [{"name": name, "match": {"model": name}, "engine": name, **kept} for name in engines]
     routes.append({"name": "plain", "match": {"model": "plain"}, "engine": "openai", "model": "storyteller"})
     with RedisServer(tmp_path_factory.mktemp("redis")) as redis:
