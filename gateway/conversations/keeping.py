@@ -63,11 +63,11 @@ class Conversation:
         self._session = session
         self._tenant = tenant
         self._patience = patience
-        key = f"{_PREFIX}{{{conversation_id(session, tenant)}}}"
-        self._keys = (key, f"{key}:turns")
+        self.key = f"{_PREFIX}{{{conversation_id(session, tenant)}}}"
+        self._keys = (self.key, f"{self.key}:turns")
 
     def __repr__(self) -> str:
-        return f"<Conversation {self._keys[0]}>"
+        return f"<Conversation {self.key}>"
 
     async def read(self) -> Kept:
         """What is kept; nothing where there is no such conversation."""
@@ -86,7 +86,7 @@ class Conversation:
                 tuple(len(turn) for turn in turns),
             )
         except (ValueError, KeyError, TypeError, GatewayError) as error:
-            raise StoreError(f"{self._keys[0]} holds what this gateway has not written: {error}") from error
+            raise StoreError(f"{self.key} holds what this gateway has not written: {error}") from error
 
     def writing(self, exchange: Exchange, *, now: int, ttl: float, limits: Limits | None) -> Command:
         """The command that writes an exchange and drops what is too much then; limits None: nothing is dropped.
@@ -113,7 +113,7 @@ class Conversation:
 
     async def whole(self) -> Whole | None:
         """All that there is, for operators; None where there is no such conversation."""
-        told, kept = await self._ask(("HMGET", self._keys[0], *_TOLD, "system"), ("LRANGE", self._keys[1], 0, -1))
+        told, kept = await self._ask(("HMGET", self.key, *_TOLD, "system"), ("LRANGE", self._keys[1], 0, -1))
         *values, system = told
         if values[_TOLD.index("session")] is None:
             return None

@@ -139,6 +139,8 @@ class Talk:
 
     async def keep(self, engine: str, arm: str) -> bool:
         """Write what was asked and the answer, which is whole; whether that is done."""
+        if not self._may_be_kept:
+            return False
         command = self._command(engine, arm, is_cut=False)
         if command is None:
             return True
@@ -154,16 +156,22 @@ class Talk:
 
     def keep_cut(self, engine: str, arm: str) -> None:
         """Have what was asked and the beginning of the answer written, soon; its client has left."""
-        command = self._command(engine, arm, is_cut=True)
+        command = self._command(engine, arm, is_cut=True) if self._may_be_kept else None
         if command is not None:
             assert self._conversation is not None
             self._conversation.tell(command)
 
+    @property
+    def _may_be_kept(self) -> bool:
+        """Not without Redis; nor a text whose beginning is not known: nobody can tell what of it is new."""
+        return self._conversation is not None and not (self._is_missing and self._completed.prompt is not None)
+
     def _command(self, engine: str, arm: str, *, is_cut: bool) -> Command | None:
         """What writes the exchange; None where there is nothing to keep."""
         said = None if self.answer.has_failed else self.answer.message(self._without, is_cut=is_cut)
-        if said is None or self._conversation is None:
+        if said is None:
             return None
+        assert self._conversation is not None
         now, completed, kept = int(time()), self._completed, self._kept
         new = completed.new
         if new and new[-1].role == "assistant":  # the client has begun the answer

@@ -158,3 +158,21 @@ def test_what_no_conversation_can_keep() -> None:
     with pytest.raises(GatewayError, match="token ids cannot be kept") as refused:
         asyncio.run(Talk(None, HistorySpec()).begin(Generation("m", prompt=[1, 2])))
     assert refused.value.kind is ErrorKind.UNSUPPORTED
+
+
+def test_a_text_whose_beginning_is_missing_is_not_kept(redis_server: RedisServer) -> None:
+    """Nobody can tell what of a prompt is new while what is kept cannot be read; of messages the last answer tells."""
+
+    async def scene(kept_in: Conversation) -> None:
+        redis_server.client.set(kept_in.key, "of another type")
+        for asked, is_kept in ((Generation("m", prompt="a"), False), (Generation("m", messages=(user("a"),)), True)):
+            one = Talk(kept_in, HistorySpec(prompts="text"))
+            await one.begin(asked)
+            assert one.told == "missing"
+            one.answer.hear([TextDelta("b")])
+            redis_server.client.flushall()
+            assert await one.keep("engine", "") is is_kept
+            redis_server.client.flushall()
+            redis_server.client.set(kept_in.key, "of another type")
+
+    play(redis_server, scene)

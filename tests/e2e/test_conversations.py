@@ -555,6 +555,8 @@ def test_an_engine_that_holds_its_sessions_is_told_theirs(
     assert len(seen(engine)[1]["messages"]) == 1
     Asking(gateway).chat("a", model="named")
     assert seen(engine)[1]["conversation_id"] == "s1"
+    assert by_generate(gateway, "a", "held") == " one two"  # translated: the header alone tells it
+    assert seen(engine)[0] == "s1"
     by_generate(gateway, "a", "v2-held")
     assert (seen(v2_engine)[0], seen(v2_engine)[1]["parameters"]["session_id"]) == ("s1", "s1")
     ids = set()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -38,6 +38,7 @@ _HISTORY = b"x-pointsman-history"
 _NOT_KEPT = "not_kept"  # as errors are counted
 # What of Triton's sequences may stand beside a session's id.
 _OF_SEQUENCES = frozenset({"sequence_start", "sequence_end"})
+_CONVERSATION = "conversation"
 
 
 class Talking(Translation):
@@ -121,21 +122,20 @@ def _read(request: Request, body: bytes) -> tuple[Generation, MakeWriter]:
     Raises: GatewayError.
     """
     names = {*request.plan.snapshot.table.identity.session_parameters, *_OF_SEQUENCES}
-    if request.plan.call.dialect is Dialect.RESPONSES:
-        body = _without(body, names & {"conversation"})
+    if request.plan.call.dialect is Dialect.RESPONSES and _CONVERSATION in names:
+        body = _without_conversation(body)
     generation, make_writer = read_generation(request, body)
     options = {name: value for name, value in generation.options.items() if name not in names or name in OPTIONS}
     return replace(generation, options=options), make_writer
 
 
-def _without(body: bytes, names: Collection[str]) -> bytes:
-    """The body without these fields; as it is where it has none of them, or cannot be read."""
-    if not any(b'"%b"' % name.encode() in body for name in names):
-        return body
+def _without_conversation(body: bytes) -> bytes:
+    """The body of OpenAI's Responses without the one field that the gateway takes for a session, and engines for one
+    of theirs; as it is where it cannot be read."""
     try:
         fields = orjson.loads(body)
     except orjson.JSONDecodeError:
         return body  # whoever reads it says what is wrong
-    if not isinstance(fields, dict):
+    if not isinstance(fields, dict) or fields.pop(_CONVERSATION, None) is None:
         return body
-    return orjson.dumps({name: value for name, value in fields.items() if name not in names})
+    return orjson.dumps(fields)
