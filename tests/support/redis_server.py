@@ -25,12 +25,17 @@ def program() -> Path:
         pytest.skip(str(error))
 
 
+# A cluster's nodes meet so far above their ports: both are below those that systems give out (from 32,768 on).
+BUS = 10_000
+
+
 def free_port() -> int:
-    """One that nobody uses, and below those that the system gives out: a cluster's nodes meet 10,000 above it."""
+    """One that nobody uses, nor the one where it would meet its cluster."""
     while True:
-        port = random.randrange(20_000, 30_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
+        port = random.randrange(20_000, 22_700)
+        with socket.socket() as probe, socket.socket() as bus, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
+            bus.bind(("127.0.0.1", port + BUS))
             return port
 
 
