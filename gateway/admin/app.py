@@ -1,5 +1,6 @@
 """The admin API: metrics, what the gateway knows of its engines, experiments and rules, and the conversations that it
-keeps. All that it changes is which endpoints are drained, and that conversations are forgotten."""
+keeps. All that it changes is which endpoints are drained, where sessions are, and that these and conversations are
+forgotten."""
 
 from __future__ import annotations
 
@@ -12,9 +13,10 @@ from typing import Any, Protocol
 import uvicorn
 from fastapi import FastAPI, Response
 
-from gateway.admin.conversations import HasStore, add_conversations
+from gateway.admin.conversations import add_conversations
 from gateway.admin.draining import Drained, DrainState, add_draining
 from gateway.admin.limits import limits_told
+from gateway.admin.sessions import SessionState, add_sessions
 from gateway.config.specs import HistorySpec, MatchSpec, RulesSpec
 from gateway.observability.exposition import CONTENT_TYPE, ExpositionState, render
 from gateway.protocol.engine_load import Load
@@ -35,7 +37,7 @@ class Replica(Protocol):
     def number(self) -> int: ...
 
 
-class ControlState(DrainState, HasStore, Protocol):
+class ControlState(DrainState, SessionState, Protocol):
     """What the control process tells."""
 
     @property
@@ -96,6 +98,7 @@ def make_app(state: ControlState) -> FastAPI:
 
     add_draining(app, state)
     add_conversations(app, state)
+    add_sessions(app, state)
     return app
 
 

@@ -5,34 +5,20 @@ One is named as its client names it: by its session, and its tenant where there 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any
 
 import orjson
 from fastapi import FastAPI, HTTPException, Query, Response
 
+from gateway.admin.asking_redis import PATIENCE_SECONDS, HasStore, answered, store_of
 from gateway.conversations.keeping import Conversation, Whole, list_conversations
 from gateway.conversations.turns import openai_message
-from gateway.redis.errors import StoreError
-from gateway.redis.store import Store
 
 Json = dict[str, Any]
-T = TypeVar("T")
 
-# An operator waits longer than a request.
-_PATIENCE_SECONDS = 2.0
 _MAX_PAGE = 1000
 
 Tenant = Annotated[str, Query(description="Whose session it is; empty where clients name no tenant.")]
-
-
-class HasStore(Protocol):
-    """Whoever knows where conversations are."""
-
-    @property
-    def store(self) -> Store | None:
-        """None where the gateway has no Redis."""
-        ...
 
 
 def add_conversations(app: FastAPI, state: HasStore) -> None:
@@ -44,8 +30,8 @@ def add_conversations(app: FastAPI, state: HasStore) -> None:
         limit: Annotated[int, Query(ge=1, le=_MAX_PAGE, description="About so many.")] = 100,
     ) -> Json:
         """Some conversations, and the `cursor` for more; null where these are all."""
-        store = _store(state)
-        found, following = await _told(list_conversations(store, cursor, limit, patience=_PATIENCE_SECONDS))
+        store = store_of(state, "conversations")
+        found, following = await answered(list_conversations(store, cursor, limit, patience=PATIENCE_SECONDS))
         return {"conversations": found, "cursor": following or None}
 
     # A session's id may have slashes in it.
@@ -66,34 +52,20 @@ def add_conversations(app: FastAPI, state: HasStore) -> None:
     @app.delete("/conversations/{session:path}")
     async def deleted(session: str, tenant: Tenant = "") -> Json:
         """Forget the conversation; what is under way in it is not kept any more."""
-        if not await _told(_conversation(state, session, tenant).delete()):
+        if not await answered(_conversation(state, session, tenant).delete()):
             raise _not_there(session, tenant)
         return {"session": session, "tenant": tenant, "deleted": True}
 
 
-def _store(state: HasStore) -> Store:
-    if state.store is None:
-        raise HTTPException(503, "this gateway has no Redis (--redis), so it keeps no conversations")
-    return state.store
-
-
 def _conversation(state: HasStore, session: str, tenant: str) -> Conversation:
-    return Conversation(_store(state), session, tenant, patience=_PATIENCE_SECONDS)
+    return Conversation(store_of(state, "conversations"), session, tenant, patience=PATIENCE_SECONDS)
 
 
 async def _whole(state: HasStore, session: str, tenant: str) -> Whole:
-    whole = await _told(_conversation(state, session, tenant).whole())
+    whole = await answered(_conversation(state, session, tenant).whole())
     if whole is None:
         raise _not_there(session, tenant)
     return whole
-
-
-async def _told(asking: Awaitable[T]) -> T:
-    """What Redis says; that it says nothing is the gateway's trouble, not the caller's."""
-    try:
-        return await asking
-    except StoreError as error:
-        raise HTTPException(503, str(error)) from error
 
 
 def _not_there(session: str, tenant: str) -> HTTPException:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from fastapi import FastAPI, HTTPException, Request
 from pydantic import BaseModel
 
+from gateway.admin.asking_redis import refuse_foreign_pages
 from gateway.config.specs import RulesSpec
 
 Json = dict[str, Any]
@@ -59,9 +60,7 @@ def add_draining(app: FastAPI, state: DrainState) -> None:
 
 
 async def _obey(state: DrainState, name: str, wish: Wish, request: Request, *, is_draining: bool) -> Json:
-    origin = request.headers.get("origin")
-    if origin is not None and origin.rpartition("//")[2] != request.headers.get("host"):
-        raise HTTPException(403, "a web page elsewhere may not ask for this")
+    refuse_foreign_pages(request)
     engine = state.rules.engines.get(name)
     urls = [endpoint.url for endpoint in engine.endpoints] if engine is not None else []
     # One that the rules no longer name may still be drained, and be wanted back.

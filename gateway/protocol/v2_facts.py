@@ -18,6 +18,7 @@ from gateway.protocol.operations import INFERENCE_OPERATIONS, Operation
 
 # numpy's limit; without one, the product of a million axes keeps the event loop for minutes.
 MAX_RANK = 64
+_PARAMETERS = b'"parameters"'
 # Where an input's data lies outside the JSON, one of these parameters tells its size.
 _SIZE_PARAMETERS = ("binary_data_size", "shared_memory_byte_size")
 
@@ -43,14 +44,35 @@ def read_body_facts(operation: Operation, body: bytes) -> BodyFacts:
 def read_parameters(operation: Operation, body: bytes) -> Mapping[str, Scalar]:
     """The parameters alone, a part of the price where nobody asks for inputs; none where the body cannot be read."""
     try:
+        if operation is Operation.INFER:
+            first = _parameters_before_inputs(body)
+            if first is not None:
+                return _scalars(first)
         message = orjson.loads(body)
         if not isinstance(message, dict):
             return {}
-        return (
-            _scalars(_object(message, "parameters")) if operation is Operation.INFER else _generate_parameters(message)
-        )
+        if operation is Operation.INFER:
+            return _scalars(_object(message, "parameters"))
+        return _generate_parameters(message)
     except (orjson.JSONDecodeError, GatewayError):
         return {}
+
+
+def _parameters_before_inputs(body: bytes) -> dict[str, Any] | None:
+    """The parameters of an inference, where they stand before all tensors and have no objects in them, as clients write
+    them; None where that is not sure. So tensors' values are not read."""
+    key = body.find(_PARAMETERS)
+    if key < 0 or body.find(b"[", 0, key) >= 0 or body.count(b"{", 0, key) != 1:
+        return None  # of the request, if of anything: nothing else has begun
+    start = body.find(b"{", key)
+    text = body[start : body.find(b"}", start) + 1]
+    if body[key + len(_PARAMETERS) : start].strip() != b":":
+        return None
+    try:
+        found = orjson.loads(text)
+    except orjson.JSONDecodeError:  # an object in it, or a brace in a text
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _generate_parameters(message: Mapping[str, Any]) -> dict[str, Scalar]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # a worker without Redis need not load its client
     from gateway.redis.store import Store
 
 # A session that goes on is written down so often, for its count and the time when it was last seen.
-TOUCH_SECONDS = 10.0
+TOUCH_SECONDS = 30.0
 # A sequence's id is soon used again by another one, which another worker may have placed: what is known is read anew.
 _SEQUENCE_SECONDS = 1.0
 # A cached session is read anew after so long, in case that news of it were lost.

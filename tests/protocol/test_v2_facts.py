@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.protocol.body_facts import NO_BODY, BodyFacts, InputFacts
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import Operation
-from gateway.protocol.v2_facts import read_body_facts
+from gateway.protocol.v2_facts import read_body_facts, read_parameters
 
 INFERS = [
     (b'{"inputs":[]}', BodyFacts()),
@@ -116,3 +119,32 @@ def test_deep_data_is_measured_without_recursion() -> None:
     data = b"[" * depth + b'"ab"' + b"]" * depth
     body = b'{"inputs":[{"name":"t","datatype":"BYTES","shape":[1],"data":' + data + b"}]}"
     assert read_body_facts(Operation.INFER, body).inputs[0].num_bytes == 2
+
+
+_SCALARS = st.one_of(st.booleans(), st.integers(-9, 9), st.text(st.sampled_from('ab{}[]":,\\ \u00e9')))
+_OBJECTS = st.dictionaries(
+    st.sampled_from(["session_id", "parameters", "x"]),
+    st.one_of(_SCALARS, st.none(), st.dictionaries(st.just("y"), _SCALARS)),
+)
+_TENSORS = st.lists(st.fixed_dictionaries({"name": st.just("t"), "parameters": _OBJECTS}), max_size=2)
+_BODIES = st.dictionaries(
+    st.sampled_from(["id", "parameters", "inputs", "outputs", "text_input"]), st.one_of(_OBJECTS, _TENSORS, _SCALARS)
+)
+
+
+@given(body=_BODIES)
+def test_parameters_are_the_same_read_alone(body: dict[str, object]) -> None:
+    """Whatever stands around them, and in whatever order, the short way finds what the whole JSON says."""
+    told = body.get("parameters")
+    expected = told if isinstance(told, dict) else {}
+    expected = {key: value for key, value in expected.items() if isinstance(value, str | int | float)}
+    assert read_parameters(Operation.INFER, orjson.dumps(body)) == expected
+    assert read_parameters(Operation.INFER, orjson.dumps(body, option=orjson.OPT_INDENT_2)) == expected
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"null", b'{"parameters":', b'{"parameters":{"a":1}', b'"parameters"']
+)
+def test_parameters_of_no_json_are_none(body: bytes) -> None:
+    """A body that cannot be read names nothing, unless what it names stands before what is wrong with it."""
+    assert read_parameters(Operation.INFER, body) in ({}, {"a": 1})

@@ -1,0 +1,120 @@
+"""Sessions over two real gateways of two workers each, which share a Redis: where they are, and who is told."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.canned_engine import CannedEngine
+from tests.support.redis_server import RedisServer
+from tests.support.servers import GatewayProcess
+from tests.support.waiting import eventually
+
+NUM_SESSIONS = 24
+
+
+@pytest.fixture(scope="module")
+def engines() -> Iterator[dict[str, CannedEngine]]:
+    with CannedEngine("a") as a, CannedEngine("b") as b, CannedEngine("c") as c:
+        yield {"a": a, "b": b, "c": c}
+
+
+@pytest.fixture(scope="module")
+def gateways(
+    engines: dict[str, CannedEngine], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[GatewayProcess]]:
+    folder = tmp_path_factory.mktemp("gateways")
+    urls = ", ".join(f"'{engine.url}'" for engine in engines.values())
+    engine = f"it: {{endpoints: [{urls}], balance: session, health: {{interval: 200ms}}}}"
+    rules = f"version: 1\nengines: {{{engine}}}\nroutes: [{{name: all, engine: it}}]\n"
+    with RedisServer(folder / "redis") as redis:
+        started = [GatewayProcess.start(rules, folder / str(n), workers=2, redis=redis.url) for n in range(2)]
+        yield [gateway.wait_ready() for gateway in started]
+        for gateway in started:
+            gateway.stop()
+
+
+def served_by(gateway: GatewayProcess, session: str) -> str:
+    """Which engine answers a session, over a connection of its own, so that any worker may have it."""
+    headers = {"x-session-id": session}
+    reply = httpx.post(f"{gateway.http_url}/v2/models/m/infer", content=b'{"inputs": []}', headers=headers, timeout=20)
+    assert reply.status_code == 200, reply.text
+    return str(reply.json()["served_by"])
+
+
+def admin(gateway: GatewayProcess, method: str, path: str, **body: Any) -> httpx.Response:
+    return httpx.request(method, f"{gateway.admin_url}{path}", json=body or None, timeout=20)
+
+
+def test_a_session_is_at_one_place_for_all(gateways: list[GatewayProcess]) -> None:
+    """Every worker of every gateway sends a session to the same engine, and each engine has its share of them."""
+    names = [f"same-{number}" for number in range(NUM_SESSIONS)]
+    places = {name: {served_by(gateway, name) for gateway in gateways for _ in range(3)} for name in names}
+    assert {len(found) for found in places.values()} == {1}
+    assert len(Counter(next(iter(found)) for found in places.values())) == 3
+
+
+def test_an_operator_finds_moves_and_forgets_a_session(
+    gateways: list[GatewayProcess], engines: dict[str, CannedEngine]
+) -> None:
+    """What is told to one gateway's admin API holds for every worker of both within a moment."""
+    home = served_by(gateways[0], "chat/7")
+    eventually(lambda: admin(gateways[1], "GET", "/sessions/chat/7").status_code == 200)
+    told = admin(gateways[1], "GET", "/sessions/chat/7").json()
+    assert (told["session"], told["requests"], told["places"]) == ("chat/7", 1, {})
+    other = next(name for name in engines if name != home)
+    moved = admin(gateways[1], "POST", "/sessions/chat/7/move", engine="it", url=engines[other].url)
+    assert (moved.status_code, moved.json()["places"]) == (200, {"it": engines[other].url})
+    eventually(lambda: [served_by(gateway, "chat/7") for gateway in gateways for _ in range(4)] == [other] * 8)
+    assert admin(gateways[0], "DELETE", "/sessions/chat/7").json()["forgotten"] is True
+    eventually(lambda: [served_by(gateway, "chat/7") for gateway in gateways for _ in range(4)] == [home] * 8)
+
+
+@pytest.mark.parametrize(
+    "method, path, body, status, why",
+    [
+        ("GET", "/sessions/nobody", {}, 404, "no session 'nobody' is remembered"),
+        (
+            "POST",
+            "/sessions/s/move",
+            {"engine": "gpu", "url": "http://a"},
+            404,
+            "there is no engine 'gpu'; there are it",
+        ),
+        ("POST", "/sessions/s/move", {"engine": "it", "url": "http://a"}, 404, "has no endpoint http://a; it has http"),
+    ],
+)
+def test_what_is_not_there_is_told(
+    gateways: list[GatewayProcess], method: str, path: str, body: dict[str, str], status: int, why: str
+) -> None:
+    """A wrong name changes nothing, and the right ones are told."""
+    reply = admin(gateways[0], method, path, **body)
+    assert reply.status_code == status
+    assert why in reply.json()["detail"]
+
+
+def test_a_drained_engine_hands_its_sessions_over(
+    gateways: list[GatewayProcess], engines: dict[str, CannedEngine]
+) -> None:
+    """A drain at one gateway moves an engine's sessions at both, alike, and counts them; they stay when it is over."""
+    names = [f"drain-{number}" for number in range(NUM_SESSIONS)]
+    homes = {name: served_by(gateways[0], name) for name in names}
+    url = engines["a"].url
+    assert admin(gateways[0], "POST", "/engines/it/endpoints/drain", url=url).status_code == 200
+    mine = [name for name in names if homes[name] == "a"]
+    eventually(lambda: "a" not in {served_by(gateway, mine[0]) for gateway in gateways for _ in range(4)})
+    moved = {name: {served_by(gateway, name) for gateway in gateways for _ in range(2)} for name in names}
+    assert all(moved[name] == {homes[name]} for name in names if homes[name] != "a")
+    assert all(len(moved[name]) == 1 and "a" not in moved[name] for name in mine)
+    assert admin(gateways[0], "POST", "/engines/it/endpoints/undrain", url=url).status_code == 200
+
+    def told(gateway: GatewayProcess) -> int:
+        endpoints = admin(gateway, "GET", "/engines").json()["engines"][0]["endpoints"]
+        return int(next(endpoint["sessions_moved"] for endpoint in endpoints if endpoint["url"] == url))
+
+    assert sum(map(told, gateways)) >= len(mine)
+    assert {name: {served_by(gateway, name) for gateway in gateways} for name in mine} == {
+        name: moved[name] for name in mine
+    }
