@@ -82,8 +82,12 @@ def gateway(
     v2_held = {"match": {"model": "v2-held"}, "engine": "triton", "model": VLLM, "session": {"history": "engine"}}
     routes[0]["resume"] = True
     routes += [{"name": "v2", **v2}, {"name": "v2-held", **v2_held}]
+    split = {"match": {"model": "split"}, "experiment": "halves", "model": MODEL, "session": {"history": SURE}}
+    routes.append({"name": "split", **split})
+    arms = [{"name": name, "engine": name, "weight": 1} for name in ("openai", "same")]
+    engines["same"] = engines["openai"] | {"balance": "session"}
     identity = {"session_cookie": "talk", "session_parameters": ["session_id", "conversation"]}
-    rules = rules_of(engines, routes, identity=identity)
+    rules = rules_of(engines, routes, identity=identity, experiments={"halves": {"arms": arms}})
     started = GatewayProcess.start(rules, folder, workers=2, redis=redis_server.url)
     try:
         yield started.wait_ready()
@@ -252,13 +256,14 @@ WAYS: list[Callable[[GatewayProcess, str, str], str]] = [
 ]
 
 
-def test_one_conversation_in_every_protocol(gateway: GatewayProcess, engine: CannedLLM) -> None:
+@pytest.mark.parametrize("model", ["chat", "split"])
+def test_one_conversation_in_every_protocol(gateway: GatewayProcess, engine: CannedLLM, model: str) -> None:
     """Whoever asks, an OpenAI client, Anthropic's or one of V2, and whether he reads the answer whole or as a stream,
-    sends his new message alone."""
+    sends his new message alone; also where the session has an arm, and an endpoint."""
     expected: list[tuple[str, str]] = []
     for ask in WAYS:
         expected.append(("user", ask.__name__))
-        assert ask(gateway, ask.__name__, "chat") == "one two", ask.__name__
+        assert ask(gateway, ask.__name__, model) == "one two", ask.__name__
         assert told(engine) == expected, ask.__name__
         expected.append(("assistant", "one two"))
 
