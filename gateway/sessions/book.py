@@ -237,6 +237,7 @@ class SessionBook:
             if answer is None:
                 session.places = before.places
         if answer is None:
+            session.is_new = False  # for all that is known here
             session.fresh_at = session.seen - _fresh_for(session.session) + _READ_AGAIN_SECONDS
         else:
             session.fresh_at = session.seen

@@ -86,6 +86,32 @@ def test_a_session_is_named_where_the_rules_say(tmp_path: Path, where: str) -> N
     run(scene())
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [{"user": "u%d"}, {"metadata": {"user": "u%d"}}, {"conversation": "u%d"}, {"conversation": {"id": "u%d"}}],
+    ids=str,
+)
+def test_openai_bodies_name_sessions(tmp_path: Path, fields: dict[str, object]) -> None:
+    """A field of an OpenAI body, of its metadata, or its conversation is a session where the rules say so."""
+    head = "identity: {session_parameters: [user, conversation]}\n"
+    options = "\n    protocol: openai\n    dialects: [responses]"
+
+    def request(number: int) -> bytes:
+        body = json.dumps({"model": "m", "messages": [], "input": "x", **fields}).replace("%d", str(number))
+        return post("/v1/responses", body.encode())
+
+    async def scene() -> None:
+        async with fleet(tmp_path, options=options, head=head) as (it, engines):
+            homes = [
+                await place(it, engines, post("/v1/responses", b'{"model": "m"}', f"X-Session-Id: u{number}"))
+                for number in range(12)
+            ]
+            assert [await place(it, engines, request(number)) for number in range(12)] == homes
+            assert len(set(homes)) > 1
+
+    run(scene())
+
+
 def test_an_escaped_name_is_read_too(tmp_path: Path) -> None:
     """A parameter whose name is written with escapes, which JSON allows, names the session all the same."""
 
