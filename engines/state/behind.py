@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
@@ -63,6 +63,17 @@ class WriteBehind:
             self._enqueue(offered)
             return True
 
+    def know(self, keys: Iterable[str]) -> None:
+        """These were read just now: they need not be written."""
+        with self._changed:
+            self._remember(keys)
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """These are not there, whoever has written them."""
+        with self._changed:
+            for key in keys:
+                self._recent.pop(key, None)
+
     def flush(self, timeout_seconds: float) -> bool:
         with self._changed:
             return self._changed.wait_for(lambda: not self._known or self._is_over, timeout_seconds)
@@ -98,16 +109,20 @@ class WriteBehind:
         while batch := self._take():
             stored = self._write(batch)
             with self._changed:
-                until = monotonic() + _RECENT_SECONDS
                 for each in batch:
                     self._known.discard(each.key)
                     self._num_bytes -= each.num_bytes
                     self._recent.pop(each.key, None)
-                    if each.key in stored:
-                        self._recent[each.key] = until
-                while len(self._recent) > _MAX_RECENT:
-                    self._recent.popitem(last=False)
+                self._remember(stored)
                 self._changed.notify_all()
+
+    def _remember(self, keys: Iterable[str]) -> None:
+        until = monotonic() + _RECENT_SECONDS
+        for key in keys:
+            self._recent[key] = until
+            self._recent.move_to_end(key)
+        while len(self._recent) > _MAX_RECENT:
+            self._recent.popitem(last=False)
 
     def _take(self) -> list[Offered]:
         """What is written next; nothing once it is over."""

@@ -54,12 +54,8 @@ class RedisStateStore:
         self.counts = StateCounts()
         self._secret = secret
         self._ttl_ms = max(1, round(ttl_seconds * 1000))
-        self._client: Any = connect(
-            address, timeout=deadline_seconds, connect_timeout=deadline_seconds, max_connections=_MAX_CONNECTIONS
-        )
-        self._writer: Any = connect(
-            address, timeout=max(deadline_seconds, _WRITE_SECONDS), connect_timeout=deadline_seconds
-        )
+        self._reader = _Client(address, deadline_seconds, deadline_seconds, _MAX_CONNECTIONS)
+        self._writer = _Client(address, max(deadline_seconds, _WRITE_SECONDS), deadline_seconds, 1)
         self._pause = Pause()
         self._full_until = 0.0  # it answers, and has no room for more
         self._lock = threading.Lock()
@@ -77,7 +73,9 @@ class RedisStateStore:
         if answers is None:
             return [0] * len(keys)
         self._delete_strange([key for key, answer in zip(keys, answers, strict=True) if isinstance(answer, Exception)])
-        return [answer if isinstance(answer, int) else 0 for answer in answers]
+        sizes = [answer if isinstance(answer, int) else 0 for answer in answers]
+        self._behind.forget(key for key, size in zip(keys, sizes, strict=True) if not size)
+        return sizes
 
     def get(self, keys: Sequence[str], tenant: str = "") -> list[State | None]:
         started_at = perf_counter()
@@ -88,6 +86,7 @@ class RedisStateStore:
             return [None] * len(keys)
         self.counts.read.observe(perf_counter() - started_at)
         found = [self._opened(key, value, tenant) for key, value in zip(keys, answers[::2], strict=True)]
+        self._behind.know(key for key, state in zip(keys, found, strict=True) if state is not None)
         self.counts.hits += sum(state is not None for state in found)
         self.counts.misses += sum(state is None for state in found)
         return found
@@ -105,15 +104,15 @@ class RedisStateStore:
 
     def delete(self, keys: Sequence[str]) -> None:
         self._pipeline([("UNLINK", key) for key in keys])
+        self._behind.forget(keys)
 
     def flush(self, timeout_seconds: float) -> bool:
         return self._behind.flush(timeout_seconds)
 
     def close(self) -> None:
         self._behind.close()
-        for client in (self._client, self._writer):
-            with suppress(RedisError, OSError):
-                client.close()
+        self._reader.close()
+        self._writer.close()
 
     # Reading
 
@@ -185,11 +184,11 @@ class RedisStateStore:
 
     # Calling
 
-    def _pipeline(self, commands: Sequence[tuple[Any, ...]], client: Any = None) -> list[Any] | None:
+    def _pipeline(self, commands: Sequence[tuple[Any, ...]], client: _Client | None = None) -> list[Any] | None:
         """The answers, of which some may be `ResponseError`; None where there are none."""
         if not commands:
             return []
-        return self._call(lambda: _run(self._client if client is None else client, commands))
+        return self._call(lambda: (client or self._reader).run(commands))
 
     def _call(self, ask: Callable[[], _Answer]) -> _Answer | None:
         with self._lock:
@@ -213,12 +212,30 @@ class RedisStateStore:
         return answer
 
 
-def _run(client: Any, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-    pipeline = client.pipeline(transaction=False)
-    for command in commands:
-        pipeline.execute_command(*command)
-    answers: list[Any] = pipeline.execute(raise_on_error=False)
-    for answer in answers:
-        if isinstance(answer, Exception) and not isinstance(answer, ResponseError):
-            raise answer
-    return answers
+class _Client:
+    """The blocking client, made when it is first used: that of a cluster connects as it is made."""
+
+    def __init__(self, address: RedisAddress, timeout: float, connect_timeout: float, max_connections: int) -> None:
+        self._address = address
+        self._options = {"timeout": timeout, "connect_timeout": connect_timeout, "max_connections": max_connections}
+        self._client: Any = None
+        self._lock = threading.Lock()
+
+    def run(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """The answers, of which some may be `ResponseError`. Raises: RedisError, OSError, or what else a client may."""
+        with self._lock:
+            if self._client is None:
+                self._client = connect(self._address, **self._options)  # type: ignore[arg-type]
+            pipeline = self._client.pipeline(transaction=False)
+        for command in commands:
+            pipeline.execute_command(*command)
+        answers: list[Any] = pipeline.execute(raise_on_error=False)
+        for answer in answers:
+            if isinstance(answer, Exception) and not isinstance(answer, ResponseError):
+                raise answer
+        return answers
+
+    def close(self) -> None:
+        with suppress(RedisError, OSError):
+            if self._client is not None:
+                self._client.close()

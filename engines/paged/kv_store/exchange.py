@@ -117,14 +117,12 @@ class Exchange:
 
     def after_read(self) -> None:
         """A step was read: what was copied before it was launched is on the host, and the last copies may not be."""
-        while len(self._copied) > _UNREAD:
-            self._shelf.put(*self._copied.popleft())
+        self._hand_on(_UNREAD)
 
     def when_idle(self) -> None:
         """No step is under way: whatever is left goes out."""
         self._copy_out()
-        while self._copied:
-            self._shelf.put(*self._copied.popleft())
+        self._hand_on(0)
 
     def forget(self) -> None:
         """A step has failed, and nobody can say what the blocks hold."""
@@ -137,10 +135,7 @@ class Exchange:
             fetch.abandon()
         self._fetches.clear()
         self._fetcher.close()
-        try:
-            self.when_idle()
-        except Exception:  # the device is gone
-            _log.exception("the last blocks cannot be copied")
+        self.when_idle()
         self._shelf.store.flush(flush_seconds)
         self._shelf.store.close()
 
@@ -177,10 +172,17 @@ class Exchange:
         except Exception:
             _log.exception("blocks cannot be copied to be stored")
             return
-        if self._shelf.memory.is_behind:
-            self._copied.append((blocks, copied))
-        else:
-            self._shelf.put(blocks, copied)
+        self._copied.append((blocks, copied))
+        if not self._shelf.memory.is_behind:
+            self._hand_on(0)
+
+    def _hand_on(self, but: int) -> None:
+        """Give copies to the store, all but so many of the last ones."""
+        while len(self._copied) > but:
+            try:
+                self._shelf.put(*self._copied.popleft())
+            except Exception:  # the device is gone, and the next step will tell
+                _log.exception("blocks cannot be copied to be stored")
 
     def _load(self, fetch: Fetch, room: int | None) -> int | None:
         """What of it has arrived, as far as there is room; the bytes that are left of that."""

@@ -14,8 +14,8 @@ from engines.paged.options import EngineOptions
 from engines.state.opening import open_store, read_secret
 from engines.state.redis_store import RedisStateStore
 
-# How long one answer of the store is waited for, at most; a fetch has several, within its own deadline.
-_ANSWER_SECONDS = 0.25
+# How much of a fetch's deadline one answer of the store may take: a fetch has several.
+_ANSWER_SHARE = 0.25
 
 
 def open_shelf(
@@ -40,7 +40,7 @@ def open_shelf(
         options.kv_store,
         secret=secret,
         ttl_seconds=options.kv_ttl,
-        deadline_seconds=min(_ANSWER_SECONDS, options.kv_deadline),
+        deadline_seconds=options.kv_deadline * _ANSWER_SHARE,
     )
     where = str(store.address) if isinstance(store, RedisStateStore) else "this process"
     about = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from time import monotonic
 
@@ -136,6 +137,18 @@ def test_what_redis_has_evicted_is_wanted_again(
     assert not store.wants("a", 3) and store.wants("b", 3)
 
 
+def test_what_is_found_spoilt_or_gone_is_wanted_again(redis_server: RedisServer, store: RedisStateStore) -> None:
+    """Also by whoever has written it a moment ago."""
+    for key in "ab":
+        store.put(key, 3, lambda: value(b"one"))
+    assert store.flush(5)
+    assert not store.wants("a", 3) and not store.wants("b", 3)
+    redis_server.client.append("a", b"?")
+    redis_server.client.delete("b")
+    assert store.get(["a"]) == [None] and store.sizes(["b"]) == [0]
+    assert store.wants("a", 3) and store.wants("b", 3)
+
+
 def test_few_rights_are_enough(redis_server: RedisServer) -> None:
     """Those that the README names, on our keys; without one of them it is a miss."""
     rights = ("GET", "SET", "STRLEN", "PEXPIRE", "UNLINK")
@@ -167,3 +180,27 @@ def test_a_value_that_cannot_be_made_is_not_kept(store: RedisStateStore) -> None
     store.put("b", 3, lambda: value(b"two"))
     assert store.flush(5)
     assert [state is None for state in store.get(["a", "b"])] == [True, False]
+
+
+def test_a_cluster_keeps_values_too() -> None:
+    """Keys of any slots in one call; one that is away when the store is opened is found once it is there."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    store = RedisStateStore(read_address(f"redis+cluster://127.0.0.1:{port}"), deadline_seconds=5.0)
+    keys = [f"pointsman:1:kv:{place}" for place in range(20)]
+    assert store.get(keys) == [None] * 20
+    assert store.counts.failures == 1
+    with RedisServer("--port", str(port), "--cluster-enabled", "yes") as node:
+        node.client.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
+        eventually(lambda: b"cluster_state:ok" in node.client.execute_command("CLUSTER", "INFO"))
+        assert eventually(lambda: store.write(keys[0], value(b"0")))
+        for place, key in enumerate(keys[1:], 1):
+            store.put(key, 2, lambda place=place: value(str(place).encode()))  # type: ignore[misc]
+        assert store.flush(5)
+        assert [state is not None and bytes(state.parts[0].data) for state in store.get(keys)] == [
+            str(place).encode() for place in range(20)
+        ]
+        store.delete(keys)
+        assert store.sizes(keys) == [0] * 20
+    store.close()

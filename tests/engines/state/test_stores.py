@@ -70,6 +70,15 @@ def test_what_is_put_comes_some_time(opened: Opened) -> None:
     assert made == [1]
 
 
+def test_what_was_read_need_not_be_put(opened: Opened) -> None:
+    """Whoever has written it: it is there."""
+    store = opened()
+    store.write("a", value(b"one"))
+    assert store.get(["a"]) != [None]
+    assert not store.wants("a", 3)
+    assert not store.put("a", 3, lambda: pytest.fail("made"))
+
+
 def test_what_is_not_worth_keeping_is_not_kept(opened: Opened) -> None:
     """Its maker may say so."""
     store = opened()
