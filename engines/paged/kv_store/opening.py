@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from engines.paged.cache.kv_cache import KVCache
-from engines.paged.cache.memory import readable
 from engines.paged.kv_store.codec import CODECS, BlockCodec
 from engines.paged.kv_store.keys import BlockKeys, Numbers
 from engines.paged.kv_store.memory import BlockMemory
@@ -44,12 +43,7 @@ def open_shelf(
     )
     where = str(store.address) if isinstance(store, RedisStateStore) else "this process"
     about = (
-        f"{where}: {readable_bytes(codec.num_bytes)} a block ({options.kv_codec}), kept {options.kv_ttl / 3600:g} h "
+        f"{where}: {codec.num_bytes / 1024:,.0f} KiB a block ({options.kv_codec}), kept {options.kv_ttl / 3600:g} h "
         f"after its last use{', sealed' if secret else ''}; waits {options.kv_deadline:g} s at most"
     )
     return Shelf(store, BlockKeys(numbers, adapters, secret), codec, memory, about, options.block_size)
-
-
-def readable_bytes(num_bytes: int) -> str:
-    """Of a block: below a mebibyte in kibibytes."""
-    return readable(num_bytes) if num_bytes >= 1 << 20 else f"{max(1, round(num_bytes / 1024))} KiB"
