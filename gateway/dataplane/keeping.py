@@ -88,17 +88,16 @@ class Keeper:
     def _for_session(
         self, engine: Engine, session: Session, now: float, tried: Collection[Endpoint]
     ) -> Endpoint | None:
+        place = session.places.get(engine.name)
+        home = self._home(engine, session)
+        at = home if place is None else engine.endpoint(place)
+        if at is not None and not session.is_new and engine.is_able(at, now, tried):
+            return at  # nearly always
         able = engine.able(now, tried)
         if not able:
             return None
-        place = session.places.get(engine.name)
-        home = self._home(engine, session)
-        if place is None and home in able and not session.is_new:
-            return home  # nearly always
-        if place is not None:
-            at = engine.endpoint(place)
-            if at in able:
-                return at
+        if place is not None and at in able:
+            return at
         name = name_of(session.session)
         chosen = home if home in able else by_session(able, name)
         is_moved = place is not None or not session.is_new

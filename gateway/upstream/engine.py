@@ -21,6 +21,7 @@ class Engine:
     endpoints saw of prompts, None where it does not balance by them."""
 
     __slots__ = (
+        "_by_url",
         "_choose",
         "adapter",
         "budget",
@@ -55,6 +56,7 @@ class Engine:
         self.extra_fields = extra_fields(spec)
         self.extra_lines = b"".join(b"%b: %b\r\n" % field for field in self.extra_fields)
         self.extra_names = frozenset(name for name, _ in self.extra_fields)
+        self._by_url = {endpoint.url: endpoint for endpoint in self.endpoints}
         self._choose = chooser(spec.balance)
         self.prefixes: PrefixIndex | None = None
         if spec.balance is Balance.PREFIX:
@@ -120,9 +122,15 @@ class Engine:
             allowed = _allowed(ready, now)
         return allowed or left
 
+    def is_able(self, endpoint: Endpoint, now: float, tried: Collection[Endpoint] = ()) -> bool:
+        """Whether one of its endpoints is as good for the next try as any: ready, not drained, and not failing."""
+        if not endpoint.takes_new or endpoint in tried:
+            return False
+        return endpoint.breaker.is_spotless or endpoint.breaker.allows(now)
+
     def endpoint(self, url: str) -> Endpoint | None:
         """Its endpoint of this URL."""
-        return next((endpoint for endpoint in self.endpoints if endpoint.url == url), None)
+        return self._by_url.get(url)
 
     def close_idle_connections(self) -> None:
         for endpoint in self.endpoints:
