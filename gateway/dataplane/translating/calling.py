@@ -8,7 +8,6 @@ from time import monotonic
 
 import orjson
 
-from gateway.dataplane.replies import error_told, reason_line
 from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client
 from gateway.dataplane.snapshot import Lane
@@ -149,8 +148,7 @@ class Calling:
         target = self._lane.target
         where = f", endpoint {self._endpoint.url}" if self._endpoint is not None else ""
         told = error.at(f" (route '{target.route}', engine '{target.engine}'{where})")
-        lines = self._lane.reply_lines + self._id_line + reason_line(told)
-        self._client.respond(told.status.http, error_told(told, self._request.plan.dialect), lines)
+        self._client.refuse(told, self._lane.reply_lines + self._id_line)
 
     @property
     def _id_line(self) -> bytes:
