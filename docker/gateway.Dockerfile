@@ -1,0 +1,32 @@
+# syntax=docker/dockerfile:1
+# The gateway. Build it from the repository: docker build -f docker/gateway.Dockerfile -t pointsman .
+FROM python:3.12.12-slim-bookworm AS build
+WORKDIR /build
+# What it needs is a layer of its own, built anew only when pyproject.toml changes.
+COPY pyproject.toml docker/requirements.py ./
+RUN python requirements.py pyproject.toml > requirements.txt && \
+    python -m venv --without-pip /opt/pointsman
+RUN --mount=type=cache,target=/root/.cache/pip \
+    pip --python /opt/pointsman/bin/python install -r requirements.txt
+COPY README.md LICENSE ./
+COPY gateway ./gateway
+COPY engines ./engines
+RUN --mount=type=cache,target=/root/.cache/pip \
+    pip --python /opt/pointsman/bin/python install --no-deps .
+RUN mkdir /state
+
+# The same base without a compiler, without pip's cache, and without the sources.
+FROM python:3.12.12-slim-bookworm
+COPY --from=build /opt/pointsman /opt/pointsman
+# Where an embedded Redis keeps its file, if no other is named; nothing else is ever written.
+COPY --from=build --chown=10001:10001 /state /var/lib/pointsman
+ENV PATH=/opt/pointsman/bin:$PATH \
+    HOME=/var/lib/pointsman \
+    PYTHONUNBUFFERED=1
+USER 10001:10001
+WORKDIR /var/lib/pointsman
+EXPOSE 8000 8001 8002
+HEALTHCHECK --interval=10s --timeout=3s --start-period=20s --retries=3 \
+    CMD ["python", "-c", "import urllib.request as web; web.urlopen('http://127.0.0.1:8000/v2/health/live', timeout=2)"]
+ENTRYPOINT ["pointsman"]
+CMD ["serve", "--rules", "/etc/pointsman/rules", "--host", "0.0.0.0", "--admin-host", "0.0.0.0", "--data-dir", "/var/lib/pointsman"]

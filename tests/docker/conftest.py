@@ -1,0 +1,17 @@
+"""The images, built once a run."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.docker.bare import REPOSITORY, Image, build
+
+
+@pytest.fixture(scope="session")
+def gateway_image(tmp_path_factory: pytest.TempPathFactory) -> Image:
+    return build(REPOSITORY / "docker" / "gateway.Dockerfile", tmp_path_factory.mktemp("gateway-image"))
+
+
+@pytest.fixture(scope="session")
+def host_image(tmp_path_factory: pytest.TempPathFactory) -> Image:
+    return build(REPOSITORY / "docker" / "engine-host.Dockerfile", tmp_path_factory.mktemp("host-image"))

@@ -1,0 +1,147 @@
+"""docker/: the images' commands, carried out in bare directories, and what compose.yaml makes of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import redis
+
+from tests.docker.bare import REPOSITORY, Image
+from tests.docker.test_files import COMPOSE, SERVICES
+from tests.support.redis_server import program
+from tests.support.waiting import eventually
+
+# Building installs all that an image holds.
+pytestmark = pytest.mark.timeout(600)
+
+PASSWORD = "0a1b2c"
+STOP_SECONDS = 30
+
+
+@pytest.fixture
+def ends() -> Iterator[ExitStack]:
+    """What was started ends with the test, however that ends."""
+    with ExitStack() as stack:
+        yield stack
+
+
+def started(ends: ExitStack, process: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
+    def end() -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # with all that it has started
+        process.wait()
+
+    ends.callback(end)
+    return process
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def contents(image: Image) -> set[str]:
+    """Where in the image's root files are."""
+    files = (path.relative_to(image.root) for path in image.root.rglob("*") if not path.is_dir())
+    return {"/".join(path.parts[:2]) for path in files}
+
+
+def stops(process: subprocess.Popen[bytes]) -> int:
+    process.send_signal(signal.SIGTERM)
+    return process.wait(STOP_SECONDS)
+
+
+def test_the_gateways_image_serves_and_stops(gateway_image: Image, ends: ExitStack) -> None:
+    """As it is run without arguments, but for the ports: healthy once it serves, gone on SIGTERM; it holds what is
+    installed, and neither sources nor pip."""
+    image = gateway_image
+    assert contents(image) == {"opt/pointsman"}
+    assert not list(image.root.glob("opt/pointsman/lib/*/site-packages/pip"))
+    assert image.ports == ["8000", "8001", "8002"]
+    rules = image.root / "etc/pointsman/rules"
+    rules.mkdir(parents=True)
+    (rules / "rules.yaml").write_text((REPOSITORY / "docker/rules/rules.yaml").read_text())
+    port, others = free_port(), ["--grpc-port", "0", "--admin-port", "0"]
+    assert not image.is_healthy("8000", port)
+    gateway = started(ends, image.start(*image.command, "--http-port", str(port), *others))
+    eventually(lambda: image.is_healthy("8000", port))
+    assert stops(gateway) == 0
+    assert list((image.root / "var/lib/pointsman").iterdir())  # its own Redis had a place
+
+
+def test_what_compose_starts_works_together(gateway_image: Image, host_image: Image, ends: ExitStack) -> None:
+    """Redis by the file that is given to it, the samples written, the host that serves them, the gateway before it:
+    each by its service's command and environment."""
+    redis_port, http_port, grpc_port, gateway_port = (free_port() for _ in range(4))
+    started(ends, start_redis(host_image.folder, redis_port))
+    admin_port = free_port()
+
+    samples = started(ends, host_image.start(*SERVICES["samples"]["command"]))
+    assert samples.wait(60) == 0
+    moved = ["--http-port", str(http_port), "--grpc-port", str(grpc_port), "--metrics-port", "0"]
+    host = started(ends, host_image.start(*SERVICES["engine"]["command"], *moved))
+    eventually(lambda: host_image.is_healthy("8100", http_port), 60)
+
+    rules = gateway_image.root / "etc/pointsman/rules"
+    rules.mkdir(parents=True, exist_ok=True)
+    text = (REPOSITORY / "docker/rules/rules.yaml").read_text()
+    (rules / "rules.yaml").write_text(
+        text.replace("engine:8100", f"127.0.0.1:{http_port}").replace("engine:8101", f"127.0.0.1:{grpc_port}")
+    )
+    url = filled(SERVICES["gateway"]["environment"]["POINTSMAN_REDIS"]).replace("redis:6379", f"127.0.0.1:{redis_port}")
+    command = [filled(word) for word in SERVICES["gateway"]["command"]]
+    ports = ["--http-port", str(gateway_port), "--grpc-port", "0", "--admin-port", str(admin_port)]
+    gateway = started(ends, gateway_image.start(*command, *ports, POINTSMAN_REDIS=url))
+    eventually(lambda: gateway_image.is_healthy("8000", gateway_port))
+
+    def answers() -> bool:
+        inputs = [{"name": name, "shape": [1, 2], "datatype": "INT32", "data": [1, 2]} for name in "ab"]
+        asked = httpx.post(f"http://127.0.0.1:{gateway_port}/v2/models/adder/infer", json={"inputs": inputs})
+        return asked.status_code == 200 and asked.json()["outputs"][0]["data"] == [2, 4]
+
+    eventually(answers)
+    [limit] = httpx.get(f"http://127.0.0.1:{admin_port}/limits").json()["limits"]
+    assert limit["admitted"] >= 1
+    assert limit["shared"] is True
+    assert [stops(each) for each in (gateway, host)] == [0, 0]
+
+
+def start_redis(folder: Path, port: int) -> subprocess.Popen[bytes]:
+    """Redis with compose.yaml's file; it takes what it is told, and answers who knows the password."""
+    (folder / "data").mkdir()
+    text = filled(COMPOSE["configs"]["redis"]["content"]).replace("dir /data", f"dir {folder / 'data'}")
+    (folder / "redis.conf").write_text(text)
+    command = [str(program()), str(folder / "redis.conf"), "--port", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+
+    def asks(password: str) -> Any:
+        try:
+            return redis.Redis(port=port, password=password).config_get("maxmemory-policy")
+        except redis.RedisError:
+            return None
+
+    assert eventually(lambda: asks(PASSWORD)) == {"maxmemory-policy": "volatile-ttl"}
+    assert asks("wrong") is None
+    return process
+
+
+def filled(text: str) -> str:
+    """The text with its `${NAME:-default}` and `${NAME:?why}`, as Compose fills them."""
+    given = {"REDIS_PASSWORD": PASSWORD}
+
+    def value(found: re.Match[str]) -> str:
+        return given[found[1]] if found[2] == "?" else given.get(found[1], found[3])
+
+    return re.sub(r"\$\{(\w+):([-?])(.*?)\}", value, text)
