@@ -33,6 +33,9 @@ from gateway.wire.http1.head import CHUNKED, HEAD_END
 # it is read; most clients read nothing until their body is sent whole, and bodies that are refused are long.
 _LINGER_SECONDS = 2.0
 _LINGER_SECONDS_IN_ALL = 30.0
+# How long an idle connection stays open when the worker drains: a request that is on its way already is answered, with
+# a word that it was the last one, where a connection closed under it would look to its client like a crash.
+_LEAVE_SECONDS = 0.25
 
 
 class State(Enum):
@@ -338,8 +341,11 @@ class ClientConnection(asyncio.Protocol):
     # Closing
 
     def drain(self) -> None:
-        """Close now if idle, else after the reply."""
+        """Close after the reply under way, or else after the next one, where that comes soon."""
         self.close_after_reply()
+        self.plane.loop.call_later(_LEAVE_SECONDS, self._close_if_idle)
+
+    def _close_if_idle(self) -> None:
         if self._state is State.HEAD and not self._buffer:
             self._transport.close()
 

@@ -48,7 +48,7 @@ class Connection(Protocol):
     def sweep(self, now: float) -> None: ...
 
     def drain(self) -> None:
-        """Close now if idle, else after the reply."""
+        """Close when idle for a moment, else after the reply."""
         ...
 
     def abort(self) -> None: ...
@@ -246,7 +246,7 @@ class DataPlane:
         )
 
     def drain(self) -> None:
-        """Close what is idle; what is busy closes after its reply."""
+        """Close what is idle, in a moment; what is busy closes after its reply."""
         self.is_draining = True
         for connection in list(self.connections):
             connection.drain()

@@ -316,8 +316,11 @@ class HttpConnection(asyncio.Protocol):
     # Closing
 
     def drain(self) -> None:
-        """Close now if idle, else after the reply."""
+        """Close after the reply under way, or after the next one."""
         self._closes = True
+
+    def close_if_idle(self) -> None:
+        """Close where no request is under way."""
         if self._state is State.HEAD and not self._buffer:
             self._transport.close()
 

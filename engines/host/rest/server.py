@@ -15,6 +15,9 @@ from engines.host.rest.front import RestFront
 
 _POLL_SECONDS = 0.02
 _SWEEP_SECONDS = 1.0
+# How long idle connections stay open when the server stops: a request that is on its way already is answered, with a
+# word that it was the last one, where a connection closed under it would look to its client like a crash.
+_IDLE_SECONDS = 0.25
 
 
 class RestServer:
@@ -61,8 +64,11 @@ class RestServer:
         server.close()
         for connection in list(front.connections):
             connection.drain()
-        deadline = monotonic() + grace_seconds
-        while front.connections and monotonic() < deadline:
+        begun_at = monotonic()
+        while front.connections and (waited := monotonic() - begun_at) < grace_seconds:
+            if waited >= _IDLE_SECONDS:
+                for connection in list(front.connections):
+                    connection.close_if_idle()
             await asyncio.sleep(_POLL_SECONDS)
         for connection in list(front.connections):
             connection.abort()

@@ -174,3 +174,41 @@ def test_stopping_lets_requests_end():
         connection.close()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", stage.rest_port))
+
+
+def test_a_request_on_its_way_is_answered_though_the_server_stops():
+    """A connection that is kept alive closes a moment later, so that what its client has just sent is not lost."""
+    with fronts() as stage:
+        connection = http.client.HTTPConnection("127.0.0.1", stage.rest_port, timeout=10)
+        connection.request("GET", "/v2/health/live")
+        assert connection.getresponse().read() == b""
+
+        async def stop():
+            stopping = asyncio.create_task(stage.rest.stop(5))
+            await asyncio.sleep(0)
+            reply = await asyncio.to_thread(ask)
+            await stopping
+            return reply
+
+        def ask():
+            connection.request("GET", "/v2/health/live")
+            reply = connection.getresponse()
+            return reply.status, reply.getheader("connection")
+
+        assert stage.do(stop) == (200, "close")
+
+
+def test_an_idle_connection_does_not_hold_up_the_end():
+    """A client that has nothing to ask is let go of long before the grace is over."""
+    with fronts() as stage:
+        connection = http.client.HTTPConnection("127.0.0.1", stage.rest_port, timeout=10)
+        connection.request("GET", "/v2/health/live")
+        connection.getresponse().read()
+
+        async def stop():
+            begun_at = asyncio.get_running_loop().time()
+            await stage.rest.stop(60)
+            return asyncio.get_running_loop().time() - begun_at
+
+        assert stage.do(stop) < 30
+        assert connection.sock.recv(1) == b""

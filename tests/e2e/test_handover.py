@@ -1,0 +1,62 @@
+"""What happens to requests and sessions when an engine host is told to stop: SIGTERM in the middle of traffic."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.host import HostProcess
+from tests.support.servers import GatewayProcess
+
+MODELS = Path(__file__).parents[1] / "models"
+NUM_CLIENTS = 8
+SESSIONS_EACH = 5
+REQUESTS_EACH = 150
+VECTOR = '{"name":"%s","shape":[1,3],"datatype":"INT32","data":[1,2,3]}'
+BODY = f'{{"inputs":[{VECTOR % "a"},{VECTOR % "b"}]}}'.encode()
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[list[HostProcess]]:
+    only = ("--model-control-mode", "explicit", "--load-model", "adder")
+    started = [HostProcess.start([MODELS], tmp_path / f"host-{number}", extra_args=only) for number in range(2)]
+    yield [host.wait_ready() for host in started]
+    for host in started:
+        host.stop()
+
+
+def test_a_host_that_stops_hands_its_sessions_over(
+    start_gateway: Callable[..., GatewayProcess], hosts: list[HostProcess], tmp_path: Path
+) -> None:
+    """Not one request fails, its sessions go on at the other host, and what moved is counted."""
+    urls = ", ".join(f"'{host.http_url}'" for host in hosts)
+    engine = f"it: {{endpoints: [{urls}], balance: session}}"
+    rules = f"version: 1\nengines: {{{engine}}}\nroutes: [{{name: all, engine: it}}]\n"
+    gateway = start_gateway(rules, workers=2, redis="embedded")
+    under_way = threading.Semaphore(0)
+
+    def ask_many(number: int) -> Counter[str]:
+        told: Counter[str] = Counter()
+        with httpx.Client(base_url=gateway.http_url, timeout=20) as client:
+            for turn in range(REQUESTS_EACH):
+                headers = {"x-session-id": f"{number}-{turn % SESSIONS_EACH}"}
+                reply = client.post("/v2/models/adder/infer", content=BODY, headers=headers)
+                told["ok" if reply.status_code == 200 else reply.text] += 1
+                under_way.release()
+        return told
+
+    with ThreadPoolExecutor(NUM_CLIENTS) as clients:
+        asking = [clients.submit(ask_many, number) for number in range(NUM_CLIENTS)]
+        for _ in range(NUM_CLIENTS * REQUESTS_EACH // 3):
+            under_way.acquire()
+        hosts[0].process.terminate()
+        told = sum((client.result() for client in asking), Counter())
+    assert told == {"ok": NUM_CLIENTS * REQUESTS_EACH}
+    endpoints = httpx.get(f"{gateway.admin_url}/engines").json()["engines"][0]["endpoints"]
+    moved = {endpoint["url"]: endpoint["sessions_moved"] for endpoint in endpoints}
+    assert moved[hosts[0].http_url] > 0
+    assert moved[hosts[1].http_url] == 0
