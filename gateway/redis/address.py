@@ -19,6 +19,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 _PORT = 6379
 _SENTINEL_PORT = 26379
 _SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
+_ENCODE = "in a user or a password /, ?, #, [, ] and @ are written as %2F, %3F, %23, %5B, %5D and %40"
 _FIELDS = ("ca", "cert", "db", "key", "sentinel_password", "sentinel_user", "verify")
 
 
@@ -74,7 +75,12 @@ def read_address(url: str) -> RedisAddress:
     scheme, separator, _ = url.partition("://")
     if not separator or scheme not in _SCHEMES:
         raise ValueError(f"a Redis URL begins with one of {', '.join(f'{known}://' for known in _SCHEMES)}")
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise ValueError(f"the URL cannot be read; {_ENCODE}") from None
+    if "@" in parts.path + parts.query + parts.fragment:  # nothing of it may be repeated
+        raise ValueError(f"the URL has an @ behind its host; {_ENCODE}")
     query = _query(parts.query)
     secure = scheme.startswith("rediss")
     tls = RedisTls(query.get("ca"), query.get("cert"), query.get("key"), _verify(query.get("verify", "yes")))

@@ -52,6 +52,15 @@ def test_a_wrong_url_is_told_what_is_right(url: str, told: str) -> None:
         read_address(url)
 
 
+@pytest.mark.parametrize("password", ["hid/den", "hid?den", "hid#den", "hid[den", "hid\u2100den", "hid/@den"])
+@pytest.mark.parametrize("scheme", ["redis", "rediss", "redis+sentinel", "redis+cluster"])
+def test_a_password_that_is_not_encoded_is_not_repeated(scheme: str, password: str) -> None:
+    """Its letters end the part of the URL where it stands: what is told of that has none of it, but the way out."""
+    with pytest.raises(ValueError, match="%2F") as refused:
+        read_address(f"{scheme}://me:{password}@db:1/2")
+    assert "hid" not in str(refused.value) and "den" not in str(refused.value)
+
+
 def test_secrets_are_never_shown(tmp_path: Path) -> None:
     """Neither the repr nor the text of an address, nor an error, has the password in it."""
     address = read_address("rediss://me:hidden@db:1/2")
