@@ -15,7 +15,7 @@ from gateway.admin.asking_redis import PATIENCE_SECONDS, HasStore, answered, ref
 from gateway.config.specs import RulesSpec
 from gateway.news.kinds import SessionMoved, write_item
 from gateway.news.stream import add
-from gateway.protocol.sequence import name_of
+from gateway.protocol.session_name import bounded
 from gateway.redis.script import Command
 from gateway.sessions.names import session_key
 from gateway.sessions.session import Session, flat, place_field
@@ -75,7 +75,7 @@ def add_sessions(app: FastAPI, state: SessionState) -> None:
 
 def _news_of(session: str) -> Command:
     """Tells all workers to read a session anew."""
-    return add(_SENDER, *write_item(SessionMoved(name_of(session))))
+    return add(_SENDER, *write_item(SessionMoved(bounded(session))))
 
 
 async def _read(state: SessionState, session: str) -> list[bytes]:

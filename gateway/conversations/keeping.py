@@ -14,6 +14,7 @@ from gateway.conversations.limits import Limits
 from gateway.conversations.turns import Turn, read, read_system, written, written_system
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.llm.values import Message
+from gateway.protocol.session_name import bounded
 from gateway.redis.address import Layout
 from gateway.redis.errors import StoreError
 from gateway.redis.script import Command, Script
@@ -60,7 +61,7 @@ class Conversation:
 
     def __init__(self, store: Store, session: str, tenant: str = "", *, patience: float = 0.05) -> None:
         self._store = store
-        self._session = session
+        self._session = session = bounded(session)
         self._tenant = tenant
         self._patience = patience
         self.key = f"{_PREFIX}{{{conversation_id(session, tenant)}}}"

@@ -14,6 +14,7 @@ from gateway.config.settings import Settings
 from gateway.dataplane.plan import Plan
 from gateway.dataplane.snapshot import Snapshot
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.session_name import read_name
 from gateway.wire.http1.head import Field, read_length, read_request_head
 from gateway.wire.memo import Memo
 
@@ -127,10 +128,10 @@ def told_session(snapshot: Snapshot, fields: list[Field]) -> str | None:
     cookie = b""
     for name, value in fields:
         if name == snapshot.session_field and value:
-            return value.decode("latin-1").strip()
+            return read_name(value)
         if name == b"cookie" and snapshot.session_cookie:
             cookie = cookie or cookie_named(snapshot.session_cookie, value)
-    return cookie.decode("latin-1") or None
+    return read_name(cookie) or None
 
 
 def cookie_named(name: bytes, field: bytes) -> bytes:

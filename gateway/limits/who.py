@@ -7,11 +7,14 @@ from hashlib import sha256
 from typing import Protocol
 
 from gateway.config.specs import IdentitySpec, LimitSpec
+from gateway.protocol.session_name import read_name
 
 # The values of what `per` names, in its order.
 Who = bytes | tuple[bytes, ...]
 
 _BEARER = b"bearer "
+# What is remembered of each, of ten thousand for a limit.
+_MAX_LENGTH = 1024
 # What is shown of a value that a client chose.
 _MAX_SHOWN = 40
 _SECRET_FIELDS = (
@@ -62,21 +65,26 @@ def _reader(part: str, identity: IdentitySpec) -> Callable[[Asker], bytes]:
         return _key
     if part == "session":
         header = identity.session_header.encode()
-        return lambda asker: (asker.session or "").encode() or asker.field(header) or b""
+        return lambda asker: (asker.session or read_name(asker.field(header) or b"")).encode()
     name = identity.tenant_header if part == "tenant" else part.removeprefix("header:")
     return _field_reader(name.encode("ascii"))
 
 
 def _field_reader(name: bytes) -> Callable[[Asker], bytes]:
-    return lambda asker: asker.field(name) or b""
+    return lambda asker: _bounded(asker.field(name) or b"")
 
 
 def _key(asker: Asker) -> bytes:
     """An API key, wherever clients put it."""
     told = asker.field(b"authorization")
     if told is None:
-        return asker.field(b"x-api-key") or asker.field(b"api-key") or b""
-    return told[len(_BEARER) :].strip() if told[: len(_BEARER)].lower() == _BEARER else told
+        return _bounded(asker.field(b"x-api-key") or asker.field(b"api-key") or b"")
+    return _bounded(told[len(_BEARER) :].strip() if told[: len(_BEARER)].lower() == _BEARER else told)
+
+
+def _bounded(value: bytes) -> bytes:
+    """What somebody says of himself; of what is long the digest, since it is remembered."""
+    return value if len(value) <= _MAX_LENGTH else sha256(value).hexdigest().encode("ascii")
 
 
 def digest(spec: LimitSpec, who: Who) -> str:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from gateway.config.specs import IdentitySpec
 from gateway.protocol.operations import INFERENCE_OPERATIONS
 from gateway.protocol.sequence import Sequence
+from gateway.protocol.session_name import bounded
 from gateway.routing.facts import Facts, Scalar
 from gateway.routing.matchers import as_text
 
@@ -52,14 +53,14 @@ class SessionLookup:
         for name in self.parameters:
             value = parameters.get(name)
             if value:  # Triton's sequence_id 0 and an empty text mean: no sequence
-                text = as_text(value)
+                text = bounded(as_text(value))
                 return _sequence(text, model, parameters) if name == _SEQUENCE_ID else text
         return None
 
 
 def _sequence(text: str, model: str, told: Mapping[str, Scalar]) -> Sequence:
     """Triton's parameters of one request of a sequence: flags are true where they are neither false nor 0."""
-    return Sequence(text, model, starts=bool(told.get("sequence_start")), ends=bool(told.get("sequence_end")))
+    return Sequence(text, bounded(model), starts=bool(told.get("sequence_start")), ends=bool(told.get("sequence_end")))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ A session is a caller's own text. A sequence is Triton's: a model's correlation 
 
 from __future__ import annotations
 
-import hashlib
 import re
 
 from gateway.protocol.sequence import Sequence
+from gateway.protocol.session_name import digest_of
 
 PREFIX = "pointsman:1:"
 
@@ -25,6 +25,4 @@ def session_key(session: str) -> str:
 
 
 def _readable(text: str) -> str:
-    if _PLAIN.match(text):
-        return text
-    return "sha256-" + hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+    return text if _PLAIN.match(text) else digest_of(text)

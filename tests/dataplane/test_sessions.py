@@ -112,6 +112,80 @@ def test_openai_bodies_name_sessions(tmp_path: Path, fields: dict[str, object]) 
     run(scene())
 
 
+@pytest.mark.parametrize("coding", ["utf-8", "latin-1"])
+def test_a_name_of_any_letters_is_one_name(tmp_path: Path, coding: str) -> None:
+    """A header's name is the same session as a body's, whichever way its client wrote it there."""
+
+    async def scene() -> None:
+        async with fleet(tmp_path) as (it, engines):
+            for number in range(8):
+                name = f"caf\u00e9-{number}"
+                home = await place(it, engines, post(INFER, json.dumps({"parameters": {"session_id": name}}).encode()))
+                head, body = of("NAME").split(b"NAME")
+                assert await place(it, engines, head + name.encode(coding) + body) == home
+            assert it.plane.keeper.book.counts.created == 8
+
+    run(scene())
+
+
+def test_long_names_are_kept_short(tmp_path: Path) -> None:
+    """A session's name may be a megabyte long, but what is remembered of it is not."""
+
+    async def scene() -> None:
+        async with fleet(tmp_path) as (it, engines):
+            for name in ("x" * 1_000_000, "x" * 1_000_001):
+                body = json.dumps({"parameters": {"session_id": name}}).encode()
+                assert len({await place(it, engines, post(INFER, body)) for _ in range(3)}) == 1
+            book = it.plane.keeper.book
+            assert book.num_known == 2
+            assert all(len(name) < 100 for name in (*book._young, *book._old))
+
+    run(scene())
+
+
+HELD = "  - {name: all, engine: it, session: {history: engine}}\n"
+
+
+async def told_to_the_engine(tmp_path: Path, sessions: list[str]) -> list[bytes]:
+    """The heads that an engine which holds its sessions gets for requests whose bodies name these."""
+    engine = Engine()
+    await engine.start()
+    async with stage(rules(engine, options="protocol: openai", routes=HELD), tmp_path) as it:
+        for session in sessions:
+            body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "session_id": session}
+            await it.ask(post("/v1/chat/completions", json.dumps(body).encode()))
+    engine.stop()
+    return [heard.head for heard in engine.heard]
+
+
+def _session_line(head: bytes) -> bytes:
+    (line,) = [line for line in head.split(b"\r\n") if line.startswith(b"x-session-id: ")]
+    return line.removeprefix(b"x-session-id: ")
+
+
+@pytest.mark.parametrize("session", ["a\r\nx-evil: 1", "a\r\n\r\nGET / HTTP/1.1", "a\nb", "a\0b", " a"])
+def test_a_name_writes_no_field_of_its_own(tmp_path: Path, session: str) -> None:
+    """A name with a line's end in it, which a body may have, stands in an engine's head by its digest."""
+
+    async def scene() -> None:
+        (head,) = await told_to_the_engine(tmp_path, [session])
+        assert b"evil" not in head and b"GET /" not in head and b"\0" not in head
+        assert len(_session_line(head)) == 32
+
+    run(scene())
+
+
+def test_names_of_other_letters_stay_apart(tmp_path: Path) -> None:
+    """Two sessions are never one for the engine that holds them."""
+
+    async def scene() -> None:
+        names = ["\u65e5\u672c", "\u4e2d\u56fd", "caf\u00e9"]
+        heads = await told_to_the_engine(tmp_path, names)
+        assert [_session_line(head).decode() for head in heads] == names
+
+    run(scene())
+
+
 def test_an_escaped_name_is_read_too(tmp_path: Path) -> None:
     """A parameter whose name is written with escapes, which JSON allows, names the session all the same."""
 

@@ -35,6 +35,8 @@ WHOSE = [
     (("tenant",), Request(), b""),
     (("session",), Request("s1", x_session_id="s2"), b"s1"),
     (("session",), Request(x_session_id="s2"), b"s2"),
+    (("session",), Request("caf\u00e9"), "caf\u00e9".encode()),
+    (("session",), Request(x_session_id="caf\u00e9"), "caf\u00e9".encode()),
     (("header:x-user",), Request(x_user="u"), b"u"),
     (("key",), Request(authorization="Bearer k"), b"k"),
     (("key",), Request(authorization="bearer  k "), b"k"),
@@ -50,6 +52,15 @@ def test_a_request_says_whose_it_is(per: tuple[str, ...], request_: Request, who
     """By its route, its session, or a field; who does not say is nobody."""
     spec = LimitSpec("l", per=per, concurrency=1)
     assert reader_of(spec, IdentitySpec(tenant_header="x-org"))(request_) == who
+
+
+@pytest.mark.parametrize("per", ["session", "key", "tenant", "header:x-user"])
+def test_what_is_long_is_remembered_short(per: str) -> None:
+    """Who invents long names fills no memory by them, and they are as different as before."""
+    read = reader_of(LimitSpec("l", per=(per,), concurrency=1), IdentitySpec())
+    names = {letter * 10_000 for letter in "abc"}
+    found = {read(Request(x_session_id=name, x_api_key=name, x_tenant=name, x_user=name)) for name in names}
+    assert len(found) == 3 and all(len(who) < 100 for who in found)
 
 
 @given(st.lists(st.binary(max_size=5), min_size=2, max_size=2), st.lists(st.binary(max_size=5), min_size=2, max_size=2))

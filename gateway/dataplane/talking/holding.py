@@ -2,7 +2,8 @@
 
 The session's header tells it always, whatever the client told it by. V2's engines read it as a parameter too
 (`session_id`), others where the rules say (`session_field`). With a tenant, the engine is told the id that the
-conversation would have here, so that one tenant's session is never another's.
+conversation would have here, so that one tenant's session is never another's; so it is where the session's name is none
+that a field can tell.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from gateway.dataplane.request import Request
 from gateway.dataplane.snapshot import Lane
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.values import OF_V2
+from gateway.protocol.session_name import may_stand_in_a_field
 
 _PARAMETER = "session_id"  # V2's
 _PARAMETERS = "parameters"
@@ -33,7 +35,7 @@ def held_by_engine(request: Request, body: bytes, lane: Lane, session: str, fiel
     """
     identity = request.plan.snapshot.table.identity
     tenant = request.plan.facts.headers.get(identity.tenant_header, "")
-    told = conversation_id(session, tenant) if tenant else str(session)
+    told = str(session) if not tenant and may_stand_in_a_field(session) else conversation_id(session, tenant)
     length = told_json_bytes(request.json_length, len(body))
     head, tensors = (body, b"") if length is None else (body[:length], body[length:])
     written = _written(_fields(head), request, lane, told, field, {*identity.session_parameters})
@@ -80,7 +82,7 @@ def _with_header(plan: Plan, lane: Lane, field: bytes, told: str) -> Plan:
     made = copy(plan)
     made.head = head = copy(plan.head)
     head.fields = [entry for entry in head.fields if entry[0] not in (field, _ENCODING)]
-    head.fields.append((field, told.encode("latin-1", "replace")))
+    head.fields.append((field, told.encode("utf-8", "replace")))
     made.encoding = None
     made.note = None
     made.lane = lane

@@ -1,0 +1,32 @@
+"""What a session is called: a text of its client's choosing, wherever it stands in a request."""
+
+from __future__ import annotations
+
+import hashlib
+
+# Names are kept in memory, in keys and in news, by the ten thousand: who invents long ones must not fill these.
+_MAX_LENGTH = 256
+
+
+def bounded(name: str) -> str:
+    """The name; of one that is longer than 256 characters its digest, which is as good as the name everywhere."""
+    return name if len(name) <= _MAX_LENGTH else digest_of(name)
+
+
+def digest_of(name: str) -> str:
+    """A name of one length and of plain letters for any name."""
+    return "sha256-" + hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()
+
+
+def read_name(value: bytes) -> str:
+    """The name that a header or a cookie tells: UTF-8, so that it is the one that a JSON body tells, else Latin-1."""
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        text = value.decode("latin-1")
+    return bounded(text.strip())
+
+
+def may_stand_in_a_field(name: str) -> bool:
+    """Whether a header field can tell it, and nothing else by it: no control characters, no blanks at its ends."""
+    return name.isprintable() and name == name.strip()
