@@ -35,8 +35,9 @@ _GIVE_BACK_SECONDS = 0.01
 _IDLE_SECONDS = 1.0
 # Nobody waits for what is asked ahead, so it may take its time.
 _PATIENCE_SECONDS = 0.05
-# Accounts in one pipeline.
-_BATCH = 128
+# Accounts in one pipeline, and pipelines under way: who waits must not stand behind thousands that are renewed.
+_BATCH = 32
+_MAX_ASKING = 2
 # How often one request asks again where another has taken what it was granted.
 _MAX_ROUNDS = 3
 
@@ -55,6 +56,7 @@ class Limiter:
         self._active: set[Account] = set()  # those that may hold something of Redis'
         self._surplus: set[Account] = set()
         self._is_asking_soon = False
+        self._num_asking = 0
         self._tasks: set[asyncio.Task[None]] = set()
         if store is not None:
             store.on_return(self._came_back)
@@ -168,7 +170,8 @@ class Limiter:
         """
         is_shared = self.is_shared
         for account in accounts:
-            if account.requests is not None and account.requests.say(1.0, now, is_shared) is Say.NO:
+            slack = account.requests
+            if slack is not None and not slack.may_owe(1.0, now, is_shared):
                 raise self._refusal(limits, account, 0, now, is_shared)
         for limit, account in zip(limits, accounts, strict=True):
             if account.requests is not None:
@@ -215,24 +218,29 @@ class Limiter:
     def _ask_soon(self, account: Account, *, is_idle: bool = False) -> None:
         """Ask Redis for an account with all others of this turn of the loop; one that is asking asks again after."""
         self._to_ask[account] = is_idle
-        if not self._is_asking_soon:
+        self._go_on_asking()
+
+    def _go_on_asking(self) -> None:
+        if self._to_ask and not self._is_asking_soon and self._num_asking < _MAX_ASKING:
             self._is_asking_soon = True
             asyncio.get_running_loop().call_soon(self._ask_now)
 
     def _ask_now(self) -> None:
         self._is_asking_soon = False
         store = self._store
-        ready = {account: is_idle for account, is_idle in self._to_ask.items() if not account.is_asking}
-        for account in ready:
-            del self._to_ask[account]
         if store is None:
+            self._to_ask.clear()
             return
-        rows = list(ready.items())
-        for start in range(0, len(rows), _BATCH):
-            batch = rows[start : start + _BATCH]
-            for account, _ in batch:
-                account.is_asking = True
-            self._spawn(self._ask(store, batch))
+        ready = [account for account in self._to_ask if not account.is_asking]
+        ready.sort(key=lambda account: not account.waiting)
+        batch = [(account, self._to_ask.pop(account)) for account in ready[:_BATCH]]
+        if not batch:
+            return  # whoever is asking goes on
+        for account, _ in batch:
+            account.is_asking = True
+        self._num_asking += 1
+        self._spawn(self._ask(store, batch))
+        self._go_on_asking()
 
     async def _ask(self, store: Store, batch: list[tuple[Account, bool]]) -> None:
         now = self._clock()
@@ -251,6 +259,7 @@ class Limiter:
         except StoreError:
             said = [False] * len(batch)
         finally:
+            self._num_asking -= 1
             for account, _ in batch:
                 account.is_asking = False
         for (account, _), pendings, is_said in zip(batch, waiting, said, strict=True):
@@ -258,9 +267,7 @@ class Limiter:
                 account.slots.lost()
             for pending in pendings:
                 pending.answered(is_late=not is_said)
-        if self._to_ask and not self._is_asking_soon:
-            self._is_asking_soon = True
-            asyncio.get_running_loop().call_soon(self._ask_now)
+        self._go_on_asking()
 
     def _give_back_soon(self, account: Account) -> None:
         if not self._surplus:

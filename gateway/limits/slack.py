@@ -93,6 +93,11 @@ class Slack:
             return Say.NO
         return Say.ASK
 
+    def may_owe(self, amount: float, now: float, is_shared: bool) -> bool:
+        """Whether so much may be spent by whoever cannot wait: what Redis may have, but has not granted, is owed."""
+        said = self.say(amount, now, is_shared)
+        return said is Say.YES or (said is Say.ASK and self.allowance - amount >= -self.ahead)
+
     def take(self, amount: float, now: float, is_shared: bool) -> bool:
         """Spend; tells whether it is time to borrow more."""
         if not is_shared:
@@ -125,10 +130,10 @@ class Slack:
         back = self.allowance if is_idle or self.allowance < 0 else 0.0
         self.allowance -= back
         ahead = 0 if is_idle else int(min(self._demand_rate * _HORIZON, self.ahead))
-        if not amounts:
-            return Ask(ahead, 0.0, back)
-        least = max(0.0, min(amounts) - self.allowance)
-        return Ask(max(least, sum(amounts) - self.allowance) + ahead, least, back)
+        # Filled up to so much, not by so much: what a worker has at hand is never more.
+        want = sum(amounts) + ahead - self.allowance
+        least = max(0.0, min(amounts, default=0.0) - self.allowance)
+        return Ask(max(want, least), least, back)
 
     def told(self, granted: float, wait: float, now: float) -> None:
         """What Redis has granted, and how many seconds to wait for the next."""

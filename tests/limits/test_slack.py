@@ -26,19 +26,42 @@ def test_nothing_is_spent_before_redis_is_asked() -> None:
 
 
 def test_a_busy_worker_borrows_ahead() -> None:
-    """A tenth of a second of what it spends, at most a twentieth of the bucket, and asks again at half of it."""
+    """What a tenth of a second takes of it, at most a twentieth of the bucket, and asks again at half of it."""
     it = slack(rate=1000, full=1000)
-    it.told(50, 0.0, 0.0)
+    it.told(40, 0.0, 0.0)
+    for _ in range(40):
+        it.take(1, 0.1, True)
+    assert it.ask([], 0.2) == Ask(20, 0, 0)  # 200 a second
+    it.told(20, 0.0, 0.2)
+    assert [it.take(1, 0.2, True) for _ in range(12)] == [False] * 10 + [True] * 2
+    assert it.ask([], 0.21) == Ask(12, 0, 0)  # too short a time to measure anew
+    it.told(12, 0.0, 0.21)
     for _ in range(20):
-        it.take(1, 0.05, True)
-    assert it.ask([], 0.1).want == 20  # 200 a second
-    it.told(20, 0.0, 0.1)
-    assert [it.take(1, 0.1, True) for _ in range(26)] == [False] * 25 + [True]
-    for _ in range(24):
-        it.take(1, 0.11, True)
-    assert it.ask([], 0.15).want == 50
-    it.told(0, 0.02, 0.15)
-    assert not any(it.take(0, 0.15, True) for _ in range(5))
+        it.take(1, 0.22, True)
+    assert it.ask([], 0.25) == Ask(50, 0, 0)  # 640 a second
+
+
+def test_no_worker_has_more_at_hand_than_it_says() -> None:
+    """However often it asks: it fills up to so much, not by so much."""
+    it = slack(rate=1000, full=1000)
+    for step in range(1000):
+        now = step / 1000
+        if it.say(1, now, True) is Say.ASK:
+            it.told(it.ask([1.0], now).want, 0.0, now)
+        if it.take(1, now, True):
+            it.told(it.ask([], now).want, 0.0, now)
+        assert it.allowance <= it.ahead
+
+
+def test_who_cannot_wait_owes_no_more_than_is_borrowed_ahead() -> None:
+    """The messages of a stream go on while Redis is asked, but not for long."""
+    it = slack()
+    owed = 0
+    while it.may_owe(1, 0.0, True):
+        it.take(1, 0.0, True)
+        owed += 1
+    assert owed == 5
+    assert it.ask([], 0.0).back == -5
 
 
 def test_where_redis_has_none_nobody_asks_until_it_has() -> None:
@@ -92,7 +115,7 @@ def test_workers_together_admit_no_more_than_the_bound(seed: int) -> None:
         now = step / 1000
         worker = chance.choice(workers)
         said = worker.say(1, now, True)
-        if said is Say.ASK or (said is Say.YES and worker.allowance < 2):
+        if said is Say.ASK or (said is Say.YES and worker.allowance <= worker.ahead / 2):
             asked = worker.ask([1.0] if said is Say.ASK else [], now)
             shared.take(-asked.back, now)
             there = int(shared.level(now))

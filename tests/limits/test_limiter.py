@@ -1,0 +1,111 @@
+"""Asking Redis for many at once: who waits comes first, and no crowd of leases makes Redis look slow."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from gateway.config.specs import IdentitySpec, LimitSpec
+from gateway.limits.limit import Limit
+from gateway.limits.limiter import Limiter
+from gateway.limits.pending import Grant, Pending
+from gateway.protocol.errors import GatewayError
+from tests.dataplane.stage import run, until
+from tests.support.redis_server import RedisServer
+from tests.support.shared_redis import stored
+
+
+class Request:
+    """A request of one tenant, which keeps what it is told."""
+
+    route = "chat"
+    session = None
+
+    def __init__(self, tenant: str) -> None:
+        self.tenant = tenant.encode()
+        self.grant: Grant | None = None
+        self.error: GatewayError | None = None
+
+    def field(self, name: bytes) -> bytes | None:
+        return self.tenant
+
+    def expected_tokens(self) -> int:
+        return 0
+
+    def admitted(self, grant: Grant) -> None:
+        self.grant = grant
+
+    def refused(self, error: GatewayError) -> None:
+        self.error = error
+
+    async def ask(self, limiter: Limiter, limits: tuple[Limit, ...]) -> None:
+        try:
+            found = limiter.admit(limits, self, asyncio.get_running_loop().time())
+        except GatewayError as error:
+            self.error = error
+            return
+        if isinstance(found, Pending):
+            await until(lambda: self.grant or self.error)
+        else:
+            self.grant = found
+
+
+def limiter_of(store: Any, *specs: LimitSpec) -> tuple[Limiter, tuple[Limit, ...]]:
+    limiter = Limiter(1, store)
+    limits = {spec.name: Limit(spec, IdentitySpec()) for spec in specs}
+    limiter.use(limits)
+    return limiter, tuple(limits.values())
+
+
+def test_a_thousand_leases_are_renewed_and_nobody_waits_behind_them(redis_server: RedisServer) -> None:
+    """Each within the store's patience, a few at a time; the request that comes meanwhile is let go by Redis."""
+
+    async def scene() -> None:
+        async with stored(redis_server, 0.25) as store:
+            limiter, limits = limiter_of(store, LimitSpec("l", per=("tenant",), concurrency=2))
+            requests = [Request(str(number)) for number in range(1000)]
+            await asyncio.gather(*[request.ask(limiter, limits) for request in requests])
+            assert all(request.grant for request in requests)
+            now = asyncio.get_running_loop().time()
+            limiter.sweep(now + 2)
+            late = Request("late")
+            await late.ask(limiter, limits)
+            assert late.grant is not None
+            await until(lambda: "1001 active" in repr(limiter) and not limiter._to_ask and not limiter._num_asking)
+            accounts = limits[0].accounts.values()
+            assert {account.slots.held for account in accounts if account.slots} == {1}
+            assert len(redis_server.client.keys("*:slots")) == 1001
+            assert store.is_available and store.counts.late == 0
+            for request in [*requests, late]:
+                assert request.grant is not None
+                request.grant.end()
+            await until(lambda: not any(account.holds for account in accounts))
+            limiter.close()
+
+    run(scene())
+
+
+def test_limits_of_several_kinds_are_taken_together(redis_server: RedisServer) -> None:
+    """What one of them refuses is not taken of the others, in Redis neither."""
+
+    async def scene() -> None:
+        async with stored(redis_server) as store:
+            specs = (
+                LimitSpec("rate", requests_per_second=0.001, burst=5),
+                LimitSpec("slots", per=("tenant",), concurrency=1),
+            )
+            limiter, limits = limiter_of(store, *specs)
+            first, second, other = Request("a"), Request("a"), Request("b")
+            for request in (first, second, other):
+                await request.ask(limiter, limits)
+            assert first.grant is not None and other.grant is not None
+            assert second.error is not None and "'slots'" in second.error.message
+            [account] = limits[0].accounts.values()
+            account.used_at -= 5
+            limiter.sweep(asyncio.get_running_loop().time())
+            await until(lambda: not account.holds)
+            [bucket] = redis_server.client.keys("*{rate:*:requests")
+            assert 3 <= float(redis_server.client.hget(bucket, "level")) < 3.1
+            limiter.close()
+
+    run(scene())
