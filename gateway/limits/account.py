@@ -88,6 +88,21 @@ class Account:
                 return of_slots
         return said
 
+    def take_at_hand(self, now: float) -> bool | None:
+        """Let a request go where all that it needs is at hand, and no tokens are counted; tells whether it is time to
+        ask for more, None where it may not go so."""
+        requests, slots = self.requests, self.slots
+        if (
+            self.tokens is not None
+            or (requests is not None and requests.allowance < 1.0)
+            or (slots is not None and slots.in_use >= slots.held)
+        ):
+            return None
+        self.used_at = now
+        if slots is not None:
+            slots.in_use += 1
+        return requests is not None and requests.take(1.0, now, True)
+
     def take(self, tokens: int, now: float, is_shared: bool) -> bool:
         """Let a request go that may; tells whether it is time to ask for more."""
         self.used_at = now

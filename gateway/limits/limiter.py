@@ -100,10 +100,13 @@ class Limiter:
             account = limit.accounts.get(who)
             if account is None:
                 account = self._open(limit, who, now)
-            elif is_shared and account.tokens is None and len(limits) == 1:  # as most limits are: no more than this
-                requests, slots = account.requests, account.slots
-                if (requests is None or requests.allowance >= 1.0) and (slots is None or slots.in_use < slots.held):
-                    return self._grant(limits, [account], None, now, is_shared)
+            elif is_shared and len(limits) == 1:  # as most limits are: the short way
+                is_low = account.take_at_hand(now)
+                if is_low is not None:
+                    limit.counts.admitted += 1
+                    if is_low:
+                        self._ask_soon(account)
+                    return Grant(self, limits, [account], None)
             accounts.append(account)
             counts_tokens = counts_tokens or account.tokens is not None
         tokens = asker.expected_tokens() if counts_tokens else None
