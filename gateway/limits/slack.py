@@ -22,8 +22,10 @@ _HORIZON = 0.1
 _AHEAD = 0.05
 # A rate is measured over at least so long.
 _MEASURE = 0.02
-# Redis is not asked again before this, even where it says that the next token comes sooner.
+# Where Redis has had none, it is asked again once this worker's share of the rate has brought the next, between these:
+# of a bucket that others empty, too, most who asked sooner would wait for a refusal.
 _LEAST_WAIT = 0.005
+_MOST_WAIT = 0.05
 _NEVER = float("-inf")
 
 
@@ -139,7 +141,7 @@ class Slack:
         """What Redis has granted, and how many seconds to wait for the next."""
         self.allowance += granted
         if wait > 0:
-            self.refused_until = now + max(wait, _LEAST_WAIT)
+            self.refused_until = now + max(wait, _LEAST_WAIT, min(1 / self.own.rate, _MOST_WAIT))
         elif self.allowance > 1:
             self._low = self.allowance / 2
 
