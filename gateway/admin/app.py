@@ -220,6 +220,7 @@ def _routes(rules: RulesSpec) -> list[Json]:
             "model": route.model,
             "resume": route.resume,
             "history": _history(route.session.history),
+            "replay": asdict(route.session.replay) if route.session.replay is not None else None,
             "location": str(route.location) if route.location else None,
         }
         for route in rules.routes

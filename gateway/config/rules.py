@@ -18,7 +18,7 @@ from gateway.config.files import RuleFile, digest_of, read_files
 from gateway.config.limits import read_limits
 from gateway.config.reachability import find_unreachable
 from gateway.config.routes import read_identity, read_route
-from gateway.config.sessions import check_history
+from gateway.config.sessions import check_history, check_replay
 from gateway.config.specs import EngineSpec, ExperimentSpec, IdentitySpec, LimitSpec, RouteSpec, RulesSpec
 from gateway.yaml.location import Location
 from gateway.yaml.nodes import Items, Map, Node, Scalar, read_yaml
@@ -174,6 +174,7 @@ def _check_together(gathered: _Gathered, paths: Sequence[Path]) -> None:
         by = f"{earlier.name!r} ({earlier.location}) takes all that it matches"
         reading.warn(route.location, f"route {route.name!r} is never reached: {by}")
     check_history(gathered.routes, gathered.engines, gathered.experiments, reading)
+    check_replay(gathered.routes, gathered.engines, gathered.experiments, gathered.identity, reading)
     if reading.is_partial:
         return
     _check_names("engine", reading)

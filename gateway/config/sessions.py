@@ -6,7 +6,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gateway.config import rule_values
-from gateway.config.specs import EngineProtocol, EngineSpec, ExperimentSpec, HistorySpec, RouteSpec, SessionSpec
+from gateway.config.specs import (
+    EngineProtocol,
+    EngineSpec,
+    ExperimentSpec,
+    HistorySpec,
+    IdentitySpec,
+    ReplaySpec,
+    RouteSpec,
+    SessionSpec,
+)
 from gateway.yaml import values
 from gateway.yaml.nodes import Map, Node, Scalar
 from gateway.yaml.problems import suggest
@@ -16,7 +25,10 @@ _SYSTEM = ("keep", "request")
 _ON_OVERFLOW = ("drop_oldest", "refuse")
 _PROMPTS = ("message", "text")
 _SWITCH = ("true", "false", "engine")
+_ON_LOSS = ("end", "replay")
 _WITHOUT_TEXT = (EngineProtocol.TFSERVING, EngineProtocol.TORCHSERVE)
+
+_SEQUENCE_ID = "sequence_id"
 
 _MAX_TTL_SECONDS = 10 * 365 * 86400.0  # what Redis counts in milliseconds has an end
 
@@ -40,8 +52,40 @@ _HISTORY = Record(
 )
 
 
-def _session(history: HistorySpec | bool = False, **rest: Any) -> SessionSpec:
-    return SessionSpec(history if isinstance(history, HistorySpec) else None, **rest)
+def _replay(on_loss: str = "replay", **limits: Any) -> ReplaySpec | bool:
+    return ReplaySpec(**limits) if on_loss == "replay" else False
+
+
+_REPLAY = Record(
+    "sequences",
+    _replay,
+    {
+        "on_loss": scalar(values.one_of(_ON_LOSS)),
+        "max_steps": _count,
+        "max_bytes": scalar(values.at_least(1, values.size)),
+        "ttl": scalar(values.between(1.0, _MAX_TTL_SECONDS, values.duration)),
+        "patience": scalar(values.above_zero(values.duration)),
+    },
+)
+
+
+def _sequences(node: Node, reading: Reading) -> ReplaySpec | bool | None:
+    """Read `replay`, `end` (False: None is for errors), or a map of keys."""
+    if not isinstance(node, Scalar) or node.is_null:
+        return _REPLAY(node, reading)
+    if node.text in _ON_LOSS:
+        return ReplaySpec() if node.text == "replay" else False
+    what = f"sequences is end, replay or a map, not {node.text!r}{suggest(node.text, _ON_LOSS)}"
+    reading.error(node.location, what)
+    return None
+
+
+def _session(history: HistorySpec | bool = False, sequences: ReplaySpec | bool = False, **rest: Any) -> SessionSpec:
+    return SessionSpec(
+        history=history if isinstance(history, HistorySpec) else None,
+        replay=sequences if isinstance(sequences, ReplaySpec) else None,
+        **rest,
+    )
 
 
 def _history(node: Node, reading: Reading) -> HistorySpec | bool | None:
@@ -68,7 +112,7 @@ def _history(node: Node, reading: Reading) -> HistorySpec | bool | None:
     return history
 
 
-read_session = Record("session", _session, {"history": _history})
+read_session = Record("session", _session, {"history": _history, "sequences": _sequences})
 
 
 def check_history(
@@ -83,9 +127,7 @@ def check_history(
         if history is None or history.engine_holds_state:
             continue
         assert route.location is not None
-        experiment = experiments.get(route.experiment or "")
-        names = [arm.engine for arm in experiment.arms] if experiment is not None else [route.engine or ""]
-        for engine in [engines[name] for name in dict.fromkeys(names) if name in engines]:
+        for engine in _engines_of(route, engines, experiments):
             where = f"route {route.name!r} keeps conversations, and engine {engine.name!r}"
             if engine.protocol in _WITHOUT_TEXT:
                 what = f"{where} speaks {engine.protocol.value}, which has no place for one"
@@ -93,3 +135,33 @@ def check_history(
             elif engine.protocol.is_v2 and engine.chat_template is None and history.prompts == "message":
                 what = f"{where} takes a prompt, not messages: give it a 'chat_template', or set 'prompts: text'"
                 reading.warn(route.location, what)
+
+
+def check_replay(
+    routes: Iterable[RouteSpec],
+    engines: Mapping[str, EngineSpec],
+    experiments: Mapping[str, ExperimentSpec],
+    identity: IdentitySpec,
+    reading: Reading,
+) -> None:
+    """Find routes that replay sequences where there are none."""
+    for route in routes:
+        if route.session.replay is None:
+            continue
+        assert route.location is not None
+        where = f"route {route.name!r} replays sequences"
+        if _SEQUENCE_ID not in identity.session_parameters:
+            reading.warn(route.location, f"{where}, and identity's session_parameters have no {_SEQUENCE_ID!r}")
+        for engine in _engines_of(route, engines, experiments):
+            if not engine.protocol.is_v2:
+                what = f"{where}, and engine {engine.name!r} speaks {engine.protocol.value}, which has none"
+                reading.warn(route.location, what)
+
+
+def _engines_of(
+    route: RouteSpec, engines: Mapping[str, EngineSpec], experiments: Mapping[str, ExperimentSpec]
+) -> list[EngineSpec]:
+    """Those that are declared, each once."""
+    experiment = experiments.get(route.experiment or "")
+    names = [arm.engine for arm in experiment.arms] if experiment is not None else [route.engine or ""]
+    return [engines[name] for name in dict.fromkeys(names) if name in engines]

@@ -226,10 +226,22 @@ class HistorySpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplaySpec:
+    """`session: {sequences: replay}`: the inputs of Triton's sequences are kept, and where one's endpoint is gone,
+    another one is told them and goes on with it."""
+
+    max_steps: int = 1000  # inputs of one sequence: to tell them again takes about as long as it took at first
+    max_bytes: int = 16 * 1024 * 1024  # of one sequence's inputs, in Redis or in memory
+    ttl: float = 600.0  # seconds after the last input; Triton itself forgets a sequence after one second by default
+    patience: float = 0.25  # seconds that an input may wait for Redis to number it: one without cannot be told again
+
+
+@dataclass(frozen=True, slots=True)
 class SessionSpec:
     """`session:` of a route: what is kept for those who come again."""
 
     history: HistorySpec | None = None
+    replay: ReplaySpec | None = None  # None: a sequence ends with its endpoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,10 @@ class RequestBody:
             self._pieces.append(data)
         self.is_complete = ended
 
+    def keep_up_to(self, size: int) -> None:
+        """It may be needed again though it is longer than others that are kept."""
+        self._replay_bytes = max(self._replay_bytes, size)
+
     def take(self, *, keeps: bool) -> bytes:
         """All that has come so far, framed to be sent; what comes later is to be passed on.
 

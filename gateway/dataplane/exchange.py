@@ -14,6 +14,7 @@ from time import monotonic
 
 from gateway.dataplane.body import RequestBody, decide
 from gateway.dataplane.plan import no_route
+from gateway.dataplane.replaying import sequence_forgotten
 from gateway.dataplane.replies import event_told
 from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client
@@ -24,6 +25,7 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.prompt import prompt_of_json
 from gateway.protocol.operations import INFERENCE_OPERATIONS
 from gateway.routing.decision import Decision, Undecided
+from gateway.sessions.input import Input, Sent
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
@@ -32,6 +34,9 @@ from gateway.wire.http1.head import UNTIL_CLOSE, ResponseHead
 
 # Up to here, one copy of the body into one write is cheaper than a write of two pieces.
 _JOIN_BYTES = 16 * 1024
+
+# The fields without which an engine cannot read a body.
+_OF_BODIES = frozenset({b"content-type", b"content-encoding", b"inference-header-content-length"})
 
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
 
@@ -113,6 +118,7 @@ class Exchange(Tries):
         self._drop_try()
         if self._is_trying:
             self._leave(None)
+        self._give_number_back()
         series = self._counters()
         series.count_error(reason)
         if status and not self._status:
@@ -196,6 +202,9 @@ class Exchange(Tries):
             client.expect_body()
             client.resume_body()  # it may have been paused while nobody was there to send to
         keeps = self._keeps_its_body(engine)
+        if lane.replay is not None and self._is_numbered:
+            keeps = True
+            body.keep_up_to(lane.replay.max_bytes)
         if body.size <= _JOIN_BYTES:
             connection.send(head + body.take(keeps=keeps))
         else:
@@ -224,6 +233,9 @@ class Exchange(Tries):
         assert lane is not None and endpoint is not None
         if ended:
             self._connection = None  # it serves somebody else by now
+            if lane.replay is not None and head.status >= 400 and self._is_forgotten(data):
+                self._try_failed(sequence_forgotten(), was_sent=True, is_good=None)
+                return
         if self._slot is not None:
             self._slot.discard(self)
             self._slot = None
@@ -317,6 +329,15 @@ class Exchange(Tries):
             declared == "infer" and plan.call.operation in INFERENCE_OPERATIONS and not self._body.may_name_a_sequence
         )
 
+    def _input(self) -> Input | None:
+        body, plan, lane = self._body, self._plan, self._lane
+        assert lane is not None
+        if not (body.is_complete and body.can_be_sent_again):
+            return None
+        opening = plan.opening if lane is plan.lane else plan.opening_for(lane)
+        fields = [field for field in (*plan.head.fields, *self._request.volatile) if field[0] in _OF_BODIES]
+        return Input(Sent.REST, opening.split(b" ")[1], tuple(fields), body.held())
+
     def _abandon(self) -> None:
         if self._connection is not None:
             self._connection.abandon()
@@ -330,6 +351,8 @@ class Exchange(Tries):
         assert series is not None and endpoint is not None and lane is not None
         self._leave(not endpoint.breaker.counts(self._status))
         lane.engine.budget.requests += 1
+        if lane.replay is not None:
+            self._keep_input(200 <= self._status < 300)
         series.request_bytes += self._body.size
         series.response_bytes += self._response_bytes
         started_at = self._started_at
@@ -345,6 +368,7 @@ class Exchange(Tries):
         status = self._status or error.status.http
         series.count_failure(status, monotonic() - self._started_at)
         self._drop_try()
+        self._give_number_back()
         told = error.at(self._whereabouts())
         if not self._status:
             self._status = status

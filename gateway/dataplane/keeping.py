@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from time import time
+from typing import TypeGuard
 
 from gateway.config.specs import Balance
 from gateway.dataplane.snapshot import Lane
@@ -16,17 +17,35 @@ from gateway.protocol.condition import Condition
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.sequence import Sequence, name_of
 from gateway.sessions.book import SessionBook
+from gateway.sessions.input import InputKeeper
 from gateway.sessions.session import Session
 from gateway.upstream.balancing import by_session
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
 
 
+class DisplacedError(GatewayError):
+    """A sequence cannot go on at its endpoint, or should not (`may_stay`); another one may be told its inputs.
+
+    `place` is the endpoint's URL, empty where nobody knows it, and `endpoint` itself None where it is gone.
+    """
+
+    def __init__(
+        self, sequence: Sequence, place: str, what: str, at: Endpoint | None, *, may_stay: bool = False
+    ) -> None:
+        """`what` says why: "is down"."""
+        super().__init__(ErrorKind.SEQUENCE_LOST, where_it_was(sequence, place, what))
+        self.place = place
+        self.endpoint = at
+        self.may_stay = may_stay
+
+
 class Keeper:
     """Keeps sessions where they are, in one worker."""
 
-    def __init__(self, book: SessionBook) -> None:
+    def __init__(self, book: SessionBook, inputs: InputKeeper) -> None:
         self.book = book
+        self.inputs = inputs
 
     def __repr__(self) -> str:
         return f"<Keeper {self.book!r}>"
@@ -34,13 +53,23 @@ class Keeper:
     def recall(self, lane: Lane, session: str) -> Lane | None:
         """The lane of a session's request, given that of the rules: its arm's. None where Redis must be asked first:
         `find`."""
+        if lane.replay is not None and _has_no_number(session) and not self.inputs.number_at_once(session, lane.replay):
+            return None
         now = time()
         found = self.book.get(session, now)
         return None if found is None else self._lane(lane, found, now)
 
     def find(self, lane: Lane, session: str, found: Callable[[Lane], None]) -> None:
         """Ask Redis for a session, and tell its lane, in a later turn of the event loop."""
-        self.book.find(session, lambda known: found(self._lane(lane, known, time())))
+
+        def tell() -> None:
+            now = time()
+            found(self._lane(lane, self.book.peek(session, now), now))
+
+        if lane.replay is not None and _has_no_number(session):
+            self.inputs.number(session, lane.replay, tell)
+        else:
+            self.book.find(session, lambda known: tell())
 
     def choose(
         self,
@@ -52,7 +81,8 @@ class Keeper:
     ) -> Endpoint | None:
         """An endpoint for the next try of a session's request; None where all (not yet tried) are down.
 
-        Raises: GatewayError(SEQUENCE_LOST) where a sequence's endpoint cannot go on with it.
+        Raises: GatewayError(SEQUENCE_LOST) where a sequence's endpoint cannot go on with it; DisplacedError where
+        another one may, since its inputs are kept.
         """
         moment = time()
         known = self.book.peek(session, moment)
@@ -69,6 +99,19 @@ class Keeper:
     def ended(self, session: Sequence) -> None:
         """The last request of a sequence is answered."""
         self.book.end(session)
+        if session.run:
+            self.inputs.forget(session)
+
+    def lost(self, engine: Engine, sequence: Sequence, place: str) -> None:
+        """Nobody can go on with a sequence, which was at this URL."""
+        self.book.counts.sequences_lost[engine.name, place] += 1
+        self.ended(sequence)
+
+    def moved(self, engine: Engine, sequence: Sequence, left: DisplacedError, endpoint: Endpoint) -> None:
+        """A sequence goes on at another endpoint, which has been told its inputs."""
+        self.book.place(self.book.peek(sequence, time()), engine.name, endpoint.url)
+        if not sequence.starts:  # else there was nothing to tell
+            self.book.counts.sequences_moved[engine.name, left.place, "drained" if left.may_stay else "lost"] += 1
 
     def _lane(self, lane: Lane, session: Session, now: float) -> Lane:
         """The lane of the arm that a session has, if that may still take any."""
@@ -120,12 +163,17 @@ class Keeper:
         at = engine.endpoint(place) if place is not None else None
         if place is not None and not sequence.starts:
             if at is None or at.condition is Condition.DOWN or at in tried:
-                self.book.counts.sequences_lost[engine.name, place] += 1
-                self.book.end(sequence)
                 what = "is gone" if at is None else "is down" if at.condition is Condition.DOWN else "does not answer"
-                told = f"sequence {sequence} of model '{sequence.model}' was at endpoint {place}, which {what}"
+                if sequence.step is not None:
+                    raise DisplacedError(sequence, place, what, at)
+                self.lost(engine, sequence, place)
+                told = where_it_was(sequence, place, what)
                 raise GatewayError(ErrorKind.SEQUENCE_LOST, f"{told}: start it anew")
+            if at.is_draining and sequence.step and not sequence.ends and at not in engine.able(now):
+                raise DisplacedError(sequence, place, "is drained", at, may_stay=True)
             return at
+        if sequence.step and not sequence.starts:
+            raise DisplacedError(sequence, "", "nobody knows", None)
         able = engine.able(now, tried)
         if not able:
             return None
@@ -166,3 +214,14 @@ def _why_left(endpoint: Endpoint | None) -> str:
     if endpoint is None:
         return "gone"
     return "drained" if endpoint.is_draining else "unavailable"
+
+
+def where_it_was(sequence: Sequence, place: str, what: str) -> str:
+    """What is told of a sequence that cannot stay where it was: `what` is the matter there."""
+    told = f"sequence {sequence} of model '{sequence.model}' was at "
+    return told + (f"endpoint {place}, which {what}" if place else f"an endpoint that {what}")
+
+
+def _has_no_number(session: str) -> TypeGuard[Sequence]:
+    """Whether it is a request of a sequence that nobody has numbered."""
+    return isinstance(session, Sequence) and session.step is None

@@ -30,6 +30,9 @@ from gateway.observability.store_use import StoreUse
 from gateway.protocol.condition import Condition
 from gateway.routing.decision import Target
 from gateway.sessions.book import SessionBook
+from gateway.sessions.input import InputKeeper
+from gateway.sessions.inputs import RedisInputs
+from gateway.sessions.local_inputs import LocalInputs
 from gateway.wire.http1.head import RequestHead
 
 if TYPE_CHECKING:  # a worker without Redis need not load its client
@@ -79,7 +82,7 @@ class DataPlane:
         self.is_draining = False
         self.access_log = AccessLog(settings.log_format) if settings.access_log else None
         book = SessionBook(store, self.loop, ttl=rules.identity.session_ttl, announce=self._announce)
-        self.keeper = Keeper(book)
+        self.keeper = Keeper(book, _inputs(store, self.loop, book, settings.workers))
         if news is not None:
             news.listen(SessionMoved, lambda item: book.forget(item.name))
             news.on_missed(book.forget_all)
@@ -234,6 +237,7 @@ class DataPlane:
             shed=counts.shed,
             moved=dict(counts.moved),
             sequences_lost=dict(counts.sequences_lost),
+            sequences_moved=dict(counts.sequences_moved),
             known=book.num_known,
         )
 
@@ -274,3 +278,8 @@ class DataPlane:
         self.wheel.rest()
         self.keeper.book.flush()
         self.limiter.sweep(now)
+
+
+def _inputs(store: Store | None, loop: asyncio.AbstractEventLoop, book: SessionBook, num_workers: int) -> InputKeeper:
+    """Who keeps sequences' inputs, of routes that replay them."""
+    return RedisInputs(store, loop, book.take) if store is not None else LocalInputs(num_workers)

@@ -41,6 +41,7 @@ class Lane:
         "engine",
         "keeps_session",
         "limits",
+        "replay",
         "reply_fields",
         "reply_lines",
         "target",
@@ -52,6 +53,7 @@ class Lane:
         self.target = target
         self.keeps_session = target.keeps_session
         self.asks_session = target.asks_session
+        self.replay = target.replay
         self.arms: dict[str, Lane] = {}  # of the same route, those that may take requests
         self.engine = engine
         self.limits = limits  # that its requests meet

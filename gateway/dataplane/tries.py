@@ -9,13 +9,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from time import monotonic
 
+from gateway.dataplane.keeping import DisplacedError
 from gateway.dataplane.plane import DataPlane
+from gateway.dataplane.replaying import GONE, NOT_STARTED, Replay
 from gateway.dataplane.snapshot import Lane
 from gateway.dataplane.wheel import Slot
 from gateway.limits.pending import Grant, Pending
 from gateway.observability.metrics import Series
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.sequence import Sequence
+from gateway.sessions.input import Input
 from gateway.upstream.endpoint import Endpoint
 
 
@@ -32,6 +35,7 @@ class Tries(ABC):
         "_is_trying",
         "_lane",
         "_plane",
+        "_replay",
         "_sent_at",
         "_series",
         "_session",
@@ -52,6 +56,7 @@ class Tries(ABC):
         self._series: Series | None = None
         self._slot: Slot | None = None
         self._grant: Grant | Pending | None = None  # of the lane's limits
+        self._replay: Replay | None = None  # of its sequence
         self._is_trying = False
         self._tried: tuple[Endpoint, ...] = ()
         self._attempts = 0
@@ -116,6 +121,9 @@ class Tries(ABC):
             return
         try:
             endpoint = self._choose(lane, now)
+        except DisplacedError as why:
+            self._replay_sequence(why)
+            return
         except GatewayError as error:
             self._end_grant()
             self._fail(error)
@@ -145,7 +153,7 @@ class Tries(ABC):
     def _choose(self, lane: Lane, now: float) -> Endpoint | None:
         """The endpoint of the next try; None where all are down.
 
-        Raises: GatewayError(SEQUENCE_LOST).
+        Raises: GatewayError(SEQUENCE_LOST); DisplacedError.
         """
         engine, session, tried = lane.engine, self._session, self._tried
         if self._first is not None and self._first not in tried:
@@ -190,10 +198,17 @@ class Tries(ABC):
         self, error: GatewayError, *, was_sent: bool, is_final: bool = False, is_good: bool | None = False
     ) -> None:
         """A try ended without a whole reply: another one where that can do no harm, else the caller is told."""
-        goes_on = not self._status and not is_final and self._may_try_again(was_sent)
-        self._leave(is_good, goes_on=goes_on)
-        if goes_on:
+        is_over = bool(self._status) or is_final
+        tries_again = not is_over and self._may_try_again(was_sent)
+        replays = not is_over and not tries_again and self._may_replay(error)
+        self._leave(is_good, goes_on=tries_again or replays)
+        if tries_again:
             self._try_again(error)
+        elif replays:
+            assert self._endpoint is not None and type(self._session) is Sequence
+            self._drop_try()
+            at = self._endpoint
+            self._replay_sequence(DisplacedError(self._session, at.url, f"failed: {error.message}", at))
         else:
             self._fail(error)
 
@@ -219,6 +234,8 @@ class Tries(ABC):
     def _drop_try(self) -> None:
         """Cancel the try under way, whatever its stage."""
         if self._grant is not None and self._grant.is_waiting:
+            self._end_grant()
+        if self._replay is not None and self._replay.cancel():
             self._end_grant()
         self._clear_deadline()
         self._abandon()
@@ -308,6 +325,68 @@ class Tries(ABC):
         grant, self._grant = self._grant, None
         if grant is not None:
             grant.end(self._used_tokens(grant.tokens) if grant.tokens is not None else 0)
+
+    # Sequences whose inputs are kept
+
+    @property
+    def _is_numbered(self) -> bool:
+        """Whether it is a request of a sequence whose inputs its route keeps."""
+        lane = self._lane
+        return lane is not None and lane.replay is not None and type(self._session) is Sequence
+
+    def _input(self) -> Input | None:
+        """What the engine got, to be told to another one; None where not all of it is at hand."""
+        return None
+
+    def _keep_input(self, is_good: bool) -> None:
+        """An engine has answered, well or not."""
+        lane, session = self._lane, self._session
+        if lane is None or lane.replay is None or type(session) is not Sequence or session.ends:
+            return
+        inputs, told = self._plane.keeper.inputs, self._input() if is_good else None
+        if is_good and told is None:
+            what = f"one of them, of more than {lane.replay.max_bytes} bytes (max_bytes), was not kept"
+            inputs.give_up(session, lane.replay, what)
+        else:
+            inputs.keep(session, lane.replay, told)
+
+    def _is_forgotten(self, told: bytes) -> bool:
+        """Whether an engine refuses the request since it knows nothing of the sequence: it was started anew, or has
+        waited for too long."""
+        session = self._session
+        return type(session) is Sequence and bool(session.step) and not session.starts and NOT_STARTED in told
+
+    def _may_replay(self, error: GatewayError) -> bool:
+        """Whether another endpoint may be told the request, after one that failed so has got it or may have."""
+        return self._is_numbered and error.kind in GONE and self._can_be_sent_again()
+
+    def _replay_sequence(self, why: DisplacedError) -> None:
+        """Have another endpoint told the sequence's inputs; the request waits."""
+        lane, session, now = self._lane, self._session, monotonic()
+        assert lane is not None and type(session) is Sequence
+        if self._replay is None:
+            self._replay = Replay(self, self._plane.keeper, lane, session)
+        self._attempts += 1
+        limit = lane.engine.spec.timeout
+        ends = [at for at in (self._started_at + limit if limit else 0.0, self._expires_at) if at]
+        self._replay.start(why, max(0.0, min(ends) - now) if ends else None)
+
+    def sequence_moved(self, endpoint: Endpoint) -> None:
+        """Its sequence is at this endpoint."""
+        self._tried = ()
+        self.start_at(endpoint)
+        self._try(monotonic())
+
+    def sequence_stuck(self, error: GatewayError) -> None:
+        """Nobody can go on with its sequence."""
+        self._end_grant()
+        self._fail(error)
+
+    def _give_number_back(self) -> None:
+        """The request is over; if no engine has got it, none has taken its input."""
+        lane, session = self._lane, self._session
+        if lane is not None and lane.replay is not None and type(session) is Sequence and not self._sent_at:
+            self._plane.keeper.inputs.keep(session, lane.replay, None)
 
     # Telling what happened
 

@@ -21,6 +21,7 @@ class SessionUse:
     moved: Mapping[tuple[str, str, str], int] = field(default_factory=dict)  # by engine, endpoint they left, and why
     sequences_lost: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by engine and endpoint
     known: int = 0
+    sequences_moved: Mapping[tuple[str, str, str], int] = field(default_factory=dict)  # as `moved`
 
     @property
     def ended(self) -> SessionUse:
@@ -55,3 +56,11 @@ def session_metrics(use: SessionUse) -> Iterator[Metric]:
     for place, number in use.sequences_lost.items():
         lost.add_metric(place, number)
     yield lost
+    replayed = CounterMetricFamily(
+        "pointsman_sequences_moved",
+        "Sequences that went on at another endpoint, which was told their inputs, since theirs was lost or drained.",
+        labels=["engine", "endpoint", "reason"],
+    )
+    for key, number in use.sequences_moved.items():
+        replayed.add_metric(key, number)
+    yield replayed

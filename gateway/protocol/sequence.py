@@ -12,12 +12,20 @@ class Sequence(str):
     model: str
     starts: bool
     ends: bool
+    # Of a request whose input is kept: its place in its sequence, from 1; 0 where it has none, and `unkept` says why;
+    # None where nobody keeps it. `run` tells the sequence from others that had its id before.
+    step: int | None
+    run: str
+    unkept: str
 
     def __new__(cls, text: str, model: str, *, starts: bool = False, ends: bool = False) -> Sequence:
         made = super().__new__(cls, text)
         made.model = model
         made.starts = starts
         made.ends = ends
+        made.step = None
+        made.run = ""
+        made.unkept = ""
         return made
 
     def __repr__(self) -> str:

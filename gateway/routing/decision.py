@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from gateway.config.specs import HistorySpec
+from gateway.config.specs import HistorySpec, ReplaySpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,7 @@ class Target:
     keeps_session: bool = False  # requests of a session go where the ones before went
     sticks: bool = False  # a session keeps the arm that it had first
     history: HistorySpec | None = None  # a session's turns are kept
+    replay: ReplaySpec | None = None  # a sequence's inputs are kept
 
     @property
     def asks_session(self) -> bool:

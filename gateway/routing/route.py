@@ -32,7 +32,7 @@ class Route:
         self.split = split
         balances = {engines[name].balance for name in _engines(spec, split)}
         sticks = split is not None and split.spec.unit == "session"
-        keeps_session = Balance.SESSION in balances or sticks
+        keeps_session = Balance.SESSION in balances or sticks or spec.session.replay is not None
         self.targets = tuple(
             replace(target, keeps_session=keeps_session, sticks=sticks) for target in _targets(spec, split)
         )
@@ -94,7 +94,9 @@ def _targets(spec: RouteSpec, split: Split | None) -> tuple[Target, ...]:
     """One target for each arm; an arm without a model takes the route's."""
     if split is None:
         assert spec.engine is not None
-        return (Target(spec.name, spec.engine, spec.model, resume=spec.resume, history=spec.session.history),)
+        session = spec.session
+        target = Target(spec.name, spec.engine, spec.model, resume=spec.resume, history=session.history)
+        return (replace(target, replay=session.replay),)
     experiment = split.spec
     return tuple(
         Target(
@@ -105,6 +107,7 @@ def _targets(spec: RouteSpec, split: Split | None) -> tuple[Target, ...]:
             arm.name,
             spec.resume,
             history=spec.session.history,
+            replay=spec.session.replay,
         )
         for arm in experiment.arms
     )

@@ -63,6 +63,8 @@ class SessionCounts:
     moved: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     # By engine and the endpoint that they ended with
     sequences_lost: Counter[tuple[str, str]] = field(default_factory=Counter)
+    # By engine, the endpoint that a sequence left, and why: lost, or drained; another one was told its inputs
+    sequences_moved: Counter[tuple[str, str, str]] = field(default_factory=Counter)
 
 
 class SessionBook:
@@ -130,6 +132,10 @@ class SessionBook:
         if not self._asked:
             self._loop.call_soon(self._read_asked)
         self._asked[name] = Session(session, time()), [found]
+
+    def take(self, session: str, answer: object) -> None:
+        """Somebody has read what Redis has of a session: it is so."""
+        self._answer(name_of(session), Session(session, time()), answer, [])
 
     def forget(self, name: str) -> None:
         """Somebody else has changed it: what is known here does not count any more."""

@@ -24,5 +24,10 @@ def session_key(session: str) -> str:
     return f"{PREFIX}session:{{{_readable(session)}}}"
 
 
+def inputs_key(sequence: Sequence) -> str:
+    """Where Redis has what a sequence was told: `pointsman:1:inputs:{model:id}`, beside the sequence in a cluster."""
+    return f"{PREFIX}inputs:{{{_readable(f'{sequence.model}:{sequence}')}}}"
+
+
 def _readable(text: str) -> str:
     return text if _PLAIN.match(text) else digest_of(text)

@@ -1,6 +1,7 @@
 """The messages of a ModelStreamInfer call that are asked as REST: each is a request, one after another.
 
-So they are where an engine has REST alone, and where conversations are kept, since only JSON is completed with them.
+So they are where an engine has REST alone, where conversations are kept, since only JSON is completed with them, and
+where sequences are replayed, since each of their inputs must be answered before it is kept.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from gateway.dataplane.grpc.plan import CallHead, Way
 from gateway.dataplane.grpc.seams import LegOwner
 from gateway.dataplane.llm.model_in_body import Serve
 from gateway.dataplane.seams import Handler
+from gateway.dataplane.snapshot import Lane
 from gateway.dataplane.talking.session import session_of
 from gateway.dataplane.tries import Tries
 from gateway.protocol.conversion import RestRequest
@@ -204,8 +206,10 @@ class RestLeg:
                 asked = rest_of_infer(message)
             request = rest_of_call(self._client, self._head, asked, self._request_id)
             session = self._session
-            if lane.target.history is not None:  # each message may be of another session
+            if lane.target.history is not None or lane.replay is not None:  # each message may be of another session
                 session = session_of(request, asked.body)
+                if session is not None and lane.replay is not None:
+                    lane = await self._recalled(lane, session)
         except RpcError as error:
             self._task = None
             self._tell_error(error.message, error.code)
@@ -226,6 +230,16 @@ class RestLeg:
         if self.way.endpoint is not None and isinstance(self._handler, Tries):
             self._handler.start_at(self.way.endpoint)
         self._handler.body_received(asked.body.data, True)
+
+    async def _recalled(self, lane: Lane, session: str) -> Lane:
+        """The lane of a session's message, once it is known where the session is."""
+        keeper = self._call.plane.keeper
+        kept = keeper.recall(lane, session)
+        if kept is not None:
+            return kept
+        found: asyncio.Future[Lane] = asyncio.get_running_loop().create_future()
+        keeper.find(lane, session, lambda lane: None if found.done() else found.set_result(lane))
+        return await found
 
     # What the handler tells it
 

@@ -41,6 +41,14 @@ class WholeMessage:
             return self._data
         return framed(renamed(self._data[PREFIX_BYTES:], self.names, model))
 
+    def message(self, model: bytes | None) -> bytes:
+        """The message as the engine gets it, without its prefix and not compressed."""
+        data = self._data[PREFIX_BYTES:]
+        return data if model is None else renamed(data, self.names, model)
+
+    def keep_up_to(self, size: int) -> None:
+        """It is kept anyway."""
+
     @property
     def prompt(self) -> bytes | None:
         """What a language model would read of it."""
@@ -157,6 +165,18 @@ class CallBody:
         """
         self.add(data, ended)
         self._forget_if_long()
+
+    def message(self, model: bytes | None) -> bytes:
+        """The whole message as the engine gets it, without its prefix and not compressed."""
+        assert self.names is not None
+        data = self._joined()[PREFIX_BYTES : PREFIX_BYTES + self._message_bytes]
+        if self._is_compressed:
+            data = self._plain if self._plain is not None else decompress(data, self._encoding, self._limit)
+        return data if model is None else renamed(data, self.names, model)
+
+    def keep_up_to(self, size: int) -> None:
+        """It may be needed again though it is longer than others that are kept."""
+        self._replay_bytes = max(self._replay_bytes, size)
 
     @property
     def prompt(self) -> bytes | None:

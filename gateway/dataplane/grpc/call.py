@@ -23,10 +23,12 @@ from gateway.dataplane.grpc.replies import (
 from gateway.dataplane.grpc.stream_tries import StreamTries
 from gateway.dataplane.llm.model_in_body import Serve
 from gateway.dataplane.plan import no_route
+from gateway.dataplane.replaying import sequence_forgotten
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.grpc_status import http_status
+from gateway.protocol.grpc_status import OK, http_status
 from gateway.protocol.operations import Operation
 from gateway.routing.decision import Undecided
+from gateway.sessions.input import Input, Sent
 from gateway.upstream.stream_connection import StreamConnection
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.stream import Stream
@@ -108,9 +110,13 @@ class RelayedCall(StreamTries):
         lane, endpoint = self._lane, self._endpoint
         assert lane is not None and endpoint is not None
         now = monotonic()
+        found = relayed(block, lane)
+        if ended and lane.replay is not None and found.status != OK and self._is_forgotten(found.message.encode()):
+            self._up = None
+            self._try_failed(sequence_forgotten(), was_sent=True, is_good=None)
+            return
         self._first_byte_at = self._active_at = now
         endpoint.observe_latency(now - self._sent_at)
-        found = relayed(block, lane)
         self._has_begun = True
         if ended:
             self._up = None
@@ -279,7 +285,11 @@ class RelayedCall(StreamTries):
         passing = self._client.passing + self._head.passing + self._id_literal
         if self._expires_at:
             passing += timeout_literal(self._expires_at - now)
-        data = body.take(way.model, keeps=lane.engine.spec.retry.idempotent == "infer")
+        keeps = lane.engine.spec.retry.idempotent == "infer"
+        if lane.replay is not None and self._is_numbered:
+            keeps = True
+            body.keep_up_to(lane.replay.max_bytes)
+        data = body.take(way.model, keeps=keeps)
         if body.is_complete:
             up.send_whole(way.head(endpoint), passing, data)
         else:
@@ -349,12 +359,20 @@ class RelayedCall(StreamTries):
             return True  # it only asks
         return declared == "infer" and self._body is not None and not self._body.may_name_a_sequence
 
+    def _input(self) -> Input | None:
+        body, way = self._body, self._way
+        assert body is not None and way is not None
+        if not (body.is_complete and body.can_be_sent_again):
+            return None
+        return Input(Sent.GRPC, self._head.plan.path, (), body.message(way.model))
+
     def _client_gone(self) -> None:
         """Nobody waits for the reply any more: the engine is told at once."""
         self._is_over = True
         self._drop_try()
         if self._is_trying:
             self._leave(None)
+        self._give_number_back()
         self._counters().count_error("client_gone")
         self._log("client_gone")
 
@@ -365,6 +383,8 @@ class RelayedCall(StreamTries):
         assert series is not None and self._body is not None
         self._clear_deadline()
         self._answered(status)
+        if self._lane is not None and self._lane.replay is not None:
+            self._keep_input(status == OK)
         series.request_bytes += self._body.size
         series.response_bytes += self._response_bytes
         started_at = self._started_at
@@ -379,6 +399,7 @@ class RelayedCall(StreamTries):
         series.count_error(error.kind.value)
         series.count_failure(error.status.http, monotonic() - self._started_at)
         self._drop_try()
+        self._give_number_back()
         self._status = error.status.http
         told = error.at(self._whereabouts())
         tell_error(self._stream, told, self._request_id, self._lane, has_begun=self._has_begun)

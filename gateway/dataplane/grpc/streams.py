@@ -192,8 +192,9 @@ class StreamCall:
     def _start_leg(self, way: Way, data: bytes, names: Names) -> None:
         session = self._ways.session(way)
         leg: AnyLeg
-        keeps_history = way.lane.target.history is not None and not self.has_one_request
-        if keeps_history or not way.lane.engine.speaks_grpc:
+        lane = way.lane
+        is_apart = (lane.target.history is not None or lane.replay is not None) and not self.has_one_request
+        if is_apart or not lane.engine.speaks_grpc:
             leg = RestLeg(self, way, session, self._client, self._head, self._request_id, self._serve)
         else:
             leg = Leg(self, way, session)

@@ -64,6 +64,8 @@ class Ways:
         decision = self._decide(names, plain)
         if isinstance(decision, Undecided) or decision[1] is None or not decision[0].lane.keeps_session:
             return False
+        if decision[0].lane.replay is not None:  # each is a request by itself: see `RestLeg`
+            return False
         self._decided = plain, decision[0], decision[1]
         return True
 

@@ -1,0 +1,127 @@
+"""One input of a sequence, as an engine got it, to be told again; and what is kept of all of one sequence's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from gateway.config.specs import ReplaySpec
+from gateway.protocol.sequence import Sequence
+
+
+class Sent(Enum):
+    """How an input was sent."""
+
+    REST = "rest"
+    GRPC = "grpc"
+
+
+class UnkeptError(Exception):
+    """A sequence cannot be told again; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A request to an engine, without whose it was: `path` is a REST target or a method, `fields` are those that tell
+    how `body` is to be read. Of gRPC, the body is the message without its prefix, not compressed."""
+
+    way: Sent
+    path: bytes
+    fields: tuple[tuple[bytes, bytes], ...]
+    body: bytes
+
+    def __bytes__(self) -> bytes:
+        """As it is kept: a head like HTTP's, and the body."""
+        lines = [b"%b %b" % (self.way.value.encode(), self.path), *[b"%b: %b" % field for field in self.fields]]
+        return b"\n".join(lines) + b"\n\n" + self.body
+
+    @classmethod
+    def read(cls, kept: bytes) -> Input:
+        """Raises: UnkeptError where somebody else has written it."""
+        head, _, body = kept.partition(b"\n\n")
+        first, *lines = head.split(b"\n")
+        way, _, path = first.partition(b" ")
+        fields = [line.partition(b": ")[::2] for line in lines]
+        try:
+            return cls(Sent(way.decode()), path, tuple(fields), body)
+        except ValueError as error:
+            raise UnkeptError("what is kept of its inputs cannot be read") from error
+
+
+@dataclass(slots=True)
+class Inputs:
+    """What is kept of one sequence: its inputs by their number, from 1; one that the engine refused is empty, since it
+    changed nothing. `why` says why they are kept no longer."""
+
+    run: str = ""  # empty: nothing is known
+    steps: int = 0  # numbers given out
+    size: int = 0  # bytes
+    kept: dict[int, bytes] = field(default_factory=dict)
+    why: str = ""
+
+    def before(self, sequence: Sequence) -> list[Input]:
+        """All that the sequence was told before this request, in order.
+
+        Raises: UnkeptError.
+        """
+        if not sequence.step:
+            raise UnkeptError(self.why or sequence.unkept)
+        if not self.run:
+            raise UnkeptError("they are not kept any more")
+        if self.run != sequence.run:
+            raise UnkeptError("it was started anew meanwhile")
+        if self.why:
+            raise UnkeptError(self.why)
+        missing = self.first_missing(sequence.step)
+        if missing:
+            raise UnkeptError(f"nobody knows whether input {missing} of {sequence.step - 1} was taken")
+        told = [self.kept[number] for number in range(1, sequence.step)]
+        return [Input.read(each) for each in told if each]
+
+    def first_missing(self, step: int) -> int:
+        """The first number before `step` of which nothing is kept; 0 where all is there."""
+        return next((number for number in range(1, step) if number not in self.kept), 0)
+
+
+class InputKeeper(Protocol):
+    """Numbers the requests of sequences, and keeps their inputs."""
+
+    def number_at_once(self, sequence: Sequence, spec: ReplaySpec) -> bool:
+        """Give a request its number, or the reason why it has none, without asking anybody; False where somebody must
+        be asked: `number`."""
+        ...
+
+    def number(self, sequence: Sequence, spec: ReplaySpec, done: Callable[[], None]) -> None:
+        """The same, in a later turn of the event loop, within the rule's patience."""
+        ...
+
+    def keep(self, sequence: Sequence, spec: ReplaySpec, told: Input | None) -> None:
+        """A request with a number is answered: keep its input; None: the engine refused it, which changed nothing."""
+        ...
+
+    def give_up(self, sequence: Sequence, spec: ReplaySpec, why: str) -> None:
+        """Keep no inputs of a sequence any more."""
+        ...
+
+    def forget(self, sequence: Sequence) -> None:
+        """The sequence has ended, or is lost."""
+        ...
+
+    async def before(self, sequence: Sequence, patience: float) -> list[Input]:
+        """All that a sequence was told before this request, in order. What is on its way here is waited for, `patience`
+        seconds at most.
+
+        Raises: UnkeptError.
+        """
+        ...
+
+
+def too_much(spec: ReplaySpec, step: int, size: int) -> str:
+    """Why no inputs of a sequence are kept any more, with this one and so many bytes of all; empty where they are."""
+    if step > spec.max_steps:
+        return f"they are more than {spec.max_steps} (max_steps)"
+    if size > spec.max_bytes:
+        return f"they have more than {spec.max_bytes} bytes (max_bytes)"
+    return ""

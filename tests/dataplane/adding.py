@@ -1,0 +1,87 @@
+"""Engines that add up the values of each sequence, and refuse one that they have not seen the start of."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import Any
+
+from tritonclient.grpc import service_pb2
+
+from tests.dataplane.grpc.peers import OK, UNARY, Call
+from tests.dataplane.stage import Engine, Heard, post
+
+INFER = "/v2/models/m/infer"
+UNKNOWN = "inference request for sequence 7 to model 'm' must specify the START flag"
+
+
+class Sums:
+    """The sequences of one engine."""
+
+    def __init__(self) -> None:
+        self.totals: dict[int, int] = {}
+        self.heard: list[int] = []  # the values, as they came
+
+    def add(self, told: dict[str, Any]) -> str:
+        """The sum so far.
+
+        Raises: ValueError where the engine refuses.
+        """
+        sequence, value = told["sequence_id"], told["value"]
+        if value < 0:
+            raise ValueError("the value is negative")
+        if not (told.get("sequence_start") or sequence in self.totals):
+            raise ValueError(UNKNOWN)
+        self.heard.append(value)
+        total = value if told.get("sequence_start") else self.totals[sequence] + value
+        self.totals[sequence] = total
+        if told.get("sequence_end"):
+            del self.totals[sequence]
+        return str(total)
+
+    async def by_rest(self, engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+        """A script; the sum is the answer's id."""
+        if not heard.line.split(" ")[1].endswith("/infer"):  # what it is asked about itself
+            body = json.dumps({"name": "m", "model_transaction_policy": {"decoupled": False}}).encode()
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+            return
+        data = gzip.decompress(heard.body) if heard.value("content-encoding") == "gzip" else heard.body
+        length = heard.value("inference-header-content-length")
+        status, told = b"200 OK", dict[str, Any](model_name="m", model_version="1", outputs=[])
+        try:
+            told["id"] = self.add(json.loads(data[: int(length)] if length else data)["parameters"])
+        except ValueError as error:
+            status, told = b"400 Bad Request", {"error": str(error)}
+        body = json.dumps(told).encode()
+        writer.write(b"HTTP/1.1 %b\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body))
+
+    async def by_grpc(self, call: Call) -> None:
+        """The same."""
+        await call.over()
+        if call.value(":path") != UNARY:  # what it is asked about itself
+            call.open()
+            await call.send(service_pb2.ModelConfigResponse(config={"name": "m"}).SerializeToString())
+            call.end(OK)
+            return
+        message = gzip.decompress(call.messages[0]) if call.compressed[0] else call.messages[0]
+        asked = service_pb2.ModelInferRequest.FromString(message)
+        kinds = {name: value.WhichOneof("parameter_choice") for name, value in asked.parameters.items()}
+        try:
+            total = self.add({name: getattr(asked.parameters[name], kind) for name, kind in kinds.items()})
+        except ValueError as error:
+            call.refuse(3, str(error))
+            return
+        call.open()
+        answer = service_pb2.ModelInferResponse(model_name=asked.model_name, model_version="1", id=total)
+        await call.send(answer.SerializeToString())
+        call.end(OK)
+
+
+def parameters(number: int, value: int, *, start: bool = False, end: bool = False) -> dict[str, Any]:
+    return {"sequence_id": number, "value": value, "sequence_start": start, "sequence_end": end}
+
+
+def step(number: int, value: int, *fields: str, more: Any = None, **ends: bool) -> bytes:
+    """A REST request of a sequence."""
+    body = json.dumps({"parameters": parameters(number, value, **ends), "inputs": [], **(more or {})})
+    return post(INFER, body.encode(), *fields)
