@@ -23,12 +23,16 @@ from gateway.upstream.balancing import by_session
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
 from gateway.upstream.fetch import fetch
+from gateway.wire.http1.head import Field
 
 _log = logging.getLogger(__name__)
 
 # How an endpoint fails that may be gone: to tell another one instead does no harm, since that one knows nothing of it.
 GONE = frozenset({ErrorKind.UPSTREAM_CONNECT, ErrorKind.UPSTREAM_RESET, ErrorKind.DEADLINE})
 
+
+# Secrets are not kept with the inputs: who asks for the sequence to go on tells his own.
+_CREDENTIALS = (b"authorization", b"x-api-key")
 
 # What Triton says of a sequence that it does not know, as hosts of ours do.
 NOT_STARTED = b"must specify the START flag"
@@ -40,6 +44,10 @@ def sequence_forgotten() -> GatewayError:
 
 class Waiting(Protocol):
     """The request that waits."""
+
+    def field(self, name: bytes) -> bytes | None:
+        """What its client has told by this name."""
+        ...
 
     def sequence_moved(self, endpoint: Endpoint) -> None:
         """Its sequence is at this endpoint: go on there."""
@@ -53,11 +61,13 @@ class Waiting(Protocol):
 class Replay:
     """What one request does to have its sequence go on: one endpoint after another is told, each twice at most."""
 
-    __slots__ = ("_failures", "_keeper", "_lane", "_sequence", "_spec", "_task", "_waiting")
+    __slots__ = ("_credentials", "_failures", "_keeper", "_lane", "_sequence", "_spec", "_task", "_waiting")
 
     def __init__(self, waiting: Waiting, keeper: Keeper, lane: Lane, sequence: Sequence) -> None:
         assert lane.replay is not None
         self._waiting = waiting
+        told = [(name, waiting.field(name)) for name in _CREDENTIALS if name not in lane.engine.extra_names]
+        self._credentials = [(name, value) for name, value in told if value is not None]
         self._keeper = keeper
         self._lane = lane
         self._sequence = sequence
@@ -141,7 +151,7 @@ class Replay:
         endpoint.in_flight += 1
         try:
             for number, told in enumerate(inputs, 1):
-                why = await _send(engine, endpoint, told)
+                why = await _send(engine, endpoint, told, self._credentials)
                 if why:
                     raise UnkeptError(f"{endpoint.url} refused input {number} of {len(inputs)}: {why}")
         finally:
@@ -154,7 +164,7 @@ class Replay:
         return GatewayError(ErrorKind.SEQUENCE_LOST, f"{message}: start it anew")
 
 
-async def _send(engine: Engine, endpoint: Endpoint, told: Input) -> str:
+async def _send(engine: Engine, endpoint: Endpoint, told: Input, credentials: list[Field]) -> str:
     """Tell an endpoint an input; why it refused it, empty where it took it.
 
     Raises: GatewayError.
@@ -162,7 +172,7 @@ async def _send(engine: Engine, endpoint: Endpoint, told: Input) -> str:
     if told.way is Sent.REST:
         if endpoint.pool is None:
             return "it does not speak REST, by which the input had come"
-        lines = b"".join(b"%b: %b\r\n" % field for field in told.fields) + engine.extra_lines
+        lines = b"".join(b"%b: %b\r\n" % field for field in (*told.fields, *credentials)) + engine.extra_lines
         fetched = await fetch(endpoint, "POST", told.path, told.body, lines=lines, timeout=None)
         return "" if fetched.is_good else f"{fetched.status} {fetched.body[:200].decode('utf-8', 'replace')}"
     if endpoint.streams is None:
@@ -173,7 +183,7 @@ async def _send(engine: Engine, endpoint: Endpoint, told: Input) -> str:
         told.body,
         authority=endpoint.authority,
         scheme=endpoint.scheme,
-        fields=[*told.fields, *engine.extra_fields],
+        fields=[*told.fields, *credentials, *engine.extra_fields],
         timeout=None,
     )
     return "" if answered.is_good else f"gRPC status {answered.status} {answered.text}"

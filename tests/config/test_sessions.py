@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.config.specs import HistorySpec, SessionSpec
+from gateway.config.specs import HistorySpec, ReplaySpec, SessionSpec
 from tests.config.conftest import Load
 
 ENGINES = "version: 1\nengines: {e: {protocol: openai, endpoints: 'http://a'}}\n"
@@ -38,7 +38,53 @@ def test_what_is_kept_of_conversations(load: Load, history: str, expected: Histo
     assert loaded.rules.routes[0].session == SessionSpec(expected)
 
 
+REPLAYS = [
+    ("end", None),
+    ("replay", ReplaySpec()),
+    ("{on_loss: end, max_steps: 10}", None),
+    ("{}", ReplaySpec()),
+    (
+        "{on_loss: replay, max_steps: 10, max_bytes: 16MB, ttl: 1m, patience: 50ms}",
+        ReplaySpec(max_steps=10, max_bytes=16_000_000, ttl=60.0, patience=0.05),
+    ),
+]
+
+
+@pytest.mark.parametrize("sequences, expected", REPLAYS)
+def test_what_becomes_of_sequences_without_their_endpoint(
+    load: Load, sequences: str, expected: ReplaySpec | None
+) -> None:
+    """`sequences` is a word, or says how much of them is kept and for how long."""
+    text = f"{ENGINES.replace('openai', 'kserve')}routes: [{{name: r, engine: e, session: {{sequences: {sequences}}}}}]"
+    loaded = load(f"{text}\n")
+    assert loaded.problems == ()
+    assert loaded.rules is not None
+    assert loaded.rules.routes[0].session == SessionSpec(replay=expected)
+
+
+NO_SEQUENCES = [
+    ("openai", "", "route 'r' replays sequences, and engine 'e' speaks openai, which has none"),
+    (
+        "kserve",
+        "identity: {session_parameters: [session_id]}\n",
+        "route 'r' replays sequences, and identity's session_parameters have no 'sequence_id'",
+    ),
+]
+
+
+@pytest.mark.parametrize("protocol, identity, problem", NO_SEQUENCES)
+def test_a_route_that_has_no_sequences_to_replay(load: Load, protocol: str, identity: str, problem: str) -> None:
+    """It serves all the same, with a warning."""
+    route = "routes: [{name: r, engine: e, session: {sequences: replay}}]\n"
+    loaded = load(f"{ENGINES.replace('openai', protocol)}{identity}{route}")
+    assert [str(found).split(": ", 1)[1] for found in loaded.problems] == [f"warning: {problem}"]
+
+
 PROBLEMS = [
+    ("{sequences: replya}", "3:52: error: sequences is end, replay or a map, not 'replya': did you mean 'replay'?"),
+    ("{sequences: {on_los: end}}", "3:53: error: unknown key 'on_los' in sequences: did you mean 'on_loss'?"),
+    ("{sequences: {on_loss: ende}}", "3:62: error: unknown value 'ende': did you mean 'end'?"),
+    ("{sequences: {max_steps: 0}}", "3:64: error: 0 is too small: at least 1"),
     ("{histroy: true}", "3:41: error: unknown key 'histroy' in session: did you mean 'history'?"),
     (
         "{history: yes}",

@@ -400,6 +400,20 @@ def test_an_endpoint_that_has_forgotten_a_sequence_is_told_again(tmp_path: Path)
     run(scene())
 
 
+def test_whose_an_input_was_is_not_kept(tmp_path: Path) -> None:
+    """The endpoint is told the inputs with the credentials of the request at hand, and none stand with the inputs."""
+
+    async def scene() -> None:
+        async with fleet(tmp_path) as it:
+            at = await begun(it)
+            assert total(await it[0].ask(step(7, 4, "Authorization: Bearer old"))) == 10
+            endpoint(it, at).condition = Condition.DOWN
+            assert total(await it[0].ask(step(7, 5, "Authorization: Bearer new"))) == 15
+            assert {heard.value("authorization") for heard in it[1][1 - at].heard} == {"Bearer new"}
+
+    run(scene())
+
+
 @pytest.mark.parametrize("kind", ["binary", "compressed", "long", "in pieces"])
 def test_an_input_is_told_as_it_was(tmp_path: Path, kind: str) -> None:
     """Tensors behind the JSON, compressed bodies, and bodies longer than those that are kept for a second try."""

@@ -144,12 +144,15 @@ def test_a_gateway_without_redis_says_nothing_of_it() -> None:
 
 def test_sessions_are_told_by_where_they_went_from() -> None:
     """Counters of sessions, with the endpoint that was left and why."""
-    use = SessionUse(1, 2, 3, 4, {("gpu", "http://a", "drained"): 5}, {("gpu", "http://b"): 6}, 7)
+    use = SessionUse(
+        1, 2, 3, 4, {("gpu", "http://a", "drained"): 5}, {("gpu", "http://b"): 6}, 7, {("gpu", "http://a", "lost"): 8}
+    )
     told = scrape(replace(QUIET, sessions=use))
     place = {"engine": "gpu", "endpoint": "http://a", "reason": "drained"}
     assert told["pointsman_sessions_moved_total", frozenset(place.items())] == 5
     lost = {"engine": "gpu", "endpoint": "http://b"}
     assert told["pointsman_sequences_lost_total", frozenset(lost.items())] == 6
+    assert told["pointsman_sequences_moved_total", frozenset({**place, "reason": "lost"}.items())] == 8
     names = ("read", "unread", "created", "shed")
     assert [told[f"pointsman_sessions_{name}_total", frozenset()] for name in names] == [1, 2, 3, 4]
     assert told["pointsman_sessions_known", frozenset()] == 7
