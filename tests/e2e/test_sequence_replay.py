@@ -4,48 +4,57 @@ import asyncio
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc.aio as over_grpc
 import tritonclient.http.aio as over_http
+from tritonclient.utils import InferenceServerException
 
 from gateway.demo.triton import TritonProcess
 from tests.support.redis_server import RedisServer
 from tests.support.servers import GatewayProcess
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.triton
 
 MODELS = Path(__file__).parents[1] / "models"
 # Triton's model has sixteen places for sequences, which must do for all of them once one server is gone.
-NUM_SEQUENCES = 14
+NUM_SEQUENCES = 12
 NUM_STEPS = 12
+MAX_STEPS = 20
 
 
-@pytest.fixture
-def tritons(tmp_path: Path) -> Iterator[list[TritonProcess]]:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("replay")
+
+
+@pytest.fixture(scope="module")
+def tritons(folder: Path) -> Iterator[list[TritonProcess]]:
     only = ["--model-control-mode=explicit", "--load-model=accumulator"]
     with (
-        TritonProcess.start(MODELS, extra_args=only, log_path=tmp_path / "one.log") as one,
-        TritonProcess.start(MODELS, extra_args=only, log_path=tmp_path / "other.log") as other,
+        TritonProcess.start(MODELS, extra_args=only, log_path=folder / "one.log") as one,
+        TritonProcess.start(MODELS, extra_args=only, log_path=folder / "other.log") as other,
     ):
         yield [one.wait_ready(), other.wait_ready()]
 
 
-@pytest.fixture
-def redis(tmp_path: Path) -> Iterator[RedisServer]:
-    with RedisServer(tmp_path / "redis") as server:
+@pytest.fixture(scope="module")
+def redis(folder: Path) -> Iterator[RedisServer]:
+    with RedisServer(folder / "redis") as server:
         yield server
 
 
-@pytest.fixture
-def gateway(tritons: list[TritonProcess], redis: RedisServer, tmp_path: Path) -> Iterator[GatewayProcess]:
+@pytest.fixture(scope="module")
+def gateway(tritons: list[TritonProcess], redis: RedisServer, folder: Path) -> Iterator[GatewayProcess]:
     endpoints = ", ".join(f"{{url: '{triton.http_url}', grpc: '{triton.grpc_url}'}}" for triton in tritons)
     engine = f"it: {{endpoints: [{endpoints}], balance: session, health: {{interval: 200ms}}}}"
-    route = "{name: all, engine: it, session: {sequences: {on_loss: replay, max_steps: 50}}}"
+    route = f"{{name: all, engine: it, session: {{sequences: {{max_steps: {MAX_STEPS}}}}}}}"
     rules = f"version: 1\nengines: {{{engine}}}\nroutes: [{route}]\n"
-    gateway = GatewayProcess.start(rules, tmp_path / "gateway", workers=2, redis=redis.url)
+    gateway = GatewayProcess.start(rules, folder / "gateway", workers=2, redis=redis.url)
     yield gateway.wait_ready()
     gateway.stop()
 
@@ -71,16 +80,57 @@ class Clients:
             await client.close()
 
 
-def places(redis: RedisServer) -> list[Any]:
-    """Where the sequences are that are under way."""
-    return [redis.client.hget(key, "at:it") for key in redis.client.scan_iter("pointsman:1:sequence:*")]
+def place(redis: RedisServer, sequence: int) -> str | None:
+    """Where a sequence is that is under way."""
+    return cast("str | None", redis.client.hget(f"pointsman:1:sequence:{{accumulator:{sequence}}}", "at:it"))
+
+
+def moved(gateway: GatewayProcess, reason: str) -> float:
+    """How many sequences have gone on elsewhere."""
+    lines = httpx.get(gateway.admin_url + "/metrics").text.splitlines()
+    told = [line for line in lines if line.startswith("pointsman_sequences_moved_total") and f'"{reason}"' in line]
+    return sum(float(line.split()[-1]) for line in told)
+
+
+async def begin_at(clients: Clients, redis: RedisServer, url: str, first: int) -> int:
+    """Start sequences until one is at this Triton; the others end at once."""
+    for sequence in range(first, first + 50):
+        assert await clients.step(random.Random(sequence), 1, sequence_id=sequence, sequence_start=True) == 1
+        await asyncio.to_thread(eventually, lambda sequence=sequence: place(redis, sequence))  # type: ignore[misc]
+        if place(redis, sequence) == url:
+            return sequence
+        await clients.step(random.Random(sequence), 1, sequence_id=sequence, sequence_end=True)
+    raise AssertionError("hashing gives it none")
+
+
+def test_a_drained_triton_hands_its_sequences_over(
+    gateway: GatewayProcess, tritons: list[TritonProcess], redis: RedisServer
+) -> None:
+    """At their next request they go on at the other one, which knows by then what they had said."""
+    url = tritons[0].http_url
+
+    async def scene() -> None:
+        clients = Clients(gateway)
+        chance = random.Random(1)
+        mine = [await begin_at(clients, redis, url, first) for first in (1000, 1100, 1200)]
+        path = f"{gateway.admin_url}/engines/it/endpoints"
+        assert httpx.post(f"{path}/drain", json={"url": url, "by": "the test"}).status_code == 200
+        for sequence in mine:
+            assert await clients.step(chance, 5, sequence_id=sequence) == 6
+            assert await clients.step(chance, 5, sequence_id=sequence, sequence_end=True) == 11
+        assert httpx.post(f"{path}/undrain", json={"url": url, "by": "the test"}).status_code == 200
+        await clients.close()
+
+    asyncio.run(asyncio.wait_for(scene(), 60))
+    eventually(lambda: moved(gateway, "drained") == 3)
 
 
 def test_sequences_outlive_their_triton(
     gateway: GatewayProcess, tritons: list[TritonProcess], redis: RedisServer
 ) -> None:
     """One of two Tritons is killed in the middle of many sequences: each goes on at the other one, by whichever worker
-    and protocol, and every answer is right."""
+    and protocol, and every answer is right. Those that cannot be told again end with the reason."""
+    url = tritons[0].http_url
     half = asyncio.Event()
 
     async def one(clients: Clients, sequence: int, halves: list[int]) -> None:
@@ -97,15 +147,41 @@ def test_sequences_outlive_their_triton(
                 if len(halves) == NUM_SEQUENCES // 2:
                     half.set()
 
+    async def too_long(clients: Clients) -> int:
+        sequence = await begin_at(clients, redis, url, 2000)
+        for index in range(MAX_STEPS):
+            assert await clients.step(random.Random(index), 1, sequence_id=sequence) == index + 2
+        return sequence
+
+    async def without_redis(clients: Clients) -> int:
+        sequence = await begin_at(clients, redis, url, 3000)
+        redis.pause()
+        try:
+            assert await clients.step(random.Random(1), 1, sequence_id=sequence) == 2
+        finally:
+            redis.resume()
+        key = f"pointsman:1:inputs:{{accumulator:{sequence}}}"
+        await asyncio.to_thread(eventually, lambda: redis.client.hget(key, "why"))
+        return sequence
+
     async def scene() -> None:
         clients = Clients(gateway)
+        long, blind = await too_long(clients), await without_redis(clients)
         halves: list[int] = []
         asked = [asyncio.ensure_future(one(clients, number, halves)) for number in range(1, NUM_SEQUENCES + 1)]
         await half.wait()
-        assert tritons[0].http_url in await asyncio.to_thread(places, redis)
+        assert url in [place(redis, number) for number in range(1, NUM_SEQUENCES + 1)]
         await asyncio.to_thread(tritons[0].kill)
         await asyncio.gather(*asked)
+        for sequence, why in (
+            (long, "they are more than 20 (max_steps)"),
+            (blind, "Redis did not answer when one of them came"),
+        ):
+            with pytest.raises(InferenceServerException, match="its inputs cannot be replayed: ") as raised:
+                await clients.step(random.Random(1), 1, sequence_id=sequence)
+            assert why in str(raised.value) and url in str(raised.value)
         await clients.close()
 
     asyncio.run(asyncio.wait_for(scene(), 60))
+    assert moved(gateway, "lost") > 0
     assert list(redis.client.scan_iter("pointsman:1:inputs:*")) == []
