@@ -119,6 +119,8 @@ class PagedEngine:
         if self._loop.num_requests >= self.options.max_waiting + self.options.max_sequences:
             raise unavailable(f"{self.options.max_waiting} requests wait already (max_waiting): try again later")
         generation = self._admission.generation(request, listener)
+        if self._loop.exchange is not None:
+            self._loop.exchange.ask_early(generation.choices[0].sequence)
         if not self._loop.submit(generation):
             self._admission.withdraw(generation)
             raise unavailable("the engine is being stopped")

@@ -18,7 +18,7 @@ from time import monotonic
 
 from torch import Tensor
 
-from engines.paged.kv_store.fetching import Fetch, Fetcher
+from engines.paged.kv_store.fetching import Early, Fetch, Fetcher
 from engines.paged.kv_store.shelf import READ_BYTES, Filled, Shelf
 from engines.paged.runner.reading import HostCopy
 from engines.paged.scheduling.scheduler import Scheduler
@@ -71,6 +71,16 @@ class Exchange:
     def __repr__(self) -> str:
         return f"<Exchange: {len(self._fetches)} fetches, {len(self._filled)} blocks to copy, {self._shelf!r}>"
 
+    def ask_early(self, sequence: Sequence) -> None:
+        """Begin to look up a sequence that nobody else knows yet, on any thread: where a step is under way when it
+        comes, the answer is there when that ends."""
+        # What is in memory may change meanwhile: then the answer is of no use.
+        names, first = self._scheduler.holdings.chain(sequence)
+        prefill_seconds = 0.0 if self._always else self._prefill_seconds()
+        if first < len(names) and self._shelf.is_worth(len(names) - first, prefill_seconds):
+            found = self._fetcher.find(sequence.request, names[first:])
+            sequence.early = Early(names[first], found, monotonic() + self._deadline_seconds)
+
     # What the scheduler asks and tells
 
     def _look_up(self, sequence: Sequence, names: list[bytes], first: int) -> bool:
@@ -84,10 +94,18 @@ class Exchange:
         if not self._shelf.is_worth(len(names) - first, prefill_seconds):
             self.counts.declined += num_tokens
             return False
-        fetch = Fetch(sequence.request, names, first, monotonic() + self._deadline_seconds, prefill_seconds)
+        self.counts.looked_up += num_tokens
+        now, early = monotonic(), sequence.early
+        if early is None or early.first != names[first] or early.until < now:
+            found = self._fetcher.find(sequence.request, names[first:])
+        elif early.found.done() and not early.found.exception() and not early.found.result():
+            return False
+        else:
+            found = early.found
+        deadline = now + self._deadline_seconds
+        fetch = Fetch(sequence.request, names, first, deadline, prefill_seconds, found)
         fetch.waiting.append(sequence)
         self._fetches[names[first]] = fetch
-        self.counts.looked_up += num_tokens
         self._fetcher.begin(fetch)
         return True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Semaphore
 from typing import Any
@@ -24,6 +24,15 @@ _MAX_AHEAD = 8
 _POLL_SECONDS = 0.05
 
 
+@dataclass(frozen=True, slots=True)
+class Early:
+    """What was asked before a sequence's turn: how many blocks are there from that with the name `first` on."""
+
+    first: bytes
+    found: Future[int]
+    until: float  # of time.monotonic(): what is older is asked again
+
+
 @dataclass(eq=False, slots=True)
 class Fetch:
     """Blocks of a chain that are looked for: those from place `first` on. The engine's thread sets `is_wanted`, the
@@ -34,6 +43,7 @@ class Fetch:
     first: int
     deadline: float  # of time.monotonic()
     prefill_seconds: float  # of a token; 0 where that is not known
+    found: Future[int]  # how many of these blocks are there
     is_wanted: bool = True
     is_through: bool = False
     arrived: deque[list[Tensor]] = field(default_factory=deque)  # [n, L, S, G, D] of each array, in order
@@ -61,7 +71,12 @@ class Fetcher:
         self._told = told
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="kv-reader")
 
+    def find(self, request: GenerateRequest, names: Sequence[bytes]) -> Future[int]:
+        """How many blocks of this chain's beginning are there."""
+        return self._threads.submit(self._shelf.find, request, names)
+
     def begin(self, fetch: Fetch) -> None:
+        """Read; `fetch.found` was asked before, so that it is under way where it is not yet known."""
         self._threads.submit(self._read, fetch)
 
     def close(self) -> None:
@@ -73,7 +88,7 @@ class Fetcher:
             names = fetch.names[fetch.first :]
             if not fetch.is_wanted:
                 return
-            found = self._shelf.find(fetch.request, names)
+            found = fetch.found.result()
             if not found or not self._shelf.is_worth(found, fetch.prefill_seconds):
                 return
             for arrays in self._shelf.read(fetch.request, names[:found]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Any
 
 from engines.paged.cache import prefix
 from engines.paged.values import FinishReason, GenerateRequest
@@ -31,6 +32,7 @@ class Sequence:
         "blocks",
         "choice",
         "drafts",
+        "early",
         "finish_reason",
         "needs_host",
         "num_cached",
@@ -71,6 +73,7 @@ class Sequence:
         # Whether it has told what may follow, and goes on once others have (beams): sent away, it needs no seat.
         self.rests = False
         self.was_looked_up = False  # outside, since it waits
+        self.early: Any = None  # what was asked outside before its turn
         self.parent: Sequence | None = None  # whose prompt's blocks can be shared: another choice of the request
         self._names = [prefix.root(f"{request.adapter or ''}\0{request.cache_salt}")]
 

@@ -12,8 +12,8 @@ from engines.paged.engine import PagedEngine
 from engines.paged.kv_store.memory import BlockMemory
 from engines.paged.options import DETERMINISTIC_CHUNK, EngineOptions, Speculation
 from engines.paged.sampling.params import SamplingParams
-from engines.paged.scheduling.sequence import Sequence
-from engines.paged.values import GenerateRequest
+from engines.paged.scheduling.sequence import Sequence, Status
+from engines.paged.values import FinishReason, GenerateRequest
 from tests.engines.paged.engine.asking import Answer, answer_of, ask, finish
 from tests.engines.paged.front.llm_process import adapter_folder
 from tests.engines.paged.kv_store.conftest import EngineOf
@@ -121,6 +121,31 @@ def test_a_device_that_copies_behind_loses_nothing(
     eventually(lambda: len(redis_server.names()) == (200 + 39) // BLOCK)
     exchange = engine._loop.exchange
     assert exchange is not None and not exchange._copied and not exchange._filled
+
+
+def test_who_was_looked_up_before_his_turn_does_not_wait(
+    redis_server: RedisServer, engine_of: EngineOf, llama: Path
+) -> None:
+    """The look-up begins when a request comes: where nothing is stored of it and that is known by its turn, it is
+    admitted at once; without that it steps aside."""
+    settings = {"kv_store": redis_server.url, "kv_fetch": "always", "kv_deadline": 10.0, "threads": 1}
+    engine = PagedEngine.load(llama, EngineOptions(max_context=256, dtype="float32", **settings))  # type: ignore[arg-type]
+    exchange, scheduler = engine._loop.exchange, engine._scheduler
+    assert exchange is not None
+    known, unknown = (
+        Sequence(GenerateRequest(name, tuple(PROMPT), SamplingParams(), cache_salt=name), 0, 1, BLOCK) for name in "ab"
+    )
+    exchange.ask_early(known)
+    assert known.early.found.result(10) == 0
+    scheduler.add(known)
+    plan = scheduler.plan()
+    assert plan is not None and [piece.sequence for piece in plan.pieces] == [known]
+    scheduler.add(unknown)
+    scheduler.plan()
+    assert unknown.status is Status.FETCHING
+    scheduler.finish(known, FinishReason.CANCELLED)
+    scheduler.finish(unknown, FinishReason.CANCELLED)
+    engine.stop()
 
 
 def test_requests_that_begin_alike_fetch_once(redis_server: RedisServer, engine_of: EngineOf) -> None:
