@@ -18,6 +18,7 @@ import hashlib
 import hmac
 import struct
 import zlib
+from functools import lru_cache
 from math import prod
 
 from engines.state.values import Codec, Kind, Part, State
@@ -39,6 +40,7 @@ class ForeignError(ValueError):
     """The value is whole, and sealed with another secret, or with none."""
 
 
+@lru_cache(maxsize=1024)
 def tenant_secret(secret: bytes, tenant: str) -> bytes:
     """What a tenant's values are sealed with: nobody's opens another's."""
     return hmac.digest(secret, b"pointsman tenant\0" + tenant.encode(), "sha256")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 
@@ -78,8 +79,9 @@ class Exchange:
         names, first = self._scheduler.holdings.chain(sequence)
         prefill_seconds = 0.0 if self._always else self._prefill_seconds()
         if first < len(names) and self._shelf.is_worth(len(names) - first, prefill_seconds):
-            found = self._fetcher.find(sequence.request, names[first:])
-            sequence.early = Early(names[first], found, monotonic() + self._deadline_seconds)
+            with suppress(RuntimeError):  # the engine is being stopped
+                found = self._fetcher.find(sequence.request, names[first:])
+                sequence.early = Early(names[first], found, monotonic() + self._deadline_seconds)
 
     # What the scheduler asks and tells
 
