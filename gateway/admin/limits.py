@@ -22,6 +22,7 @@ def _told(spec: LimitSpec, found: LimitSnapshot) -> dict[str, Any]:
         "name": spec.name,
         "routes": list(spec.routes),
         "per": list(spec.per),
+        "max_wait": spec.max_wait,
         **{name: getattr(spec, name) for name in _AMOUNTS if getattr(spec, name) is not None},
         "admitted": found.admitted,
         "refused": found.refused,

@@ -36,6 +36,7 @@ _LIMIT = Record(
         "burst": _count,
         "tokens_per_minute": _count,
         "concurrency": _count,
+        "max_wait": scalar(values.duration),
     },
     required=("name",),
 )

@@ -294,6 +294,9 @@ class LimitSpec:
     burst: int | None = None  # requests at once after a pause; None: as many as a second brings, and at least 1
     tokens_per_minute: int | None = None  # of language models, prompts and completions; a minute's worth at once
     concurrency: int | None = None  # requests at the same time
+    max_wait: float = (
+        0.0  # seconds that a request may wait for its turn; 0: what is beyond the limit is refused at once
+    )
     location: Location | None = field(default=None, compare=False)
 
     @property

@@ -108,7 +108,7 @@ class Exchange(Tries):
         self._body.add(data, ended)
         if self._lane is None:
             self._decide()
-        elif not self._attempts:
+        elif not self._attempts and (self._grant is None or not self._grant.is_waiting):
             self._try(self._started_at)
         elif self._body.size > self._client.plane.settings.limits.high_water_bytes:
             self._client.pause_body()  # until there is a connection to send it on

@@ -6,10 +6,12 @@ from typing import Protocol
 
 from gateway.config.specs import LimitSpec
 from gateway.limits.slack import Ask, Say, Slack
-from gateway.limits.slots import Slots
+from gateway.limits.slots import ASK_AGAIN_SECONDS, Slots
 from gateway.limits.who import Who, digest, shown
 
 _A_MINUTE = 60.0
+# Rounding must not make a turn of nothing.
+_LEAST_TURN_SECONDS = 0.001
 
 
 class Waiting(Protocol):
@@ -28,7 +30,7 @@ class Account:
     A request takes of all at once or of none.
     """
 
-    __slots__ = ("is_asking", "requests", "slots", "spec", "tokens", "used_at", "waiting", "who")
+    __slots__ = ("is_asking", "num_queued", "requests", "slots", "spec", "tokens", "used_at", "waiting", "who")
 
     def __init__(self, spec: LimitSpec, who: Who, num_workers: int, now: float) -> None:
         self.spec = spec
@@ -41,6 +43,7 @@ class Account:
         self.slots = Slots(spec.concurrency, num_workers) if spec.concurrency else None
         self.used_at = now
         self.waiting: list[Waiting] = []
+        self.num_queued = 0  # requests that wait for their turn, with nobody asked
         self.is_asking = False
 
     def __repr__(self) -> str:
@@ -59,7 +62,12 @@ class Account:
     @property
     def is_in_use(self) -> bool:
         """Whether requests are under way or wait by it."""
-        return bool(self.waiting) or self.is_asking or (self.slots is not None and self.slots.in_use > 0)
+        return (
+            bool(self.waiting)
+            or self.is_asking
+            or self.num_queued > 0
+            or (self.slots is not None and self.slots.in_use > 0)
+        )
 
     @property
     def holds(self) -> bool:
@@ -112,6 +120,16 @@ class Account:
         if self.slots is not None:
             self.slots.in_use += 1
         return is_low
+
+    def turn_in(self, tokens: int, now: float, is_shared: bool) -> float:
+        """Seconds after which it is worth to ask again for a request that may not go."""
+        wait = 0.0
+        for slack, amount in ((self.requests, 1.0), (self.tokens, float(tokens))):
+            if slack is not None and not slack.has(min(amount, slack.full), now, is_shared):
+                wait = max(wait, slack.wait(amount, now, is_shared))
+        if self.slots is not None and self.slots.say(now, is_shared) is not Say.YES:
+            wait = max(wait, ASK_AGAIN_SECONDS)  # nobody knows when a request will end
+        return max(wait, _LEAST_TURN_SECONDS)
 
     # With Redis
 

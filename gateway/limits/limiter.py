@@ -15,6 +15,7 @@ import asyncio
 import os
 import random
 from collections.abc import Callable, Coroutine, Iterable
+from itertools import islice
 from time import monotonic
 from typing import Any
 
@@ -38,6 +39,8 @@ _PATIENCE_SECONDS = 0.05
 # Accounts in one pipeline, and pipelines under way: who waits must not stand behind thousands that are renewed.
 _BATCH = 32
 _MAX_ASKING = 2
+# Requests of one account that may wait for their turn in a worker.
+_MAX_QUEUED = 1000
 # How often one request asks again where another has taken what it was granted.
 _MAX_ROUNDS = 3
 
@@ -53,6 +56,7 @@ class Limiter:
         self._limits: dict[str, Limit] = {}
         self._me = f"{os.getpid():x}-{random.getrandbits(40):010x}"
         self._to_ask: dict[Account, bool] = {}  # -> whether it is idle, and keeps nothing
+        self._to_ask_first: dict[Account, bool] = {}  # the same, where somebody waits
         self._active: set[Account] = set()  # those that may hold something of Redis'
         self._surplus: set[Account] = set()
         self._is_asking_soon = False
@@ -113,10 +117,21 @@ class Limiter:
         for account in accounts:
             said = account.say(tokens or 0, now, is_shared)
             if said is Say.NO:
-                raise self._refusal(limits, account, tokens or 0, now, is_shared)
+                if not self._may_queue(account, tokens, now, is_shared, now):
+                    raise self._refusal(limits, account, tokens, now, is_shared)
+                pending = Pending(self, limits, accounts, tokens, asker, now)
+                pending.queue(account, account.turn_in(tokens or 0, now, is_shared))
+                return pending
             if said is Say.ASK:
-                return self._wait(Pending(self, limits, accounts, tokens, asker), now)
+                return self._wait(Pending(self, limits, accounts, tokens, asker, now), now)
         return self._grant(limits, accounts, tokens, now, is_shared)
+
+    def _may_queue(self, account: Account, tokens: int | None, now: float, is_shared: bool, since: float) -> bool:
+        """Whether a request that came at `since` may wait for its turn."""
+        max_wait = account.spec.max_wait
+        if not max_wait or account.num_queued >= _MAX_QUEUED:
+            return False
+        return now + account.turn_in(tokens or 0, now, is_shared) <= since + max_wait
 
     def go_on(self, limits: tuple[Limit, ...], asker: Asker, now: float) -> Grant:
         """The place of the rest of a request that was admitted before, whether there is one free or not."""
@@ -142,12 +157,12 @@ class Limiter:
         return Grant(self, limits, accounts, tokens)
 
     def _refusal(
-        self, limits: tuple[Limit, ...], account: Account, tokens: int, now: float, is_shared: bool
+        self, limits: tuple[Limit, ...], account: Account, tokens: int | None, now: float, is_shared: bool
     ) -> GatewayError:
         for limit in limits:
             if limit.spec.name == account.spec.name:
                 limit.counts.refused += 1
-        return refusal(account, tokens, now, is_shared)
+        return refusal(account, tokens or 0, now, is_shared)
 
     def _open(self, limit: Limit, who: bytes | tuple[bytes, ...], now: float) -> Account:
         account, gone = limit.open(who, self.num_workers, now)
@@ -188,43 +203,42 @@ class Limiter:
     def _wait(self, pending: Pending, now: float) -> Pending:
         is_shared = self.is_shared
         assert self._store is not None
-        for account in pending.accounts:
-            if account.say(pending.tokens or 0, now, is_shared) is Say.ASK:
-                account.waiting.append(pending)
-                pending.num_open += 1
-                self._ask_soon(account)
-        if not pending.rounds:
-            for limit in pending.limits:
-                limit.counts.waited += 1
-            pending.timer = asyncio.get_running_loop().call_later(self._store.deadline, pending.expired)
-        pending.rounds += 1
+        asked = [account for account in pending.accounts if account.say(pending.tokens or 0, now, is_shared) is Say.ASK]
+        pending.ask(asked, self._store.deadline)
+        for account in asked:
+            self._ask_soon(account)
         return pending
 
     def resume(self, pending: Pending, *, is_late: bool) -> None:
-        """Decide on a request whose accounts have their answers, or, where these are late, by this worker's share."""
+        """Decide on a request whose turn has come, or whose accounts have their answers; where these are late, by this
+        worker's share."""
         now, is_shared = self._clock(), self.is_shared and not is_late
+        tokens = pending.tokens
         for account in pending.accounts:
-            said = account.say(pending.tokens or 0, now, is_shared)
+            said = account.say(tokens or 0, now, is_shared)
             if said is Say.ASK and pending.rounds < _MAX_ROUNDS:
                 self._wait(pending, now)
                 return
             if said is not Say.YES:
+                if self._may_queue(account, tokens, now, is_shared, pending.since):
+                    pending.queue(account, account.turn_in(tokens or 0, now, is_shared))
+                    return
                 pending.end()
-                error = self._refusal(pending.limits, account, pending.tokens or 0, now, is_shared)
-                pending.asker.refused(error)
+                pending.asker.refused(self._refusal(pending.limits, account, tokens, now, is_shared))
                 return
         pending.end()
-        pending.asker.admitted(self._grant(pending.limits, pending.accounts, pending.tokens, now, is_shared))
+        pending.asker.admitted(self._grant(pending.limits, pending.accounts, tokens, now, is_shared))
 
     # Asking
 
     def _ask_soon(self, account: Account, *, is_idle: bool = False) -> None:
         """Ask Redis for an account with all others of this turn of the loop; one that is asking asks again after."""
-        self._to_ask[account] = is_idle
+        (self._to_ask_first if account.waiting else self._to_ask)[account] = is_idle
         self._go_on_asking()
 
     def _go_on_asking(self) -> None:
-        if self._to_ask and not self._is_asking_soon and self._num_asking < _MAX_ASKING:
+        has_any = self._to_ask_first or self._to_ask
+        if has_any and not self._is_asking_soon and self._num_asking < _MAX_ASKING:
             self._is_asking_soon = True
             asyncio.get_running_loop().call_soon(self._ask_now)
 
@@ -232,18 +246,17 @@ class Limiter:
         self._is_asking_soon = False
         store = self._store
         if store is None:
-            self._to_ask.clear()
             return
-        ready = [account for account in self._to_ask if not account.is_asking]
-        ready.sort(key=lambda account: not account.waiting)
-        batch = [(account, self._to_ask.pop(account)) for account in ready[:_BATCH]]
-        if not batch:
-            return  # whoever is asking goes on
-        for account, _ in batch:
-            account.is_asking = True
-        self._num_asking += 1
-        self._spawn(self._ask(store, batch))
-        self._go_on_asking()
+        batch: list[tuple[Account, bool]] = []
+        for accounts in (self._to_ask_first, self._to_ask):
+            ready = islice((account for account in accounts if not account.is_asking), _BATCH - len(batch))
+            for account in list(ready):
+                account.is_asking = True
+                batch.append((account, accounts.pop(account)))
+        if batch:
+            self._num_asking += 1
+            self._spawn(self._ask(store, batch))
+            self._go_on_asking()
 
     async def _ask(self, store: Store, batch: list[tuple[Account, bool]]) -> None:
         now = self._clock()

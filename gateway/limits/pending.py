@@ -62,9 +62,12 @@ class Grant:
 
 
 class Pending:
-    """A request that waits for an answer of Redis, no longer than the store's deadline."""
+    """A request that waits for an answer of Redis, no longer than the store's deadline, or for its turn, no longer than
+    the limit says."""
 
     __slots__ = (
+        "_queued",
+        "_timer",
         "accounts",
         "asker",
         "is_late",
@@ -73,51 +76,92 @@ class Pending:
         "limits",
         "num_open",
         "rounds",
-        "timer",
+        "since",
         "tokens",
     )
 
     is_waiting = True
 
     def __init__(
-        self, limiter: Home, limits: tuple[Limit, ...], accounts: list[Account], tokens: int | None, asker: Waiter
+        self,
+        limiter: Home,
+        limits: tuple[Limit, ...],
+        accounts: list[Account],
+        tokens: int | None,
+        asker: Waiter,
+        now: float,
     ) -> None:
         self.limiter = limiter
         self.limits = limits
         self.accounts = accounts
         self.tokens = tokens
         self.asker = asker
+        self.since = now
         self.num_open = 0  # accounts whose answer is to come
-        self.rounds = 0
+        self.rounds = 0  # of asking
         self.is_late = False  # some answer was none
         self.is_over = False
-        self.timer: asyncio.TimerHandle | None = None
+        self._queued: Account | None = None  # where it waits for its turn
+        self._timer: asyncio.TimerHandle | None = None
+        for limit in limits:
+            limit.counts.waited += 1
 
     def __repr__(self) -> str:
-        return f"<Pending for {self.num_open} accounts>"
+        return f"<Pending {'for its turn' if self._queued is not None else f'for {self.num_open} accounts'}>"
+
+    def ask(self, accounts: list[Account], deadline: float) -> None:
+        """Wait for the answers for these accounts, so many seconds."""
+        for account in accounts:
+            account.waiting.append(self)
+        self.num_open += len(accounts)
+        if not self.rounds:
+            self._timer = asyncio.get_running_loop().call_later(deadline, self._expired)
+        self.rounds += 1
+
+    def queue(self, account: Account, wait: float) -> None:
+        """Wait for a turn that may come in so many seconds."""
+        self._leave_line()
+        self._queued = account
+        account.num_queued += 1
+        self._timer = asyncio.get_running_loop().call_later(wait, self._turn)
 
     def end(self, used_tokens: int = 0) -> None:
         """Nobody waits any more."""
         self.is_over = True
-        if self.timer is not None:
-            self.timer.cancel()
-        for account in self.accounts:
-            if self in account.waiting:
-                account.waiting.remove(self)
-
-    def expired(self, turns: int = _TURNS_OF_GRACE) -> None:
-        """Redis has not answered in time."""
-        if self.is_over:
-            return
-        if turns:
-            asyncio.get_running_loop().call_soon(self.expired, turns - 1)
-            return
-        self.end()
-        self.limiter.resume(self, is_late=True)
+        self._leave_line()
 
     def answered(self, *, is_late: bool) -> None:
         """One of the accounts has its answer, or gets none."""
+        if self.is_over or self._queued is not None:
+            return  # it is of a round that is over
         self.num_open -= 1
         self.is_late = self.is_late or is_late
-        if not self.num_open and not self.is_over:
+        if not self.num_open:
             self.limiter.resume(self, is_late=self.is_late)
+
+    def _turn(self) -> None:
+        self._leave_line()
+        self.limiter.resume(self, is_late=False)
+
+    def _expired(self, turns: int = _TURNS_OF_GRACE) -> None:
+        """Redis has not answered in time."""
+        if self.is_over or self._queued is not None:
+            return
+        if turns:
+            asyncio.get_running_loop().call_soon(self._expired, turns - 1)
+            return
+        self._leave_line()
+        self.limiter.resume(self, is_late=True)
+
+    def _leave_line(self) -> None:
+        """Wait for nothing, from the beginning."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._queued is not None:
+            self._queued.num_queued -= 1
+            self._queued = None
+        for account in self.accounts:
+            if self in account.waiting:
+                account.waiting.remove(self)
+        self.num_open, self.rounds, self.is_late = 0, 0, False

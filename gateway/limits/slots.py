@@ -12,7 +12,7 @@ from itertools import count
 from gateway.limits.slack import Say
 
 # Where all slots are taken, when Redis is asked again.
-_ASK_AGAIN_SECONDS = 0.02
+ASK_AGAIN_SECONDS = 0.02
 # What all workers together may keep at hand without using it, of the limit.
 _AT_HAND = 8
 
@@ -45,10 +45,6 @@ class Slots:
             return Say.YES
         return Say.NO if now < self.refused_until else Say.ASK
 
-    def wait(self, now: float, is_shared: bool) -> float:
-        """Seconds after which it is worth to try again: nobody knows when a request will end."""
-        return 1.0
-
     @property
     def has_surplus(self) -> bool:
         """Whether more are held than are of use here."""
@@ -71,7 +67,7 @@ class Slots:
         self.held = held
         self.renewed_at = now
         if held < wanted and held <= self.in_use:
-            self.refused_until = now + _ASK_AGAIN_SECONDS
+            self.refused_until = now + ASK_AGAIN_SECONDS
 
     def lost(self) -> None:
         """Nobody knows what is leased: ask before the next request."""

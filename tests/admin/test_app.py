@@ -177,6 +177,7 @@ def test_limits_tell_what_was_let_go_and_refused() -> None:
         "name": "keys",
         "routes": [],
         "per": ["key"],
+        "max_wait": 0.0,
         "requests_per_second": 10,
         "concurrency": 4,
         "admitted": 5,

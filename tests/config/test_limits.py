@@ -16,8 +16,11 @@ LIMITS = [
         LimitSpec("a", per=("tenant",), requests_per_second=100, burst=7),
     ),
     (
-        "{name: a, routes: chat, per: [route, key, 'header:X-Org'], tokens_per_minute: 5000, concurrency: 3}",
-        LimitSpec("a", ("chat",), ("route", "key", "header:x-org"), tokens_per_minute=5000, concurrency=3),
+        "{name: a, routes: chat, per: [route, key, 'header:X-Org'], tokens_per_minute: 5000, concurrency: 3, "
+        "max_wait: 2s}",
+        LimitSpec(
+            "a", ("chat",), ("route", "key", "header:x-org"), tokens_per_minute=5000, concurrency=3, max_wait=2.0
+        ),
     ),
 ]
 

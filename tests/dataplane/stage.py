@@ -253,7 +253,11 @@ async def stage(
 def held_of_limits(plane: DataPlane) -> list[str]:
     """The accounts whose slots are in use, or where somebody waits."""
     accounts = [account for limit in plane.limiter.limits for account in limit.accounts.values()]
-    return [repr(account) for account in accounts if account.waiting or (account.slots and account.slots.in_use)]
+    return [
+        repr(account)
+        for account in accounts
+        if account.waiting or account.num_queued or (account.slots and account.slots.in_use)
+    ]
 
 
 async def until(condition: Callable[[], object], deadline: float = DEADLINE) -> None:

@@ -268,6 +268,65 @@ def test_a_generation_that_goes_on_elsewhere_counts_once(tmp_path: Path) -> None
     run(scene())
 
 
+# Turns
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_a_request_may_wait_for_its_turn(tmp_path: Path, redis_server: RedisServer, is_shared: bool) -> None:
+    """As long as the limit says: those whose turn comes in time are let go, the others are refused at once."""
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        text = rules(engine) + "limits: [{name: slow, requests_per_second: 10, burst: 1, max_wait: %s}]\n"
+        async with stored(redis_server) as store:
+            async with stage(text % "30s", tmp_path, store=store if is_shared else None) as it:
+                replies = await asyncio.gather(*[it.ask(post()) for _ in range(5)])
+                assert [reply.status for reply in replies] == [200] * 5
+            async with stage(text % "1ms", tmp_path, store=store if is_shared else None) as it:
+                replies = await asyncio.gather(*[it.ask(post()) for _ in range(5)])
+                assert 429 in [reply.status for reply in replies]
+        engine.stop()
+
+    run(scene())
+
+
+def test_the_next_goes_when_a_slot_is_free(tmp_path: Path) -> None:
+    """Its body is not read on without end meanwhile, and who leaves the line takes no slot."""
+
+    async def scene() -> None:
+        go_on = asyncio.Event()
+
+        async def slow(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
+            await go_on.wait()
+            writer.write(OK)
+
+        engine = Engine(slow)
+        await engine.start()
+        limits = {"high_water_bytes": 65536}
+        async with stage(limited(rules(engine), ONE_AT_A_TIME, ", max_wait: 30s"), tmp_path, limits=limits) as it:
+            one, gone, other = [await it.client() for _ in range(3)]
+            await one.send(post())
+            await until(lambda: in_use(it) == 1)
+            await gone.send(post())
+            body = bytes(8 << 20)
+            sending = asyncio.ensure_future(other.send(post(body=body)))
+            [account] = accounts(it)
+            await until(lambda: account.num_queued == 2)
+            gone.close()
+            await until(lambda: account.num_queued == 1)
+            await asyncio.sleep(0.1)
+            assert not sending.done()
+            go_on.set()
+            assert (await one.reply()).status == 200
+            await sending
+            assert (await other.reply()).status == 200
+            assert [len(heard.body) for heard in engine.heard] == [2, len(body)]
+        engine.stop()
+
+    run(scene())
+
+
 # Tokens
 
 
