@@ -98,12 +98,14 @@ def test_a_conversation_goes_on_elsewhere(folder: Path, tmp_path: Path, redis_se
 
 
 def test_a_client_sees_what_was_stored(folder: Path, tmp_path: Path, redis_server: RedisServer) -> None:
-    """OpenAI's usage counts tokens that came from the store as cached; a tenant's salt has blocks of its own; and no
-    client is shown the store's address."""
+    """OpenAI's usage counts tokens that came from the store as cached; a tenant's salt has blocks of its own, sealed
+    with a secret of its own; and no client is shown the store's address."""
+    secret = tmp_path / "secret"
+    secret.write_text("0123456789abcdef0123456789abcdef")
     body = {"model": NAME, "messages": [{"role": "user", "content": "once " * 40}], "max_tokens": 3, "seed": 1}
     texts, cached = [], []
     for name in ("first", "second"):
-        with server(folder, tmp_path / name, *stored(redis_server.url)) as llm:
+        with server(folder, tmp_path / name, *stored(redis_server.url), "--kv-secret-file", str(secret)) as llm:
             for salt in ("mine", "yours")[: 1 + (name == "second")]:
                 reply = llm.post("/v1/chat/completions", {**body, "cache_salt": salt})
                 assert reply.status == 200, reply.body
@@ -113,6 +115,7 @@ def test_a_client_sees_what_was_stored(folder: Path, tmp_path: Path, redis_serve
             config = llm.get(f"/v2/models/{NAME}/config").body.decode()
             assert "env:POINTSMAN_KV_STORE" in config and f'{redis_server.socket}"' not in config
             llm.stop()
+            assert "after its last use, sealed; waits" in llm.log()
     assert cached[0] == 0 and cached[1] > 100 and cached[2] == 0
     assert texts[0] == texts[1]
 
