@@ -130,7 +130,12 @@ def serve(
         ),
     ] = None,
     kv_deadline: Annotated[
-        str, typer.Option(metavar="TIME", help="A request waits so long for blocks at most.", rich_help_panel=_STORE)
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="A request waits so long for blocks, or as long as computing takes.",
+            rich_help_panel=_STORE,
+        ),
     ] = "1s",
     kv_fetch: Annotated[
         Literal["auto", "always"],

@@ -51,7 +51,9 @@ class EngineOptions:
     kv_ttl: float = 86_400.0  # seconds for which a block is kept there after it was last used
     kv_codec: str = "raw"  # raw | int8: half of 16 bits' size, and keys and values rounded
     kv_secret_file: Path | None = None  # what blocks are sealed with, by tenant
-    kv_deadline: float = 1.0  # seconds for which a request waits for stored blocks at most
+    kv_deadline: float = (
+        1.0  # seconds for which a request waits for stored blocks; longer where computing would take longer
+    )
     kv_fetch: str = "auto"  # auto (where reading is faster than computing, as measured) | always
 
 

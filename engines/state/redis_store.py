@@ -32,6 +32,7 @@ MAX_QUEUED_BYTES = 256 << 20
 _MAX_CONNECTIONS = 32
 # How long a Redis that has no room is not offered more; one that evicts (maxmemory-policy allkeys-lru) has always room.
 _FULL_SECONDS = 5.0
+_QUIET_SECONDS = 10.0
 # Nobody waits for what is written behind: megabytes may take their time over a slow network.
 _WRITE_SECONDS = 2.0
 _Answer = TypeVar("_Answer")
@@ -57,6 +58,7 @@ class RedisStateStore:
         self._reader = _Client(address, deadline_seconds, deadline_seconds, _MAX_CONNECTIONS)
         self._writer = _Client(address, max(deadline_seconds, _WRITE_SECONDS), deadline_seconds, 1)
         self._pause = Pause()
+        self._quiet_until = 0.0
         self._full_until = 0.0  # it answers, and has no room for more
         self._lock = threading.Lock()
         self._behind = WriteBehind(self._write_batch, self.counts, max_queued_bytes)
@@ -72,7 +74,9 @@ class RedisStateStore:
         answers = self._pipeline([("STRLEN", key) for key in keys])
         if answers is None:
             return [0] * len(keys)
-        self._delete_strange([key for key, answer in zip(keys, answers, strict=True) if isinstance(answer, Exception)])
+        for key, answer in zip(keys, answers, strict=True):
+            if isinstance(answer, Exception):
+                self._delete_strange(key, str(answer))
         sizes = [answer if isinstance(answer, int) else 0 for answer in answers]
         self._behind.forget(key for key, size in zip(keys, sizes, strict=True) if not size)
         return sizes
@@ -119,24 +123,24 @@ class RedisStateStore:
     def _opened(self, key: str, value: Any, tenant: str) -> State | None:
         if not isinstance(value, bytes):
             if isinstance(value, Exception):
-                self._delete_strange([key])
+                self._delete_strange(key, str(value))
             return None
         self.counts.bytes_in += len(value)
         try:
             return unseal(key, value, self._secret_of(tenant))
         except CorruptError as error:
-            self.counts.corrupt += 1
-            _log.warning("%s in Redis at %s is not what was written, and deleted: %s", key, self.address, error)
-            self.delete([key])
+            self._delete_strange(key, str(error))
         except ForeignError:
             self.counts.foreign += 1
         return None
 
-    def _delete_strange(self, keys: Sequence[str]) -> None:
-        """What is no string where ours should be, is nobody's."""
-        if keys:
-            self.counts.corrupt += len(keys)
-            self.delete(keys)
+    def _delete_strange(self, key: str, why: str) -> None:
+        """What is not what was written; of many, few are told."""
+        self.counts.corrupt += 1
+        if monotonic() >= self._quiet_until:
+            self._quiet_until = monotonic() + _QUIET_SECONDS
+            _log.warning("%s in Redis at %s is not what was written, and deleted: %s", key, self.address, why)
+        self.delete([key])
 
     def _secret_of(self, tenant: str) -> bytes | None:
         return None if self._secret is None else tenant_secret(self._secret, tenant)

@@ -104,7 +104,8 @@ class Exchange:
             return False
         else:
             found = early.found
-        deadline = now + self._deadline_seconds
+        # A store that stands still is noticed by each answer; one that comes is worth what computing would take.
+        deadline = now + max(self._deadline_seconds, num_tokens * self._prefill_seconds())
         fetch = Fetch(sequence.request, names, first, deadline, prefill_seconds, found)
         fetch.waiting.append(sequence)
         self._fetches[names[first]] = fetch

@@ -44,6 +44,6 @@ def open_shelf(
     where = str(store.address) if isinstance(store, RedisStateStore) else "this process"
     about = (
         f"{where}: {codec.num_bytes / 1024:,.0f} KiB a block ({options.kv_codec}), kept {options.kv_ttl / 3600:g} h "
-        f"after its last use{', sealed' if secret else ''}; waits {options.kv_deadline:g} s at most"
+        f"after its last use{', sealed' if secret else ''}; waits {options.kv_deadline:g} s"
     )
     return Shelf(store, BlockKeys(numbers, adapters, secret), codec, memory, about, options.block_size)

@@ -31,14 +31,14 @@ def expected(redis_server: RedisServer, engine_of: EngineOf) -> list[int]:
 
 def flip(server: RedisServer) -> None:
     for key in server.names():
-        value = bytearray(server.client.get(key))
-        value[-1] ^= 1
-        server.client.set(key, bytes(value))
+        if value := bytearray(server.client.get(key) or b""):
+            value[-1] ^= 1
+            server.client.set(key, bytes(value))
 
 
 def cut(server: RedisServer) -> None:
     for key in server.names():
-        server.client.set(key, server.client.get(key)[:-1])
+        server.client.set(key, (server.client.get(key) or b"?")[:-1])
 
 
 def swap(server: RedisServer) -> None:
@@ -265,6 +265,19 @@ def test_a_slow_redis_is_waited_for_no_longer_than_said(
         assert answer.tokens() == expected
         assert 0 < cached(answer) < 192
         assert engine.stats()["kv_store_given_up_total"] == 1
+
+
+def test_what_comes_slowly_and_would_be_computed_more_slowly_is_waited_for(
+    expected: list[int], redis_server: RedisServer, engine_of: EngineOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deadline is for those who would be faster without a store."""
+    monkeypatch.setattr("engines.paged.kv_store.shelf.READ_BYTES", 1)  # a block a read
+    with slow_proxy(redis_server.socket, 100_000, redis_server.socket.parent) as path:
+        engine = engine_of(redis_server, kv_store=f"unix://{path}", kv_deadline=1.0)
+        engine._loop._pacing._row_seconds = 0.1
+        answer = answer_of(engine, PROMPT, **SEEDED)
+        assert (answer.tokens(), cached(answer)) == (expected, 192)
+        assert engine.stats()["kv_store_given_up_total"] == 0
 
 
 def test_a_step_that_fails_stores_nothing_wrong(
