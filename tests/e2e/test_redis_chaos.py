@@ -1,0 +1,230 @@
+"""Sessions under load while their Redis is killed, paused, slow, full, defaced or replaced by its replica."""
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tests.support.canned_engine import CannedEngine
+from tests.support.redis_server import RedisServer, program, watched
+from tests.support.servers import GatewayProcess
+from tests.support.slow_proxy import SlowProxy
+from tests.support.waiting import eventually
+
+SESSIONS = [f"s{number}" for number in range(24)]
+# How long requests go on while the fault lasts: some hundreds, by several clients.
+FAULT_SECONDS = 1.0
+NUM_CLIENTS = 3
+
+Places = dict[str, str]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def has_program() -> None:
+    program()
+
+
+@pytest.fixture(scope="module")
+def engines() -> Iterator[list[CannedEngine]]:
+    with CannedEngine("a") as a, CannedEngine("b") as b, CannedEngine("c") as c:
+        yield [a, b, c]
+
+
+class Stage:
+    """A gateway of two workers before three engines, and sessions that are not where hashing would have them: what is
+    known of those is in Redis alone once the workers are others."""
+
+    def __init__(self, folder: Path, engines: Sequence[CannedEngine], redis: str) -> None:
+        urls = ", ".join(f"'{engine.url}'" for engine in engines)
+        rules = f"version: 1\nengines: {{it: {{endpoints: [{urls}], balance: session, health: {{interval: 200ms}}}}}}\n"
+        rules += "routes: [{name: all, engine: it}]\n"
+        # A deadline that a busy machine keeps; what is meant is that no request waits for longer.
+        extra = ("--redis-deadline", "50ms")
+        self.gateway = GatewayProcess.start(rules, folder, workers=2, redis=redis, extra_args=extra).wait_ready()
+        self._first = engines[0].url
+        self.places: Places = {}
+
+    def move_some(self) -> None:
+        """Have all sessions that are at home at the first engine be elsewhere, and stay there."""
+        self._drain("drain")
+        self.places = self.where_all_are()
+        assert set(self.places.values()) == {"b", "c"}
+        self._drain("undrain")
+        eventually(lambda: self.where_all_are() == self.places)
+
+    def where_all_are(self) -> Places:
+        """Who answers each session, asked over a connection of its own; every request is answered."""
+        return {session: self._ask(session) for session in SESSIONS}
+
+    def others_know(self) -> bool:
+        """Whether workers that have never seen the sessions know where they are."""
+        for worker in self._workers():
+            worker.kill()
+        eventually(lambda: len(self._workers()) == 2 and self._metric("pointsman_workers") == 2)
+        eventually(lambda: self._metric("pointsman_redis_available") == 2)
+        return eventually(lambda: self.where_all_are() == self.places)
+
+    @contextlib.contextmanager
+    def under_load(self) -> Iterator[None]:
+        """Clients that ask on and on; at the end each of their requests must have been answered."""
+        is_over = threading.Event()
+        told: list[int | str] = []
+        clients = [threading.Thread(target=self._keep_asking, args=(n, is_over, told)) for n in range(NUM_CLIENTS)]
+        for client in clients:
+            client.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            for client in clients:
+                client.join(30)
+        assert len(told) > 50
+        assert set(told) == {200}
+
+    def stop(self) -> None:
+        self.gateway.stop()
+        log = self.gateway.log()
+        assert log.count("is left alone for a while") <= 12, log  # a line of each process for each fault, no more
+
+    def _keep_asking(self, number: int, is_over: threading.Event, told: list[int | str]) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self.gateway.http_port, timeout=20)
+        while not is_over.is_set():
+            for session in SESSIONS[number::NUM_CLIENTS]:
+                try:
+                    connection.request("POST", "/v2/models/m/infer", b"{}", {"x-session-id": session})
+                    answer = connection.getresponse()
+                    answer.read()
+                    told.append(answer.status)
+                except OSError as error:
+                    told.append(repr(error))
+        connection.close()
+
+    def _ask(self, session: str) -> str:
+        connection = http.client.HTTPConnection("127.0.0.1", self.gateway.http_port, timeout=20)
+        connection.request("POST", "/v2/models/m/infer", b"{}", {"x-session-id": session, "connection": "close"})
+        answer = connection.getresponse()
+        body = answer.read()
+        connection.close()
+        assert answer.status == 200, body
+        served_by: str = json.loads(body)["served_by"]
+        return served_by
+
+    def _drain(self, verb: str) -> None:
+        path = f"{self.gateway.admin_url}/engines/it/endpoints/{verb}"
+        assert httpx.post(path, json={"url": self._first}, timeout=20).json()["shared"]
+
+    def _workers(self) -> list[psutil.Process]:
+        children = psutil.Process(self.gateway.process.pid).children()
+        return [child for child in children if "gateway.worker" in child.cmdline()]
+
+    def _metric(self, name: str) -> float:
+        lines = httpx.get(self.gateway.admin_url + "/metrics").text.splitlines()
+        return next((float(line.split()[1]) for line in lines if line.startswith(f"{name} ")), 0.0)
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path_factory.mktemp("redis"), "--appendonly", "yes") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def network(redis: RedisServer) -> Iterator[SlowProxy]:
+    with SlowProxy(redis.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="module")
+def stage(engines: list[CannedEngine], network: SlowProxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    made = Stage(tmp_path_factory.mktemp("stage"), engines, f"redis://127.0.0.1:{network.port}/0")
+    made.move_some()
+    yield made
+    made.stop()
+
+
+def kill_and_start(redis: RedisServer, network: SlowProxy) -> None:
+    redis.kill()
+    time.sleep(FAULT_SECONDS)
+    redis.start()
+
+
+def pause(redis: RedisServer, network: SlowProxy) -> None:
+    redis.pause()
+    time.sleep(FAULT_SECONDS)
+    redis.resume()
+
+
+def slow_down(redis: RedisServer, network: SlowProxy) -> None:
+    network.delay = 0.2
+    time.sleep(FAULT_SECONDS)
+    network.delay = 0.0
+
+
+def fill(redis: RedisServer, network: SlowProxy) -> None:
+    redis.client.config_set("maxmemory", 1)
+    time.sleep(FAULT_SECONDS)
+    redis.client.config_set("maxmemory", 0)
+
+
+def deface(redis: RedisServer, network: SlowProxy) -> None:
+    """Something else lies under the names of all that a gateway keeps; then what was there is there again."""
+    client = redis.client
+    names = client.keys("pointsman:1:*")
+    assert len(names) > len(SESSIONS)
+    for name in names:
+        client.rename(name, f"aside:{name}")
+        client.set(name, "?")
+    time.sleep(FAULT_SECONDS)
+    for name in names:
+        client.rename(f"aside:{name}", name)
+
+
+@pytest.mark.parametrize("fault", [kill_and_start, pause, slow_down, fill, deface])
+def test_no_request_fails_and_nothing_is_forgotten(
+    stage: Stage, redis: RedisServer, network: SlowProxy, fault: Callable[[RedisServer, SlowProxy], None]
+) -> None:
+    """Whatever happens to Redis under load, each request is answered; when it is over, other workers find each session
+    where it was."""
+    with stage.under_load():
+        fault(redis, network)
+    assert stage.others_know()
+
+
+def test_a_killed_redis_of_ones_own(engines: list[CannedEngine], tmp_path: Path) -> None:
+    """The embedded Redis, killed under load, is back with all sessions, and no request notices."""
+    stage = Stage(tmp_path, engines, "embedded")
+    stage.move_some()
+    with stage.under_load():
+        children = psutil.Process(stage.gateway.process.pid).children()
+        (server,) = [child for child in children if child.name() == "redis-server"]
+        os.kill(server.pid, signal.SIGKILL)
+        time.sleep(FAULT_SECONDS)
+    assert stage.others_know()
+    stage.stop()
+
+
+def test_a_replica_takes_over(engines: list[CannedEngine], tmp_path: Path) -> None:
+    """When the master dies under load the Sentinels' new one is used, with all that the old one had told it."""
+    master, replica, sentinels = watched(tmp_path / "redis")
+    hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in sentinels)
+    try:
+        stage = Stage(tmp_path / "gateway", engines, f"redis+sentinel://{hosts}/pointsman")
+        stage.move_some()
+        eventually(lambda: replica.client.dbsize() == master.client.dbsize())
+        with stage.under_load():
+            master.kill()
+            eventually(lambda: replica.client.info("replication")["role"] == "master", 30)
+        assert stage.others_know()
+        stage.stop()
+    finally:
+        for each in (replica, *sentinels):
+            each.kill()
