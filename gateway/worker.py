@@ -110,8 +110,7 @@ class Worker:
 
     async def _start(self, start: Start) -> None:
         set_up_logging(start.settings.log_format)
-        store = Store(start.redis, deadline=start.settings.redis_deadline) if start.redis is not None else None
-        news = News(store) if store is not None else None
+        store, news = _redis(start)
         try:
             plane = DataPlane(start.settings, start.rules, start.number, start.health, store, news)
             plane.set_health(start.health, start.models)
@@ -164,6 +163,14 @@ class Worker:
     def _say(self, message: Message) -> None:
         if not self._writer.is_closing():
             self._writer.write(encode(message))
+
+
+def _redis(start: Start) -> tuple[Store | None, News | None]:
+    """The control process, which uses the same Redis, tells the log of its outages."""
+    if start.redis is None:
+        return None, None
+    store = Store(start.redis, deadline=start.settings.redis_deadline, is_quiet=True)
+    return store, News(store, is_quiet=True)
 
 
 def keep_buffers() -> None:

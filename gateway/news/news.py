@@ -42,13 +42,15 @@ _LONGEST_PAUSE_SECONDS = 1.0
 class News:
     """What others tell, from `start` on until `close`. It tells by `store`, which stays the caller's."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, is_quiet: bool = False) -> None:
+        """A quiet one leaves it to another process to tell the log of gaps."""
         self._store = store
         self.sender = secrets.token_hex(6)  # nobody hears what he tells himself
         self._ears: dict[type, list[Callable[[Any], None]]] = {}
         self._missed: list[Callable[[], None]] = []
         self._position: Position | None = None
         self._following: asyncio.Task[None] | None = None
+        self._level = logging.DEBUG if is_quiet else logging.INFO
         self.is_live = False  # whether what others tell is heard now
         self.heard = 0
         self.gaps = 0  # how often something was missed
@@ -125,7 +127,7 @@ class News:
         self._position = Position(last[0].id, last[0].number) if last else Position()
         if not is_first:
             self.gaps += 1
-            _log.info("news were missed: what they are about is read anew")
+            _log.log(self._level, "news were missed: what they are about is read anew")
         for missed in self._missed:
             missed()
 

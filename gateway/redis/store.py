@@ -46,10 +46,10 @@ class Store:
         deadline: float = 0.005,
         timeout: float = 1.0,
         max_queued: int = 10_000,
-        returned: Callable[[], None] = lambda: None,
+        is_quiet: bool = False,
     ) -> None:
-        """`timeout` is how long a reply is waited for by those who do wait; `returned` hears that Redis answers again
-        after it had been left alone."""
+        """`timeout` is how long a reply is waited for by those who do wait. A quiet one leaves it to another process to
+        tell the log that Redis goes and comes back."""
         # The client is 11 MB of code, which a gateway without Redis does not load.
         from gateway.redis.calling import Caller
 
@@ -59,7 +59,8 @@ class Store:
         # As many again for those who knock, whatever is under way.
         self._caller = Caller(address, timeout=timeout, connections=2 * _MAX_CALLS)
         self._pause = Pause()
-        self._returned = [returned]
+        self._returned: list[Callable[[], None]] = []
+        self._levels = (logging.DEBUG, logging.DEBUG) if is_quiet else (logging.WARNING, logging.INFO)  # goes, comes
         self._turns = asyncio.Semaphore(_MAX_CALLS)
         self._told: deque[Command] = deque(maxlen=max_queued)
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -81,7 +82,7 @@ class Store:
         return not self._pause.is_open
 
     def on_return(self, returned: Callable[[], None]) -> None:
-        """Have this called, too, when Redis answers again after an outage."""
+        """Have this called when Redis answers again after an outage."""
         self._returned.append(returned)
 
     async def open(self, patience: float = 0.5) -> bool:
@@ -181,7 +182,7 @@ class Store:
 
     def _succeeded(self) -> None:
         if self._pause.succeeded():
-            _log.info("Redis at %s answers again", self.address)
+            _log.log(self._levels[1], "Redis at %s answers again", self.address)
             for returned in self._returned:
                 returned()
             self._write_soon()
@@ -189,7 +190,7 @@ class Store:
     def _failed(self, why: str) -> None:
         now = monotonic()
         if self._pause.failed(now, random.random()):
-            _log.warning("Redis at %s is left alone for a while: %s", self.address, why)
+            _log.log(self._levels[0], "Redis at %s is left alone for a while: %s", self.address, why)
         if self._pause.is_open and self._trial is None and not self._is_closed:
             self._try_later()
 

@@ -109,7 +109,7 @@ class Replicas:
         self._rules = (digest, number)
         if self._address is None:
             return
-        self._store = Store(self._address)
+        self._store = Store(self._address, deadline=_PATIENCE_SECONDS)
         self._news = news = News(self._store)
         news.listen(RulesActivated, self._hear_rules)
         news.listen(ConditionChanged, lambda item: self._ears.condition_changed((item.engine, item.url)))
@@ -198,7 +198,7 @@ class Replicas:
         unwritten = self._drains.unwritten()
         commands = [_BEAT.command([KEY], [self.name, said, _STALE_SECONDS]), *self._drains.commands()]
         try:
-            answers = await self._store.ask(commands, _PATIENCE_SECONDS)
+            answers = await self._store.ask(commands)
         except StoreError:
             return False
         self._others = tuple(_read(answers[0], self.name))

@@ -184,7 +184,7 @@ def start_pointsman(
     path.write_text(rules)
     ready.unlink(missing_ok=True)
     own_ports = ("--http-port", "0", "--grpc-port", "0", "--admin-port", "0")
-    flags = ("--workers", "1", "--no-access-log", "--ready-file", ready)
+    flags = ("--workers", "1", "--no-access-log", "--ready-file", ready, "--data-dir", site.folder / f"{name}-state")
     argv = [_pointsman_path(), "serve", "--rules", path, *own_ports, *flags, *options]
     process = site.children.spawn(name, argv, site.cores)
     wait_until(lambda: ready.exists() and ready.stat().st_size > 0, site, process, name)
