@@ -47,6 +47,7 @@ class EmbeddedRedis:
         self._lock: int | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._keeping: asyncio.Task[None] | None = None
+        self._has_answered = False  # the server that runs now
         self._closing = asyncio.Event()
         self.restarts = 0
 
@@ -147,20 +148,19 @@ class EmbeddedRedis:
             )
         finally:
             os.close(log)
-        self._process = process
+        self._process, self._has_answered = process, False
         watch = await self._watch(process.pid)
         try:
             if self._closing.is_set():
                 self._signal(signal.SIGTERM)
-            answered = asyncio.get_running_loop().create_task(self._until_answered())
+            answering = asyncio.get_running_loop().create_task(self._until_answered())
             status = await process.wait()
-            has_answered = answered.done() and not answered.cancelled()
-            answered.cancel()
+            answering.cancel()
         finally:
             self._process = None
             _signal(watch, signal.SIGKILL)
             await watch.wait()
-        if has_answered:
+        if self._has_answered:
             return f"ended with status {status}"
         words = self._folder.last_words(before)
         hint = f"; its log is {self._folder.log}"
@@ -192,7 +192,9 @@ class EmbeddedRedis:
             async with asyncio.timeout(0.5):
                 reader, writer = await asyncio.open_unix_connection(str(self._folder.socket))
                 writer.write(b"PING\r\n")
-                return await reader.readline() == b"+PONG\r\n"
+                answers = await reader.readline() == b"+PONG\r\n"
+                self._has_answered |= answers
+                return answers
         except (OSError, TimeoutError, ValueError):
             return False
         finally:

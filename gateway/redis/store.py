@@ -49,7 +49,7 @@ class Store:
         is_quiet: bool = False,
     ) -> None:
         """`timeout` is how long a reply is waited for by those who do wait. A quiet one leaves it to another process to
-        tell the log that Redis goes and comes back."""
+        tell the log that Redis cannot be reached, and tells itself only of what depends on its deadline: lateness."""
         # The client is 11 MB of code, which a gateway without Redis does not load.
         from gateway.redis.calling import Caller
 
@@ -60,7 +60,8 @@ class Store:
         self._caller = Caller(address, timeout=timeout, connections=2 * _MAX_CALLS)
         self._pause = Pause()
         self._returned: list[Callable[[], None]] = []
-        self._levels = (logging.DEBUG, logging.DEBUG) if is_quiet else (logging.WARNING, logging.INFO)  # goes, comes
+        self._is_quiet = is_quiet
+        self._has_told = False  # the log that Redis is left alone
         self._turns = asyncio.Semaphore(_MAX_CALLS)
         self._told: deque[Command] = deque(maxlen=max_queued)
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -107,18 +108,15 @@ class Store:
         has_started = asyncio.Event()
         call = self._spawn(self._call(commands, has_started))
         patience = self.deadline if patience is None else patience
-        await asyncio.wait((call,), timeout=patience)
-        for _ in range(_TURNS_OF_GRACE):
-            if call.done():
-                break
-            await asyncio.sleep(0)
-        if not call.done():
+        if not await _ends_within(call, patience):
             if not has_started.is_set():
                 call.cancel()
             self.counts.late += 1
-            self._failed(f"no answer within {patience * 1000:g} ms")
+            self._failed(f"no answer within {patience * 1000:g} ms", is_late=True)
             raise StoreError(f"{self.address} did not answer within {patience * 1000:g} ms")
         answers: list[Any] = call.result()
+        if patience <= self.deadline:
+            self._succeeded()
         return answers
 
     def tell(self, *commands: Command) -> None:
@@ -181,16 +179,19 @@ class Store:
     # The breaker
 
     def _succeeded(self) -> None:
-        if self._pause.succeeded():
-            _log.log(self._levels[1], "Redis at %s answers again", self.address)
-            for returned in self._returned:
-                returned()
-            self._write_soon()
+        if not self._pause.succeeded():
+            return
+        if self._has_told:
+            _log.info("Redis at %s answers again", self.address)
+            self._has_told = False
+        for returned in self._returned:
+            returned()
+        self._write_soon()
 
-    def _failed(self, why: str) -> None:
-        now = monotonic()
-        if self._pause.failed(now, random.random()):
-            _log.log(self._levels[0], "Redis at %s is left alone for a while: %s", self.address, why)
+    def _failed(self, why: str, *, is_late: bool = False) -> None:
+        if self._pause.failed(monotonic(), random.random()) and (is_late or not self._is_quiet):
+            _log.warning("Redis at %s is left alone for a while: %s", self.address, why)
+            self._has_told = True
         if self._pause.is_open and self._trial is None and not self._is_closed:
             self._try_later()
 
@@ -210,10 +211,9 @@ class Store:
     async def _find_out(self) -> None:
         why = await self._connect()
         if not why:
-            started_at = monotonic()
-            why = await self._knock()
-            if not why and monotonic() - started_at > self.deadline:
-                why = "it answers late"
+            knocking = self._spawn(self._knock())
+            on_time = await _ends_within(knocking, self.deadline)
+            why = knocking.result() if on_time else f"no answer within {self.deadline * 1000:g} ms"
         if why:
             self._failed(why)
         else:
@@ -257,3 +257,13 @@ class Store:
                 self._batch = []
         finally:
             self._is_writing = False
+
+
+async def _ends_within(task: asyncio.Task[Any], seconds: float) -> bool:
+    """Whether it does; one that fails ends, too."""
+    await asyncio.wait((task,), timeout=seconds)
+    for _ in range(_TURNS_OF_GRACE):
+        if task.done():
+            return True
+        await asyncio.sleep(0)
+    return task.done()

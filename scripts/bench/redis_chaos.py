@@ -14,7 +14,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -102,8 +102,17 @@ class Client(asyncio.Protocol):
             self.answered.set_result(False)
 
 
-async def load(port: int, rate: float, seconds: float) -> Latencies:
+@dataclass(frozen=True, slots=True)
+class Load:
     """So many requests a second, each of a session of its own."""
+
+    port: int
+    rate: float
+    seconds: float
+
+
+async def send(load: Load) -> Latencies:
+    """Send them, and measure."""
     loop = asyncio.get_running_loop()
     idle: list[Client] = []
     latencies: list[float] = []
@@ -112,7 +121,7 @@ async def load(port: int, rate: float, seconds: float) -> Latencies:
 
     async def one(number: int, due: float) -> None:
         nonlocal failed
-        client = idle.pop() if idle else (await loop.create_connection(Client, "127.0.0.1", port))[1]
+        client = idle.pop() if idle else (await loop.create_connection(Client, "127.0.0.1", load.port))[1]
         assert client.transport is not None
         client.answered = loop.create_future()
         client.transport.write(b"".join(EXCHANGES["small"].parts(f"x-session-id: {prefix}-{number}")))
@@ -124,8 +133,8 @@ async def load(port: int, rate: float, seconds: float) -> Latencies:
 
     began_at = loop.time()
     tasks = []
-    for number in range(int(rate * seconds)):
-        due = began_at + number / rate
+    for number in range(int(load.rate * load.seconds)):
+        due = began_at + number / load.rate
         await asyncio.sleep(max(0.0, due - loop.time()))
         tasks.append(asyncio.ensure_future(one(number, due)))
     await asyncio.wait(tasks, timeout=30)
@@ -136,9 +145,9 @@ async def load(port: int, rate: float, seconds: float) -> Latencies:
     return Latencies(len(tasks), failed, p50, p99, longest)
 
 
-def run_load(port: int, rate: float, seconds: float) -> Latencies:
+def run_load(load: Load) -> Latencies:
     """In a process of its own."""
-    return asyncio.run(load(port, rate, seconds))
+    return asyncio.run(send(load))
 
 
 @contextlib.contextmanager
@@ -220,12 +229,9 @@ def main(
         running = gateways(site, upstream, [fault.url for fault in known])
         for fault in (own_redis(running["embedded"]), *known):
             port = running[fault.url].ports["http"]
-            pool.submit(run_load, port, rate, 1.0).result()  # connections, caches
+            pool.submit(run_load, Load(port, rate, 1.0)).result()  # connections, caches
             times = rounds if fault.is_undone else 1
-            figures[fault.name] = [
-                one_round(fault, lambda port=port: pool.submit(run_load, port, rate, seconds), seconds)
-                for _ in range(times)
-            ]
+            figures[fault.name] = [one_round(fault, pool, Load(port, rate, seconds)) for _ in range(times)]
     results.mkdir(parents=True, exist_ok=True)
     told = {name: [asdict(phases) for phases in found] for name, found in figures.items()}
     (results / "redis_chaos.json").write_text(json.dumps(told, indent=1))
@@ -253,16 +259,16 @@ def show(figures: Mapping[str, Sequence[Phases]], title: str) -> bool:
     return has_failed
 
 
-def one_round(fault: Fault, ask: Callable[[], Future[Latencies]], seconds: float) -> Phases:
+def one_round(fault: Fault, pool: ProcessPoolExecutor, load: Load) -> Phases:
     """A fault that begins in the first half of `during`, and is over before `after`."""
-    before = ask().result()
-    under_way = ask()
-    time.sleep(seconds / 4)
+    before = pool.submit(run_load, load).result()
+    under_way = pool.submit(run_load, load)
+    time.sleep(load.seconds / 4)
     fault.begin()
     during = under_way.result()
     fault.end()
     time.sleep(2.0)
-    return Phases(before, during, ask().result())
+    return Phases(before, during, pool.submit(run_load, load).result())
 
 
 if __name__ == "__main__":

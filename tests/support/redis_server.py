@@ -107,15 +107,18 @@ def cluster(folder: Path, size: int = 3) -> list[RedisServer]:
         slots = range(number * share, min((number + 1) * share, 16384))
         server.client.execute_command("CLUSTER", "ADDSLOTS", *slots)
         server.client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
-    for server in servers[1:]:
-        servers[0].client.execute_command("CLUSTER", "MEET", "127.0.0.1", server.port)
     for server in servers:
-        eventually(lambda server=server: "cluster_state:ok" in str(_info(server)))  # type: ignore[misc]
+        eventually(lambda server=server: _has_met(server, servers))  # type: ignore[misc]
     return servers
 
 
-def _info(server: RedisServer) -> object:
-    return server.client.execute_command("CLUSTER", "INFO")
+def _has_met(server: RedisServer, servers: Sequence[RedisServer]) -> bool:
+    """Whether it serves by a cluster of all; where it does not yet they are introduced again."""
+    if "cluster_state:ok" in str(server.client.execute_command("CLUSTER", "INFO")):
+        return True
+    for other in servers:
+        server.client.execute_command("CLUSTER", "MEET", "127.0.0.1", other.port)
+    return False
 
 
 def watched(folder: Path, options: Sequence[str] = ()) -> tuple[RedisServer, RedisServer, list[RedisServer]]:
