@@ -212,6 +212,7 @@ def main(
     rate: Annotated[float, typer.Option(min=1, max=20_000, help="Requests a second.")] = 300.0,
     rounds: Annotated[int, typer.Option(min=1, max=50, help="Rounds of every fault; medians are shown.")] = 3,
     seconds: Annotated[float, typer.Option(min=1, max=60, help="Length of each phase.")] = 2.0,
+    only: Annotated[str, typer.Option(metavar="TEXT", help="Only the faults whose name has this in it.")] = "",
     results: Annotated[Path, typer.Option(metavar="FOLDER", help="Where redis_chaos.json goes.")] = command.RESULTS,
 ) -> None:
     """Measure latencies before, during and after each fault. Exits with 1 where a request failed."""
@@ -227,7 +228,7 @@ def main(
         upstream = free_port()
         start_on_port(site, "upstream", (sys.executable, "-m", "bench.upstream", "--port", str(upstream)), upstream, {})
         running = gateways(site, upstream, [fault.url for fault in known])
-        for fault in (own_redis(running["embedded"]), *known):
+        for fault in [fault for fault in (own_redis(running["embedded"]), *known) if only in fault.name]:
             port = running[fault.url].ports["http"]
             pool.submit(run_load, Load(port, rate, 1.0)).result()  # connections, caches
             times = rounds if fault.is_undone else 1
