@@ -26,6 +26,7 @@ from gateway.news.stream import (
     last_entry,
     read_entries,
 )
+from gateway.redis.ending import end
 from gateway.redis.errors import StoreError
 from gateway.redis.store import Store
 
@@ -76,8 +77,7 @@ class News:
 
     async def close(self) -> None:
         if self._following is not None:
-            self._following.cancel()
-            await asyncio.gather(self._following, return_exceptions=True)
+            await end(self._following)
 
     # Following the stream
 

@@ -10,6 +10,7 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from gateway.redis.address import RedisAddress
 from gateway.redis.connecting import connect_async
+from gateway.redis.ending import heed_cancellation
 from gateway.redis.errors import StoreError
 from gateway.redis.script import Command, in_full
 
@@ -39,6 +40,7 @@ class Caller:
                 for index, answer in zip(unknown, again, strict=True):
                     answers[index] = answer
         except Exception as error:  # redis-py has some that are no RedisError, and a request must survive all
+            heed_cancellation()
             self._sent.clear()  # it may have been started anew
             raise StoreError(f"{self._address}: {str(error).strip() or type(error).__name__}") from error
         return answers
@@ -58,6 +60,7 @@ class Caller:
         try:
             await self._client.execute_command("GET", "pointsman:1:knock")
         except Exception as error:
+            heed_cancellation()
             raise StoreError(f"{self._address}: {str(error).strip() or type(error).__name__}") from error
 
     async def close(self) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from gateway.redis.address import RedisAddress
 from gateway.redis.breaker import Pause
 from gateway.redis.counts import StoreCounts
+from gateway.redis.ending import end
 from gateway.redis.errors import StoreError
 from gateway.redis.script import Command, Script
 
@@ -138,9 +139,7 @@ class Store:
         self._is_closed = True
         if self._trial is not None:
             self._trial.cancel()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(*self._tasks)
         await self._caller.close()
 
     # Calling

@@ -21,6 +21,7 @@ from gateway.news.kinds import ConditionChanged, EndpointDrained, RulesActivated
 from gateway.news.news import News
 from gateway.protocol.condition import Condition
 from gateway.redis.address import RedisAddress
+from gateway.redis.ending import end
 from gateway.redis.script import Script
 from gateway.redis.store import Store, StoreError
 from gateway.supervision.drains import DrainedSince, Drains, Key
@@ -124,8 +125,7 @@ class Replicas:
     async def close(self) -> None:
         """Leave the others."""
         if self._beating is not None:
-            self._beating.cancel()
-            await asyncio.gather(self._beating, return_exceptions=True)
+            await end(self._beating)
         if self._news is not None:
             await self._news.close()
         if self._store is not None:

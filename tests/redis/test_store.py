@@ -185,7 +185,7 @@ def test_what_is_told_during_an_outage_is_bounded(server: RedisServer) -> None:
     """Hours without Redis cost no memory: the newest of what was told is kept, the rest is counted as dropped."""
 
     async def scene() -> None:
-        store = Store(read_address(server.url), timeout=0.3, max_queued=100)
+        store = Store(read_address(server.url), deadline=0.1, timeout=0.3, max_queued=100)
         server.kill()
         await store.open()
         for n in range(100_000):
