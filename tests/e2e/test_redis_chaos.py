@@ -67,9 +67,16 @@ class Stage:
 
     def others_know(self) -> bool:
         """Whether workers that have never seen the sessions know where they are."""
-        for worker in self._workers():
+        before = self._workers()
+        for worker in before:
             worker.kill()
-        eventually(lambda: len(self._workers()) == 2 and self._metric("pointsman_workers") == 2)
+        eventually(
+            lambda: (
+                len(self._workers()) == 2
+                and not {*before} & {*self._workers()}
+                and self._metric("pointsman_workers") == 2
+            )
+        )
         eventually(lambda: self._metric("pointsman_redis_available") == 2)
         return eventually(lambda: self.where_all_are() == self.places)
 
@@ -123,8 +130,12 @@ class Stage:
         assert httpx.post(path, json={"url": self._first}, timeout=20).json()["shared"]
 
     def _workers(self) -> list[psutil.Process]:
-        children = psutil.Process(self.gateway.process.pid).children()
-        return [child for child in children if "gateway.worker" in child.cmdline()]
+        found = []
+        for child in psutil.Process(self.gateway.process.pid).children():
+            with contextlib.suppress(psutil.Error):  # one that was killed, and not yet waited for
+                if "gateway.worker" in child.cmdline():
+                    found.append(child)
+        return found
 
     def _metric(self, name: str) -> float:
         lines = httpx.get(self.gateway.admin_url + "/metrics").text.splitlines()
