@@ -165,9 +165,10 @@ class DataPlane:
     def use_rules(self, rules: RulesSpec, number: int) -> None:
         """Swap the rules; requests under way end with those they started with."""
         before = self.snapshot
-        self.keeper.book.ttl = rules.identity.session_ttl
+        self.keeper.book.remember_for(rules.identity.session_ttl)
         self.snapshot, self.read, self.read_call = self._compile(rules, number, before)
         self.limiter.use(self.snapshot.limits)
+        self.keeper.book.forget_homes()
         before.retire(self.snapshot)
 
     def _compile(self, rules: RulesSpec, number: int, before: Snapshot | None) -> tuple[Snapshot, Reader, CallReader]:

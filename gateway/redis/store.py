@@ -83,6 +83,11 @@ class Store:
         """Whether it is worth asking."""
         return not self._pause.is_open
 
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether some of what was told may not be there yet."""
+        return bool(self._batch or self._told)
+
     def on_return(self, returned: Callable[[], None]) -> None:
         """Have this called when Redis answers again after an outage."""
         self._returned.append(returned)
@@ -130,7 +135,7 @@ class Store:
     async def flush(self, patience: float = 1.0) -> None:
         """Wait until what was told is written, or Redis is left alone, or the time is over."""
         until = monotonic() + patience
-        while (self._batch or self._told) and self.is_available and monotonic() < until:
+        while self.has_unwritten and self.is_available and monotonic() < until:
             await asyncio.sleep(0.002)
 
     async def close(self) -> None:
@@ -234,7 +239,7 @@ class Store:
     # What is told
 
     def _write_soon(self) -> None:
-        if (self._batch or self._told) and not self._is_writing and self.is_available and not self._is_closed:
+        if self.has_unwritten and not self._is_writing and self.is_available and not self._is_closed:
             self._is_writing = True
             self._spawn(self._write())
 
@@ -242,7 +247,7 @@ class Store:
         """Write all that was told. What was under way when Redis went away is written once more when it is back, though
         it may have arrived: better twice than never. What fails again and again is dropped, and counted."""
         try:
-            while (self._batch or self._told) and self.is_available:
+            while self.has_unwritten and self.is_available:
                 if not self._batch:
                     self._batch = [self._told.popleft() for _ in range(min(_BATCH, len(self._told)))]
                     self._tries = 0

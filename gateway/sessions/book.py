@@ -8,9 +8,7 @@ Without Redis, or with one that is late, a session goes where hashing says, and 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from time import time
 from typing import TYPE_CHECKING
 
@@ -18,14 +16,17 @@ from gateway.protocol.sequence import Sequence, name_of
 from gateway.redis.address import Layout
 from gateway.redis.errors import StoreError
 from gateway.redis.script import Command, Script
+from gateway.sessions.counts import SessionCounts
 from gateway.sessions.names import session_key
 from gateway.sessions.session import Session, arm_field, flat, place_field
 
 if TYPE_CHECKING:  # a worker without Redis need not load its client
     from gateway.redis.store import Store
 
-# A session that goes on is written down so often, for its count and the time when it was last seen.
-TOUCH_SECONDS = 30.0
+# A session that goes on is written down so often, for its count and the time when it was last seen; and often enough
+# that Redis does not forget it meanwhile.
+_TOUCH_SECONDS = 30.0
+_TOUCHES_A_LIFE = 3
 # A sequence's id is soon used again by another one, which another worker may have placed: what is known is read anew.
 _SEQUENCE_SECONDS = 1.0
 # A cached session is read anew after so long, in case that news of it were lost.
@@ -51,22 +52,6 @@ _READ_AGAIN_SECONDS = 1.0
 Found = Callable[[Session], None]
 
 
-@dataclass(slots=True)
-class SessionCounts:
-    """What happened to sessions here since the start."""
-
-    read: int = 0  # from Redis
-    unread: int = 0  # gone on without, since Redis was late or away
-    created: int = 0
-    shed: int = 0  # new ones, from an endpoint that had too much to do
-    # By engine, the endpoint that a session left, and why: drained, unavailable, or gone from the rules
-    moved: Counter[tuple[str, str, str]] = field(default_factory=Counter)
-    # By engine and the endpoint that they ended with
-    sequences_lost: Counter[tuple[str, str]] = field(default_factory=Counter)
-    # By engine, the endpoint that a sequence left, and why: lost, or drained; another one was told its inputs
-    sequences_moved: Counter[tuple[str, str, str]] = field(default_factory=Counter)
-
-
 class SessionBook:
     """What a worker knows of at most `max_sessions` sessions; the ones used least recently are forgotten first, about
     half of them at a time. `ttl` is how long Redis keeps one that is not seen, in seconds."""
@@ -83,13 +68,14 @@ class SessionBook:
         """`announce` hears the name of a session that is somewhere else from now on, for other workers to forget."""
         self._store = store
         self._loop = loop
-        self.ttl = ttl
+        self.remember_for(ttl)
         self._generation = max(1, max_sessions // 2)
         self._announce = announce
         self._young: dict[str, Session] = {}
         self._old: dict[str, Session] = {}
         self._asked: dict[str, tuple[Session, list[Found]]] = {}  # to be read in this turn
         self._reading: dict[str, tuple[Session, list[Found]]] = {}
+        self._outdated: set[str] = set()  # of those being read: what comes does not count
         self._tasks: set[asyncio.Task[None]] = set()
         self._dirty: list[Session] = []
         self.counts = SessionCounts()
@@ -103,6 +89,11 @@ class SessionBook:
     def num_known(self) -> int:
         """How many sessions are known here."""
         return len(self._young) + len(self._old)
+
+    def remember_for(self, ttl: float) -> None:
+        """Redis keeps a session that is not seen for so many seconds from now on."""
+        self._ttl_seconds = max(1, int(ttl))
+        self._touch_seconds = min(_TOUCH_SECONDS, ttl / _TOUCHES_A_LIFE)
 
     # Looking up
 
@@ -135,19 +126,26 @@ class SessionBook:
 
     def take(self, session: str, answer: object) -> None:
         """Somebody has read what Redis has of a session: it is so."""
-        self._answer(name_of(session), Session(session, time()), answer, [])
+        self._answer(name_of(session), Session(session, time()), answer, is_behind=False)
 
     def forget(self, name: str) -> None:
         """Somebody else has changed it: what is known here does not count any more."""
         session = self._young.get(name) or self._old.get(name)
         if session is not None:
-            session.fresh_at = 0.0
-            session.places.clear()
+            session.forget()
+        if name in self._reading:
+            self._outdated.add(name)
 
     def forget_all(self) -> None:
         """Redis was away, or news were lost: everything is read anew."""
         for session in (*self._young.values(), *self._old.values()):
             session.fresh_at = 0.0
+        self._outdated.update(self._reading)
+
+    def forget_homes(self) -> None:
+        """Other rules hold: no session keeps engines of those before."""
+        for session in (*self._young.values(), *self._old.values()):
+            session.homes.clear()
 
     # Changing
 
@@ -159,13 +157,14 @@ class SessionBook:
             self.counts.created += 1
         if isinstance(session.session, Sequence):
             session.fresh_at = now  # who has it under way is who knows
-        if now - session.written > TOUCH_SECONDS:
+        if now - session.written > self._touch_seconds:
             self._soil(session, now)
 
     def keep_arm(self, session: Session, experiment: str, arm: str, now: float) -> None:
         """It has this arm from now on, unless it has one in Redis already."""
         session.arms[experiment] = arm
-        self._tell(("HSETNX", session_key(session.session), arm_field(experiment), arm))
+        key = session_key(session.session)
+        self._tell(("HSETNX", key, arm_field(experiment), arm), ("EXPIRE", key, self._ttl_seconds))
         self._soil(session, now)
 
     def place(self, session: Session, engine: str, url: str | None) -> None:
@@ -207,10 +206,6 @@ class SessionBook:
             session.is_dirty = False
             session.requests = 0
 
-    @property
-    def _ttl_seconds(self) -> int:
-        return max(1, int(self.ttl))
-
     # Reading
 
     @property
@@ -227,6 +222,7 @@ class SessionBook:
     async def _read(self, asked: dict[str, tuple[Session, list[Found]]]) -> None:
         assert self._store is not None
         commands: list[Command] = [("HGETALL", session_key(session.session)) for session, _ in asked.values()]
+        is_behind = self._store.has_unwritten
         try:
             answers = await self._store.ask(commands)
         except StoreError:
@@ -234,27 +230,36 @@ class SessionBook:
             answers = [None] * len(asked)
         for (name, (session, waiting)), answer in zip(asked.items(), answers, strict=True):
             del self._reading[name]
-            self._answer(name, session, answer, waiting)
+            self._answer(name, session, answer, is_behind=is_behind)
+            for found in waiting:
+                try:
+                    found(session)
+                except Exception as error:  # a fault of ours, which must not be that of all others
+                    told = {"message": f"a request of {session!r} is not served", "exception": error}
+                    self._loop.call_exception_handler(told)
 
-    def _answer(self, name: str, session: Session, answer: object, waiting: list[Found]) -> None:
+    def _answer(self, name: str, session: Session, answer: object, *, is_behind: bool) -> None:
+        """What Redis says of a session, None where it said nothing; `is_behind`: it had not been told all by then."""
         before = self._young.get(name) or self._from_old(name)
         if before is not None:  # what it was without Redis is still true where Redis says nothing
             session.inherit(before)
-            if answer is None:
+            if answer is None or is_behind:
                 session.places = before.places
+        session.fresh_at = session.seen
+        if answer is None or (is_behind and session.places):
+            session.fresh_at += _READ_AGAIN_SECONDS - _fresh_for(session.session)
         if answer is None:
             session.is_new = False  # for all that is known here
-            session.fresh_at = session.seen - _fresh_for(session.session) + _READ_AGAIN_SECONDS
         else:
-            session.fresh_at = session.seen
             try:
                 session.take(flat(answer))
                 self.counts.read += 1
             except (TypeError, ValueError):  # somebody else has written there: it is as good as nothing
                 self.counts.unread += 1
+        if name in self._outdated:
+            self._outdated.discard(name)
+            session.fresh_at = 0.0
         self._add(name, session)
-        for found in waiting:
-            found(session)
 
     def _from_old(self, name: str) -> Session | None:
         found = self._old.get(name)

@@ -35,6 +35,14 @@ class Session:
         told = "".join(f" {name}={value}" for name, value in (*self.arms.items(), *self.places.items()))
         return f"<Session {self.session}{told}>"
 
+    def forget(self) -> None:
+        """What is known of it does not count any more, but for its requests; nor is any of it written down."""
+        self.arms.clear()
+        self.places.clear()
+        self.fresh_at = 0.0
+        self.is_new = True
+        self.is_dirty = False
+
     def inherit(self, before: Session) -> None:
         """It takes the place of what was known until now, and with it what is not written down yet."""
         self.arms = before.arms

@@ -254,3 +254,128 @@ def test_any_name_has_a_short_key(session: str) -> None:
     """Names that are long, or of other letters, have a digest for a key: none reaches beyond its own."""
     key = session_key(session)
     assert key.startswith("pointsman:1:session:{sha256-") and len(key) < 110
+
+
+def test_a_session_that_is_forgotten_is_a_new_one(play: Callable[[Scene], None], server: RedisServer) -> None:
+    """Who had been told to forget a session has neither its arm nor its place, and what it was does not come back."""
+
+    async def scene(make: Callable[..., SessionBook], written: Callable[..., Awaitable[None]]) -> None:
+        book = make()
+        session = await found(book, "s")
+        book.count(session, time.time())
+        book.keep_arm(session, "x", "old", time.time())
+        book.place(session, "gpu", "http://a")
+        await written()
+        server.client.delete("pointsman:1:session:{s}")
+        book.forget("s")
+        book.flush()
+        await written()
+        assert not server.client.exists("pointsman:1:session:{s}")
+        again = await found(book, "s")
+        assert (again.arms, again.places, again.is_new) == ({}, {}, True)
+
+    play(scene)
+
+
+def test_what_was_moved_without_redis_is_known_when_it_is_back(
+    play: Callable[[Scene], None], server: RedisServer
+) -> None:
+    """A session that is read before all that waited is written is where this worker had put it."""
+
+    async def scene(make: Callable[..., SessionBook], written: Callable[..., Awaitable[None]]) -> None:
+        book = make()
+        session = await found(book, "s")
+        assert book._store is not None
+        book._store.tell(*[("SET", "pointsman:1:test", "x", "EX", 60)] * 5000)  # as an outage leaves them
+        book.place(session, "gpu", "http://b")
+        book.forget_all()
+        assert (await found(book, "s")).places == {"gpu": "http://b"}
+        await written()
+        book.forget_all()
+        assert (await found(book, "s")).places == {"gpu": "http://b"}
+
+    play(scene)
+
+
+def test_news_of_a_session_that_is_being_read_count(play: Callable[[Scene], None], server: RedisServer) -> None:
+    """An answer that was under way when somebody moved the session is not taken for the last word."""
+
+    async def scene(make: Callable[..., SessionBook], written: Callable[..., Awaitable[None]]) -> None:
+        book = make()
+        waiting: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
+        book.find("s", waiting.set_result)
+        await asyncio.sleep(0)  # the question is under way
+        book.forget("s")
+        await waiting
+        server.client.hset("pointsman:1:session:{s}", "at:gpu", "http://b")
+        assert (await found(book, "s")).places == {"gpu": "http://b"}
+
+    play(scene)
+
+
+def test_every_key_of_a_session_expires(play: Callable[[Scene], None], server: RedisServer) -> None:
+    """Also of one whose worker dies before it has written down more than the arm, or the place."""
+
+    async def scene(make: Callable[..., SessionBook], written: Callable[..., Awaitable[None]]) -> None:
+        book = make(ttl=100)
+        book.keep_arm(await found(book, "armed"), "x", "old", time.time())
+        book.place(await found(book, "placed"), "gpu", "http://a")
+        book.place(await found(book, Sequence("7", "m")), "gpu", "http://a")
+        await written()
+
+    play(scene)
+    keys = server.client.keys("*")
+    assert len(keys) == 3
+    assert all(0 < server.client.ttl(key) <= 100 for key in keys)
+
+
+def test_a_session_that_goes_on_is_remembered(play: Callable[[Scene], None], server: RedisServer) -> None:
+    """However short the rules say that a session is remembered which does not."""
+
+    async def scene(make: Callable[..., SessionBook], written: Callable[..., Awaitable[None]]) -> None:
+        book = make(ttl=9)
+        session = await found(book, "s")
+        now = time.time()
+        for seconds in range(0, 30):
+            book.count(session, now + seconds)
+            if session.is_dirty:
+                last = seconds
+                book.flush()
+            assert seconds - last < 9
+
+    play(scene)
+
+
+def test_one_request_that_fails_does_not_end_others(play: Callable[[Scene], None]) -> None:
+    """Whoever waits for a session of the same turn is told, and so is who asks for it next."""
+
+    async def scene(make: Callable[..., SessionBook], written: Callable[..., Awaitable[None]]) -> None:
+        book = make()
+        loop = asyncio.get_running_loop()
+        reported: list[object] = []
+        loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
+        broken = ValueError("a fault of ours")
+
+        def fail(session: Session) -> None:
+            raise broken
+
+        book.find("a", fail)
+        sessions = await asyncio.gather(found(book, "a"), found(book, "b"))
+        assert [session.session for session in sessions] == ["a", "b"]
+        assert reported == [broken]
+
+    play(scene)
+
+
+def test_a_swap_of_rules_leaves_no_engine_behind() -> None:
+    """A session that does not come back holds no endpoint of rules that are gone."""
+
+    async def scene() -> None:
+        book = SessionBook(None, asyncio.get_running_loop())
+        session = book.get("s", time.time())
+        assert session is not None
+        session.homes["gpu"] = (object(), object())
+        book.forget_homes()
+        assert session.homes == {}
+
+    asyncio.run(scene())
