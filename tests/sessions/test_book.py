@@ -336,7 +336,7 @@ def test_a_session_that_goes_on_is_remembered(play: Callable[[Scene], None], ser
         book = make(ttl=9)
         session = await found(book, "s")
         now = time.time()
-        for seconds in range(0, 30):
+        for seconds in range(30):
             book.count(session, now + seconds)
             if session.is_dirty:
                 last = seconds
