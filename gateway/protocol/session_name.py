@@ -9,8 +9,9 @@ _MAX_LENGTH = 256
 
 
 def bounded(name: str) -> str:
-    """The name; of one that is longer than 256 characters its digest, which is as good as the name everywhere."""
-    return name if len(name) <= _MAX_LENGTH else digest_of(name)
+    """The name; its digest, which is as good as the name everywhere, where that is longer than 256 characters, or has a
+    NUL, by which a sequence's name here differs from all sessions'."""
+    return name if len(name) <= _MAX_LENGTH and "\0" not in name else digest_of(name)
 
 
 def digest_of(name: str) -> str:

@@ -246,7 +246,7 @@ class SessionBook:
             if answer is None or is_behind:
                 session.places = before.places
         session.fresh_at = session.seen
-        if answer is None or (is_behind and session.places):
+        if answer is None or (is_behind and before is not None):
             session.fresh_at += _READ_AGAIN_SECONDS - _fresh_for(session.session)
         if answer is None:
             session.is_new = False  # for all that is known here

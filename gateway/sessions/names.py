@@ -20,7 +20,9 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.:@/+=-]{1,96}\Z")
 def session_key(session: str) -> str:
     """Where Redis has it: `pointsman:1:session:{id}`, `pointsman:1:sequence:{model:id}`."""
     if isinstance(session, Sequence):
-        return f"{PREFIX}sequence:{{{_readable(f'{session.model}:{session}')}}}"
+        # A colon in a model's name could be the one between both: such names are told by their digest.
+        name = session.name if ":" in session.model else f"{session.model}:{session}"
+        return f"{PREFIX}sequence:{{{_readable(name)}}}"
     return f"{PREFIX}session:{{{_readable(session)}}}"
 
 

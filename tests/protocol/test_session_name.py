@@ -2,6 +2,7 @@
 
 import pytest
 
+from gateway.protocol.sequence import Sequence, name_of
 from gateway.protocol.session_name import bounded, may_stand_in_a_field, read_name
 
 
@@ -27,6 +28,13 @@ def test_a_long_name_is_known_by_its_digest() -> None:
     assert bounded("x" * 257).startswith("sha256-") and len(bounded("x" * 1_000_000)) == 71
     assert bounded("x" * 257) != bounded("x" * 258)
     assert bounded(bounded("x" * 257)) == bounded("x" * 257) == read_name(b"x" * 257)
+
+
+def test_no_session_has_a_sequences_name() -> None:
+    """Whoever names himself as a sequence is known in this process does not move it."""
+    sequence = Sequence("7", "m")
+    assert bounded(sequence.name) != sequence.name
+    assert name_of(bounded(sequence.name)) != name_of(sequence)
 
 
 @pytest.mark.parametrize("name", ["a\r\nb", "a\nb", "a\0b", " a", "a ", "\x7f", "\u2028"])

@@ -249,6 +249,11 @@ def test_keys_are_readable_where_names_are_plain(session: str, key: str) -> None
     assert session_key(session) == key
 
 
+def test_models_and_ids_do_not_run_into_each_other() -> None:
+    """A colon may stand in a model's name, and in a sequence's."""
+    assert session_key(Sequence("1", "m:x")) != session_key(Sequence("x:1", "m"))
+
+
 @pytest.mark.parametrize("session", ["ü", "a}b", "a b", "x" * 97, "\udce4"])
 def test_any_name_has_a_short_key(session: str) -> None:
     """Names that are long, or of other letters, have a digest for a key: none reaches beyond its own."""
@@ -291,6 +296,28 @@ def test_what_was_moved_without_redis_is_known_when_it_is_back(
         book.forget_all()
         assert (await found(book, "s")).places == {"gpu": "http://b"}
         await written()
+        book.forget_all()
+        assert (await found(book, "s")).places == {"gpu": "http://b"}
+
+    play(scene)
+
+
+def test_of_two_who_move_a_session_at_once_the_last_one_counts(
+    play: Callable[[Scene], None], server: RedisServer
+) -> None:
+    """Who hears of the other's place before his own is written takes that for the last word for no more than a second."""
+
+    async def scene(make: Callable[..., SessionBook], written: Callable[..., Awaitable[None]]) -> None:
+        book = make()
+        session = await found(book, "s")
+        server.client.hset("pointsman:1:session:{s}", "at:gpu", "http://a")
+        assert book._store is not None
+        book._store.tell(*[("SET", "pointsman:1:test", "x", "EX", 60)] * 5000)
+        book.place(session, "gpu", "http://b")
+        book.forget("s")
+        assert (await found(book, "s")).places == {"gpu": "http://a"}
+        await written()
+        assert book.get("s", time.time() + 1.1) is None  # read anew
         book.forget_all()
         assert (await found(book, "s")).places == {"gpu": "http://b"}
 
