@@ -20,15 +20,18 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.:@/+=-]{1,96}\Z")
 def session_key(session: str) -> str:
     """Where Redis has it: `pointsman:1:session:{id}`, `pointsman:1:sequence:{model:id}`."""
     if isinstance(session, Sequence):
-        # A colon in a model's name could be the one between both: such names are told by their digest.
-        name = session.name if ":" in session.model else f"{session.model}:{session}"
-        return f"{PREFIX}sequence:{{{_readable(name)}}}"
+        return f"{PREFIX}sequence:{{{_sequence_id(session)}}}"
     return f"{PREFIX}session:{{{_readable(session)}}}"
 
 
 def inputs_key(sequence: Sequence) -> str:
     """Where Redis has what a sequence was told: `pointsman:1:inputs:{model:id}`, beside the sequence in a cluster."""
-    return f"{PREFIX}inputs:{{{_readable(f'{sequence.model}:{sequence}')}}}"
+    return f"{PREFIX}inputs:{{{_sequence_id(sequence)}}}"
+
+
+def _sequence_id(sequence: Sequence) -> str:
+    """A colon in a model's name could be the one between both: such a name is told by its digest."""
+    return _readable(sequence.name if ":" in sequence.model else f"{sequence.model}:{sequence}")
 
 
 def _readable(text: str) -> str:

@@ -305,7 +305,7 @@ def test_what_was_moved_without_redis_is_known_when_it_is_back(
 def test_of_two_who_move_a_session_at_once_the_last_one_counts(
     play: Callable[[Scene], None], server: RedisServer
 ) -> None:
-    """Who hears of the other's place before his own is written takes that for the last word for no more than a second."""
+    """Who hears of the other's place before his own is written takes that for the last word for a second at most."""
 
     async def scene(make: Callable[..., SessionBook], written: Callable[..., Awaitable[None]]) -> None:
         book = make()
