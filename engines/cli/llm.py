@@ -106,6 +106,7 @@ def serve(
         str,
         typer.Option(
             metavar="URL",
+            envvar="POINTSMAN_KV_STORE",
             help="A Redis that keeps what was computed of prompts, for this server once it is started anew and for "
             "others of the same model: redis://[user:password@]host[:6379][/db], rediss:// over TLS, "
             "unix:///socket, redis+sentinel://, redis+cluster://.",

@@ -2,7 +2,7 @@
 
 Nothing here raises for what Redis does. A call that is not answered within the deadline, or fails, reads as if nothing
 were there; after a few in a row nobody asks for a while (`Pause`). A value that is not what was written is deleted, so
-that somebody writes it anew.
+that somebody writes it anew. Several values are GETs in one pipeline, as a cluster's MGET takes keys of one slot alone.
 """
 
 from __future__ import annotations

@@ -120,9 +120,12 @@ def test_a_client_sees_what_was_stored(folder: Path, tmp_path: Path, redis_serve
     assert texts[0] == texts[1]
 
 
-def test_a_redis_that_is_not_there_stops_nobody(folder: Path, tmp_path: Path) -> None:
-    """The server starts and answers without it; an address that is none is refused at the start."""
-    with server(folder, tmp_path / "away", "--kv-store", f"unix://{tmp_path}/nobody") as llm:
+def test_a_redis_that_is_not_there_stops_nobody(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment may name it. The server starts and answers without it; an address that is none is refused at the
+    start."""
+    monkeypatch.setenv("POINTSMAN_KV_STORE", f"unix://{tmp_path}/nobody")
+    with server(folder, tmp_path / "away") as llm:
+        assert f"kv store  unix://{tmp_path}/nobody: " in llm.log()
         assert len(answer(llm, question(1), 1)) == ANSWER_TOKENS
         llm.stop()
     process = LLMProcess.start(folder, tmp_path / "wrong", extra_args=["--kv-store", "http://me:word@host"])
