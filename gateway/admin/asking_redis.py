@@ -6,6 +6,7 @@ from collections.abc import Awaitable
 from typing import Protocol, TypeVar
 
 from fastapi import HTTPException, Request
+from starlette.convertors import StringConvertor, register_url_convertor
 
 from gateway.redis.errors import StoreError
 from gateway.redis.store import Store
@@ -14,6 +15,15 @@ T = TypeVar("T")
 
 # An operator waits longer than a request.
 PATIENCE_SECONDS = 2.0
+
+
+class _SessionConvertor(StringConvertor):
+    """A session's name in a path: it may have slashes in it, and ends of lines."""
+
+    regex = r"[\s\S]*"
+
+
+register_url_convertor("session", _SessionConvertor())
 
 
 class HasStore(Protocol):

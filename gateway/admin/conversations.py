@@ -26,7 +26,7 @@ def add_conversations(app: FastAPI, state: HasStore) -> None:
 
     @app.get("/conversations")
     async def listed(
-        cursor: Annotated[int, Query(ge=0, description="0, or what the page before has told.")] = 0,
+        cursor: Annotated[int, Query(ge=0, lt=1 << 64, description="0, or what the page before has told.")] = 0,
         limit: Annotated[int, Query(ge=1, le=_MAX_PAGE, description="About so many.")] = 100,
     ) -> Json:
         """Some conversations, and the `cursor` for more; null where these are all."""
@@ -34,22 +34,21 @@ def add_conversations(app: FastAPI, state: HasStore) -> None:
         found, following = await answered(list_conversations(store, cursor, limit, patience=PATIENCE_SECONDS))
         return {"conversations": found, "cursor": following or None}
 
-    # A session's id may have slashes in it.
-    @app.get("/conversations/{session:path}/export")
+    @app.get("/conversations/{session:session}/export")
     async def exported(session: str, tenant: Tenant = "") -> Response:
         """The conversation as JSON lines, a message of OpenAI's API each."""
         whole = await _whole(state, session, tenant)
-        lines = [*_system(whole), *(openai_message(turn) for turn in whole.turns)]
+        lines = [*whole.system, *map(openai_message, whole.turns)]
         body = b"".join(orjson.dumps(line) + b"\n" for line in lines)
         return Response(body, media_type="application/x-ndjson")
 
-    @app.get("/conversations/{session:path}")
+    @app.get("/conversations/{session:session}")
     async def shown(session: str, tenant: Tenant = "") -> Json:
         """The conversation, and of each turn when it was, who answered, and its tokens."""
         whole = await _whole(state, session, tenant)
-        return whole.about | {"system": _system(whole), "turns": [orjson.loads(turn) for turn in whole.turns]}
+        return whole.about | {"system": whole.system, "turns": whole.turns}
 
-    @app.delete("/conversations/{session:path}")
+    @app.delete("/conversations/{session:session}")
     async def deleted(session: str, tenant: Tenant = "") -> Json:
         """Forget the conversation; what is under way in it is not kept any more."""
         if not await answered(_conversation(state, session, tenant).delete()):
@@ -71,8 +70,3 @@ async def _whole(state: HasStore, session: str, tenant: str) -> Whole:
 def _not_there(session: str, tenant: str) -> HTTPException:
     whose = f" of tenant '{tenant}'" if tenant else ""
     return HTTPException(404, f"there is no conversation of session '{session}'{whose}")
-
-
-def _system(whole: Whole) -> list[Json]:
-    messages: list[Json] = orjson.loads(whole.system) if whole.system else []
-    return messages

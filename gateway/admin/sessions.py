@@ -43,13 +43,12 @@ class Move(BaseModel):
 def add_sessions(app: FastAPI, state: SessionState) -> None:
     """Answer for `/sessions/{id}`."""
 
-    # A session's id may have slashes in it.
-    @app.get("/sessions/{session:path}")
+    @app.get("/sessions/{session:session}")
     async def found(session: str) -> Json:
         """What is remembered of a session; `places` are those where it is not at home."""
         return _told(session, await _read(state, session))
 
-    @app.post("/sessions/{session:path}/move")
+    @app.post("/sessions/{session:session}/move")
     async def moved(session: str, move: Move, request: Request) -> Json:
         """Have a session go on at another endpoint, while that one can take it."""
         refuse_foreign_pages(request)
@@ -65,7 +64,7 @@ def add_sessions(app: FastAPI, state: SessionState) -> None:
         await _ask(state, placed, ("EXPIRE", key, ttl), _news_of(session))
         return _told(session, await _read(state, session))
 
-    @app.delete("/sessions/{session:path}")
+    @app.delete("/sessions/{session:session}")
     async def forgotten(session: str, request: Request) -> Json:
         """Forget a session: its next request is that of a new one. A conversation kept for it stays."""
         refuse_foreign_pages(request)
@@ -103,14 +102,17 @@ def _told(session: str, fields: list[bytes]) -> Json:
     known = Session(session, 0.0)
     known.take(fields)
     plain = dict(zip(fields[::2], fields[1::2], strict=True))
-    return {
-        "session": session,
-        "created": _seconds(plain.get(b"created")),
-        "seen": _seconds(plain.get(b"seen")),
-        "requests": int(plain.get(b"requests", b"0")),
-        "arms": known.arms,
-        "places": known.places,
-    }
+    try:
+        return {
+            "session": session,
+            "created": _seconds(plain.get(b"created")),
+            "seen": _seconds(plain.get(b"seen")),
+            "requests": int(plain.get(b"requests", b"0")),
+            "arms": known.arms,
+            "places": known.places,
+        }
+    except ValueError as error:
+        raise HTTPException(503, f"{session_key(session)} holds what no gateway has written: {error}") from error
 
 
 def _seconds(milliseconds: bytes | None) -> float | None:

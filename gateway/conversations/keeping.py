@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+
+import orjson
 
 from gateway.conversations import scripts
 from gateway.conversations.completing import NOTHING, Kept
@@ -19,6 +22,8 @@ from gateway.redis.address import Layout
 from gateway.redis.errors import StoreError
 from gateway.redis.script import Command, Script
 from gateway.redis.store import Store
+
+Json = dict[str, Any]
 
 _PREFIX = "pointsman:1:talk:"
 _ID_LENGTH = 32  # hexadecimal digits: 128 bits, so that nobody meets another's by chance
@@ -49,11 +54,12 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A conversation as operators see it: `about` are the fields of its hash, `turns` are as they were written."""
+    """A conversation as operators see it: `about` are the fields of its hash, `turns` OpenAI's messages with fields of
+    ours."""
 
-    about: dict[str, Any]
-    system: bytes
-    turns: tuple[bytes, ...]
+    about: Json
+    system: list[Json]
+    turns: list[Json]
 
 
 class Conversation:
@@ -87,7 +93,7 @@ class Conversation:
                 tuple(len(turn) for turn in turns),
             )
         except (ValueError, KeyError, TypeError, GatewayError) as error:
-            raise StoreError(f"{self.key} holds what this gateway has not written: {error}") from error
+            raise StoreError(f"{self.key} holds what no gateway has written: {error}") from error
 
     def writing(self, exchange: Exchange, *, now: int, ttl: float, limits: Limits | None) -> Command:
         """The command that writes an exchange and drops what is too much then; limits None: nothing is dropped.
@@ -118,7 +124,11 @@ class Conversation:
         *values, system = told
         if values[_TOLD.index("session")] is None:
             return None
-        return Whole(_about(values), system or b"", tuple(kept))
+        try:
+            turns = [_object(turn) for turn in kept]
+            return Whole(_about(values), orjson.loads(system) if system else [], turns)
+        except ValueError as error:
+            raise StoreError(f"{self.key} holds what no gateway has written: {error}") from error
 
     async def delete(self) -> bool:
         """Forget it; whether there was one. What is under way in it is not kept any more."""
@@ -133,9 +143,7 @@ class Conversation:
         return answers
 
 
-async def list_conversations(
-    store: Store, cursor: int, limit: int, *, patience: float
-) -> tuple[list[dict[str, Any]], int]:
+async def list_conversations(store: Store, cursor: int, limit: int, *, patience: float) -> tuple[list[Json], int]:
     """Some conversations, about `limit` of them, and the cursor for more, 0 where there are none. As of Redis' SCAN:
     one that is there all the time is told at least once.
 
@@ -149,7 +157,12 @@ async def list_conversations(
         raise StoreError(f"Redis refuses: {answer}") from answer
     following, keys = answer
     told = await store.ask([("HMGET", key, *_TOLD) for key in keys], patience) if keys else []
-    return [_about(values) for values in told if _is_there(values)], int(following)
+    found = []
+    for values in told:
+        with suppress(ValueError):  # somebody else has written there: it is no conversation
+            if _is_there(values):
+                found.append(_about(values))
+    return found, int(following)
 
 
 def _encoded(text: str) -> bytes:
@@ -162,8 +175,17 @@ def _is_there(values: Sequence[bytes | None] | Exception) -> bool:
     return not isinstance(values, Exception) and values[_TOLD.index("session")] is not None
 
 
-def _about(values: Sequence[bytes | None]) -> dict[str, Any]:
+def _about(values: Sequence[bytes | None]) -> Json:
+    """Raises: ValueError where no gateway has written it."""
     return {
         name: int(value or 0) if name in _NUMBERS else (value or b"").decode()
         for name, value in zip(_TOLD, values, strict=True)
     }
+
+
+def _object(data: bytes) -> Json:
+    """Raises: ValueError."""
+    found = orjson.loads(data)
+    if not isinstance(found, dict):
+        raise ValueError(f"{data[:40]!r} is no JSON object")
+    return found

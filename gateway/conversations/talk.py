@@ -98,7 +98,8 @@ class Talk:
             return await self._conversation.read()
         except StoreError as error:
             if self._spec.required:
-                what = f"the conversation cannot be read: {error}"
+                _log.debug("a conversation that is required cannot be read: %s", error)
+                what = "the conversation cannot be read at the moment, and this route does not answer without it"
                 raise GatewayError(ErrorKind.HISTORY_MISSING, what) from error
             self._is_missing = True
             return NOTHING

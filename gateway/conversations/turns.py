@@ -114,10 +114,9 @@ def read_system(data: bytes) -> tuple[Message, ...]:
     return read_messages(orjson.loads(data)) if data else ()
 
 
-def openai_message(data: bytes) -> dict[str, Any]:
+def openai_message(turn: dict[str, Any]) -> dict[str, Any]:
     """A kept turn as OpenAI's API has messages, without what is ours."""
-    fields: dict[str, Any] = orjson.loads(data)
-    return {name: value for name, value in fields.items() if name not in _OURS}
+    return {name: value for name, value in turn.items() if name not in _OURS}
 
 
 def essence(message: Message) -> tuple[Any, ...]:

@@ -13,6 +13,7 @@ from gateway.dataplane.snapshot import Lane, Snapshot
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.values import OF_V2, Dialect
 from gateway.protocol.operations import FLEET_OPERATIONS, INFERENCE_OPERATIONS, Call, Operation, read_path
+from gateway.protocol.session_name import read_text
 from gateway.routing.decision import Decision, Undecided
 from gateway.routing.facts import BodyFacts, Facts
 from gateway.upstream.engine import Engine
@@ -205,7 +206,7 @@ def _headers(fields: list[Field], asked: frozenset[str]) -> dict[str, str]:
     for name, value in fields:
         text = name.decode("latin-1")
         if text in asked:
-            headers.setdefault(text, value.decode("latin-1").strip())
+            headers.setdefault(text, read_text(value))
     return headers
 
 

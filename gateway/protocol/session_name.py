@@ -19,13 +19,17 @@ def digest_of(name: str) -> str:
     return "sha256-" + hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()
 
 
-def read_name(value: bytes) -> str:
-    """The name that a header or a cookie tells: UTF-8, so that it is the one that a JSON body tells, else Latin-1."""
+def read_text(value: bytes) -> str:
+    """What a header or a cookie says: UTF-8, so that it is what a JSON body or a rule says, else Latin-1."""
     try:
-        text = value.decode()
+        return value.decode().strip()
     except UnicodeDecodeError:
-        text = value.decode("latin-1")
-    return bounded(text.strip())
+        return value.decode("latin-1").strip()
+
+
+def read_name(value: bytes) -> str:
+    """The session's name that a header or a cookie tells."""
+    return bounded(read_text(value))
 
 
 def may_stand_in_a_field(name: str) -> bool:

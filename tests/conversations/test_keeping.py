@@ -175,7 +175,7 @@ def test_what_is_foreign_is_an_error(redis_server: RedisServer) -> None:
         client = redis_server.client
         (turns,) = [key for key in client.keys("*") if key.endswith(":turns")]
         client.lset(turns, 0, "{}")
-        with pytest.raises(StoreError, match="has not written"):
+        with pytest.raises(StoreError, match="no gateway has written"):
             await talk.read()
         client.set(turns, "text")
         with pytest.raises(StoreError, match="WRONGTYPE"):
@@ -226,6 +226,36 @@ def test_a_cluster_keeps_them_too(tmp_path: Path) -> None:
     finally:
         for server in servers:
             server.kill()
+
+
+@pytest.mark.parametrize(
+    "fields, turns",
+    [
+        ({"session": b"\xff\xfe", "revision": 1}, [b'{"role":"user"}']),
+        ({"session": "s", "bytes": "many"}, []),
+        ({"session": "s", "system": "{no json"}, []),
+        ({"session": "s"}, [b"{no json"]),
+        ({"session": "s"}, [b"[]"]),
+    ],
+)
+def test_what_no_gateway_has_written_is_told_so(
+    redis_server: RedisServer, fields: dict[str, str], turns: list[bytes]
+) -> None:
+    """To who asks for it; and who asks for all conversations gets the others."""
+
+    async def scene(store: Store) -> None:
+        talk = Conversation(store, "broken", patience=PATIENCE)
+        redis_server.client.hset(talk.key, mapping={"epoch": "e", **fields})
+        if turns:
+            redis_server.client.rpush(f"{talk.key}:turns", *turns)
+        other = Conversation(store, "well", patience=PATIENCE)
+        assert await write(other, exchange("a?", "a.")) == "kept"
+        with pytest.raises(StoreError, match="holds what no gateway has written"):
+            await talk.whole()
+        page, _ = await list_conversations(store, 0, 10, patience=PATIENCE)
+        assert "well" in [each["session"] for each in page]
+
+    play(redis_server, scene)
 
 
 MESSAGES = st.lists(

@@ -26,6 +26,26 @@ def tensor(datatype: str, shape: list[int], **more: object) -> dict[str, object]
     return {"name": "x", "datatype": datatype, "shape": shape, **more}
 
 
+BY_TENANT = """\
+  - {name: ours, match: {tenant: "caf\u00e9"}, engine: a}
+  - {name: all, engine: a}
+"""
+
+
+def test_a_header_says_what_a_rule_says_in_any_encoding(tmp_path: Path) -> None:
+    """Clients write letters in UTF-8, as most do, or in Latin-1, as HTTP had it."""
+
+    async def scene() -> None:
+        made = await engines("a")
+        async with stage(declare(made, BY_TENANT), tmp_path) as it:
+            for tenant, route in (("caf\u00e9".encode(), "ours"), (b"caf\xe9", "ours"), (b"cafe", "all")):
+                reply = await it.ask(post(INFER, b"{}", "X-Tenant: NAME").replace(b"NAME", tenant))
+                assert reply.headers["x-pointsman-route"] == route
+        made["a"].stop()
+
+    run(scene())
+
+
 BY_TENSOR = """\
   - {name: images, match: {input: {datatype: [FP32, UINT8], rank: 4}}, engine: images}
   - {name: rest, engine: rest}

@@ -1,8 +1,10 @@
 """Sessions over two real gateways of two workers each, which share a Redis: where they are, and who is told."""
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -22,18 +24,23 @@ def engines() -> Iterator[dict[str, CannedEngine]]:
 
 
 @pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
 def gateways(
-    engines: dict[str, CannedEngine], tmp_path_factory: pytest.TempPathFactory
+    engines: dict[str, CannedEngine], redis: RedisServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[list[GatewayProcess]]:
     folder = tmp_path_factory.mktemp("gateways")
     urls = ", ".join(f"'{engine.url}'" for engine in engines.values())
     engine = f"it: {{endpoints: [{urls}], balance: session, health: {{interval: 200ms}}}}"
     rules = f"version: 1\nengines: {{{engine}}}\nroutes: [{{name: all, engine: it}}]\n"
-    with RedisServer(folder / "redis") as redis:
-        started = [GatewayProcess.start(rules, folder / str(n), workers=2, redis=redis.url) for n in range(2)]
-        yield [gateway.wait_ready() for gateway in started]
-        for gateway in started:
-            gateway.stop()
+    started = [GatewayProcess.start(rules, folder / str(n), workers=2, redis=redis.url) for n in range(2)]
+    yield [gateway.wait_ready() for gateway in started]
+    for gateway in started:
+        gateway.stop()
 
 
 def served_by(gateway: GatewayProcess, session: str) -> str:
@@ -93,6 +100,24 @@ def test_what_is_not_there_is_told(
     reply = admin(gateways[0], method, path, **body)
     assert reply.status_code == status
     assert why in reply.json()["detail"]
+
+
+def test_operators_find_sessions_of_any_name(gateways: list[GatewayProcess]) -> None:
+    """A name may have slashes in it, ends of lines, other letters, or be long."""
+    for name in ("a/b", "a\r\nb", "\u65e5\u672c", "x" * 1000):
+        body = json.dumps({"inputs": [], "parameters": {"session_id": name}})
+        assert httpx.post(f"{gateways[0].http_url}/v2/models/m/infer", content=body, timeout=20).status_code == 200
+        path = f"/sessions/{quote(name)}"
+        eventually(lambda path=path: admin(gateways[1], "GET", path).status_code == 200)
+
+
+def test_what_no_gateway_has_written_is_told_so(gateways: list[GatewayProcess], redis: RedisServer) -> None:
+    """An operator reads what is wrong with a key, and may delete it."""
+    redis.client.hset("pointsman:1:session:{broken}", "requests", "many")
+    reply = admin(gateways[0], "GET", "/sessions/broken")
+    assert reply.status_code == 503
+    assert "pointsman:1:session:{broken} holds what no gateway has written" in reply.json()["detail"]
+    assert admin(gateways[0], "DELETE", "/sessions/broken").json()["forgotten"] is True
 
 
 def test_a_drained_engine_hands_its_sessions_over(

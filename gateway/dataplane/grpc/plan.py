@@ -14,6 +14,7 @@ from gateway.protocol.grpc_methods import RPCS_BY_PATH
 from gateway.protocol.grpc_status import read_timeout
 from gateway.protocol.message_head import Names
 from gateway.protocol.operations import Operation
+from gateway.protocol.session_name import read_text
 from gateway.routing.decision import Decision, Undecided
 from gateway.routing.facts import Facts
 from gateway.upstream.endpoint import Endpoint
@@ -91,9 +92,7 @@ class CallPlan:
         self.encoding = named.get(b"grpc-encoding", b"identity")
         self.wants_grpc_errors = named.get(b"triton_grpc_error", b"").lower() == b"true"
         self._facts_headers = {
-            text: named[name].decode("latin-1")
-            for name in named
-            if (text := name.decode("latin-1")) in snapshot.headers_asked
+            text: read_text(named[name]) for name in named if (text := name.decode("latin-1")) in snapshot.headers_asked
         }
         dropped = _REWRITTEN if settings.trust_forwarded else _REWRITTEN | _FORWARDED
         self.fields = [field for field in fields if field[0] not in dropped and not field[0].startswith(b":")]
