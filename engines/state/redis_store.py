@@ -76,7 +76,7 @@ class RedisStateStore:
             return [0] * len(keys)
         for key, answer in zip(keys, answers, strict=True):
             if isinstance(answer, Exception):
-                self._delete_strange(key, str(answer))
+                self._refused(key, answer)
         sizes = [answer if isinstance(answer, int) else 0 for answer in answers]
         self._behind.forget(key for key, size in zip(keys, sizes, strict=True) if not size)
         return sizes
@@ -123,7 +123,7 @@ class RedisStateStore:
     def _opened(self, key: str, value: Any, tenant: str) -> State | None:
         if not isinstance(value, bytes):
             if isinstance(value, Exception):
-                self._delete_strange(key, str(value))
+                self._refused(key, value)
             return None
         self.counts.bytes_in += len(value)
         try:
@@ -133,6 +133,13 @@ class RedisStateStore:
         except ForeignError:
             self.counts.foreign += 1
         return None
+
+    def _refused(self, key: str, error: Exception) -> None:
+        """Redis has not answered with a value: a key of another type is nobody's."""
+        if str(error).startswith("WRONGTYPE"):
+            self._delete_strange(key, str(error))
+        else:
+            self.counts.refused += 1
 
     def _delete_strange(self, key: str, why: str) -> None:
         """What is not what was written; of many, few are told."""

@@ -162,7 +162,8 @@ def test_few_rights_are_enough(redis_server: RedisServer) -> None:
     key = "pointsman:1:kv:a"
     assert store.write(key, value(b"one")) and store.put(key + "b", 3, lambda: value(b"two")) and store.flush(5)
     assert store.sizes([key])[0] > 0
-    assert stranger.get([key]) == [None] and not stranger.write(key, value(b"two"))
+    assert stranger.get([key]) == [None] and stranger.sizes([key]) == [0] and not stranger.write(key, value(b"two"))
+    assert (stranger.counts.refused, stranger.counts.corrupt) == (3, 0)
     assert [state is None for state in store.get([key, key + "b"])] == [False, False]
     store.delete([key])
     assert store.get([key]) == [None]
