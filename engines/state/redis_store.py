@@ -11,20 +11,19 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from time import monotonic, perf_counter
 from typing import Any, TypeVar
 
-from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
+from redis.exceptions import OutOfMemoryError
 
 from engines.state.behind import Offered, WriteBehind
 from engines.state.contract import Make
 from engines.state.counts import StateCounts
 from engines.state.envelope import CorruptError, ForeignError, seal, tenant_secret, unseal
+from engines.state.pipelines import Pipelines
 from engines.state.values import State
 from gateway.redis.address import RedisAddress
 from gateway.redis.breaker import Pause
-from gateway.redis.connecting import connect
 
 _log = logging.getLogger(__name__)
 
@@ -55,8 +54,8 @@ class RedisStateStore:
         self.counts = StateCounts()
         self._secret = secret
         self._ttl_ms = max(1, round(ttl_seconds * 1000))
-        self._reader = _Client(address, deadline_seconds, deadline_seconds, _MAX_CONNECTIONS)
-        self._writer = _Client(address, max(deadline_seconds, _WRITE_SECONDS), deadline_seconds, 1)
+        self._reader = Pipelines(address, deadline_seconds, deadline_seconds, _MAX_CONNECTIONS)
+        self._writer = Pipelines(address, max(deadline_seconds, _WRITE_SECONDS), deadline_seconds, 1)
         self._pause = Pause()
         self._quiet_until = 0.0
         self._full_until = 0.0  # it answers, and has no room for more
@@ -195,7 +194,7 @@ class RedisStateStore:
 
     # Calling
 
-    def _pipeline(self, commands: Sequence[tuple[Any, ...]], client: _Client | None = None) -> list[Any] | None:
+    def _pipeline(self, commands: Sequence[tuple[Any, ...]], client: Pipelines | None = None) -> list[Any] | None:
         """The answers, of which some may be `ResponseError`; None where there are none."""
         if not commands:
             return []
@@ -221,32 +220,3 @@ class RedisStateStore:
         if is_back:
             _log.info("Redis at %s answers again", self.address)
         return answer
-
-
-class _Client:
-    """The blocking client, made when it is first used: that of a cluster connects as it is made."""
-
-    def __init__(self, address: RedisAddress, timeout: float, connect_timeout: float, max_connections: int) -> None:
-        self._address = address
-        self._options = {"timeout": timeout, "connect_timeout": connect_timeout, "max_connections": max_connections}
-        self._client: Any = None
-        self._lock = threading.Lock()
-
-    def run(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """The answers, of which some may be `ResponseError`. Raises: RedisError, OSError, or what else a client may."""
-        with self._lock:
-            if self._client is None:
-                self._client = connect(self._address, **self._options)  # type: ignore[arg-type]
-            pipeline = self._client.pipeline(transaction=False)
-        for command in commands:
-            pipeline.execute_command(*command)
-        answers: list[Any] = pipeline.execute(raise_on_error=False)
-        for answer in answers:
-            if isinstance(answer, Exception) and not isinstance(answer, ResponseError):
-                raise answer
-        return answers
-
-    def close(self) -> None:
-        with suppress(RedisError, OSError):
-            if self._client is not None:
-                self._client.close()
