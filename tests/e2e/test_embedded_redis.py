@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
@@ -40,6 +41,39 @@ def test_a_gateway_brings_its_redis(start_gateway: StartGateway) -> None:
     (successor,) = eventually(lambda: [each for each in servers_of(gateway) if each.pid != server.pid])
     gateway.stop()
     assert not successor.is_running()
+
+
+def test_a_killed_gateway_leaves_no_redis_behind(tmp_path: Path) -> None:
+    """When the control process is killed its Redis ends, though its workers serve on, without it."""
+    gateway = GatewayProcess.start(RULES, tmp_path, redis="embedded").wait_ready()
+    (server,) = servers_of(gateway)
+    (worker,) = [
+        child for child in psutil.Process(gateway.process.pid).children() if "gateway.worker" in child.cmdline()
+    ]
+    try:
+        gateway.kill()
+        psutil.wait_procs([server], timeout=10)
+        assert not server.is_running()
+        assert httpx.get(gateway.http_url + "/v2/health/live").status_code == 200
+    finally:
+        worker.terminate()
+        psutil.wait_procs([worker], timeout=10)
+    assert not worker.is_running()
+
+
+def test_two_gateways_of_one_user_share_a_redis(start_gateway: StartGateway, tmp_path: Path) -> None:
+    """Gateways with the same data directory use one server, which the second runs on when the first is gone."""
+    first, second = (start_gateway(RULES, redis="embedded", data_dir=tmp_path / "state") for _ in range(2))
+    assert (len(servers_of(first)), len(servers_of(second))) == (1, 0)
+
+    def replicas() -> int:
+        return len(httpx.get(second.admin_url + "/rules").json()["replicas"])
+
+    eventually(lambda: replicas() == 2)
+    first.stop()
+    eventually(lambda: len(servers_of(second)) == 1)
+    eventually(lambda: replicas() == 1)
+    assert "is run by this process from now on" in second.log()
 
 
 def test_off_means_none(start_gateway: StartGateway) -> None:

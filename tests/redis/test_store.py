@@ -3,15 +3,18 @@
 import asyncio
 import contextlib
 import logging
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
+import trustme
 
 from gateway.redis.address import read_address
 from gateway.redis.store import Script, Store, StoreError
 from tests.support.redis_server import RedisServer, cluster, program, watched
+from tests.support.slow_proxy import SlowProxy
 
 ADD = Script("return redis.call('INCRBY', KEYS[1], ARGV[1])")
 
@@ -27,11 +30,11 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
         yield running
 
 
-def on(url: str, scene: Callable[[Store], Awaitable[None]], deadline: float = 0.05) -> None:
+def on(url: str, scene: Callable[[Store], Awaitable[None]], deadline: float = 0.05, timeout: float = 0.3) -> None:
     """Play a scene with a store that is closed after it. The deadline is one that a busy machine keeps."""
 
     async def play() -> None:
-        store = Store(read_address(url), deadline=deadline, timeout=0.3)
+        store = Store(read_address(url), deadline=deadline, timeout=timeout)
         try:
             await asyncio.wait_for(scene(store), 30)
         finally:
@@ -245,6 +248,40 @@ def test_a_redis_that_is_never_there(caplog: pytest.LogCaptureFixture) -> None:
     on("redis://me:secret@127.0.0.1:1/0", scene)
     (line,) = [record.message for record in caplog.records if record.name == "gateway.redis"]
     assert "127.0.0.1:1" in line and "secret" not in line
+
+
+def test_a_user_of_his_own_over_tls(server: RedisServer, tmp_path: Path) -> None:
+    """A certificate is checked, and a user of Redis is told by the URL; a stranger's certificate is refused."""
+    server.client.acl_setuser("gateway", enabled=True, passwords=["+p:s"], commands=["+@all"], keys=["*"])
+    authority, stranger = trustme.CA(), trustme.CA()
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("localhost").configure_cert(tls)
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    stranger.cert_pem.write_to_path(str(tmp_path / "stranger.pem"))
+
+    async def is_used(store: Store) -> None:
+        assert await store.open(5.0)
+        assert await store.ask([("ACL", "WHOAMI")], patience=2) == [b"gateway"]
+
+    async def is_refused(store: Store) -> None:
+        assert not await store.open(5.0)
+
+    with SlowProxy(server.port, tls) as proxy:
+        url = f"rediss://gateway:p%3As@localhost:{proxy.port}/0"
+        on(f"{url}?ca={tmp_path / 'ca.pem'}", is_used, timeout=5.0)
+        on(f"{url}?ca={tmp_path / 'stranger.pem'}", is_refused, timeout=5.0)
+
+
+def test_a_wrong_password_is_told_and_not_shown(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+    """Redis' own words are logged, and neither the password nor the user."""
+
+    async def scene(store: Store) -> None:
+        assert not await store.open()
+
+    on(server.url.replace("//", "//somebody:secret@"), scene)
+    (line,) = [record.message for record in caplog.records if record.name == "gateway.redis"]
+    assert "invalid username-password" in line
+    assert "secret" not in line
 
 
 def test_a_replica_takes_over(tmp_path: Path) -> None:

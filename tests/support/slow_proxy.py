@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ssl
 import threading
 from typing import Self
 
@@ -10,8 +11,10 @@ class SlowProxy:
     """Between 127.0.0.1:`port` and a server's port; `delay` is how many seconds each piece of an answer is held back,
     from now on."""
 
-    def __init__(self, server_port: int) -> None:
+    def __init__(self, server_port: int, tls: ssl.SSLContext | None = None) -> None:
+        """With `tls` clients speak TLS to it, and it plainly to the server."""
         self._server_port = server_port
+        self._tls = tls
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -20,7 +23,9 @@ class SlowProxy:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        starting = asyncio.run_coroutine_threadsafe(asyncio.start_server(self._serve, "127.0.0.1", 0), self._loop)
+        starting = asyncio.run_coroutine_threadsafe(
+            asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls), self._loop
+        )
         self.port = starting.result(10).sockets[0].getsockname()[1]
         return self
 
