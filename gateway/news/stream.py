@@ -18,7 +18,8 @@ STREAM = "pointsman:1:news"
 _KEPT = 10_000
 # How long one read waits in Redis. A connection that says nothing for much longer is dead.
 BLOCK_SECONDS = 1.0
-_AT_ONCE = 500
+# Read at a time: a burst of them must not keep the event loop from requests for long.
+_AT_ONCE = 100
 
 # KEYS[1]; ARGV: how many to keep, from, kind, body. The number of the new entry follows that of the last one.
 _ADD = Script(
