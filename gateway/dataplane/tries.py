@@ -43,6 +43,7 @@ class Tries(ABC):
         "_started_at",
         "_status",
         "_tried",
+        "_waited",
     )
 
     def __init__(self, plane: DataPlane, lane: Lane | None, session: str | None) -> None:
@@ -50,6 +51,7 @@ class Tries(ABC):
         self._lane = lane
         self._session = session
         self._started_at = monotonic()
+        self._waited = 0.0  # seconds, until the limits let it go: the engine's time is not spent by them
         self._expires_at = 0.0  # when the client's own patience ends, if it told
         self._first: Endpoint | None = None
         self._endpoint: Endpoint | None = None
@@ -167,7 +169,7 @@ class Tries(ABC):
         """When this try is over for want of a reply; 0 where never."""
         assert self._lane is not None
         spec = self._lane.engine.spec
-        at = self._started_at + spec.timeout if spec.timeout else 0.0
+        at = self._started_at + self._waited + spec.timeout if spec.timeout else 0.0
         if spec.try_timeout and (not at or now + spec.try_timeout < at):
             at = now + spec.try_timeout
         if self._expires_at and (not at or self._expires_at < at):
@@ -182,7 +184,7 @@ class Tries(ABC):
         self._slot = None
         assert self._lane is not None
         spec = self._lane.engine.spec
-        is_final = bool(spec.timeout) and monotonic() - self._started_at >= spec.timeout
+        is_final = bool(spec.timeout) and monotonic() - self._started_at - self._waited >= spec.timeout
         was_sent = self._was_sent
         says_nothing = self._waits_for_client()
         self._drop_try()
@@ -308,7 +310,9 @@ class Tries(ABC):
     def admitted(self, grant: Grant) -> None:
         """The limits let it go, after it has waited."""
         self._grant = grant
-        self._try(monotonic())
+        now = monotonic()
+        self._waited = now - self._started_at
+        self._try(now)
 
     def refused(self, error: GatewayError) -> None:
         """The limits do not let it go."""
@@ -368,7 +372,7 @@ class Tries(ABC):
             self._replay = Replay(self, self._plane.keeper, lane, session)
         self._attempts += 1
         limit = lane.engine.spec.timeout
-        ends = [at for at in (self._started_at + limit if limit else 0.0, self._expires_at) if at]
+        ends = [at for at in (self._started_at + self._waited + limit if limit else 0.0, self._expires_at) if at]
         self._replay.start(why, max(0.0, min(ends) - now) if ends else None)
 
     def sequence_moved(self, endpoint: Endpoint) -> None:

@@ -30,7 +30,18 @@ class Account:
     A request takes of all at once or of none.
     """
 
-    __slots__ = ("is_asking", "num_queued", "requests", "slots", "spec", "tokens", "used_at", "waiting", "who")
+    __slots__ = (
+        "is_asking",
+        "num_queued",
+        "requests",
+        "slots",
+        "spec",
+        "tokens",
+        "under_way",
+        "used_at",
+        "waiting",
+        "who",
+    )
 
     def __init__(self, spec: LimitSpec, who: Who, num_workers: int, now: float) -> None:
         self.spec = spec
@@ -41,6 +52,7 @@ class Account:
         per_minute = spec.tokens_per_minute
         self.tokens = Slack(per_minute / _A_MINUTE, float(per_minute), num_workers, now) if per_minute else None
         self.slots = Slots(spec.concurrency, num_workers) if spec.concurrency else None
+        self.under_way = 0  # requests, whether they need slots or will by other rules
         self.used_at = now
         self.waiting: list[Waiting] = []
         self.num_queued = 0  # requests that wait for their turn, with nobody asked
@@ -107,8 +119,7 @@ class Account:
         ):
             return None
         self.used_at = now
-        if slots is not None:
-            slots.in_use += 1
+        self.enter()
         return requests is not None and requests.take(1.0, now, True)
 
     def take(self, tokens: int, now: float, is_shared: bool) -> bool:
@@ -117,9 +128,20 @@ class Account:
         is_low = self.requests is not None and self.requests.take(1.0, now, is_shared)
         if self.tokens is not None and tokens:
             is_low = self.tokens.take(tokens, now, is_shared) or is_low
+        self.enter()
+        return is_low
+
+    def enter(self) -> None:
+        """One more request is under way."""
+        self.under_way += 1
         if self.slots is not None:
             self.slots.in_use += 1
-        return is_low
+
+    def leave(self) -> None:
+        """One of them is over."""
+        self.under_way -= 1
+        if self.slots is not None:
+            self.slots.in_use -= 1
 
     def turn_in(self, tokens: int, now: float, is_shared: bool) -> float:
         """Seconds after which it is worth to ask again for a request that may not go."""
@@ -154,8 +176,8 @@ class Account:
 
     def use(self, spec: LimitSpec, num_workers: int, now: float) -> None:
         """Go on by another limit of the same name. What is borrowed of the old one is forgotten, who is under way keeps
-        the slot that he has."""
+        the slot that he has, or takes one."""
         fresh = Account(spec, self.who, num_workers, now)
-        if self.slots is not None and fresh.slots is not None:
-            fresh.slots.in_use = self.slots.in_use
+        if fresh.slots is not None:
+            fresh.slots.in_use = self.under_way
         self.spec, self.requests, self.tokens, self.slots = spec, fresh.requests, fresh.tokens, fresh.slots

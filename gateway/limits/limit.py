@@ -56,10 +56,12 @@ class Limit:
         return None
 
     def take_over(self, before: Limit, num_workers: int, now: float) -> None:
-        """Go on with the accounts of a limit of the same name, as far as they tell apart the same."""
+        """Go on with the accounts of a limit of the same name, as far as they tell apart the same. Requests that began
+        before meet this one's spec from now on, as far as they have none."""
         self.counts = before.counts
         if before.spec.per == self.spec.per:
             self.accounts = before.accounts
             if before.spec != self.spec:
+                before.spec = self.spec
                 for account in self.accounts.values():
                     account.use(self.spec, num_workers, now)

@@ -140,8 +140,8 @@ class Limiter:
             who = limit.read_who(asker)
             account = limit.accounts.get(who) or self._open(limit, who, now)
             accounts.append(account)
+            account.enter()
             if account.slots is not None:
-                account.slots.in_use += 1
                 self._ask_soon(account)
         counts_tokens = any(account.tokens is not None for account in accounts)
         return Grant(self, limits, accounts, 0 if counts_tokens else None)
@@ -175,11 +175,9 @@ class Limiter:
         for account in accounts:
             if account.tokens is not None and tokens != used_tokens:
                 account.tokens.put_back(tokens - used_tokens, self._clock(), self.is_shared)
-            slots = account.slots
-            if slots is not None:
-                slots.leave()
-                if slots.has_surplus and self.is_shared:
-                    self._give_back_soon(account)
+            account.leave()
+            if account.slots is not None and account.slots.has_surplus and self.is_shared:
+                self._give_back_soon(account)
 
     def charge(self, limits: tuple[Limit, ...], accounts: list[Account], now: float) -> None:
         """One more request of a stream, which waits for nothing: what is not at hand it owes.

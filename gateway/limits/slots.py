@@ -50,11 +50,6 @@ class Slots:
         """Whether more are held than are of use here."""
         return self.held > self.in_use + self._reserve
 
-    def leave(self) -> None:
-        """A request is over."""
-        if self.in_use:  # rules may have begun to limit it after it was let go
-            self.in_use -= 1
-
     def ask(self, num_waiting: int, *, is_idle: bool = False) -> int:
         """How many to hold; from now on no more than that are used."""
         wanted = self.in_use + num_waiting + (0 if is_idle else self._reserve)

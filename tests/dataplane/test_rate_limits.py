@@ -291,6 +291,25 @@ def test_a_request_may_wait_for_its_turn(tmp_path: Path, redis_server: RedisServ
     run(scene())
 
 
+def test_waiting_for_a_turn_is_none_of_the_engines_time(tmp_path: Path) -> None:
+    """An engine has all of its time for a request that has waited longer than that."""
+
+    async def scene() -> None:
+        async def slow(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
+            await asyncio.sleep(0.15)
+            writer.write(OK)
+
+        engine = Engine(slow)
+        await engine.start()
+        limit = "limits: [{name: slow, requests_per_second: 1, burst: 1, max_wait: 30s}]\n"
+        async with stage(rules(engine, options="timeout: 600ms") + limit, tmp_path) as it:
+            replies = await asyncio.gather(*[it.ask(post()) for _ in range(2)])
+            assert [reply.status for reply in replies] == [200] * 2
+        engine.stop()
+
+    run(scene())
+
+
 def test_the_next_goes_when_a_slot_is_free(tmp_path: Path) -> None:
     """Its body is not read on without end meanwhile, and who leaves the line takes no slot."""
 

@@ -109,3 +109,44 @@ def test_limits_of_several_kinds_are_taken_together(redis_server: RedisServer) -
             limiter.close()
 
     run(scene())
+
+
+def test_slots_are_counted_though_rules_change() -> None:
+    """Who was let go before the limit had slots takes one from then on, and gives no other's back."""
+
+    async def scene() -> None:
+        limiter, limits = limiter_of(None, LimitSpec("l", requests_per_second=1000))
+        old = [Request("a") for _ in range(3)]
+        for request in old:
+            await request.ask(limiter, limits)
+        limits = (Limit(LimitSpec("l", concurrency=2), IdentitySpec()),)
+        limiter.use({"l": limits[0]})
+        early = Request("a")
+        await early.ask(limiter, limits)
+        assert early.error is not None  # three are under way
+        for request in old[:2]:
+            assert request.grant is not None
+            request.grant.end()
+        new = [Request("a") for _ in range(2)]
+        for request in new:
+            await request.ask(limiter, limits)
+        assert [request.grant is not None for request in new] == [True, False]
+
+    run(scene())
+
+
+def test_who_comes_late_by_old_rules_meets_the_new_limit() -> None:
+    """A request that began before a swap of rules opens no allowance of the old size."""
+
+    async def scene() -> None:
+        limiter, old = limiter_of(None, LimitSpec("l", per=("tenant",), concurrency=5))
+        new = Limit(LimitSpec("l", per=("tenant",), concurrency=1), IdentitySpec())
+        limiter.use({"l": new})
+        await Request("a").ask(limiter, old)
+        [account] = new.accounts.values()
+        assert account.spec is new.spec
+        second = Request("a")
+        await second.ask(limiter, (new,))
+        assert second.error is not None
+
+    run(scene())
