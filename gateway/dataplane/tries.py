@@ -358,7 +358,8 @@ class Tries(ABC):
         """Whether an engine refuses the request since it knows nothing of the sequence: it was started anew, or has
         waited for too long."""
         session = self._session
-        return type(session) is Sequence and bool(session.step) and not session.starts and NOT_STARTED in told
+        is_under_way = type(session) is Sequence and bool(session.step) and not session.starts
+        return is_under_way and NOT_STARTED in told and self._can_be_sent_again()
 
     def _may_replay(self, error: GatewayError) -> bool:
         """Whether another endpoint may be told the request, after one that failed so has got it or may have."""
@@ -373,7 +374,10 @@ class Tries(ABC):
         self._attempts += 1
         limit = lane.engine.spec.timeout
         ends = [at for at in (self._started_at + self._waited + limit if limit else 0.0, self._expires_at) if at]
-        self._replay.start(why, max(0.0, min(ends) - now) if ends else None)
+        seconds = max(0.0, min(ends) - now) if ends else None
+        if seconds is not None and why.may_stay:
+            seconds /= 2  # where that takes too long, it must still be in time where it is
+        self._replay.start(why, seconds)
 
     def sequence_moved(self, endpoint: Endpoint) -> None:
         """Its sequence is at this endpoint."""

@@ -22,7 +22,13 @@ Fleet = tuple[Stage, list[Engine], list[Sums]]
 
 @asynccontextmanager
 async def fleet(
-    tmp_path: Path, size: int = 2, *, replay: str = "replay", options: str = "balance: session", **more: Any
+    tmp_path: Path,
+    size: int = 2,
+    *,
+    replay: str = "replay",
+    options: str = "balance: session",
+    head: str = "",
+    **more: Any,
 ) -> AsyncIterator[Fleet]:
     """A data plane before so many engines that add, whose route replays sequences."""
     sums = [Sums() for _ in range(size)]
@@ -30,7 +36,7 @@ async def fleet(
     for engine in engines:
         await engine.start()
     routes = f"  - {{name: all, engine: it, session: {{sequences: {replay}}}}}\n"
-    async with stage(rules(*engines, options=options, routes=routes), tmp_path, **more) as it:
+    async with stage(rules(*engines, options=options, routes=routes) + head, tmp_path, **more) as it:
         yield it, engines, sums
     for engine in engines:
         engine.stop()
@@ -322,6 +328,24 @@ def test_a_drained_endpoint_hands_its_sequences_over(tmp_path: Path) -> None:
     run(scene())
 
 
+def test_a_hand_over_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
+    """The drained endpoint is still there: the request goes to it in time, and so does the sequence."""
+
+    async def scene() -> None:
+        async with fleet(tmp_path, options="balance: session\n    timeout: 400ms") as it:
+            at = await begun(it)
+
+            async def slow(engine: Engine, heard: Any, reader: Any, writer: Any) -> None:
+                await reader.read()
+
+            it[1][1 - at].script = slow
+            it[0].plane.set_drained({("it", it[1][at].url)})
+            assert total(await it[0].ask(step(7, 4))) == 10
+            assert it[2][at].heard == [1, 2, 3, 4]
+
+    run(scene())
+
+
 def test_a_sequence_stays_on_a_drained_endpoint_that_is_the_only_one(tmp_path: Path) -> None:
     """There is nowhere to go."""
 
@@ -336,11 +360,12 @@ def test_a_sequence_stays_on_a_drained_endpoint_that_is_the_only_one(tmp_path: P
     run(scene())
 
 
-def test_a_client_that_leaves_stops_the_replay(tmp_path: Path) -> None:
-    """No endpoint is told more once nobody waits for it."""
+@pytest.mark.parametrize("limits", ["", "limits: [{name: narrow, concurrency: 1}]\n"])
+def test_a_client_that_leaves_stops_the_replay(tmp_path: Path, limits: str) -> None:
+    """No endpoint is told more once nobody waits for it, and another request has its place among those at a time."""
 
     async def scene() -> None:
-        async with fleet(tmp_path) as it:
+        async with fleet(tmp_path, head=limits) as it:
             at = await begun(it)
             goes_on, is_told = asyncio.Event(), asyncio.Event()
 
@@ -358,6 +383,9 @@ def test_a_client_that_leaves_stops_the_replay(tmp_path: Path) -> None:
             goes_on.set()
             await until(lambda: endpoint(it, 1 - at).in_flight == 0)
             assert len(it[1][1 - at].heard) == 1
+            it[1][1 - at].script = it[2][1 - at].by_rest
+            assert total(await it[0].ask(step(7, 5))) == 11
+            assert total(await it[0].ask(step(7, 6))) == 17
 
     run(scene())
 
@@ -366,7 +394,7 @@ def test_a_replay_has_the_requests_own_time(tmp_path: Path) -> None:
     """What is not told in time is given up, and the request with it; the sequence is not."""
 
     async def scene() -> None:
-        async with fleet(tmp_path, options="{balance: session, timeout: 100ms}"[1:-1].replace(", ", "\n    ")) as it:
+        async with fleet(tmp_path, options="balance: session\n    timeout: 100ms") as it:
             at = await begun(it)
             other = it[2][1 - at]
 
