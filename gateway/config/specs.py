@@ -233,7 +233,7 @@ class ReplaySpec:
     max_steps: int = 1000  # inputs of one sequence: to tell them again takes about as long as it took at first
     max_bytes: int = 16 * 1024 * 1024  # of one sequence's inputs, in Redis or in memory
     ttl: float = 600.0  # seconds after the last input; Triton itself forgets a sequence after one second by default
-    patience: float = 0.25  # seconds that an input may wait for Redis to number it: one without cannot be told again
+    patience: float = 0.25  # seconds that a request waits for Redis, and is refused then: it would go the wrong way
 
 
 @dataclass(frozen=True, slots=True)

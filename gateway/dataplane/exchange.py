@@ -118,7 +118,7 @@ class Exchange(Tries):
         self._drop_try()
         if self._is_trying:
             self._leave(None)
-        self._give_number_back()
+        self._settle_input()
         series = self._counters()
         series.count_error(reason)
         if status and not self._status:
@@ -368,7 +368,7 @@ class Exchange(Tries):
         status = self._status or error.status.http
         series.count_failure(status, monotonic() - self._started_at)
         self._drop_try()
-        self._give_number_back()
+        self._settle_input()
         told = error.at(self._whereabouts())
         if not self._status:
             self._status = status

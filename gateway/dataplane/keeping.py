@@ -107,11 +107,17 @@ class Keeper:
         self.book.counts.sequences_lost[engine.name, place] += 1
         self.ended(sequence)
 
-    def moved(self, engine: Engine, sequence: Sequence, left: DisplacedError, endpoint: Endpoint) -> None:
-        """A sequence goes on at another endpoint, which has been told its inputs."""
-        self.book.place(self.book.peek(sequence, time()), engine.name, endpoint.url)
+    async def move(self, lane: Lane, sequence: Sequence, left: DisplacedError, endpoint: Endpoint) -> None:
+        """Have a sequence go on at another endpoint, which has been told its inputs; others know so when this returns.
+
+        Raises: StoreError where nobody knows whether they do.
+        """
+        assert lane.replay is not None
+        name = lane.engine.name
+        await self.inputs.place(sequence, name, endpoint.url, lane.replay)
+        self.book.place(self.book.peek(sequence, time()), name, endpoint.url)
         if not sequence.starts:  # else there was nothing to tell
-            self.book.counts.sequences_moved[engine.name, left.place, "drained" if left.may_stay else "lost"] += 1
+            self.book.counts.sequences_moved[name, left.place, "drained" if left.may_stay else "lost"] += 1
 
     def _lane(self, lane: Lane, session: Session, now: float) -> Lane:
         """The lane of the arm that a session has, if that may still take any."""
@@ -159,6 +165,9 @@ class Keeper:
     def _for_sequence(
         self, engine: Engine, sequence: Sequence, known: Session, now: float, tried: Collection[Endpoint]
     ) -> Endpoint | None:
+        if sequence.adrift and not sequence.starts:
+            told = f"nobody knows where sequence {sequence} of model '{sequence.model}' is by now: {sequence.adrift}"
+            raise GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, told)
         place = known.places.get(engine.name)
         at = engine.endpoint(place) if place is not None else None
         if place is not None and not sequence.starts:

@@ -17,6 +17,7 @@ from gateway.dataplane.keeping import DisplacedError, Keeper
 from gateway.dataplane.snapshot import Lane
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.sequence import Sequence
+from gateway.redis.errors import StoreError
 from gateway.sessions.input import Input, Sent, UnkeptError
 from gateway.upstream.ask import ask
 from gateway.upstream.balancing import by_session
@@ -61,7 +62,17 @@ class Waiting(Protocol):
 class Replay:
     """What one request does to have its sequence go on: one endpoint after another is told, each twice at most."""
 
-    __slots__ = ("_credentials", "_failures", "_keeper", "_lane", "_sequence", "_spec", "_task", "_waiting")
+    __slots__ = (
+        "_credentials",
+        "_failures",
+        "_is_placed",
+        "_keeper",
+        "_lane",
+        "_sequence",
+        "_spec",
+        "_task",
+        "_waiting",
+    )
 
     def __init__(self, waiting: Waiting, keeper: Keeper, lane: Lane, sequence: Sequence) -> None:
         assert lane.replay is not None
@@ -73,6 +84,7 @@ class Replay:
         self._sequence = sequence
         self._spec: ReplaySpec = lane.replay
         self._failures: Counter[Endpoint] = Counter()
+        self._is_placed = False  # another endpoint may have it by Redis' word
         self._task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -80,6 +92,7 @@ class Replay:
 
     def start(self, why: DisplacedError, seconds: float | None) -> None:
         """Find another endpoint, within so many seconds (None: as long as it takes), and tell it all."""
+        self._is_placed = False
         self._task = asyncio.get_running_loop().create_task(self._run(why, seconds))
 
     def cancel(self) -> bool:
@@ -96,6 +109,9 @@ class Replay:
         except TimeoutError:
             told = f"{why.message}; its inputs were not told to another one within {seconds:g} s"
             error = GatewayError(ErrorKind.DEADLINE, told)
+        except StoreError:
+            told = f"{why.message}, and Redis, which has its inputs, does not answer"
+            error = GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, told)
         except UnkeptError as unkept:
             error = self._lose(f"{why.message}, and its inputs cannot be replayed: {unkept}", why)
         except GatewayError as failed:
@@ -104,7 +120,7 @@ class Replay:
             _log.exception("cannot replay %r", self._sequence)
             error = self._lose(f"{why.message}, and the gateway failed to replay its inputs; its log says why", why)
         self._task = None
-        if error is None or why.may_stay:
+        if error is None or (why.may_stay and not self._is_placed):
             assert endpoint is not None
             self._waiting.sequence_moved(endpoint)
         else:
@@ -113,7 +129,7 @@ class Replay:
     async def _move(self, why: DisplacedError) -> Endpoint:
         """Tell another endpoint all inputs.
 
-        Raises: UnkeptError; GatewayError where no endpoint is healthy, or has a connection for it.
+        Raises: UnkeptError; StoreError; GatewayError where no endpoint is healthy, or has a connection for it.
         """
         engine, sequence = self._lane.engine, self._sequence
         inputs = await self._keeper.inputs.before(sequence, self._spec.patience)
@@ -134,7 +150,8 @@ class Replay:
                 endpoint.breaker.failed(monotonic())
                 self._failures[endpoint] += 1
                 continue
-            self._keeper.moved(engine, sequence, why, endpoint)
+            self._is_placed = True  # from here on, nobody can say that it is not
+            await self._keeper.move(self._lane, sequence, why, endpoint)
             return endpoint
 
     def _next(self, engine: Engine) -> Endpoint | None:

@@ -390,10 +390,14 @@ class Tries(ABC):
         self._end_grant()
         self._fail(error)
 
-    def _give_number_back(self) -> None:
-        """The request is over; if no engine has got it, none has taken its input."""
+    def _settle_input(self) -> None:
+        """No engine has answered: what becomes of the input."""
         lane, session = self._lane, self._session
-        if lane is not None and lane.replay is not None and type(session) is Sequence and not self._sent_at:
+        if lane is None or lane.replay is None or type(session) is not Sequence:
+            return
+        if self._sent_at:
+            self._plane.keeper.inputs.doubt(session, lane.replay)
+        else:  # nobody has got it
             self._plane.keeper.inputs.keep(session, lane.replay, None)
 
     # Telling what happened

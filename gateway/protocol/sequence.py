@@ -13,10 +13,12 @@ class Sequence(str):
     starts: bool
     ends: bool
     # Of a request whose input is kept: its place in its sequence, from 1; 0 where it has none, and `unkept` says why;
-    # None where nobody keeps it. `run` tells the sequence from others that had its id before.
+    # None where nobody keeps it. `run` tells the sequence from others that had its id before. `adrift` says why nobody
+    # can tell where it is.
     step: int | None
     run: str
     unkept: str
+    adrift: str
 
     def __new__(cls, text: str, model: str, *, starts: bool = False, ends: bool = False) -> Sequence:
         made = super().__new__(cls, text)
@@ -26,6 +28,7 @@ class Sequence(str):
         made.step = None
         made.run = ""
         made.unkept = ""
+        made.adrift = ""
         return made
 
     def __repr__(self) -> str:

@@ -18,6 +18,12 @@ class Sent(Enum):
     GRPC = "grpc"
 
 
+# Kept in the place of an input that may have been taken: the engine was lost, or its client left, before it said so.
+IN_DOUBT = b"?"
+# Begins what stands there until its request is over.
+UNSETTLED = b"@"
+
+
 class UnkeptError(Exception):
     """A sequence cannot be told again; the message says why."""
 
@@ -53,7 +59,7 @@ class Input:
 @dataclass(slots=True)
 class Inputs:
     """What is kept of one sequence: its inputs by their number, from 1; one that the engine refused is empty, since it
-    changed nothing. `why` says why they are kept no longer."""
+    changed nothing, and one of which nobody knows that is IN_DOUBT. `why` says why they are kept no longer."""
 
     run: str = ""  # empty: nothing is known
     steps: int = 0  # numbers given out
@@ -74,15 +80,11 @@ class Inputs:
             raise UnkeptError("it was started anew meanwhile")
         if self.why:
             raise UnkeptError(self.why)
-        missing = self.first_missing(sequence.step)
-        if missing:
-            raise UnkeptError(f"nobody knows whether input {missing} of {sequence.step - 1} was taken")
-        told = [self.kept[number] for number in range(1, sequence.step)]
+        told = [self.kept.get(number, IN_DOUBT) for number in range(1, sequence.step)]
+        for number, each in enumerate(told, 1):
+            if each.startswith((IN_DOUBT, UNSETTLED)):
+                raise UnkeptError(f"nobody knows whether input {number} of {len(told)} was taken")
         return [Input.read(each) for each in told if each]
-
-    def first_missing(self, step: int) -> int:
-        """The first number before `step` of which nothing is kept; 0 where all is there."""
-        return next((number for number in range(1, step) if number not in self.kept), 0)
 
 
 class InputKeeper(Protocol):
@@ -101,6 +103,10 @@ class InputKeeper(Protocol):
         """A request with a number is answered: keep its input; None: the engine refused it, which changed nothing."""
         ...
 
+    def doubt(self, sequence: Sequence, spec: ReplaySpec) -> None:
+        """A request with a number is over, and nobody knows whether its input was taken."""
+        ...
+
     def give_up(self, sequence: Sequence, spec: ReplaySpec, why: str) -> None:
         """Keep no inputs of a sequence any more."""
         ...
@@ -110,10 +116,16 @@ class InputKeeper(Protocol):
         ...
 
     async def before(self, sequence: Sequence, patience: float) -> list[Input]:
-        """All that a sequence was told before this request, in order. What is on its way here is waited for, `patience`
-        seconds at most.
+        """All that a sequence was told before this request, in order. Redis is waited for `patience` seconds at most.
 
-        Raises: UnkeptError.
+        Raises: UnkeptError; StoreError where Redis does not answer.
+        """
+        ...
+
+    async def place(self, sequence: Sequence, engine: str, url: str, spec: ReplaySpec) -> None:
+        """The sequence goes on at another endpoint: who numbers its next request must read so, whatever happens here.
+
+        Raises: StoreError where Redis does not answer: it may have heard it.
         """
         ...
 

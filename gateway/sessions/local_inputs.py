@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from gateway.config.specs import ReplaySpec
 from gateway.protocol.sequence import Sequence
-from gateway.sessions.input import Input, Inputs, too_much
+from gateway.sessions.input import IN_DOUBT, Input, Inputs, too_much
 
 _MAX_BYTES = 64 * 1024 * 1024
 _MAX_SEQUENCES = 10_000
@@ -56,19 +56,10 @@ class LocalInputs:
         done()
 
     def keep(self, sequence: Sequence, spec: ReplaySpec, told: Input | None) -> None:
-        known = self._known.get(sequence.name)
-        if known is None or known.run != sequence.run or known.why or not sequence.step:
-            return
-        data = bytes(told) if told is not None else b""
-        why = too_much(spec, sequence.step, known.size + len(data))
-        if why:
-            self._drop_inputs(known, why)
-            return
-        known.kept[sequence.step] = data
-        known.size += len(data)
-        self._size += len(data)
-        while self._size > self._max_bytes:
-            self._drop_inputs(next(each for each in self._known.values() if each.size), _TOO_MUCH)
+        self._keep(sequence, spec, bytes(told) if told is not None else b"")
+
+    def doubt(self, sequence: Sequence, spec: ReplaySpec) -> None:
+        self._keep(sequence, spec, IN_DOUBT)
 
     def give_up(self, sequence: Sequence, spec: ReplaySpec, why: str) -> None:
         known = self._known.get(sequence.name)
@@ -82,6 +73,23 @@ class LocalInputs:
 
     async def before(self, sequence: Sequence, patience: float) -> list[Input]:
         return (self._known.get(sequence.name) or Inputs()).before(sequence)
+
+    async def place(self, sequence: Sequence, engine: str, url: str, spec: ReplaySpec) -> None:
+        """There is nobody else to read it."""
+
+    def _keep(self, sequence: Sequence, spec: ReplaySpec, data: bytes) -> None:
+        known = self._known.get(sequence.name)
+        if known is None or known.run != sequence.run or known.why or not sequence.step:
+            return
+        why = too_much(spec, sequence.step, known.size + len(data))
+        if why:
+            self._drop_inputs(known, why)
+            return
+        known.kept[sequence.step] = data
+        known.size += len(data)
+        self._size += len(data)
+        while self._size > self._max_bytes:
+            self._drop_inputs(next(each for each in self._known.values() if each.size), _TOO_MUCH)
 
     def _drop_inputs(self, known: Inputs, why: str) -> None:
         self._size -= known.size

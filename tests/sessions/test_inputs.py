@@ -8,7 +8,9 @@ import pytest
 from gateway.config.specs import ReplaySpec
 from gateway.protocol.sequence import Sequence
 from gateway.redis.address import read_address
+from gateway.redis.errors import StoreError
 from gateway.redis.store import Store
+from gateway.sessions import inputs as inputs_module
 from gateway.sessions.input import Input, Sent, UnkeptError
 from gateway.sessions.inputs import RedisInputs
 from gateway.sessions.names import session_key
@@ -48,9 +50,9 @@ class Worker:
             await numbered.wait()
         return sequence
 
-    async def why_not(self, sequence: Sequence, patience: float = 0.01) -> str:
+    async def why_not(self, sequence: Sequence) -> str:
         with pytest.raises(UnkeptError) as raised:
-            await self.inputs.before(sequence, patience)
+            await self.inputs.before(sequence, 1.0)
         return str(raised.value)
 
 
@@ -115,17 +117,32 @@ def test_a_number_comes_with_the_place_as_of_the_request_before(server: RedisSer
 
 
 def test_a_sequence_that_lacks_an_input_is_not_told(server: RedisServer) -> None:
-    """Nobody says how the second request went: the third is sent all the same, and the sequence never replayed."""
+    """Nobody knows whether an engine took the second: the third is sent all the same, but nothing is ever replayed."""
 
     async def scene(one: Worker, other: Worker) -> None:
-        spec = ReplaySpec(patience=0.02)
-        one.inputs.keep(await one.number(start=True), spec, INPUTS[0])
-        await other.number()
-        third = await one.number(spec=spec)
+        one.inputs.keep(await one.number(start=True), SPEC, INPUTS[0])
+        other.inputs.doubt(await other.number(), SPEC)
+        third = await one.number()
         assert third.step == 3
-        one.inputs.keep(third, spec, INPUTS[0])
-        fourth = await other.number(spec=spec)
-        assert await other.why_not(fourth) == "nobody knows whether input 2 of 3 was taken"
+        one.inputs.keep(third, SPEC, INPUTS[0])
+        assert await other.why_not(await other.number()) == "nobody knows whether input 2 of 3 was taken"
+
+    play(server, scene)
+
+
+def test_a_request_whose_worker_died_is_never_settled(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who comes next waits, and is refused: the sequence may be about to move. It goes on after that."""
+    monkeypatch.setattr(inputs_module, "_SETTLE_SECONDS", 0.05)
+
+    async def scene(one: Worker, other: Worker) -> None:
+        first = await one.number(start=True)
+        one.inputs.keep(first, SPEC, INPUTS[0])
+        assert (await other.number()).step == 2
+        third = await one.number()
+        assert (third.step, third.adrift) == (0, "nobody knows how the request before this one went")
+        fourth = await other.number()
+        assert (fourth.step, fourth.adrift) == (4, "")
+        assert await one.why_not(fourth) == "nobody knows whether input 2 of 3 was taken"
 
     play(server, scene)
 
@@ -160,8 +177,9 @@ def test_beyond_its_limits_a_sequence_is_kept_no_more(server: RedisServer, spec:
     async def scene(one: Worker, other: Worker) -> None:
         for index in range(3):
             one.inputs.keep(await one.number(start=not index, spec=spec), spec, INPUTS[0])
-        assert await other.why_not(await other.number(spec=spec)) == why
+        await one.store.flush()
         assert set(server.client.hgetall("pointsman:1:inputs:{m:7}")) == {"run", "steps", "why"}
+        assert await other.why_not(await other.number(spec=spec)) == why
 
     play(server, scene)
 
@@ -177,38 +195,43 @@ def test_a_sequence_whose_start_nobody_saw_is_not_told(server: RedisServer) -> N
     play(server, scene)
 
 
-def test_without_redis_a_request_has_no_number_and_others_learn_of_it(server: RedisServer) -> None:
-    """While Redis is away sequences go on; when it is back it is told that one of them lacks an input."""
+def test_without_redis_only_starts_are_sent(server: RedisServer) -> None:
+    """While Redis is away nobody knows where sequences are by now, so their requests are refused; that changes nothing,
+    and they go on when it is back. One that begins meanwhile is never replayed."""
 
     async def scene(one: Worker, other: Worker) -> None:
-        spec = ReplaySpec(patience=0.05)
-        one.inputs.keep(await one.number(start=True), spec, INPUTS[0])
+        quick = ReplaySpec(patience=0.05)
+        one.inputs.keep(await one.number(start=True), SPEC, INPUTS[0])
+        one.inputs.keep(await one.number(8, start=True), SPEC, INPUTS[0])
         await one.store.flush()
         server.pause()
         try:
             while one.store.is_available:
-                blind = await one.number(spec=spec)
-            assert blind.step == 0
-            assert await one.why_not(blind) == "Redis, which has them, does not answer"
-            assert (await one.number(spec=spec)).step == 0
+                refused = await one.number(spec=quick)
+                assert (refused.step, refused.adrift) == (0, "Redis does not answer")
+            assert (await one.number(spec=quick)).adrift == "Redis does not answer"
+            with pytest.raises(StoreError):
+                await one.inputs.before(refused, 0.05)
+            begun = await one.number(8, start=True, spec=quick)
+            assert (begun.step, begun.adrift) == (0, "")
         finally:
             server.resume()
         while not one.store.is_available:
             await asyncio.sleep(0.01)
         await one.store.flush()
-        late = await other.number()
-        assert await other.why_not(late) == "Redis did not answer when one of them came"
+        assert await other.inputs.before(await other.number(), 1.0) == INPUTS[:1]
+        assert await other.why_not(await other.number(8)) == "Redis did not answer when it began"
 
     play(server, scene)
 
 
 def test_a_key_of_somebody_elses_is_as_good_as_no_redis(server: RedisServer) -> None:
-    """A sequence goes on though its key holds another type."""
+    """A sequence whose key holds another type cannot go on."""
 
     async def scene(one: Worker, other: Worker) -> None:
         server.client.lpush("pointsman:1:inputs:{m:7}", "not a hash")
         wrong = await one.number()
-        assert wrong.step == 0
+        assert (wrong.step, wrong.adrift) == (0, "Redis does not answer")
         assert await one.why_not(wrong) == "what is kept of them cannot be read"
 
     play(server, scene)

@@ -372,7 +372,7 @@ class RelayedCall(StreamTries):
         self._drop_try()
         if self._is_trying:
             self._leave(None)
-        self._give_number_back()
+        self._settle_input()
         self._counters().count_error("client_gone")
         self._log("client_gone")
 
@@ -399,7 +399,7 @@ class RelayedCall(StreamTries):
         series.count_error(error.kind.value)
         series.count_failure(error.status.http, monotonic() - self._started_at)
         self._drop_try()
-        self._give_number_back()
+        self._settle_input()
         self._status = error.status.http
         told = error.at(self._whereabouts())
         tell_error(self._stream, told, self._request_id, self._lane, has_begun=self._has_begun)
