@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from gateway.protocol.condition import Condition
+from gateway.redis.errors import StoreError
 from tests.dataplane.adding import INFER, Sums, parameters, step
 from tests.dataplane.stage import Engine, Reply, Stage, post, rules, run, stage, until
 
@@ -356,6 +357,52 @@ def test_a_sequence_stays_on_a_drained_endpoint_that_is_the_only_one(tmp_path: P
             it[0].plane.set_drained({("it", it[1][at].url)})
             assert total(await it[0].ask(step(7, 4))) == 10
             assert counts(it) == (0, 0, 0)
+
+    run(scene())
+
+
+@pytest.mark.parametrize("is_drained", [False, True])
+def test_a_replay_that_redis_does_not_confirm_sends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_drained: bool
+) -> None:
+    """Others may read the new place or the old one: the request, which would make them differ, is refused, also where
+    it could stay; the sequence is not lost."""
+
+    async def away(*_: Any) -> None:
+        raise StoreError("away")
+
+    async def scene() -> None:
+        async with fleet(tmp_path) as it:
+            at = await begun(it)
+            if is_drained:
+                it[0].plane.set_drained({("it", it[1][at].url)})
+            else:
+                endpoint(it, at).condition = Condition.DOWN
+            with monkeypatch.context() as patched:
+                patched.setattr(it[0].plane.keeper.inputs, "place", away)
+                refused = await it[0].ask(step(7, 4))
+            assert (refused.status, refused.reason) == (503, "no_healthy_endpoint")
+            assert b"and Redis, which has its inputs, does not answer" in refused.body
+            assert it[2][0].heard == it[2][1].heard == [1, 2, 3]
+            assert total(await it[0].ask(step(7, 4))) == 10
+            assert it[2][1 - at].heard == [1, 2, 3, 1, 2, 3, 4]
+
+    run(scene())
+
+
+def test_without_redis_a_drained_endpoint_keeps_its_sequences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody can read what they were told: they go on where they are."""
+
+    async def away(*_: Any) -> None:
+        raise StoreError("away")
+
+    async def scene() -> None:
+        async with fleet(tmp_path) as it:
+            at = await begun(it)
+            it[0].plane.set_drained({("it", it[1][at].url)})
+            monkeypatch.setattr(it[0].plane.keeper.inputs, "before", away)
+            assert total(await it[0].ask(step(7, 4))) == 10
+            assert it[2][at].heard == [1, 2, 3, 4]
 
     run(scene())
 
