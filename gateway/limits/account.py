@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from gateway.config.specs import LimitSpec
 from gateway.limits.slack import Ask, Say, Slack
@@ -24,6 +25,15 @@ class Waiting(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class Counts:
+    """What has happened since the start."""
+
+    admitted: int = 0
+    refused: int = 0
+    waited: int = 0  # of both, for an answer of Redis
+
+
 class Account:
     """Requests, tokens and slots of one, each None where the limit does not limit it.
 
@@ -31,6 +41,8 @@ class Account:
     """
 
     __slots__ = (
+        "counts",
+        "grant",
         "is_asking",
         "num_queued",
         "requests",
@@ -43,8 +55,10 @@ class Account:
         "who",
     )
 
-    def __init__(self, spec: LimitSpec, who: Who, num_workers: int, now: float) -> None:
+    def __init__(self, spec: LimitSpec, who: Who, num_workers: int, now: float, counts: Counts) -> None:
+        """`counts` are those of the limit."""
         self.spec = spec
+        self.counts = counts
         self.who = who
         self.requests = (
             Slack(spec.requests_per_second, spec.full, num_workers, now) if spec.requests_per_second else None
@@ -57,6 +71,7 @@ class Account:
         self.waiting: list[Waiting] = []
         self.num_queued = 0  # requests that wait for their turn, with nobody asked
         self.is_asking = False
+        self.grant: Any = None  # the one of all requests that are under no other limit, and count no tokens
 
     def __repr__(self) -> str:
         held = ", ".join(repr(part) for part in (self.requests, self.tokens, self.slots) if part is not None)
@@ -108,22 +123,33 @@ class Account:
                 return of_slots
         return said
 
-    def take_at_hand(self, now: float) -> bool | None:
-        """Let a request go where all that it needs is at hand, and no tokens are counted; tells whether it is time to
-        ask for more, None where it may not go so."""
+    def has_at_hand(self) -> bool:
+        """Whether a request may go with nobody asked, where Redis decides; never where tokens are counted."""
         requests, slots = self.requests, self.slots
-        if (
-            self.tokens is not None
-            or (requests is not None and requests.allowance < 1.0)
-            or (slots is not None and slots.in_use >= slots.held)
-        ):
-            return None
+        return (
+            self.tokens is None
+            and (requests is None or requests.allowance >= 1.0)
+            and (slots is None or slots.in_use < slots.held)
+        )
+
+    def take_at_hand(self, now: float) -> bool:
+        """Let a request go so; tells whether it is time to ask for more."""
+        requests, slots = self.requests, self.slots
+        self.counts.admitted += 1
         self.used_at = now
-        self.enter()
-        return requests is not None and requests.take(1.0, now, True)
+        self.under_way += 1
+        if slots is not None:
+            slots.in_use += 1
+        if requests is None:
+            return False
+        # As `Slack.take` does, without the price of a call.
+        requests.demand += 1.0
+        requests.allowance = allowance = requests.allowance - 1.0
+        return allowance < requests.low
 
     def take(self, tokens: int, now: float, is_shared: bool) -> bool:
         """Let a request go that may; tells whether it is time to ask for more."""
+        self.counts.admitted += 1
         self.used_at = now
         is_low = self.requests is not None and self.requests.take(1.0, now, is_shared)
         if self.tokens is not None and tokens:
@@ -177,7 +203,8 @@ class Account:
     def use(self, spec: LimitSpec, num_workers: int, now: float) -> None:
         """Go on by another limit of the same name. What is borrowed of the old one is forgotten, who is under way keeps
         the slot that he has, or takes one."""
-        fresh = Account(spec, self.who, num_workers, now)
+        fresh = Account(spec, self.who, num_workers, now, self.counts)
         if fresh.slots is not None:
             fresh.slots.in_use = self.under_way
         self.spec, self.requests, self.tokens, self.slots = spec, fresh.requests, fresh.tokens, fresh.slots
+        self.grant = None

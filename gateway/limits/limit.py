@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gateway.config.specs import IdentitySpec, LimitSpec
-from gateway.limits.account import Account
+from gateway.limits.account import Account, Counts
 from gateway.limits.who import Who, reader_of
 
 # Who invents tenants or keys must not fill the memory: an account is about 1 KiB.
@@ -13,15 +11,6 @@ MAX_ACCOUNTS = 10_000
 # One that was used so shortly ago stays, where another can go.
 _RECENT_SECONDS = 1.0
 _LOOKED_AT = 16
-
-
-@dataclass(slots=True)
-class Counts:
-    """What has happened since the start."""
-
-    admitted: int = 0
-    refused: int = 0
-    waited: int = 0  # of both, for an answer of Redis
 
 
 class Limit:
@@ -41,7 +30,7 @@ class Limit:
     def open(self, who: Who, num_workers: int, now: float) -> tuple[Account, Account | None]:
         """A new account, and the one that had to go for it."""
         gone = self._make_room(now) if len(self.accounts) >= MAX_ACCOUNTS else None
-        account = self.accounts[who] = Account(self.spec, who, num_workers, now)
+        account = self.accounts[who] = Account(self.spec, who, num_workers, now, self.counts)
         return account, gone
 
     def _make_room(self, now: float) -> Account | None:

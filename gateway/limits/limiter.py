@@ -98,33 +98,41 @@ class Limiter:
         store = self._store
         is_shared = store is not None and store.is_available
         accounts: list[Account] = []
-        counts_tokens = False
+        is_at_hand = is_shared
         for limit in limits:
             who = limit.read_who(asker)
             account = limit.accounts.get(who)
             if account is None:
                 account = self._open(limit, who, now)
-            elif is_shared and len(limits) == 1:  # as most limits are: the short way
-                is_low = account.take_at_hand(now)
-                if is_low is not None:
-                    limit.counts.admitted += 1
-                    if is_low:
-                        self._ask_soon(account)
-                    return Grant(self, limits, [account], None)
             accounts.append(account)
-            counts_tokens = counts_tokens or account.tokens is not None
-        tokens = asker.expected_tokens() if counts_tokens else None
+            is_at_hand = is_at_hand and account.has_at_hand()
+        if is_at_hand:  # as mostly
+            for account in accounts:
+                if account.take_at_hand(now):
+                    self._ask_soon(account)
+            return self._shared_grant(accounts)
+        tokens = asker.expected_tokens() if any(account.tokens is not None for account in accounts) else None
         for account in accounts:
             said = account.say(tokens or 0, now, is_shared)
             if said is Say.NO:
                 if not self._may_queue(account, tokens, now, is_shared, now):
-                    raise self._refusal(limits, account, tokens, now, is_shared)
-                pending = Pending(self, limits, accounts, tokens, asker, now)
+                    raise self._refusal(account, tokens, now, is_shared)
+                pending = Pending(self, accounts, tokens, asker, now)
                 pending.queue(account, account.turn_in(tokens or 0, now, is_shared))
                 return pending
             if said is Say.ASK:
-                return self._wait(Pending(self, limits, accounts, tokens, asker, now), now)
-        return self._grant(limits, accounts, tokens, now, is_shared)
+                return self._wait(Pending(self, accounts, tokens, asker, now), now)
+        return self._grant(accounts, tokens, now, is_shared)
+
+    def _shared_grant(self, accounts: list[Account]) -> Grant:
+        """One that counts no tokens, and so is the same for all requests under one limit."""
+        if len(accounts) > 1:
+            return Grant(self, accounts, None)
+        account = accounts[0]
+        if account.grant is None:
+            account.grant = Grant(self, accounts, None)
+        grant: Grant = account.grant
+        return grant
 
     def _may_queue(self, account: Account, tokens: int | None, now: float, is_shared: bool, since: float) -> bool:
         """Whether a request that came at `since` may wait for its turn."""
@@ -144,24 +152,16 @@ class Limiter:
             if account.slots is not None:
                 self._ask_soon(account)
         counts_tokens = any(account.tokens is not None for account in accounts)
-        return Grant(self, limits, accounts, 0 if counts_tokens else None)
+        return Grant(self, accounts, 0 if counts_tokens else None)
 
-    def _grant(
-        self, limits: tuple[Limit, ...], accounts: list[Account], tokens: int | None, now: float, is_shared: bool
-    ) -> Grant:
-        for limit in limits:
-            limit.counts.admitted += 1
+    def _grant(self, accounts: list[Account], tokens: int | None, now: float, is_shared: bool) -> Grant:
         for account in accounts:
             if account.take(tokens or 0, now, is_shared):
                 self._ask_soon(account)
-        return Grant(self, limits, accounts, tokens)
+        return Grant(self, accounts, tokens)
 
-    def _refusal(
-        self, limits: tuple[Limit, ...], account: Account, tokens: int | None, now: float, is_shared: bool
-    ) -> GatewayError:
-        for limit in limits:
-            if limit.spec.name == account.spec.name:
-                limit.counts.refused += 1
+    def _refusal(self, account: Account, tokens: int | None, now: float, is_shared: bool) -> GatewayError:
+        account.counts.refused += 1
         return refusal(account, tokens or 0, now, is_shared)
 
     def _open(self, limit: Limit, who: bytes | tuple[bytes, ...], now: float) -> Account:
@@ -179,7 +179,7 @@ class Limiter:
             if account.slots is not None and account.slots.has_surplus and self.is_shared:
                 self._give_back_soon(account)
 
-    def charge(self, limits: tuple[Limit, ...], accounts: list[Account], now: float) -> None:
+    def charge(self, accounts: list[Account], now: float) -> None:
         """One more request of a stream, which waits for nothing: what is not at hand it owes.
 
         Raises: GatewayError where the limit on requests is reached.
@@ -188,10 +188,10 @@ class Limiter:
         for account in accounts:
             slack = account.requests
             if slack is not None and not slack.may_owe(1.0, now, is_shared):
-                raise self._refusal(limits, account, 0, now, is_shared)
-        for limit, account in zip(limits, accounts, strict=True):
+                raise self._refusal(account, 0, now, is_shared)
+        for account in accounts:
             if account.requests is not None:
-                limit.counts.admitted += 1
+                account.counts.admitted += 1
                 account.used_at = now
                 if account.requests.take(1.0, now, is_shared) or (is_shared and account.requests.allowance < 1):
                     self._ask_soon(account)
@@ -222,10 +222,10 @@ class Limiter:
                     pending.queue(account, account.turn_in(tokens or 0, now, is_shared))
                     return
                 pending.end()
-                pending.asker.refused(self._refusal(pending.limits, account, tokens, now, is_shared))
+                pending.asker.refused(self._refusal(account, tokens, now, is_shared))
                 return
         pending.end()
-        pending.asker.admitted(self._grant(pending.limits, pending.accounts, tokens, now, is_shared))
+        pending.asker.admitted(self._grant(pending.accounts, tokens, now, is_shared))
 
     # Asking
 

@@ -6,7 +6,6 @@ import asyncio
 from typing import Protocol
 
 from gateway.limits.account import Account
-from gateway.limits.limit import Limit
 from gateway.limits.who import Asker
 from gateway.protocol.errors import GatewayError
 
@@ -28,26 +27,25 @@ class Home(Protocol):
 
     def leave(self, accounts: list[Account], tokens: int, used_tokens: int) -> None: ...
 
-    def charge(self, limits: tuple[Limit, ...], accounts: list[Account], now: float) -> None: ...
+    def charge(self, accounts: list[Account], now: float) -> None: ...
 
     def resume(self, pending: Pending, *, is_late: bool) -> None: ...
 
 
 class Grant:
-    """Lets one request go. Whoever has it ends it, once."""
+    """Lets a request go. Whoever has it ends it, once; where no tokens are counted it is the same for many requests."""
 
-    __slots__ = ("_accounts", "_limiter", "limits", "tokens")
+    __slots__ = ("_accounts", "_limiter", "tokens")
 
     is_waiting = False
 
-    def __init__(self, limiter: Home, limits: tuple[Limit, ...], accounts: list[Account], tokens: int | None) -> None:
+    def __init__(self, limiter: Home, accounts: list[Account], tokens: int | None) -> None:
         self._limiter = limiter
         self._accounts = accounts
-        self.limits = limits
         self.tokens = tokens  # that were taken; None where no limit counts them
 
     def __repr__(self) -> str:
-        return f"<Grant of {', '.join(limit.spec.name for limit in self.limits)}>"
+        return f"<Grant of {', '.join(account.spec.name for account in self._accounts)}>"
 
     def end(self, used_tokens: int = 0) -> None:
         """The request is over, and has used so many tokens."""
@@ -58,7 +56,7 @@ class Grant:
 
         Raises: GatewayError where the limit on requests is reached.
         """
-        self._limiter.charge(self.limits, self._accounts, now)
+        self._limiter.charge(self._accounts, now)
 
 
 class Pending:
@@ -73,7 +71,6 @@ class Pending:
         "is_late",
         "is_over",
         "limiter",
-        "limits",
         "num_open",
         "rounds",
         "since",
@@ -85,14 +82,12 @@ class Pending:
     def __init__(
         self,
         limiter: Home,
-        limits: tuple[Limit, ...],
         accounts: list[Account],
         tokens: int | None,
         asker: Waiter,
         now: float,
     ) -> None:
         self.limiter = limiter
-        self.limits = limits
         self.accounts = accounts
         self.tokens = tokens
         self.asker = asker
@@ -103,8 +98,8 @@ class Pending:
         self.is_over = False
         self._queued: Account | None = None  # where it waits for its turn
         self._timer: asyncio.TimerHandle | None = None
-        for limit in limits:
-            limit.counts.waited += 1
+        for account in accounts:
+            account.counts.waited += 1
 
     def __repr__(self) -> str:
         return f"<Pending {'for its turn' if self._queued is not None else f'for {self.num_open} accounts'}>"

@@ -4,7 +4,7 @@
     ask    allowance <  amount                   Redis may have more: a grant is waited for, within the deadline
     refuse Redis has said there is none          until the moment that it has named
 
-A grant is what the waiting requests need, and what this worker spends in a tenth of a second, but at most a twentieth
+A grant is what the waiting requests need, and what this worker spends in a quarter of a second, but at most a twentieth
 of the bucket: so much, times the workers, is what may be spent at once beyond the bucket's own burst. Where nobody
 shares (no Redis, or it does not answer), the worker keeps to its own share of the rate.
 """
@@ -16,8 +16,8 @@ from enum import Enum
 
 from gateway.limits.bucket import Bucket
 
-# How far ahead a worker borrows, in seconds of what it spends: at 10 grants a second, what they cost is little.
-_HORIZON = 0.1
+# How far ahead a worker borrows, in seconds of what it spends: at eight grants a second, what they cost is little.
+_HORIZON = 0.25
 # The most that it borrows ahead, of what the bucket holds: what idle workers keep from busy ones stays small.
 _AHEAD = 0.05
 # A rate is measured over at least so long.
@@ -51,13 +51,13 @@ class Slack:
     """One worker's side of one bucket: `rate` a second, up to `full`."""
 
     __slots__ = (
-        "_demand",
         "_demand_rate",
-        "_low",
         "_since",
         "ahead",
         "allowance",
+        "demand",
         "full",
+        "low",
         "own",
         "rate",
         "refused_until",
@@ -70,8 +70,8 @@ class Slack:
         self.allowance = 0.0
         self.refused_until = 0.0
         self.own = Bucket(rate / num_workers, max(1.0, full / num_workers), now)
-        self._low = _NEVER  # below this it is time to borrow more
-        self._demand = 0.0
+        self.low = _NEVER  # below this it is time to borrow more
+        self.demand = 0.0
         self._demand_rate = 0.0
         self._since = now
 
@@ -91,7 +91,7 @@ class Slack:
         if not is_shared:
             return Say.NO
         if now < self.refused_until:
-            self._demand += amount
+            self.demand += amount
             return Say.NO
         return Say.ASK
 
@@ -105,9 +105,9 @@ class Slack:
         if not is_shared:
             self.own.take(amount, now)
             return False
-        self._demand += amount
+        self.demand += amount
         self.allowance = allowance = self.allowance - amount
-        return allowance < self._low
+        return allowance < self.low
 
     def put_back(self, amount: float, now: float, is_shared: bool) -> None:
         """So much less was used than was taken; negative: more."""
@@ -126,9 +126,9 @@ class Slack:
         """What to ask for, for requests that wait for these amounts; what is idle keeps nothing."""
         elapsed = now - self._since
         if elapsed >= _MEASURE:
-            self._demand_rate = self._demand / elapsed
-            self._demand, self._since = 0.0, now
-        self._low = _NEVER
+            self._demand_rate = self.demand / elapsed
+            self.demand, self._since = 0.0, now
+        self.low = _NEVER
         back = self.allowance if is_idle or self.allowance < 0 else 0.0
         self.allowance -= back
         ahead = 0 if is_idle else int(min(self._demand_rate * _HORIZON, self.ahead))
@@ -143,7 +143,7 @@ class Slack:
         if wait > 0:
             self.refused_until = now + max(wait, _LEAST_WAIT, min(1 / self.own.rate, _MOST_WAIT))
         elif self.allowance > 1:
-            self._low = self.allowance / 2
+            self.low = self.allowance / 2
 
     def resize(self, num_workers: int, now: float) -> None:
         """So many workers share from now on."""

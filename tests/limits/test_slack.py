@@ -26,12 +26,12 @@ def test_nothing_is_spent_before_redis_is_asked() -> None:
 
 
 def test_a_busy_worker_borrows_ahead() -> None:
-    """What a tenth of a second takes of it, at most a twentieth of the bucket, and asks again at half of it."""
+    """What a quarter of a second takes of it, at most a twentieth of the bucket, and asks again at half of it."""
     it = slack(rate=1000, full=1000)
-    it.told(40, 0.0, 0.0)
-    for _ in range(40):
+    it.told(16, 0.0, 0.0)
+    for _ in range(16):
         it.take(1, 0.1, True)
-    assert it.ask([], 0.2) == Ask(20, 0, 0)  # 200 a second
+    assert it.ask([], 0.2) == Ask(20, 0, 0)  # 80 a second
     it.told(20, 0.0, 0.2)
     assert [it.take(1, 0.2, True) for _ in range(12)] == [False] * 10 + [True] * 2
     assert it.ask([], 0.21) == Ask(12, 0, 0)  # too short a time to measure anew

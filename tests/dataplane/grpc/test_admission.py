@@ -73,7 +73,7 @@ def refuse(limiter: Limiter, asking: asyncio.Task[Any]) -> None:
 
 
 def admit(limiter: Limiter, asking: asyncio.Task[Any]) -> None:
-    limiter.asker.admitted(Grant(limiter, (), [], None))  # type: ignore[arg-type]
+    limiter.asker.admitted(Grant(limiter, [], None))  # type: ignore[arg-type]
 
 
 def leave(limiter: Limiter, asking: asyncio.Task[Any]) -> None:
