@@ -11,34 +11,19 @@ one more burst.
 
 from __future__ import annotations
 
-import asyncio
-import os
-import random
-from collections.abc import Callable, Coroutine, Iterable
-from itertools import islice
+from collections.abc import Callable, Iterable
 from time import monotonic
-from typing import Any
 
-from gateway.limits.account import Account, Waiting
-from gateway.limits.lending import Inquiry, count_me, leave
+from gateway.limits.account import Account
+from gateway.limits.borrower import Borrower
 from gateway.limits.limit import Limit
 from gateway.limits.pending import Grant, Pending, Waiter
 from gateway.limits.refusal import refusal
-from gateway.limits.scripts import LEASE_SECONDS
 from gateway.limits.slack import Say
 from gateway.limits.who import Asker
 from gateway.protocol.errors import GatewayError
-from gateway.redis.store import Store, StoreError
+from gateway.redis.store import Store
 
-# Slots that became free are given back together with those that do so a moment later.
-_GIVE_BACK_SECONDS = 0.01
-# An account that was used shortly ago keeps what it has borrowed.
-_IDLE_SECONDS = 1.0
-# Nobody waits for what is asked ahead, so it may take its time.
-_PATIENCE_SECONDS = 0.05
-# Accounts in one pipeline, and pipelines under way: who waits must not stand behind thousands that are renewed.
-_BATCH = 32
-_MAX_ASKING = 2
 # Requests of one account that may wait for their turn in a worker.
 _MAX_QUEUED = 1000
 # How often one request asks again where another has taken what it was granted.
@@ -52,23 +37,14 @@ class Limiter:
     def __init__(self, num_workers: int, store: Store | None = None, clock: Callable[[], float] = monotonic) -> None:
         self.num_workers = num_workers
         self._clock = clock
-        self._store = store
         self._limits: dict[str, Limit] = {}
-        self._me = f"{os.getpid():x}-{random.getrandbits(40):010x}"
-        self._to_ask: dict[Account, bool] = {}  # -> whether it is idle, and keeps nothing
-        self._to_ask_first: dict[Account, bool] = {}  # the same, where somebody waits
-        self._active: set[Account] = set()  # those that may hold something of Redis'
-        self._surplus: set[Account] = set()
-        self._is_asking_soon = False
-        self._num_asking = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._borrower: Borrower | None = None
         if store is not None:
+            self._borrower = Borrower(store, clock, self._counted)
             store.on_return(self._came_back)
 
     def __repr__(self) -> str:
-        return (
-            f"<Limiter {self._me}: {len(self._limits)} limits, one of {self.num_workers}, {len(self._active)} active>"
-        )
+        return f"<Limiter {len(self._limits)} limits, one of {self.num_workers}: {self._borrower or 'alone'}>"
 
     @property
     def limits(self) -> Iterable[Limit]:
@@ -77,7 +53,7 @@ class Limiter:
     @property
     def is_shared(self) -> bool:
         """Whether Redis decides."""
-        return self._store is not None and self._store.is_available
+        return self._borrower is not None and self._borrower.store.is_available
 
     def use(self, limits: dict[str, Limit]) -> None:
         """Enforce these from now on, by name; what those of the same names know stays known."""
@@ -95,8 +71,8 @@ class Limiter:
 
         Raises: GatewayError where a limit is reached.
         """
-        store = self._store
-        is_shared = store is not None and store.is_available
+        borrower = self._borrower
+        is_shared = borrower is not None and borrower.store.is_available
         accounts: list[Account] = []
         is_at_hand = is_shared
         for limit in limits:
@@ -177,7 +153,8 @@ class Limiter:
                 account.tokens.put_back(tokens - used_tokens, self._clock(), self.is_shared)
             account.leave()
             if account.slots is not None and account.slots.has_surplus and self.is_shared:
-                self._give_back_soon(account)
+                assert self._borrower is not None
+                self._borrower.give_back_soon(account)
 
     def charge(self, accounts: list[Account], now: float) -> None:
         """One more request of a stream, which waits for nothing: what is not at hand it owes.
@@ -200,9 +177,9 @@ class Limiter:
 
     def _wait(self, pending: Pending, now: float) -> Pending:
         is_shared = self.is_shared
-        assert self._store is not None
+        assert self._borrower is not None
         asked = [account for account in pending.accounts if account.say(pending.tokens or 0, now, is_shared) is Say.ASK]
-        pending.ask(asked, self._store.deadline)
+        pending.ask(asked, self._borrower.store.deadline)
         for account in asked:
             self._ask_soon(account)
         return pending
@@ -227,105 +204,25 @@ class Limiter:
         pending.end()
         pending.asker.admitted(self._grant(pending.accounts, tokens, now, is_shared))
 
-    # Asking
-
     def _ask_soon(self, account: Account, *, is_idle: bool = False) -> None:
-        """Ask Redis for an account with all others of this turn of the loop; one that is asking asks again after."""
-        (self._to_ask_first if account.waiting else self._to_ask)[account] = is_idle
-        self._go_on_asking()
-
-    def _go_on_asking(self) -> None:
-        has_any = self._to_ask_first or self._to_ask
-        if has_any and not self._is_asking_soon and self._num_asking < _MAX_ASKING:
-            self._is_asking_soon = True
-            asyncio.get_running_loop().call_soon(self._ask_now)
-
-    def _ask_now(self) -> None:
-        self._is_asking_soon = False
-        store = self._store
-        if store is None:
-            return
-        batch: list[tuple[Account, bool]] = []
-        for accounts in (self._to_ask_first, self._to_ask):
-            ready = islice((account for account in accounts if not account.is_asking), _BATCH - len(batch))
-            for account in list(ready):
-                account.is_asking = True
-                batch.append((account, accounts.pop(account)))
-        if batch:
-            self._num_asking += 1
-            self._spawn(self._ask(store, batch))
-            self._go_on_asking()
-
-    async def _ask(self, store: Store, batch: list[tuple[Account, bool]]) -> None:
-        now = self._clock()
-        inquiries = [Inquiry(account, self._me, now, is_idle=is_idle) for account, is_idle in batch]
-        waiting: list[list[Waiting]] = []
-        for account, _ in batch:
-            waiting.append(account.waiting)
-            account.waiting = []
-        commands = [command for inquiry in inquiries for command in inquiry.commands]
-        said: list[bool] = []
-        try:
-            answers = iter(await store.ask(commands, max(store.deadline, _PATIENCE_SECONDS)))
-            now = self._clock()
-            said = [inquiry.answered(answers, now) for inquiry in inquiries]
-            self._active.update(account for account, _ in batch)
-        except StoreError:
-            said = [False] * len(batch)
-        finally:
-            self._num_asking -= 1
-            for account, _ in batch:
-                account.is_asking = False
-        for (account, _), pendings, is_said in zip(batch, waiting, said, strict=True):
-            if not is_said and account.slots is not None:
-                account.slots.lost()
-            for pending in pendings:
-                pending.answered(is_late=not is_said)
-        self._go_on_asking()
-
-    def _give_back_soon(self, account: Account) -> None:
-        if not self._surplus:
-            asyncio.get_running_loop().call_later(_GIVE_BACK_SECONDS, self._give_back)
-        self._surplus.add(account)
-
-    def _give_back(self) -> None:
-        surplus, self._surplus = self._surplus, set()
-        for account in surplus:
-            if account.slots is not None and account.slots.has_surplus and self.is_shared:
-                self._ask_soon(account)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        if self._borrower is not None:
+            self._borrower.ask_soon(account, is_idle=is_idle)
 
     # Upkeep
 
     def sweep(self, now: float) -> None:
-        """Called about once a second: renew leases, give back what lies idle, be counted."""
-        store = self._store
-        if store is None or not self._limits or not store.is_available:
-            return
-        self._spawn(self._count_workers(store))
-        for account in list(self._active):
-            if not account.holds and not account.is_in_use:
-                self._active.discard(account)
-            elif now - account.used_at > _IDLE_SECONDS and not account.is_in_use:
-                self._ask_soon(account, is_idle=True)
-            elif account.slots is not None and now - account.slots.renewed_at > LEASE_SECONDS / 4:
-                self._ask_soon(account)
+        """Called about once a second."""
+        if self._borrower is not None and self._limits:
+            self._borrower.sweep(now)
 
-    async def _count_workers(self, store: Store) -> None:
-        try:
-            [found] = await store.ask([count_me(self._me)], _PATIENCE_SECONDS)
-        except StoreError:
-            return
-        if isinstance(found, int) and found != self.num_workers:
-            self.num_workers = max(1, found)
+    def _counted(self, num_workers: int) -> None:
+        """So many workers share from now on."""
+        if num_workers != self.num_workers:
+            self.num_workers = num_workers
             now = self._clock()
             for limit in self._limits.values():
                 for account in limit.accounts.values():
-                    account.resize(self.num_workers, now)
+                    account.resize(num_workers, now)
 
     def _came_back(self) -> None:
         """Redis answers again: it may have forgotten all, and requests under way are restated."""
@@ -337,13 +234,7 @@ class Limiter:
                         self._ask_soon(account)
 
     def close(self) -> None:
-        """Give back all that is borrowed, so that nobody has to wait for leases to end."""
-        store, self._store = self._store, None
-        for task in self._tasks:
-            task.cancel()
-        if store is None:
-            return
-        now = self._clock()
-        for account in self._active:
-            store.tell(*Inquiry(account, self._me, now, is_idle=True).commands)
-        store.tell(leave(self._me))
+        """Give back all that is borrowed."""
+        if self._borrower is not None:
+            self._borrower.close()
+            self._borrower = None
