@@ -24,8 +24,11 @@ Device = Annotated[
     typer.Option(help="What computes; auto takes the GPU there is.", rich_help_panel=ENGINE),
 ]
 Ops = Annotated[
-    Literal["auto", "reference", "metal", "sim"],
-    typer.Option(help="Whose kernels: metal on a Mac, else plain torch.", rich_help_panel=ENGINE),
+    Literal["auto", "reference", "native", "metal", "sim"],
+    typer.Option(
+        help="Whose kernels: metal on a Mac; on a processor native, where a compiler is; else plain torch.",
+        rich_help_panel=ENGINE,
+    ),
 ]
 Dtype = Annotated[
     Literal["auto", "float32", "float16", "bfloat16"],

@@ -82,10 +82,14 @@ def assemble(directory: Path, options: EngineOptions, progress: Progress | None)
         progress=_stage(progress, "weights"),
     )
     config = loaded.config
+    ops.prepare_attention(config.num_heads, config.num_kv_heads, config.head_size, getattr(torch, dtype))
     adapters = {name: load_adapter(name, path, config, device) for name, path in options.adapters.items()}
     # Where a draft model was trained on shorter texts than these, its guesses become poor there, and fewer.
     num_positions = options.max_context or config.max_positions
     draft = _load_draft(options.speculation, ops, dtype, config, num_positions, progress)
+    if draft is not None:
+        shape = draft.config
+        ops.prepare_attention(shape.num_heads, shape.num_kv_heads, shape.head_size, getattr(torch, dtype))
     weight_bytes = sum(each.weight_bytes for each in (loaded, draft) if each is not None)
     weight_bytes += sum(each.num_bytes for each in adapters.values())
     memory, max_context = _plan(config, draft, options, weight_bytes, available_memory(device, weight_bytes))

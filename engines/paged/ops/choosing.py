@@ -9,15 +9,17 @@ import torch
 
 from engines.errors import invalid, unavailable
 from engines.paged.ops.contract import Ops
+from engines.paged.ops.native import NativeOps
 from engines.paged.ops.reference import ReferenceOps
 
 # An M1 has seven or eight.
 _FEWEST_CORES = 8
-_NAMES = ("auto", "reference", "metal", "sim")
+_NAMES = ("auto", "reference", "native", "metal", "sim")
 
 
 def choose_ops(name: str, device: torch.device, dtype: torch.dtype, *, deterministic: bool = False) -> Ops:
-    """Of --ops: `metal` on a Mac, else `reference`; `sim` runs Metal's kernels on this processor, slowly, to try them.
+    """Of --ops: `metal` on a Mac; on another processor `native`, which needs a compiler, and `reference` where there is
+    none or on another device; `sim` runs Metal's kernels on this processor, slowly, to try them.
     On a Mac each kernel is tried before it is used; those that fail are computed by torch, with a warning.
 
     Raises: EngineError.
@@ -25,7 +27,13 @@ def choose_ops(name: str, device: torch.device, dtype: torch.dtype, *, determini
     if name not in _NAMES:
         raise invalid(f"ops: '{name}' is none of {', '.join(_NAMES)}")
     if name == "auto":
+        if device.type == "cpu":
+            return NativeOps()
         name = "metal" if device.type == "mps" else "reference"
+    if name == "native":
+        if device.type != "cpu":
+            raise invalid("ops: 'native' computes on the processor: it needs device 'cpu'")
+        return NativeOps(is_required=True)
     if name == "reference":
         return ReferenceOps(device)
     if name == "metal" and device.type != "mps":

@@ -133,6 +133,10 @@ class Ops(Protocol):
     name: str
     device: torch.device
 
+    def prepare_attention(self, heads: int, kv_heads: int, head_size: int, dtype: torch.dtype) -> None:
+        """A model has layers of this shape: what attends for it may be made now, before a request waits for it."""
+        ...
+
     def prepare_linear(self, weight: Weight, bias: Tensor | None = None) -> Any: ...
 
     def prepare_gate_up(self, gate: Weight, up: Weight) -> Any: ...

@@ -37,6 +37,9 @@ class MetalOps(EmbeddingOps, NormOps, LinearOps, ExpertOps, RopeOps, AttentionOp
         self.gpu_cores, self.is_deterministic = gpu_cores, is_deterministic
         self.kernels = Kernels(compile_shader, self.device)
 
+    def prepare_attention(self, heads: int, kv_heads: int, head_size: int, dtype: torch.dtype) -> None:
+        """Kernels are compiled when the first step asks for them."""
+
     @property
     def num_dispatches(self) -> int:
         """Kernels run since the start."""

@@ -12,8 +12,9 @@ axis has stride 0: nothing is repeated in memory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -33,6 +34,22 @@ PADDING_FACTOR = 1.5
 # Rows of a prefill that are masked together. A piece reads keys up to its last row, so that smaller pieces skip more of
 # what no row sees; below 256 the kernel's own blocks are no longer full.
 PIECE_ROWS = 256
+
+
+Decoding = Any  # what a decoder makes of a step's sequences
+PlanDecoding = Callable[[Sequence[tuple[int, Sequence[int], int, int]]], Decoding]
+
+
+class Decoder(Protocol):
+    """Attends for sequences with one row each."""
+
+    def plan(self, sequences: Sequence[tuple[int, Sequence[int], int, int]]) -> Decoding:
+        """Once a step: of each sequence its row, block ids, first token that is seen, and tokens."""
+        ...
+
+    def __call__(self, q: Tensor, keys: Tensor, values: Tensor, plan: Decoding, scale: float, out: Tensor) -> None:
+        """Once a layer: the plan's rows of `out` [n, H, D]."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,22 +107,31 @@ class Plan:
     together: tuple[Together, ...]
     alone: tuple[Alone, ...]
     viewed: Viewed | None
+    decoding: Decoding | None = None  # what a decoder takes, in place of all others with one row
 
 
 class PagedAttention:
-    """Holds the buffer that blocks are gathered into, so that it is allocated once and not in every layer."""
+    """Holds the buffer that blocks are gathered into, so that it is allocated once and not in every layer. `decoders`
+    attend for decoding sequences in torch's stead, each for one shape: query heads, key-value heads, their size, T."""
 
     def __init__(self) -> None:
         self._buffers: list[Tensor | None] = [None, None]
+        self.decoders: dict[tuple[int, int, int, torch.dtype], Decoder] = {}
 
     def __call__(self, q: Tensor, cache: LayerCache, batch: Batch, scale: float, window: int) -> Tensor:
-        key = f"attention {window}"
+        decoder = self.decoders.get((q.shape[1], cache.keys.shape[2], q.shape[2], q.dtype)) if self.decoders else None
+        key = f"attention {window} {decoder is not None}"
         plan = batch.scratch.get(key)
         if plan is None:
-            plan = batch.scratch[key] = make_plan(batch, window, cache.keys.shape[1], q.dtype)
+            block_size = cache.keys.shape[1]
+            plan = make_plan(batch, window, block_size, q.dtype, decoder.plan if decoder is not None else None)
+            batch.scratch[key] = plan
         if plan.viewed is not None and len(plan.viewed.rows) == q.shape[0]:
             return torch.cat(_view_attention(q, plan.viewed, batch.layer, scale)).flatten(1)
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
+        if plan.decoding is not None:
+            assert decoder is not None
+            decoder(q, cache.keys, cache.values, plan.decoding, scale, out)
         for group in plan.together:
             self._decode(q, cache, group, scale, out)
         for sequence in plan.alone:
@@ -176,14 +202,21 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, piece: Piece, scale: float) 
     return attended.permute(2, 0, 1, 3).flatten(1, 2)
 
 
-def make_plan(batch: Batch, window: int, block_size: int, dtype: torch.dtype) -> Plan:
-    """How a batch is attended; see the head of this file."""
+def make_plan(
+    batch: Batch, window: int, block_size: int, dtype: torch.dtype, plan_decoding: PlanDecoding | None = None
+) -> Plan:
+    """How a batch is attended; see the head of this file. With `plan_decoding` somebody else takes what decodes."""
     device = batch.tokens.device
     alone, to_gather = [], []
+    decoding: list[tuple[int, Sequence[int], int, int]] = []
     viewed: list[tuple[int, int, int]] = []  # row, first slot, slots' end
     row = 0
     for sequence, (rows, tokens) in enumerate(zip(batch.query_lens_list, batch.context_lens_list, strict=True)):
         seen = max(0, tokens - rows - window + 1) if window else 0  # the first token that any row sees
+        if rows == 1 and plan_decoding is not None:
+            decoding.append((row, batch.block_tables_list[sequence][: -(-tokens // block_size)], seen, tokens))
+            row += 1
+            continue
         table = batch.block_tables_list[sequence][seen // block_size : -(-tokens // block_size)]
         is_run = all(block == table[0] + at for at, block in enumerate(table))
         if rows == 1 and is_run and batch.caches is not None:
@@ -202,7 +235,8 @@ def make_plan(batch: Batch, window: int, block_size: int, dtype: torch.dtype) ->
             alone.append(Alone(span, _pieces(row, rows, tokens, seen, window, dtype, device)))
         row += rows
     views = _views(batch.caches, viewed) if batch.caches is not None and viewed else None
-    return Plan(_groups(to_gather, block_size, dtype, device), tuple(alone), views)
+    planned = plan_decoding(decoding) if plan_decoding is not None and decoding else None
+    return Plan(_groups(to_gather, block_size, dtype, device), tuple(alone), views, planned)
 
 
 def _views(caches: LayerCache, sequences: list[tuple[int, int, int]]) -> Viewed:

@@ -33,6 +33,9 @@ class ReferenceOps:
     def __repr__(self) -> str:
         return f"<ReferenceOps on {self.device}, {self.dtype or 'dtype of the weights'}>"
 
+    def prepare_attention(self, heads: int, kv_heads: int, head_size: int, dtype: torch.dtype) -> None:
+        """Torch needs none."""
+
     def prepare_linear(self, weight: Weight, bias: Tensor | None = None) -> matrices.AnyLinear:
         return matrices.prepare_linear(weight, bias, self.device, self.dtype, self.keeps_expanded)
 

@@ -1,47 +1,19 @@
-"""From a Metal source to a shared library of this machine: the compiler, its flags, and a cache on disk.
-
-A library's name is the hash of all that went into it (text, headers, compiler, flags): a file that is there is right.
-It is written beside and renamed, under a lock per name: processes that want the same one build it once.
-"""
+"""From a Metal source to a shared library of this machine: what it is compiled with, and where it is kept."""
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import hashlib
-import importlib.util
 import os
 import platform
-import shlex
-import shutil
 import subprocess
-import sys
-import tempfile
-import time
 from pathlib import Path
 
+from engines.paged.ops import compiling
+from engines.paged.ops.compiling import CompileError, compiler
+
 INCLUDE = Path(__file__).parent / "include"
-# A library that nobody has loaded for so long is removed when the next one is built.
-UNUSED_SECONDS = 30 * 24 * 3600
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g1")
-
-
-@functools.cache
-def compiler() -> tuple[str, ...]:
-    """The command: $CXX, clang++, g++, or Zig's clang from the `ziglang` wheel."""
-    if os.environ.get("CXX"):
-        return tuple(shlex.split(os.environ["CXX"]))
-    for name in ("clang++", "g++", "c++"):
-        if path := shutil.which(name):
-            return (path,)
-    if importlib.util.find_spec("ziglang"):
-        return (sys.executable, "-m", "ziglang", "cc")  # its c++ would build a C++ library first, for a minute
-    raise RuntimeError("no C++ compiler: set CXX, install clang or g++, or `pip install ziglang`")
-
-
-@functools.cache
-def _compiler_version() -> str:
-    return subprocess.run([*compiler(), "--version"], capture_output=True, text=True, check=True).stdout
 
 
 @functools.cache
@@ -68,7 +40,7 @@ def _headers_digest() -> str:
 def cache_folder() -> Path:
     if given := os.environ.get("POINTSMAN_SIM_CACHE"):
         return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pointsman" / "metal-sim"
+    return compiling.cache_root() / "metal-sim"
 
 
 def flags(sanitize: bool) -> tuple[str, ...]:
@@ -82,42 +54,15 @@ def flags(sanitize: bool) -> tuple[str, ...]:
     return (*common, *meaning, *language, *warnings, *_machine_flags(), *speed)
 
 
-def _prune(folder: Path) -> None:
-    oldest = time.time() - UNUSED_SECONDS
-    for path in folder.iterdir():
-        try:
-            if path.stat().st_mtime < oldest:
-                path.unlink()
-        except OSError:
-            continue
-
-
 def build(text: str, sanitize: bool = False) -> Path:
-    """The library of `text` (C++ that includes metal_stdlib). Raises SyntaxError with the compiler's own words."""
-    options = flags(sanitize)
-    said = "\0".join((text, _headers_digest(), _compiler_version(), *compiler(), *options))
-    folder = cache_folder()
-    target = folder / f"{hashlib.sha256(said.encode()).hexdigest()[:40]}.so"
-    if not target.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        with target.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not target.exists():
-                _prune(folder)
-                _compile(text, options, target)
-    os.utime(target)
-    return target
+    """The library of `text` (C++ that includes metal_stdlib).
 
-
-def _compile(text: str, options: tuple[str, ...], target: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        built = Path(scratch) / "library.so"
-        done = subprocess.run(
-            [*compiler(), *options, "-o", str(built), "-"], input=text, capture_output=True, text=True, check=False
-        )
-        if done.returncode != 0:
-            raise SyntaxError("program_source: " + done.stderr.strip())
-        built.replace(target)
+    Raises: SyntaxError with the compiler's own words; NoCompilerError.
+    """
+    try:
+        return compiling.build(text, flags(sanitize), cache_folder(), _headers_digest())
+    except CompileError as error:
+        raise SyntaxError(f"program_source: {error}") from error
 
 
 def sanitizer_environment() -> dict[str, str]:

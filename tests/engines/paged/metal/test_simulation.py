@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from engines.paged.ops import sim
-from engines.paged.ops.sim import build
+from engines.paged.ops import compiling, sim
 
 THREAD = """uint i [[thread_position_in_grid]], uint lane [[thread_index_in_simdgroup]],
             uint simdgroup [[simdgroup_index_in_threadgroup]]"""
@@ -381,7 +380,7 @@ def test_same_source_is_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.undo()
 
     monkeypatch.setenv("POINTSMAN_SIM_CACHE", str(tmp_path))
-    monkeypatch.setattr(build, "UNUSED_SECONDS", -1)
+    monkeypatch.setattr(compiling, "UNUSED_SECONDS", -1)
     compiled("y[i] = 2.0f;")
     assert library not in list(tmp_path.glob("*.so"))
     assert len(list(tmp_path.glob("*.so"))) == 1

@@ -1,0 +1,84 @@
+"""The kernel, compiled for one shape of attention and loaded."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import platform
+from pathlib import Path
+
+import torch
+
+from engines.paged.ops import compiling
+
+_SOURCE = Path(__file__).with_name("attention.cpp")
+_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+_LANES = 16
+
+
+class Call(ctypes.Structure):
+    """`struct Call` of attention.cpp."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("queries", "keys", "values", "out")),
+        *((name, ctypes.c_void_p) for name in ("tables", "rows", "firsts", "lengths")),
+        ("row_stride", ctypes.c_int64),
+        *((name, ctypes.c_int32) for name in ("num_sequences", "table_stride", "block_size", "splits")),
+        ("scale", ctypes.c_float),
+        ("next", ctypes.c_int32),
+    )
+
+
+class Kernel:
+    """`decode_attention` for one shape; see attention.cpp."""
+
+    def __init__(self, path: Path, kv_heads: int) -> None:
+        self.kv_heads = kv_heads
+        self._attend = ctypes.CDLL(str(path)).decode_attention
+        self._attend.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint)
+        self._attend.restype = None
+        self._parallel = _parallel()
+
+    def __call__(self, call: Call, threads: int) -> None:
+        self._attend(ctypes.addressof(call), self._parallel, threads)
+
+
+def load_kernel(heads: int, kv_heads: int, head_size: int, dtype: torch.dtype) -> Kernel:
+    """The kernel for so many query and key-value heads.
+
+    Raises: ValueError for a shape that it is not made for; CompileError, NoCompilerError; OSError where it cannot be
+    loaded.
+    """
+    if head_size % _LANES:
+        raise ValueError(f"heads of {head_size} are no multiple of {_LANES}")
+    if dtype not in _TYPES:
+        raise ValueError(f"{dtype} is none of {', '.join(map(str, _TYPES))}")
+    defined = (f"-DD={head_size}", f"-DG={kv_heads}", f"-DR={heads // kv_heads}", f"-DTYPE={_TYPES[dtype]}")
+    language = ("-x", "c++", "-std=c++17", "-shared", "-fPIC", "-fno-exceptions", "-fno-rtti", "-w")
+    folder = compiling.cache_root() / "native"
+    path = compiling.build(_SOURCE.read_text(), (*language, "-O3", "-march=native", *defined), folder, _processor())
+    return Kernel(path, kv_heads)
+
+
+def _processor() -> str:
+    """What -march=native depends on: a folder may be shared by machines."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
+
+
+@functools.cache
+def _parallel() -> ctypes.c_void_p | None:
+    """GOMP_parallel of the OpenMP that torch has loaded, and so torch's own threads; None where it has another."""
+    try:
+        maps = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return None
+    for path in {line.split()[-1] for line in maps if "gomp" in line}:
+        try:
+            return ctypes.cast(ctypes.CDLL(path).GOMP_parallel, ctypes.c_void_p)
+        except (OSError, AttributeError):
+            continue
+    return None

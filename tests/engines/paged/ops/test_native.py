@@ -1,0 +1,168 @@
+"""Attention compiled for this processor, against torch's: the same numbers, and to the bit whatever else runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from engines.errors import EngineError
+from engines.paged.ops import compiling
+from engines.paged.ops.choosing import choose_ops
+from engines.paged.ops.compiling import CompileError, NoCompilerError
+from engines.paged.ops.contract import LayerCache
+from engines.paged.ops.native import NativeOps
+from engines.paged.ops.native.decode import NativeDecode
+from engines.paged.ops.native.library import load_kernel
+from engines.paged.ops.native.self_check import check
+from engines.paged.ops.reference import ReferenceOps
+from tests.engines.paged.support.paging import batch_of
+
+CPU = torch.device("cpu")
+BLOCK = 16
+SHAPES = [(4, 4, 64), (12, 4, 64), (8, 1, 128), (4, 2, 80), (14, 2, 96), (2, 1, 256), (4, 4, 16)]
+TOLERANCES = {torch.float32: 2e-6, torch.bfloat16: 1e-2, torch.float16: 2e-3}
+# One block and its borders, one piece of the cache and its borders, and several.
+LENGTHS = [1, 2, 15, 16, 17, 127, 128, 129, 300]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def has_a_compiler() -> None:
+    try:
+        compiling.compiler()
+    except NoCompilerError as error:
+        pytest.skip(str(error))
+
+
+def native(heads: int, groups: int, size: int, dtype: torch.dtype) -> NativeOps:
+    ops = NativeOps(is_required=True)
+    ops.prepare_attention(heads, groups, size, dtype)
+    return ops
+
+
+def cached(groups: int, size: int, dtype: torch.dtype, num_blocks: int = 200) -> LayerCache:
+    return LayerCache(*(torch.randn(num_blocks, BLOCK, groups, size).to(dtype) for _ in range(2)))
+
+
+def tables(lengths: list[int]) -> list[list[int]]:
+    """Scattered blocks for sequences of these lengths; each has its own."""
+    left = iter((torch.randperm(199) + 1).tolist())
+    return [[next(left) for _ in range(-(-length // BLOCK))] for length in lengths]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("heads, groups, size", SHAPES)
+def test_decoding_is_attention(heads: int, groups: int, size: int, dtype: torch.dtype) -> None:
+    """What it computes in each dtype is what torch computes in float32, but for the rounding of the result."""
+    torch.manual_seed(1)
+    batch = batch_of([1] * len(LENGTHS), LENGTHS, tables(LENGTHS), BLOCK)
+    cache = cached(groups, size, dtype)
+    q = torch.randn(len(LENGTHS), heads, size).to(dtype)
+    exact = LayerCache(cache.keys.float(), cache.values.float())
+    for window in (0, 1, 20, 200):
+        expected = ReferenceOps("cpu").attention(q.float(), exact, batch, size**-0.5, window)
+        told = native(heads, groups, size, dtype).attention(q, cache, batch, size**-0.5, window)
+        assert told.dtype == dtype
+        assert torch.allclose(told.float(), expected, atol=TOLERANCES[dtype], rtol=TOLERANCES[dtype])
+        batch.scratch.clear()
+
+
+def test_prompts_among_decodes_go_by_torch() -> None:
+    """In a step of both, each row has its own sequence's attention, in its place."""
+    torch.manual_seed(1)
+    batch = batch_of([1, 1, 7, 20], [40, 9, 30, 20], tables([40, 9, 30, 20]), BLOCK)
+    cache, q = cached(2, 64, torch.float32), torch.randn(29, 4, 64)
+    expected = ReferenceOps("cpu").attention(q, cache, batch, 0.1, 0)
+    batch.scratch.clear()
+    assert torch.allclose(native(4, 2, 64, torch.float32).attention(q, cache, batch, 0.1, 0), expected, atol=2e-6)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_row_is_the_same_to_the_bit(threads: int) -> None:
+    """Alone, among others, on more threads: a sequence's result does not change."""
+    torch.manual_seed(1)
+    ops = native(6, 2, 64, torch.bfloat16)
+    cache, q = cached(2, 64, torch.bfloat16), torch.randn(len(LENGTHS), 6, 64).bfloat16()
+    where = tables(LENGTHS)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        together = ops.attention(q, cache, batch_of([1] * len(LENGTHS), LENGTHS, where, BLOCK), 0.1, 0)
+        for row, length in enumerate(LENGTHS):
+            alone = ops.attention(q[row : row + 1], cache, batch_of([1], [length], [where[row]], BLOCK), 0.1, 0)
+            assert torch.equal(alone[0], together[row])
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_what_is_not_the_sequences_own_is_never_read() -> None:
+    """NaN in other blocks, and behind a sequence's last token, does not reach it."""
+    poisoned = [torch.full((64, BLOCK, 1, 16), float("nan")) for _ in range(2)]
+    for table, tokens in (([3, 9], 20), ([2], 5)):
+        for position in range(tokens):
+            for each in poisoned:
+                each[table[position // BLOCK], position % BLOCK] = 1.0
+    q = torch.ones(2, 2, 16)
+    batch = batch_of([1, 1], [20, 5], [[3, 9], [2]], BLOCK)
+    told = native(2, 1, 16, torch.float32).attention(q, LayerCache(*poisoned), batch, 1.0, 0)
+    assert torch.allclose(told, torch.ones(2, 32))
+
+
+def test_large_scores_overflow_nothing() -> None:
+    """Softmax is of what stands above the highest score, however high that is, and later pieces may raise it."""
+    cache = LayerCache(torch.zeros(20, BLOCK, 1, 16), torch.randn(20, BLOCK, 1, 16))
+    cache.keys[10, 3] = 1e4  # far behind the first piece
+    q = torch.ones(1, 1, 16)
+    batch = batch_of([1], [300], [list(range(1, 20))], BLOCK)
+    told = native(1, 1, 16, torch.float32).attention(q, cache, batch, 1.0, 0)
+    assert torch.allclose(told, cache.values[10, 3])
+
+
+def test_without_a_compiler_torch_attends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`auto` takes torch where nothing can be compiled; who asked for `native` is told what is missing."""
+
+    def none() -> tuple[str, ...]:
+        raise NoCompilerError("no C++ compiler: set CXX, install clang or g++, or `pip install ziglang`")
+
+    monkeypatch.setattr(compiling, "compiler", none)
+    monkeypatch.setattr(compiling, "compiler_version", none)
+    ops = choose_ops("auto", CPU, torch.float32)
+    ops.prepare_attention(4, 2, 64, torch.float32)
+    cache, q = cached(2, 64, torch.float32), torch.randn(1, 4, 64)
+    batch = batch_of([1], [20], [[3, 9]], BLOCK)
+    assert torch.equal(ops.attention(q, cache, batch, 0.1, 0), ReferenceOps("cpu").attention(q, cache, batch, 0.1, 0))
+    with pytest.raises(EngineError, match=r"ops: 'native' cannot attend here: no C\+\+ compiler: set CXX"):
+        choose_ops("native", CPU, torch.float32).prepare_attention(4, 2, 64, torch.float32)
+
+
+def test_a_source_that_cannot_be_compiled_says_why(tmp_path: Path) -> None:
+    """The compiler's own words are the error."""
+    with pytest.raises(CompileError, match="nonsense"):
+        compiling.build("nonsense here;", ("-x", "c++", "-shared", "-fPIC"), tmp_path)
+
+
+@pytest.mark.parametrize("size, dtype, why", [(40, torch.float32, "multiple of 16"), (64, torch.float64, "is none of")])
+def test_shapes_that_it_is_not_made_for(size: int, dtype: torch.dtype, why: str) -> None:
+    """A shape or a dtype without a kernel is refused by its number."""
+    with pytest.raises(ValueError, match=why):
+        load_kernel(4, 2, size, dtype)
+
+
+def test_a_kernel_that_computes_something_else_is_found_out() -> None:
+    """Before it is used, each kernel attends once, and torch does the same."""
+    right = NativeDecode(load_kernel(4, 2, 64, torch.float32))
+    check(right, 4, 2, 64, torch.float32)
+
+    class Wrong(NativeDecode):
+        def __call__(self, q, keys, values, plan, scale, out) -> None:  # type: ignore[no-untyped-def]
+            super().__call__(q, keys, values, plan, scale * 1.01, out)
+
+    with pytest.raises(CompileError, match="off what torch computes"):
+        check(Wrong(load_kernel(4, 2, 64, torch.float32)), 4, 2, 64, torch.float32)
+
+
+def test_other_devices_have_other_operations() -> None:
+    """`native` is of processors alone."""
+    with pytest.raises(EngineError, match="it needs device 'cpu'"):
+        choose_ops("native", torch.device("cuda"), torch.float32)
