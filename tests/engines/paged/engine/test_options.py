@@ -33,7 +33,7 @@ MIB = 1 / 1024  # in GiB
         ),
         ({"device": "tpu"}, "device: 'tpu' is none of auto, mps, cuda, cpu"),
         ({"dtype": "int3"}, "dtype: 'int3' is none of auto, float32, float16, bfloat16"),
-        ({"ops": "triton"}, "ops: 'triton' is none of auto, reference, metal, sim"),
+        ({"ops": "triton"}, "ops: 'triton' is none of auto, reference, native, metal, sim"),
         (
             {"ops": "metal"},
             "ops: 'metal' needs an Apple GPU; 'sim' runs the same kernels on this processor, slowly",
