@@ -6,28 +6,27 @@ However a request ends, each of its tries passes `_leave` once (the endpoint's c
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from time import monotonic
 
 from gateway.dataplane.keeping import DisplacedError
 from gateway.dataplane.plane import DataPlane
-from gateway.dataplane.replaying import GONE, NOT_STARTED, Replay
+from gateway.dataplane.replaying import Replay
+from gateway.dataplane.sequence_tries import SequenceTries
 from gateway.dataplane.snapshot import Lane
 from gateway.dataplane.wheel import Slot
 from gateway.limits.pending import Grant, Pending
 from gateway.observability.metrics import Series
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.sequence import Sequence
-from gateway.sessions.input import Input
 from gateway.upstream.endpoint import Endpoint
 
 
-class Tries(ABC):
+class Tries(SequenceTries):
     """What every front's requests do alike. A subclass sends and cancels (`_ask`, `_abandon`), tells its caller
     (`_fail`), and knows whether its request can be sent again."""
 
     __slots__ = (
-        "_attempts",
         "_endpoint",
         "_expires_at",
         "_first",
@@ -35,7 +34,6 @@ class Tries(ABC):
         "_is_trying",
         "_lane",
         "_plane",
-        "_replay",
         "_sent_at",
         "_series",
         "_session",
@@ -82,10 +80,6 @@ class Tries(ABC):
     @abstractmethod
     def _fail(self, error: GatewayError) -> None:
         """Nobody answers this request, or not to the end: tell the caller."""
-
-    @abstractmethod
-    def _can_be_sent_again(self) -> bool:
-        """Whether all of the request is still at hand."""
 
     @abstractmethod
     def _is_idempotent(self, declared: str) -> bool:
@@ -268,10 +262,6 @@ class Tries(ABC):
 
     # Limits
 
-    @abstractmethod
-    def field(self, name: bytes) -> bytes | None:
-        """The first field of this name, in lower case, that the client has sent."""
-
     def expected_tokens(self) -> int:
         """How many tokens of a language model it may use; 0 where it asks none."""
         return 0
@@ -330,54 +320,7 @@ class Tries(ABC):
         if grant is not None:
             grant.end(self._used_tokens(grant.tokens) if grant.tokens is not None else 0)
 
-    # Sequences whose inputs are kept
-
-    @property
-    def _is_numbered(self) -> bool:
-        """Whether it is a request of a sequence whose inputs its route keeps."""
-        lane = self._lane
-        return lane is not None and lane.replay is not None and type(self._session) is Sequence
-
-    def _input(self) -> Input | None:
-        """What the engine got, to be told to another one; None where not all of it is at hand."""
-        return None
-
-    def _keep_input(self, is_good: bool) -> None:
-        """An engine has answered, well or not."""
-        lane, session = self._lane, self._session
-        if lane is None or lane.replay is None or type(session) is not Sequence or session.ends:
-            return
-        inputs, told = self._plane.keeper.inputs, self._input() if is_good else None
-        if is_good and told is None:
-            what = f"one of them, of more than {lane.replay.max_bytes} bytes (max_bytes), was not kept"
-            inputs.give_up(session, lane.replay, what)
-        else:
-            inputs.keep(session, lane.replay, told)
-
-    def _is_forgotten(self, told: bytes) -> bool:
-        """Whether an engine refuses the request since it knows nothing of the sequence: it was started anew, or has
-        waited for too long."""
-        session = self._session
-        is_under_way = type(session) is Sequence and bool(session.step) and not session.starts
-        return is_under_way and NOT_STARTED in told and self._can_be_sent_again()
-
-    def _may_replay(self, error: GatewayError) -> bool:
-        """Whether another endpoint may be told the request, after one that failed so has got it or may have."""
-        return self._is_numbered and error.kind in GONE and self._can_be_sent_again()
-
-    def _replay_sequence(self, why: DisplacedError) -> None:
-        """Have another endpoint told the sequence's inputs; the request waits."""
-        lane, session, now = self._lane, self._session, monotonic()
-        assert lane is not None and type(session) is Sequence
-        if self._replay is None:
-            self._replay = Replay(self, self._plane.keeper, lane, session)
-        self._attempts += 1
-        limit = lane.engine.spec.timeout
-        ends = [at for at in (self._started_at + self._waited + limit if limit else 0.0, self._expires_at) if at]
-        seconds = max(0.0, min(ends) - now) if ends else None
-        if seconds is not None and why.may_stay:
-            seconds /= 2  # where that takes too long, it must still be in time where it is
-        self._replay.start(why, seconds)
+    # What becomes of its sequence
 
     def sequence_moved(self, endpoint: Endpoint) -> None:
         """Its sequence is at this endpoint."""
@@ -389,16 +332,6 @@ class Tries(ABC):
         """Nobody can go on with its sequence."""
         self._end_grant()
         self._fail(error)
-
-    def _settle_input(self) -> None:
-        """No engine has answered: what becomes of the input."""
-        lane, session = self._lane, self._session
-        if lane is None or lane.replay is None or type(session) is not Sequence:
-            return
-        if self._sent_at:
-            self._plane.keeper.inputs.doubt(session, lane.replay)
-        else:  # nobody has got it
-            self._plane.keeper.inputs.keep(session, lane.replay, None)
 
     # Telling what happened
 
