@@ -163,8 +163,7 @@ class SessionBook:
     def keep_arm(self, session: Session, experiment: str, arm: str, now: float) -> None:
         """It has this arm from now on, unless it has one in Redis already."""
         session.arms[experiment] = arm
-        key = session_key(session.session)
-        self._tell(("HSETNX", key, arm_field(experiment), arm), ("EXPIRE", key, self._ttl_seconds))
+        self._tell_arm(session, experiment, arm)
         self._soil(session, now)
 
     def place(self, session: Session, engine: str, url: str | None) -> None:
@@ -252,7 +251,8 @@ class SessionBook:
             session.is_new = False  # for all that is known here
         else:
             try:
-                session.take(flat(answer))
+                for experiment, arm in session.take(flat(answer)).items():  # it is another Redis, or has lost its data
+                    self._tell_arm(session, experiment, arm)
                 self.counts.read += 1
             except (TypeError, ValueError):  # somebody else has written there: it is as good as nothing
                 self.counts.unread += 1
@@ -278,6 +278,10 @@ class SessionBook:
             session.is_dirty = True
             self._dirty.append(session)
         session.written = now
+
+    def _tell_arm(self, session: Session, experiment: str, arm: str) -> None:
+        key = session_key(session.session)
+        self._tell(("HSETNX", key, arm_field(experiment), arm), ("EXPIRE", key, self._ttl_seconds))
 
     def _tell(self, *commands: Command) -> None:
         if self._store is not None:

@@ -51,16 +51,21 @@ class Session:
         self.written = before.written
         self.is_new = before.is_new
 
-    def take(self, fields: Iterable[bytes]) -> None:
-        """Take over what Redis has: names and values in turn. What was seen first stays; where it is now, counts."""
+    def take(self, fields: Iterable[bytes]) -> dict[str, str]:
+        """Take over what Redis has: names and values in turn. What was seen first stays; where it is now, counts.
+        Returns the arms that Redis does not have."""
         parts = list(fields)
+        missing = dict(self.arms)
         for name, value in zip(parts[::2], parts[1::2], strict=True):
             if name.startswith(_ARM):
-                self.arms[_text(name[len(_ARM) :])] = _text(value)
+                experiment = _text(name[len(_ARM) :])
+                self.arms[experiment] = _text(value)
+                missing.pop(experiment, None)
             elif name.startswith(_AT):
                 self.places.setdefault(_text(name[len(_AT) :]), _text(value))
         if parts:
             self.is_new = False
+        return missing
 
 
 def arm_field(experiment: str) -> str:

@@ -282,6 +282,23 @@ def test_a_session_that_is_forgotten_is_a_new_one(play: Callable[[Scene], None],
     play(scene)
 
 
+def test_a_redis_without_its_data_is_told_the_arms_again(play: Callable[[Scene], None], server: RedisServer) -> None:
+    """A worker that knows a session's arm tells the others, who would else draw another one."""
+
+    async def scene(make: Callable[..., SessionBook], written: Callable[..., Awaitable[None]]) -> None:
+        one, other = make(ttl=100), make()
+        one.keep_arm(await found(one, "s"), "x", "old", time.time())
+        await written()
+        server.client.flushall()
+        one.forget_all()
+        assert (await found(one, "s")).arms == {"x": "old"}
+        await written()
+        assert (await found(other, "s")).arms == {"x": "old"}
+        assert 0 < server.client.ttl("pointsman:1:session:{s}") <= 100
+
+    play(scene)
+
+
 def test_what_was_moved_without_redis_is_known_when_it_is_back(
     play: Callable[[Scene], None], server: RedisServer
 ) -> None:
