@@ -55,20 +55,22 @@ def run(scene: Callable[[], Awaitable[None]]) -> None:
 
 
 def test_what_is_written_is_there_after_a_restart(tmp_path: Path, program: Path) -> None:
-    """A server that was stopped well and started again holds what it held, and nobody else can read its folder."""
+    """A server that was stopped well and started again holds what it held; nobody else can read its folder, which may
+    have any name."""
+    data_dir = tmp_path / 'Application Support, "größer"'
 
     async def scene() -> None:
-        first = embedded(tmp_path, program)
+        first = embedded(data_dir, program)
         assert await first.start()
         client(first).set("session", "kept")
         await first.close()
         assert first.pid is None and not answers(first)
-        second = embedded(tmp_path, program)
+        second = embedded(data_dir, program)
         assert await second.start()
         assert client(second).get("session") == "kept"
         assert client(second).config_get("maxmemory-policy") == {"maxmemory-policy": "volatile-ttl"}
         await second.close()
-        assert (tmp_path / "redis").stat().st_mode & 0o777 == 0o700
+        assert (data_dir / "redis").stat().st_mode & 0o777 == 0o700
 
     run(scene)
 
