@@ -169,9 +169,7 @@ def faults(folder: Path) -> Iterator[list[Fault]]:
             one.client.set("pointsman:1:news", "?")
             one.client.set("pointsman:1:replicas", "?")
 
-        master, replica, sentinels = watched(folder / "watched")
-        for each in (replica, *sentinels):
-            stack.callback(each.kill)
+        master, _, sentinels = stack.enter_context(watched(folder / "watched"))
         hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in sentinels)
         yield [
             Fault("killed (-9)", one.url, one.kill, one.start),

@@ -205,8 +205,7 @@ def test_all_are_listed(redis_server: RedisServer) -> None:
 
 def test_a_cluster_keeps_them_too(tmp_path: Path) -> None:
     """Both keys of a conversation are on one server, whichever that is; only a list of all of them cannot be had."""
-    servers = cluster(tmp_path)
-    try:
+    with cluster(tmp_path) as servers:
 
         async def scene() -> None:
             url = f"redis+cluster://127.0.0.1:{servers[0].port}"
@@ -223,9 +222,6 @@ def test_a_cluster_keeps_them_too(tmp_path: Path) -> None:
                 await store.close()
 
         asyncio.run(asyncio.wait_for(scene(), 30))
-    finally:
-        for server in servers:
-            server.kill()
 
 
 @pytest.mark.parametrize(

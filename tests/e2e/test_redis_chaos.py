@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Self
 
 import httpx
 import psutil
@@ -97,7 +98,10 @@ class Stage:
         assert len(told) > 50
         assert set(told) == {200}
 
-    def stop(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self.gateway.stop()
         log = self.gateway.log()
         assert log.count("is left alone for a while") <= 12, log  # a line of each process for each fault, no more
@@ -156,10 +160,9 @@ def network(redis: RedisServer) -> Iterator[SlowProxy]:
 
 @pytest.fixture(scope="module")
 def stage(engines: list[CannedEngine], network: SlowProxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    made = Stage(tmp_path_factory.mktemp("stage"), engines, f"redis://127.0.0.1:{network.port}/0")
-    made.move_some()
-    yield made
-    made.stop()
+    with Stage(tmp_path_factory.mktemp("stage"), engines, f"redis://127.0.0.1:{network.port}/0") as made:
+        made.move_some()
+        yield made
 
 
 def kill_and_start(redis: RedisServer, network: SlowProxy) -> None:
@@ -212,30 +215,24 @@ def test_no_request_fails_and_nothing_is_forgotten(
 
 def test_a_killed_redis_of_ones_own(engines: list[CannedEngine], tmp_path: Path) -> None:
     """The embedded Redis, killed under load, is back with all sessions, and no request notices."""
-    stage = Stage(tmp_path, engines, "embedded")
-    stage.move_some()
-    with stage.under_load():
-        children = psutil.Process(stage.gateway.process.pid).children()
-        (server,) = [child for child in children if child.name() == "redis-server"]
-        os.kill(server.pid, signal.SIGKILL)
-        time.sleep(FAULT_SECONDS)
-    assert stage.others_know()
-    stage.stop()
+    with Stage(tmp_path, engines, "embedded") as stage:
+        stage.move_some()
+        with stage.under_load():
+            children = psutil.Process(stage.gateway.process.pid).children()
+            (server,) = [child for child in children if child.name() == "redis-server"]
+            os.kill(server.pid, signal.SIGKILL)
+            time.sleep(FAULT_SECONDS)
+        assert stage.others_know()
 
 
 def test_a_replica_takes_over(engines: list[CannedEngine], tmp_path: Path) -> None:
     """When the master dies under load the Sentinels' new one is used, with all that the old one had told it."""
-    master, replica, sentinels = watched(tmp_path / "redis")
-    hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in sentinels)
-    try:
-        stage = Stage(tmp_path / "gateway", engines, f"redis+sentinel://{hosts}/pointsman")
-        stage.move_some()
-        eventually(lambda: replica.client.dbsize() == master.client.dbsize())
-        with stage.under_load():
-            master.kill()
-            eventually(lambda: replica.client.info("replication")["role"] == "master", 30)
-        assert stage.others_know()
-        stage.stop()
-    finally:
-        for each in (replica, *sentinels):
-            each.kill()
+    with watched(tmp_path / "redis") as (master, replica, sentinels):
+        hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in sentinels)
+        with Stage(tmp_path / "gateway", engines, f"redis+sentinel://{hosts}/pointsman") as stage:
+            stage.move_some()
+            eventually(lambda: replica.client.dbsize() == master.client.dbsize())
+            with stage.under_load():
+                master.kill()
+                eventually(lambda: replica.client.info("replication")["role"] == "master", 30)
+            assert stage.others_know()

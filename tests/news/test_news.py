@@ -227,14 +227,10 @@ def test_what_somebody_else_adds_breaks_nothing(server: RedisServer) -> None:
 
 def test_news_travel_by_a_cluster(tmp_path: Path) -> None:
     """A cluster carries them like a single server."""
-    servers = cluster(tmp_path)
 
     async def scene(one: Listener, other: Listener) -> None:
         one.news.tell(SessionMoved("s"))
         await becomes(lambda: other.heard == ["s"])
 
-    try:
+    with cluster(tmp_path) as servers:
         between(f"redis+cluster://127.0.0.1:{servers[0].port}", scene)
-    finally:
-        for server in servers:
-            server.kill()

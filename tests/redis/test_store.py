@@ -286,8 +286,6 @@ def test_a_wrong_password_is_told_and_not_shown(server: RedisServer, caplog: pyt
 
 def test_a_replica_takes_over(tmp_path: Path) -> None:
     """When a master dies, the one that the Sentinels make master is asked, without being told."""
-    master, replica, sentinels = watched(tmp_path)
-    hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in sentinels)
 
     async def scene(store: Store) -> None:
         assert await store.ask([("SET", "key", "kept")], patience=2) == [True]
@@ -298,17 +296,14 @@ def test_a_replica_takes_over(tmp_path: Path) -> None:
         assert await store.ask([("GET", "key"), ("SET", "key", "new")], patience=2) == [b"kept", True]
         assert replica.client.get("key") == "new"
 
-    try:
+    with watched(tmp_path) as (master, replica, sentinels):
+        hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in sentinels)
         on(f"redis+sentinel://{hosts}/pointsman", scene)
-    finally:
-        for each in (replica, *sentinels):
-            each.kill()
 
 
 def test_a_cluster_is_one_redis(tmp_path: Path) -> None:
     """Keys of one call may lie on all nodes of a cluster, scripts too, and a node that dies fails only calls of its
     own keys."""
-    servers = cluster(tmp_path)
 
     async def scene(store: Store) -> None:
         assert await store.open(2.0)
@@ -320,8 +315,5 @@ def test_a_cluster_is_one_redis(tmp_path: Path) -> None:
         with pytest.raises(StoreError):
             await store.ask([("GET", key) for key in keys], patience=2)
 
-    try:
+    with cluster(tmp_path) as servers:
         on(f"redis+cluster://127.0.0.1:{servers[1].port}", scene)
-    finally:
-        for server in servers:
-            server.kill()

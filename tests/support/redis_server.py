@@ -6,7 +6,7 @@ import random
 import signal
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -70,7 +70,11 @@ class RedisServer:
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log, cwd=self.folder)
-        eventually(self.answers)
+        try:
+            eventually(self.answers)
+        except BaseException:
+            self.kill()
+            raise
         return self
 
     def answers(self) -> bool:
@@ -98,18 +102,20 @@ class RedisServer:
         self.kill()
 
 
-def cluster(folder: Path, size: int = 3) -> list[RedisServer]:
-    """A cluster of so many masters, each with its share of the slots; the caller ends the servers."""
+@contextlib.contextmanager
+def cluster(folder: Path, size: int = 3) -> Iterator[list[RedisServer]]:
+    """A cluster of so many masters, each with its share of the slots."""
     quick = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000")
-    servers = [RedisServer(folder / str(number), *quick).start() for number in range(size)]
-    share = 16384 // size + 1
-    for number, server in enumerate(servers):
-        slots = range(number * share, min((number + 1) * share, 16384))
-        server.client.execute_command("CLUSTER", "ADDSLOTS", *slots)
-        server.client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
-    for server in servers:
-        eventually(lambda server=server: _has_met(server, servers))  # type: ignore[misc]
-    return servers
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(RedisServer(folder / str(number), *quick)) for number in range(size)]
+        share = 16384 // size + 1
+        for number, server in enumerate(servers):
+            slots = range(number * share, min((number + 1) * share, 16384))
+            server.client.execute_command("CLUSTER", "ADDSLOTS", *slots)
+            server.client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+        for server in servers:
+            eventually(lambda server=server: _has_met(server, servers))  # type: ignore[misc]
+        yield servers
 
 
 def _has_met(server: RedisServer, servers: Sequence[RedisServer]) -> bool:
@@ -121,20 +127,23 @@ def _has_met(server: RedisServer, servers: Sequence[RedisServer]) -> bool:
     return False
 
 
-def watched(folder: Path, options: Sequence[str] = ()) -> tuple[RedisServer, RedisServer, list[RedisServer]]:
-    """A master, its replica, and three Sentinels that know it as `pointsman`; the caller ends them."""
-    master = RedisServer(folder / "master", *options).start()
-    replica = RedisServer(folder / "replica", "--replicaof", "127.0.0.1", str(master.port), *options).start()
-    eventually(lambda: replica.client.info("replication")["master_link_status"] == "up")
-    told = (
-        f"sentinel monitor pointsman 127.0.0.1 {master.port} 2",
-        "sentinel down-after-milliseconds pointsman 300",
-        "sentinel failover-timeout pointsman 3000",
-    )
-    sentinels = [RedisServer(folder / f"sentinel-{n}", *told, sentinel=True).start() for n in range(3)]
-    for sentinel in sentinels:
-        eventually(lambda sentinel=sentinel: _sees_all(sentinel))  # type: ignore[misc]
-    return master, replica, sentinels
+@contextlib.contextmanager
+def watched(folder: Path, options: Sequence[str] = ()) -> Iterator[tuple[RedisServer, RedisServer, list[RedisServer]]]:
+    """A master, its replica, and three Sentinels that know it as `pointsman`."""
+    with contextlib.ExitStack() as stack:
+        master = stack.enter_context(RedisServer(folder / "master", *options))
+        behind = ("--replicaof", "127.0.0.1", str(master.port))
+        replica = stack.enter_context(RedisServer(folder / "replica", *behind, *options))
+        eventually(lambda: replica.client.info("replication")["master_link_status"] == "up")
+        told = (
+            f"sentinel monitor pointsman 127.0.0.1 {master.port} 2",
+            "sentinel down-after-milliseconds pointsman 300",
+            "sentinel failover-timeout pointsman 3000",
+        )
+        sentinels = [stack.enter_context(RedisServer(folder / f"sentinel-{n}", *told, sentinel=True)) for n in range(3)]
+        for sentinel in sentinels:
+            eventually(lambda sentinel=sentinel: _sees_all(sentinel))  # type: ignore[misc]
+        yield master, replica, sentinels
 
 
 def _sees_all(sentinel: RedisServer) -> bool:
