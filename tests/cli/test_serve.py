@@ -56,6 +56,9 @@ def test_defaults_are_stated_once(started: list[Any]) -> None:
         ("--access-log --log-format json", Settings(access_log=True, log_format="json")),
         ("--no-name-decision --trust-forwarded", Settings(name_decision=False, trust_forwarded=True)),
         ("--ready-when any", Settings(ready_when="any")),
+        ("--redis off", Settings(redis="off")),
+        ("--redis redis://db:6379/1 --redis-deadline 2ms", Settings(redis="redis://db:6379/1", redis_deadline=0.002)),
+        ("--redis-memory-bytes 1GiB --data-dir d", Settings(redis_memory_bytes=1 << 30, data_dir=Path("d"))),
         ("--tls-cert c.pem --tls-key k.pem", Settings(tls=ListenerTls("c.pem", "k.pem"))),
         (
             "--tls-cert c.pem --tls-key k.pem --tls-client-ca a.pem",
@@ -78,6 +81,9 @@ def test_options_become_settings(started: list[Any], options: str, settings: Set
         ("--rules a.yaml --drain-timeout soon", "soon"),
         ("--rules a.yaml --workers 0", "--workers"),
         ("--rules a.yaml --ready-when never", "never"),
+        ("--rules a.yaml --redis yes", "a Redis URL begins with one of redis://"),
+        ("--rules a.yaml --redis redis+sentinel://one", "Sentinels know the master by a name"),
+        ("--rules a.yaml --redis-memory-bytes 0", "1MiB at the least"),
         ("--rules a.yaml --tls-cert c.pem", "--tls-key"),
         ("--rules a.yaml --tls-client-ca a.pem", "--tls-cert"),
     ],
@@ -88,6 +94,18 @@ def test_a_wrong_option_is_named(started: list[Any], options: str, complaint: st
     assert result.exit_code == 2
     assert complaint in result.output
     assert started == []
+
+
+def test_a_redis_may_be_told_where_no_list_of_processes_shows_it(started: list[Any]) -> None:
+    """The URL comes from POINTSMAN_REDIS, too; a wrong one is refused without showing the password, and so is what is
+    printed of the settings."""
+    url = "rediss://me:secret@db"
+    assert run(app, ["serve", "--rules", "a.yaml"], env={"POINTSMAN_REDIS": url}).exit_code == 0
+    assert started[0][0].redis == url
+    assert "secret" not in repr(started[0][0])
+    result = run(app, ["serve", "--rules", "a.yaml"], env={"POINTSMAN_REDIS": "redis://me:secret@db:x"})
+    assert result.exit_code == 2
+    assert "secret" not in result.output
 
 
 def test_the_command_line_imports_little() -> None:
