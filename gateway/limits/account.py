@@ -181,15 +181,15 @@ class Account:
 
     # With Redis
 
-    def ask(self, now: float, *, is_idle: bool) -> tuple[Ask | None, Ask | None, int | None]:
-        """What to ask for: requests, tokens, slots to hold; None where the limit does not limit it."""
+    def ask(self, now: float, *, is_idle: bool) -> tuple[Ask | None, Ask | None, int]:
+        """What to ask for: requests, tokens, slots to hold; None, or 0, where the limit does not limit it."""
         waiting = [pending.tokens or 0 for pending in self.waiting]
         requests = self.requests.ask([1.0] * len(waiting), now, is_idle) if self.requests is not None else None
         tokens = None
         if self.tokens is not None:
             amounts = [min(float(amount), self.tokens.full) for amount in waiting if amount]
             tokens = self.tokens.ask(amounts, now, is_idle)
-        slots = self.slots.ask(len(waiting), is_idle=is_idle) if self.slots is not None else None
+        slots = self.slots.ask(len(waiting), is_idle=is_idle) if self.slots is not None else 0
         return requests, tokens, slots
 
     def resize(self, num_workers: int, now: float) -> None:

@@ -17,24 +17,25 @@ _MEMBERS = "pointsman:1:limits:members"
 
 
 class Inquiry:
-    """The commands of one account, and what becomes of their answers."""
+    """The commands of one account, and what becomes of their answers: these are of the rules that asked, whichever hold
+    by then."""
 
-    __slots__ = ("_requests", "_slots", "_tokens", "account", "commands")
+    __slots__ = ("_slacks", "_slots", "_wanted", "account", "commands")
 
     def __init__(self, account: Account, me: str, now: float, *, is_idle: bool) -> None:
         self.account = account
-        requests, tokens, self._slots = account.ask(now, is_idle=is_idle)
-        self._requests, self._tokens = _or_none(requests), _or_none(tokens)
+        requests, tokens, self._wanted = account.ask(now, is_idle=is_idle)
         self.commands: list[Command] = []
+        self._slacks: list[Slack] = []
         key = account.key
-        if self._requests is not None and account.requests is not None:
-            self.commands.append(_borrow(f"{key}:requests", account.requests, self._requests))
-        if self._tokens is not None and account.tokens is not None:
-            self.commands.append(_borrow(f"{key}:tokens", account.tokens, self._tokens))
-        slots = account.slots
-        if self._slots is not None and slots is not None:
+        for name, slack, ask in (("requests", account.requests, requests), ("tokens", account.tokens, tokens)):
+            if slack is not None and ask is not None and (ask.want or ask.back):
+                self.commands.append(_borrow(f"{key}:{name}", slack, ask))
+                self._slacks.append(slack)
+        self._slots = slots = account.slots
+        if slots is not None:
             lease = int(LEASE_SECONDS * 1000)
-            told = [me, slots.in_use, self._slots, slots.limit, lease, slots.sequence]
+            told = [me, slots.in_use, self._wanted, slots.limit, lease, slots.sequence]
             self.commands.append(_HOLD.command([f"{key}:slots"], told))
 
     def __repr__(self) -> str:
@@ -42,27 +43,20 @@ class Inquiry:
 
     def answered(self, answers: Iterator[Any], now: float) -> bool:
         """Take over what Redis says; tells whether it has refused nothing (it does where its memory is full)."""
-        account, is_said = self.account, True
-        for asked, slack in ((self._requests, account.requests), (self._tokens, account.tokens)):
-            if asked is None or slack is None:
-                continue
+        is_said = True
+        for slack in self._slacks:
             answer = next(answers)
             if isinstance(answer, Exception):
                 is_said = False
             else:
                 slack.told(float(answer[0]), float(answer[1]) / 1000, now)
-        if self._slots is not None and account.slots is not None:
+        if self._slots is not None:
             answer = next(answers)
             if isinstance(answer, Exception):
                 is_said = False
             else:
-                account.slots.told(int(answer), self._slots, now)
+                self._slots.told(int(answer), self._wanted, now)
         return is_said
-
-
-def _or_none(ask: Ask | None) -> Ask | None:
-    """None where there is nothing to say."""
-    return ask if ask is not None and (ask.want or ask.back) else None
 
 
 def _borrow(key: str, slack: Slack, ask: Ask) -> Command:

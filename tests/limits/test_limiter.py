@@ -6,6 +6,8 @@ import asyncio
 from typing import Any
 
 from gateway.config.specs import IdentitySpec, LimitSpec
+from gateway.limits.account import Account, Counts
+from gateway.limits.lending import Inquiry
 from gateway.limits.limit import Limit
 from gateway.limits.limiter import Limiter
 from gateway.limits.pending import Grant, Pending
@@ -150,3 +152,23 @@ def test_who_comes_late_by_old_rules_meets_the_new_limit() -> None:
         assert second.error is not None
 
     run(scene())
+
+
+def test_an_answer_that_was_asked_for_by_old_rules_is_of_these() -> None:
+    """What Redis has lent of a limit is not taken for a part of the one that holds by now."""
+
+    class Waits:
+        tokens = None
+
+        def answered(self, *, is_late: bool) -> None:
+            raise AssertionError
+
+    account = Account(LimitSpec("l", requests_per_second=10, concurrency=10), b"", 1, 0.0, Counts())
+    account.waiting.append(Waits())
+    inquiry = Inquiry(account, "me", 0.0, is_idle=False)
+    assert len(inquiry.commands) == 2
+    account.use(LimitSpec("l", concurrency=2), 1, 0.0)
+    answers = iter([[b"1", 0], 10])
+    assert inquiry.answered(answers, 0.0)
+    assert next(answers, None) is None  # each has heard its own
+    assert account.slots is not None and account.slots.held == 0
