@@ -23,8 +23,10 @@ import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE / "mamba"))
-import model  # noqa: E402  (the entry's own file)
+# The entry's own file, as it is shipped.
+MODEL = HERE.parents[1] / "engines" / "samples" / "models" / "mamba" / "1" / "model.py"
+sys.path.insert(0, str(MODEL.parent))
+import model  # noqa: E402
 
 LAYERS, WIDTH, STATES, CONVOLUTION, RANK = 2, 96, 16, 4, 8
 INSIDE = 2 * WIDTH
@@ -154,7 +156,8 @@ def write(params: Any, repository: Path) -> None:
     version = repository / "mamba" / "1"
     version.mkdir(parents=True, exist_ok=True)
     (version.parent / "config.pbtxt").write_text(config())
-    shutil.copyfile(HERE / "mamba" / "model.py", version / "model.py")
+    if not (version / "model.py").exists():
+        shutil.copyfile(MODEL, version / "model.py")
     np.savez(version / "model.npz", **flat(params))
 
 
