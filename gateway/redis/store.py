@@ -118,7 +118,7 @@ class Store:
             if not has_started.is_set():
                 call.cancel()
             self.counts.late += 1
-            self._failed(f"no answer within {patience * 1000:g} ms", is_late=True)
+            self._failed(f"no answer within {patience * 1000:g} ms (--redis-deadline)", is_late=True)
             raise StoreError(f"{self.address} did not answer within {patience * 1000:g} ms")
         answers: list[Any] = call.result()
         if patience <= self.deadline:
