@@ -18,6 +18,7 @@ from gateway.redis.errors import StoreError
 from gateway.redis.script import Command, Script
 from gateway.sessions.counts import SessionCounts
 from gateway.sessions.names import session_key
+from gateway.sessions.recent import Recent
 from gateway.sessions.session import Session, arm_field, flat, place_field
 
 if TYPE_CHECKING:  # a worker without Redis need not load its client
@@ -53,8 +54,8 @@ Found = Callable[[Session], None]
 
 
 class SessionBook:
-    """What a worker knows of at most `max_sessions` sessions; the ones used least recently are forgotten first, about
-    half of them at a time. `ttl` is how long Redis keeps one that is not seen, in seconds."""
+    """What a worker knows of at most `max_sessions` sessions; `ttl` is how long Redis keeps one that is not seen, in
+    seconds."""
 
     def __init__(
         self,
@@ -69,10 +70,8 @@ class SessionBook:
         self._store = store
         self._loop = loop
         self.remember_for(ttl)
-        self._generation = max(1, max_sessions // 2)
         self._announce = announce
-        self._young: dict[str, Session] = {}
-        self._old: dict[str, Session] = {}
+        self._known = Recent(max_sessions)
         self._asked: dict[str, tuple[Session, list[Found]]] = {}  # to be read in this turn
         self._reading: dict[str, tuple[Session, list[Found]]] = {}
         self._outdated: set[str] = set()  # of those being read: what comes does not count
@@ -83,12 +82,12 @@ class SessionBook:
             store.on_return(self.forget_all)
 
     def __repr__(self) -> str:
-        return f"<SessionBook: {len(self._young)} young, {len(self._old)} old, {len(self._reading)} being read>"
+        return f"<SessionBook: {len(self._known)} known, {len(self._reading)} being read>"
 
     @property
     def num_known(self) -> int:
         """How many sessions are known here."""
-        return len(self._young) + len(self._old)
+        return len(self._known)
 
     def remember_for(self, ttl: float) -> None:
         """Redis keeps a session that is not seen for so many seconds from now on."""
@@ -100,9 +99,9 @@ class SessionBook:
     def get(self, session: str, now: float) -> Session | None:
         """What is known of a session; None where Redis should be asked first. `now` is of `time.time`."""
         name = name_of(session)
-        found = self._young.get(name) or self._from_old(name)
+        found = self._known.use(name)
         if found is None:
-            return None if self._can_read else self._add(name, Session(session, now))
+            return None if self._can_read else self._known.add(name, Session(session, now))
         if now - found.fresh_at > _fresh_for(session) and self._can_read:
             return None
         found.seen = now
@@ -111,7 +110,7 @@ class SessionBook:
     def peek(self, session: str, now: float) -> Session:
         """What is known of a session, however old; nothing where it is not known."""
         name = name_of(session)
-        return self._young.get(name) or self._from_old(name) or self._add(name, Session(session, now))
+        return self._known.use(name) or self._known.add(name, Session(session, now))
 
     def find(self, session: str, found: Found) -> None:
         """Read a session, and tell what is known of it by then: within the store's deadline, in a later turn."""
@@ -130,7 +129,7 @@ class SessionBook:
 
     def forget(self, name: str) -> None:
         """Somebody else has changed it: what is known here does not count any more."""
-        session = self._young.get(name) or self._old.get(name)
+        session = self._known.look(name)
         if session is not None:
             session.forget()
         if name in self._reading:
@@ -138,13 +137,13 @@ class SessionBook:
 
     def forget_all(self) -> None:
         """Redis was away, or news were lost: everything is read anew."""
-        for session in (*self._young.values(), *self._old.values()):
+        for session in self._known:
             session.fresh_at = 0.0
         self._outdated.update(self._reading)
 
     def forget_homes(self) -> None:
         """Other rules hold: no session keeps engines of those before."""
-        for session in (*self._young.values(), *self._old.values()):
+        for session in self._known:
             session.homes.clear()
 
     # Changing
@@ -180,11 +179,9 @@ class SessionBook:
 
     def end(self, session: Sequence) -> None:
         """A sequence has ended: its id is free."""
-        name = name_of(session)
-        for generation in (self._young, self._old):
-            known = generation.pop(name, None)
-            if known is not None:
-                known.is_dirty = False
+        known = self._known.pop(name_of(session))
+        if known is not None:
+            known.is_dirty = False
         self._tell(("DEL", session_key(session)))
 
     def flush(self) -> None:
@@ -239,7 +236,7 @@ class SessionBook:
 
     def _answer(self, name: str, session: Session, answer: object, *, is_behind: bool) -> None:
         """What Redis says of a session, None where it said nothing; `is_behind`: it had not been told all by then."""
-        before = self._young.get(name) or self._from_old(name)
+        before = self._known.use(name)
         if before is not None:  # what it was without Redis is still true where Redis says nothing
             session.inherit(before)
             if answer is None or is_behind:
@@ -259,17 +256,7 @@ class SessionBook:
         if name in self._outdated:
             self._outdated.discard(name)
             session.fresh_at = 0.0
-        self._add(name, session)
-
-    def _from_old(self, name: str) -> Session | None:
-        found = self._old.get(name)
-        return None if found is None else self._add(name, found)
-
-    def _add(self, name: str, session: Session) -> Session:
-        if len(self._young) >= self._generation:
-            self._old, self._young = self._young, {}
-        self._young[name] = session
-        return session
+        self._known.add(name, session)
 
     # Writing
 
