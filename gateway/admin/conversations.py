@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import orjson
-from fastapi import FastAPI, HTTPException, Query, Response
+from fastapi import FastAPI, HTTPException, Query, Request, Response
 
-from gateway.admin.asking_redis import PATIENCE_SECONDS, HasStore, answered, store_of
+from gateway.admin.asking_redis import PATIENCE_SECONDS, HasStore, answered, refuse_foreign_pages, store_of
 from gateway.conversations.keeping import Conversation, Whole, list_conversations
 from gateway.conversations.turns import openai_message
 
@@ -49,8 +49,9 @@ def add_conversations(app: FastAPI, state: HasStore) -> None:
         return whole.about | {"system": whole.system, "turns": whole.turns}
 
     @app.delete("/conversations/{session:session}")
-    async def deleted(session: str, tenant: Tenant = "") -> Json:
+    async def deleted(session: str, request: Request, tenant: Tenant = "") -> Json:
         """Forget the conversation; what is under way in it is not kept any more."""
+        refuse_foreign_pages(request)
         if not await answered(_conversation(state, session, tenant).delete()):
             raise _not_there(session, tenant)
         return {"session": session, "tenant": tenant, "deleted": True}

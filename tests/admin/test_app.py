@@ -254,6 +254,13 @@ def test_what_is_not_there_is_not_drained(path: str, url: str, why: str) -> None
     assert drain(path, url) == (404, {"detail": why}, [])
 
 
+@pytest.mark.parametrize("path", ["/sessions/s", "/conversations/s"])
+def test_a_web_page_elsewhere_forgets_nothing(path: str) -> None:
+    """Neither a session nor a conversation; who is an operator reads what is missing."""
+    assert client.delete(path, headers={"origin": "http://evil.example"}).status_code == 403
+    assert client.delete(path, headers={"origin": "http://testserver"}).status_code == 503  # there is no Redis
+
+
 def test_a_web_page_elsewhere_drains_nothing() -> None:
     """A browser that is on this machine, with a page from elsewhere, is no operator."""
     path, url = "/engines/mac/endpoints/drain", "http://c:1"
