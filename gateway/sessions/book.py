@@ -102,7 +102,7 @@ class SessionBook:
         found = self._known.use(name)
         if found is None:
             return None if self._can_read else self._known.add(name, Session(session, now))
-        if now - found.fresh_at > _fresh_for(session) and self._can_read:
+        if not 0 <= now - found.fresh_at <= _fresh_for(session) and self._can_read:  # clocks may be set back
             return None
         found.seen = now
         return found
@@ -156,7 +156,7 @@ class SessionBook:
             self.counts.created += 1
         if isinstance(session.session, Sequence):
             session.fresh_at = now  # who has it under way is who knows
-        if now - session.written > self._touch_seconds:
+        if not 0 <= now - session.written <= self._touch_seconds:
             self._soil(session, now)
 
     def keep_arm(self, session: Session, experiment: str, arm: str, now: float) -> None:

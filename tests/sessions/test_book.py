@@ -357,6 +357,22 @@ def test_news_of_a_session_that_is_being_read_count(play: Callable[[Scene], None
     play(scene)
 
 
+def test_a_clock_that_is_set_back_stops_nothing(play: Callable[[Scene], None]) -> None:
+    """Sessions are read anew and written down all the same, not when the clock is there again."""
+
+    async def scene(make: Callable[..., SessionBook], written: Callable[..., Awaitable[None]]) -> None:
+        book = make()
+        session = await found(book, "s")
+        book.count(session, time.time())
+        book.flush()
+        earlier = time.time() - 3600
+        assert book.get("s", earlier) is None
+        book.count(session, earlier)
+        assert session.is_dirty
+
+    play(scene)
+
+
 def test_every_key_of_a_session_expires(play: Callable[[Scene], None], server: RedisServer) -> None:
     """Also of one whose worker dies before it has written down more than the arm, or the place."""
 
