@@ -42,6 +42,7 @@ class Borrower:
         self._surplus: set[Account] = set()
         self._is_about_to_ask = False
         self._num_asking = 0
+        self._is_closed = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
@@ -68,12 +69,15 @@ class Borrower:
                 self.ask_soon(account)
 
     def _go_on(self) -> None:
-        if (self._first or self._then) and not self._is_about_to_ask and self._num_asking < _MAX_ASKING:
+        is_busy = self._is_closed or self._is_about_to_ask or self._num_asking >= _MAX_ASKING
+        if (self._first or self._then) and not is_busy:
             self._is_about_to_ask = True
             asyncio.get_running_loop().call_soon(self._ask_now)
 
     def _ask_now(self) -> None:
         self._is_about_to_ask = False
+        if self._is_closed:
+            return
         batch: list[tuple[Account, bool]] = []
         for accounts in (self._first, self._then):
             ready = islice((account for account in accounts if not account.is_asking), _BATCH - len(batch))
@@ -141,7 +145,8 @@ class Borrower:
             self._counted(max(1, found))
 
     def close(self) -> None:
-        """Give back all that is borrowed, so that nobody has to wait for leases to end."""
+        """Give back all that is borrowed, so that nobody has to wait for leases to end, and ask for nothing more."""
+        self._is_closed = True
         for task in self._tasks:
             task.cancel()
         now = self._clock()

@@ -172,3 +172,25 @@ def test_an_answer_that_was_asked_for_by_old_rules_is_of_these() -> None:
     assert inquiry.answered(answers, 0.0)
     assert next(answers, None) is None  # each has heard its own
     assert account.slots is not None and account.slots.held == 0
+
+
+def test_who_has_given_all_back_leases_nothing_more(redis_server: RedisServer) -> None:
+    """What was about to be asked for when the worker ended is not."""
+
+    async def scene() -> None:
+        async with stored(redis_server) as store:
+            limiter, limits = limiter_of(store, LimitSpec("l", concurrency=80))
+            requests = [Request("a") for _ in range(40)]
+            await asyncio.gather(*[request.ask(limiter, limits) for request in requests])
+            for request in requests:
+                assert request.grant is not None
+                request.grant.end()
+            [account] = limits[0].accounts.values()
+            limiter._ask_soon(account)
+            limiter.close()
+            await asyncio.sleep(0.05)
+            await store.flush()
+            [leases] = [redis_server.client.hvals(key) for key in redis_server.client.keys("*:slots")]
+            assert [lease.split(":")[0] for lease in leases] == ["0"]
+
+    run(scene())
