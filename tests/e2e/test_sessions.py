@@ -126,6 +126,8 @@ def test_a_drained_engine_hands_its_sessions_over(
     """A drain at one gateway moves an engine's sessions at both, alike, and counts them; they stay when it is over."""
     names = [f"drain-{number}" for number in range(NUM_SESSIONS)]
     homes = {name: served_by(gateways[0], name) for name in names}
+    # Written down, so that no worker takes one that it has not seen for a new one.
+    eventually(lambda: {admin(gateways[0], "GET", f"/sessions/{name}").status_code for name in names} == {200})
     url = engines["a"].url
     assert admin(gateways[0], "POST", "/engines/it/endpoints/drain", url=url).status_code == 200
     mine = [name for name in names if homes[name] == "a"]
