@@ -38,7 +38,7 @@ def mamba(tmp_path_factory):
     pytest.importorskip("jax")
     repository = tmp_path_factory.mktemp("models")
     made = script(SCRIPTS / "mamba.py")
-    sys.path.remove(str(SCRIPTS / "mamba"))
+    sys.path.remove(str(made.MODEL.parent))
     params = made.initial(0)
     made.write(params, repository)
     return made, params, started("jax", repository / "mamba")
