@@ -48,7 +48,10 @@ def test_check_covers_the_contract() -> None:
     """Every method of MetalOps that the contract names is in a group, and every group has a case."""
     contract = {name for group in GROUPS.values() for name in group}
     methods = {name for name in vars(Ops) if not name.startswith("_") and callable(getattr(Ops, name))}
-    assert contract == methods - {"synchronize"}
+    assert contract == methods - {
+        "synchronize",
+        "prepare_attention",
+    }  # the first is torch's own, the second computes nothing
     assert {case.group for case in cases(F16)} == set(GROUPS)
 
 
