@@ -177,7 +177,9 @@ def leave_generate_stream(llm: LLMProcess) -> None:
 
 
 def leave_generate(llm: LLMProcess) -> None:
-    body = json.dumps({"text_input": "the sea", "sampling_parameters": LONG}).encode()
+    # Eight answers take long enough to be seen under way.
+    several = json.dumps(json.loads(LONG) | {"n": 8, "temperature": 1.0})
+    body = json.dumps({"text_input": "the sea", "sampling_parameters": several}).encode()
     with socket.create_connection(("127.0.0.1", llm.http_port)) as connection:
         head = f"POST {PATH}/generate HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
         connection.sendall(head.encode() + body)
