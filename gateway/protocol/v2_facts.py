@@ -6,6 +6,7 @@ JSON: the caller cuts at Inference-Header-Content-Length and hands over the JSON
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
@@ -18,7 +19,8 @@ from gateway.protocol.operations import INFERENCE_OPERATIONS, Operation
 
 # numpy's limit; without one, the product of a million axes keeps the event loop for minutes.
 MAX_RANK = 64
-_PARAMETERS = b'"parameters"'
+# The parameters of a request, first in it or behind its id.
+_PARAMETERS = re.compile(rb'\s*\{\s*(?:"id"\s*:\s*"[^"\\]*"\s*,\s*)?"parameters"\s*:\s*(\{[^{}]*\})')
 # Where an input's data lies outside the JSON, one of these parameters tells its size.
 _SIZE_PARAMETERS = ("binary_data_size", "shared_memory_byte_size")
 
@@ -61,18 +63,14 @@ def read_parameters(operation: Operation, body: bytes) -> Mapping[str, Scalar]:
 def _parameters_before_inputs(body: bytes) -> dict[str, Any] | None:
     """The parameters of an inference, where they stand before all tensors and have no objects in them, as clients write
     them; None where that is not sure. So tensors' values are not read."""
-    key = body.find(_PARAMETERS)
-    if key < 0 or body.find(b"[", 0, key) >= 0 or body.count(b"{", 0, key) != 1:
-        return None  # of the request, if of anything: nothing else has begun
-    start = body.find(b"{", key)
-    text = body[start : body.find(b"}", start) + 1]
-    if body[key + len(_PARAMETERS) : start].strip() != b":":
+    found = _PARAMETERS.match(body)
+    if found is None:
         return None
     try:
-        found = orjson.loads(text)
-    except orjson.JSONDecodeError:  # an object in it, or a brace in a text
+        parameters: dict[str, Any] = orjson.loads(found[1])
+    except orjson.JSONDecodeError:  # a brace in a text
         return None
-    return found if isinstance(found, dict) else None
+    return parameters
 
 
 def _generate_parameters(message: Mapping[str, Any]) -> dict[str, Scalar]:
