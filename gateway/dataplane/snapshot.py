@@ -119,8 +119,13 @@ class Snapshot:
             )
             for target in self.table.targets
         }
+        self._by_route: dict[str, list[Lane]] = {}
         for lane in self._lanes.values():
-            lane.arms = self._arms_beside(lane, rules)
+            self._by_route.setdefault(lane.target.route, []).append(lane)
+        for lanes in self._by_route.values():
+            arms = _arms(lanes, rules)
+            for lane in lanes:
+                lane.arms = arms
         self._passing: dict[Dialect | None, bool] = {}
 
     def __repr__(self) -> str:
@@ -142,20 +147,9 @@ class Snapshot:
             )
         return found
 
-    def _arms_beside(self, lane: Lane, rules: RulesSpec) -> dict[str, Lane]:
-        if lane.target.experiment is None:
-            return {}
-        weights = {arm.name: arm.weight for arm in rules.experiments[lane.target.experiment].arms}
-        return {
-            other.target.arm: other
-            for other in self._lanes.values()
-            if other.target.route == lane.target.route and other.target.arm is not None and weights[other.target.arm]
-        }
-
     def lanes_beside(self, lane: Lane) -> list[Lane]:
         """The lanes of the same route's other arms."""
-        route = lane.target.route
-        return [other for other in self._lanes.values() if other.target.route == route and other is not lane]
+        return [other for other in self._by_route[lane.target.route] if other is not lane]
 
     def set_health(self, health: Health, models: Models, loads: Loads = NO_LOADS) -> None:
         """Take over what the probes found; what they did not ask stays unknown. `loads` are news: what they do not name
@@ -186,6 +180,15 @@ class Snapshot:
         """Whether every route ('all'), or some route ('any'), has an engine with a healthy endpoint."""
         ready = [lane.engine.is_ready for lane in self._lanes.values()]
         return any(ready) if ready_when == "any" else all(ready)
+
+
+def _arms(lanes: list[Lane], rules: RulesSpec) -> dict[str, Lane]:
+    """The lanes of one route that may take requests, by their arms."""
+    experiment = lanes[0].target.experiment
+    if experiment is None:
+        return {}
+    weights = {arm.name: arm.weight for arm in rules.experiments[experiment].arms}
+    return {arm: lane for lane in lanes if (arm := lane.target.arm) is not None and weights[arm]}
 
 
 def _headers_asked(rules: RulesSpec) -> frozenset[str]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 from gateway.dataplane.plan import no_route
 from gateway.dataplane.refusal import Refusal
 from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client, Handler
+from gateway.protocol.errors import GatewayError
 
 
 class StandingAside:
@@ -40,3 +43,36 @@ class StandingAside:
     def sweep(self, now: float) -> None:
         if self._handler is not None:
             self._handler.sweep(now)
+
+
+class WaitingForWhole(StandingAside):
+    """Holds the body until it is whole, and stands aside for whom it then finds by `_answerer`."""
+
+    __slots__ = ("_pieces",)
+
+    def __init__(self, client: Client, request: Request) -> None:
+        super().__init__(client, request)
+        self._pieces: list[bytes] = []
+
+    def body_received(self, data: bytes, ended: bool) -> None:
+        if self._handler is not None:
+            self._handler.body_received(data, ended)
+            return
+        self._pieces.append(data)
+        if not ended:
+            self._client.expect_body()
+            return
+        body = b"".join(self._pieces)
+        self._pieces.clear()
+        try:
+            self._handler, body = self._answerer(body)
+        except GatewayError as error:
+            self._handler = Refusal(self._client, self._request, error)
+        self._handler.body_received(body, True)
+
+    @abstractmethod
+    def _answerer(self, body: bytes) -> tuple[Handler, bytes]:
+        """Who answers the request, and the body that he takes.
+
+        Raises: GatewayError, which the client is told.
+        """

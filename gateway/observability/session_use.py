@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # a worker counts, and leaves it to others to tell
     from prometheus_client.core import Metric
@@ -42,25 +42,26 @@ def session_metrics(use: SessionUse) -> Iterator[Metric]:
         "pointsman_sessions_shed", "New sessions put elsewhere than at home, which had too much to do.", value=use.shed
     )
     yield GaugeMetricFamily("pointsman_sessions_known", "Sessions that workers have at hand.", value=use.known)
-    moved = CounterMetricFamily(
+    yield _by_place(
         "pointsman_sessions_moved",
         "Sessions that went on at another endpoint, since theirs was drained, unavailable, or gone from the rules.",
-        labels=["engine", "endpoint", "reason"],
+        use.moved,
+        "reason",
     )
-    for key, number in use.moved.items():
-        moved.add_metric(key, number)
-    yield moved
-    lost = CounterMetricFamily(
-        "pointsman_sequences_lost", "Sequences that ended with their endpoint.", labels=["engine", "endpoint"]
-    )
-    for place, number in use.sequences_lost.items():
-        lost.add_metric(place, number)
-    yield lost
-    replayed = CounterMetricFamily(
+    yield _by_place("pointsman_sequences_lost", "Sequences that ended with their endpoint.", use.sequences_lost)
+    yield _by_place(
         "pointsman_sequences_moved",
         "Sequences that went on at another endpoint, which was told their inputs, since theirs was lost or drained.",
-        labels=["engine", "endpoint", "reason"],
+        use.sequences_moved,
+        "reason",
     )
-    for key, number in use.sequences_moved.items():
-        replayed.add_metric(key, number)
-    yield replayed
+
+
+def _by_place(name: str, told: str, counted: Mapping[Any, int], *more: str) -> Metric:
+    """A counter by engine, endpoint, and `more` labels."""
+    from prometheus_client.core import CounterMetricFamily
+
+    family = CounterMetricFamily(name, told, labels=["engine", "endpoint", *more])
+    for key, number in counted.items():
+        family.add_metric(key, number)
+    return family

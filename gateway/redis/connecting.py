@@ -5,6 +5,7 @@ Neither connects yet; neither tries again by itself: who calls knows what a fail
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import redis
@@ -25,47 +26,48 @@ try:
 except ImportError:  # redis-py 5 and 6 have none
     MaintNotificationsConfig = None  # type: ignore[assignment,misc]
 
-# redis-py says no types of these.
-_sentinel: Any = Sentinel
-_async_sentinel: Any = AsyncSentinel
-_cluster_node: Any = ClusterNode
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """One of redis-py's two families of clients, by its classes, of which it says few types."""
+
+    one: Any
+    cluster: Any
+    node: Any
+    sentinel: Any
+    retry: Any
+
+
+_ASYNC = _Kind(redis.asyncio.Redis, AsyncRedisCluster, AsyncClusterNode, AsyncSentinel, AsyncRetry)
+_BLOCKING = _Kind(redis.Redis, RedisCluster, ClusterNode, Sentinel, Retry)
 
 
 def connect_async(
     address: RedisAddress, *, timeout: float = 1.0, connect_timeout: float = 1.0, max_connections: int = 4
 ) -> Any:
     """An asyncio client, whose replies are bytes; `timeout` is in seconds, for one reply. Close it with `aclose`."""
-    options = _options(address, timeout, connect_timeout)
-    options["retry"] = AsyncRetry(NoBackoff(), 0)
-    match address.layout:
-        case Layout.CLUSTER:
-            nodes = [AsyncClusterNode(host, port) for host, port in address.hosts]
-            return AsyncRedisCluster(startup_nodes=nodes, max_connections=max_connections, **options)
-        case Layout.SENTINEL:
-            sentinel: Any = _async_sentinel(
-                address.hosts, sentinel_kwargs=_sentinel_options(address, options), **options
-            )
-            return sentinel.master_for(address.service, db=address.db)
-        case Layout.ONE:
-            return redis.asyncio.Redis(**options, **_place(address), max_connections=max_connections)
+    return _client(_ASYNC, address, timeout, connect_timeout, max_connections)
 
 
 def connect(
     address: RedisAddress, *, timeout: float = 1.0, connect_timeout: float = 1.0, max_connections: int = 4
 ) -> Any:
     """The blocking client, which threads may share. Close it with `close`."""
+    return _client(_BLOCKING, address, timeout, connect_timeout, max_connections)
+
+
+def _client(kind: _Kind, address: RedisAddress, timeout: float, connect_timeout: float, max_connections: int) -> Any:
     options = _options(address, timeout, connect_timeout)
-    options["retry"] = Retry(NoBackoff(), 0)
+    options["retry"] = kind.retry(NoBackoff(), 0)
     match address.layout:
         case Layout.CLUSTER:
-            nodes = [_cluster_node(host, port) for host, port in address.hosts]
-            return RedisCluster(startup_nodes=nodes, max_connections=max_connections, **options)
+            nodes = [kind.node(host, port) for host, port in address.hosts]
+            return kind.cluster(startup_nodes=nodes, max_connections=max_connections, **options)
         case Layout.SENTINEL:
-            own = _sentinel_options(address, options)
-            sentinel = _sentinel(address.hosts, sentinel_kwargs=own, **options)
+            sentinel = kind.sentinel(address.hosts, sentinel_kwargs=_sentinel_options(address, options), **options)
             return sentinel.master_for(address.service, db=address.db)
         case Layout.ONE:
-            return redis.Redis(**options, **_place(address), max_connections=max_connections)
+            return kind.one(**options, **_place(address), max_connections=max_connections)
 
 
 def _options(address: RedisAddress, timeout: float, connect_timeout: float) -> dict[str, Any]:

@@ -30,12 +30,11 @@ class Route:
         self.head = match.head
         self.body = match.body
         self.split = split
-        balances = {engines[name].balance for name in _engines(spec, split)}
+        targets = _targets(spec, split)
+        balances = {engines[target.engine].balance for target in targets}
         sticks = split is not None and split.spec.unit == "session"
         keeps_session = Balance.SESSION in balances or sticks or spec.session.replay is not None
-        self.targets = tuple(
-            replace(target, keeps_session=keeps_session, sticks=sticks) for target in _targets(spec, split)
-        )
+        self.targets = tuple(replace(target, keeps_session=keeps_session, sticks=sticks) for target in targets)
         asks_session = keeps_session or spec.session.history is not None
         self._session = session_lookup(identity) if asks_session else None
         self._unit = unit_lookup(split.spec.unit, identity) if split is not None else None
@@ -86,28 +85,20 @@ class Route:
 _NOTHING = Found(None, in_head=True)
 
 
-def _engines(spec: RouteSpec, split: Split | None) -> set[str]:
-    return {target.engine for target in _targets(spec, split)}
-
-
 def _targets(spec: RouteSpec, split: Split | None) -> tuple[Target, ...]:
     """One target for each arm; an arm without a model takes the route's."""
+    whole = Target(
+        spec.name,
+        spec.engine or "",
+        spec.model,
+        resume=spec.resume,
+        history=spec.session.history,
+        replay=spec.session.replay,
+    )
     if split is None:
-        assert spec.engine is not None
-        session = spec.session
-        target = Target(spec.name, spec.engine, spec.model, resume=spec.resume, history=session.history)
-        return (replace(target, replay=session.replay),)
+        return (whole,)
     experiment = split.spec
     return tuple(
-        Target(
-            spec.name,
-            arm.engine,
-            arm.model or spec.model,
-            experiment.name,
-            arm.name,
-            spec.resume,
-            history=spec.session.history,
-            replay=spec.session.replay,
-        )
+        replace(whole, engine=arm.engine, model=arm.model or spec.model, experiment=experiment.name, arm=arm.name)
         for arm in experiment.arms
     )

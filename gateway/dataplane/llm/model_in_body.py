@@ -12,7 +12,7 @@ from gateway.dataplane.refusal import Refusal
 from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client, Handler
 from gateway.dataplane.snapshot import Lane
-from gateway.dataplane.standing_aside import StandingAside
+from gateway.dataplane.standing_aside import WaitingForWhole
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.facts import read_generation_facts
 from gateway.protocol.llm.model_name import ModelName, find_model, renamed
@@ -24,29 +24,18 @@ _MAX_NAME_LENGTH = 1024
 Serve = Callable[[Client, Request, Lane, str | None], Handler]
 
 
-class ModelInBody(StandingAside):
+class ModelInBody(WaitingForWhole):
     """Holds the body until it is whole, asks the rules, and stands aside for the handler that the engine takes."""
 
-    __slots__ = ("_pieces", "_serve")
+    __slots__ = ("_serve",)
 
     def __init__(self, client: Client, request: Request, serve: Serve) -> None:
         """`serve` makes the handler of a request whose way is known."""
         super().__init__(client, request)
         self._serve = serve
-        self._pieces: list[bytes] = []
 
-    def body_received(self, data: bytes, ended: bool) -> None:
-        if self._handler is not None:
-            self._handler.body_received(data, ended)
-            return
-        if not ended:
-            self._pieces.append(data)
-            self._client.expect_body()
-            return
-        body = b"".join((*self._pieces, data)) if self._pieces else data
-        self._pieces.clear()
-        self._handler, body = answerer(self._client, self._request, body, self._serve)
-        self._handler.body_received(body, True)
+    def _answerer(self, body: bytes) -> tuple[Handler, bytes]:
+        return answerer(self._client, self._request, body, self._serve)
 
 
 def answerer(client: Client, request: Request, body: bytes, serve: Serve) -> tuple[Handler, bytes]:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gateway.dataplane.body import decoded, told_json_bytes
-from gateway.dataplane.refusal import Refusal
 from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client, Handler
 from gateway.dataplane.snapshot import Lane
-from gateway.dataplane.standing_aside import StandingAside
+from gateway.dataplane.standing_aside import WaitingForWhole
 from gateway.dataplane.talking.holding import held_by_engine
 from gateway.dataplane.talking.talking import Talking
 from gateway.dataplane.translating.translation import Ask
-from gateway.protocol.errors import GatewayError
 from gateway.protocol.llm.values import OF_TEXT, Dialect
 from gateway.protocol.operations import Operation
 from gateway.protocol.v2_facts import read_body_facts
@@ -38,11 +36,11 @@ def talking(client: Client, request: Request, lane: Lane, session: str, ask: Ask
     return Talking(client, request, lane, session, history, ask)
 
 
-class _ByBody(StandingAside):
+class _ByBody(WaitingForWhole):
     """Holds the body until it is whole, and stands aside: for the engine that is told the session, for the talk where
     an infer is one of text, else for whoever answers any request."""
 
-    __slots__ = ("_ask", "_lane", "_pieces", "_plain", "_session")
+    __slots__ = ("_ask", "_lane", "_plain", "_session")
 
     def __init__(self, client: Client, request: Request, lane: Lane, session: str, ask: Ask, plain: Plain) -> None:
         super().__init__(client, request)
@@ -50,23 +48,6 @@ class _ByBody(StandingAside):
         self._session = session
         self._ask = ask
         self._plain = plain
-        self._pieces: list[bytes] = []
-
-    def body_received(self, data: bytes, ended: bool) -> None:
-        if self._handler is not None:
-            self._handler.body_received(data, ended)
-            return
-        self._pieces.append(data)
-        if not ended:
-            self._client.expect_body()
-            return
-        body = b"".join(self._pieces)
-        self._pieces.clear()
-        try:
-            self._handler, body = self._answerer(body)
-        except GatewayError as error:
-            self._handler = Refusal(self._client, self._request, error)
-        self._handler.body_received(body, True)
 
     def _answerer(self, body: bytes) -> tuple[Handler, bytes]:
         """Raises: GatewayError."""
