@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from gateway.config import rule_values
-from gateway.config.specs import ArmSpec, ExperimentSpec
+from gateway.config.experiment_specs import ArmSpec, ExperimentSpec
 from gateway.yaml import values
 from gateway.yaml.location import Location
 from gateway.yaml.nodes import Node

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from gateway.config.engines import read_engine
+from gateway.config.experiment_specs import ExperimentSpec
 from gateway.config.experiments import read_experiment
 from gateway.config.files import RuleFile, digest_of, read_files
 from gateway.config.limits import read_limits
 from gateway.config.reachability import find_unreachable
 from gateway.config.routes import read_identity, read_route
 from gateway.config.sessions import check_history, check_replay
-from gateway.config.specs import EngineSpec, ExperimentSpec, IdentitySpec, LimitSpec, RouteSpec, RulesSpec
+from gateway.config.specs import EngineSpec, IdentitySpec, LimitSpec, RouteSpec, RulesSpec
 from gateway.yaml.location import Location
 from gateway.yaml.nodes import Items, Map, Node, Scalar, read_yaml
 from gateway.yaml.problems import Problem, Severity, suggest

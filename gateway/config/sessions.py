@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gateway.config import rule_values
+from gateway.config.experiment_specs import ExperimentSpec
 from gateway.config.specs import (
     EngineProtocol,
     EngineSpec,
-    ExperimentSpec,
     HistorySpec,
     IdentitySpec,
     ReplaySpec,

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from gateway.config.experiment_specs import ExperimentSpec, ForcingSpec, LayerSpec, RuleTestSpec, ShadowSpec
 from gateway.yaml.location import Location
 
 
@@ -255,27 +256,7 @@ class RouteSpec:
     model: str | None = None  # the model's name there; None keeps the requested one
     resume: bool = False  # a generation that breaks off goes on elsewhere, from what the client has read
     session: SessionSpec = SessionSpec()
-    location: Location | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ArmSpec:
-    """One side of an experiment."""
-
-    name: str
-    engine: str
-    weight: float
-    model: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ExperimentSpec:
-    """A split of traffic: each unit keeps its arm."""
-
-    name: str
-    arms: tuple[ArmSpec, ...]
-    unit: str = "session"  # session | request | header:NAME | parameter:NAME
-    salt: str = ""  # changes the assignment; empty: the experiment's name
+    shadow: ShadowSpec | None = None  # a second engine that is asked as well, to be compared
     location: Location | None = None
 
 
@@ -339,3 +320,6 @@ class RulesSpec:
     identity: IdentitySpec = IdentitySpec()
     digest: str = ""  # of the files' contents: the same text has the same digest everywhere
     limits: tuple[LimitSpec, ...] = ()
+    layers: Mapping[str, LayerSpec] = field(default_factory=dict)
+    forcing: ForcingSpec = field(default_factory=ForcingSpec)
+    tests: tuple[RuleTestSpec, ...] = ()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from math import log
 
-from gateway.config.specs import ExperimentSpec
+from gateway.config.experiment_specs import ExperimentSpec
 
 # 52 bits and a half: exact as a float, and never 0 or 1, whose logarithms would not do.
 _POSITIONS = 1 << 52

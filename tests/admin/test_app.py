@@ -8,11 +8,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from gateway.admin.app import make_app
+from gateway.config.experiment_specs import ArmSpec, ExperimentSpec
 from gateway.config.specs import (
-    ArmSpec,
     EndpointSpec,
     EngineSpec,
-    ExperimentSpec,
     HistorySpec,
     InputMatch,
     LimitSpec,

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from gateway.config.experiment_specs import ExperimentSpec
 from gateway.config.rules import load_rules
 from gateway.config.specs import (
     BreakerSpec,
     ConnectionSpec,
     EngineSpec,
-    ExperimentSpec,
     HealthSpec,
     HistorySpec,
     IdentitySpec,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.config.specs import ArmSpec, ExperimentSpec
+from gateway.config.experiment_specs import ArmSpec, ExperimentSpec
 from gateway.yaml.location import Location
 from tests.config.conftest import Load
 

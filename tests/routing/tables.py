@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.config.specs import (
-    ArmSpec,
-    Balance,
-    EndpointSpec,
-    EngineSpec,
-    ExperimentSpec,
-    IdentitySpec,
-    MatchSpec,
-    RouteSpec,
-    RulesSpec,
-)
+from gateway.config.experiment_specs import ArmSpec, ExperimentSpec
+from gateway.config.specs import Balance, EndpointSpec, EngineSpec, IdentitySpec, MatchSpec, RouteSpec, RulesSpec
 from gateway.routing.table import Table
 
 ENGINES = {

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gateway.config.specs import ArmSpec, ExperimentSpec
+from gateway.config.experiment_specs import ArmSpec, ExperimentSpec
 from gateway.routing.experiments import Split
 
 UNITS = [f"user-{number}" for number in range(20_000)]

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.config.specs import ArmSpec, ExperimentSpec, InputMatch, MatchSpec
+from gateway.config.experiment_specs import ArmSpec, ExperimentSpec
+from gateway.config.specs import InputMatch, MatchSpec
 from gateway.protocol.operations import Operation
 from gateway.routing import table as table_module
 from gateway.routing.decision import Decision, Target, Undecided

@@ -1,0 +1,152 @@
+"""What rule files declare of experiments: arms, layers, ramps, guardrails, shadows. Made whole by `config`.
+
+
+Times are seconds (float), shares are fractions of 1 (float). Each field says its meaning, its unit and why its default
+is what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gateway.yaml.location import Location
+
+
+@dataclass(frozen=True, slots=True)
+class ArmSpec:
+    """One side of an experiment."""
+
+    name: str
+    engine: str
+    weight: float
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GuardrailSpec:
+    """What an arm may not do to users, compared with the control arm in the same time; one of the bounds is set.
+
+    `metric`: error_rate; latency, first_token, per_token (means, or with _p50, _p90, _p95, _p99 behind them; seconds);
+    output_tokens; feedback:NAME (the mean of a value that clients send).
+    """
+
+    metric: str
+    max: float | None = None  # of the arm itself: a share, seconds, or the value
+    max_increase: float | None = None  # over the control's: 0.01 is one more error in a hundred requests
+    max_decrease: float | None = None  # under the control's
+    max_ratio: float | None = None  # of the control's: 1.2 is a fifth more
+    min_ratio: float | None = None
+    location: Location | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class FuseSpec:
+    """When an arm has collapsed: no statistics are waited for."""
+
+    error_rate: float = 0.5  # of the arm's requests since the step began or in the last `window`, whichever is worse
+    min_requests: int = 20  # fewer say nothing
+    window: float = 10.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class RampSpec:
+    """One arm's share grows by steps, as long as it does no harm."""
+
+    steps: tuple[float, ...]  # shares of the experiment's units, growing
+    arm: str  # the one that grows; what the others lose is the control's
+    min_requests: int = 200  # of that arm in a step, before the next one: fewer show next to nothing
+    min_time: float = 60.0  # seconds in a step, before the next one
+    auto_start: bool = False  # at once when the rules are activated; else an operator starts it
+    fuse: FuseSpec = FuseSpec()
+
+
+@dataclass(frozen=True, slots=True)
+class BanditSpec:
+    """Thompson sampling: arms get traffic by the chance that they are the best."""
+
+    metric: str = "error_rate"  # error_rate, or feedback:NAME (of 0 and 1)
+    min_share: float = 0.05  # of each arm: one that gets nothing can never show that it has improved
+    max_share: float = 0.95
+    every: float = 30.0  # seconds between changes of weights
+    half_life: float = 3600.0  # seconds after which what was seen counts half: engines change
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentSpec:
+    """A split of traffic: each unit keeps its arm."""
+
+    name: str
+    arms: tuple[ArmSpec, ...]
+    unit: str = "session"  # session | request | header:NAME | parameter:NAME
+    salt: str = ""  # changes the assignment; empty: the experiment's name
+    control: str = ""  # the arm that others are compared with, and that has all units of no other; empty: the first
+    layer: str | None = None  # experiments of one layer share no unit
+    share: float = 1.0  # of the layer's units, or of all; the others get the control arm and are not counted
+    metric: str = "error_rate"  # what decides which arm is better; see GuardrailSpec
+    goal: str = "lower"  # lower | higher
+    alpha: float = 0.05  # the chance of a wrong verdict, however often one looks
+    guardrails: tuple[GuardrailSpec, ...] = ()
+    ramp: RampSpec | None = None
+    bandit: BanditSpec | None = None
+    location: Location | None = None
+
+    @property
+    def control_arm(self) -> ArmSpec:
+        return next((arm for arm in self.arms if arm.name == self.control), self.arms[0])
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """Experiments that exclude each other: a unit is in one of them at most."""
+
+    name: str
+    unit: str = "session"  # that of all its experiments
+    holdout: float = 0.0  # share of units that no experiment gets: what all of them together have changed shows there
+    salt: str = ""  # empty: the layer's name
+    location: Location | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ForcingSpec:
+    """Who may choose an arm for a request of theirs: `header: EXPERIMENT=ARM` with one of the keys. Such requests are
+    not counted in the experiment."""
+
+    header: str = "x-pointsman-force"
+    parameter: str = "pointsman_force"
+    key_header: str = "x-pointsman-force-key"
+    key_parameter: str = "pointsman_force_key"
+    keys: tuple[str, ...] = field(default=(), repr=False)  # SHA-256 of each key, in hexadecimal; none: nobody may
+
+
+@dataclass(frozen=True, slots=True)
+class ToleranceSpec:
+    """How far two engines' answers may differ and still agree."""
+
+    absolute: float = 1e-3
+    relative: float = 1e-2  # of the larger one; either bound is enough
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowSpec:
+    """A route's requests are sent to a second engine as well, whose answers nobody reads but the parity report."""
+
+    engine: str
+    model: str | None = None  # None: the name that the route's own engine is asked with
+    sample: float = 0.01  # of requests
+    max_in_flight: int = 4  # mirrored at the same time; what is beyond is not mirrored, but counted
+    max_bytes: int = 4 * 1024 * 1024  # of a request or an answer; longer ones are not mirrored, but counted
+    timeout: float = 60.0
+    top_k: int = 5  # of the last axis, compared as sets
+    tolerance: ToleranceSpec = ToleranceSpec()
+    location: Location | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RuleTestSpec:
+    """A test case in a rule file: facts of a request, and what the rules must say of it."""
+
+    name: str
+    request: Mapping[str, object]  # as `match` has them: model, version, protocol, operation, header, parameter, ...
+    expect: Mapping[str, object]  # route, engine, model, arm, experiment; or no_route: true
+    location: Location | None = field(default=None, compare=False)

@@ -1,0 +1,93 @@
+"""What the data plane has counted of an experiment's arms, as plain values: all that statistics are made of.
+
+Units (sessions, users) fall by a hash into `NUM_BUCKETS` buckets, the same in every worker and gateway: all of a unit's
+requests count in one. Buckets are independent of each other where a unit's requests are not, so what statistics need
+to know of the spread stands between the buckets, at the price of one list per count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import exp, log
+
+NUM_BUCKETS = 64
+
+# Latencies are counted in bins whose bounds are 5 % apart, from 10 microseconds on.
+_BIN = 0.05
+_FIRST_SECONDS = 1e-5
+LAST_BIN = 400  # about an hour and a quarter
+
+
+def bin_of(seconds: float) -> int:
+    """The bin of a latency: bin b holds what is above `bin_bound(b - 1)` and at most `bin_bound(b)`."""
+    if seconds <= _FIRST_SECONDS:
+        return 0
+    return min(int(log(seconds / _FIRST_SECONDS) / _BIN) + 1, LAST_BIN)
+
+
+def bin_bound(number: int) -> float:
+    """The upper bound of a bin, in seconds."""
+    return _FIRST_SECONDS * exp(_BIN * number)
+
+
+def _ints() -> list[int]:
+    return [0] * NUM_BUCKETS
+
+
+def _floats() -> list[float]:
+    return [0.0] * NUM_BUCKETS
+
+
+@dataclass(slots=True)
+class Timing:
+    """One kind of latency: sums by bucket, and how often which bin was met."""
+
+    count: list[int] = field(default_factory=_ints)
+    seconds: list[float] = field(default_factory=_floats)
+    bins: dict[int, int] = field(default_factory=dict)  # bin -> how many
+
+
+@dataclass(slots=True)
+class Feedback:
+    """What clients said under one name: its values, by bucket, and its labels."""
+
+    count: list[int] = field(default_factory=_ints)  # of values
+    total: list[float] = field(default_factory=_floats)
+    squares: float = 0.0
+    labels: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ArmKey:
+    """An arm of an experiment."""
+
+    experiment: str
+    arm: str
+
+
+@dataclass(slots=True)
+class ArmCounts:
+    """All of one arm, since the worker (or whoever added workers up) began to count. Only inferences count, only where
+    the arm was drawn: forced requests, and units that the experiment has not got, do not.
+
+    Lists have a number for each bucket. `latency` is of requests that were answered well, from the request's head to the
+    end of its reply; `first_token` and `per_token` are of streamed generations.
+    """
+
+    key: ArmKey
+    requests: list[int] = field(default_factory=_ints)
+    errors: list[int] = field(default_factory=_ints)  # 5xx, gRPC's like, and replies that broke off
+    kinds: dict[str, int] = field(default_factory=dict)  # of errors: reason or status -> how many
+    request_bytes: list[float] = field(default_factory=_floats)  # the covariate: how much was asked
+    latency: Timing = field(default_factory=Timing)
+    first_token: Timing = field(default_factory=Timing)
+    per_token: Timing = field(default_factory=Timing)
+    prompt_tokens: list[int] = field(default_factory=_ints)
+    output_tokens: list[int] = field(default_factory=_ints)
+    generations: list[int] = field(default_factory=_ints)  # requests whose tokens were counted
+    feedback: dict[str, Feedback] = field(default_factory=dict)  # by name
+    units: list[int] = field(default_factory=_ints)  # first exposures, as far as they are known: of new sessions
+    crossed: int = 0  # requests that another arm's engine answered, by failover: not counted above
+    forced: int = 0  # requests whose arm somebody chose: not counted above
+    joules: float = 0.0  # energy, where engines tell it
+    joules_requests: int = 0  # requests of which they told it
