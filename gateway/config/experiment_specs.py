@@ -1,6 +1,5 @@
 """What rule files declare of experiments: arms, layers, ramps, guardrails, shadows. Made whole by `config`.
 
-
 Times are seconds (float), shares are fractions of 1 (float). Each field says its meaning, its unit and why its default
 is what it is.
 """

@@ -70,8 +70,8 @@ class ArmCounts:
     """All of one arm, since the worker (or whoever added workers up) began to count. Only inferences count, only where
     the arm was drawn: forced requests, and units that the experiment has not got, do not.
 
-    Lists have a number for each bucket. `latency` is of requests that were answered well, from the request's head to the
-    end of its reply; `first_token` and `per_token` are of streamed generations.
+    Lists have a number for each bucket. `latency` is of requests that were answered well, from the request's head to
+    the end of its reply; `first_token` and `per_token` are of streamed generations.
     """
 
     key: ArmKey
