@@ -1,16 +1,24 @@
-"""The `experiments:` section: splits of traffic into weighted arms."""
+"""The `experiments:` section: splits of traffic into weighted arms; and `layers:`, in which they exclude each other."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
 from gateway.config import rule_values
-from gateway.config.experiment_specs import ArmSpec, ExperimentSpec
+from gateway.config.experiment_specs import ArmSpec, ExperimentSpec, LayerSpec
 from gateway.yaml import values
 from gateway.yaml.location import Location
 from gateway.yaml.nodes import Node
 from gateway.yaml.problems import suggest
-from gateway.yaml.readers import Reading, Record, one_or_many, reference, scalar
+from gateway.yaml.readers import Reader, Reading, Record, one_or_many, reference, scalar
+
+# What decides of an experiment, and by which rules it grows: read by `gateway.config.ramps`.
+_VERDICT_FIELDS: Mapping[str, Reader[Any]] = {}
+
+# Shares are written in decimal: three thirds of 33.4 % are meant to be one.
+_ROUNDING = 1e-9
 
 _UNITS = ("session", "request", "header:NAME", "parameter:NAME")
 
@@ -27,6 +35,14 @@ def _unit(text: str) -> str:
     raise ValueError(f"unknown unit {text!r}{suggest(text, _UNITS)}")
 
 
+def _share(text: str) -> float:
+    """A share of units, from nobody to all."""
+    value = rule_values.share(text)
+    if not 0 <= value <= 1:
+        raise ValueError(f"{text} is out of range: a share is from 0 to 1, or from 0% to 100%")
+    return value
+
+
 _ARM = Record(
     "an arm",
     ArmSpec,
@@ -41,8 +57,21 @@ _ARM = Record(
 _EXPERIMENT = Record(
     "an experiment",
     ExperimentSpec,
-    {"unit": scalar(_unit), "salt": scalar(rule_values.text), "arms": one_or_many(_ARM)},
+    {
+        "unit": scalar(_unit),
+        "salt": scalar(rule_values.text),
+        "arms": one_or_many(_ARM),
+        "control": scalar(values.name),
+        "layer": reference("layer"),
+        "share": scalar(_share),
+        **_VERDICT_FIELDS,
+    },
     required=("arms",),
+)
+_LAYER = Record(
+    "a layer",
+    LayerSpec,
+    {"unit": scalar(_unit), "holdout": scalar(_share), "salt": scalar(rule_values.text)},
 )
 
 
@@ -56,4 +85,30 @@ def read_experiment(name: str, location: Location, node: Node, reading: Reading)
             reading.error(location, f"experiment {name!r} has {times} arms named {arm!r}")
     if not any(arm.weight for arm in experiment.arms):
         reading.error(location, f"the weights of experiment {name!r} sum to zero: no arm can be chosen")
+    arms = [arm.name for arm in experiment.arms]
+    if experiment.control and experiment.control not in arms:
+        told = f"experiment {name!r} has no arm {experiment.control!r} to be its control{suggest(experiment.control, arms)}"
+        reading.error(location, told)
     return experiment
+
+
+def read_layer(name: str, location: Location, node: Node, reading: Reading) -> LayerSpec | None:
+    """Read one layer; `location` is where its name stands."""
+    return _LAYER.read(node, reading, name=name, location=location)
+
+
+def check_layers(experiments: Mapping[str, ExperimentSpec], layers: Mapping[str, LayerSpec], reading: Reading) -> None:
+    """Check that each layer's experiments have its unit, and find room in it."""
+    for layer in layers.values():
+        assert layer.location is not None
+        members = [experiment for experiment in experiments.values() if experiment.layer == layer.name]
+        for experiment in members:
+            if experiment.unit != layer.unit:
+                assert experiment.location is not None
+                told = f"experiment {experiment.name!r} has unit '{experiment.unit}', and its layer {layer.name!r} has"
+                reading.error(experiment.location, f"{told} '{layer.unit}': one unit chooses in a layer")
+        taken = layer.holdout + sum(experiment.share for experiment in members)
+        if taken > 1 + _ROUNDING:
+            names = ", ".join(f"{experiment.name} {experiment.share:.4g}" for experiment in members)
+            told = f"layer {layer.name!r} has no room for all: holdout {layer.holdout:.4g}, {names} are {taken:.4g}"
+            reading.error(layer.location, f"{told} of 1 together; set their 'share'")

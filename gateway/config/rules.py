@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from gateway.config.engines import read_engine
-from gateway.config.experiment_specs import ExperimentSpec
-from gateway.config.experiments import read_experiment
+from gateway.config.experiment_specs import ExperimentSpec, ForcingSpec, LayerSpec
+from gateway.config.experiments import check_layers, read_experiment, read_layer
 from gateway.config.files import RuleFile, digest_of, read_files
+from gateway.config.forcing import read_forcing
 from gateway.config.limits import read_limits
 from gateway.config.reachability import find_unreachable
 from gateway.config.routes import read_identity, read_route
@@ -29,7 +30,7 @@ from gateway.yaml.values import name as parse_name
 
 T = TypeVar("T")
 
-_SECTIONS = ("version", "engines", "routes", "experiments", "identity", "limits")
+_SECTIONS = ("version", "engines", "routes", "experiments", "layers", "forcing", "identity", "limits")
 _VERSION = "1"
 
 
@@ -56,6 +57,8 @@ class _Gathered:
     routes: list[RouteSpec] = field(default_factory=list)
     identity: IdentitySpec = field(default_factory=IdentitySpec)
     limits: list[LimitSpec] = field(default_factory=list)
+    layers: dict[str, LayerSpec] = field(default_factory=dict)
+    forcing: ForcingSpec = field(default_factory=ForcingSpec)
 
 
 def load_rules(paths: Sequence[Path], environment: Mapping[str, str] | None = None) -> LoadedRules:
@@ -79,7 +82,16 @@ def _rules(gathered: _Gathered, files: list[RuleFile]) -> RulesSpec | None:
         return None
     digest = digest_of(file.content for file in files)
     routes, limits = tuple(gathered.routes), tuple(gathered.limits)
-    return RulesSpec(gathered.engines, routes, gathered.experiments, gathered.identity, digest, limits)
+    return RulesSpec(
+        gathered.engines,
+        routes,
+        gathered.experiments,
+        gathered.identity,
+        digest,
+        limits,
+        layers=gathered.layers,
+        forcing=gathered.forcing,
+    )
 
 
 def _order(problem: Problem, files: Mapping[str, int]) -> tuple[int, int, int]:
@@ -119,6 +131,11 @@ def _read_sections(root: Map, gathered: _Gathered) -> None:
                 gathered.engines |= _read_named("engine", entry.node, read_engine, reading)
             case "experiments":
                 gathered.experiments |= _read_named("experiment", entry.node, read_experiment, reading)
+            case "layers":
+                gathered.layers |= _read_named("layer", entry.node, read_layer, reading)
+            case "forcing":
+                reading.declare("section", "forcing", entry.location)
+                gathered.forcing = read_forcing(entry.node, reading) or gathered.forcing
             case "routes":
                 gathered.routes += _read_routes(entry.node, reading)
             case "identity":
@@ -176,17 +193,19 @@ def _check_together(gathered: _Gathered, paths: Sequence[Path]) -> None:
         reading.warn(route.location, f"route {route.name!r} is never reached: {by}")
     check_history(gathered.routes, gathered.engines, gathered.experiments, reading)
     check_replay(gathered.routes, gathered.engines, gathered.experiments, gathered.identity, reading)
+    check_layers(gathered.experiments, gathered.layers, reading)
     if reading.is_partial:
         return
     _check_names("engine", reading)
     _check_names("experiment", reading)
     _check_names("route", reading, is_used=True)
+    _check_names("layer", reading, by="experiment")
     if not reading.num_errors and not gathered.routes:
         place = Location(str(paths[0]) if paths else "rules", 1, 1)
         reading.error(place, "there are no routes: no request can go anywhere")
 
 
-def _check_names(kind: str, reading: Reading, *, is_used: bool = False) -> None:
+def _check_names(kind: str, reading: Reading, *, is_used: bool = False, by: str = "route") -> None:
     """Every name that is referred to is declared, and every one that is declared is referred to; `is_used`: that is of
     use without."""
     declared = reading.declared.get(kind, {})
@@ -195,4 +214,4 @@ def _check_names(kind: str, reading: Reading, *, is_used: bool = False) -> None:
         if name not in declared:
             reading.error(location, f"unknown {kind} {name!r}{suggest(name, declared)}")
     for name in () if is_used else declared.keys() - {reference.name for reference in references}:
-        reading.warn(declared[name], f"{kind} {name!r} is not used by any route")
+        reading.warn(declared[name], f"{kind} {name!r} is not used by any {by}")

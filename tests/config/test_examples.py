@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.experiment_specs import ExperimentSpec
+from gateway.config.experiment_specs import ExperimentSpec, ForcingSpec, LayerSpec
 from gateway.config.rules import load_rules
 from gateway.config.specs import (
     BreakerSpec,
@@ -106,10 +106,14 @@ SECTIONS = [
     ("history.", HistorySpec),
     ("sequences.", ReplaySpec),
     ("", ExperimentSpec),
+    ("", LayerSpec),
+    ("", ForcingSpec),
     ("", IdentitySpec),
     ("", LimitSpec),
 ]
 NOT_KEYS = {"name", "location", "health", "breaker", "retry", "connections", "tls", "load", "prefix"}
+# Read by gateway.config.ramps, which documents them with its readers.
+NOT_KEYS |= {"metric", "goal", "alpha", "guardrails", "ramp", "bandit"}
 
 
 @pytest.mark.parametrize("prefix, spec", SECTIONS)

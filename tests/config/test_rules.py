@@ -26,11 +26,15 @@ PROBLEMS = [
     ("# nothing\n", ["1:1: error: the file is empty: a rule file begins with 'version: 1'"]),
     (
         "- a\n",
-        ["1:1: error: expected a map with version, engines, routes, experiments, identity, limits, found a list"],
+        [
+            "1:1: error: expected a map with version, engines, routes, experiments, layers, forcing, identity, limits, found a list"
+        ],
     ),
     (
         "hello\n",
-        ["1:1: error: expected a map with version, engines, routes, experiments, identity, limits, found one value"],
+        [
+            "1:1: error: expected a map with version, engines, routes, experiments, layers, forcing, identity, limits, found one value"
+        ],
     ),
     (ENGINE + ROUTE, ["1:1: error: the file has no 'version': write 'version: 1'"]),
     ("version: 2\n" + ENGINE + ROUTE, ["1:10: error: version '2' is not known: this gateway reads version 1"]),
