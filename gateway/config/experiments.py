@@ -87,8 +87,8 @@ def read_experiment(name: str, location: Location, node: Node, reading: Reading)
         reading.error(location, f"the weights of experiment {name!r} sum to zero: no arm can be chosen")
     arms = [arm.name for arm in experiment.arms]
     if experiment.control and experiment.control not in arms:
-        told = f"experiment {name!r} has no arm {experiment.control!r} to be its control{suggest(experiment.control, arms)}"
-        reading.error(location, told)
+        told = f"experiment {name!r} has no arm {experiment.control!r} to be its control"
+        reading.error(location, told + suggest(experiment.control, arms))
     return experiment
 
 

@@ -100,7 +100,8 @@ LAYER_PROBLEMS = [
     (
         "share: 60%",
         "{holdout: 20%}",
-        "5:10: error: layer 'l' has no room for all: holdout 0.2, x 0.6, y 0.3 are 1.1 of 1 together; set their 'share'",
+        "5:10: error: layer 'l' has no room for all: holdout 0.2, x 0.6, y 0.3 are 1.1 of 1 together; "
+        "set their 'share'",
     ),
     (
         "unit: request, share: 10%",
@@ -142,7 +143,8 @@ def test_every_key_of_forcing_is_read(load: Load) -> None:
 FORCING_PROBLEMS = [
     (
         "{keys: swordfish}",
-        "5:17: error: a key stands here by its SHA-256, 64 hexadecimal digits: `printf %s 'the key' | sha256sum` tells it",
+        "5:17: error: a key stands here by its SHA-256, 64 hexadecimal digits: "
+        "`printf %s 'the key' | sha256sum` tells it",
     ),
     ("{}", "5:10: error: forcing needs 'keys'"),
     (
