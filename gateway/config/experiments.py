@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
-from gateway.config import rule_values
+from gateway.config import ramps, rule_values
 from gateway.config.experiment_specs import ArmSpec, ExperimentSpec, LayerSpec
 from gateway.yaml import values
 from gateway.yaml.location import Location
-from gateway.yaml.nodes import Node
+from gateway.yaml.nodes import Map, Node
 from gateway.yaml.problems import suggest
-from gateway.yaml.readers import Reader, Reading, Record, one_or_many, reference, scalar
-
-# What decides of an experiment, and by which rules it grows: read by `gateway.config.ramps`.
-_VERDICT_FIELDS: Mapping[str, Reader[Any]] = {}
+from gateway.yaml.readers import Reading, Record, one_or_many, reference, scalar
 
 # Shares are written in decimal: three thirds of 33.4 % are meant to be one.
 _ROUNDING = 1e-9
@@ -64,7 +60,7 @@ _EXPERIMENT = Record(
         "control": scalar(values.name),
         "layer": reference("layer"),
         "share": scalar(_share),
-        **_VERDICT_FIELDS,
+        **ramps.FIELDS,
     },
     required=("arms",),
 )
@@ -89,7 +85,8 @@ def read_experiment(name: str, location: Location, node: Node, reading: Reading)
     if experiment.control and experiment.control not in arms:
         told = f"experiment {name!r} has no arm {experiment.control!r} to be its control"
         reading.error(location, told + suggest(experiment.control, arms))
-    return experiment
+    assert isinstance(node, Map)
+    return ramps.check_ramp(experiment, node, reading)
 
 
 def read_layer(name: str, location: Location, node: Node, reading: Reading) -> LayerSpec | None:
