@@ -29,4 +29,4 @@ EXPOSE 8000 8001 8002
 HEALTHCHECK --interval=10s --timeout=3s --start-period=20s --retries=3 \
     CMD ["python", "-c", "import urllib.request as web; web.urlopen('http://127.0.0.1:8000/v2/health/live', timeout=2)"]
 ENTRYPOINT ["pointsman"]
-CMD ["serve", "--rules", "/etc/pointsman/rules", "--host", "0.0.0.0", "--admin-host", "0.0.0.0", "--data-dir", "/var/lib/pointsman"]
+CMD ["serve", "--rules", "/etc/pointsman/rules", "--host", "0.0.0.0", "--data-dir", "/var/lib/pointsman"]

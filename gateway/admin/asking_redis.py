@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Protocol, TypeVar
 
-from fastapi import HTTPException, Request
+from fastapi import HTTPException
 from starlette.convertors import StringConvertor, register_url_convertor
 
 from gateway.redis.errors import StoreError
@@ -48,13 +48,3 @@ async def answered(asking: Awaitable[T]) -> T:
         return await asking
     except StoreError as error:
         raise HTTPException(503, str(error)) from error
-
-
-def refuse_foreign_pages(request: Request) -> None:
-    """A browser on this machine, with a page from elsewhere, is no operator.
-
-    Raises: HTTPException.
-    """
-    origin = request.headers.get("origin")
-    if origin is not None and origin.rpartition("//")[2] != request.headers.get("host"):
-        raise HTTPException(403, "a web page elsewhere may not ask for this")

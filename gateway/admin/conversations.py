@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import orjson
-from fastapi import FastAPI, HTTPException, Query, Request, Response
+from fastapi import FastAPI, HTTPException, Query, Response
 
-from gateway.admin.asking_redis import PATIENCE_SECONDS, HasStore, answered, refuse_foreign_pages, store_of
+from gateway.admin.asking_redis import PATIENCE_SECONDS, HasStore, answered, store_of
+from gateway.admin.auth import Operator, Viewer
 from gateway.conversations.keeping import Conversation, Whole, list_conversations
 from gateway.conversations.turns import openai_message
 
@@ -24,8 +25,9 @@ Tenant = Annotated[str, Query(description="Whose session it is; empty where clie
 def add_conversations(app: FastAPI, state: HasStore) -> None:
     """Answer for `/conversations` and what is under it."""
 
-    @app.get("/conversations")
+    @app.get("/conversations", tags=["conversations"])
     async def listed(
+        _: Viewer,
         cursor: Annotated[int, Query(ge=0, lt=1 << 64, description="0, or what the page before has told.")] = 0,
         limit: Annotated[int, Query(ge=1, le=_MAX_PAGE, description="About so many.")] = 100,
     ) -> Json:
@@ -34,24 +36,23 @@ def add_conversations(app: FastAPI, state: HasStore) -> None:
         found, following = await answered(list_conversations(store, cursor, limit, patience=PATIENCE_SECONDS))
         return {"conversations": found, "cursor": following or None}
 
-    @app.get("/conversations/{session:session}/export")
-    async def exported(session: str, tenant: Tenant = "") -> Response:
+    @app.get("/conversations/{session:session}/export", tags=["conversations"])
+    async def exported(session: str, _: Operator, tenant: Tenant = "") -> Response:
         """The conversation as JSON lines, a message of OpenAI's API each."""
         whole = await _whole(state, session, tenant)
         lines = [*whole.system, *map(openai_message, whole.turns)]
         body = b"".join(orjson.dumps(line) + b"\n" for line in lines)
         return Response(body, media_type="application/x-ndjson")
 
-    @app.get("/conversations/{session:session}")
-    async def shown(session: str, tenant: Tenant = "") -> Json:
+    @app.get("/conversations/{session:session}", tags=["conversations"])
+    async def shown(session: str, _: Operator, tenant: Tenant = "") -> Json:
         """The conversation, and of each turn when it was, who answered, and its tokens."""
         whole = await _whole(state, session, tenant)
         return whole.about | {"system": whole.system, "turns": whole.turns}
 
-    @app.delete("/conversations/{session:session}")
-    async def deleted(session: str, request: Request, tenant: Tenant = "") -> Json:
+    @app.delete("/conversations/{session:session}", tags=["conversations"])
+    async def deleted(session: str, _: Operator, tenant: Tenant = "") -> Json:
         """Forget the conversation; what is under way in it is not kept any more."""
-        refuse_foreign_pages(request)
         if not await answered(_conversation(state, session, tenant).delete()):
             raise _not_there(session, tenant)
         return {"session": session, "tenant": tenant, "deleted": True}

@@ -1,14 +1,14 @@
-"""Draining by the admin API: the one thing that it changes."""
+"""Draining by the admin API."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel
 
-from gateway.admin.asking_redis import refuse_foreign_pages
+from gateway.admin.auth import ANONYMOUS, Caller, Operator
 from gateway.config.specs import RulesSpec
 
 Json = dict[str, Any]
@@ -41,26 +41,28 @@ class DrainState(Protocol):
 
 
 class Wish(BaseModel):
-    """Which endpoint, and who wants it, as others will read."""
+    """Which endpoint, and who wants it, as others will read; a key's name goes before `by`."""
 
     url: str
     by: str = "the admin API"
+    reason: str = ""
 
 
 def add_draining(app: FastAPI, state: DrainState) -> None:
     """Let endpoints be drained and put in use again, at POST /engines/{name}/endpoints/drain and .../undrain."""
 
-    @app.post("/engines/{name}/endpoints/drain")
-    async def drain(name: str, wish: Wish, request: Request) -> Json:
-        return await _obey(state, name, wish, request, is_draining=True)
+    @app.post("/engines/{name}/endpoints/drain", tags=["engines"])
+    async def drain(name: str, wish: Wish, caller: Operator) -> Json:
+        """Have an endpoint get no new work; what is under way ends there, sessions move elsewhere."""
+        return await _obey(state, name, wish, caller, is_draining=True)
 
-    @app.post("/engines/{name}/endpoints/undrain")
-    async def undrain(name: str, wish: Wish, request: Request) -> Json:
-        return await _obey(state, name, wish, request, is_draining=False)
+    @app.post("/engines/{name}/endpoints/undrain", tags=["engines"])
+    async def undrain(name: str, wish: Wish, caller: Operator) -> Json:
+        """Have an endpoint get work again."""
+        return await _obey(state, name, wish, caller, is_draining=False)
 
 
-async def _obey(state: DrainState, name: str, wish: Wish, request: Request, *, is_draining: bool) -> Json:
-    refuse_foreign_pages(request)
+async def _obey(state: DrainState, name: str, wish: Wish, caller: Caller, *, is_draining: bool) -> Json:
     engine = state.rules.engines.get(name)
     urls = [endpoint.url for endpoint in engine.endpoints] if engine is not None else []
     # One that the rules no longer name may still be drained, and be wanted back.
@@ -69,5 +71,5 @@ async def _obey(state: DrainState, name: str, wish: Wish, request: Request, *, i
             known = ", ".join(state.rules.engines)
             raise HTTPException(404, f"there is no engine '{name}'; there are {known}")
         raise HTTPException(404, f"engine '{name}' has no endpoint {wish.url}; it has {', '.join(urls)}")
-    is_shared = await state.drain(name, wish.url, is_draining, wish.by)
+    is_shared = await state.drain(name, wish.url, is_draining, wish.by if caller == ANONYMOUS else caller.name)
     return {"engine": name, "url": wish.url, "draining": is_draining, "shared": is_shared}

@@ -1,15 +1,36 @@
-"""What the admin API tells of limits."""
+"""Limits by the admin API."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Protocol
 
+from fastapi import FastAPI
+
+from gateway.admin.auth import Viewer
 from gateway.config.specs import LimitSpec, RulesSpec
 from gateway.observability.exposition import ExpositionState
 from gateway.observability.limit_counts import LimitSnapshot
 
 _AMOUNTS = ("requests_per_second", "burst", "tokens_per_minute", "concurrency")
+
+
+class LimitState(Protocol):
+    """Whoever knows how limits stand."""
+
+    @property
+    def rules(self) -> RulesSpec: ...
+
+    async def exposition(self) -> ExpositionState: ...
+
+
+def add_limits(app: FastAPI, state: LimitState) -> None:
+    """Answer for `/limits`."""
+
+    @app.get("/limits", tags=["limits"])
+    async def limits(_: Viewer) -> dict[str, Any]:
+        """Every limit, and whom it holds back."""
+        return {"limits": limits_told(state.rules, await state.exposition())}
 
 
 def limits_told(rules: RulesSpec, state: ExpositionState) -> list[dict[str, Any]]:

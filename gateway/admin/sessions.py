@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel
 
-from gateway.admin.asking_redis import PATIENCE_SECONDS, HasStore, answered, refuse_foreign_pages, store_of
+from gateway.admin.asking_redis import PATIENCE_SECONDS, HasStore, answered, store_of
+from gateway.admin.auth import Operator, Viewer
 from gateway.config.specs import RulesSpec
 from gateway.news.kinds import SessionMoved, write_item
 from gateway.news.stream import add
@@ -43,15 +44,14 @@ class Move(BaseModel):
 def add_sessions(app: FastAPI, state: SessionState) -> None:
     """Answer for `/sessions/{id}`."""
 
-    @app.get("/sessions/{session:session}")
-    async def found(session: str) -> Json:
+    @app.get("/sessions/{session:session}", tags=["sessions"])
+    async def found(session: str, _: Viewer) -> Json:
         """What is remembered of a session; `places` are those where it is not at home."""
         return _told(session, await _read(state, session))
 
-    @app.post("/sessions/{session:session}/move")
-    async def moved(session: str, move: Move, request: Request) -> Json:
+    @app.post("/sessions/{session:session}/move", tags=["sessions"])
+    async def moved(session: str, move: Move, _: Operator) -> Json:
         """Have a session go on at another endpoint, while that one can take it."""
-        refuse_foreign_pages(request)
         engine = state.rules.engines.get(move.engine)
         if engine is None:
             raise HTTPException(404, f"there is no engine '{move.engine}'; there are {', '.join(state.rules.engines)}")
@@ -64,10 +64,9 @@ def add_sessions(app: FastAPI, state: SessionState) -> None:
         await _ask(state, placed, ("EXPIRE", key, ttl), _news_of(session))
         return _told(session, await _read(state, session))
 
-    @app.delete("/sessions/{session:session}")
-    async def forgotten(session: str, request: Request) -> Json:
+    @app.delete("/sessions/{session:session}", tags=["sessions"])
+    async def forgotten(session: str, _: Operator) -> Json:
         """Forget a session: its next request is that of a new one. A conversation kept for it stays."""
-        refuse_foreign_pages(request)
         count, _ = await _ask(state, ("DEL", session_key(session)), _news_of(session))
         return {"session": session, "forgotten": bool(count)}
 

@@ -9,7 +9,7 @@ from typing import Annotated, ParamSpec
 
 import typer
 
-from gateway.cli import conversations
+from gateway.cli import conversations, keys
 from gateway.cli.check import check
 from gateway.cli.explain import explain
 from gateway.cli.fleet import drain, engines, experiments
@@ -49,6 +49,7 @@ def _exiting(command: Callable[P, int | None]) -> Callable[P, None]:
 for _command in (up, serve, check, explain, engines, experiments, drain):
     app.command()(_exiting(_command))
 app.add_typer(conversations.app, name="conversations", no_args_is_help=True)
+app.add_typer(keys.app, name="keys", no_args_is_help=True)
 for _name in SERVICES:
     app.command(_name, context_settings=CONTEXT, add_help_option=False)(service(_name))
 

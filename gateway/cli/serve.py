@@ -69,9 +69,27 @@ def serve(
         ),
     ] = _DEFAULTS.grpc_port,
     admin_port: Annotated[
-        int, typer.Option(help="Metrics and the read-only admin API; 0 takes a free one.")
+        int, typer.Option(help="The admin API, its page, and metrics; 0 takes a free one.")
     ] = _DEFAULTS.admin_port,
-    admin_host: Annotated[str, typer.Option(help="The admin port's address.")] = _DEFAULTS.admin_host,
+    admin_host: Annotated[
+        str,
+        typer.Option(
+            envvar="POINTSMAN_ADMIN_HOST", help="The admin port's address; one beyond this host needs --admin-keys."
+        ),
+    ] = _DEFAULTS.admin_host,
+    admin_keys: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            envvar="POINTSMAN_ADMIN_KEYS",
+            help="Who may use the admin API: names, roles and hashes of keys, as `pointsman keys add` writes them. "
+            "Changes are taken over while serving. Without it everybody on this host may do everything.",
+            show_default=False,
+        ),
+    ] = _DEFAULTS.admin_keys,
+    open_metrics: Annotated[
+        bool, typer.Option("--open-metrics", help="With --admin-keys: /metrics asks for no key.")
+    ] = _DEFAULTS.open_metrics,
     workers: Annotated[int, typer.Option(min=1, help="Data-plane processes; one uses one core.")] = _DEFAULTS.workers,
     ready_file: Annotated[
         Path | None, typer.Option(help="Write ports and pid here, as JSON, once requests are served.")
@@ -185,6 +203,8 @@ def serve(
         grpc_port=grpc_port,
         admin_port=admin_port,
         admin_host=admin_host,
+        admin_keys=admin_keys,
+        open_metrics=open_metrics,
         workers=workers,
         drain_timeout=drain_timeout,
         hang_timeout=hang_timeout,
@@ -228,6 +248,7 @@ def _run(settings: Settings, paths: list[Path], ready_file: Path | None) -> int:
     from gateway.config.rules import load_rules
     from gateway.control import loop_factory
     from gateway.observability.logs import set_up_logging
+    from gateway.supervision.admin_access import AccessError
     from gateway.supervision.ports import PortError
     from gateway.supervision.supervisor import Addresses, Supervisor
     from gateway.supervision.workforce import StartError
@@ -252,7 +273,7 @@ def _run(settings: Settings, paths: list[Path], ready_file: Path | None) -> int:
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             return runner.run(supervisor.run(loaded))
-    except (PortError, StartError, OSError) as error:
+    except (AccessError, PortError, StartError, OSError) as error:
         print(f"pointsman: {error}", file=sys.stderr)
         return 1
 

@@ -46,6 +46,8 @@ class Settings:
     grpc_port: int = 8001
     admin_port: int = 8002
     admin_host: str = "127.0.0.1"
+    admin_keys: Path | None = None  # who may use the admin API; without it everybody on this host, and nobody else
+    open_metrics: bool = False  # /metrics asks for no key, though all else does
     workers: int = 1
     drain_timeout: float = 30.0  # how long requests in flight may go on after SIGTERM
     # A worker that answers nothing for so long is started anew; 0 switches this off. A loop that stands still for

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 from gateway.config.settings import Settings
 from gateway.redis.address import RedisAddress, read_address
@@ -45,6 +46,14 @@ class RedisHome:
         """Stop it, if it is ours."""
         if self.embedded is not None:
             await self.embedded.close()
+
+
+def data_dir_of(settings: Settings) -> Path | None:
+    """Where a gateway keeps what outlives it; None where its user has no home, and it was told no place."""
+    try:
+        return settings.data_dir or default_data_dir()
+    except EmbeddedError:
+        return None
 
 
 def _embedded(settings: Settings) -> EmbeddedRedis | None:

@@ -14,15 +14,19 @@ from pathlib import Path
 
 from uvicorn import Server
 
-from gateway.admin.app import admin_server, make_app
+from gateway.admin.app import make_app
+from gateway.admin.audit import audit_log
+from gateway.admin.audit_file import AuditFile
+from gateway.admin.server import admin_server
 from gateway.config.rules import LoadedRules
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.observability.exposition import ExpositionState
 from gateway.redis.store import Store
+from gateway.supervision.admin_access import admin_access
 from gateway.supervision.drains import DrainedSince
 from gateway.supervision.ports import PortError, ReservedPort, listen
-from gateway.supervision.redis_home import RedisHome
+from gateway.supervision.redis_home import RedisHome, data_dir_of
 from gateway.supervision.replicas import Ears, Replica, Replicas
 from gateway.supervision.rulebook import Rulebook
 from gateway.supervision.worker_process import COMMAND
@@ -140,9 +144,10 @@ class Supervisor:
     async def run(self, loaded: LoadedRules) -> int:
         """Serve until a signal says stop; returns the exit status.
 
-        Raises: PortError, StartError.
+        Raises: AccessError, PortError, StartError.
         """
         settings, loop = self._settings, asyncio.get_running_loop()
+        access = admin_access(settings)
         self._book.open(loaded)
         self._take_signals(loop)
         self._forget_ready_file()  # one that a crash has left would be taken for ours
@@ -163,7 +168,8 @@ class Supervisor:
         )
         ears = Ears(self._book.ask, prober.look, lambda drained: workforce.set_drained(frozenset(drained)))
         self._replicas = replicas = Replicas(redis.address, ears)
-        server = admin_server(make_app(self))
+        log = audit_log(store, AuditFile(data_dir_of(settings)))
+        server = admin_server(make_app(self, access, log))
         serving_admin = loop.create_task(server.serve([admin]))
         keeping: list[asyncio.Task[None]] = []
         try:

@@ -16,7 +16,9 @@ from typing import Any
 import httpx
 import pytest
 import redis
+import yaml
 
+from gateway.admin.keys import Role, make_key, told
 from tests.docker.bare import REPOSITORY, Image
 from tests.docker.test_files import COMPOSE, SERVICES
 from tests.support.redis_server import program
@@ -103,7 +105,10 @@ def test_what_compose_starts_works_together(gateway_image: Image, host_image: Im
     url = filled(SERVICES["gateway"]["environment"]["POINTSMAN_REDIS"]).replace("redis:6379", f"127.0.0.1:{redis_port}")
     command = [filled(word) for word in SERVICES["gateway"]["command"]]
     ports = ["--http-port", str(gateway_port), "--grpc-port", "0", "--admin-port", str(admin_port)]
-    gateway = started(ends, gateway_image.start(*command, *ports, POINTSMAN_REDIS=url))
+    key, entry = make_key("me", Role.viewer)
+    (gateway_image.folder / "keys.yaml").write_text(yaml.safe_dump([dict(told(entry))]))
+    keys = str(gateway_image.folder / "keys.yaml")
+    gateway = started(ends, gateway_image.start(*command, *ports, POINTSMAN_REDIS=url, POINTSMAN_ADMIN_KEYS=keys))
     eventually(lambda: gateway_image.is_healthy("8000", gateway_port))
 
     def answers() -> bool:
@@ -112,7 +117,9 @@ def test_what_compose_starts_works_together(gateway_image: Image, host_image: Im
         return asked.status_code == 200 and asked.json()["outputs"][0]["data"] == [2, 4]
 
     eventually(answers)
-    [limit] = httpx.get(f"http://127.0.0.1:{admin_port}/limits").json()["limits"]
+    limits = f"http://127.0.0.1:{admin_port}/limits"
+    assert httpx.get(limits).status_code == 401
+    [limit] = httpx.get(limits, headers={"authorization": f"Bearer {key}"}).json()["limits"]
     assert limit["admitted"] >= 1
     assert limit["shared"] is True
     assert [stops(each) for each in (gateway, host)] == [0, 0]

@@ -1,0 +1,135 @@
+"""The keys file in use: read again whenever it has changed, so that a key that is taken out of it opens nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections import OrderedDict
+from pathlib import Path
+from time import monotonic
+
+from gateway.admin.auth import Caller
+from gateway.admin.keys import KeyEntry, KeysError, id_of, read_keys
+
+_log = logging.getLogger("pointsman")
+
+# A wrong key costs a token of its sender's; they come back one by one.
+_MAX_WRONG = 10
+_SECONDS_A_TOKEN = 6.0
+_MAX_PEERS = 1000
+# Hashes at a time: each takes 16 MiB and a core.
+_MAX_HASHING = 2
+
+
+class GuessingError(Exception):
+    """A peer has tried too many wrong keys; it may come again in so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"too many wrong keys from this address: try again in {seconds:.0f} s")
+        self.seconds = seconds
+
+
+class Attempts:
+    """Wrong keys by the address that they came from; the address that has been silent longest is forgotten first."""
+
+    def __init__(self) -> None:
+        self._spent: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens spent, and when that was so
+
+    def check(self, peer: str, now: float) -> None:
+        """Raises: GuessingError."""
+        spent = self._spent_by(peer, now)
+        if spent > _MAX_WRONG - 1:
+            raise GuessingError((spent - _MAX_WRONG + 1) * _SECONDS_A_TOKEN)
+
+    def count(self, peer: str, now: float) -> None:
+        """Remember a wrong key."""
+        self._spent[peer] = self._spent_by(peer, now) + 1, now
+        self._spent.move_to_end(peer)
+        if len(self._spent) > _MAX_PEERS:
+            self._spent.popitem(last=False)
+
+    def _spent_by(self, peer: str, now: float) -> float:
+        spent, since = self._spent.get(peer, (0.0, now))
+        return max(0.0, spent - (now - since) / _SECONDS_A_TOKEN)
+
+
+class Keyring:
+    """The keys of one file. A file that is gone or has a mistake opens nothing, until it is mended."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises: KeysError."""
+        self._path = path
+        self._seen = self._look()
+        self._entries = read_keys(path)
+        self._proven: dict[bytes, KeyEntry] = {}  # by the key's sha256: who has shown it pays for no hash again
+        self._attempts = Attempts()
+        self._hashing = asyncio.Semaphore(_MAX_HASHING)
+        self._problem: KeysError | None = None
+
+    def __repr__(self) -> str:
+        return f"<Keyring {self._path}: {len(self._entries)} keys>"
+
+    async def caller(self, key: str, peer: str) -> Caller | None:
+        """Whose key this is; None where it is nobody's.
+
+        Raises: KeysError where the file cannot be used; GuessingError.
+        """
+        self.refresh()
+        if self._problem is not None:
+            raise self._problem
+        digest = hashlib.sha256(key.encode(errors="surrogateescape")).digest()
+        entry = self._proven.get(digest)
+        if entry is not None:
+            return _caller(entry)
+        self._attempts.check(peer, monotonic())
+        entry = self._entries.get(id_of(key) or "")
+        is_right = entry is not None and await self._is_right(entry, key)
+        if entry is not None and is_right and self._entries.get(entry.id) is entry:  # it may be gone meanwhile
+            self._proven[digest] = entry
+            return _caller(entry)
+        self._attempts.count(peer, monotonic())
+        _log.warning("a wrong key of the admin API came from %s", peer)
+        return None
+
+    def holds(self, caller: Caller) -> bool:
+        """Whether the key that somebody came with is still there, and still says that he may as much."""
+        self.refresh()
+        entry = self._entries.get(caller.id)
+        return self._problem is None and entry is not None and _caller(entry) == caller
+
+    def refresh(self) -> None:
+        """Read the file anew, if it is another than before."""
+        seen = self._look()
+        if seen == self._seen:
+            return
+        self._seen = seen
+        before = self._entries
+        try:
+            self._entries, self._problem = read_keys(self._path), None
+        except KeysError as error:
+            self._entries, self._problem = {}, error
+            _log.error("%s", error)
+            _log.error("no key opens the admin API until its keys file is mended")
+        self._proven = {
+            digest: self._entries[entry.id]
+            for digest, entry in self._proven.items()
+            if entry.id in self._entries and self._entries[entry.id].hash == entry.hash
+        }
+        if self._problem is None and before != self._entries:
+            _log.info("the keys of the admin API have changed; there are %d", len(self._entries))
+
+    def _look(self) -> tuple[int, int, int] | None:
+        try:
+            status = self._path.stat()
+        except OSError:
+            return None
+        return status.st_ino, status.st_mtime_ns, status.st_size
+
+    async def _is_right(self, entry: KeyEntry, key: str) -> bool:
+        async with self._hashing:
+            return await asyncio.to_thread(entry.hash.matches, key)
+
+
+def _caller(entry: KeyEntry) -> Caller:
+    return Caller(entry.name, entry.role, entry.id)

@@ -1,0 +1,174 @@
+"""Keys of the admin API: a file names who may call it, and holds of each key no more than a salted hash.
+
+    - name: ci
+      role: operator
+      id: 5f1c09ab
+      hash: scrypt:16384:8:1:SALT:DIGEST
+
+A key is `pm-ID-SECRET`; its id says which entry it belongs to, so that a guess costs one hash at most, and none where
+there is no such id.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+from gateway.yaml import values
+from gateway.yaml.location import Location
+from gateway.yaml.nodes import Items, Map, Node, Scalar, read_yaml
+from gateway.yaml.problems import Problem
+from gateway.yaml.readers import Reading, Record, expected, scalar
+
+# RFC 7914's recommendation for interactive use: 16 MiB and about 40 ms. Secrets are 256 random bits, so this only
+# matters to who puts keys of his own making here.
+_COST, _BLOCK, _LANES = 16384, 8, 1
+_MAX_MEMORY_BYTES = 256 * 1024 * 1024
+_KEY = re.compile(r"pm-([0-9a-f]{8})-([A-Za-z0-9_-]{43})")
+
+
+class Role(IntEnum):
+    """What a caller may do; each may what the ones below may."""
+
+    viewer = 1
+    operator = 2
+    admin = 3
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHash:
+    """A secret's scrypt hash with what it was made with."""
+
+    cost: int
+    block: int
+    lanes: int
+    salt: bytes
+    digest: bytes
+
+    def __str__(self) -> str:
+        salt, digest = (base64.urlsafe_b64encode(part).decode() for part in (self.salt, self.digest))
+        return f"scrypt:{self.cost}:{self.block}:{self.lanes}:{salt}:{digest}"
+
+    def matches(self, key: str) -> bool:
+        """Whether this is the hash of that key; takes as long as a hash does, whatever the answer."""
+        return hmac.compare_digest(_scrypt(key, self.salt, self.cost, self.block, self.lanes), self.digest)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyEntry:
+    """Who may call: of the key itself there is only its id and its hash."""
+
+    name: str
+    role: Role
+    id: str
+    hash: KeyHash
+    location: Location | None = None
+
+
+class KeysError(Exception):
+    """A keys file that cannot be used; the message has a line for each mistake."""
+
+
+def make_key(name: str, role: Role) -> tuple[str, KeyEntry]:
+    """A new key, and what is kept of it."""
+    id = secrets.token_hex(4)
+    key = f"pm-{id}-{secrets.token_urlsafe(32)}"
+    salt = secrets.token_bytes(16)
+    return key, KeyEntry(
+        name, role, id, KeyHash(_COST, _BLOCK, _LANES, salt, _scrypt(key, salt, _COST, _BLOCK, _LANES))
+    )
+
+
+def id_of(key: str) -> str | None:
+    """Which entry a key belongs to; None where it is none of ours."""
+    found = _KEY.fullmatch(key)
+    return found[1] if found is not None else None
+
+
+def read_keys(path: Path) -> dict[str, KeyEntry]:
+    """The entries of a keys file by their ids.
+
+    Raises: KeysError.
+    """
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise KeysError(f"the keys file {path} cannot be read: {error}") from error
+    reading = Reading()
+    entries = _read(read_yaml(text, str(path), {}, reading.problems), reading)
+    if reading.problems:
+        raise KeysError("\n".join(map(str, reading.problems)))
+    return entries
+
+
+def _read(root: Node, reading: Reading) -> dict[str, KeyEntry]:
+    if isinstance(root, Scalar) and root.is_null:  # an empty file lets nobody in
+        return {}
+    if not isinstance(root, Items):
+        expected(root, "a list of keys", reading)
+        return {}
+    entries: dict[str, KeyEntry] = {}
+    for node in root.nodes:
+        entry = _ENTRY.read(node, reading, location=node.location)
+        if entry is None:
+            continue
+        reading.declare("key", entry.name, node.location)
+        if entry.id in entries:
+            reading.problems.append(Problem(_place(node, "id"), f"id {entry.id!r} is that of another key, too"))
+        entries[entry.id] = entry
+    return entries
+
+
+def _place(node: Node, key: str) -> Location:
+    return node.entries[key].location if isinstance(node, Map) else node.location
+
+
+def _role(text: str) -> Role:
+    return Role[values.one_of(Role.__members__)(text)]
+
+
+def _id(text: str) -> str:
+    if not re.fullmatch(r"[0-9a-f]{8}", text):
+        raise ValueError(f"{text!r} is not a key's id: 8 hexadecimal digits, as `pointsman keys add` writes them")
+    return text
+
+
+def _hash(text: str) -> KeyHash:
+    try:
+        kind, cost, block, lanes, salt, digest = text.split(":")
+        if kind != "scrypt":
+            raise ValueError(kind)
+        found = KeyHash(int(cost), int(block), int(lanes), _bytes(salt), _bytes(digest))
+        _scrypt("", found.salt, found.cost, found.block, found.lanes)
+    except ValueError as error:  # binascii's and scrypt's are such
+        raise ValueError("not a hash that `pointsman keys add` has written: scrypt:N:R:P:SALT:DIGEST") from error
+    return found
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, altchars=b"-_", validate=True)
+    except binascii.Error as error:
+        raise ValueError(str(error)) from error
+
+
+def _scrypt(key: str, salt: bytes, cost: int, block: int, lanes: int) -> bytes:
+    """Raises: ValueError where these are no parameters of scrypt's, or would take more memory than it may."""
+    return hashlib.scrypt(key.encode(), salt=salt, n=cost, r=block, p=lanes, maxmem=_MAX_MEMORY_BYTES, dklen=32)
+
+
+_FIELDS = {"name": scalar(values.name), "role": scalar(_role), "id": scalar(_id), "hash": scalar(_hash)}
+_ENTRY: Record[KeyEntry] = Record("a key", KeyEntry, _FIELDS, required=tuple(_FIELDS))
+
+
+def told(entry: KeyEntry) -> Mapping[str, str]:
+    """An entry as the file has it."""
+    return {"name": entry.name, "role": entry.role.name, "id": entry.id, "hash": str(entry.hash)}

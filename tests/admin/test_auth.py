@@ -1,0 +1,227 @@
+"""Who may call the admin API: keys, roles, pages elsewhere, and what is written down of it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from fastapi.routing import APIRoute
+from fastapi.testclient import TestClient
+
+from gateway.admin.app import make_app
+from gateway.admin.audit_file import AuditFile
+from gateway.admin.auth import admin, operator, viewer
+from gateway.admin.gate import Access
+from gateway.admin.keyring import Attempts, GuessingError, Keyring
+from gateway.admin.keys import KeysError, Role, make_key, read_keys, told
+from tests.admin.test_app import BASE, State
+
+# Asked by whoever finds out whether the gateway lives, how it fares, or what the API is.
+OPEN = {"/metrics", "/healthz"}
+
+
+def write_keys(path: Path, **roles: Role) -> dict[str, str]:
+    """A keys file; the keys by name."""
+    made = {name: make_key(name, role) for name, role in roles.items()}
+    path.write_text(yaml.safe_dump([dict(told(entry)) for _, entry in made.values()]))
+    return {name: key for name, (key, _) in made.items()}
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> dict[str, str]:
+    return write_keys(tmp_path / "keys.yaml", vera=Role.viewer, otto=Role.operator, anna=Role.admin)
+
+
+@pytest.fixture
+def client(tmp_path: Path, keys: dict[str, str]) -> TestClient:
+    access = Access(Keyring(tmp_path / "keys.yaml"))
+    return TestClient(make_app(State(), access, AuditFile(tmp_path)), "http://gateway.example:8002")
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+DRAIN = ("POST", "/engines/mac/endpoints/drain", {"url": "http://c:1", "by": "somebody else"})
+
+
+@pytest.mark.parametrize(
+    "who, call, status",
+    [
+        (None, ("GET", "/engines", None), 401),
+        (None, ("GET", "/metrics", None), 401),
+        (None, ("GET", "/nowhere", None), 401),
+        (None, ("GET", "/healthz", None), 200),
+        ("vera", ("GET", "/engines", None), 200),
+        ("vera", ("GET", "/metrics", None), 200),
+        ("vera", DRAIN, 403),
+        ("otto", DRAIN, 200),
+        ("anna", DRAIN, 200),
+        ("otto", ("GET", "/audit", None), 403),
+        ("anna", ("GET", "/audit", None), 200),
+    ],
+)
+def test_a_role_may_what_the_roles_below_it_may(
+    client: TestClient, keys: dict[str, str], who: str | None, call: tuple[str, str, Any], status: int
+) -> None:
+    """Reading needs a viewer's key, running the fleet an operator's, the audit an admin's; health asks for none."""
+    method, path, body = call
+    answer = client.request(method, path, json=body, headers=bearer(keys[who]) if who else {})
+    assert answer.status_code == status, answer.text
+
+
+def test_who_one_is(client: TestClient, keys: dict[str, str]) -> None:
+    """/whoami tells a key's name and role."""
+    assert client.get("/whoami", headers=bearer(keys["otto"])).json() == {
+        "name": "otto",
+        "role": "operator",
+        "keys": True,
+    }
+    assert TestClient(make_app(State()), BASE).get("/whoami").json() == {
+        "name": "anonymous",
+        "role": "admin",
+        "keys": False,
+    }
+
+
+def test_a_key_is_not_in_its_file(tmp_path: Path, keys: dict[str, str]) -> None:
+    """Whoever reads the file has no key."""
+    text = (tmp_path / "keys.yaml").read_text()
+    assert not any(key in text or key.rpartition("-")[2] in text for key in keys.values())
+
+
+def test_a_key_taken_out_of_the_file_opens_nothing_more(
+    tmp_path: Path, client: TestClient, keys: dict[str, str]
+) -> None:
+    """At once, though it has just been used; the others stay, and one whose role has changed may as much as it says."""
+    assert client.get("/engines", headers=bearer(keys["otto"])).status_code == 200
+    entries = [entry for entry in yaml.safe_load((tmp_path / "keys.yaml").read_text()) if entry["name"] != "otto"]
+    entries[0]["role"] = "operator"
+    (tmp_path / "keys.yaml").write_text(yaml.safe_dump(entries))
+    assert client.get("/engines", headers=bearer(keys["otto"])).status_code == 401
+    assert client.request(DRAIN[0], DRAIN[1], json=DRAIN[2], headers=bearer(keys["vera"])).status_code == 200
+
+
+def test_a_broken_keys_file_opens_nothing_until_it_is_mended(
+    tmp_path: Path, client: TestClient, keys: dict[str, str]
+) -> None:
+    """Whoever has written nonsense into it may have meant to take a key out."""
+    before = (tmp_path / "keys.yaml").read_text()
+    (tmp_path / "keys.yaml").write_text("- name: x")
+    answer = client.get("/engines", headers=bearer(keys["anna"]))
+    assert (answer.status_code, "log says why" in answer.text) == (503, True)
+    (tmp_path / "keys.yaml").write_text(before)
+    assert client.get("/engines", headers=bearer(keys["anna"])).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("- {name: a, role: king, id: 01234567, hash: x}", "keys.yaml:1:19: error: unknown value 'king'"),
+        ("- name: a\n  role: admin", "keys.yaml:1:3: error: a key needs 'id'"),
+        ("a: b", "keys.yaml:1:1: error: expected a list of keys, found a map"),
+        ("- {name: a, role: admin, id: 01234567, hash: 'scrypt:3:8:1:aa:bb'}", "keys.yaml:1:46: error: not a hash"),
+        ("- {name: a, rolle: admin, id: 01234567, hash: x}", "did you mean 'role'"),
+    ],
+)
+def test_a_mistake_in_a_keys_file_has_its_place(tmp_path: Path, text: str, message: str) -> None:
+    """File, line and column, and what would be right."""
+    (tmp_path / "keys.yaml").write_text(text)
+    with pytest.raises(KeysError, match=r"keys\.yaml") as raised:
+        read_keys(tmp_path / "keys.yaml")
+    assert message in str(raised.value)
+
+
+def test_who_guesses_is_held_back(client: TestClient, keys: dict[str, str]) -> None:
+    """Ten wrong keys, then one in six seconds; who has shown his key before is let in meanwhile."""
+    assert client.get("/engines", headers=bearer(keys["vera"])).status_code == 200
+    wrong = [client.get("/engines", headers=bearer(f"pm-01234567-{n:043}")).status_code for n in range(12)]
+    assert wrong == [401] * 10 + [429] * 2
+    assert client.get("/engines", headers=bearer(keys["otto"])).status_code == 429
+    assert client.get("/engines", headers=bearer(keys["vera"])).status_code == 200
+
+
+def test_patience_comes_back() -> None:
+    """A token every six seconds."""
+    attempts = Attempts()
+    for _ in range(10):
+        attempts.check("peer", 0.0)
+        attempts.count("peer", 0.0)
+    with pytest.raises(GuessingError):
+        attempts.check("peer", 5.9)
+    attempts.check("peer", 6.1)
+    attempts.check("another", 0.0)
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8002", "127.0.0.1.evil.example", "192.0.2.1:8002", ""])
+def test_a_name_bound_anew_is_no_name_of_ours(host: str) -> None:
+    """A page whose name's address has become 127.0.0.1 sends its own name as the host."""
+    answer = TestClient(make_app(State()), BASE).get("/engines", headers={"host": host})
+    assert answer.status_code == 403
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:8002", "[::1]:8002", "127.1.2.3"])
+def test_names_of_this_host(host: str) -> None:
+    """Whatever stands for the loopback is ours."""
+    assert TestClient(make_app(State()), BASE).get("/engines", headers={"host": host}).status_code == 200
+
+
+def test_every_endpoint_names_its_role() -> None:
+    """None is open by being forgotten."""
+
+    def roles(route: APIRoute) -> set[Any]:
+        return {dependency.call for dependency in route.dependant.dependencies} & {viewer, operator, admin}
+
+    routes = [route for route in make_app(State()).routes if isinstance(route, APIRoute)]
+    assert {route.path for route in routes if len(roles(route)) != 1} - {"/", "/assets/{path:path}"} == OPEN
+    changing = [route for route in routes if route.methods - {"GET", "HEAD"}]
+    asking = {"/rules/validate", "/rules/explain", "/rules/replay"}  # whose question is too long for an address
+    assert {route.path for route in changing if roles(route) == {viewer}} <= asking
+
+
+def test_changes_are_written_down(client: TestClient, keys: dict[str, str], tmp_path: Path) -> None:
+    """Whatever is no reading: who, what, how it ended; secrets are not. A gateway started later tells it, too."""
+    client.request(
+        DRAIN[0], DRAIN[1] + "?note=n&api_key=k1", json=DRAIN[2] | {"reason": "r"}, headers=bearer(keys["otto"])
+    )
+    client.post("/engines/mac/endpoints/drain", json={"url": 3, "authorization": "k2"}, headers=bearer(keys["vera"]))
+    client.post("/engines/mac/endpoints/drain", content=b"{x", headers=bearer(keys["anna"]))
+    client.get("/engines", headers=bearer(keys["anna"]))
+    client.post("/engines/mac/endpoints/drain", json={"url": "http://c:1"})  # nobody: only the log tells
+    later = TestClient(
+        make_app(State(), Access(Keyring(tmp_path / "keys.yaml")), AuditFile(tmp_path)), "http://gateway.example:8002"
+    )
+    entries = later.get("/audit", headers=bearer(keys["anna"])).json()["audit"]
+    assert [(entry["name"], entry["role"], entry["status"], entry["body"]) for entry in entries] == [
+        ("anna", "admin", 422, "{x"),
+        ("vera", "viewer", 403, {"url": 3, "authorization": "***"}),
+        ("otto", "operator", 200, {"url": "http://c:1", "by": "somebody else", "reason": "r"}),
+    ]
+    assert entries[2]["query"] == {"note": "n", "api_key": "***"}
+    assert entries[2]["path"] == "/engines/mac/endpoints/drain" and entries[2]["method"] == "POST"
+    assert later.get("/audit?limit=1", headers=bearer(keys["anna"])).json()["audit"] == entries[:1]
+
+
+def test_a_drain_is_its_callers(tmp_path: Path, keys: dict[str, str]) -> None:
+    """Who has a key drains by its name, whatever he says of himself."""
+    state = State()
+    client = TestClient(make_app(state, Access(Keyring(tmp_path / "keys.yaml"))))
+    client.request(DRAIN[0], DRAIN[1], json=DRAIN[2], headers=bearer(keys["otto"]))
+    assert state.wishes == [("mac", "http://c:1", True, "otto")]
+
+
+def test_the_audit_of_a_gateway_without_redis_is_bounded(tmp_path: Path) -> None:
+    """One file put aside, not more; half a line, as of a gateway that was killed, is passed over."""
+    import asyncio
+
+    async def run() -> list[bytes]:
+        log = AuditFile(tmp_path, max_bytes=200)
+        for number in range(100):
+            await log.write(b'{"number": %d}' % number)
+        with (tmp_path / "audit.jsonl").open("ab") as file:
+            file.write(b'{"number": 1')
+        return await log.last(3)
+
+    assert asyncio.run(run()) == [b'{"number": 99}', b'{"number": 98}', b'{"number": 97}']
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 500
+    assert len(list(tmp_path.iterdir())) == 2
