@@ -19,7 +19,7 @@ from gateway.dataplane.replies import event_told
 from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client
 from gateway.dataplane.snapshot import Lane
-from gateway.dataplane.tries import Tries
+from gateway.dataplane.timed_tries import TimedTries
 from gateway.protocol.engine_load import read_orca
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.prompt import prompt_of_json
@@ -49,7 +49,7 @@ def observe_orca(endpoint: Endpoint, head: ResponseHead) -> None:
         endpoint.observe_load(load)
 
 
-class Exchange(Tries):
+class Exchange(TimedTries):
     """A request that the rules send to an engine, from its head to the end of its reply."""
 
     __slots__ = (
@@ -61,7 +61,6 @@ class Exchange(Tries):
         "_is_event_stream",
         "_is_relayed",
         "_plan",
-        "_request",
         "_request_id",
         "_response_bytes",
         "_swept_bytes",
@@ -169,6 +168,8 @@ class Exchange(Tries):
         connection = endpoint.pool.acquire(self)
         if connection is not None:
             self._send(connection, now)
+        elif (timing := self._timing()) is not None:
+            timing.asked_at = now
 
     def connected(self, connection: UpstreamConnection) -> None:
         """The pool has a connection for us."""
@@ -254,6 +255,7 @@ class Exchange(Tries):
                     head.status_line,
                     head.lines,
                     lane.reply_lines,
+                    self._timing_line(now) if self._plan.tells_timing else b"",
                     b"via: 1.1 pointsman\r\nx-request-id: ",
                     self._request_id,
                     framing,
@@ -372,7 +374,7 @@ class Exchange(Tries):
         told = error.at(self._whereabouts())
         if not self._status:
             self._status = status
-            lines = self._lane.reply_lines if self._lane else b""
+            lines = (self._lane.reply_lines if self._lane else b"") + self._timing_line(monotonic())
             self._log(error.kind.value)
             self._client.refuse(told, lines + b"x-request-id: %b\r\n" % self._request_id)
             return

@@ -10,6 +10,7 @@ from typing import Any
 
 from gateway.config.settings import Settings
 from gateway.dataplane.snapshot import Lane, Snapshot
+from gateway.dataplane.timing import ASKED_BY
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.values import OF_V2, Dialect
 from gateway.protocol.operations import FLEET_OPERATIONS, INFERENCE_OPERATIONS, Call, Operation, read_path
@@ -20,7 +21,7 @@ from gateway.upstream.engine import Engine
 from gateway.wire.http1.head import Field, RequestHead
 
 # Written anew for each hop.
-_REWRITTEN = frozenset({b"content-length", b"expect", b"x-request-id"})
+_REWRITTEN = frozenset({b"content-length", b"expect", b"x-request-id", ASKED_BY})
 _FORWARDED = frozenset({b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"forwarded"})
 
 VIA = b"1.1 pointsman"
@@ -62,6 +63,7 @@ class Plan:
         "passes",
         "passes_if_kept",
         "snapshot",
+        "tells_timing",
         "without_body",
     )
 
@@ -75,6 +77,7 @@ class Plan:
         self.keeps_forwarded_proto = settings.trust_forwarded and head.value(b"x-forwarded-proto") is not None
         self._trust_forwarded = settings.trust_forwarded
         self.without_body = head.method == "HEAD"
+        self.tells_timing = head.value(ASKED_BY) is not None
         self.lines = b""
         self.note: Any = None  # room for what a handler prepares once for all requests with this head
         self.lane: Lane | None = None

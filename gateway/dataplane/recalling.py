@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import monotonic
 
 from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client, Handler
@@ -36,6 +37,8 @@ class Recalling(StandingAside):
         self._ended = ended
         if not self._asks:
             self._asks = True
+            if self._request.timing is not None:
+                self._request.timing.recalls_at = monotonic()
             self._client.plane.keeper.find(self._lane, self._session, self._found)
         if not ended:
             self._client.pause_body()
@@ -47,6 +50,8 @@ class Recalling(StandingAside):
     def _found(self, lane: Lane) -> None:
         if self._is_over:
             return
+        if self._request.timing is not None:
+            self._request.timing.recalled(monotonic())
         self._handler, body = self._go_on(lane, b"".join(self._held))
         self._held.clear()
         if not self._ended:

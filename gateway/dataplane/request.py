@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from time import monotonic
 
 from gateway.config.settings import Settings
 from gateway.dataplane.plan import Plan
 from gateway.dataplane.snapshot import Snapshot
+from gateway.dataplane.timing import Timing
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.session_name import read_name
 from gateway.wire.http1.head import Field, read_length, read_request_head
@@ -50,10 +52,11 @@ class Request:
 
     `body` is the body's length or CHUNKED; `json_length` is where the JSON of a V2 body ends and binary tensors start;
     `id` is None where the client gave none, and so is `session`, which is only read where rules ask for it. `volatile`
-    are the fields that few requests share, `lines` the same as they go on to an engine.
+    are the fields that few requests share, `lines` the same as they go on to an engine. `timing` is there where the
+    client asks for it, in a request that nobody else has (see `timed`).
     """
 
-    __slots__ = ("body", "id", "json_length", "lines", "plan", "session", "volatile")
+    __slots__ = ("body", "id", "json_length", "lines", "plan", "session", "timing", "volatile")
 
     def __init__(self, plan: Plan, volatile: list[Field]) -> None:
         """`volatile` are the fields that were cut out, names in lower case.
@@ -61,6 +64,7 @@ class Request:
         Raises: ValueError that says what is malformed.
         """
         self.plan = plan
+        self.timing: Timing | None = None
         # A field that some rule asks for was not cut out: it stands in the plan's head.
         self.body = plan.head.body
         self.id: bytes | None = plan.head.value(_REQUEST_ID)
@@ -101,6 +105,7 @@ class Request:
         made.id = self.id
         made.json_length = self.json_length
         made.session = self.session
+        made.timing = self.timing
         if content_length is None:
             made.body, made.volatile, made.lines = self.body, self.volatile, self.lines
             return made
@@ -108,6 +113,14 @@ class Request:
         made.volatile = [field for field in self.volatile if field[0] != _LENGTH]
         made.volatile.append((_LENGTH, b"%d" % content_length))
         made.lines = made.lines_without(())
+        return made
+
+    def timed(self, since: float = 0.0) -> Request:
+        """The same with a timing of its own where the client asks for one; from now on, or `since`."""
+        if not self.plan.tells_timing or self.timing is not None:
+            return self
+        made = self.of(self.plan)
+        made.timing = Timing(since or monotonic())
         return made
 
     def value(self, name: bytes) -> bytes | None:

@@ -20,6 +20,7 @@ def serve(client: Client, request: Request, lane: Lane, session: str | None) -> 
     if kept is not None:
         return serve_by(client, request, kept, session)
     assert session is not None
+    request = request.timed()
 
     def go_on(lane: Lane, body: bytes) -> tuple[Handler, bytes]:
         return serve_by(client, request, lane, session), body

@@ -18,7 +18,7 @@ class StandingAside:
 
     def __init__(self, client: Client, request: Request) -> None:
         self._client = client
-        self._request = request
+        self._request = request.timed()
         self._handler: Handler | None = None
 
     def __repr__(self) -> str:

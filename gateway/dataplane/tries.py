@@ -105,6 +105,11 @@ class Tries(SequenceTries):
         """The one that was tried last."""
         return self._endpoint
 
+    @property
+    def times(self) -> tuple[float, float]:
+        """How many seconds limits have held it, and when it was last sent; 0 where it never was."""
+        return self._waited, self._sent_at
+
     def avoid(self, endpoints: tuple[Endpoint, ...]) -> None:
         """Try none of these."""
         self._tried = endpoints

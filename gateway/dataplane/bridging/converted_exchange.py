@@ -18,6 +18,7 @@ from gateway.dataplane.plane import DataPlane
 from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client
 from gateway.dataplane.snapshot import Lane
+from gateway.dataplane.tries import Tries
 from gateway.protocol.conversion.control import RpcError, rest_error, rpc_request
 from gateway.protocol.conversion.generate import infer_request_of_generate
 from gateway.protocol.conversion.infer import infer_request_of_rest
@@ -67,7 +68,7 @@ class ConvertedExchange:
 
     def __init__(self, client: Client, request: Request, lane: Lane, session: str | None) -> None:
         self._client = client
-        self._request = request
+        self._request = request = request.timed()
         self._plan = request.plan
         self._lane = lane
         self._session = session
@@ -75,6 +76,8 @@ class ConvertedExchange:
         self._pieces: list[bytes] = []
         self._started_at = monotonic()
         self._reply = ConvertedReply(client, self._plan, lane, self._request_id)
+        if request.timing is not None:
+            self._reply.timing_line = self._timing_line
         self._stream = ReplyStream(self._reply)
         self._stream.is_paused = client.is_paused
         self._call: Call | None = None
@@ -203,6 +206,16 @@ class ConvertedExchange:
             (b"content-type", b"application/grpc"),
         ]
         return fields + [(name, value.strip()) for name, value in head.fields if name not in _OF_REST]
+
+    def _timing_line(self) -> bytes:
+        timing, call = self._request.timing, self._call
+        assert timing is not None
+        if not isinstance(call, Tries):  # messages of a stream are timed by nobody
+            return timing.line(0.0, self._started_at, monotonic(), "")
+        is_named = call.endpoint is not None and self._lane.reply_lines
+        return timing.line(
+            *call.times, monotonic(), call.endpoint.url if call.endpoint is not None and is_named else ""
+        )
 
     def call_ended(self, stream: Stream) -> None:
         """It was told by the status."""

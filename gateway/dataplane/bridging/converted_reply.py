@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gateway.dataplane.plan import Plan
 from gateway.dataplane.replies import JSON
 from gateway.dataplane.seams import Client
@@ -32,15 +34,29 @@ _NOT_ONE = (
 
 
 class ConvertedReply:
-    """Takes what a call answers. `rpc` is the call's name, `wanted` how the client wants its outputs."""
+    """Takes what a call answers. `rpc` is the call's name, `wanted` how the client wants its outputs, `timing_line`
+    tells a client that asks what became of its time."""
 
-    __slots__ = ("_answers", "_client", "_errors", "_lane", "_plan", "_request_id", "begun", "is_over", "rpc", "wanted")
+    __slots__ = (
+        "_answers",
+        "_client",
+        "_errors",
+        "_lane",
+        "_plan",
+        "_request_id",
+        "begun",
+        "is_over",
+        "rpc",
+        "timing_line",
+        "wanted",
+    )
 
     def __init__(self, client: Client, plan: Plan, lane: Lane, request_id: bytes) -> None:
         self._client = client
         self._plan = plan
         self._lane = lane
         self._request_id = request_id
+        self.timing_line: Callable[[], bytes] = bytes
         self._answers: list[bytes] = []
         self._errors: list[str] = []
         self.rpc = ""
@@ -160,7 +176,7 @@ class ConvertedReply:
         if not named:
             named = self._lane.reply_fields
         lines = b"".join(b"%b: %b\r\n" % field for field in named)
-        return lines + b"x-request-id: %b\r\n" % self._request_id
+        return lines + self.timing_line() + b"x-request-id: %b\r\n" % self._request_id
 
     # Events
 

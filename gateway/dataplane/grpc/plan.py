@@ -8,6 +8,7 @@ from gateway.config.settings import Settings
 from gateway.dataplane.plan import VIA
 from gateway.dataplane.request import VOLATILE_FIELDS, told_session
 from gateway.dataplane.snapshot import Lane, Snapshot
+from gateway.dataplane.timing import ASKED_BY
 from gateway.protocol.body_facts import BodyFacts
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_methods import RPCS_BY_PATH
@@ -26,7 +27,7 @@ _REQUEST_ID = b"x-request-id"
 _TIMEOUT = b"grpc-timeout"
 _SECRETS = frozenset({b"authorization", b"cookie"})
 # Written anew for each hop, or by HTTP/2 itself.
-_REWRITTEN = frozenset({b"te", b"host", b"content-length", b"via", _REQUEST_ID, _TIMEOUT})
+_REWRITTEN = frozenset({b"te", b"host", b"content-length", b"via", _REQUEST_ID, _TIMEOUT, ASKED_BY})
 _FORWARDED = frozenset({b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"forwarded"})
 _OF_MESSAGES = frozenset({b"content-length", b"inference-header-content-length"})
 # What a REST request has in its own way, or not at all.

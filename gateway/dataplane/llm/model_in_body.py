@@ -48,6 +48,7 @@ def answerer(client: Client, request: Request, body: bytes, serve: Serve) -> tup
 
 def _decided(client: Client, request: Request, body: bytes, serve: Serve) -> tuple[Handler, bytes]:
     """Raises: GatewayError."""
+    request = request.timed()
     plan = request.plan
     if plan.encoding is not None:
         body = decoded(request, body, client.plane.settings.limits.max_body_bytes)

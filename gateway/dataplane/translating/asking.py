@@ -36,7 +36,9 @@ def request_towards(request: Request, lane: Lane, asked: EngineRequest) -> Reque
     volatile.append((_LENGTH, b"%d" % len(asked.body)))
     if request.id is not None:
         volatile.append((_REQUEST_ID, request.id))
-    return Request(_plan_towards(request.plan, lane, asked), volatile)
+    made = Request(_plan_towards(request.plan, lane, asked), volatile)
+    made.timing = request.timing
+    return made
 
 
 def _plan_towards(plan: Plan, lane: Lane, asked: EngineRequest) -> Plan:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gateway.dataplane.plan import Plan
 from gateway.dataplane.seams import Client
+from gateway.dataplane.timing import FIELD
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.translating import Reply
 from gateway.wire.http1.chunked import LAST_CHUNK, encode_chunk
@@ -81,6 +82,8 @@ class Telling:
     def _lines(self) -> bytes:
         """The fields that go on."""
         kept = [field for field in self.fields if field[0] in _KEPT or field[0].startswith(_KEPT_FAMILIES)]
+        if self._plan.tells_timing:
+            kept += [field for field in self.fields if field[0] == FIELD]
         if self.added:  # another gateway behind this one may tell the same of itself
             ours = {name for name, _ in self.added}
             kept = [field for field in kept if field[0] not in ours] + self.added

@@ -69,7 +69,7 @@ class Translation:
         if request.id is None:
             request = request.of(request.plan)
             request.id = client.plane.new_request_id()
-        self._request = request
+        self._request = request = request.timed()
         self._lane = lane
         self._session = session
         self._make = make

@@ -523,3 +523,18 @@ def test_heads(tmp_path: Path, size: int) -> None:
         assert (await client.ask(post(body=big))).status == 200
 
     scene(tmp_path, play)
+
+
+@pytest.mark.parametrize("path, body", [("/v2/models/m/infer", INFER), ("/v2/models/m/generate", GENERATE)])
+def test_who_asks_is_told_what_became_of_the_time(tmp_path: Path, path: str, body: bytes) -> None:
+    """Across the conversion; the engine's call does not carry the question."""
+
+    async def play(it: GrpcStage, engine: GrpcEngine) -> None:
+        reply = await it.ask(post(path, body, "x-pointsman-timing: 1"))
+        assert reply.status == 200
+        assert "decide;dur=" in reply.headers["server-timing"]
+        assert "engine;dur=" in reply.headers["server-timing"]
+        assert all(call.value("x-pointsman-timing") is None for call in engine.calls)
+        assert "server-timing" not in (await it.ask(post(path, body))).headers
+
+    scene(tmp_path, play)

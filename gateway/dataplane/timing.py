@@ -1,0 +1,57 @@
+"""What became of one request's time, for a client that asks to be told: a request with the field `x-pointsman-timing`
+is answered with one of W3C Server Timing, which browsers and the playground show.
+
+    server-timing: decide;dur=0.04, wait;dur=0.00, connect;dur=0.31, engine;dur=5.12;desc="http://10.0.0.5:8000"
+
+`decide` holds the rules, and the body that they ask for; `wait` limits and Redis; `retry` tries that failed; `connect`
+the wait for a connection; `engine` the time from there to the reply's first byte. All are milliseconds.
+"""
+
+from __future__ import annotations
+
+ASKED_BY = b"x-pointsman-timing"
+FIELD = b"server-timing"
+
+
+class Timing:
+    """When what happened; times are of `time.monotonic`, 0 where it has not happened."""
+
+    __slots__ = ("asked_at", "begun_at", "first_asked_at", "recalls_at", "waited")
+
+    def __init__(self, begun_at: float) -> None:
+        self.begun_at = begun_at
+        self.recalls_at = 0.0
+        self.waited = 0.0  # seconds, for Redis
+        self.first_asked_at = 0.0  # the first try, where there is another
+        self.asked_at = 0.0  # this try, where it waits for a connection
+
+    def __repr__(self) -> str:
+        return f"<Timing since {self.begun_at:.6f}>"
+
+    def recalled(self, now: float) -> None:
+        """Redis has answered, or has been given up."""
+        self.waited += now - self.recalls_at
+
+    def failed(self, sent_at: float, now: float) -> None:
+        """A try has failed; `sent_at` is 0 where nothing was sent."""
+        self.first_asked_at = self.first_asked_at or self.asked_at or sent_at or now
+        self.asked_at = 0.0
+
+    def line(self, limited: float, sent_at: float, now: float, endpoint: str) -> bytes:
+        """The field, at the reply's first byte; `limited` are the seconds that limits held it, `endpoint` is told
+        where it is not empty."""
+        sent_at = sent_at or now
+        asked_at = self.asked_at or sent_at
+        first_asked_at = self.first_asked_at or asked_at
+        waited = self.waited + limited
+        phases = {
+            "decide": first_asked_at - self.begun_at - waited,
+            "wait": waited,
+            "retry": asked_at - first_asked_at,
+            "connect": sent_at - asked_at,
+            "engine": now - sent_at,
+        }
+        told = [f"{name};dur={max(seconds, 0.0) * 1e3:.3f}" for name, seconds in phases.items()]
+        if endpoint:
+            told[-1] += f';desc="{endpoint}"'
+        return b"server-timing: %b\r\n" % ", ".join(told).encode("ascii", "replace")

@@ -1,0 +1,156 @@
+"""A client that asks is told what became of its request's time."""
+
+import asyncio
+from pathlib import Path
+
+from tests.dataplane.generating import (
+    CHAT,
+    DONE,
+    LAST,
+    MESSAGES,
+    ROLE,
+    STOP,
+    STREAM,
+    asked,
+    chunk,
+    started,
+    token,
+    writes,
+)
+from tests.dataplane.stage import OK, Engine, Heard, Reply, get, post, rules, run, stage
+from tests.dataplane.test_failures import gone
+
+Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+ASKS = "X-Pointsman-Timing: 1"
+INFER = "/v2/models/m/infer"
+
+
+def phases(reply: Reply) -> dict[str, float]:
+    """Milliseconds of each phase."""
+    metrics = [metric.split(";") for metric in reply.headers["server-timing"].split(", ")]
+    return {name: float(told.removeprefix("dur=")) for name, told, *_ in metrics}
+
+
+async def slow(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
+    await asyncio.sleep(0.05)
+    writer.write(OK)
+
+
+def test_the_engines_time_is_told_with_its_endpoint(tmp_path: Path) -> None:
+    """The first request waits for a connection, the second has it; the engine is not told that anybody asks."""
+
+    async def scene() -> None:
+        engine = Engine(slow)
+        await engine.start()
+        async with stage(rules(engine), tmp_path) as it:
+            first, second = [await it.ask(post(INFER, b"{}", ASKS)) for _ in range(2)]
+            assert list(phases(first)) == ["decide", "wait", "retry", "connect", "engine"]
+            assert phases(first)["connect"] > 0
+            assert phases(second)["connect"] == 0
+            for reply in first, second:
+                assert reply.headers["server-timing"].endswith(f';desc="{engine.url}"')
+                assert 49 < phases(reply)["engine"] < 2000
+                assert (phases(reply)["wait"], phases(reply)["retry"]) == (0, 0)
+        assert engine.heard[0].value("x-pointsman-timing") is None
+        engine.stop()
+
+    run(scene())
+
+
+def test_who_does_not_ask_is_not_told(tmp_path: Path) -> None:
+    """Nor is anybody told an address where replies do not name the decision."""
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        async with stage(rules(engine), tmp_path) as it:
+            assert "server-timing" not in (await it.ask(post())).headers
+        async with stage(rules(engine), tmp_path, name_decision=False) as it:
+            told = (await it.ask(post(INFER, b"{}", ASKS))).headers["server-timing"]
+            assert "engine;dur=" in told
+            assert engine.url not in told
+        engine.stop()
+
+    run(scene())
+
+
+def test_a_try_that_fails_is_time_of_its_own(tmp_path: Path) -> None:
+    """What an endpoint that is gone has cost is not the other's."""
+
+    async def scene() -> None:
+        there = Engine()
+        await there.start()
+        async with stage(rules(await gone(), there), tmp_path) as it:
+            replies = [await it.ask(post(INFER, b"{}", ASKS)) for _ in range(2)]
+            assert [reply.status for reply in replies] == [200, 200]
+            assert any(phases(reply)["retry"] > 0 for reply in replies)
+        there.stop()
+
+    run(scene())
+
+
+def test_an_error_tells_how_long_it_took(tmp_path: Path) -> None:
+    """Also one of the gateway's own."""
+
+    async def scene() -> None:
+        async with stage(rules(await gone()), tmp_path) as it:
+            reply = await it.ask(post(INFER, b"{}", ASKS))
+            assert reply.status == 502
+            assert sum(phases(reply).values()) > 0
+
+    run(scene())
+
+
+def test_a_wait_for_limits_is_told(tmp_path: Path) -> None:
+    """What a limit holds back is not the engine's time."""
+
+    async def scene() -> None:
+        engine = Engine(slow)
+        await engine.start()
+        text = rules(engine) + "limits: [{name: narrow, concurrency: 1, max_wait: 5s}]\n"
+        async with stage(text, tmp_path) as it:
+            replies = await asyncio.gather(*[it.ask(post(INFER, b"{}", ASKS)) for _ in range(2)])
+            waits = sorted(phases(reply)["wait"] for reply in replies)
+            assert waits[0] == 0
+            assert waits[1] > 40
+            assert all(phases(reply)["engine"] < 1000 for reply in replies)
+        engine.stop()
+
+    run(scene())
+
+
+def test_generations_and_translations_tell_it_too(tmp_path: Path) -> None:
+    """Passed on as they are, or translated, streamed or refused for their model."""
+
+    async def scene() -> None:
+        script = writes(STREAM + chunk(ROLE + token("a")), chunk(STOP + DONE) + LAST)
+        [engine], text = await started(script)
+        async with stage(text, tmp_path) as it:
+            for path in CHAT, MESSAGES:
+                reply = await it.ask(post(path, asked(path), ASKS))
+                assert reply.status == 200
+                assert reply.headers["server-timing"].count("engine;dur=") == 1
+                assert engine.url in reply.headers["server-timing"]
+                assert phases(reply)["decide"] > 0
+                assert "server-timing" not in (await it.ask(post(path, asked(path)))).headers
+        assert all(heard.value("x-pointsman-timing") is None for heard in engine.heard)
+        engine.stop()
+
+    run(scene())
+
+
+def test_two_who_ask_alike_have_times_of_their_own(tmp_path: Path) -> None:
+    """Requests with one head share its plan, and no clock."""
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        async with stage(rules(engine), tmp_path) as it:
+            client = await it.client()
+            question = get("/v2/models/m", ASKS)
+            assert phases(await client.ask(question))["decide"] < 1000
+            await asyncio.sleep(0.05)
+            assert phases(await client.ask(question))["decide"] < 40
+        engine.stop()
+
+    run(scene())
