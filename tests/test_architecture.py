@@ -23,6 +23,7 @@ FLOORS = {
     "gateway.observability": 2,
     "gateway.conversations": 2,
     "gateway.limits": 2,
+    "gateway.versions": 2,
     "gateway.dataplane": 3,
     "gateway.control": 4,
     "gateway.worker": 5,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -33,6 +33,11 @@ def read_files(paths: Sequence[Path]) -> tuple[list[RuleFile], list[Problem]]:
         except OSError as error:
             problems.append(Problem(Location(str(path), 1, 1), f"cannot be read: {error.strerror}"))
     return files, problems
+
+
+def files_of(texts: Mapping[str, str]) -> list[RuleFile]:
+    """The files that these texts would be; half a surrogate pair is reported by whoever reads them."""
+    return [RuleFile(Path(name), text.encode("utf-8", "surrogatepass")) for name, text in texts.items()]
 
 
 def digest_of(contents: Iterable[bytes]) -> str:

@@ -15,7 +15,7 @@ from typing import TypeVar
 from gateway.config.engines import read_engine
 from gateway.config.experiment_specs import ExperimentSpec, ForcingSpec, LayerSpec
 from gateway.config.experiments import check_layers, read_experiment, read_layer
-from gateway.config.files import RuleFile, digest_of, read_files
+from gateway.config.files import RuleFile, digest_of, files_of, read_files
 from gateway.config.forcing import read_forcing
 from gateway.config.limits import read_limits
 from gateway.config.reachability import find_unreachable
@@ -41,6 +41,7 @@ class LoadedRules:
     rules: RulesSpec | None
     problems: tuple[Problem, ...]
     files: tuple[Path, ...]
+    texts: Mapping[str, str] = field(default_factory=dict)  # what was read, by file; without what is no text
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -67,6 +68,18 @@ def load_rules(paths: Sequence[Path], environment: Mapping[str, str] | None = No
     `environment` fills `${VAR}`; None means the process's own. Never raises for what stands in files.
     """
     files, problems = read_files(paths)
+    return _load(files, problems, environment, paths)
+
+
+def load_texts(texts: Mapping[str, str], environment: Mapping[str, str] | None = None) -> LoadedRules:
+    """Read rule files as if they stood on the disk under these names, in this order; what they name beside themselves,
+    such as a chat template, is looked for on the disk."""
+    return _load(files_of(texts), [], environment, [Path(name) for name in texts])
+
+
+def _load(
+    files: list[RuleFile], problems: list[Problem], environment: Mapping[str, str] | None, paths: Sequence[Path]
+) -> LoadedRules:
     gathered = _Gathered(Reading(problems, is_partial=bool(problems)))
     for file in files:
         _read_file(file, os.environ if environment is None else environment, gathered)
@@ -74,7 +87,8 @@ def load_rules(paths: Sequence[Path], environment: Mapping[str, str] | None = No
     names = {str(file.path): order for order, file in enumerate(files)}
     found = dict.fromkeys(gathered.reading.problems)  # what stands behind an anchor is found at each use
     ordered = tuple(sorted(found, key=lambda problem: _order(problem, names)))
-    return LoadedRules(_rules(gathered, files), ordered, tuple(file.path for file in files))
+    texts = {str(file.path): file.content.decode("utf-8", "replace") for file in files}
+    return LoadedRules(_rules(gathered, files), ordered, tuple(file.path for file in files), texts)
 
 
 def _rules(gathered: _Gathered, files: list[RuleFile]) -> RulesSpec | None:

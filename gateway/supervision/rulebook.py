@@ -1,33 +1,50 @@
-"""The rules in force, and how new ones take their place: read whole, judged whole, refused whole."""
+"""The rules in force, and how others take their place: read whole, judged whole, refused whole.
+
+Files on disk are the source of truth. What operators put in force by the admin API is a version based on those files:
+it stays, over restarts too, until the files say something else. Then they win, and what they supersede is told.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from time import time
 
-from gateway.config.rules import LoadedRules, load_rules
+from gateway.config.files import digest_of, files_of
+from gateway.config.rules import LoadedRules
 from gateway.config.specs import RulesSpec
 from gateway.config.watch import RuleFiles
-from gateway.upstream.tls import endpoint_tls
+from gateway.supervision import judging
+from gateway.versions.editing import Edit
+from gateway.versions.errors import NoSuchVersion, RulesRefused
+from gateway.versions.names import named
+from gateway.versions.store import VersionStore
+from gateway.versions.version import Version, placed
 
 _log = logging.getLogger("pointsman")
 
 _WATCH_SECONDS = 1.0
+_FILES = "the files on disk"  # the author of what nobody has activated
 
 
 class Rulebook:
-    """Owns the rule files of one gateway, and what their last reading has found."""
+    """Owns the rule files of one gateway, the versions of what they said, and what the last reading has found."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        """Made before the rules are first loaded: a change between the two is then seen, not lost."""
+    def __init__(self, paths: Sequence[Path], folder: Path | None = None) -> None:
+        """Made before the rules are first loaded: a change between the two is then seen, not lost. Versions are kept
+        in the folder; None: in memory."""
         self._paths = paths
         self._watch = RuleFiles(paths)
+        self._store = VersionStore(folder)
         self._is_asked = asyncio.Event()
+        self._one_at_a_time = asyncio.Lock()
         self._loaded: LoadedRules | None = None
-        self.number = 1
+        self._version: Version | None = None
+        self._base = ""  # digest of the files on disk, when they were last good
+        self._base_files: tuple[str, ...] = ()
         self.problems: list[str] = []
         self.readings_ok = 0
         self.readings_refused = 0
@@ -41,20 +58,77 @@ class Rulebook:
         return self._loaded.rules
 
     @property
+    def in_force(self) -> Version:
+        assert self._version is not None
+        return self._version
+
+    @property
+    def number(self) -> int:
+        return self._version.number if self._version is not None else 0
+
+    @property
+    def base(self) -> str:
+        """Digest of the files on disk, as they were when they were last good."""
+        return self._base
+
+    @property
+    def base_files(self) -> Sequence[str]:
+        return self._base_files
+
+    @property
     def files(self) -> list[str]:
         return [str(file) for file in self._loaded.files] if self._loaded is not None else []
 
+    @property
+    def texts(self) -> dict[str, str]:
+        """What is in force, as it is written, by file."""
+        return dict(self._loaded.texts) if self._loaded is not None else {}
+
+    # The versions
+
+    def versions(self) -> Sequence[Version]:
+        """Oldest first."""
+        return self._store.versions
+
+    def version(self, number: int) -> Version:
+        """Raises: NoSuchVersion."""
+        return self._store.get(number)
+
+    def texts_of(self, number: int) -> dict[str, str]:
+        """The files of a version, by the names that they have now.
+
+        Raises: NoSuchVersion.
+        """
+        version = self._store.get(number)
+        return placed(self._store.texts(number), version.base_files, self._base_files)
+
+    # What is on disk
+
     def open(self, loaded: LoadedRules) -> None:
-        """Begin with these rules."""
-        self._loaded = loaded
+        """Begin with these rules of the files, or with what was in force of them when the gateway was stopped."""
+        assert loaded.rules is not None
+        self._base, self._base_files = loaded.rules.digest, tuple(map(str, loaded.files))
         self.problems = [str(problem) for problem in loaded.problems]
+        latest = self._store.latest
+        if latest is not None and self._base in (latest.base, latest.digest):
+            kept = self._kept(latest, loaded)
+            if kept is not None:
+                self._loaded = kept
+                self._version = self._rebased(latest, kept)
+                if not self._version.is_exported:
+                    _log.info("%s is in force, since the files are those that it is based on", latest)
+                return
+            reason = f"{latest} cannot be used any more"
+        else:
+            reason = "read at the start" + self._superseded(latest)
+        self._enter(loaded, _FILES, reason, "files")
 
     def ask(self) -> None:
         """Have the files read again, though nothing says that they have changed."""
         self._is_asked.set()
 
     async def next(self) -> RulesSpec:
-        """Wait for rules that differ from those in force, and put them in force.
+        """Wait for files whose rules differ from those in force, and put them in force.
 
         A mistake in them leaves the rules as they are. Reading is work for a thread: thousands of routes take seconds,
         in which workers die, probes run out of time and operators press Ctrl-C.
@@ -62,13 +136,145 @@ class Rulebook:
         while True:
             try:
                 await self._until_due()
-                loaded, unusable = await asyncio.to_thread(_read, self._paths)
+                async with self._one_at_a_time:
+                    if self._take(await asyncio.to_thread(judging.judge_files, self._paths)):
+                        return self.rules
             except Exception:  # a fault of ours must not end the watch
                 _log.exception("cannot read the rules; rules %d stay in force", self.number)
                 self.readings_refused += 1
-                continue
-            if self._take(loaded, unusable):
-                return self.rules
+
+    # What operators and experiments put in force
+
+    async def activate(
+        self,
+        files: Mapping[str, str] | int,
+        author: str,
+        reason: str = "",
+        source: str = "api",
+    ) -> Version:
+        """Put these files, or those of a version, in force; those in force already stay as they are.
+
+        Raises: RulesRefused, NoSuchVersion.
+        """
+        async with self._one_at_a_time:
+            if isinstance(files, int):
+                return await self._activate(self.texts_of(files), author, reason, source, of=self._origin(files))
+            return await self._activate(named(files, self._base_files), author, reason, source)
+
+    async def change(self, edit: Edit, author: str, reason: str = "", source: str = "api") -> Version:
+        """Put in force what an edit makes of the files in force.
+
+        Raises: EditError, RulesRefused.
+        """
+        async with self._one_at_a_time:
+            texts = self.texts
+            await asyncio.to_thread(edit, texts)
+            return await self._activate(texts, author, reason, source)
+
+    async def roll_back(self, author: str, reason: str = "") -> Version:
+        """Put in force again what was there before; once more: what was there before that.
+
+        Raises: NoSuchVersion where there was nothing else, RulesRefused.
+        """
+        async with self._one_at_a_time:
+            here = self._origin(self.number)
+            earlier = [
+                version
+                for version in self._store.versions
+                if version.number < here and version.of is None and version.digest != self.rules.digest
+            ]
+            if not earlier:
+                raise NoSuchVersion(f"there is no version before {here} that says something else")
+            to = earlier[-1]
+            why = f"back to {to}" + (f": {reason}" if reason else "")
+            return await self._activate(self.texts_of(to.number), author, why, "api", of=to.number)
+
+    async def judge(self, files: Mapping[str, str]) -> LoadedRules:
+        """What would be said of these files, by which nobody is served.
+
+        Raises: RulesRefused where their names cannot be.
+        """
+        return await asyncio.to_thread(judging.judge_texts, named(files, self._base_files))
+
+    # One at a time
+
+    async def _activate(
+        self, texts: Mapping[str, str], author: str, reason: str, source: str, of: int | None = None
+    ) -> Version:
+        if digest_of(file.content for file in files_of(texts)) == self.rules.digest:
+            _log.info("what %s activates is in force already, as version %d", author, self.number)
+            return self.in_force
+        loaded = await asyncio.to_thread(judging.judge_texts, texts)
+        if loaded.rules is None:
+            _log.warning("rules of %s are refused; rules %d stay in force", author, self.number)
+            raise RulesRefused(loaded.problems)
+        self.problems = [str(problem) for problem in loaded.problems]
+        self._enter(loaded, author, reason, source, of)
+        _log.info("%s is in force now", self.in_force)
+        return self.in_force
+
+    def _take(self, loaded: LoadedRules) -> bool:
+        """Judge a reading of the files; tells whether it has put new rules in force."""
+        for problem in loaded.problems:
+            _log.warning("%s", problem)
+        if loaded.rules is None:
+            self.problems = [*map(str, loaded.problems)]
+            self.readings_refused += 1
+            _log.error("the new rules are refused; rules %d stay in force", self.number)
+            return False
+        self.readings_ok += 1
+        assert self._loaded is not None
+        before, self._base = self._base, loaded.rules.digest
+        self._base_files = tuple(map(str, loaded.files))
+        if self._base in (before, self.rules.digest):
+            if self._base == self.rules.digest:
+                self._loaded = loaded
+            self.problems = [str(problem) for problem in self._loaded.problems]
+            self._version = self._rebased(self.in_force, self._loaded)
+            _log.info("the rules have not changed; rules %d stay in force", self.number)
+            return False
+        self.problems = [str(problem) for problem in loaded.problems]
+        self._enter(loaded, _FILES, "they have changed" + self._superseded(self._version), "files")
+        return True
+
+    def _enter(self, loaded: LoadedRules, author: str, reason: str, source: str, of: int | None = None) -> None:
+        assert loaded.rules is not None
+        names = tuple(loaded.texts)
+        digest = loaded.rules.digest
+        made = Version(0, time(), author, reason, source, digest, self._base, names, self._base_files, of)
+        self._version = self._store.add(made, loaded.texts)
+        self._loaded = loaded
+
+    def _kept(self, version: Version, loaded: LoadedRules) -> LoadedRules | None:
+        """The rules of the version that was in force; None where they cannot be used here and now."""
+        if loaded.rules is not None and version.digest == loaded.rules.digest:
+            return loaded
+        try:
+            found = judging.judge_texts(self.texts_of(version.number))
+            if found.rules is None:
+                raise RulesRefused(found.problems)
+        except (NoSuchVersion, RulesRefused) as error:
+            _log.error("%s cannot be used any more, so the files on disk are in force: %s", version, error)
+            self.problems.append(f"{version} was in force before the start, and cannot be used any more: {error}")
+            return None
+        self.problems = [str(problem) for problem in found.problems]
+        return found
+
+    def _rebased(self, version: Version, loaded: LoadedRules) -> Version:
+        if (version.base, version.base_files) == (self._base, self._base_files):
+            return version
+        return self._store.rebase(version.number, self._base, self._base_files, loaded.texts)
+
+    def _superseded(self, version: Version | None) -> str:
+        """What a change of the files undoes, for the log and for the version's reason."""
+        if version is None or version.is_exported:
+            return ""
+        _log.warning("the files on disk have changed, and supersede %s, which was not exported to them", version)
+        return f"; supersedes {version}, which was not exported"
+
+    def _origin(self, number: int) -> int:
+        """The version that first had the texts of this one."""
+        return self._store.get(number).of or number
 
     async def _until_due(self) -> None:
         while True:
@@ -79,38 +285,3 @@ class Rulebook:
             # Files on a slow disk hold nobody up either. Asked or not, what is there now counts as seen.
             if await asyncio.to_thread(self._watch.changed) or is_asked:
                 return
-
-    def _take(self, loaded: LoadedRules, unusable: list[str]) -> bool:
-        """Judge a reading; tells whether it has put new rules in force."""
-        self.problems = [*map(str, loaded.problems), *unusable]
-        for problem in self.problems:
-            _log.warning("%s", problem)
-        if loaded.rules is None or unusable:
-            self.readings_refused += 1
-            _log.error("the new rules are refused; rules %d stay in force", self.number)
-            return False
-        self.readings_ok += 1
-        if loaded.rules.digest == self.rules.digest:
-            _log.info("the rules have not changed; rules %d stay in force", self.number)
-            return False
-        self._loaded = loaded
-        self.number += 1
-        return True
-
-
-def _read(paths: Sequence[Path]) -> tuple[LoadedRules, list[str]]:
-    loaded = load_rules(paths)
-    return loaded, unusable_files(loaded.rules) if loaded.rules is not None else []
-
-
-def unusable_files(rules: RulesSpec) -> list[str]:
-    """What is wrong with the certificate files that the rules name: workers would refuse the rules for it."""
-    found = []
-    for name, engine in rules.engines.items():
-        for endpoint in engine.endpoints:
-            try:
-                endpoint_tls(engine.tls, endpoint.url)
-            except OSError as error:  # ssl.SSLError is one
-                found.append(f"{engine.location}: error: the TLS files of engine '{name}' cannot be used: {error}")
-                break
-    return found

@@ -32,6 +32,8 @@ from gateway.supervision.rulebook import Rulebook
 from gateway.supervision.worker_process import COMMAND
 from gateway.supervision.workforce import StartError, Workforce
 from gateway.upstream.health import Findings, Prober
+from gateway.versions.editing import Edit
+from gateway.versions.version import Version
 
 _log = logging.getLogger("pointsman")
 
@@ -69,7 +71,8 @@ class Supervisor:
         self._ready = ready
         self._worker_command = worker_command
         self._stop_signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
-        self._book = Rulebook(rule_paths)
+        versions = settings.data_dir / "versions" if settings.data_dir is not None else None
+        self._book = Rulebook(rule_paths, versions)
         self._redis: RedisHome | None = None
         self._replicas: Replicas | None = None
         self._store: Store | None = None
@@ -113,6 +116,68 @@ class Supervisor:
     def store(self) -> Store | None:
         """Where conversations are, for operators; None without Redis."""
         return self._store
+
+    # Versions of the rules
+
+    def versions(self) -> Sequence[Version]:
+        """Oldest first."""
+        return self._book.versions()
+
+    def version(self, number: int) -> Version:
+        """Raises: NoSuchVersion."""
+        return self._book.version(number)
+
+    def version_texts(self, number: int) -> dict[str, str]:
+        """The files of a version, as they are written, by name and in order.
+
+        Raises: NoSuchVersion.
+        """
+        return self._book.texts_of(number)
+
+    @property
+    def version_in_force(self) -> Version:
+        return self._book.in_force
+
+    @property
+    def rule_texts(self) -> dict[str, str]:
+        """What is in force, as it is written, by file and in order."""
+        return self._book.texts
+
+    async def judge(self, files: Mapping[str, str]) -> LoadedRules:
+        """What would be said of these files.
+
+        Raises: RulesRefused where their names cannot be.
+        """
+        return await self._book.judge(files)
+
+    async def activate(
+        self, files: Mapping[str, str] | int, author: str, reason: str = "", source: str = "api"
+    ) -> Version:
+        """Put these files, or those of a version, in force.
+
+        Raises: RulesRefused, NoSuchVersion.
+        """
+        version = await self._book.activate(files, author, reason, source)
+        self._serve_by_book()
+        return version
+
+    async def change(self, edit: Edit, author: str, reason: str = "", source: str = "api") -> Version:
+        """Put in force what an edit makes of the files in force.
+
+        Raises: EditError, RulesRefused.
+        """
+        version = await self._book.change(edit, author, reason, source)
+        self._serve_by_book()
+        return version
+
+    async def roll_back(self, author: str, reason: str = "") -> Version:
+        """Put in force again what was there before.
+
+        Raises: NoSuchVersion, RulesRefused.
+        """
+        version = await self._book.roll_back(author, reason)
+        self._serve_by_book()
+        return version
 
     async def exposition(self) -> ExpositionState:
         """All counters, as fresh as the workers answer."""
@@ -166,6 +231,7 @@ class Supervisor:
         self._workforce = workforce = Workforce(
             settings, self.rules, prober.health, ports, self._worker_command, redis.address
         )
+        workforce.number = self._book.number
         ears = Ears(self._book.ask, prober.look, lambda drained: workforce.set_drained(frozenset(drained)))
         self._replicas = replicas = Replicas(redis.address, ears)
         log = audit_log(store, AuditFile(data_dir_of(settings)))
@@ -262,13 +328,20 @@ class Supervisor:
             self._ready_file.unlink(missing_ok=True)
 
     async def _keep_rules(self) -> None:
-        assert self._workforce is not None and self._prober is not None and self._replicas is not None
         while True:
-            rules = await self._book.next()
-            self._workforce.use_rules(rules, self._book.number)
-            self._prober.use(rules.engines)
-            self._replicas.rules_activated(rules.digest, self._book.number)
-            _log.info("rules %d are in force (%s)", self._book.number, rules.digest[:12])
+            await self._book.next()
+            self._serve_by_book()
+
+    def _serve_by_book(self) -> None:
+        """Have everybody know which rules are in force now."""
+        assert self._workforce is not None and self._prober is not None and self._replicas is not None
+        rules, number = self._book.rules, self._book.number
+        if self._workforce.number == number:
+            return
+        self._workforce.use_rules(rules, number)
+        self._prober.use(rules.engines)
+        self._replicas.rules_activated(rules.digest, number)
+        _log.info("rules %d are in force (%s)", number, rules.digest[:12])
 
     async def _keep_count(self) -> None:
         """Have recent counters of every worker, for the case that it dies."""

@@ -97,6 +97,26 @@ def read_yaml(text: str, file: str, environment: Mapping[str, str], problems: li
     return Broken(start)
 
 
+def substitute(text: str, environment: Mapping[str, str]) -> str:
+    """A text with its variables filled in.
+
+    Raises: ValueError where one is not set, or is written wrongly.
+    """
+
+    def value_of(found: re.Match[str]) -> str:
+        if found[0] == "$${":
+            return "${"
+        name, default = found["name"], found["default"]
+        if name is None:
+            raise ValueError("'${' begins no variable: write ${NAME}, ${NAME:-default}, or $${ for the text itself")
+        value = environment.get(name, default)
+        if value is None:
+            raise ValueError(f"environment variable {name} is not set; ${{{name}:-default}} gives a default")
+        return value
+
+    return _VARIABLE.sub(value_of, text)
+
+
 def _sentence(error: yaml.MarkedYAMLError) -> str:
     """PyYAML's two halves of an error in one line, with the line where the unfinished thing began."""
     if error.context is None or error.context_mark is None:
@@ -153,21 +173,10 @@ class _Conversion:
         if "${" not in node.value:
             return Scalar(node.value, node.tag == f"{_TAG}null", place)
         try:
-            text = _VARIABLE.sub(self._variable, node.value)
+            text = substitute(node.value, self._environment)
         except ValueError as error:
             return self._broken(place, str(error))
         return Scalar(text, False, place)
-
-    def _variable(self, found: re.Match[str]) -> str:
-        if found[0] == "$${":
-            return "${"
-        name, default = found["name"], found["default"]
-        if name is None:
-            raise ValueError("'${' begins no variable: write ${NAME}, ${NAME:-default}, or $${ for the text itself")
-        value = self._environment.get(name, default)
-        if value is None:
-            raise ValueError(f"environment variable {name} is not set; ${{{name}:-default}} gives a default")
-        return value
 
     def _map(self, node: yaml.MappingNode, place: Location) -> Map:
         entries: dict[str, Entry] = {}
