@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from math import isfinite
 
 from gateway.versions.errors import EditError
 from gateway.versions.spans import Span
@@ -15,8 +16,12 @@ _WORDS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
 
 def written(value: str | int | float) -> str:
     """A value as YAML, such as the rules' reader reads it back."""
-    if isinstance(value, int | float):
-        return repr(value) if isinstance(value, int) or not value.is_integer() else str(int(value))
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        if not isfinite(value):
+            raise EditError(f"{value} is not a number that can stand in a file")
+        return f"{value:.12f}".rstrip("0").rstrip(".")  # the reader knows no exponents
     if _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
         return value
     return json.dumps(value.replace("${", "$${"), ensure_ascii=False)
