@@ -25,6 +25,7 @@ FLOORS = {
     "gateway.limits": 2,
     "gateway.versions": 2,
     "gateway.dataplane": 3,
+    "gateway.statistics": 3,  # of what observability counts and config bounds
     "gateway.control": 4,
     "gateway.worker": 5,
     "gateway.admin": 5,
@@ -58,7 +59,7 @@ ENGINE_FLOORS = {
 }
 
 # Bytes and facts in, values out. What tells the time, throws dice or reaches outside comes in as an argument.
-PURE = ["gateway.protocol", "gateway.wire", "gateway.routing"]
+PURE = ["gateway.protocol", "gateway.wire", "gateway.routing", "gateway.statistics"]
 ASKS_NOBODY = [*PURE, "engines.scheduling"]
 OUTSIDE = {
     *("time", "datetime", "random", "secrets", "uuid"),

@@ -1,0 +1,138 @@
+"""Traffic by the chance of being the best: Thompson sampling (Biometrika 25, 1933), its chances computed, not drawn.
+
+Units that come in one after another need no dice: a hash gives an arm to each, by shares. So the shares are the chances
+that Thompson's draws would have, and the same counts give the same shares on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import exp, isfinite, lgamma, log, sqrt
+
+from gateway.observability.arm_counts import ArmCounts
+from gateway.statistics.bernoulli import design_effect
+from gateway.statistics.metrics import Series, is_rate, series_of
+from gateway.statistics.spread import whole_mean
+
+# Points of each arm's density, over eight standard deviations to each side: shares are right to about 1e-3.
+_POINTS = 400
+_DEVIATIONS = 8.0
+_STEPS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """What a metric of an arm may be: Beta's density where it is a share, a normal one else."""
+
+    mean: float
+    deviation: float
+    is_share: bool = True
+
+    def log_density(self, value: float) -> float:
+        if not self.is_share:
+            return -(((value - self.mean) / self.deviation) ** 2) / 2 - log(self.deviation)
+        knows = self.mean * (1 - self.mean) / self.deviation**2 - 1
+        a, b = knows * self.mean, knows * (1 - self.mean)
+        whole = lgamma(a + b) - lgamma(a) - lgamma(b)
+        return whole + (a - 1) * log(value) + (b - 1) * log(1 - value)
+
+
+def belief_of_share(hits: float, misses: float) -> Belief:
+    """After so many, which may be fractions, with nothing known before (Beta(1 + hits, 1 + misses))."""
+    a, b = 1 + hits, 1 + misses
+    return Belief(a / (a + b), sqrt(a * b / (a + b + 1)) / (a + b))
+
+
+def belief(metric: str, periods: Sequence[tuple[float, ArmCounts]], half_life: float) -> Belief | None:
+    """What an arm's counts tell: periods with their ages in seconds. What is a half-life old counts half.
+
+    Shares (error_rate, feedback of 0 and 1) count as many requests as are independent of each other; None for a mean of
+    which not enough is known to have a spread.
+    """
+    faded = [_faded(series_of(metric, counts), 0.5 ** (age / half_life)) for age, counts in periods]
+    if is_rate(metric, [counts for _, counts in periods]):
+        effect = design_effect([series_of(metric, counts) for _, counts in periods])
+        hits = sum(sum(series.totals) for series in faded) / effect
+        num = sum(sum(series.counts) for series in faded) / effect
+        return belief_of_share(hits, num - hits)
+    mean = whole_mean(faded)
+    if mean.variance <= 0 or not isfinite(mean.variance):
+        return None
+    return Belief(mean.estimate, sqrt(mean.variance), is_share=False)
+
+
+def thompson(
+    beliefs: Mapping[str, Belief], min_share: float = 0.05, max_share: float = 0.95, goal: str = "higher"
+) -> dict[str, float]:
+    """Shares of the arms, 1 in all, each within its bounds; equal ones where the bounds cannot be kept.
+
+    `goal`: whether the best arm's metric is the `higher` or the `lower` one.
+    """
+    chances = best_chances(beliefs, goal)
+    if min_share * len(chances) > 1 or max_share * len(chances) < 1:
+        return dict.fromkeys(chances, 1 / len(chances))
+    low, high = 0.0, 1e12
+    for _ in range(2 * _STEPS):  # the factor at which bounded chances are 1 in all
+        middle = sqrt(low * high) if low else high / 2
+        if sum(_bounded(chances, middle, min_share, max_share).values()) < 1:
+            low = middle
+        else:
+            high = middle
+    shares = _bounded(chances, high, min_share, max_share)
+    total = sum(shares.values())
+    return {arm: share / total for arm, share in shares.items()}
+
+
+def best_chances(beliefs: Mapping[str, Belief], goal: str = "higher") -> dict[str, float]:
+    """The chance of each arm to be the best: its density times the others' chances to be worse, over all values."""
+    points = _points(list(beliefs.values()))
+    densities = {arm: _density(each, points) for arm, each in beliefs.items()}
+    below = {arm: _summed(points, density) for arm, density in densities.items()}
+    chances = {}
+    for arm, density in densities.items():
+        worse = [1.0] * len(points)
+        for other, chance in below.items():
+            if other != arm:
+                worse = [all_of * (c if goal == "higher" else 1 - c) for all_of, c in zip(worse, chance, strict=True)]
+        product = [each * other for each, other in zip(density, worse, strict=True)]
+        chances[arm] = _summed(points, product)[-1]
+    total = sum(chances.values())
+    return {arm: chance / total for arm, chance in chances.items()}
+
+
+def _bounded(chances: Mapping[str, float], factor: float, least: float, most: float) -> dict[str, float]:
+    return {arm: min(max((chance + 1e-9) * factor, least), most) for arm, chance in chances.items()}
+
+
+def _points(beliefs: Sequence[Belief]) -> list[float]:
+    points = set()
+    for each in beliefs:
+        for step in range(_POINTS + 1):
+            point = each.mean + each.deviation * _DEVIATIONS * (2 * step / _POINTS - 1)
+            if not each.is_share or 0 < point < 1:
+                points.add(point)
+        if each.is_share:  # densities may be steep at the ends
+            points |= {each.mean * 2.0**-step for step in range(1, 20)}
+            points |= {1 - (1 - each.mean) * 2.0**-step for step in range(1, 20)}
+    return sorted(points)
+
+
+def _density(of: Belief, points: Sequence[float]) -> list[float]:
+    logarithms = [of.log_density(point) for point in points]
+    density = [exp(logarithm) for logarithm in logarithms]
+    total = _summed(points, density)[-1]
+    return [each / total for each in density]
+
+
+def _summed(points: Sequence[float], density: Sequence[float]) -> list[float]:
+    """The integral up to each point, by trapezia."""
+    sums = [0.0]
+    for (one, two), (low, high) in zip(pairwise(points), pairwise(density), strict=True):
+        sums.append(sums[-1] + (two - one) * (low + high) / 2)
+    return sums
+
+
+def _faded(series: Series, by: float) -> Series:
+    return Series([by * total for total in series.totals], [by * count for count in series.counts])

@@ -1,0 +1,106 @@
+"""Shares of two arms: of requests that failed, of answers that were liked.
+
+Two confidence sequences at half of alpha each, and what both leave open: one is exact where errors are few
+(`bernoulli`), the other is tight where there are enough of them to be normal (`averages`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp, inf
+
+from gateway.statistics import bernoulli
+from gateway.statistics.averages import difference_of, mean_interval, nums_of, p_value_of, ratio_of
+from gateway.statistics.bernoulli import Trials
+from gateway.statistics.metrics import Series, series_of
+from gateway.statistics.periods import of_arm, pairs_of, shared
+from gateway.statistics.spread import Means, means, neighbours, whole_mean
+from gateway.statistics.values import UNKNOWN, Interval, Stratum
+
+# Errors (and successes) that either arm should have had by both arms' rate before their number is called normal.
+ENOUGH_EVENTS = 20
+
+
+class Rates:
+    """The shares of a metric in two arms."""
+
+    is_adjusted = False
+
+    def __init__(self, metric: str, strata: Sequence[Stratum], control: str, arm: str) -> None:
+        pairs = pairs_of(metric, shared(strata, control, arm))
+        self.num_control, self.num_arm = nums_of(pairs)
+        self._own = [series_of(metric, counts) for counts in of_arm(strata, arm)]
+        self._control, self._arm = trials(pairs) if pairs else (Trials(0, 0), Trials(0, 0))
+        self._means = _normal_means(neighbours(pairs), self._control, self._arm)
+
+    def control(self, alpha: float) -> Interval:
+        return _interval(self._control, alpha)
+
+    def arm(self, alpha: float) -> Interval:
+        return _interval(self._arm, alpha)
+
+    def alone(self, alpha: float, one_sided: bool = False) -> Interval:
+        """The arm's share over all that it ever did, whatever the control does."""
+        seen = Trials(sum(sum(each.totals) for each in self._own), sum(sum(each.counts) for each in self._own))
+        seen = seen.divided(bernoulli.design_effect(self._own))
+        exact = _interval(seen, alpha / 2)
+        if min(seen.hits, seen.num - seen.hits) < ENOUGH_EVENTS:
+            return exact
+        return exact.within(mean_interval(whole_mean(self._own), alpha / 2, one_sided))
+
+    def difference(self, alpha: float, one_sided: bool = False) -> Interval:
+        if not self.num_arm:
+            return UNKNOWN
+        low, high = bernoulli.difference_interval(self._control, self._arm, alpha / 2)
+        exact = Interval(self._arm.share - self._control.share, low, high)
+        return exact.within(difference_of(self._means, alpha / 2, one_sided)) if self._means else exact
+
+    def ratio(self, alpha: float, one_sided: bool = False) -> Interval | None:
+        if not self._control.hits and not self._arm.hits:
+            return None
+        low, high = bernoulli.ratio_interval(self._control, self._arm, alpha / 2)
+        exact = Interval(self._arm.share / self._control.share if self._control.hits else inf, low, high)
+        normal = ratio_of(self._means, alpha / 2, one_sided) if self._means else None
+        return exact.within(normal) if normal else exact
+
+    def p_value(self) -> float:
+        if not self.num_arm:
+            return 1.0
+        exact = exp(-max(bernoulli.log_evidence_against(self._control, self._arm), 0.0))
+        return min(1.0, 2 * min(exact, p_value_of(self._means) if self._means else 1.0))
+
+
+def trials(pairs: Sequence[tuple[Series, Series]]) -> tuple[Trials, Trials]:
+    """Both arms' shares over the same periods, in as many independent requests as know the same.
+
+    The design effect is the larger one of both: an arm without an error shows nothing of how units differ.
+    """
+    counts = [(float(sum(control.counts)), float(sum(arm.counts))) for control, arm in pairs]
+    weights = [control * arm / (control + arm) for control, arm in counts]
+    effect = max(bernoulli.design_effect([pair[side] for pair in pairs]) for side in (0, 1))
+    sides = []
+    for side in (0, 1):
+        share = sum(
+            weight * sum(pair[side].totals) / num[side]
+            for weight, pair, num in zip(weights, pairs, counts, strict=True)
+        ) / sum(weights)
+        squares = sum(weight**2 / num[side] for weight, num in zip(weights, counts, strict=True))
+        num_independent = sum(weights) ** 2 / squares / effect
+        sides.append(Trials(share * num_independent, num_independent))
+    return sides[0], sides[1]
+
+
+def _normal_means(pairs: Sequence[tuple[Series, Series]], control: Trials, arm: Trials) -> Means | None:
+    together = control.num + arm.num
+    if not together:
+        return None
+    share = (control.hits + arm.hits) / together
+    least = min(control.num, arm.num) * min(share, 1 - share)
+    return means(pairs) if least >= ENOUGH_EVENTS else None
+
+
+def _interval(seen: Trials, alpha: float) -> Interval:
+    if not seen.num:
+        return UNKNOWN
+    low, high = bernoulli.interval(seen, alpha)
+    return Interval(seen.share, low, high)
