@@ -20,6 +20,8 @@ from gateway.admin.engines import EngineState, add_engines
 from gateway.admin.experiments import ExperimentState, add_experiments
 from gateway.admin.gate import Access, Gate
 from gateway.admin.limits import add_limits
+from gateway.admin.page_files import add_page
+from gateway.admin.playground import PlaygroundState, add_playground
 from gateway.admin.rules import RulesState, add_rules
 from gateway.admin.sessions import SessionState, add_sessions
 from gateway.observability.exposition import CONTENT_TYPE, render
@@ -37,7 +39,7 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
 }
 
 
-class ControlState(EngineState, ExperimentState, RulesState, SessionState, Protocol):
+class ControlState(EngineState, ExperimentState, PlaygroundState, RulesState, SessionState, Protocol):
     """What the control process tells, and does."""
 
 
@@ -80,7 +82,9 @@ def make_app(state: ControlState, access: Access | None = None, log: AuditLog | 
     add_limits(app, state)
     add_conversations(app, state)
     add_sessions(app, state)
+    add_playground(app, state)
     add_audit(app, log)
+    add_page(app)
     return app
 
 

@@ -17,6 +17,7 @@ from uvicorn import Server
 from gateway.admin.app import make_app
 from gateway.admin.audit import audit_log
 from gateway.admin.audit_file import AuditFile
+from gateway.admin.playground import Inference
 from gateway.admin.server import admin_server
 from gateway.config.rules import LoadedRules
 from gateway.config.settings import Settings
@@ -78,6 +79,7 @@ class Supervisor:
         self._store: Store | None = None
         self._workforce: Workforce | None = None
         self._prober: Prober | None = None
+        self._inference: Inference | None = None
 
     # What the admin API reads
 
@@ -179,6 +181,12 @@ class Supervisor:
         self._serve_by_book()
         return version
 
+    @property
+    def inference(self) -> Inference:
+        """Where requests go in."""
+        assert self._inference is not None
+        return self._inference
+
     async def exposition(self) -> ExpositionState:
         """All counters, as fresh as the workers answer."""
         workforce = self._workforce
@@ -217,6 +225,7 @@ class Supervisor:
         self._take_signals(loop)
         self._forget_ready_file()  # one that a crash has left would be taken for ours
         http = ReservedPort(settings.host, settings.http_port, "--http-port")
+        self._inference = Inference.of(settings, http.port)
         ports = [http]
         if settings.grpc_port != http.port:
             ports.append(ReservedPort(settings.host, settings.grpc_port, "--grpc-port"))

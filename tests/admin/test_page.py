@@ -1,0 +1,51 @@
+"""The page's files: all there, and nothing that a browser would run from elsewhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from gateway.admin import page_files
+from gateway.admin.app import make_app
+from tests.admin.test_app import State
+
+PAGE = Path(page_files.__file__).with_name("page")
+OURS = [
+    path for path in sorted(PAGE.rglob("*")) if path.suffix in (".js", ".html", ".css") and "uplot" not in path.parts
+]
+
+
+@pytest.fixture
+def client() -> TestClient:
+    return TestClient(make_app(State()), base_url="http://127.0.0.1")
+
+
+@pytest.mark.parametrize("path", ["/", "/assets/app.js", "/assets/styles/base.css", "/assets/uplot/uPlot.iife.min.js"])
+def test_no_script_from_elsewhere_can_run(client: TestClient, path: str) -> None:
+    """Nothing inline, nothing evaluated, no frame around it."""
+    reply = client.get(path)
+    assert reply.status_code == 200
+    policy = reply.headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "script-src 'self'" in policy and "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+    assert reply.headers["x-content-type-options"] == "nosniff"
+
+
+def test_only_the_page_is_served(client: TestClient) -> None:
+    """No path leads out of its folder."""
+    for path in ("/assets/../../app.py", "/assets/%2e%2e/%2e%2e/app.py", "/assets/", "/assets/nothing.js"):
+        assert client.get(path).status_code == 404, path
+
+
+@pytest.mark.parametrize("path", OURS, ids=lambda path: path.relative_to(PAGE).as_posix())
+def test_what_a_file_names_is_there(path: Path) -> None:
+    """Imports, scripts and styles are files of the page, and nothing is read as markup."""
+    text = path.read_text()
+    named = re.findall(r"""(?:from|import) "(\.[^"]+)";""", text)
+    named += [f"../{name}" for name in re.findall(r'(?:src|href)="/(assets/[^"]+)"', text)]
+    base = path.parent if path.suffix == ".js" else PAGE / "assets"
+    for name in named:
+        assert (base / name).resolve().is_file(), f"{path.name} names {name}"
+    for forbidden in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "style="):
+        assert forbidden not in text, forbidden

@@ -1,0 +1,101 @@
+"""One Chromium, and one gateway before engines that answer as they are told, for all browser tests."""
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.browser.fleet import Fleet, rules_of
+from tests.support.canned_engine import CannedEngine
+from tests.support.canned_llm import CannedLLM
+from tests.support.chromium import ARGUMENTS, Mishaps, find_chromium
+from tests.support.servers import GatewayProcess
+
+DESKTOP = {"width": 1280, "height": 860}
+PHONE = {"width": 360, "height": 740}
+# How often something goes through the fleet, so that the page has something to tell.
+_PAUSE_SECONDS = 0.05
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """The browser."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    path = find_chromium()
+    if path is None:
+        pytest.skip("no Chromium here: install one (apt-get install chromium), or name it in POINTSMAN_CHROMIUM")
+    with playwright.sync_playwright() as it:
+        browser = it.chromium.launch(executable_path=path, args=list(ARGUMENTS))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """The gateway with its engines, and a little traffic all the time."""
+    directory = tmp_path_factory.mktemp("browser")
+    with contextlib.ExitStack() as stack:
+        engines = [stack.enter_context(CannedEngine(name)) for name in ("one", "two", "new")]
+        texts = CannedLLM.start(directory / "texts", extra_args=["--interval-seconds", "0.02"])
+        v2 = CannedLLM.start(directory / "v2", v2=True)
+        stack.enter_context(texts.running())
+        stack.enter_context(v2.running())
+        rules = rules_of(*[engine.url for engine in engines], texts.http_url, v2.http_url)
+        gateway = GatewayProcess.start(rules, directory / "gateway", workers=2, redis="embedded").wait_ready()
+        stack.callback(gateway.stop)
+        stop = threading.Event()
+        traffic = threading.Thread(target=_keep_asking, args=(gateway.http_url, stop), daemon=True)
+        traffic.start()
+        stack.callback(traffic.join)
+        stack.callback(stop.set)
+        yield Fleet(gateway, directory)
+
+
+def _keep_asking(url: str, stop: threading.Event) -> None:
+    with httpx.Client(base_url=url, timeout=10) as client:
+        number = 0
+        while not stop.wait(_PAUSE_SECONDS):
+            number += 1
+            model = "ranker" if number % 3 else "plain"
+            with contextlib.suppress(httpx.HTTPError):
+                client.post(f"/v2/models/{model}/infer", json={"inputs": []}, headers={"x-session": f"s{number % 50}"})
+
+
+@pytest.fixture(scope="session")
+def screenshots(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where pictures of all pages are kept: POINTSMAN_SCREENSHOTS, or pytest's own folder."""
+    named = os.environ.get("POINTSMAN_SCREENSHOTS")
+    folder = Path(named).absolute() if named else tmp_path_factory.mktemp("screenshots")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def mishaps() -> Mishaps:
+    return Mishaps(expected={404})  # until /events is there
+
+
+@pytest.fixture
+def page(chromium: Any, fleet: Fleet, mishaps: Mishaps, screenshots: Path, request: Any) -> Iterator[Any]:
+    """A page of a browser that has never been here. Whatever a test does with it, nothing may go wrong in it."""
+    options = {"viewport": DESKTOP, **(getattr(request, "param", None) or {})}
+    context = chromium.new_context(base_url=fleet.gateway.admin_url, **options)
+    context.set_default_timeout(10_000)
+    page = context.new_page()
+    mishaps.watch(page)
+    yield page
+    page.screenshot(path=screenshots / f"{request.node.name}.png", full_page=True)
+    context.close()
+    assert not mishaps.found, "\n".join(mishaps.found)
+
+
+def settle(page: Any) -> None:
+    """Until the gateway's events come."""
+    page.locator("#live", has_text="live").wait_for()
+    time.sleep(0)
