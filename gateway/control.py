@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
+from gateway.observability.live import LiveRequest
 from gateway.observability.metrics import Snapshot
 from gateway.protocol.condition import Condition
 from gateway.protocol.engine_load import Load
@@ -35,6 +36,7 @@ class Start:
     listener_fds: tuple[int, ...] = ()
     redis: RedisAddress | None = None
     drained: frozenset[tuple[str, str]] = frozenset()
+    log_level: str = "info"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,45 @@ class AskSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class SetLogLevel:
+    """Log from this level on: debug, info, warning or error."""
+
+    level: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskRequests:
+    """Send the requests under way, the oldest ones, so many at most."""
+
+    token: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequest:
+    """End the requests of this id."""
+
+    token: int
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """From a worker: requests under way."""
+
+    token: int
+    requests: list[LiveRequest]
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """From a worker: how many requests it has ended."""
+
+    token: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Serving:
     """From a worker: it accepts connections."""
 
@@ -98,7 +139,9 @@ class Failed:
     message: str
 
 
-Message = Start | UseRules | SetHealth | SetDrained | Drain | AskSnapshot | Serving | Counters | Failed
+ToWorker = Start | UseRules | SetHealth | SetDrained | SetLogLevel | Drain | AskSnapshot | AskRequests | CancelRequest
+Answer = Counters | Requests | Cancelled  # to what was asked with a token
+Message = ToWorker | Serving | Failed | Answer
 
 
 def encode(message: Message) -> bytes:

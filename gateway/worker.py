@@ -17,18 +17,24 @@ import socket
 import ssl
 import sys
 from contextlib import suppress
+from time import monotonic
 
 from gateway.config.settings import ListenerTls, Settings
 from gateway.control import (
+    AskRequests,
     AskSnapshot,
+    Cancelled,
+    CancelRequest,
     Counters,
     Decoder,
     Drain,
     Failed,
     Message,
+    Requests,
     Serving,
     SetDrained,
     SetHealth,
+    SetLogLevel,
     Start,
     UseRules,
     encode,
@@ -36,8 +42,9 @@ from gateway.control import (
 )
 from gateway.dataplane.listener import Newcomer
 from gateway.dataplane.plane import DataPlane
+from gateway.dataplane.under_way import cancel_requests, list_requests
 from gateway.news.news import News
-from gateway.observability.logs import set_up_logging
+from gateway.observability.logs import set_log_level, set_up_logging
 from gateway.redis.store import Store
 
 _log = logging.getLogger("gateway.worker")
@@ -103,6 +110,13 @@ class Worker:
             self._plane.set_health(message.health, message.models, message.loads)
         elif isinstance(message, SetDrained):
             self._plane.set_drained(message.endpoints)
+        elif isinstance(message, SetLogLevel):
+            set_log_level(message.level)
+        elif isinstance(message, AskRequests):
+            found = list_requests(self._plane.connections, os.getpid(), monotonic(), message.limit)
+            self._say(Requests(message.token, found))
+        elif isinstance(message, CancelRequest):
+            self._say(Cancelled(message.token, cancel_requests(self._plane.connections, os.getpid(), message.id)))
         elif isinstance(message, AskSnapshot):
             self._say(Counters(message.token, self._plane.counters()))
         elif isinstance(message, Drain):
@@ -110,6 +124,7 @@ class Worker:
 
     async def _start(self, start: Start) -> None:
         set_up_logging(start.settings.log_format)
+        set_log_level(start.log_level)
         store, news = _redis(start)
         try:
             plane = DataPlane(start.settings, start.rules, start.number, start.health, store, news)

@@ -20,8 +20,10 @@ from gateway.admin.engines import EngineState, add_engines
 from gateway.admin.experiments import ExperimentState, add_experiments
 from gateway.admin.gate import Access, Gate
 from gateway.admin.limits import add_limits
+from gateway.admin.log_level import LogState, add_log_level
 from gateway.admin.page_files import add_page
 from gateway.admin.playground import PlaygroundState, add_playground
+from gateway.admin.requests import RequestsState, add_requests
 from gateway.admin.rules import RulesState, add_rules
 from gateway.admin.sessions import SessionState, add_sessions
 from gateway.observability.exposition import CONTENT_TYPE, render
@@ -39,7 +41,16 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
 }
 
 
-class ControlState(EngineState, ExperimentState, PlaygroundState, RulesState, SessionState, Protocol):
+class ControlState(
+    EngineState,
+    ExperimentState,
+    LogState,
+    PlaygroundState,
+    RequestsState,
+    RulesState,
+    SessionState,
+    Protocol,
+):
     """What the control process tells, and does."""
 
 
@@ -83,6 +94,8 @@ def make_app(state: ControlState, access: Access | None = None, log: AuditLog | 
     add_conversations(app, state)
     add_sessions(app, state)
     add_playground(app, state)
+    add_requests(app, state)
+    add_log_level(app, state)
     add_audit(app, log)
     add_page(app)
     return app

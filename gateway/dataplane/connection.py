@@ -9,6 +9,7 @@ from typing import cast
 
 from gateway.dataplane.hangup import has_hung_up
 from gateway.dataplane.plane import DataPlane
+from gateway.dataplane.progress import Live
 from gateway.dataplane.replies import (
     CLOSE_END,
     CONTINUE,
@@ -17,6 +18,7 @@ from gateway.dataplane.replies import (
     KEEP_ALIVE_END_10,
     body_too_long,
     error_told,
+    event_told,
     reason_line,
     reply,
     status_told,
@@ -65,6 +67,7 @@ class ClientConnection(asyncio.Protocol):
         "_remaining",
         "_request",
         "_state",
+        "_streams_events",
         "_transport",
         "_unsent",
         "_writes_at_once",
@@ -97,6 +100,7 @@ class ClientConnection(asyncio.Protocol):
         self.is_paused = False
         self._is_tls = False
         self._writes_at_once = False
+        self._streams_events = False
         self._unsent = 0
         self._lingers_until = 0.0
         self._active_at = 0.0  # when it became idle, or when the last part of a head or body came
@@ -262,6 +266,7 @@ class ClientConnection(asyncio.Protocol):
         """The reply comes in small pieces: each goes to the kernel at once, and what that does not take pauses the
         engine. uvloop otherwise queues writes for the end of the event loop's turn, at a price that a token notices.
         """
+        self._streams_events = True
         if not self._is_tls:  # there a mark of zero would pause for ever
             self._writes_at_once = True
             self._transport.set_write_buffer_limits(high=0)
@@ -294,6 +299,7 @@ class ClientConnection(asyncio.Protocol):
         self._active_at = monotonic()
         if self.reply_head_end is KEEP_ALIVE_END_10:
             self.reply_head_end = KEEP_ALIVE_END
+        self._streams_events = False
         if self._writes_at_once:
             self._writes_at_once = False
             self._transport.set_write_buffer_limits(high=self.plane.settings.limits.high_water_bytes)
@@ -330,6 +336,24 @@ class ClientConnection(asyncio.Protocol):
                 self.break_off()
                 return
         self.refuse(error)
+
+    def live(self) -> list[Live]:
+        """The request under way, if there is one."""
+        handler = self._handler
+        return [Live(handler.progress(), id(handler), self.cancel)] if handler is not None else []
+
+    def cancel(self, error: GatewayError) -> None:
+        """End the request under way with an error: the engine is told at once, and so is the client."""
+        handler, self._handler = self._handler, None
+        if handler is None:
+            return
+        has_begun = handler.begun
+        handler.client_gone(error.kind.value, error.status.http)
+        if not has_begun:
+            self.refuse(error)
+            return
+        dialect = self._request.plan.dialect if self._request is not None else None
+        self.break_off(event_told(error, dialect) if self._streams_events else b"")
 
     def break_off(self, event: bytes = b"") -> None:
         """Close in the middle of a reply, so that nobody takes it for whole; what is written already still goes out."""

@@ -14,6 +14,7 @@ from time import monotonic
 
 from gateway.dataplane.body import RequestBody, decide
 from gateway.dataplane.plan import no_route
+from gateway.dataplane.progress import Progress, of_request
 from gateway.dataplane.replaying import sequence_forgotten
 from gateway.dataplane.replies import event_told
 from gateway.dataplane.request import Request
@@ -146,6 +147,10 @@ class Exchange(TimedTries):
             self._drop_try()
             silence = GatewayError(ErrorKind.DEADLINE, f"the engine sent nothing for {limit:g} s")
             self._try_failed(silence, was_sent=True)
+
+    def progress(self) -> Progress:
+        stage, lane = self._stage(), self._lane
+        return of_request(self._request, stage, self._started_at, id=self._request_id, lane=lane, endpoint=self.url)
 
     # Deciding
 

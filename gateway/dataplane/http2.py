@@ -10,6 +10,7 @@ from typing import cast
 from gateway.dataplane.grpc.client import Call
 from gateway.dataplane.hangup import has_hung_up
 from gateway.dataplane.plane import DataPlane
+from gateway.dataplane.progress import Live
 from gateway.protocol.errors import GatewayError
 from gateway.upstream.carrier import Carrier
 from gateway.wire.http2.connection import Http2Limits
@@ -94,6 +95,11 @@ class Http2Client(Carrier):
     def call_ended(self, stream: Stream) -> None:
         if not stream.is_received and stream.is_sent:
             stream.reset(ErrorCode.NO_ERROR)
+
+    def live(self) -> list[Live]:
+        """The calls under way."""
+        calls = [cast(Call, stream.receiver) for stream in self.http2.streams.values()]
+        return [Live(progress, id(call), call.cancel) for call in calls if (progress := call.progress()) is not None]
 
     # Closing
 

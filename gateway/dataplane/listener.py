@@ -11,6 +11,7 @@ from gateway.dataplane.answering import answer
 from gateway.dataplane.connection import ClientConnection
 from gateway.dataplane.http2 import Http2Client
 from gateway.dataplane.plane import DataPlane
+from gateway.dataplane.progress import Live
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.http2.frames import PREFACE
 
@@ -22,6 +23,8 @@ class Newcomer(asyncio.Protocol):
     """
 
     __slots__ = ("_buffer", "_plane", "_since", "_transport")
+
+    peer = "-"
 
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
@@ -66,6 +69,10 @@ class Newcomer(asyncio.Protocol):
 
     def abort(self) -> None:
         self._transport.abort()
+
+    def live(self) -> list[Live]:
+        """Nothing has come."""
+        return []
 
     def sweep(self, now: float) -> None:
         """Nothing has come: what an HTTP/1.1 connection may do for as long as it is idle."""

@@ -16,6 +16,7 @@ from gateway.config.specs import RulesSpec
 from gateway.dataplane.grpc.plan import CallReader
 from gateway.dataplane.keeping import Keeper
 from gateway.dataplane.limits_counted import limits_counted
+from gateway.dataplane.progress import Live
 from gateway.dataplane.request import Reader
 from gateway.dataplane.snapshot import NO_LOADS, Health, Loads, Models, Snapshot
 from gateway.dataplane.wheel import Wheel
@@ -47,6 +48,15 @@ _CONDITIONS = {condition.value: condition for condition in Condition}
 
 class Connection(Protocol):
     """A client's connection, as the data plane sees it."""
+
+    @property
+    def peer(self) -> str:
+        """Its address."""
+        ...
+
+    def live(self) -> list[Live]:
+        """The requests under way on it."""
+        ...
 
     def sweep(self, now: float) -> None: ...
 

@@ -7,6 +7,7 @@ from time import monotonic
 from typing import Protocol
 
 from gateway.dataplane.plane import DataPlane
+from gateway.dataplane.progress import Progress, Stage, of_request
 from gateway.dataplane.replies import JSON
 from gateway.dataplane.request import Request
 from gateway.protocol.errors import GatewayError
@@ -86,6 +87,10 @@ class Handler(Protocol):
         """Called about once a second; `now` is of `time.monotonic`."""
         ...
 
+    def progress(self) -> Progress:
+        """How far the request is."""
+        ...
+
 
 class OwnAnswer:
     """A handler that answers by itself, in one piece, after the body has come."""
@@ -125,3 +130,7 @@ class OwnAnswer:
 
     def sweep(self, now: float) -> None:
         """Nothing is under way."""
+
+    def progress(self) -> Progress:
+        """The gateway is at it."""
+        return of_request(self._request, Stage.ASKING, self._started_at)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from time import monotonic
 
 from gateway.dataplane.plan import no_route
+from gateway.dataplane.progress import Progress, Stage, of_request
 from gateway.dataplane.refusal import Refusal
 from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client, Handler
@@ -14,12 +16,13 @@ from gateway.protocol.errors import GatewayError
 class StandingAside:
     """Passes on what the client's connection tells, once `_handler` is set."""
 
-    __slots__ = ("_client", "_handler", "_request")
+    __slots__ = ("_client", "_handler", "_request", "_started_at")
 
     def __init__(self, client: Client, request: Request) -> None:
         self._client = client
         self._request = request.timed()
         self._handler: Handler | None = None
+        self._started_at = monotonic()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._request.plan!r} {self._handler!r}>"
@@ -43,6 +46,11 @@ class StandingAside:
     def sweep(self, now: float) -> None:
         if self._handler is not None:
             self._handler.sweep(now)
+
+    def progress(self) -> Progress:
+        if self._handler is not None:
+            return self._handler.progress()
+        return of_request(self._request, Stage.READING, self._started_at)
 
 
 class WaitingForWhole(StandingAside):

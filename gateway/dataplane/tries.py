@@ -11,6 +11,7 @@ from time import monotonic
 
 from gateway.dataplane.keeping import DisplacedError
 from gateway.dataplane.plane import DataPlane
+from gateway.dataplane.progress import Stage
 from gateway.dataplane.replaying import Replay
 from gateway.dataplane.sequence_tries import SequenceTries
 from gateway.dataplane.snapshot import Lane
@@ -354,3 +355,18 @@ class Tries(SequenceTries):
         if self._lane is not None:
             return self._lane.series(None)
         return self._plane.metrics.unrouted
+
+    def _stage(self) -> Stage:
+        """What is waited for, for whoever asks for the requests under way."""
+        if self._status:
+            return Stage.ANSWERING
+        if self._grant is not None and self._grant.is_waiting:
+            return Stage.LIMITED
+        if not self._is_trying:
+            return Stage.READING
+        return Stage.ASKING if self._was_sent else Stage.CONNECTING
+
+    @property
+    def url(self) -> str:
+        """That of the endpoint that was tried last; empty where none was."""
+        return self._endpoint.url if self._endpoint is not None else ""

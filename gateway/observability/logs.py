@@ -11,6 +11,8 @@ import orjson
 # Libraries that tell of every request at a level that is meant for them alone.
 _NOISY = ("httpx", "httpcore", "uvicorn", "uvicorn.error", "asyncio")
 
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
 
 class _JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
@@ -33,3 +35,14 @@ def set_up_logging(log_format: str) -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     for name in _NOISY:
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def set_log_level(level: str) -> None:
+    """Log from this level on: one of LEVELS."""
+    logging.getLogger().setLevel(LEVELS[level])
+
+
+def log_level() -> str:
+    """The level from which on this process logs."""
+    number = logging.getLogger().getEffectiveLevel()
+    return next((name for name, known in LEVELS.items() if known >= number), "error")

@@ -31,6 +31,7 @@ class ErrorKind(Enum):
     UNSUPPORTED = "unsupported"
     HISTORY_MISSING = "history_missing"
     CONVERSATION_FULL = "conversation_full"
+    CANCELLED = "cancelled"
     INTERNAL = "internal"
 
 
@@ -62,6 +63,7 @@ STATUSES: dict[ErrorKind, Status] = {
     ErrorKind.UNSUPPORTED: Status(501, 12),
     ErrorKind.HISTORY_MISSING: Status(503, 14),
     ErrorKind.CONVERSATION_FULL: Status(400, 3),  # as OpenAI's API says of a context that is full
+    ErrorKind.CANCELLED: Status(499, 1),  # by an operator: who reads 503 would ask again
     ErrorKind.INTERNAL: Status(500, 13),  # INTERNAL
 }
 

@@ -23,6 +23,8 @@ from gateway.config.rules import LoadedRules
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.observability.exposition import ExpositionState
+from gateway.observability.live import LiveRequest
+from gateway.observability.logs import log_level, set_log_level
 from gateway.redis.store import Store
 from gateway.supervision.admin_access import admin_access
 from gateway.supervision.drains import DrainedSince
@@ -186,6 +188,26 @@ class Supervisor:
         """Where requests go in."""
         assert self._inference is not None
         return self._inference
+
+    async def requests(self, limit: int) -> list[LiveRequest]:
+        """The requests under way in all workers, the oldest first."""
+        assert self._workforce is not None
+        return await self._workforce.requests(limit)
+
+    async def cancel_request(self, id: str) -> int:
+        """End the requests of this id; returns how many there were."""
+        assert self._workforce is not None
+        return await self._workforce.cancel_request(id)
+
+    @property
+    def log_level(self) -> str:
+        return log_level()
+
+    def set_log_level(self, level: str) -> None:
+        """Log from this level on, here and in all workers."""
+        assert self._workforce is not None
+        set_log_level(level)
+        self._workforce.set_log_level(level)
 
     async def exposition(self) -> ExpositionState:
         """All counters, as fresh as the workers answer."""

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.control import (
+    Answer,
+    AskRequests,
     AskSnapshot,
+    Cancelled,
+    CancelRequest,
     Counters,
     Drain,
     Failed,
     Message,
+    Requests,
     Serving,
     SetDrained,
     SetHealth,
+    SetLogLevel,
     Start,
     UseRules,
 )
+from gateway.observability.live import LiveRequest
 from gateway.protocol.condition import Condition
 from gateway.redis.address import RedisAddress
 from gateway.supervision.ports import ReservedPort
@@ -64,13 +71,14 @@ class Workforce:
         self._health = health
         self._models: Mapping[tuple[str, str], frozenset[str]] = {}
         self._drained: frozenset[tuple[str, str]] = frozenset()
+        self._log_level = "info"
         self._ports = ports
         self._command = command
         self._redis = redis
         self._workers: set[WorkerProcess] = set()
         self._serving: dict[WorkerProcess, asyncio.Future[None]] = {}
         self._minders: list[asyncio.Task[None]] = []
-        self._answers: dict[tuple[int, WorkerProcess], asyncio.Future[None]] = {}
+        self._answers: dict[tuple[int, WorkerProcess], asyncio.Future[Answer]] = {}
         self._token = 0
         self._silent_since: dict[WorkerProcess, float] = {}  # asked, and nothing heard from since
         self._is_stopping = False
@@ -114,16 +122,38 @@ class Workforce:
 
     async def count(self) -> None:
         """Bring the tally up to date, as far as the workers answer in time."""
+        self._kill_hung(asyncio.get_running_loop().time())
+        await self._ask(AskSnapshot)
+
+    async def requests(self, limit: int) -> list[LiveRequest]:
+        """The requests under way, the oldest first, as far as the workers answer in time."""
+        answers = await self._ask(lambda token: AskRequests(token, limit))
+        found = [request for answer in answers if isinstance(answer, Requests) for request in answer.requests]
+        return sorted(found, key=lambda request: -request.age)[:limit]
+
+    async def cancel_request(self, id: str) -> int:
+        """End the requests of this id; returns how many there were."""
+        answers = await self._ask(lambda token: CancelRequest(token, id))
+        return sum(answer.count for answer in answers if isinstance(answer, Cancelled))
+
+    def set_log_level(self, level: str) -> None:
+        """Have all workers, and those to come, log from this level on."""
+        self._log_level = level
+        self._say_to_all(SetLogLevel(level))
+
+    async def _ask(self, make: Callable[[int], Message]) -> list[Answer]:
+        """What the workers answer in time."""
         self._token += 1
         loop = asyncio.get_running_loop()
-        self._kill_hung(loop.time())
+        waiting: dict[tuple[int, WorkerProcess], asyncio.Future[Answer]]
         waiting = {(self._token, worker): loop.create_future() for worker in self._workers}
         self._answers |= waiting
-        self._say_to_all(AskSnapshot(self._token))
+        self._say_to_all(make(self._token))
         if waiting:
             await asyncio.wait(waiting.values(), timeout=_ANSWER_SECONDS)
         for key in waiting:
             self._answers.pop(key, None)
+        return [answer.result() for answer in waiting.values() if answer.done()]
 
     async def drain(self) -> bool:
         """Let requests in flight end, then stop; False where some worker had to be killed."""
@@ -176,6 +206,7 @@ class Workforce:
             tuple(inherited),
             self._redis,
             self._drained,
+            self._log_level,
         )
         worker.say(start)
         either: list[asyncio.Future[Any]] = [serving, worker.ended]
@@ -231,9 +262,9 @@ class Workforce:
         if isinstance(message, Counters):
             if worker in self._workers:  # one given up may still speak; its counts are retired
                 self.tally.take(worker, message.snapshot)
-            answer = self._answers.get((message.token, worker))
-            if answer is not None and not answer.done():
-                answer.set_result(None)
+            self._answered(worker, message)
+        elif isinstance(message, Requests | Cancelled):
+            self._answered(worker, message)
         elif isinstance(message, Serving):
             if serving is not None and not serving.done():
                 serving.set_result(None)
@@ -242,6 +273,11 @@ class Workforce:
                 serving.set_exception(StartError(message.message))
             else:
                 _log.error("worker %d: %s", worker.pid, message.message)
+
+    def _answered(self, worker: WorkerProcess, message: Answer) -> None:
+        answer = self._answers.get((message.token, worker))
+        if answer is not None and not answer.done():
+            answer.set_result(message)
 
     def _say_to_all(self, message: Message) -> None:
         for worker in self._workers:

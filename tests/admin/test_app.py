@@ -22,6 +22,7 @@ from gateway.config.specs import (
 )
 from gateway.observability.exposition import ExpositionState
 from gateway.observability.limit_counts import AccountSnapshot, LimitSnapshot
+from gateway.observability.live import LiveRequest
 from gateway.observability.metrics import Metrics, SeriesKey, add_up
 from gateway.observability.session_use import SessionUse
 from gateway.protocol.condition import Condition
@@ -76,6 +77,18 @@ class State:
     async def drain(self, engine: str, url: str, is_draining: bool, by: str) -> bool:
         self.wishes.append((engine, url, is_draining, by))
         return True
+
+    log_level = "info"
+    under_way: Sequence[LiveRequest] = ()
+
+    async def requests(self, limit: int) -> Sequence[LiveRequest]:
+        return self.under_way[:limit]
+
+    async def cancel_request(self, id: str) -> int:
+        return sum(request.id == id for request in self.under_way)
+
+    def set_log_level(self, level: str) -> None:
+        self.log_level = level
 
     async def exposition(self) -> ExpositionState:
         metrics = Metrics()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gateway.dataplane.bridging.rest_client import RestClient
 from gateway.dataplane.by_http import by_http
 from gateway.dataplane.fleet import FleetCall
@@ -11,6 +13,7 @@ from gateway.dataplane.grpc.plan import CallHead
 from gateway.dataplane.grpc.replies import status_fields, tell_status
 from gateway.dataplane.llm.model_in_body import Serve
 from gateway.dataplane.plan import Plan
+from gateway.dataplane.progress import Progress
 from gateway.dataplane.refusal import Refusal
 from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Handler
@@ -87,6 +90,16 @@ class ConvertedCall(OwnCall):
         if self._handler is not None and not self._is_over:
             self._handler.client_gone(ErrorKind.DEADLINE.value, 504)
         super().expired()
+
+    def progress(self) -> Progress | None:
+        if self._handler is None or self._is_over:
+            return super().progress()
+        return replace(self._handler.progress(), asked=self._head.plan.asked)
+
+    def cancel(self, error: GatewayError) -> None:
+        if self._handler is not None and not self._is_over:
+            self._handler.client_gone(error.kind.value, error.status.http)
+        super().cancel(error)
 
     def _count(self, status: int, reason: str) -> None:
         if self._handler is None:  # else that has counted it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from time import monotonic
 
 from gateway.dataplane.body import decoded, told_json_bytes
@@ -15,6 +16,7 @@ from gateway.dataplane.grpc.client import Call
 from gateway.dataplane.grpc.plan import CallHead, CallPlan
 from gateway.dataplane.grpc.streams import StreamCall
 from gateway.dataplane.plane import DataPlane
+from gateway.dataplane.progress import Progress, Stage, of_request
 from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client
 from gateway.dataplane.snapshot import Lane
@@ -133,6 +135,13 @@ class ConvertedExchange:
     def sweep(self, now: float) -> None:
         if self._call is not None:
             self._call.sweep(now)
+
+    def progress(self) -> Progress:
+        called = self._call.progress() if self._call is not None else None
+        if called is not None:
+            return replace(called, protocol=self._plan.facts.protocol, model=self._plan.facts.model)
+        stage = Stage.ASKING if self._task is not None else Stage.READING
+        return of_request(self._request, stage, self._started_at, id=self._request_id, lane=self._lane)
 
     # Asking
 

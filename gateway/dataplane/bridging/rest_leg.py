@@ -124,6 +124,10 @@ class RestLeg:
     def start(self) -> None:
         """The first message has started it."""
 
+    @property
+    def url(self) -> str:
+        return self._handler.progress().endpoint if self._handler is not None else ""
+
     def charge(self) -> None:
         """Each message is a request, which meets the limits by itself."""
 

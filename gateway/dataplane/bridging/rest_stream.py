@@ -7,6 +7,7 @@ from time import monotonic
 
 from gateway.dataplane.bridging.rest_client import RestClient
 from gateway.dataplane.grpc.client import CallClient
+from gateway.dataplane.progress import Progress
 from gateway.dataplane.replies import JSON, body_too_long, error_told, reason_line, status_told
 from gateway.dataplane.rest import handler_for
 from gateway.dataplane.seams import Handler
@@ -115,6 +116,13 @@ class RestStream:
         if not self._has_ended and not self._is_body_paused and now - self._active_at > limit:
             what = f"no more of the request's body came for {limit:g} s"
             self._give_up(GatewayError(ErrorKind.REQUEST_TIMEOUT, what))
+
+    def progress(self) -> Progress | None:
+        return self._handler.progress() if self._handler is not None else None
+
+    def cancel(self, error: GatewayError) -> None:
+        if self._handler is not None:
+            self._give_up(error)
 
     def _give_up(self, error: GatewayError) -> None:
         handler, self._handler = self._handler, None

@@ -23,6 +23,7 @@ from gateway.dataplane.grpc.replies import (
 from gateway.dataplane.grpc.stream_tries import StreamTries
 from gateway.dataplane.llm.model_in_body import Serve
 from gateway.dataplane.plan import no_route
+from gateway.dataplane.progress import Progress
 from gateway.dataplane.replaying import sequence_forgotten
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import OK, http_status
@@ -176,6 +177,18 @@ class RelayedCall(StreamTries):
                 self._drop_try()
                 silence = GatewayError(ErrorKind.DEADLINE, f"the engine sent nothing for {limit:g} s")
                 self._try_failed(silence, was_sent=True)
+
+    def progress(self) -> Progress | None:
+        if self._is_over:
+            return None
+        names = self._body.names if self._body is not None else None
+        model = names.model.decode("utf-8", "replace") if names is not None else ""
+        asked, stage = self._head.plan.asked, self._stage()
+        return Progress(stage, self._started_at, self._request_id, self._lane, self.url, model, asked)
+
+    def cancel(self, error: GatewayError) -> None:
+        if not self._is_over:
+            self._refuse(error)
 
     # The request
 

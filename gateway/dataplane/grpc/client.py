@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from gateway.dataplane.plane import DataPlane
+from gateway.dataplane.progress import Progress
+from gateway.protocol.errors import GatewayError
 from gateway.wire.http2.stream import Receiver, Stream
 
 
@@ -26,4 +28,12 @@ class Call(Receiver, Protocol):
 
     def sweep(self, now: float) -> None:
         """Called about once a second; `now` is of `time.monotonic`."""
+        ...
+
+    def progress(self) -> Progress | None:
+        """How far it is; None where it is over."""
+        ...
+
+    def cancel(self, error: GatewayError) -> None:
+        """End it with this error: the engine is told at once, and so is the client."""
         ...

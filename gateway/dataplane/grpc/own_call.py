@@ -15,6 +15,7 @@ from gateway.dataplane.grpc.replies import (
     request_id_literal,
     tell_error,
 )
+from gateway.dataplane.progress import Progress, Stage
 from gateway.dataplane.snapshot import Lane
 from gateway.dataplane.wheel import Slot
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -144,6 +145,15 @@ class OwnCall(ABC):
     def expired(self) -> None:
         self._slot = None
         self._fail(deadline_passed())
+
+    def progress(self) -> Progress | None:
+        if self._is_over:
+            return None
+        stage = Stage.ANSWERING if self._has_begun else Stage.ASKING if self._has_ended else Stage.READING
+        return Progress(stage, self._started_at, self._request_id, asked=self._head.plan.asked)
+
+    def cancel(self, error: GatewayError) -> None:
+        self._fail(error)
 
     def _credit(self) -> None:
         """What came is done with."""

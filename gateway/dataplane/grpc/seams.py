@@ -75,6 +75,11 @@ class AnyLeg(Protocol):
     reader: MessageReader | None
 
     @property
+    def url(self) -> str:
+        """That of the endpoint that was asked last; empty where none was."""
+        ...
+
+    @property
     def num_unanswered(self) -> int:
         """Messages of whose response nothing has come, where each has one."""
         ...

@@ -20,6 +20,7 @@ from gateway.dataplane.grpc.responses import Responses
 from gateway.dataplane.grpc.seams import AnyLeg
 from gateway.dataplane.grpc.ways import Key, Ways
 from gateway.dataplane.llm.model_in_body import Serve
+from gateway.dataplane.progress import Progress, Stage
 from gateway.dataplane.wheel import Slot
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import OK, http_status
@@ -148,6 +149,18 @@ class StreamCall:
 
     def expired(self) -> None:
         self._fail(deadline_passed())
+
+    def progress(self) -> Progress | None:
+        if self._is_over:
+            return None
+        way = self._ways.first
+        stage = Stage.ANSWERING if self.responses.has_begun else Stage.ASKING if self._num_legs else Stage.READING
+        lane, model = (way.lane, self._ways.first_model) if way is not None else (None, "")
+        url = next((leg.url for leg in self._legs.values() if leg.url), "")
+        return Progress(stage, self._started_at, self._request_id, lane, url, model, self._head.plan.asked)
+
+    def cancel(self, error: GatewayError) -> None:
+        self._fail(error)
 
     # What its requests tell it
 

@@ -45,6 +45,11 @@ class Ways:
         """The first that was decided."""
         return next(iter(self._sessions), None)
 
+    @property
+    def first_model(self) -> str:
+        """The model of a stream whose messages go by it."""
+        return next(iter(self._known), (b"", b""))[0].decode("utf-8", "replace")
+
     def session(self, way: Way) -> str | None:
         """Whose session a way's endpoint is chosen by."""
         return self._sessions.get(way)

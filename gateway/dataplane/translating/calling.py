@@ -8,6 +8,7 @@ from time import monotonic
 
 import orjson
 
+from gateway.dataplane.progress import Progress, Stage, of_request
 from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client
 from gateway.dataplane.snapshot import Lane
@@ -61,6 +62,10 @@ class Calling:
 
     def sweep(self, now: float) -> None:
         """The call has its own limit."""
+
+    def progress(self) -> Progress:
+        url = self._endpoint.url if self._endpoint is not None else ""
+        return of_request(self._request, Stage.ASKING, self._started_at, lane=self._lane, endpoint=url)
 
     async def _answer(self, message: bytes) -> None:
         grant: Grant | None = None

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 
 from gateway.dataplane.body import decoded
+from gateway.dataplane.progress import Progress, Stage, of_request
 from gateway.dataplane.replies import error_told, event_told, reason_line, status_told
 from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client, Handler
@@ -141,6 +142,12 @@ class Translation:
     def sweep(self, now: float) -> None:
         if self._handler is not None:
             self._handler.sweep(now)
+
+    def progress(self) -> Progress:
+        if self._handler is not None:
+            return self._handler.progress()
+        stage = Stage.ASKING if self._task is not None else Stage.READING
+        return of_request(self._request, stage, self._started_at, lane=self._lane)
 
     # Asking
 
