@@ -27,6 +27,7 @@ FLOORS = {
     "gateway.dataplane": 3,
     "gateway.statistics": 3,  # of what observability counts and config bounds
     "gateway.control": 4,
+    "gateway.experiments": 4,  # judges by statistics, shares by redis; rules are written by who hands that in
     "gateway.worker": 5,
     "gateway.admin": 5,
     "gateway.supervision": 6,

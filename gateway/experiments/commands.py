@@ -1,0 +1,111 @@
+"""What may become of a run: each change as a function from the state before to the state after.
+
+Who asks for one that is not there gets a sentence that says what there is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gateway.config.experiment_specs import ExperimentSpec, RampSpec
+from gateway.experiments.runs import RunState, Shares, Status, shares_with
+
+
+class CommandRefused(Exception):  # noqa: N818 - as the state is called, not an error of ours
+    """A run cannot do that now; the message says why."""
+
+
+def changed(
+    state: RunState, status: Status, now: float, by: str, reason: str, shares: Shares | None = None
+) -> RunState:
+    """The next state; `shares` None: they stay."""
+    kept = shares is None or shares == state.shares
+    return replace(
+        state,
+        status=status,
+        shares=state.shares if shares is None else shares,
+        turn=state.turn if kept else state.turn + 1,
+        revision=state.revision + 1,
+        since=now,
+        by=by,
+        reason=reason,
+    )
+
+
+def start(spec: ExperimentSpec, state: RunState, now: float, by: str, reason: str, step: int = 1) -> RunState:
+    """Begin at a step, with no evidence but what comes from now on."""
+    if state.status.is_live:
+        raise CommandRefused(f"it is {state.status} already: stop it first, or go to a step")
+    if spec.bandit is not None:
+        begun = changed(state, Status.RUNNING, now, by, reason, state.weights)
+        return replace(begun, run=state.run + 1, turn=state.turn + 1, step=0)
+    begun = go_to(spec, replace(state, status=Status.RUNNING), now, by, reason, step)
+    return replace(begun, run=state.run + 1, turn=state.turn + 1)
+
+
+def go_to(spec: ExperimentSpec, state: RunState, now: float, by: str, reason: str, step: int) -> RunState:
+    """Go to a step of the ramp, forward or back, and on from there."""
+    ramp = ramp_of(spec)
+    if not state.status.is_live:
+        raise CommandRefused(f"it is {state.status}: start it first")
+    if not 1 <= step <= len(ramp.steps):
+        raise CommandRefused(f"there is no step {step}: the ramp has 1 to {len(ramp.steps)}")
+    shares = shares_with(spec, ramp.arm, ramp.steps[step - 1])
+    return replace(changed(state, Status.RUNNING, now, by, reason, shares), step=step)
+
+
+def hold(state: RunState, now: float, by: str, reason: str) -> RunState:
+    if state.status is not Status.RUNNING:
+        raise CommandRefused(f"it is {state.status}: only one that is running can be held")
+    return replace(changed(state, Status.HELD, now, by, reason), since=state.since)
+
+
+def resume(state: RunState, now: float, by: str, reason: str) -> RunState:
+    """Go on where it was held; the time that it was held counts as time in the step."""
+    if state.status is not Status.HELD:
+        raise CommandRefused(f"it is {state.status}: only one that is held goes on; name a step, or start it")
+    return replace(changed(state, Status.RUNNING, now, by, reason), since=state.since)
+
+
+def stop(state: RunState, now: float, by: str, reason: str) -> RunState:
+    """The rules' weights are in force again."""
+    if not state.shares and state.status is not Status.RUNNING:
+        raise CommandRefused(f"it is {state.status}: the rules' weights are in force already")
+    return replace(changed(state, Status.STOPPED, now, by, reason, {}), step=0)
+
+
+def roll_back(spec: ExperimentSpec, state: RunState, now: float, by: str, reason: str) -> RunState:
+    """The control arm has all."""
+    shares = shares_with(spec, spec.control_arm.name, 1.0)
+    return changed(state, Status.ROLLED_BACK, now, by, reason, shares)
+
+
+def finish(state: RunState, now: float, by: str, reason: str) -> RunState:
+    """The shares of the last step stay."""
+    return changed(state, Status.FINISHED, now, by, reason)
+
+
+def promote(spec: ExperimentSpec, state: RunState, now: float, by: str, reason: str, arm: str) -> RunState:
+    """One arm has all."""
+    names = [each.name for each in spec.arms]
+    if arm not in names:
+        raise CommandRefused(f"there is no arm '{arm}': it has {', '.join(names)}")
+    return changed(state, Status.FINISHED, now, by, reason, shares_with(spec, arm, 1.0))
+
+
+def begin_anew(spec: ExperimentSpec, before: RunState | None, fresh: RunState, now: float) -> RunState:
+    """The state of an experiment that nobody knows yet, or whose rules have changed."""
+    if before is not None:
+        fresh = replace(fresh, run=before.run + 1, turn=before.turn + 1, revision=before.revision)
+    fresh = replace(fresh, revision=fresh.revision + 1, since=now, by="rules")
+    is_automatic = spec.bandit is not None or (spec.ramp is not None and spec.ramp.auto_start)
+    if not is_automatic:
+        return fresh
+    begun = start(spec, fresh, now, "rules", "the rules start it")
+    return replace(begun, revision=fresh.revision)
+
+
+def ramp_of(spec: ExperimentSpec) -> RampSpec:
+    if spec.ramp is None:
+        raise CommandRefused("its rules have no 'ramp': its weights are changed in the rules")
+    return spec.ramp

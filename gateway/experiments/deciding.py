@@ -1,0 +1,85 @@
+"""What a ramp does next: a table, from what is known of its arm to one action."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gateway.config.experiment_specs import RampSpec
+from gateway.experiments.fuse import Blown
+from gateway.experiments.runs import RunState, Status
+
+
+class Verb(StrEnum):
+    REST = "rest"
+    ROLL_BACK = "roll_back"
+    WAIT = "wait"
+    ADVANCE = "advance"
+    FINISH = "finish"
+
+
+@dataclass(frozen=True, slots=True)
+class Exposure:
+    """What is known of a ramp's arm in its step. `breaches` and `mismatch` are sentences, empty where all is well;
+    `missing` names who has not told what it counted."""
+
+    requests: int
+    breaches: Sequence[str] = ()
+    mismatch: str = ""
+    missing: Sequence[str] = ()
+    blown: Blown | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What to do, and why, or what is waited for."""
+
+    verb: Verb
+    reason: str = ""
+
+
+def decide(ramp: RampSpec, state: RunState, seen: Exposure, now: float) -> Action:
+    """The next move, the first of these that applies:
+
+    1. nothing, where no ramp runs;
+    2. back, where the fuse has blown or a guardrail is breached, even while the ramp is held;
+    3. none, while it is held, counts are missing, units do not fall to the arms as they should, or the step has had too
+       few requests or too little time;
+    4. the end, at the last step;
+    5. the next step. A guardrail that is not breached need not be cleared yet: exposure is what clears it.
+    """
+    if not state.status.is_live:
+        return Action(Verb.REST)
+    if seen.blown is not None:
+        return Action(Verb.ROLL_BACK, f"the fuse has blown: {seen.blown} ({seen.blown.rate:.0%})")
+    if seen.breaches:
+        return Action(Verb.ROLL_BACK, "; ".join(seen.breaches))
+    if waits := _waits_for(ramp, state, seen, now):
+        return Action(Verb.WAIT, waits)
+    did = (
+        f"{seen.requests} requests in {now - state.since:.0f} s at {_percent(ramp, state.step)}, no guardrail breached"
+    )
+    if state.step >= len(ramp.steps):
+        return Action(Verb.FINISH, did)
+    return Action(Verb.ADVANCE, did)
+
+
+def _waits_for(ramp: RampSpec, state: RunState, seen: Exposure, now: float) -> str:
+    """What has to come before the next step; empty: nothing."""
+    if state.status is Status.HELD:
+        return f"held by {state.by}"
+    if seen.missing:
+        return f"counts of {', '.join(seen.missing)}"
+    if seen.mismatch:
+        return f"units that fall to the arms as they should: {seen.mismatch}"
+    waits = []
+    if seen.requests < ramp.min_requests:
+        waits.append(f"{ramp.min_requests - seen.requests} more requests of '{ramp.arm}'")
+    if now - state.since < ramp.min_time:
+        waits.append(f"{ramp.min_time - (now - state.since):.0f} s more")
+    return " and ".join(waits)
+
+
+def _percent(ramp: RampSpec, step: int) -> str:
+    return f"{ramp.steps[step - 1] * 100:.4g}%"

@@ -1,0 +1,505 @@
+"""All experiments of a gateway, at work: each second counts are told and fuses looked at, each tick the evidence is
+judged, by the one gateway that leads. What any of them decides is in force at all within a moment.
+
+While Redis is away nobody leads: shares stay as they are, but for a fuse that blows by what one gateway sees itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any
+
+from gateway.config.specs import RulesSpec
+from gateway.experiments import commands
+from gateway.experiments.bandit import is_due, think
+from gateway.experiments.counts_text import write_counts
+from gateway.experiments.deciding import Action, Verb
+from gateway.experiments.evidence import MAX_PERIODS, Evidence
+from gateway.experiments.home import Found, Home, Json
+from gateway.experiments.runs import RunState, Shares, Status, weights_of
+from gateway.experiments.series import Series
+from gateway.experiments.telling import numbers_of, point_of, told_of
+from gateway.experiments.trial import Declared, Trial
+from gateway.observability.arm_counts import ArmCounts, ArmKey
+from gateway.redis.ending import end
+from gateway.redis.errors import StoreError
+
+_log = logging.getLogger("pointsman")
+
+BEAT_SECONDS = 1.0
+# Shares are written in decimal.
+_ROUNDING = 1e-6
+_ITSELF = "the ramp"
+
+
+class RulesNotWritten(Exception):  # noqa: N818 - what has happened, told as such
+    """The weights that a run ended with are not in the rules; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hands:
+    """What experiments do to the gateway, and ask of it."""
+
+    count: Callable[[], Awaitable[Mapping[ArmKey, ArmCounts]]]  # all that its workers have counted since it began
+    set_weights: Callable[[Mapping[str, Shares]], None]
+    # experiment, weights by arm, author, reason. Raises: RulesNotWritten.
+    write_weights: Callable[[str, Mapping[str, float], str, str], Awaitable[None]]
+    tell: Callable[[str], None] = lambda name: None  # other gateways, that an experiment has changed
+
+
+class Experiments:
+    """`tick` is how often evidence is judged, in seconds."""
+
+    def __init__(
+        self, home: Home, hands: Hands, *, tick: float = 5.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._home = home
+        self._hands = hands
+        self._tick = tick
+        self._clock = clock
+        self._beat_seconds = min(BEAT_SECONDS, tick)
+        self._trials: dict[str, Trial] = {}
+        self._applied: dict[str, int] = {}  # by experiment: the turn whose shares the workers go by
+        self._weights: Mapping[str, Shares] = {}
+        self._pending: dict[str, tuple[RunState, Json]] = {}  # decided while Redis was away
+        self._tried: dict[str, int] = {}  # by experiment: the revision whose weights were to be written into the rules
+        self._said: dict[str, Json] = {}  # this gateway's last word
+        self._token: int | None = None
+        self._leader = ""
+        self._judged_at = -inf
+        self._is_due = asyncio.Event()
+        self._one_at_a_time = asyncio.Lock()
+        self._hearers: list[Callable[[list[Json]], None]] = []
+        self._keeping: asyncio.Task[None] | None = None
+        self._is_away = False
+
+    def __repr__(self) -> str:
+        live = [trial.name for trial in self._trials.values() if trial.is_live]
+        return (
+            f"<Experiments: {len(self._trials)}, {', '.join(live) or 'none'} under way, led by {self._leader or '?'}>"
+        )
+
+    # Beginning and ending
+
+    def start(self, rules: RulesSpec) -> None:
+        self.use_rules(rules)
+        self._keeping = asyncio.get_running_loop().create_task(self._keep())
+
+    async def close(self) -> None:
+        """Leave the lead to another one."""
+        if self._keeping is not None:
+            await end(self._keeping)
+        await self._home.close()
+
+    def use_rules(self, rules: RulesSpec) -> None:
+        declared = {name: Declared.of(spec, rules.engines) for name, spec in rules.experiments.items()}
+        for name in self._trials.keys() - declared.keys():
+            del self._trials[name]
+        for name, each in declared.items():
+            if name in self._trials:
+                self._trials[name].use(each)
+            else:
+                self._trials[name] = Trial(each)
+        self._is_due.set()
+
+    def look(self) -> None:
+        """Another gateway has changed something."""
+        self._is_due.set()
+
+    def on_tick(self, hear: Callable[[list[Json]], None]) -> None:
+        """Have what is known of all experiments told after each tick; what cannot wait must not be done in `hear`."""
+        self._hearers.append(hear)
+
+    async def _keep(self) -> None:
+        while True:
+            if self._trials:
+                try:
+                    await self.beat()
+                except Exception:  # a fault of ours must not leave ramps alone
+                    _log.exception("experiments could not be looked at")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._is_due.wait(), self._beat_seconds)
+            self._is_due.clear()
+
+    # Each second
+
+    async def beat(self) -> None:
+        """Look at everything once."""
+        async with self._one_at_a_time:
+            await self._beat()
+
+    async def _beat(self) -> None:
+        counts: dict[str, dict[str, ArmCounts]] = {}
+        applied = dict(self._applied)  # by which these were counted
+        for key, arm in (await self._hands.count()).items():
+            counts.setdefault(key.experiment, {})[key.arm] = arm
+        self._watch_fuses(counts)
+        is_tick = self._clock() - self._judged_at >= self._tick
+        try:
+            self._said = self._word(counts, applied)
+            found = await self._home.beat(self._said)
+            await self._tell_pending(found)
+            self._adopt(found)
+            if found.token is not None:
+                await self._lead(found, is_tick)
+            elif is_tick:
+                await self._follow()
+            self._is_away = False
+        except StoreError as error:
+            if not self._is_away:
+                _log.warning("experiments keep their shares while what they share cannot be reached: %s", error)
+            self._is_away, self._token, self._leader = True, None, ""
+        self._apply()
+        await self._write_rules()
+        if is_tick:
+            self._judged_at = self._clock()
+            told = self.told()
+            for hear in self._hearers:
+                hear(told)
+
+    def _word(self, counts: Mapping[str, Mapping[str, ArmCounts]], applied: Mapping[str, int]) -> dict[str, Json]:
+        """What this gateway says of its counts."""
+        return {
+            name: {
+                "turn": applied.get(name, 0),
+                "arms": {arm: write_counts(each) for arm, each in counts.get(name, {}).items()},
+            }
+            for name in self._trials
+        }
+
+    def _watch_fuses(self, counts: Mapping[str, Mapping[str, ArmCounts]]) -> None:
+        """What this gateway alone has seen is enough to act here at once; others hear of it as soon as Redis does."""
+        for trial in self._trials.values():
+            blown = trial.blows_here(counts.get(trial.name, {}), self._clock())
+            if blown is None or trial.name in self._pending:
+                continue
+            reason = f"the fuse has blown: {blown} ({blown.rate:.0%})"
+            self._roll_back_here(trial, _ITSELF, reason, {"requests": blown.requests, "failures": blown.failures})
+
+    def _roll_back_here(self, trial: Trial, by: str, reason: str, numbers: Json) -> None:
+        """At once, whoever leads."""
+        assert trial.state is not None
+        state = commands.roll_back(trial.spec, trial.state, time.time(), by, reason)
+        state = replace(state, weights=weights_of(trial.spec))
+        self._pending[trial.name] = state, _decision(trial.name, "rolled_back", state, numbers, state.since)
+        trial.adopt(state)
+        self._apply()
+        _log.warning("experiment '%s' is rolled back: %s", trial.name, reason)
+
+    async def _tell_pending(self, found: Found) -> None:
+        """Put what was decided here in the place of what all share, unless that has come to an end by itself."""
+        for name, (state, decision) in list(self._pending.items()):
+            there = found.states.get(name)
+            if there is not None and there.run == state.run and there.status.is_live:
+                told = replace(state, revision=there.revision + 1, turn=there.turn + 1)
+                if not await self._home.change(name, told, there.revision, decision, None):
+                    continue  # somebody was quicker: it is looked at again
+                self._hands.tell(name)
+                if name in self._trials:
+                    self._trials[name].adopt(told)
+            del self._pending[name]
+            self._is_due.set()
+
+    def _adopt(self, found: Found) -> None:
+        """What all share is so, but for what is newer here."""
+        self._leader = found.leader
+        for name, trial in self._trials.items():
+            state = found.states.get(name)
+            newer = trial.state is not None and state is not None and trial.state.revision > state.revision
+            if state is not None and state != trial.state and name not in self._pending and not newer:
+                trial.adopt(state)
+
+    def _apply(self) -> None:
+        """Have the workers go by the shares that are in force."""
+        weights = {
+            name: dict(trial.state.shares)
+            for name, trial in self._trials.items()
+            if trial.state is not None and trial.is_in_force and trial.state.shares
+        }
+        if weights != self._weights:
+            self._weights = weights
+            self._hands.set_weights(weights)
+        self._applied = {
+            name: trial.state.turn
+            for name, trial in self._trials.items()
+            if trial.state is not None and trial.is_in_force
+        }
+
+    # Leading
+
+    async def _lead(self, found: Found, is_tick: bool) -> None:
+        """Raises: StoreError."""
+        is_new = self._token != found.token
+        self._token = found.token
+        if is_new:
+            _log.info("this gateway leads the experiments (%s)", self._home.me)
+            for trial in self._trials.values():
+                trial.has_read = False
+        for name in found.states.keys() - self._trials.keys():
+            await self._forget(name, found.states[name], found.now)
+        for trial in list(self._trials.values()):
+            await self._lead_one(trial, found, is_tick)
+
+    async def _lead_one(self, trial: Trial, found: Found, is_tick: bool) -> None:
+        await self._put_back(trial, found.states.get(trial.name))
+        await self._keep_up(trial, found.now)
+        if trial.state is None or not trial.is_in_force:
+            return
+        if not trial.has_read:
+            await self._restore(trial)
+        trial.take(found.words, found.now)
+        action = trial.judge(found.now) if is_tick else trial.fuse_action(found.now)
+        await self._act(trial, action, found.now)
+        if is_tick:
+            await self._move(trial, found.now)
+            await self._keep_evidence(trial, found.now)
+
+    async def _put_back(self, trial: Trial, there: RunState | None) -> None:
+        """Have Redis know again what it has lost."""
+        before, state = there.revision if there is not None else 0, trial.state
+        if state is not None and before < state.revision and trial.name not in self._pending:
+            await self._home.change(trial.name, state, before, None, self._token)
+            trial.kept = set()
+
+    async def _forget(self, name: str, state: RunState, now: float) -> None:
+        """The rules have no such experiment any more."""
+        ended = commands.changed(state, Status.STOPPED, now, "rules", "the rules have no such experiment any more", {})
+        decision = _decision(name, "stopped", ended, {}, now)
+        await self._home.change(name, None, state.revision, decision, self._token)
+
+    async def _keep_up(self, trial: Trial, now: float) -> None:
+        """Have a run that the rules, as they are now, know."""
+        state, fresh = trial.state, trial.declared.fresh()
+        if state is None:
+            begun = commands.begin_anew(trial.spec, None, fresh, now)
+            await self._change(trial, begun, "started" if begun.status.is_live else None, now, before=0)
+        elif not trial.is_in_force:
+            ended = replace(state, by="rules", reason="the rules of the experiment have changed", since=now)
+            begun = commands.begin_anew(trial.spec, state, fresh, now)
+            action = "stopped" if state.status.is_live else None
+            await self._change(trial, begun, action, now, told=ended)
+            if begun.status.is_live and trial.state == begun:
+                await self._home.record(_decision(trial.name, "started", begun, {}, now))
+        else:
+            await self._keep_weights(trial, state, now)
+
+    async def _keep_weights(self, trial: Trial, state: RunState, now: float) -> None:
+        """The rules' weights count where nothing runs; after an end they count again when they say something new."""
+        weights = weights_of(trial.spec)
+        if _same(weights, state.weights) or state.status.is_live:
+            return
+        if not state.shares:
+            moved = replace(commands.changed(state, state.status, state.since, "rules", state.reason), weights=weights)
+            await self._change(trial, replace(moved, turn=state.turn + 1, run=state.run + 1), None, now)
+        elif not _same(weights, state.shares):
+            idle = commands.changed(state, Status.IDLE, now, "rules", "the rules have new weights", {})
+            await self._change(trial, replace(idle, weights=weights, step=0), "idle", now)
+
+    async def _restore(self, trial: Trial) -> None:
+        """Go on with the evidence that was kept."""
+        assert trial.state is not None
+        kept = await self._home.kept(trial.name)
+        trial.has_read = True
+        if kept.get("run") != {"run": trial.state.run}:
+            return
+        periods = [part for name, part in kept.items() if name.startswith("period:")]
+        try:
+            trial.restore(Evidence.read(trial.name, periods), Series(kept.get("series", [])))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            _log.warning("the evidence of experiment '%s' cannot be read, and begins anew: %r", trial.name, error)
+
+    async def _act(self, trial: Trial, action: Action, now: float) -> None:
+        assert trial.state is not None
+        state, ramp = trial.state, trial.spec.ramp
+        match action.verb:
+            case Verb.ROLL_BACK:
+                rolled = commands.roll_back(trial.spec, state, now, _ITSELF, action.reason)
+                _log.warning("experiment '%s' is rolled back: %s", trial.name, action.reason)
+                await self._change(trial, rolled, "rolled_back", now)
+            case Verb.ADVANCE:
+                later = commands.go_to(trial.spec, state, now, _ITSELF, action.reason, state.step + 1)
+                await self._change(trial, later, "advanced", now)
+            case Verb.FINISH:
+                await self._change(trial, commands.finish(state, now, _ITSELF, action.reason), "finished", now)
+            case Verb.WAIT | Verb.REST:
+                return
+        if ramp is not None:
+            _log.info("experiment '%s': %s, %s", trial.name, trial.state.status, action.reason)
+
+    async def _move(self, trial: Trial, now: float) -> None:
+        """Have a bandit move its weights, where it is time."""
+        state, bandit = trial.state, trial.spec.bandit
+        assert state is not None
+        if bandit is None or not is_due(bandit, state, now, trial.thought_at):
+            return
+        trial.thought_at = now
+        thought = think(trial.spec, bandit, state, trial.evidence, now)
+        if thought.shares is not None:
+            moved = commands.changed(state, Status.RUNNING, now, "the bandit", thought.reason, thought.shares)
+            await self._change(trial, moved, "moved", now)
+
+    async def _keep_evidence(self, trial: Trial, now: float) -> None:
+        """Have a leader that comes after this one go on from here, and others tell what is known."""
+        assert trial.state is not None and self._token is not None
+        trial.series.add(point_of(trial, now))
+        parts: dict[str, Any] = {"run": {"run": trial.state.run}, "series": trial.series.since()}
+        parts["told"] = told_of(trial)
+        for number in trial.evidence.numbers:
+            if number not in trial.kept:
+                parts[f"period:{number % (2 * MAX_PERIODS)}"] = trial.evidence.write(number)
+        await self._home.keep(trial.name, parts, self._token, is_new=not trial.kept)
+        trial.kept = set(trial.evidence.numbers[:-1])
+
+    async def _change(
+        self,
+        trial: Trial,
+        state: RunState,
+        action: str | None,
+        now: float,
+        *,
+        before: int | None = None,
+        told: RunState | None = None,
+        token: int | None = None,
+    ) -> bool:
+        """Put a state in force at all gateways; tells whether it is. `told` is what the record says instead."""
+        state = replace(state, weights=weights_of(trial.spec))
+        known = before if before is not None else trial.state.revision if trial.state is not None else 0
+        decision = None
+        if action is not None:
+            decision = _decision(trial.name, action, told or state, numbers_of(trial), now)
+        is_done = await self._home.change(trial.name, state, known, decision, token)
+        if is_done:
+            trial.adopt(state)
+            self._apply()
+            self._hands.tell(trial.name)
+        self._is_due.set()
+        return is_done
+
+    # Following
+
+    async def _follow(self) -> None:
+        """What the leader says. Raises: StoreError."""
+        self._token = None
+        for trial in self._trials.values():
+            kept = await self._home.kept(trial.name, ("told", "series"))
+            trial.told = kept.get("told", {})
+            trial.series = Series(kept.get("series", []))
+
+    # Ends
+
+    async def _write_rules(self) -> None:
+        """Have the rules say what a run has come to, so that it stays so. Each gateway has rules of its own."""
+        for trial in list(self._trials.values()):
+            state = trial.state
+            if state is None or not trial.is_in_force or state.status not in (Status.FINISHED, Status.ROLLED_BACK):
+                continue
+            if self._tried.get(trial.name) == state.revision or _same(weights_of(trial.spec), state.shares):
+                continue
+            self._tried[trial.name] = state.revision
+            weights = {arm: round(100 * share, 6) for arm, share in state.shares.items()}
+            try:
+                author = f"experiment {trial.name}" if state.by == _ITSELF else state.by
+                await self._hands.write_weights(trial.name, weights, author, f"{state.status}: {state.reason}")
+            except RulesNotWritten as error:
+                _log.warning(
+                    "the rules keep the weights of experiment '%s', which are not in force: %s", trial.name, error
+                )
+
+    # Operators
+
+    async def command(
+        self, name: str, action: str, change: Callable[[Trial, RunState, float], RunState], by: str, reason: str
+    ) -> Json:
+        """Have a run changed by an operator, whichever gateway leads.
+
+        Raises: KeyError where there is none, CommandRefused, StoreError.
+        """
+        async with self._one_at_a_time:
+            trial = self._trials[name]
+            for _ in range(3):  # somebody may have been quicker
+                found = await self._home.beat(self._said)
+                self._adopt(found)
+                if trial.state is None or not trial.is_in_force:
+                    raise commands.CommandRefused("its rules have just changed: ask again in a moment")
+                state = change(trial, trial.state, found.now)
+                if await self._change(trial, state, action, found.now):
+                    _log.info("experiment '%s': %s by %s%s", name, action, by, f" ({reason})" if reason else "")
+                    return self.told_one(name)
+            raise StoreError("others change this experiment at the same time: ask again")
+
+    async def roll_back_anyway(self, name: str, by: str, reason: str) -> Json:
+        """Roll back here while Redis is away; others follow when it is back.
+
+        Raises: KeyError, CommandRefused.
+        """
+        async with self._one_at_a_time:
+            trial = self._trials[name]
+            if not trial.is_live:
+                raise commands.CommandRefused("what all gateways share cannot be reached, and nothing runs here")
+            self._roll_back_here(trial, by, reason, {})
+            return self.told_one(name)
+
+    # Telling
+
+    @property
+    def is_leader(self) -> bool:
+        return self._token is not None
+
+    def told(self) -> list[Json]:
+        """What is known of each experiment."""
+        return [self.told_one(name) for name in self._trials]
+
+    def told_one(self, name: str) -> Json:
+        """Raises: KeyError."""
+        trial = self._trials[name]
+        is_led_here = self._token is not None
+        told = told_of(trial)
+        return {
+            **told,
+            **({} if is_led_here else _judged(trial.told)),
+            "leader": self._leader,
+            "is_away": self._is_away,
+        }
+
+    def history(self, name: str, since: float) -> list[Json]:
+        """Points for charts. Raises: KeyError."""
+        return self._trials[name].series.since(since)
+
+    async def decisions(self, limit: int) -> Sequence[Json]:
+        """The newest first. Raises: StoreError."""
+        return await self._home.decisions(limit)
+
+    async def record(self, name: str, action: str, by: str, reason: str, numbers: Json) -> None:
+        """Raises: StoreError."""
+        told = {"time": time.time(), "experiment": name, "action": action, "by": by, "reason": reason}
+        await self._home.record({**told, "numbers": numbers})
+
+
+def _decision(name: str, action: str, state: RunState, numbers: Json, now: float) -> Json:
+    """One line of the record."""
+    return {
+        "time": round(now, 3),
+        "experiment": name,
+        "action": action,
+        "by": state.by,
+        "reason": state.reason,
+        "status": state.status.value,
+        "step": state.step,
+        "shares": dict(state.in_force),
+        "numbers": numbers,
+    }
+
+
+def _same(one: Shares, other: Shares) -> bool:
+    return one.keys() == other.keys() and all(abs(one[arm] - other[arm]) < _ROUNDING for arm in one)
+
+
+def _judged(told: Json) -> Json:
+    """What only the leader knows."""
+    return {name: told[name] for name in ("arms", "comparisons", "guardrails", "sample_ratio", "next") if name in told}
