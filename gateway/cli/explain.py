@@ -21,6 +21,7 @@ from gateway.routing.decision import Decision, Target
 from gateway.routing.explain import Assignment, Check, Explanation, Step, Verdict
 from gateway.routing.explain import explain as explain_decision
 from gateway.routing.facts import BodyFacts, Facts, InputFacts, Scalar
+from gateway.routing.layout import WHOLE, Span
 from gateway.routing.table import Table
 from gateway.yaml import values
 
@@ -94,7 +95,7 @@ def explain(
 
 
 def print_explanation(explanation: Explanation, facts: Facts, table: Table, console: Console) -> None:
-    """Print the routes in order, then the race of the arms, then where the request goes."""
+    """Print the routes in order, then how the arm was chosen, then where the request goes."""
     width = max((len(step.route) for step in explanation.steps), default=0)
     for step in explanation.steps:
         console.print(_step(step, width))
@@ -133,17 +134,34 @@ def _success(check: Check) -> str:
 
 
 def _assignment(assignment: Assignment) -> Iterable[Text]:
-    if assignment.unit is None:
+    name = (assignment.experiment, "bold")
+    arm = f"arm {assignment.arm}" if assignment.arm is not None else "not its own"
+    if assignment.is_forced:
+        yield Text.assemble("experiment ", name, f": {arm}, since the request asks for it")
+    elif assignment.unit is None:
         why = "each request anew" if assignment.unit_kind == "request" else f"the request has no {assignment.unit_kind}"
-        yield Text.assemble("experiment ", (assignment.experiment, "bold"), f": arm {assignment.arm} by chance, {why}")
-        return
-    unit = f"{assignment.unit_kind} {assignment.unit}"
-    yield Text.assemble("experiment ", (assignment.experiment, "bold"), f": the highest score has {unit}")
-    width = max(len(draw.arm) for draw in assignment.draws)
-    for draw in assignment.draws:
-        mark, style = _MARKS[Verdict.MATCHED if draw.arm == assignment.arm else Verdict.FAILED]
-        numbers = f"weight {draw.weight:g} ({draw.share:.1%}), hash {draw.position:.6f}, score {draw.score:.3f}"
-        yield Text.assemble(f"  {mark} ", (draw.arm.ljust(width), style), f"  {numbers}")
+        yield Text.assemble("experiment ", name, f": {arm} by chance, {why}")
+    else:
+        unit = f"{assignment.unit_kind} {assignment.unit}"
+        if assignment.place is not None:
+            where = f"layer {assignment.layer}" if assignment.layer is not None else "its share"
+            yield Text(f"{unit} stands at {assignment.place:.6f} in {where} of experiment {assignment.experiment}")
+        at = f", at {assignment.position:.6f}" if assignment.arm is not None else ""
+        yield Text.assemble("experiment ", name, f": {arm} has {unit}{at}" if at else f": {unit} is {arm}")
+    for part in assignment.parts:
+        yield _stretch(part.name, part.share, part.spans, None)
+    if assignment.arm is not None:
+        width = max(len(stretch.arm) for stretch in assignment.stretches)
+        for stretch in assignment.stretches:
+            is_chosen = stretch.arm == assignment.arm
+            yield _stretch(stretch.arm.ljust(width), stretch.share, stretch.spans, is_chosen)
+
+
+def _stretch(name: str, share: float, spans: Iterable[Span], is_chosen: bool | None) -> Text:
+    """Who has which positions; `is_chosen` None: it is no arm."""
+    mark, style = ("-", "dim") if is_chosen is None else _MARKS[Verdict.MATCHED if is_chosen else Verdict.FAILED]
+    intervals = ", ".join(f"{start / WHOLE:.6f} to {end / WHOLE:.6f}" for start, end in spans)
+    return Text.assemble(f"  {mark} ", (name, style), f"  {share:.1%}: {intervals or 'nothing'}")
 
 
 def _outcome(explanation: Explanation, facts: Facts, table: Table) -> Text:

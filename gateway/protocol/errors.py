@@ -13,6 +13,7 @@ class ErrorKind(Enum):
     """What went wrong, as `x-pointsman-reason` names it."""
 
     BAD_REQUEST = "bad_request"
+    FORBIDDEN = "forbidden"
     NOT_FOUND = "not_found"
     NO_ROUTE = "no_route"
     METHOD_NOT_ALLOWED = "method_not_allowed"
@@ -45,6 +46,7 @@ class Status:
 
 STATUSES: dict[ErrorKind, Status] = {
     ErrorKind.BAD_REQUEST: Status(400, 3),  # INVALID_ARGUMENT
+    ErrorKind.FORBIDDEN: Status(403, 7),  # PERMISSION_DENIED
     ErrorKind.NOT_FOUND: Status(404, 5),  # NOT_FOUND
     ErrorKind.NO_ROUTE: Status(404, 5),
     ErrorKind.METHOD_NOT_ALLOWED: Status(405, 12),  # UNIMPLEMENTED

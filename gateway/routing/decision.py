@@ -16,12 +16,23 @@ class Target:
     engine: str
     model: str | None = None  # the model's name there; None keeps the requested one
     experiment: str | None = None
-    arm: str | None = None
+    arm: str | None = None  # None, with an experiment: the experiment has not got the unit; it is not measured
+    is_forced: bool = False  # somebody chose the arm: nor is this
     resume: bool = False  # a generation that breaks off goes on elsewhere
     keeps_session: bool = False  # requests of a session go where the ones before went
     sticks: bool = False  # a session keeps the arm that it had first
     history: HistorySpec | None = None  # a session's turns are kept
     replay: ReplaySpec | None = None  # a sequence's inputs are kept
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether an experiment counts what becomes of its requests."""
+        return self.arm is not None and not self.is_forced
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether it is of units that an experiment has not got."""
+        return self.experiment is not None and self.arm is None
 
     @property
     def asks_session(self) -> bool:
@@ -31,7 +42,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A target, and what the balancer needs to know of the unit.
+    """A target, and what the balancer needs to know of the session; `unit` is what an experiment's arm was assigned by.
 
     `repeatable` says that the same head leads to the same decision in this snapshot: no field of the body and no chance
     was asked, so whoever remembers heads may remember the decision with them.
@@ -40,6 +51,7 @@ class Decision:
     target: Target
     session: str | None = None
     repeatable: bool = True
+    unit: str | None = None
 
 
 class Undecided(Enum):

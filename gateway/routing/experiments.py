@@ -1,98 +1,107 @@
 """Assign a unit to an arm of an experiment: the same unit has the same arm on each machine, and weights move few units.
 
-Weighted rendezvous: each arm draws a position u in (0, 1) for the unit, a salted hash, and scores weight / -ln(u); the
-highest score has the unit. So an arm wins with a probability of its weight / the sum of weights (an exponential race),
-and a change of one arm changes that arm's score alone: a unit moves only to an arm that grew or came, or from one that
-shrank or went.
-Source: Schindelhauer and Schomaker, "Weighted Distributed Hash Tables", 2005, the logarithmic method.
+A salted hash is the unit's position in [0, 1). Arms other than the control own intervals there (see `layout`), and the
+control has the rest: an arm that grows takes from the control alone, and what one gives up is the control's.
+Source for intervals instead of buckets: Kohavi, Tang and Xu, "Trustworthy Online Controlled Experiments", chapter 4.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from hashlib import blake2b
-from math import log
 
 from gateway.config.experiment_specs import ExperimentSpec
-
-# 52 bits and a half: exact as a float, and never 0 or 1, whose logarithms would not do.
-_POSITIONS = 1 << 52
+from gateway.routing.layers import Membership, Positions
+from gateway.routing.layout import REST, WHOLE, Layout, Span
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
-    """One arm's part in the race for a unit."""
+class Stretch:
+    """What one arm has of the positions."""
 
     arm: str
-    weight: float
-    share: float  # of the sum of weights
-    position: float  # the unit's hash for this arm, in (0, 1)
-    score: float  # weight / -ln(position)
+    share: float  # of the experiment's units
+    spans: tuple[Span, ...]
+
+    @property
+    def intervals(self) -> tuple[tuple[float, float], ...]:
+        """The same as numbers from 0 to 1."""
+        return tuple((start / WHOLE, end / WHOLE) for start, end in self.spans)
 
 
 class Split:
-    """An experiment, ready to assign units; arms are known by their index in the spec."""
+    """An experiment, ready to assign units; arms are known by their index in the spec.
 
-    __slots__ = ("_racers", "_total", "spec")
+    Its weights may change while it is in use; all else is as the rules have it.
+    """
 
-    def __init__(self, spec: ExperimentSpec) -> None:
-        salt = spec.salt or spec.name
+    __slots__ = ("_arms", "_control", "_layout", "_only", "_positions", "membership", "shares", "spec")
+
+    def __init__(self, spec: ExperimentSpec, membership: Membership | None = None) -> None:
+        """`membership` tells which units it has; None: all."""
         self.spec = spec
-        # Arms of weight zero do not race. Each hasher has salt and arm in it already: a unit is added to a copy.
-        self._racers = tuple(
-            (index, arm.weight, blake2b(f"{salt}\0{arm.name}\0".encode(), digest_size=8))
-            for index, arm in enumerate(spec.arms)
-            if arm.weight > 0
-        )
-        self._total = sum(arm.weight for arm in spec.arms)
+        self.membership = membership
+        self._positions = Positions(spec.salt or spec.name)
+        names = [arm.name for arm in spec.arms]
+        self._control = names.index(spec.control_arm.name)
+        # By the layout's index; its rest comes last, where -1 finds it
+        self._arms = [index for index in range(len(names)) if index != self._control] + [self._control]
+        self.shares: dict[str, float] = {}
+        self.weigh(None)
 
-    def assign(self, unit: str) -> int:
-        """The arm that has the unit."""
-        if len(self._racers) == 1:
-            return self._racers[0][0]
-        best, best_score = 0, -1.0
-        text = _encode(unit)
-        for index, weight, hasher in self._racers:
-            copy = hasher.copy()
-            copy.update(text)
-            score = -weight / log(_position(copy.digest()))
-            if score > best_score:
-                best, best_score = index, score
-        return best
+    def weigh(self, weights: Mapping[str, float] | None) -> None:
+        """Share the units out by these weights of the arms, relative to each other; None: those of the rules.
 
-    def assign_by_chance(self, chance: float) -> int:
-        """The arm for a request without a unit; `chance` is uniform in [0, 1)."""
-        mark = chance * self._total
-        for index, weight, _ in self._racers:
-            mark -= weight
-            if mark < 0:
-                return index
-        return self._racers[-1][0]  # rounding may leave a crumb above the last weight
+        Weights of other arms than the experiment has, or that sum to zero, are not its own: the rules' hold then.
+        """
+        declared = {arm.name: arm.weight for arm in self.spec.arms}
+        if weights is None or weights.keys() != declared.keys() or not sum(weights.values()) > 0:
+            weights = declared
+        total = sum(weights.values())
+        self.shares = {name: weights[name] / total for name in declared}
+        others = [self.spec.arms[index].name for index in self._arms[:-1]]
+        self._layout = Layout([self.shares[name] for name in others])
+        served = [index for index, share in enumerate(self.shares.values()) if share > 0]
+        self._only = served[0] if len(served) == 1 else None
 
-    def draws(self, unit: str) -> tuple[Draw, ...]:
-        """The whole race for a unit, in the order of the arms: what `assign` decides by."""
-        positions = {index: _position(_digest(hasher, unit)) for index, _, hasher in self._racers}
-        draws = []
-        for index, arm in enumerate(self.spec.arms):
-            position = positions.get(index, 0.0)
-            score = -arm.weight / log(position) if position else 0.0
-            draws.append(Draw(arm.name, arm.weight, arm.weight / self._total, position, score))
-        return tuple(draws)
+    def assign(self, unit: str) -> int | None:
+        """The arm that has the unit; None where the experiment has not got it."""
+        text = encoded(unit)
+        if self.membership is not None and not self.membership.has(text):
+            return None
+        if self._only is not None:
+            return self._only
+        return self._arms[self._layout.owner(self._positions.of(text))]
+
+    def assign_by_chance(self, chance: Callable[[], float]) -> int | None:
+        """The arm for a request without a unit; `chance` gives numbers uniform in [0, 1)."""
+        if self.membership is not None and not self.membership.has_by_chance(chance):
+            return None
+        return self._arms[self._layout.owner(int(chance() * WHOLE))]
+
+    @property
+    def control(self) -> int:
+        """The index of the control arm."""
+        return self._control
+
+    def position(self, unit: str) -> float:
+        """Where the unit stands, from 0 to 1."""
+        return self._positions.of(encoded(unit)) / WHOLE
+
+    def stretches(self) -> tuple[Stretch, ...]:
+        """All arms' intervals, in the order of the arms: what `assign` decides by."""
+        spans = {index: tuple(spans) for index, spans in zip(self._arms, self._layout.spans, strict=False)}
+        spans[self._control] = self._layout.rest()
+        return tuple(Stretch(arm.name, self.shares[arm.name], spans[index]) for index, arm in enumerate(self.spec.arms))
 
     def __repr__(self) -> str:
-        arms = ", ".join(f"{arm.name} {arm.weight / self._total:.1%}" for arm in self.spec.arms)
+        arms = ", ".join(f"{name} {share:.1%}" for name, share in self.shares.items())
         return f"<Split {self.spec.name}: {arms}>"
 
 
-def _digest(hasher: blake2b, unit: str) -> bytes:
-    copy = hasher.copy()
-    copy.update(_encode(unit))
-    return copy.digest()
-
-
-def _encode(unit: str) -> bytes:
+def encoded(unit: str) -> bytes:
+    """A unit as it is hashed."""
     return unit.encode(errors="surrogatepass")
 
 
-def _position(digest: bytes) -> float:
-    return ((int.from_bytes(digest, "big") >> 12) + 0.5) / _POSITIONS
+assert REST == -1  # what `_arms` ends with

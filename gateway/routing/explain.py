@@ -11,8 +11,9 @@ from enum import Enum
 
 from gateway.protocol.operations import FLEET_OPERATIONS, INFERENCE_OPERATIONS
 from gateway.routing.decision import Decision, Target, Undecided
-from gateway.routing.experiments import Draw
+from gateway.routing.experiments import Stretch, encoded
 from gateway.routing.facts import NO_BODY, Facts
+from gateway.routing.layers import Part
 from gateway.routing.matchers import Condition, Subject
 from gateway.routing.route import Route
 from gateway.routing.table import Table
@@ -52,13 +53,22 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """How an experiment chose the arm: by the unit's draws, or by chance where the request has no unit."""
+    """How an experiment chose the arm: by the position of the request's unit, or by chance where it has none.
+
+    `parts` are those that units are split into before, where the experiment has not all of them: a layer's, or the
+    experiment alone.
+    """
 
     experiment: str
     unit_kind: str  # session | request | header:NAME | parameter:NAME
     unit: str | None  # None: by chance, this request alone
-    arm: str
-    draws: tuple[Draw, ...]  # empty where by chance
+    arm: str | None  # None: the experiment has not got it
+    stretches: tuple[Stretch, ...]
+    position: float | None = None  # in the experiment
+    layer: str | None = None
+    parts: tuple[Part, ...] = ()
+    place: float | None = None  # in the layer, or in the share
+    is_forced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +137,18 @@ def _all(checks: tuple[Check, ...]) -> bool:
 def _assignment(route: Route, facts: Facts, decision: Decision | Undecided) -> Assignment | None:
     if route.split is None or isinstance(decision, Undecided):
         return None
-    spec, arm = route.split.spec, decision.target.arm
-    assert arm is not None
+    split, target = route.split, decision.target
     unit = route.unit_of(facts)
-    draws = () if unit is None else route.split.draws(unit)
-    return Assignment(spec.name, spec.unit, unit, arm, draws)
+    member = split.membership
+    return Assignment(
+        split.spec.name,
+        split.spec.unit,
+        unit,
+        target.arm,
+        split.stretches(),
+        split.position(unit) if unit is not None else None,
+        member.layer if member is not None else None,
+        member.parts() if member is not None else (),
+        member.position(encoded(unit)) if member is not None and unit is not None else None,
+        target.is_forced,
+    )

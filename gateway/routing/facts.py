@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from gateway.protocol.body_facts import NO_BODY, BodyFacts, InputFacts, Scalar
 from gateway.protocol.operations import Operation
+from gateway.routing.forcing import Forced
 
 __all__ = ["NO_BODY", "BodyFacts", "Facts", "InputFacts", "Scalar"]
 
@@ -27,3 +28,4 @@ class Facts:
     body: BodyFacts | None = None
     session: str | None = None
     session_is_told: bool = True
+    forced: Forced | None = None  # somebody who may has chosen an arm

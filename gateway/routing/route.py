@@ -10,6 +10,7 @@ from gateway.config.specs import Balance, EngineSpec, IdentitySpec, RouteSpec
 from gateway.routing.decision import Decision, Target, Undecided
 from gateway.routing.experiments import Split
 from gateway.routing.facts import Facts
+from gateway.routing.forcing import Forced
 from gateway.routing.matchers import compile_match
 from gateway.routing.units import LATER, Found, session_lookup, unit_lookup
 
@@ -21,7 +22,13 @@ class Route:
     """
 
     def __init__(
-        self, spec: RouteSpec, split: Split | None, engines: Mapping[str, EngineSpec], identity: IdentitySpec
+        self,
+        spec: RouteSpec,
+        split: Split | None,
+        engines: Mapping[str, EngineSpec],
+        identity: IdentitySpec,
+        *,
+        may_be_forced: bool = False,
     ) -> None:
         match = compile_match(spec.match, identity.tenant_header)
         self.name = spec.name
@@ -30,11 +37,20 @@ class Route:
         self.head = match.head
         self.body = match.body
         self.split = split
-        targets = _targets(spec, split)
+        targets = _targets(spec, split, may_be_forced)
         balances = {engines[target.engine].balance for target in targets}
         sticks = split is not None and split.spec.unit == "session"
         keeps_session = Balance.SESSION in balances or sticks or spec.session.replay is not None
-        self.targets = tuple(replace(target, keeps_session=keeps_session, sticks=sticks) for target in targets)
+        self.targets = tuple(
+            replace(target, keeps_session=keeps_session, sticks=sticks and target.is_measured) for target in targets
+        )
+        # Where the targets of those stand that the experiment has not got, and of arms that somebody chose
+        self._out = next((at for at, target in enumerate(targets) if target.is_left_out), 0)
+        self._forced = {
+            Forced(target.experiment or "", target.arm or ""): at
+            for at, target in enumerate(targets)
+            if target.is_forced
+        }
         asks_session = keeps_session or spec.session.history is not None
         self._session = session_lookup(identity) if asks_session else None
         self._unit = unit_lookup(split.spec.unit, identity) if split is not None else None
@@ -59,13 +75,19 @@ class Route:
             return self._decide(0, None, False)
         if self.split is None:
             return self._decide(0, session.text, in_head)
+        if facts.forced is not None and facts.forced in self._forced:
+            return self._decide(self._forced[facts.forced], session.text, in_head)
         assert self._unit is not None
         unit = session if self._unit is self._session else self._unit.find(facts)
         if unit is None:
             return Undecided.NEEDS_BODY
         if unit.text is None:
-            return self._decide(self.split.assign_by_chance(chance()), session.text, False)
-        return self._decide(self.split.assign(unit.text), session.text, in_head and unit.in_head)
+            arm = self.split.assign_by_chance(chance)
+            return self._decide(self._out if arm is None else arm, session.text, False)
+        arm = self.split.assign(unit.text)
+        if arm is None:
+            return self._decide(self._out, session.text, in_head and unit.in_head)
+        return Decision(self.targets[arm], session.text, in_head and unit.in_head, unit.text)
 
     def unit_of(self, facts: Facts) -> str | None:
         """The text that this route's experiment assigns by, where the request has it."""
@@ -85,8 +107,9 @@ class Route:
 _NOTHING = Found(None, in_head=True)
 
 
-def _targets(spec: RouteSpec, split: Split | None) -> tuple[Target, ...]:
-    """One target for each arm; an arm without a model takes the route's."""
+def _targets(spec: RouteSpec, split: Split | None, may_be_forced: bool) -> tuple[Target, ...]:
+    """One target for each arm; an arm without a model takes the route's. Then that of units which the experiment has
+    not got, then the arms that somebody chose."""
     whole = Target(
         spec.name,
         spec.engine or "",
@@ -98,7 +121,10 @@ def _targets(spec: RouteSpec, split: Split | None) -> tuple[Target, ...]:
     if split is None:
         return (whole,)
     experiment = split.spec
-    return tuple(
+    arms = tuple(
         replace(whole, engine=arm.engine, model=arm.model or spec.model, experiment=experiment.name, arm=arm.name)
         for arm in experiment.arms
     )
+    out = (replace(arms[split.control], arm=None),) if split.membership is not None else ()
+    forced = tuple(replace(arm, is_forced=True) for arm in arms) if may_be_forced else ()
+    return arms + out + forced

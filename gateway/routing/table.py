@@ -1,4 +1,5 @@
-"""The rules, compiled: one immutable snapshot, swapped whole. A request keeps the one that it started with.
+"""The rules, compiled: one immutable snapshot, swapped whole. A request keeps the one that it started with. Only the
+weights of experiments may change under it.
 
 A model's name leads to the routes that can take it, in the order of the files: by a dict where a rule names the model
 exactly, else by the globs, remembered for the names last asked. Then the conditions are asked in order.
@@ -14,6 +15,8 @@ from gateway.protocol.operations import INFERENCE_OPERATIONS
 from gateway.routing.decision import Decision, Target, Undecided
 from gateway.routing.experiments import Split
 from gateway.routing.facts import Facts
+from gateway.routing.forcing import Forcing
+from gateway.routing.layers import memberships
 from gateway.routing.matchers import all_hold
 from gateway.routing.route import Route
 
@@ -25,13 +28,22 @@ class Table:
     """All routes of one snapshot, ready to decide."""
 
     def __init__(self, rules: RulesSpec, number: int = 0) -> None:
-        splits = {name: Split(experiment) for name, experiment in rules.experiments.items()}
+        experiments = rules.experiments
+        members = memberships(tuple(experiments.values()), tuple(rules.layers.values()))
+        self.splits = {name: Split(experiment, members.get(name)) for name, experiment in experiments.items()}
+        self.forcing = Forcing(rules.forcing, experiments)
         self.number = number
         self.digest = rules.digest
         self.engines = rules.engines
         self.identity = rules.identity
         self.routes = tuple(
-            Route(spec, splits[spec.experiment] if spec.experiment else None, rules.engines, rules.identity)
+            Route(
+                spec,
+                self.splits[spec.experiment] if spec.experiment else None,
+                rules.engines,
+                rules.identity,
+                may_be_forced=self.forcing.is_open,
+            )
             for spec in rules.routes
         )
         self.targets = tuple(target for route in self.routes for target in route.targets)

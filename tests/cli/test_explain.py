@@ -64,9 +64,9 @@ CASES = [
             "✓ split   model is split",
             "· acme    not asked: a route before it matches",
             "",
-            "experiment canary: the highest score has session user-1",
-            "  ✓ control    weight 90 (90.0%), hash 0.658448, score 215.378",
-            "  ✗ candidate  weight 10 (10.0%), hash 0.569676, score 17.772",
+            "experiment canary: arm control has session user-1, at 0.486394",
+            "  ✓ control    90.0%: 0.100000 to 1.000000",
+            "  ✗ candidate  10.0%: 0.000000 to 0.100000",
             "",
             "model split goes by route split, arm control to engine cpu (power_of_two over http://cpu:8000, "
             "session user-1)",
@@ -245,7 +245,7 @@ def app() -> typer.Typer:
 def test_explain_says_which_route_and_why_not_the_others(
     options: list[str], code: int, lines: list[str], arguments: list[str], app: typer.Typer
 ) -> None:
-    """Each route in order, the race of the arms, and where the request goes; plain text where no terminal is."""
+    """Each route in order, the arms' intervals, and where the request goes; plain text where no terminal is."""
     result = CliRunner().invoke(app, arguments + options, standalone_mode=False)
     assert result.output.splitlines() == lines
     assert result.return_value == code

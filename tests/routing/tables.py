@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.config.experiment_specs import ArmSpec, ExperimentSpec
+from gateway.config.experiment_specs import ArmSpec, ExperimentSpec, ForcingSpec, LayerSpec
 from gateway.config.specs import Balance, EndpointSpec, EngineSpec, IdentitySpec, MatchSpec, RouteSpec, RulesSpec
 from gateway.routing.table import Table
 
@@ -13,10 +13,20 @@ ENGINES = {
 }
 
 
-def table(*routes: RouteSpec, experiments: tuple[ExperimentSpec, ...] = (), number: int = 1) -> Table:
+def table(
+    *routes: RouteSpec,
+    experiments: tuple[ExperimentSpec, ...] = (),
+    number: int = 1,
+    layers: tuple[LayerSpec, ...] = (),
+    forcing: ForcingSpec | None = None,
+) -> Table:
     """Compile the routes over the engines cpu, gpu (power of two) and sticky (by session)."""
     named = {experiment.name: experiment for experiment in experiments}
-    return Table(RulesSpec(ENGINES, routes, named, IdentitySpec(), "d1"), number)
+    named_layers = {layer.name: layer for layer in layers}
+    rules = RulesSpec(
+        ENGINES, routes, named, IdentitySpec(), "d1", layers=named_layers, forcing=forcing or ForcingSpec()
+    )
+    return Table(rules, number)
 
 
 def to(engine: str, name: str = "", match: MatchSpec | None = None, model: str | None = None) -> RouteSpec:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from gateway.config.experiment_specs import LayerSpec
 from gateway.config.specs import MatchSpec
 from gateway.protocol.operations import Operation
 from gateway.routing.decision import Decision, Target, Undecided
@@ -46,23 +49,42 @@ def test_a_load_meets_no_condition_on_the_body() -> None:
     assert explain(imageless, facts, lambda: 0.0).steps[0].failed == (Check("has_image", "false", None, False),)
 
 
-def test_an_arm_is_told_with_its_race() -> None:
-    """Every arm's weight, share, position and score stand beside the unit; the highest score has it."""
-    one = table(by("x"), experiments=(split("x", cpu=90, gpu=10),))
+def test_an_arm_is_told_with_its_intervals() -> None:
+    """The unit's position lies in an interval of its arm, and all arms' stand beside it."""
+    one = table(by("x"), experiments=(split("x", cpu=75, gpu=25),))
     explanation = explain(one, Facts("m", headers={"x-session-id": "s1"}), lambda: 0.0)
     assert isinstance(explanation.decision, Decision)
     assignment = explanation.assignment
     assert assignment is not None
     assert (assignment.experiment, assignment.unit_kind, assignment.unit) == ("x", "session", "s1")
-    assert [(draw.arm, draw.weight, draw.share) for draw in assignment.draws] == [("cpu", 90, 0.9), ("gpu", 10, 0.1)]
-    assert assignment.arm == max(assignment.draws, key=lambda draw: draw.score).arm == explanation.decision.target.arm
+    assert [(each.arm, each.share, each.intervals) for each in assignment.stretches] == [
+        ("cpu", 0.75, ((0.25, 1.0),)),
+        ("gpu", 0.25, ((0.0, 0.25),)),
+    ]
+    assert assignment.position is not None
+    assert assignment.arm == ("gpu" if assignment.position < 0.25 else "cpu") == explanation.decision.target.arm
 
 
-def test_an_arm_by_chance_has_no_race() -> None:
+def test_an_arm_by_chance_has_no_position() -> None:
     """Where the request has no unit, the arm is for this request alone."""
     one = table(by("x"), experiments=(split("x", cpu=50, gpu=50),))
-    explanation = explain(one, Facts("m"), lambda: 0.7)
-    assert explanation.assignment == Assignment("x", "session", None, "gpu", ())
+    explanation = explain(one, Facts("m"), lambda: 0.3)
+    assert explanation.assignment == Assignment("x", "session", None, "gpu", one.splits["x"].stretches())
+
+
+def test_a_layer_is_told_with_its_parts() -> None:
+    """Which experiments and which holdout it has, and where the unit stands among them."""
+    layer = LayerSpec("l", "session", holdout=1.0)
+    one = table(by("x"), experiments=(replace(split("x", cpu=50, gpu=50), layer="l", share=0.0),), layers=(layer,))
+    explanation = explain(one, Facts("m", headers={"x-session-id": "s1"}), lambda: 0.3)
+    assert isinstance(explanation.decision, Decision)
+    target = explanation.decision.target
+    assert (target.experiment, target.arm, target.engine, target.is_left_out) == ("x", None, "cpu", True)
+    assignment = explanation.assignment
+    assert assignment is not None
+    assert (assignment.arm, assignment.layer) == (None, "l")
+    assert [(part.name, part.share) for part in assignment.parts] == [("holdout", 1.0), ("x", 0.0)]
+    assert assignment.place is not None
 
 
 def test_a_load_has_no_arm() -> None:
