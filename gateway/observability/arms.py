@@ -1,0 +1,243 @@
+"""What a worker counts of experiments' arms: on the hot path, so plain lists and dicts.
+
+Each bucket of an arm's units has a `Meter` of its own, and whoever serves a request holds that of its unit. Requests
+that are no unit's count into one bucket after the other: they are independent of each other.
+"""
+
+from __future__ import annotations
+
+from math import log
+
+from gateway.observability.arm_counts import LAST_BIN, NUM_BUCKETS, ArmCounts, ArmKey, Feedback, bin_of
+from gateway.protocol.errors import ErrorKind
+from gateway.protocol.grpc_status import OK
+
+# gRPC's statuses that are a server's fault, as 5xx are: UNKNOWN, DEADLINE_EXCEEDED, INTERNAL, UNAVAILABLE, DATA_LOSS.
+_RPC_FAILURES = frozenset({2, 4, 13, 14, 15})
+# Failures that say nothing of an arm: what the limits refuse, and what our own Redis lacks.
+_NOT_THE_ARMS = frozenset({ErrorKind.RATE_LIMITED, ErrorKind.HISTORY_MISSING})
+# What `bin_of` does, on the hot path.
+_FIRST_SECONDS = 1e-5
+_PER_BIN = 20.0
+
+# Who invents names or labels must not fill the memory.
+MAX_FEEDBACK_NAMES = 20
+MAX_LABELS = 50
+# A longer one is not remembered: nobody would send it again.
+_MAX_ID_BYTES = 128
+
+
+class Recent:
+    """The requests that arms have answered of late, by their ids: at most `size`, at least half as many."""
+
+    __slots__ = ("_half", "_old", "_young")
+
+    def __init__(self, size: int) -> None:
+        self._half = size // 2
+        self._young: dict[bytes, Meter] = {}
+        self._old: dict[bytes, Meter] = {}
+
+    def __repr__(self) -> str:
+        return f"<Recent {len(self._young) + len(self._old)} requests>"
+
+    def put(self, request_id: bytes, meter: Meter) -> None:
+        if len(request_id) > _MAX_ID_BYTES:
+            return
+        if len(self._young) >= self._half:
+            if not self._half:
+                return
+            self._old, self._young = self._young, {}
+        self._young[request_id] = meter
+
+    def get(self, request_id: bytes) -> Meter | None:
+        return self._young.get(request_id) or self._old.get(request_id)
+
+
+class Meter:
+    """Counts what becomes of the requests of one bucket of an arm's units; bucket None: of requests that are no unit's.
+
+    `recent` remembers them, for feedback.
+    """
+
+    __slots__ = ("_buckets", "_turn", "bucket", "counts", "recent")
+
+    def __init__(self, counts: ArmCounts, recent: Recent, bucket: int | None = None) -> None:
+        self.counts = counts
+        self.recent = recent
+        self.bucket = bucket
+        self._turn = 0
+        self._buckets: dict[int, Meter] = {}
+
+    def __repr__(self) -> str:
+        return f"<Meter of {self.counts.key}, bucket {self.bucket}>"
+
+    def of_bucket(self, bucket: int) -> Meter:
+        """That of some units alone."""
+        found = self._buckets.get(bucket)
+        if found is None:
+            found = self._buckets[bucket] = Meter(self.counts, self.recent, bucket)
+        return found
+
+    def _next(self) -> int:
+        self._turn = turn = (self._turn + 1) % NUM_BUCKETS
+        return turn
+
+    def answered(self, request_id: bytes, status: int, size: int, seconds: float) -> None:
+        """An engine has answered with this HTTP status; `size` is that of the request's body, `seconds` run from its
+        head to the end of the reply."""
+        counts = self.counts
+        bucket = self.bucket
+        if bucket is None:
+            bucket = self._next()
+        counts.requests[bucket] += 1
+        counts.request_bytes[bucket] += size
+        if status < 400:
+            timing = counts.latency
+            timing.count[bucket] += 1
+            timing.seconds[bucket] += seconds
+            place = int(log(seconds / _FIRST_SECONDS) * _PER_BIN) + 1 if seconds > _FIRST_SECONDS else 0
+            if place > LAST_BIN:
+                place = LAST_BIN
+            bins = timing.bins
+            bins[place] = bins.get(place, 0) + 1
+        elif status >= 500:
+            counts.errors[bucket] += 1
+            counts.kinds[str(status)] = counts.kinds.get(str(status), 0) + 1
+        self.recent.put(request_id, self)
+
+    def answered_rpc(self, request_id: bytes, code: int | None, size: int, seconds: float) -> None:
+        """The same with a gRPC status; None: it told none, which is a failure."""
+        if code == OK:
+            self.answered(request_id, 200, size, seconds)
+        elif code is None or code in _RPC_FAILURES:
+            kind = ErrorKind.UPSTREAM_PROTOCOL.value if code is None else f"grpc_{code}"
+            self._fail(request_id, kind, size)
+        else:
+            self.answered(request_id, 400, size, seconds)
+
+    def failed(self, request_id: bytes, error: ErrorKind, is_fault: bool, size: int) -> None:
+        """The gateway answered, since no engine did, or not to the end; `is_fault`: by a 5xx, which it tells or would
+        have told."""
+        if is_fault and error not in _NOT_THE_ARMS:
+            self._fail(request_id, error.value, size)
+        else:
+            self.kept_out(error.value)
+
+    def kept_out(self, reason: str) -> None:
+        """It says nothing of the arm: its client has left, or was refused."""
+        self.counts.kinds[reason] = self.counts.kinds.get(reason, 0) + 1
+
+    def _fail(self, request_id: bytes, kind: str, size: int) -> None:
+        counts = self.counts
+        bucket = self._next() if self.bucket is None else self.bucket
+        counts.requests[bucket] += 1
+        counts.request_bytes[bucket] += size
+        counts.errors[bucket] += 1
+        counts.kinds[kind] = counts.kinds.get(kind, 0) + 1
+        self.recent.put(request_id, self)
+
+    def generated(self, prompt: int, output: int, first_token: float | None, per_token: float | None) -> None:
+        """An answer's tokens; times in seconds, of streamed ones."""
+        counts = self.counts
+        bucket = self._next() if self.bucket is None else self.bucket
+        counts.generations[bucket] += 1
+        counts.prompt_tokens[bucket] += prompt
+        counts.output_tokens[bucket] += output
+        for timing, seconds in ((counts.first_token, first_token), (counts.per_token, per_token)):
+            if seconds is not None:
+                timing.count[bucket] += 1
+                timing.seconds[bucket] += seconds
+                place = bin_of(seconds)
+                timing.bins[place] = timing.bins.get(place, 0) + 1
+
+    def used_energy(self, joules: float) -> None:
+        """Its engine says what it took."""
+        self.counts.joules += joules
+        self.counts.joules_requests += 1
+
+    def crossed(self) -> None:
+        """Another arm's engine has answered in the end: whose that is, nobody can say."""
+        self.counts.crossed += 1
+
+    def exposed(self) -> None:
+        """A unit has the arm from now on."""
+        bucket = self._next() if self.bucket is None else self.bucket
+        self.counts.units[bucket] += 1
+
+    def rated(self, name: str, value: float | None, label: str | None) -> None:
+        """A client says how good an answer was.
+
+        Raises: ValueError where there are too many names, or labels.
+        """
+        known = self.counts.feedback
+        feedback = known.get(name)
+        if feedback is None:
+            if len(known) >= MAX_FEEDBACK_NAMES:
+                raise ValueError(f"an arm takes feedback of {MAX_FEEDBACK_NAMES} names; {name!r} would be one more")
+            feedback = Feedback()
+        if label is not None and label not in feedback.labels and len(feedback.labels) >= MAX_LABELS:
+            raise ValueError(f"{name!r} has {MAX_LABELS} labels; {label!r} would be one more")
+        known[name] = feedback
+        if value is not None:
+            bucket = self._next() if self.bucket is None else self.bucket
+            feedback.count[bucket] += 1
+            feedback.total[bucket] += value
+            feedback.squares += value * value
+        if label is not None:
+            feedback.labels[label] = feedback.labels.get(label, 0) + 1
+
+
+class ForcedMeter(Meter):
+    """Counts requests whose arm somebody chose: only that they were."""
+
+    __slots__ = ()
+
+    def of_bucket(self, bucket: int) -> Meter:
+        return self
+
+    def answered(self, request_id: bytes, status: int, size: int, seconds: float) -> None:
+        self.counts.forced += 1
+
+    def _fail(self, request_id: bytes, kind: str, size: int) -> None:
+        self.counts.forced += 1
+
+    def kept_out(self, reason: str) -> None:
+        """It is not the arm's."""
+
+    def generated(self, prompt: int, output: int, first_token: float | None, per_token: float | None) -> None:
+        """It is not the arm's."""
+
+    def used_energy(self, joules: float) -> None:
+        """It is not the arm's."""
+
+    def crossed(self) -> None:
+        """It is not the arm's."""
+
+    def exposed(self) -> None:
+        """It is not the arm's."""
+
+
+class Arms:
+    """All arms of one worker; what they have counted outlives the rules."""
+
+    __slots__ = ("_meters", "recent")
+
+    def __init__(self, num_recent: int) -> None:
+        """`num_recent` requests are remembered, for feedback."""
+        self.recent = Recent(num_recent)
+        self._meters: dict[ArmKey, tuple[Meter, ForcedMeter]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Arms {len(self._meters)}, {self.recent!r}>"
+
+    def meter(self, experiment: str, arm: str, *, is_forced: bool = False) -> Meter:
+        key = ArmKey(experiment, arm)
+        found = self._meters.get(key)
+        if found is None:
+            counts = ArmCounts(key)
+            found = self._meters[key] = Meter(counts, self.recent), ForcedMeter(counts, self.recent)
+        return found[is_forced]
+
+    def counted(self) -> list[ArmCounts]:
+        """All that was counted; it goes on being counted."""
+        return [meter.counts for meter, _ in self._meters.values()]
