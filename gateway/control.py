@@ -37,6 +37,7 @@ class Start:
     redis: RedisAddress | None = None
     drained: frozenset[tuple[str, str]] = frozenset()
     log_level: str = "info"
+    weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,13 @@ class SetDrained:
     """These endpoints, by engine and url, get no new work; all others do."""
 
     endpoints: frozenset[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class SetWeights:
+    """Of each experiment, the arms' shares of its units; experiments that are not named use those of the rules."""
+
+    weights: Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +147,8 @@ class Failed:
     message: str
 
 
-ToWorker = Start | UseRules | SetHealth | SetDrained | SetLogLevel | Drain | AskSnapshot | AskRequests | CancelRequest
+Orders = UseRules | SetHealth | SetDrained | SetLogLevel | SetWeights
+ToWorker = Start | Orders | Drain | AskSnapshot | AskRequests | CancelRequest
 Answer = Counters | Requests | Cancelled  # to what was asked with a token
 Message = ToWorker | Serving | Failed | Answer
 

@@ -35,6 +35,7 @@ from gateway.control import (
     SetDrained,
     SetHealth,
     SetLogLevel,
+    SetWeights,
     Start,
     UseRules,
     encode,
@@ -117,6 +118,8 @@ class Worker:
             self._say(Requests(message.token, found))
         elif isinstance(message, CancelRequest):
             self._say(Cancelled(message.token, cancel_requests(self._plane.connections, os.getpid(), message.id)))
+        elif isinstance(message, SetWeights):
+            self._plane.set_weights(message.weights)
         elif isinstance(message, AskSnapshot):
             self._say(Counters(message.token, self._plane.counters()))
         elif isinstance(message, Drain):
@@ -130,6 +133,7 @@ class Worker:
             plane = DataPlane(start.settings, start.rules, start.number, start.health, store, news)
             plane.set_health(start.health, start.models)
             plane.set_drained(start.drained)
+            plane.set_weights(start.weights)
             tls = listener_tls(start.settings.tls) if start.settings.tls else None
             loop = asyncio.get_running_loop()
             servers = [

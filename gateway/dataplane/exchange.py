@@ -13,6 +13,7 @@ from __future__ import annotations
 from time import monotonic
 
 from gateway.dataplane.body import RequestBody, decide
+from gateway.dataplane.measuring import ENERGY_FIELD, count_energy
 from gateway.dataplane.plan import no_route
 from gateway.dataplane.progress import Progress, of_request
 from gateway.dataplane.replaying import sequence_forgotten
@@ -124,6 +125,9 @@ class Exchange(TimedTries):
         if status and not self._status:
             self._status = status
             series.count_failure(status, monotonic() - self._started_at)
+        meter = self._meter
+        if meter is not None:
+            meter.kept_out(reason)
         self._log(reason)
 
     def client_paused(self) -> None:
@@ -162,7 +166,7 @@ class Exchange(TimedTries):
         if not isinstance(decision, Decision):
             self._fail(no_route(self._plan.facts))
             return
-        self._lane = self._plan.snapshot.lane(decision.target)
+        self._lane = self._plan.snapshot.lane_of(decision)
         self._session = decision.session
         self._try(monotonic())
 
@@ -251,6 +255,8 @@ class Exchange(TimedTries):
         endpoint.observe_latency(now - self._sent_at)
         if lane.engine.spec.load.source == "orca":
             observe_orca(endpoint, head)
+        if lane.meter is not None:
+            count_energy(lane.meter, head.value(ENERGY_FIELD))
         framing = b""
         if head.body < 0:
             framing, data = self._framed_by_us(head, data)
@@ -364,6 +370,9 @@ class Exchange(TimedTries):
         series.response_bytes += self._response_bytes
         started_at = self._started_at
         series.count(self._status, now - started_at, self._first_byte_at - started_at, now - self._sent_at)
+        meter = lane.meter
+        if meter is not None and self._plan.is_inference:
+            meter.answered(self._request_id, self._status, self._body.size, now - started_at)
         if self._client.plane.access_log is not None:
             self._log("")
         self._client.reply_ended()
@@ -374,6 +383,9 @@ class Exchange(TimedTries):
         series.count_error(error.kind.value)
         status = self._status or error.status.http
         series.count_failure(status, monotonic() - self._started_at)
+        meter = self._meter
+        if meter is not None:
+            meter.failed(self._request_id, error.kind, error.status.http >= 500, self._body.size)
         self._drop_try()
         self._settle_input()
         told = error.at(self._whereabouts())

@@ -130,7 +130,9 @@ class Keeper:
             return lane
         kept = lane.arms.get(arm) if arm is not None else None
         if kept is not None:
-            return kept
+            return kept.of_bucket(lane.bucket)
+        if arm is None and lane.meter is not None:
+            lane.meter.exposed()
         self.book.keep_arm(session, target.experiment, target.arm, now)
         return lane
 

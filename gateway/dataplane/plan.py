@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -17,6 +17,7 @@ from gateway.protocol.operations import FLEET_OPERATIONS, INFERENCE_OPERATIONS, 
 from gateway.protocol.session_name import read_text
 from gateway.routing.decision import Decision, Undecided
 from gateway.routing.facts import BodyFacts, Facts
+from gateway.routing.forcing import Forced
 from gateway.upstream.engine import Engine
 from gateway.wire.http1.head import Field, RequestHead
 
@@ -103,6 +104,11 @@ class Plan:
         if head.method not in call.verbs and not (self.without_body and "GET" in call.verbs):
             self.error = GatewayError(ErrorKind.METHOD_NOT_ALLOWED, "Method Not Allowed")
             return
+        try:
+            forced = forced_by(snapshot, head.value)
+        except GatewayError as error:
+            self.error = error
+            return
         self.facts = Facts(
             model=call.model or "",
             version=call.version,
@@ -110,6 +116,7 @@ class Plan:
             operation=call.operation,
             headers=_headers(head.fields, snapshot.headers_asked),
             session_is_told=False,
+            forced=forced,
         )
         if call.operation.names_a_model and not call.names_its_model_in_the_body:
             self._decide_early()
@@ -127,8 +134,8 @@ class Plan:
     def decide(self, body: BodyFacts | None, session: str | None) -> Decision | Undecided:
         """The rules' answer for one request with this head; `session` is the one that it names there."""
         facts = self.facts
-        facts = Facts(facts.model, facts.version, facts.protocol, facts.operation, facts.headers, body, session)
-        return self.snapshot.table.decide(facts, random.random)
+        told = facts.model, facts.version, facts.protocol, facts.operation, facts.headers, body, session
+        return self.snapshot.table.decide(Facts(*told, forced=facts.forced), random.random)
 
     def for_model(self, model: str) -> Plan:
         """The same for requests whose body names this model."""
@@ -183,18 +190,31 @@ class Plan:
 
     def lines_for(self, engine: Engine) -> bytes:
         """The fields as the engine gets them; those that it declares itself take the place of the caller's."""
-        return _forwarded_lines(self.head, engine.extra_names, self._trust_forwarded)
+        replaced = self.snapshot.own_fields.union(engine.extra_names)
+        return _forwarded_lines(self.head, replaced, self._trust_forwarded)
 
     def _decide_early(self) -> None:
         decision = self.snapshot.table.decide(self.facts, random.random)
         if decision is Undecided.NO_ROUTE:
             self.error = no_route(self.facts)
         elif isinstance(decision, Decision) and decision.repeatable:
-            self.lane = self.snapshot.lane(decision.target)
+            self.lane = self.snapshot.lane_of(decision)
             self.opening = self.opening_for(self.lane)
             self.lines = self.lines_for(self.lane.engine)
             self.passes_if_kept = self.lane.passes(self.call)
             self.passes = self.passes_if_kept and not self.lane.keeps_session
+
+
+def forced_by(snapshot: Snapshot, value: Callable[[bytes], bytes | None]) -> Forced | None:
+    """The arm that a head asks for; `value` finds a field.
+
+    Raises: GatewayError (FORBIDDEN, BAD_REQUEST).
+    """
+    forcing = snapshot.table.forcing
+    said = value(forcing.spec.header.encode())
+    if said is None:
+        return None
+    return forcing.read(read_text(said), read_text(value(forcing.spec.key_header.encode()) or b""))
 
 
 def no_route(facts: Facts) -> GatewayError:

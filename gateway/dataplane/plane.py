@@ -18,7 +18,7 @@ from gateway.dataplane.keeping import Keeper
 from gateway.dataplane.limits_counted import limits_counted
 from gateway.dataplane.progress import Live
 from gateway.dataplane.request import Reader
-from gateway.dataplane.snapshot import NO_LOADS, Health, Loads, Models, Snapshot
+from gateway.dataplane.snapshot import NO_LOADS, NO_WEIGHTS, Health, Loads, Models, Snapshot, Weights
 from gateway.dataplane.wheel import Wheel
 from gateway.limits.limiter import Limiter
 from gateway.news.kinds import ConditionChanged, EndpointDrained, SessionMoved
@@ -84,7 +84,7 @@ class DataPlane:
         self.settings = settings
         self.store = store
         self.news = news
-        self.metrics = Metrics()
+        self.metrics = Metrics(settings.feedback_requests)
         self.wheel = Wheel(self.loop)
         self.limiter = Limiter(settings.workers, store)
         self.connections: set[Connection] = set()
@@ -99,6 +99,7 @@ class DataPlane:
         self._health = health
         self._models: Models = {}
         self._drained: frozenset[tuple[str, str]] = frozenset()
+        self._weights = NO_WEIGHTS
         self.snapshot, self.read, self.read_call = self._compile(rules, number, None)
         self.limiter.use(self.snapshot.limits)
         # Ids that differ between workers and restarts, and cost a format each.
@@ -185,7 +186,15 @@ class DataPlane:
         snapshot = Snapshot(rules, number, self.settings, self.metrics, before)
         snapshot.set_health(self._health, self._models)
         snapshot.set_drained(self._drained)
+        snapshot.set_weights(self._weights)
         return snapshot, Reader(snapshot, self.settings), CallReader(snapshot, self.settings)
+
+    def set_weights(self, weights: Weights) -> None:
+        """Arms of experiments weigh this much from now on, by these rules and those to come, as far as they have them;
+        what heads were decided to be by other weights is forgotten."""
+        self._weights = weights
+        self.snapshot.set_weights(weights)
+        self.read, self.read_call = Reader(self.snapshot, self.settings), CallReader(self.snapshot, self.settings)
 
     def set_health(self, health: Health, models: Models | None = None, loads: Loads = NO_LOADS) -> None:
         """Take over what the probes found; models None: as they were."""
@@ -234,6 +243,7 @@ class DataPlane:
                 if endpoint.load is not None and endpoint.engine.load.source == "orca"
             },
             limits=limits_counted(self.limiter),
+            arms=self.metrics.arms.counted(),
             store=self._store_use(),
             sessions=self._session_use(),
         )

@@ -21,6 +21,7 @@ class Remembered(Generic[Said]):
         self._known: dict[tuple[int, tuple[str, ...]], tuple[float, Lane, Said]] = {}
 
     def get(self, lane: Lane, *asked: str) -> Said | None:
+        lane = lane.base
         known = self._known.get((id(lane), asked))
         # Another lane may have the identity of one that is gone.
         if known is None or known[1] is not lane or monotonic() >= known[0]:
@@ -30,4 +31,5 @@ class Remembered(Generic[Said]):
     def put(self, lane: Lane, said: Said, *asked: str) -> None:
         if len(self._known) >= _MAX_REMEMBERED:
             self._known.clear()
+        lane = lane.base
         self._known[(id(lane), asked)] = (monotonic() + _REMEMBERED_SECONDS, lane, said)

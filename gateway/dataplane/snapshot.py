@@ -7,17 +7,22 @@ declaration stayed the same carry their state (connections, health, breaker, lat
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from copy import copy
 from types import MappingProxyType
+from zlib import crc32
 
 from gateway.config.settings import Settings
 from gateway.config.specs import EngineProtocol, RulesSpec
 from gateway.limits.limit import Limit
+from gateway.observability.arm_counts import NUM_BUCKETS
+from gateway.observability.arms import Meter
 from gateway.observability.metrics import Metrics, Series, SeriesKey
 from gateway.protocol.condition import Condition
 from gateway.protocol.engine_load import Load
 from gateway.protocol.llm.values import OF_TEXT, Dialect
 from gateway.protocol.operations import Call
-from gateway.routing.decision import Target
+from gateway.routing.decision import Decision, Target
+from gateway.routing.experiments import encoded
 from gateway.routing.table import Table
 from gateway.routing.units import session_lookup
 from gateway.upstream.endpoint import Endpoint
@@ -28,19 +33,33 @@ Health = Mapping[tuple[str, str], Condition]
 Models = Mapping[tuple[str, str], frozenset[str]]
 Loads = Mapping[tuple[str, str], Load | None]
 NO_LOADS: Loads = MappingProxyType({})
+# What arms weigh by now, by experiment and arm, where they do not weigh what the rules say
+Weights = Mapping[str, Mapping[str, float]]
+NO_WEIGHTS: Weights = MappingProxyType({})
+
+# Of `Lane.of_bucket`: that which nobody measures
+_UNMEASURED = -1
 
 
 class Lane:
-    """A target of the rules with all that serving it takes: its engine, its counters, what its replies say of it."""
+    """A target of the rules with all that serving it takes: its engine, its counters, what its replies say of it.
+
+    An experiment's arm has one for each bucket of its units as well, which differ in `meter` alone: what becomes of a
+    unit's requests is counted there. `base` is the one that they are made from.
+    """
 
     __slots__ = (
         "_metrics",
+        "_of_buckets",
         "_series",
         "arms",
         "asks_session",
+        "base",
+        "bucket",
         "engine",
         "keeps_session",
         "limits",
+        "meter",
         "replay",
         "reply_fields",
         "reply_lines",
@@ -61,6 +80,10 @@ class Lane:
         self.reply_lines = b"".join(b"%b: %b\r\n" % field for field in self.reply_fields)
         self._metrics = metrics
         self._series: dict[Endpoint | None, Series] = {}
+        self.base = self
+        self.bucket: int | None = None
+        self.meter = _meter(target, metrics)
+        self._of_buckets: dict[int, Lane] = {}
 
     def __repr__(self) -> str:
         arm = f" arm {self.target.arm}" if self.target.arm else ""
@@ -76,6 +99,23 @@ class Lane:
         if spec.protocol is EngineProtocol.OPENAI:
             return call.dialect is Dialect.EMBEDDINGS or not spec.always_stream
         return spec.protocol is EngineProtocol.KSERVE
+
+    def of_bucket(self, bucket: int | None) -> Lane:
+        """The same for requests of the units in this bucket; None: for those of no unit."""
+        base = self.base
+        if bucket is None or base.meter is None:
+            return base
+        found = base._of_buckets.get(bucket)
+        if found is None:
+            found = base._of_buckets[bucket] = copy(base)
+            found.bucket = bucket
+            found.meter = base.meter.of_bucket(bucket) if bucket != _UNMEASURED else None
+        return found
+
+    @property
+    def unmeasured(self) -> Lane:
+        """The same for requests that somebody else measures."""
+        return self.of_bucket(_UNMEASURED)
 
     def series(self, endpoint: Endpoint | None) -> Series:
         """The counters of requests that went this way; endpoint None: of those that reached none."""
@@ -121,11 +161,13 @@ class Snapshot:
         }
         self._by_route: dict[str, list[Lane]] = {}
         for lane in self._lanes.values():
-            self._by_route.setdefault(lane.target.route, []).append(lane)
-        for lanes in self._by_route.values():
-            arms = _arms(lanes, rules)
-            for lane in lanes:
-                lane.arms = arms
+            arms = self._by_route.setdefault(lane.target.route, [])
+            if lane.target.is_measured or lane.target.experiment is None:
+                arms.append(lane)
+        self.set_weights(NO_WEIGHTS)
+        # What tells of forced arms is for the gateway alone
+        forcing = rules.forcing
+        self.own_fields = frozenset({forcing.header.encode(), forcing.key_header.encode()})
         self._passing: dict[Dialect | None, bool] = {}
 
     def __repr__(self) -> str:
@@ -133,6 +175,27 @@ class Snapshot:
 
     def lane(self, target: Target) -> Lane:
         return self._lanes[id(target)]
+
+    def lane_of(self, decision: Decision) -> Lane:
+        """The lane that a request takes: of its unit's bucket, where an experiment has assigned it."""
+        lane = self._lanes[id(decision.target)]
+        if decision.unit is None or lane.meter is None:
+            return lane
+        return lane.of_bucket(crc32(encoded(decision.unit)) % NUM_BUCKETS)
+
+    def set_weights(self, weights: Weights) -> None:
+        """Arms weigh this much from now on; experiments that are not named, as the rules say. Who remembers decisions
+        must forget them."""
+        for name, split in self.table.splits.items():
+            split.weigh(weights.get(name))
+        for lane in self._lanes.values():
+            target = lane.target
+            if target.experiment is not None:
+                shares = self.table.splits[target.experiment].shares
+                lane.arms.clear()
+                lane.arms |= {
+                    arm: other for other in self._by_route[target.route] if (arm := other.target.arm) and shares[arm]
+                }
 
     def _limits_of(self, route: str) -> tuple[Limit, ...]:
         limits = self.limits.values()
@@ -149,7 +212,7 @@ class Snapshot:
 
     def lanes_beside(self, lane: Lane) -> list[Lane]:
         """The lanes of the same route's other arms."""
-        return [other for other in self._by_route[lane.target.route] if other is not lane]
+        return [other for other in self._by_route[lane.target.route] if other is not lane.base]
 
     def set_health(self, health: Health, models: Models, loads: Loads = NO_LOADS) -> None:
         """Take over what the probes found; what they did not ask stays unknown. `loads` are news: what they do not name
@@ -182,13 +245,11 @@ class Snapshot:
         return any(ready) if ready_when == "any" else all(ready)
 
 
-def _arms(lanes: list[Lane], rules: RulesSpec) -> dict[str, Lane]:
-    """The lanes of one route that may take requests, by their arms."""
-    experiment = lanes[0].target.experiment
-    if experiment is None:
-        return {}
-    weights = {arm.name: arm.weight for arm in rules.experiments[experiment].arms}
-    return {arm: lane for lane in lanes if (arm := lane.target.arm) is not None and weights[arm]}
+def _meter(target: Target, metrics: Metrics) -> Meter | None:
+    """Who counts what becomes of a target's requests; None where no experiment wants to know."""
+    if target.experiment is None or target.arm is None:
+        return None
+    return metrics.arms.meter(target.experiment, target.arm, is_forced=target.is_forced)
 
 
 def _headers_asked(rules: RulesSpec) -> frozenset[str]:

@@ -10,6 +10,7 @@ from abc import abstractmethod
 from time import monotonic
 
 from gateway.dataplane.keeping import DisplacedError
+from gateway.dataplane.measuring import Generated
 from gateway.dataplane.plane import DataPlane
 from gateway.dataplane.progress import Stage
 from gateway.dataplane.replaying import Replay
@@ -17,6 +18,7 @@ from gateway.dataplane.sequence_tries import SequenceTries
 from gateway.dataplane.snapshot import Lane
 from gateway.dataplane.wheel import Slot
 from gateway.limits.pending import Grant, Pending
+from gateway.observability.arms import Meter
 from gateway.observability.metrics import Series
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.sequence import Sequence
@@ -348,6 +350,16 @@ class Tries(SequenceTries):
         target = self._lane.target
         endpoint = f", endpoint {self._endpoint.url}" if self._endpoint is not None else ""
         return f" (route '{target.route}', engine '{target.engine}'{endpoint})"
+
+    @property
+    def _meter(self) -> Meter | None:
+        """Who measures the request for an experiment."""
+        lane = self._lane
+        return lane.meter if lane is not None and self._is_inference else None
+
+    def generated(self) -> Generated | None:
+        """What has come of a generation; None where nobody reads it."""
+        return None
 
     def _counters(self) -> Series:
         if self._series is not None:

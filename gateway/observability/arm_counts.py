@@ -46,6 +46,13 @@ class Timing:
     seconds: list[float] = field(default_factory=_floats)
     bins: dict[int, int] = field(default_factory=dict)  # bin -> how many
 
+    def add(self, bucket: int, seconds: float) -> None:
+        """One more was met, of a unit in this bucket."""
+        self.count[bucket] += 1
+        self.seconds[bucket] += seconds
+        number = bin_of(seconds)
+        self.bins[number] = self.bins.get(number, 0) + 1
+
 
 @dataclass(slots=True)
 class Feedback:

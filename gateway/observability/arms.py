@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from math import log
 
-from gateway.observability.arm_counts import LAST_BIN, NUM_BUCKETS, ArmCounts, ArmKey, Feedback, bin_of
+from gateway.observability.arm_counts import LAST_BIN, NUM_BUCKETS, ArmCounts, ArmKey, Feedback
 from gateway.protocol.errors import ErrorKind
 from gateway.protocol.grpc_status import OK
 
 # gRPC's statuses that are a server's fault, as 5xx are: UNKNOWN, DEADLINE_EXCEEDED, INTERNAL, UNAVAILABLE, DATA_LOSS.
 _RPC_FAILURES = frozenset({2, 4, 13, 14, 15})
-# Failures that say nothing of an arm: what the limits refuse, and what our own Redis lacks.
-_NOT_THE_ARMS = frozenset({ErrorKind.RATE_LIMITED, ErrorKind.HISTORY_MISSING})
+# Failures that say nothing of an arm: what limits refuse, what operators end, and what our own Redis lacks.
+_NOT_THE_ARMS = frozenset({ErrorKind.RATE_LIMITED, ErrorKind.HISTORY_MISSING, ErrorKind.CANCELLED})
 # What `bin_of` does, on the hot path.
 _FIRST_SECONDS = 1e-5
 _PER_BIN = 20.0
@@ -105,15 +105,35 @@ class Meter:
             counts.kinds[str(status)] = counts.kinds.get(str(status), 0) + 1
         self.recent.put(request_id, self)
 
+    @staticmethod
+    def is_fault(code: int | None) -> bool:
+        """Whether a gRPC status, or none, is a server's fault."""
+        return code is None or code in _RPC_FAILURES
+
     def answered_rpc(self, request_id: bytes, code: int | None, size: int, seconds: float) -> None:
         """The same with a gRPC status; None: it told none, which is a failure."""
         if code == OK:
             self.answered(request_id, 200, size, seconds)
-        elif code is None or code in _RPC_FAILURES:
-            kind = ErrorKind.UPSTREAM_PROTOCOL.value if code is None else f"grpc_{code}"
-            self._fail(request_id, kind, size)
+        elif self.is_fault(code):
+            self._fail(request_id, kind_of(code), size)
         else:
             self.answered(request_id, 400, size, seconds)
+
+    def streamed(
+        self, request_id: bytes, num_answered: int, num_failed: int, kind: str, size: int, seconds: float | None
+    ) -> None:
+        """Messages of one stream, which are of one unit; `kind` is what became of those that failed. `seconds` are
+        known where it was one message."""
+        counts = self.counts
+        bucket = self._next() if self.bucket is None else self.bucket
+        counts.requests[bucket] += num_answered + num_failed
+        counts.request_bytes[bucket] += size
+        if num_failed:
+            counts.errors[bucket] += num_failed
+            counts.kinds[kind] = counts.kinds.get(kind, 0) + num_failed
+        elif seconds is not None:
+            counts.latency.add(bucket, seconds)
+        self.recent.put(request_id, self)
 
     def failed(self, request_id: bytes, error: ErrorKind, is_fault: bool, size: int) -> None:
         """The gateway answered, since no engine did, or not to the end; `is_fault`: by a 5xx, which it tells or would
@@ -143,12 +163,10 @@ class Meter:
         counts.generations[bucket] += 1
         counts.prompt_tokens[bucket] += prompt
         counts.output_tokens[bucket] += output
-        for timing, seconds in ((counts.first_token, first_token), (counts.per_token, per_token)):
-            if seconds is not None:
-                timing.count[bucket] += 1
-                timing.seconds[bucket] += seconds
-                place = bin_of(seconds)
-                timing.bins[place] = timing.bins.get(place, 0) + 1
+        if first_token is not None:
+            counts.first_token.add(bucket, first_token)
+        if per_token is not None:
+            counts.per_token.add(bucket, per_token)
 
     def used_energy(self, joules: float) -> None:
         """Its engine says what it took."""
@@ -187,6 +205,11 @@ class Meter:
             feedback.labels[label] = feedback.labels.get(label, 0) + 1
 
 
+def kind_of(code: int | None) -> str:
+    """What a failure with this gRPC status is counted as; None: a reply had none."""
+    return ErrorKind.UPSTREAM_PROTOCOL.value if code is None else f"grpc_{code}"
+
+
 class ForcedMeter(Meter):
     """Counts requests whose arm somebody chose: only that they were."""
 
@@ -197,6 +220,11 @@ class ForcedMeter(Meter):
 
     def answered(self, request_id: bytes, status: int, size: int, seconds: float) -> None:
         self.counts.forced += 1
+
+    def streamed(
+        self, request_id: bytes, num_answered: int, num_failed: int, kind: str, size: int, seconds: float | None
+    ) -> None:
+        self.counts.forced += num_answered + num_failed
 
     def _fail(self, request_id: bytes, kind: str, size: int) -> None:
         self.counts.forced += 1

@@ -9,6 +9,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from gateway.observability.arm_counts import ArmCounts, ArmKey
+from gateway.observability.arm_metrics import arm_metrics
 from gateway.observability.limit_counts import LimitSnapshot
 from gateway.observability.limit_metrics import limit_metrics
 from gateway.observability.metrics import SeriesKey, SeriesSnapshot
@@ -49,6 +51,7 @@ class ExpositionState:
     sessions: SessionUse | None = None  # None: no worker has told
     redis_restarts: int = 0  # of the embedded one
     limits: Mapping[str, LimitSnapshot] = field(default_factory=dict)  # by name
+    arms: Mapping[ArmKey, ArmCounts] = field(default_factory=dict)  # of experiments
 
 
 def render(state: ExpositionState) -> bytes:
@@ -68,6 +71,7 @@ class _State(Collector):
         series = self._state.series.items()
         yield from token_metrics({key: each.tokens for key, each in series if each.tokens is not None})
         yield from limit_metrics(self._state.limits)
+        yield from arm_metrics(self._state.arms.values())
         yield from self._endpoints()
         yield from self._loads()
         if self._state.sessions is not None:

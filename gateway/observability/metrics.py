@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from gateway.observability.arm_counts import ArmCounts
+from gateway.observability.arms import Arms
 from gateway.observability.limit_counts import LimitSnapshot
 from gateway.observability.session_use import SessionUse
 from gateway.observability.store_use import StoreUse
@@ -182,12 +184,15 @@ class Snapshot:
     store: StoreUse | None = None  # None: there is no Redis
     sessions: SessionUse | None = None
     limits: list[LimitSnapshot] = field(default_factory=list)
+    arms: list[ArmCounts] = field(default_factory=list)  # of experiments, since the worker began
 
 
 class Metrics:
-    """All series of one worker."""
+    """All series of one worker, and its experiments' arms; `num_recent` of their requests are remembered, for
+    feedback."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_recent: int = 0) -> None:
+        self.arms = Arms(num_recent)
         self._series: dict[SeriesKey, Series] = {}
         self.unrouted = self.series(SeriesKey())
 

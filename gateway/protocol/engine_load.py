@@ -45,6 +45,11 @@ _METRICS = {
     b"pointsman_requests_in_flight": _BOTH,  # our host, beside Triton's pending count
 }
 _METRIC_NAMES = tuple(_METRICS)
+_ENERGY = "energy_joules"
+_COST_PARTS = (
+    "request_cost",
+    "named_metrics",
+)  # by ORCA; and where others put all they have
 _ORCA_NAMES = {
     "num_requests_running": _RUNNING,
     "num_running_reqs": _RUNNING,
@@ -72,6 +77,35 @@ def read_orca(value: bytes) -> Load | None:
     if form.rstrip(":").upper() in ("TEXT", "JSON"):
         text = rest.strip()
     return _load(_orca_json(text) if text.startswith("{") else _orca_text(text))
+
+
+def read_energy(value: bytes) -> float | None:
+    """The joules that a reply has cost, in an `endpoint-load-metrics` field: `energy_joules` of ORCA's request_cost, or
+    of its named metrics; None where it tells none."""
+    text = value.decode("latin-1").strip()
+    form, _, rest = text.partition(" ")
+    if form.rstrip(":").upper() in ("TEXT", "JSON"):
+        text = rest.strip()
+    if _ENERGY not in text:
+        return None
+    found: dict[str, Any] = {}
+    if text.startswith("{"):
+        try:
+            report = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            return None
+        for part in _COST_PARTS:
+            told = report.get(part)
+            found |= {f"{part}.{_ENERGY}": told.get(_ENERGY)} if isinstance(told, Mapping) else {}
+        found[_ENERGY] = report.get(_ENERGY)
+    else:
+        pairs = (pair.partition("=") for pair in text.split(","))
+        found |= {name.strip(): number for name, _, number in pairs}
+    for name in (*(f"{part}.{_ENERGY}" for part in _COST_PARTS), _ENERGY):
+        number = _number([found.get(name)])
+        if number is not None:
+            return number
+    return None
 
 
 def _load(found: Iterable[tuple[str, float]]) -> Load | None:

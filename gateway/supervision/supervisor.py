@@ -209,6 +209,11 @@ class Supervisor:
         set_log_level(level)
         self._workforce.set_log_level(level)
 
+    def set_weights(self, weights: Mapping[str, Mapping[str, float]]) -> None:
+        """Share the units of these experiments out by these weights of their arms; all others go by the rules."""
+        assert self._workforce is not None
+        self._workforce.set_weights(weights)
+
     async def exposition(self) -> ExpositionState:
         """All counters, as fresh as the workers answer."""
         workforce = self._workforce
@@ -231,6 +236,7 @@ class Supervisor:
             drained=frozenset(self.drained),
             store=workforce.tally.store(),
             sessions=workforce.tally.sessions(),
+            arms=workforce.tally.arms(),
             redis_restarts=self._redis.restarts if self._redis is not None else 0,
         )
 

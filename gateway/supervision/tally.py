@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
+from gateway.observability.arm_counts import ArmCounts, ArmKey
 from gateway.observability.limit_counts import LimitSnapshot, add_up_limits, without_worker
 from gateway.observability.metrics import SeriesKey, SeriesSnapshot, Snapshot, add_up
 from gateway.observability.session_use import SessionUse
 from gateway.observability.store_use import StoreUse
 from gateway.observability.summing import total
 from gateway.protocol.engine_load import Load
+from gateway.statistics.counting import add
 from gateway.supervision.worker_process import WorkerProcess
 
 
@@ -22,6 +25,7 @@ class Tally:
         self._retired_store: StoreUse | None = None
         self._retired_sessions: SessionUse | None = None
         self._retired_limits: dict[str, LimitSnapshot] = {}
+        self._retired_arms: dict[ArmKey, ArmCounts] = {}
 
     def __repr__(self) -> str:
         return f"<Tally of {len(self._living)} workers>"
@@ -37,6 +41,7 @@ class Tally:
             self._retired = add_up([list(self._retired.values()), ended])
             self._retired_store = total([self._retired_store, last.store.ended if last.store else None])
             self._retired_sessions = total([self._retired_sessions, last.sessions.ended if last.sessions else None])
+            self._retired_arms = _add_up_arms([self._retired_arms.values(), last.arms])
             self._retired_limits = add_up_limits([self._retired_limits.values(), map(without_worker, last.limits)])
 
     def series(self) -> dict[SeriesKey, SeriesSnapshot]:
@@ -54,6 +59,10 @@ class Tally:
         """By name."""
         living = [snapshot.limits for snapshot in self._living.values()]
         return add_up_limits([self._retired_limits.values(), *living])
+
+    def arms(self) -> dict[ArmKey, ArmCounts]:
+        """What experiments have counted of each arm."""
+        return _add_up_arms([self._retired_arms.values(), *[snapshot.arms for snapshot in self._living.values()]])
 
     @property
     def connections(self) -> int:
@@ -73,3 +82,11 @@ class Tally:
         for snapshot in self._living.values():
             found |= snapshot.loads
         return found
+
+
+def _add_up_arms(counted: Iterable[Iterable[ArmCounts]]) -> dict[ArmKey, ArmCounts]:
+    parts: dict[ArmKey, list[ArmCounts]] = {}
+    for counts in counted:
+        for each in counts:
+            parts.setdefault(each.key, []).append(each)
+    return {key: add(*each) for key, each in parts.items()}

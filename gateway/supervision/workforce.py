@@ -25,6 +25,7 @@ from gateway.control import (
     SetDrained,
     SetHealth,
     SetLogLevel,
+    SetWeights,
     Start,
     UseRules,
 )
@@ -72,6 +73,7 @@ class Workforce:
         self._models: Mapping[tuple[str, str], frozenset[str]] = {}
         self._drained: frozenset[tuple[str, str]] = frozenset()
         self._log_level = "info"
+        self._weights: Mapping[str, Mapping[str, float]] = {}
         self._ports = ports
         self._command = command
         self._redis = redis
@@ -115,6 +117,13 @@ class Workforce:
         if endpoints != self._drained:
             self._drained = endpoints
             self._say_to_all(SetDrained(endpoints))
+
+    def set_weights(self, weights: Mapping[str, Mapping[str, float]]) -> None:
+        """Tell all workers, and those to come, what share of each experiment's units its arms have; experiments that
+        are not named go by the rules."""
+        if weights != self._weights:
+            self._weights = weights
+            self._say_to_all(SetWeights(weights))
 
     @property
     def num_serving(self) -> int:
@@ -207,6 +216,7 @@ class Workforce:
             self._redis,
             self._drained,
             self._log_level,
+            self._weights,
         )
         worker.say(start)
         either: list[asyncio.Future[Any]] = [serving, worker.ended]

@@ -21,6 +21,7 @@ from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client
 from gateway.dataplane.snapshot import Lane
 from gateway.dataplane.tries import Tries
+from gateway.observability.arms import Meter
 from gateway.protocol.conversion.control import RpcError, rest_error, rpc_request
 from gateway.protocol.conversion.generate import infer_request_of_generate
 from gateway.protocol.conversion.infer import infer_request_of_rest
@@ -244,5 +245,15 @@ class ConvertedExchange:
             series.count_error(reason)
         if status:
             series.count_failure(status, seconds)
+        meter = self._lane.meter
+        if meter is not None and self._plan.is_inference:
+            self._measure(meter, reason, status, seconds)
         head, target = self._plan.head, self._lane.target
         self.plane.log(self.peer, head, status, reason, seconds, self._request_id, target)
+
+    def _measure(self, meter: Meter, reason: str, status: int, seconds: float) -> None:
+        """Tell an experiment: whoever left said nothing of its arm, and nor did who asked for what there is not."""
+        if not reason or status >= 500:
+            meter.answered(self._request_id, status, 0, seconds)
+        else:
+            meter.kept_out(reason)

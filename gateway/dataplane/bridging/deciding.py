@@ -34,6 +34,6 @@ class Deciding(StandingAside):
         if not isinstance(decision, Decision):
             self._handler = Refusal(self._client, self._request, no_route(plan.facts))
         else:
-            lane = plan.snapshot.lane(decision.target)
+            lane = plan.snapshot.lane_of(decision)
             self._handler = serve(self._client, self._request, lane, decision.session)
         self._handler.body_received(body.held(), ended)

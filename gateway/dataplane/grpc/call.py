@@ -112,6 +112,8 @@ class RelayedCall(StreamTries):
         assert lane is not None and endpoint is not None
         now = monotonic()
         found = relayed(block, lane)
+        if found.joules is not None and lane.meter is not None:
+            lane.meter.used_energy(found.joules)
         if ended and lane.replay is not None and found.status != OK and self._is_forgotten(found.message.encode()):
             self._up = None
             self._try_failed(sequence_forgotten(), was_sent=True, is_good=None)
@@ -138,6 +140,8 @@ class RelayedCall(StreamTries):
         assert self._lane is not None
         self._up = None
         found = relayed(block, self._lane)
+        if found.joules is not None and self._lane.meter is not None:
+            self._lane.meter.used_energy(found.joules)
         if found.status is not None:
             self._status = http_status(found.status)
         self._stream.send_trailers(found.steady)
@@ -387,6 +391,9 @@ class RelayedCall(StreamTries):
             self._leave(None)
         self._settle_input()
         self._counters().count_error("client_gone")
+        meter = self._meter
+        if meter is not None:
+            meter.kept_out("client_gone")
         self._log("client_gone")
 
     def _finish(self, now: float, status: int | None) -> None:
@@ -402,6 +409,9 @@ class RelayedCall(StreamTries):
         series.response_bytes += self._response_bytes
         started_at = self._started_at
         series.count(self._status, now - started_at, self._first_byte_at - started_at, now - self._sent_at)
+        meter = self._meter
+        if meter is not None:
+            meter.answered_rpc(self._request_id, status, self._body.size, now - started_at)
         if self._plane.access_log is not None:
             self._log("")
         self._client.call_ended(self._stream)
@@ -411,6 +421,10 @@ class RelayedCall(StreamTries):
         series = self._counters()
         series.count_error(error.kind.value)
         series.count_failure(error.status.http, monotonic() - self._started_at)
+        meter = self._meter
+        if meter is not None:
+            size = self._body.size if self._body is not None else 0
+            meter.failed(self._request_id, error.kind, error.status.http >= 500, size)
         self._drop_try()
         self._settle_input()
         self._status = error.status.http

@@ -9,6 +9,7 @@ from gateway.dataplane.grpc.replies import Relayed, relayed
 from gateway.dataplane.grpc.seams import LegOwner
 from gateway.dataplane.grpc.stream_tries import StreamTries
 from gateway.limits.pending import Grant
+from gateway.observability.arms import Meter, kind_of
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import OK, http_status
 from gateway.protocol.llm.prompt import prompt_of_message
@@ -144,6 +145,12 @@ class Leg(StreamTries):
         if self._is_trying:
             self._leave(None)
         self._count_bytes()
+        meter = self._meter
+        if meter is not None:
+            num_answered = max(0, min(self.num_sent, self.boundaries.count))
+            meter.streamed(self._call.request_id, num_answered, 0, "", self.request_bytes, None)
+            if reason:
+                meter.kept_out(reason)
         if reason:
             self._counters().count_error(reason)
             if status:
@@ -267,7 +274,10 @@ class Leg(StreamTries):
         first_byte_at = self._first_byte_at or now
         self._series.count(self._status, now - self._started_at, first_byte_at - self._started_at, now - self._sent_at)
         if status != OK:
-            self._series.count_error(f"grpc_{status}" if status is not None else ErrorKind.UPSTREAM_PROTOCOL.value)
+            self._series.count_error(kind_of(status))
+        meter = self._meter
+        if meter is not None:
+            self._measure(meter, kind_of(status) if meter.is_fault(status) else "")
         self._call.leg_ended(self, found)
 
     def _fail(self, error: GatewayError) -> None:
@@ -278,11 +288,21 @@ class Leg(StreamTries):
         self._count_bytes()
         series.count_error(error.kind.value)
         series.count_failure(error.status.http, monotonic() - self._started_at)
+        meter = self._meter
+        if meter is not None:
+            self._measure(meter, error.kind.value)
         told = error.at(self._whereabouts())
         if self._was_sent_once:
             self._call.leg_broke(self, told)
         else:
             self._call.leg_refused(self, told, [names for _, names in self._held])
+
+    def _measure(self, meter: Meter, failure: str) -> None:
+        """Tell an experiment what became of its messages; with a `failure`, of those without an answer."""
+        num_failed = max(1, min(self.num_sent, self.num_unanswered)) if failure else 0
+        num_answered = max(0, self.num_sent - num_failed)
+        seconds = monotonic() - self._started_at if self._call.has_one_request else None
+        meter.streamed(self._call.request_id, num_answered, num_failed, failure, self.request_bytes, seconds)
 
     def _is_cut_short(self) -> bool:
         reader = self.reader

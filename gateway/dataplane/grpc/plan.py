@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from gateway.config.settings import Settings
-from gateway.dataplane.plan import VIA
+from gateway.dataplane.plan import VIA, forced_by
 from gateway.dataplane.request import VOLATILE_FIELDS, told_session
 from gateway.dataplane.snapshot import Lane, Snapshot
 from gateway.dataplane.timing import ASKED_BY
@@ -18,6 +18,7 @@ from gateway.protocol.operations import Operation
 from gateway.protocol.session_name import read_text
 from gateway.routing.decision import Decision, Undecided
 from gateway.routing.facts import Facts
+from gateway.routing.forcing import Forced
 from gateway.upstream.endpoint import Endpoint
 from gateway.wire.http2.fields import Block, Field
 from gateway.wire.http2.hpack import Steady, literal
@@ -59,6 +60,10 @@ class Way:
             found = self._at[endpoint] = Way(self._plan, self.lane, endpoint)
         return found
 
+    def share_heads(self, other: Way) -> None:
+        """The fields are the same as another's."""
+        self._heads = other._heads
+
     def head(self, endpoint: Endpoint) -> Steady:
         found = self._heads.get(endpoint)
         if found is None:
@@ -72,10 +77,12 @@ class CallPlan:
     __slots__ = (
         "_decided",
         "_facts_headers",
+        "_forced",
         "_ways",
         "asked",
         "authority",
         "encoding",
+        "error",
         "fields",
         "path",
         "rpc",
@@ -95,7 +102,13 @@ class CallPlan:
         self._facts_headers = {
             text: read_text(named[name]) for name in named if (text := name.decode("latin-1")) in snapshot.headers_asked
         }
-        dropped = _REWRITTEN if settings.trust_forwarded else _REWRITTEN | _FORWARDED
+        self.error: GatewayError | None = None
+        self._forced: Forced | None = None
+        try:
+            self._forced = forced_by(snapshot, named.get)
+        except GatewayError as error:
+            self.error = error
+        dropped = snapshot.own_fields | (_REWRITTEN if settings.trust_forwarded else _REWRITTEN | _FORWARDED)
         self.fields = [field for field in fields if field[0] not in dropped and not field[0].startswith(b":")]
         self.fields.append((b"via", b", ".join([value for name, value in fields if name == b"via"] + [VIA])))
         self._ways: dict[int, Way] = {}
@@ -108,9 +121,8 @@ class CallPlan:
         """A call as the rules see it; `session` is the one that its fields name."""
         operation = self.rpc.operation if self.rpc is not None else Operation.INFER
         version = names.version.decode("utf-8", "replace") or None
-        return Facts(
-            names.model.decode("utf-8", "replace"), version, "grpc", operation, self._facts_headers, body, session
-        )
+        model = names.model.decode("utf-8", "replace")
+        return Facts(model, version, "grpc", operation, self._facts_headers, body, session, forced=self._forced)
 
     def decide(self, names: Names, body: BodyFacts | None, session: str | None) -> tuple[Way, str | None] | Undecided:
         """The rules' answer for a message of these names: the way it goes, and its session; `session` is the one that
@@ -122,7 +134,7 @@ class CallPlan:
         decision = self.snapshot.table.decide(self.facts(names, body, session), random.random)
         if not isinstance(decision, Decision):
             return decision
-        lane = self.snapshot.lane(decision.target)
+        lane = self.snapshot.lane_of(decision)
         answer = (self.way(lane), decision.session)
         if decision.repeatable and not lane.target.asks_session and len(self._decided) < _MAX_DECISIONS:
             self._decided[key] = answer
@@ -132,6 +144,8 @@ class CallPlan:
         found = self._ways.get(id(lane))
         if found is None:
             found = self._ways[id(lane)] = Way(self, lane)
+            if lane.base is not lane:
+                found.share_heads(self.way(lane.base))
         return found
 
     def fields_for(self, lane: Lane, endpoint: Endpoint) -> list[Field]:
@@ -162,7 +176,7 @@ class CallHead:
         self.timeout: float | None = None
         snapshot = plan.snapshot
         self.session = told_session(snapshot, volatile + plan.fields) if snapshot.session_field else None
-        self.error: GatewayError | None = None
+        self.error = plan.error
         passing: list[bytes] = []
         for field in volatile:
             name, value = field
@@ -200,7 +214,7 @@ class CallReader:
 
     def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
         identity = {snapshot.table.identity.session_header.encode(), snapshot.table.identity.tenant_header.encode()}
-        asked = {name.encode() for name in snapshot.headers_asked}
+        asked = {name.encode() for name in snapshot.headers_asked} | snapshot.own_fields
         self._volatile = (VOLATILE_FIELDS | identity) - asked | {_TIMEOUT, _REQUEST_ID}
         # What a connection may leave out when it compares blocks: nothing that tells of the message.
         self.volatile = frozenset(self._volatile - _OF_MESSAGES)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from gateway.dataplane.measuring import ENERGY_FIELD
 from gateway.dataplane.snapshot import Lane
+from gateway.protocol.engine_load import read_energy
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import read_message, read_status, write_message, write_timeout
 from gateway.wire.http2.fields import Block, Field
@@ -21,7 +23,7 @@ class Relayed:
     """A block of an engine's reply as it goes on; `status` is the gRPC status in it, None where it tells none, with its
     `message`."""
 
-    __slots__ = ("http_status", "message", "status", "steady")
+    __slots__ = ("http_status", "joules", "message", "status", "steady")
 
     def __init__(self, block: Block, lane: Lane) -> None:
         fields = [field for field in block.fields if field[0] not in (_REQUEST_ID, b"content-length")]
@@ -31,6 +33,8 @@ class Relayed:
         self.steady = Steady(fields)
         told = block.value(b"grpc-status")
         self.status = read_status(told) if told is not None else None
+        energy = block.value(ENERGY_FIELD)
+        self.joules = read_energy(energy) if energy is not None else None  # that the call has cost
         self.message = read_message(block.value(b"grpc-message"))
         self.http_status = int(block.fields[0][1]) if is_opening else 200
 
@@ -40,9 +44,9 @@ def relayed(block: Block, lane: Lane) -> Relayed:
     notes: dict[Lane, Relayed] | None = block.note
     if notes is None:
         notes = block.note = {}
-    found = notes.get(lane)
+    found = notes.get(lane.base)
     if found is None:
-        found = notes[lane] = Relayed(block, lane)
+        found = notes[lane.base] = Relayed(block, lane)
     return found
 
 

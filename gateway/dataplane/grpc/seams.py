@@ -30,6 +30,7 @@ class LegOwner(Protocol):
 
     plane: DataPlane
     outgoing: Outgoing
+    request_id: bytes
     has_one_request: bool  # and so a response is due: the engine's time limits hold
 
     @property

@@ -47,7 +47,6 @@ class StreamCall:
         "_legs",
         "_num_legs",
         "_owed",
-        "_request_id",
         "_requests",
         "_serve",
         "_slot",
@@ -57,6 +56,7 @@ class StreamCall:
         "has_one_request",
         "outgoing",
         "plane",
+        "request_id",
         "responses",
     )
 
@@ -77,8 +77,8 @@ class StreamCall:
         self._head = head
         self._serve = serve
         self._started_at = self._active_at = monotonic()
-        self._request_id = head.id or plane.new_request_id()
-        self.outgoing = Outgoing(client, head, self._request_id, self._started_at)
+        self.request_id = head.id or plane.new_request_id()
+        self.outgoing = Outgoing(client, head, self.request_id, self._started_at)
         limits = plane.settings.limits
         self._ways = Ways(head, plane.keeper)
         self.has_one_request = decided is not None
@@ -87,7 +87,7 @@ class StreamCall:
         self._requests = Requests(self, self._ways, head.plan.encoding, limits.max_body_bytes)
         self._legs: dict[Way, AnyLeg] = {}
         self._num_legs = 0  # that there ever were
-        self.responses = Responses(stream, self._request_id, self._legs, limits.high_water_bytes)
+        self.responses = Responses(stream, self.request_id, self._legs, limits.high_water_bytes)
         self._owed = 0  # bytes of messages that wait for an engine to take them
         self._has_ended = False  # the client sends no more
         self._is_over = False
@@ -157,7 +157,7 @@ class StreamCall:
         stage = Stage.ANSWERING if self.responses.has_begun else Stage.ASKING if self._num_legs else Stage.READING
         lane, model = (way.lane, self._ways.first_model) if way is not None else (None, "")
         url = next((leg.url for leg in self._legs.values() if leg.url), "")
-        return Progress(stage, self._started_at, self._request_id, lane, url, model, self._head.plan.asked)
+        return Progress(stage, self._started_at, self.request_id, lane, url, model, self._head.plan.asked)
 
     def cancel(self, error: GatewayError) -> None:
         self._fail(error)
@@ -208,7 +208,7 @@ class StreamCall:
         lane = way.lane
         is_apart = (lane.target.history is not None or lane.replay is not None) and not self.has_one_request
         if is_apart or not lane.engine.speaks_grpc:
-            leg = RestLeg(self, way, session, self._client, self._head, self._request_id, self._serve)
+            leg = RestLeg(self, way, session, self._client, self._head, self.request_id, self._serve)
         else:
             leg = Leg(self, way, session)
         self.responses.join(leg)
@@ -307,7 +307,7 @@ class StreamCall:
         self._log(status, reason)
         lane = next(iter(self._legs)).lane if self._legs else None
         self._close("" if is_counted else reason, status)
-        tell_error(self._stream, error, self._request_id, lane, has_begun=self.responses.has_begun, code=code)
+        tell_error(self._stream, error, self.request_id, lane, has_begun=self.responses.has_begun, code=code)
         self._client.call_ended(self._stream)
 
     def _close(self, reason: str, status: int = 0) -> None:
@@ -325,4 +325,4 @@ class StreamCall:
             target = way.lane.target if way is not None else None
             asked = self._head.plan.asked
             seconds = monotonic() - self._started_at
-            self.plane.log_call(self._client.peer, asked, status, reason, seconds, self._request_id, target)
+            self.plane.log_call(self._client.peer, asked, status, reason, seconds, self.request_id, target)

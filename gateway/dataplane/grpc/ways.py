@@ -71,7 +71,7 @@ class Ways:
             return False
         if decision[0].lane.replay is not None:  # each is a request by itself: see `RestLeg`
             return False
-        self._decided = plain, decision[0], decision[1]
+        self._decided = plain, self._of_all_units(decision[0]), decision[1]
         return True
 
     def recalled(self) -> bool:
@@ -112,10 +112,15 @@ class Ways:
             raise no_route(self._plan.facts(names))
         way, told = decision
         if is_by_content:
+            way = self._of_all_units(way)
             self._sessions.setdefault(way, told)
         else:
             self.keep(key, way, told)
         return way
+
+    def _of_all_units(self, way: Way) -> Way:
+        """One way of a target, however many units its messages are of: each is a stream to an engine."""
+        return self._plan.way(way.lane.base)
 
     def _decide(self, names: Names, plain: bytes) -> tuple[Way, str | None] | Undecided:
         decision = self._plan.decide(names, None, self._head.session)

@@ -10,6 +10,7 @@ import re
 from time import monotonic
 
 from gateway.dataplane.exchange import Exchange
+from gateway.dataplane.measuring import Generated
 from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client
 from gateway.dataplane.snapshot import Lane
@@ -227,7 +228,16 @@ class GenerationExchange(Exchange):
                 tokens.first_token.observe(self._first_token_at - self._started_at)
                 if used.completion > 1:
                     tokens.per_token.observe((now - self._first_token_at) / (used.completion - 1))
+            meter = self._meter
+            if meter is not None:
+                first = self._first_token_at if self._is_event_stream else 0.0
+                per_token = (now - first) / (used.completion - 1) if first and used.completion > 1 else None
+                meter.generated(used.prompt, used.completion, first - self._started_at if first else None, per_token)
         super()._finish(now)
+
+    def generated(self) -> Generated | None:
+        first_token_at = self._first_token_at if self._is_event_stream else 0.0
+        return Generated(self._used(), first_token_at, monotonic()) if self._status == 200 else None
 
     def _used(self) -> Used:
         """The tokens so far; of a stream whose engine does not count them, its events."""

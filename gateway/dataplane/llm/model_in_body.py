@@ -110,4 +110,4 @@ def _asked(plan: Plan, request: Request, body: bytes) -> tuple[Lane, str | None]
         decision = plan.decide(read_generation_facts(body), request.session)
     if not isinstance(decision, Decision):
         raise no_route(plan.facts)
-    return plan.snapshot.lane(decision.target), decision.session
+    return plan.snapshot.lane_of(decision), decision.session

@@ -34,6 +34,7 @@ class Calling:
         self._client = client
         self._request = request
         self._lane, self._session = decided
+        self._meter = self._lane.meter if request.plan.is_inference else None
         self._started_at = monotonic()
         self._task: asyncio.Task[None] | None = None
         self._endpoint: Endpoint | None = None
@@ -52,6 +53,8 @@ class Calling:
         series.count_error(reason)
         if status:
             series.count_failure(status, monotonic() - self._started_at)
+        if self._meter is not None:
+            self._meter.kept_out(reason)
         self._log(status, reason)
 
     def client_paused(self) -> None:
@@ -90,6 +93,8 @@ class Calling:
         series.request_bytes += len(message)
         series.response_bytes += len(body)
         series.count(status, seconds, seconds, seconds)
+        if self._meter is not None:
+            self._meter.answered(self._request.id or b"", status, len(message), seconds)
         self._log(status, "")
         content_type = GRPC if answered.is_good else JSON
         self._client.respond(status, body, self._lane.reply_lines + self._id_line, content_type)
@@ -149,6 +154,8 @@ class Calling:
         series = self._series()
         series.count_error(error.kind.value)
         series.count_failure(error.status.http, monotonic() - self._started_at)
+        if self._meter is not None:
+            self._meter.failed(self._request.id or b"", error.kind, error.status.http >= 500, 0)
         self._log(error.status.http, error.kind.value)
         target = self._lane.target
         where = f", endpoint {self._endpoint.url}" if self._endpoint is not None else ""

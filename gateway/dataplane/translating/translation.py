@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 
 from gateway.dataplane.body import decoded
+from gateway.dataplane.measuring import Measured
 from gateway.dataplane.progress import Progress, Stage, of_request
 from gateway.dataplane.replies import error_told, event_told, reason_line, status_told
 from gateway.dataplane.request import Request
@@ -50,6 +51,7 @@ class Translation:
         "_is_streaming",
         "_lane",
         "_make",
+        "_measured",
         "_pieces",
         "_request",
         "_rest",
@@ -80,6 +82,7 @@ class Translation:
         self._elsewhere = Elsewhere(request.plan.snapshot)
         self._rest = inner_client(client, self)
         self._started_at = monotonic()
+        self._measured = Measured(lane, request.plan.is_inference, request.id or b"", self._started_at)
         self._pieces: list[bytes] = []
         self._translator: Translator | None = None
         self._handler: Handler | None = None
@@ -106,6 +109,7 @@ class Translation:
             return
         body = b"".join(self._pieces)
         self._pieces.clear()
+        self._measured.asked(len(body))
         try:
             body = decoded(self._request, body, self._client.plane.settings.limits.max_body_bytes)
             made = self._make(self._request, body, self._lane)
@@ -122,6 +126,7 @@ class Translation:
 
     def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
         self._telling.is_over = True
+        self._measured.gone(reason)
         if self._task is not None:
             self._task.cancel()
         if self._handler is not None:
@@ -167,12 +172,13 @@ class Translation:
         return translator.request()
 
     def _ask_for(self, asked: EngineRequest) -> None:
-        request = request_towards(self._request, self._lane, asked)
+        lane = self._lane.unmeasured  # it is measured here, whatever becomes of this handler
+        request = request_towards(self._request, lane, asked)
         self._streams_any_type = asked.streams_any_type
         self._telling.dropped = asked.dropped
         self._status, self._answer, self._is_streaming = 0, [], False
         self._rest = inner_client(self._client, self)
-        handler = self._handler = self._ask(self._rest, request, (self._lane, self._session))
+        handler = self._handler = self._ask(self._rest, request, (lane, self._session))
         self._elsewhere.avoid(handler)
         handler.body_received(asked.body, True)
 
@@ -181,6 +187,7 @@ class Translation:
     def reply_started(self, status: int, fields: list[Field]) -> None:
         self._status = status
         self._telling.fields = fields
+        self._measured.told(fields)
         assert self._translator is not None
         if status == 200 and self._translator.streams:
             content_type = next((value for name, value in fields if name == b"content-type"), b"")
@@ -205,19 +212,23 @@ class Translation:
             self._telling.write(told)
 
     def reply_ended(self) -> None:
-        broken, self._handler = self._handler, None
+        broken = self._leave_handler()
         if self._telling.is_over:
             return
         translator = self._translator
         assert translator is not None
         try:
             if self._is_streaming:
-                self._end(translator.end())
+                events = translator.end()
+                self._measured.answered(self._status)
+                self._end(events)
             elif self.begun:
                 what = f"the engine that was to go on answered with status {self._status}, and no stream"
                 raise GatewayError(ErrorKind.UPSTREAM_RESET, what)
             else:
-                self._respond(translator.whole(self._whole()))
+                reply = translator.whole(self._whole())
+                self._measured.answered(self._status)
+                self._respond(reply)
         except GatewayError as error:
             event = event_told(error, self._request.plan.dialect)
             if error.kind is not ErrorKind.UPSTREAM_RESET or not self._resumes(broken, event):
@@ -226,19 +237,19 @@ class Translation:
             self._fail(self._unforeseen())
 
     def refused(self, error: GatewayError, fields: list[Field]) -> None:
-        broken, self._handler = self._handler, None
+        broken = self._leave_handler()
         self._telling.fields = fields
         event = event_told(error, self._request.plan.dialect)
         if not self._resumes(broken, event):
-            self._telling.fail(error, event)
+            self._end_badly(error, event)
 
     def reply_broken_off(self, event: bytes) -> None:
         """The reply ends in its middle; `event` tells the client why."""
-        broken, self._handler = self._handler, None
+        broken = self._leave_handler()
         if self._telling.is_over or self._resumes(broken, event):
             return
         error = GatewayError(ErrorKind.UPSTREAM_RESET, "the engine's reply broke off")
-        self._telling.fail(error, event or event_told(error, self._request.plan.dialect))
+        self._end_badly(error, event or event_told(error, self._request.plan.dialect))
 
     def reply_broken(self) -> None:
         """Told by `reply_broken_off`."""
@@ -268,6 +279,7 @@ class Translation:
         if lane is None:
             return False
         is_same, self._lane = lane is self._lane, lane
+        self._measured.goes_on(lane)
         if is_same:
             self._resume(translator, event)
         else:
@@ -282,18 +294,18 @@ class Translation:
             self._task = None
             self._resume(translator, event)
         except GatewayError as error:
-            self._telling.fail(error, event)
+            self._end_badly(error, event)
         except Exception:
-            self._telling.fail(self._unforeseen(), event)
+            self._end_badly(self._unforeseen(), event)
 
     def _resume(self, translator: Resumable, event: bytes) -> None:
         try:
             asked = translator.resume()
         except GatewayError as error:
-            self._telling.fail(error, event)
+            self._end_badly(error, event)
             return
         except Exception:
-            self._telling.fail(self._unforeseen(), event)
+            self._end_badly(self._unforeseen(), event)
             return
         self._telling.write(translator.seam())
         self._ask_for(asked)
@@ -308,23 +320,35 @@ class Translation:
         """The reply is whole."""
         self._telling.respond(reply)
 
+    def _leave_handler(self) -> Handler | None:
+        """The handler has ended."""
+        handler, self._handler = self._handler, None
+        self._measured.add(handler.generated() if isinstance(handler, Tries) else None)
+        return handler
+
+    def _end_badly(self, error: GatewayError, event: bytes) -> None:
+        """There is no reply, or no more of it; `event` tells it amid a stream."""
+        self._measured.failed(error)
+        self._telling.fail(error, event)
+
     def _stop_engine(self, error: GatewayError) -> None:
         """The engine sends what nobody understands."""
         handler, self._handler = self._handler, None
         if handler is not None:
             handler.client_gone(error.kind.value)
-        self._telling.fail(error, event_told(error, self._request.plan.dialect))
+        self._end_badly(error, event_told(error, self._request.plan.dialect))
 
     def _fail(self, error: GatewayError) -> None:
         """The engine has answered, and has counted it as such, but nobody can tell the client what."""
         self._lane.series(None).count_error(error.kind.value)
-        self._telling.fail(error, event_told(error, self._request.plan.dialect))
+        self._end_badly(error, event_told(error, self._request.plan.dialect))
 
     def _refuse(self, error: GatewayError) -> None:
         """The engine is not asked."""
         if self._telling.is_over:
             return
         self._telling.is_over = True
+        self._measured.failed(error)
         dialect = self._request.plan.dialect
         status = status_told(error, dialect)
         self._count(error.kind.value, status)
