@@ -12,7 +12,7 @@ from gateway.statistics.spread import Mean, Means, Pair, means, neighbours, whol
 from gateway.statistics.values import UNKNOWN, Interval, Stratum
 
 # Of fewer requests of either arm, latencies' means are not yet normal.
-ENOUGH = 100
+ENOUGH = 50
 # Of fewer buckets that weigh, too: a handful of units make no statistics.
 ENOUGH_DEGREES = 5.0
 

@@ -50,17 +50,18 @@ class Fast:
 
         def is_too_few(at: int) -> bool:
             share = self.shares[at]
-            return share < probability and _evidence(share, self.num, probability) >= bound
+            return share < probability and evidence(share, self.num, probability) >= bound
 
         def is_too_many(at: int) -> bool:
             share = self.shares[at]
-            return share > probability and _evidence(share, self.num, probability) >= bound
+            return share > probability and evidence(share, self.num, probability) >= bound
 
         places = range(len(self.bins))
         low = bisect_left(places, True, key=lambda at: not is_too_few(at))
         high = bisect_left(places, True, key=is_too_many)
         # What is too few up to one bin stays so until the next bin that anything fell into begins.
-        least = bin_bound(self.bins[low] - 1) if low < len(places) and self.bins[low] else 0.0
+        is_none_too_few = evidence(0.0, self.num, probability) >= bound
+        least = bin_bound(self.bins[low] - 1) if low < len(places) and self.bins[low] and is_none_too_few else 0.0
         most = bin_bound(self.bins[high]) if high < len(places) and self.bins[high] < LAST_BIN else inf
         return Interval(self._estimate(probability), least, most)
 
@@ -166,7 +167,7 @@ def _design_effect(periods: Sequence[Timing]) -> float:
     return max(1.0, mean.variance * mean.num / variance) if variance > 0 else 1.0
 
 
-def _evidence(share: float, num: float, probability: float) -> float:
+def evidence(share: float, num: float, probability: float) -> float:
     """Against the share being `probability`: half of it bet on what is near, half on anything."""
     seen = Trials(share * num, num)
     near = log_evidence(seen, probability, (_PRIOR * probability, _PRIOR * (1 - probability)))

@@ -17,9 +17,10 @@ from gateway.statistics.sequences import normal, p_value
 from gateway.statistics.values import SampleRatio, Stratum
 
 # The prior knows as much as so many units: deviations of about a tenth are looked for first.
-_PRIOR = 100.0
+PRIOR = 100.0
 # An arm of which fewer buckets' worth of requests is expected tells nothing by what its units send.
-_LEAST_BUCKETS = 8.0
+LEAST_BUCKETS = 8.0
+_SAME = 1e-9
 
 
 def sample_ratio(strata: Sequence[Stratum], alpha: float, unit: str = "session") -> SampleRatio:
@@ -27,7 +28,8 @@ def sample_ratio(strata: Sequence[Stratum], alpha: float, unit: str = "session")
 
     Where first exposures of units are known, they are what is compared; where each request is a unit, requests are.
     Else requests come in lumps, one unit's all to one arm, and what is compared is whether buckets send arms what was
-    promised: one heavy user moves one bucket, and proves nothing.
+    promised: one heavy user moves one bucket, and proves nothing. That says something only as long as shares are what
+    they were in the beginning: units that came before a change stay where they are.
     """
     if any(sum(counts.units) for stratum in strata for counts in stratum.arms.values()):
         seen = [_by_arm(stratum, lambda counts: counts.units) for stratum in strata]
@@ -67,10 +69,10 @@ def _p_of_units(seen: Sequence[Mapping[str, float]], shares: Sequence[Mapping[st
     for period, share_of in zip(seen, shares, strict=True):
         num = sum(period[arm] for arm in share_of)
         tilted = {
-            arm: share * (past.get(arm, 0.0) + _PRIOR * share) / (promised.get(arm, 0.0) + _PRIOR * share)
+            arm: share * (past.get(arm, 0.0) + PRIOR * share) / (promised.get(arm, 0.0) + PRIOR * share)
             for arm, share in share_of.items()
         }
-        knows = (_PRIOR + sum(past.values())) / (sum(tilted.values()) or 1.0)
+        knows = (PRIOR + sum(past.values())) / (sum(tilted.values()) or 1.0)
         evidence += lgamma(knows * sum(tilted.values())) - lgamma(knows * sum(tilted.values()) + num)
         for arm, share in share_of.items():
             prior = knows * tilted[arm]
@@ -83,6 +85,8 @@ def _p_of_units(seen: Sequence[Mapping[str, float]], shares: Sequence[Mapping[st
 def _p_of_buckets(seen: Sequence[Mapping[str, Sequence[int]]], shares: Sequence[Mapping[str, float]]) -> float:
     """The smallest arm's p-value, times the number of arms that can be told about (Bonferroni)."""
     arms = dict.fromkeys(arm for share_of in shares for arm in share_of)
+    if any(abs(share_of.get(arm, 0.0) - shares[0].get(arm, 0.0)) > _SAME for share_of in shares for arm in arms):
+        return 1.0
     p_values = [p for arm in arms if (p := _p_of_arm(arm, seen, shares)) is not None]
     tests = len(p_values) - 1 if len(arms) == 2 == len(p_values) else len(p_values)
     return min([1.0, *(p * max(tests, 1) for p in p_values)])
@@ -107,7 +111,7 @@ def _p_of_arm(
         return None
     weigh = sum(sent) ** 2 / sum(num * num for num in sent)
     share = expected / sum(sent)
-    if weigh * min(share, 1 - share) < _LEAST_BUCKETS:
+    if weigh * min(share, 1 - share) < LEAST_BUCKETS:
         return None
     spread = sqrt(sum(each * each for each in beyond))
     return p_value(normal(abs(sum(beyond)) / spread, weigh - 1), time) if spread else None

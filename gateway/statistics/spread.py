@@ -21,7 +21,7 @@ LEAST_IN_A_PERIOD = 20
 # Periods whose arms' shares differ by less than this factor are neighbours enough to be one.
 _SAME_SHARES = 1.5
 # Arms whose prompts differ by more than chance would do once in so many experiments were not given alike prompts.
-_PROMPTS_DIFFER = 0.001
+PROMPTS_DIFFER = 0.001
 
 Pair = tuple[Series, Series]  # the control's and the arm's, of one period
 
@@ -87,15 +87,25 @@ def means(pairs: Sequence[Pair], adjust: bool = False) -> Means | None:
     if total <= 0:
         return None
     shares = [weight / total for weight in weights]
-    control = _mean(shares, [pair[0] for pair in pairs])
-    arm = _mean(shares, [pair[1] for pair in pairs])
-    plain = Means(control, arm, total)
-    return (_adjusted(plain, shares, pairs) or plain) if adjust else plain
+    plain = Means(_mean(shares, [pair[0] for pair in pairs]), _mean(shares, [pair[1] for pair in pairs]), total)
+    seen = (_adjusted(plain, shares, pairs) or plain) if adjust else plain
+    return replace(seen, control=_no_surer(seen.control, seen.arm), arm=_no_surer(seen.arm, seen.control))
 
 
 def whole_mean(series: Sequence[Series]) -> Mean:
     """One arm's mean over all its periods, compared with nothing."""
     return _mean([1.0], [_summed(series)]) if series else Mean()
+
+
+def _no_surer(mean: Mean, other: Mean) -> Mean:
+    """An arm that has not met one of the rare slow requests yet looks fast, and sure of it. So an arm's requests differ
+    by no less than the other's do, in proportion to their means."""
+    if not mean.num or not other.num:
+        return mean
+    is_smaller = 0 < mean.estimate < other.estimate
+    factor = (mean.estimate / other.estimate) ** 2 if is_smaller else 1.0
+    variance = other.variance * other.num / mean.num * factor
+    return replace(mean, variance=variance, degrees=other.degrees) if variance > mean.variance else mean
 
 
 def _weight(pair: Pair) -> float:
@@ -144,7 +154,7 @@ def _adjusted(plain: Means, shares: Sequence[float], pairs: Sequence[Pair]) -> M
     difference, error, degrees = asked.contrast()
     if not error or not isfinite(error):
         return None
-    if abs(difference) > student(boundary(asked.num, _PROMPTS_DIFFER), degrees) * error:
+    if abs(difference) > student(boundary(asked.num, PROMPTS_DIFFER), degrees) * error:
         return None
     sides = [(plain.control, asked.control), (plain.arm, asked.arm)]
     if any(not isfinite(mean.variance) for side in sides for mean in side):
