@@ -17,7 +17,9 @@ from gateway.admin.auth import Viewer
 from gateway.admin.conversations import add_conversations
 from gateway.admin.draining import add_draining
 from gateway.admin.engines import EngineState, add_engines
+from gateway.admin.events import add_events
 from gateway.admin.experiments import ExperimentState, add_experiments
+from gateway.admin.feed import Feed
 from gateway.admin.gate import Access, Gate
 from gateway.admin.limits import add_limits
 from gateway.admin.log_level import LogState, add_log_level
@@ -54,9 +56,11 @@ class ControlState(
     """What the control process tells, and does."""
 
 
-def make_app(state: ControlState, access: Access | None = None, log: AuditLog | None = None) -> FastAPI:
+def make_app(
+    state: ControlState, access: Access | None = None, log: AuditLog | None = None, feed: Feed | None = None
+) -> FastAPI:
     """The app; it reads `state` anew for each request. Without `access` it asks for no keys, without `log` the audit is
-    in memory."""
+    in memory; `feed` tells what others publish there."""
     access = access if access is not None else Access()
     log = log if log is not None else AuditFile(None)
     app = FastAPI(
@@ -97,6 +101,7 @@ def make_app(state: ControlState, access: Access | None = None, log: AuditLog | 
     add_requests(app, state)
     add_log_level(app, state)
     add_audit(app, log)
+    add_events(app, feed if feed is not None else Feed(state), access)
     add_page(app)
     return app
 

@@ -17,6 +17,7 @@ from uvicorn import Server
 from gateway.admin.app import make_app
 from gateway.admin.audit import audit_log
 from gateway.admin.audit_file import AuditFile
+from gateway.admin.feed import Feed
 from gateway.admin.playground import Inference
 from gateway.admin.server import admin_server
 from gateway.config.rules import LoadedRules
@@ -81,6 +82,7 @@ class Supervisor:
         self._store: Store | None = None
         self._workforce: Workforce | None = None
         self._prober: Prober | None = None
+        self.feed = Feed(self)  # what is told to whoever listens at the admin API
         self._inference: Inference | None = None
 
     # What the admin API reads
@@ -272,7 +274,7 @@ class Supervisor:
         ears = Ears(self._book.ask, prober.look, lambda drained: workforce.set_drained(frozenset(drained)))
         self._replicas = replicas = Replicas(redis.address, ears)
         log = audit_log(store, AuditFile(data_dir_of(settings)))
-        server = admin_server(make_app(self, access, log))
+        server = admin_server(make_app(self, access, log, self.feed))
         serving_admin = loop.create_task(server.serve([admin]))
         keeping: list[asyncio.Task[None]] = []
         try:
@@ -289,6 +291,7 @@ class Supervisor:
         finally:
             self._forget_ready_file()
             workforce.kill()
+            self.feed.close()
             server.should_exit = True
             for task in keeping:
                 task.cancel()
