@@ -112,6 +112,7 @@ function drawMarks(plot, marks) {
   ctx.strokeStyle = colour("strong-line");
   ctx.fillStyle = colour("muted");
   ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
+  ctx.textAlign = "left";
   ctx.setLineDash([2, 3]);
   for (const { time, label } of marks) {
     const x = plot.valToPos(time, "x", true);
@@ -120,7 +121,7 @@ function drawMarks(plot, marks) {
     ctx.moveTo(x, top);
     ctx.lineTo(x, top + height);
     ctx.stroke();
-    ctx.fillText(label, x + 4 * devicePixelRatio, top + 12 * devicePixelRatio);
+    ctx.fillText(label, x + 4 * devicePixelRatio, top + height - 6 * devicePixelRatio);
   }
   ctx.restore();
 }

@@ -37,7 +37,7 @@ export function digits(value) {
   const size = Math.abs(value);
   if (size >= 1000) return Math.round(value).toLocaleString("en-US");
   if (size === 0) return "0";
-  return String(Number(value.toPrecision(3)));
+  return String(Number(value.toPrecision(3))).replace("-", "−");
 }
 
 /** The time of day of seconds since 1970, with the date where that is not today. */

@@ -22,7 +22,7 @@ export async function show(root, { detail: name, signal, heading }) {
   const rails = guardrailTable();
   const known = evidence(path, signal);
   const decisions = decisionTable();
-  heading.after(h("div", { class: "row" }, status), why, buttons);
+  heading.after(h("div", { class: "row" }, status, why), buttons);
   root.append(
     steps.element,
     panel("Arms", arms, ratio),
@@ -162,7 +162,7 @@ function armTable() {
   return table(
     "Arms",
     [
-      { label: "Arm", cell: (arm) => `${arm.name}${arm.isControl ? " (control)" : ""}` },
+      { label: "Arm", cell: (arm) => (arm.isControl && arm.name !== "control" ? `${arm.name} (control)` : arm.name) },
       { label: "Engine", cell: (arm) => [arm.engine, arm.model].filter(Boolean).join(", model ") },
       { label: "Share", cell: (arm) => percent(arm.share), number: true },
       { label: "Requests", cell: of("requests"), number: true },

@@ -1,11 +1,11 @@
 // The fleet as a map: front, routes, engines, endpoints, each with what goes through it now.
 
-import { call, path, piece } from "../core/api.js";
-import { action, ask, REASON, show as showDialog, toast } from "../core/dialogs.js";
-import { fill, h, keyed, tell } from "../core/dom.js";
-import { clock, count, digits, rate, seconds } from "../core/format.js";
+import { h, keyed, tell } from "../core/dom.js";
+import { count, digits, rate, seconds } from "../core/format.js";
 import { live } from "../core/live.js";
-import { badge, setBadge, stat, stats, tellPairs } from "../core/parts.js";
+import { setBadge, stat, stats } from "../core/parts.js";
+import { openEndpoint, openEngine, openRoute } from "./fleet_dialogs.js";
+import { conditionOf, endpointKey, sumOf } from "./fleet_facts.js";
 import { drawLines } from "./fleet_lines.js";
 
 export function show(root, { signal }) {
@@ -179,24 +179,8 @@ function latencies(of) {
   return Number.isFinite(of.p50) ? `p50 ${seconds(of.p50)} · p95 ${seconds(of.p95)}` : "p50 –";
 }
 
-function sumOf(items, field) {
-  return items.reduce((sum, item) => sum + (item[field] ?? 0), 0);
-}
-
 function shortUrl(url) {
   return url.replace(/^\w+:\/\//, "");
-}
-
-/** How an endpoint is: kind and word. Draining hides the rest, since an operator has wanted it. */
-export function conditionOf(endpoint) {
-  if (endpoint.draining) return ["busy", "drained"];
-  if (endpoint.breaker_open) return ["bad", "breaker open"];
-  const kinds = { ready: "good", healthy: "good", up: "good", down: "bad", unknown: "idle" };
-  return [kinds[endpoint.condition] ?? "warning", endpoint.condition];
-}
-
-export function endpointKey(engine, url) {
-  return `endpoint ${engine} ${url}`;
 }
 
 /** Which card leads to which, and how much goes there. */
@@ -218,157 +202,4 @@ function linesOf(fleet) {
     }
   }
   return found;
-}
-
-/** A dialog that follows the fleet while it is open. */
-function following(title, tellAll) {
-  const { dialog, body } = showDialog(title);
-  const closed = new AbortController();
-  dialog.addEventListener("close", () => closed.abort());
-  live.on("fleet", (fleet) => tellAll(fleet, body, dialog), closed.signal);
-}
-
-function openEndpoint(engine, url) {
-  const facts = h("dl", { class: "pairs" });
-  const buttons = h("div", { class: "row" });
-  let shown = null;
-  following(url, (fleet, body) => {
-    const endpoint = fleet.engines.find((each) => each.name === engine)?.endpoints.find((each) => each.url === url);
-    if (!body.childElementCount) body.append(facts, buttons);
-    if (!endpoint) return fill(body, h("p", { class: "muted" }, "The rules no longer name this endpoint."));
-    tellPairs(facts, endpointFacts(engine, endpoint));
-    const isDrained = Boolean(endpoint.draining);
-    if (shown === isDrained) return;
-    shown = isDrained;
-    fill(buttons, endpointButtons(engine, endpoint));
-  });
-}
-
-function endpointFacts(engine, endpoint) {
-  const { draining, load } = endpoint;
-  return {
-    Engine: engine,
-    State: badge(...conditionOf(endpoint)),
-    "Drained since": draining && `${clock(draining.since)} by ${draining.by || "somebody"}`,
-    Weight: endpoint.weight !== undefined && digits(endpoint.weight),
-    "Requests a second": rate(endpoint.rate),
-    "Latency p50, p95": `${seconds(endpoint.p50)}, ${seconds(endpoint.p95)}`,
-    "In flight": count(endpoint.in_flight),
-    "Requests, errors": `${count(endpoint.requests)}, ${count(endpoint.errors)}`,
-    "Sessions moved away": count(endpoint.sessions_moved),
-    "Sequences lost": endpoint.sequences_lost ? count(endpoint.sequences_lost) : null,
-    Load: load && `${digits(load.running)} running, ${digits(load.waiting)} waiting`,
-    Models: endpoint.models?.join(", "),
-  };
-}
-
-function endpointButtons(engine, { url, draining, weight }) {
-  const base = `/engines/${piece(engine)}/endpoints`;
-  const change =
-    (title, verb, danger = false) =>
-    () =>
-      ask({
-        title,
-        text: url,
-        fields: [REASON],
-        confirm: title,
-        danger,
-        run: async ({ reason }) => {
-          await call("POST", `${base}/${verb}`, { url, reason, by: "the page" });
-          toast(`${url}: ${verb === "drain" ? "drained" : "gets work again"}`);
-        },
-      });
-  const setWeight = () =>
-    ask({
-      title: "Set weight",
-      text: `${url}: its share of the engine's work, beside the others' weights.`,
-      fields: [{ name: "weight", label: "Weight", type: "number", min: 0, value: weight ?? 1, required: true }, REASON],
-      confirm: "Set",
-      run: async (values) => {
-        await call("POST", `${base}/weight`, { url, ...values });
-        toast(`${url} has weight ${values.weight}`);
-      },
-    });
-  const remove = () =>
-    ask({
-      title: "Remove endpoint",
-      text: `${url} leaves the rules: a new version of them. What is on its way there still ends.`,
-      fields: [REASON],
-      confirm: "Remove",
-      danger: true,
-      run: async ({ reason }) => {
-        await call("DELETE", path(base, { url, reason }));
-        toast(`${url} is removed`);
-      },
-    });
-  return [
-    draining
-      ? action("Undrain", "operator", change("Undrain", "undrain"))
-      : action("Drain", "operator", change("Drain", "drain")),
-    action("Set weight", "admin", setWeight),
-    action("Remove", "admin", remove, { class: "danger" }),
-  ];
-}
-
-function openEngine(name) {
-  const facts = h("dl", { class: "pairs" });
-  const add = () =>
-    ask({
-      title: "Add endpoint",
-      text: `To engine ${name}: a new version of the rules.`,
-      fields: [
-        { name: "url", label: "URL", required: true, hint: "http://host:port, https://host:port or grpc://host:port" },
-        { name: "grpc", label: "gRPC address", hint: "host:port, where the engine has both" },
-        { name: "weight", label: "Weight", type: "number", min: 0, value: 1 },
-        REASON,
-      ],
-      confirm: "Add",
-      run: async (values) => {
-        await call("POST", `/engines/${piece(name)}/endpoints`, values);
-        toast(`${values.url} is added to ${name}`);
-      },
-    });
-  following(`Engine ${name}`, (fleet, body) => {
-    const engine = fleet.engines.find((each) => each.name === name);
-    if (!body.childElementCount) body.append(facts, h("div", { class: "row" }, action("Add endpoint", "admin", add)));
-    if (!engine) return fill(body, h("p", { class: "muted" }, "The rules no longer name this engine."));
-    tellPairs(facts, {
-      Protocol: engine.protocol,
-      Balance: engine.balance,
-      Endpoints: count(engine.endpoints.length),
-      "Requests a second": rate(engine.rate ?? sumOf(engine.endpoints, "rate")),
-      "In flight": count(sumOf(engine.endpoints, "in_flight")),
-      "Routes to it":
-        fleet.routes
-          .filter((route) => route.engines.includes(name))
-          .map((route) => route.name)
-          .join(", ") || "none",
-    });
-  });
-}
-
-function openRoute(name) {
-  const facts = h("dl", { class: "pairs" });
-  const links = h("div", { class: "row" });
-  let declared = null;
-  call("GET", "/rules").then(({ routes }) => (declared = routes.find((each) => each.name === name)));
-  following(`Route ${name}`, (fleet, body) => {
-    const route = fleet.routes.find((each) => each.name === name);
-    if (!body.childElementCount) body.append(facts, links);
-    if (!route) return fill(body, h("p", { class: "muted" }, "The rules no longer have this route."));
-    tellPairs(facts, {
-      "Requests a second": rate(route.rate),
-      "Errors a second": rate(route.errors),
-      "Latency p50, p95": `${seconds(route.p50)}, ${seconds(route.p95)}`,
-      Engines: route.engines.join(", "),
-      Matches: declared && h("code", {}, JSON.stringify(declared.match)),
-      Experiment: declared?.experiment,
-      "Declared at": declared?.location,
-    });
-    if (!links.childElementCount && declared?.experiment) {
-      links.append(
-        h("a", { class: "button", href: `#/experiments/${piece(declared.experiment)}` }, "Open the experiment"),
-      );
-    }
-  });
 }
