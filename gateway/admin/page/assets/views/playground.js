@@ -23,9 +23,14 @@ export async function show(root, { query, signal }) {
   let stop = new AbortController();
   signal.addEventListener("abort", () => stop.abort());
 
+  let edits = 0; // what somebody types while an engine is asked is not written over
+  for (const input of [where, body]) input.addEventListener("input", () => (edits += 1));
+
   const fillIn = async () => {
     tell(state, "");
+    const before = edits;
     const filled = template(kind.value, model.value || "MODEL", await describe(model.value, kind.value, signal));
+    if (edits !== before) return;
     where.value = filled.path;
     body.value = JSON.stringify(filled.body, null, 2);
     if (filled.note) tell(state, filled.note);
@@ -51,6 +56,7 @@ export async function show(root, { query, signal }) {
 
   kind.addEventListener("change", fillIn);
   model.addEventListener("change", fillIn);
+  await fillIn();
   root.append(
     h(
       "div",
@@ -73,7 +79,6 @@ export async function show(root, { query, signal }) {
     ),
   );
   await offerModels(known, signal);
-  await fillIn();
 }
 
 /** Names that the gateway's engines have, to choose from. */
