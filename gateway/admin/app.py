@@ -26,6 +26,7 @@ from gateway.admin.log_level import LogState, add_log_level
 from gateway.admin.page_files import add_page
 from gateway.admin.playground import PlaygroundState, add_playground
 from gateway.admin.requests import RequestsState, add_requests
+from gateway.admin.rule_versions import VersionState, add_rule_versions
 from gateway.admin.rules import RulesState, add_rules
 from gateway.admin.sessions import SessionState, add_sessions
 from gateway.observability.exposition import CONTENT_TYPE, render
@@ -51,6 +52,7 @@ class ControlState(
     RequestsState,
     RulesState,
     SessionState,
+    VersionState,
     Protocol,
 ):
     """What the control process tells, and does."""
@@ -94,6 +96,7 @@ def make_app(
     add_draining(app, state)
     add_experiments(app, state)
     add_rules(app, state)
+    add_rule_versions(app, state)
     add_limits(app, state)
     add_conversations(app, state)
     add_sessions(app, state)

@@ -41,7 +41,7 @@ class RulesState(Protocol):
 
     @property
     def problems(self) -> Sequence[str]:
-        """What the last reading of the rule files found, a line each."""
+        """What the last reading of the rule files found, a line each, and what other gateways have."""
         ...
 
     @property

@@ -13,11 +13,13 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class RulesActivated:
-    """A replica serves by other rules now: those that read the same files look at them now, not within a second."""
+    """A replica serves by other rules now: those that read the same files look at them now, not within a second, and
+    those whose files are the same take over what an operator has put in force instead of them."""
 
     digest: str
     number: int  # the replica's own count
     by: str  # the replica
+    base: str = ""  # digest of its rule files, which its rules may differ from
 
 
 @dataclass(frozen=True, slots=True)

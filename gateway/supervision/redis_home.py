@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 
 from gateway.config.settings import Settings
@@ -54,6 +56,16 @@ def data_dir_of(settings: Settings) -> Path | None:
         return settings.data_dir or default_data_dir()
     except EmbeddedError:
         return None
+
+
+def versions_dir(settings: Settings, rule_paths: Sequence[Path]) -> Path | None:
+    """Where versions of these rules are kept. A folder that was named is one gateway's own; in that of the user each
+    set of rule files has its own, since a user may run many gateways."""
+    if settings.data_dir is not None:
+        return settings.data_dir / "versions"
+    folder = data_dir_of(settings)
+    names = "\n".join(str(path.absolute()) for path in rule_paths)
+    return folder / "versions" / sha256(names.encode(errors="replace")).hexdigest()[:16] if folder is not None else None
 
 
 def _embedded(settings: Settings) -> EmbeddedRedis | None:

@@ -60,6 +60,11 @@ class Replica:
     name: str
     digest: str
     number: int
+    base: str = ""  # digest of its rule files, which its rules may differ from
+
+    @property
+    def follows_its_files(self) -> bool:
+        return self.base in ("", self.digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,7 @@ class Ears:
     """What a replica does when it hears of something."""
 
     rules_changed: Callable[[], None]
+    rules_shared: Callable[[], None]  # somebody with the same files may have other rules in force
     condition_changed: Callable[[Key], None]
     drained: Callable[[Collection[Key]], None]
 
@@ -80,7 +86,7 @@ class Replicas:
         self._ears = ears
         self._drains = Drains()
         self._told_drained: frozenset[Key] = frozenset()
-        self._rules = ("", 0)
+        self._rules = ("", 0, "")
         self._conditions: Mapping[Key, Condition] = {}
         self._others: tuple[Replica, ...] = ()
         self._store: Store | None = None
@@ -105,9 +111,9 @@ class Replicas:
 
     # Beginning and ending
 
-    async def start(self, digest: str, number: int) -> None:
+    async def start(self, digest: str, number: int, base: str) -> None:
         """Join the others, and learn what they share, as far as Redis answers within a moment."""
-        self._rules = (digest, number)
+        self._rules = (digest, number, base)
         if self._address is None:
             return
         self._store = Store(self._address, deadline=_PATIENCE_SECONDS)
@@ -115,8 +121,9 @@ class Replicas:
         news.listen(RulesActivated, self._hear_rules)
         news.listen(ConditionChanged, lambda item: self._ears.condition_changed((item.engine, item.url)))
         news.listen(EndpointDrained, self._hear_drained)
-        news.on_missed(self._is_due.set)
-        self._store.on_return(self._is_due.set)
+        for call in (self._is_due.set, self._ears.rules_shared):
+            news.on_missed(call)
+            self._store.on_return(call)
         if await self._store.open():
             await self._beat()
         news.start()
@@ -134,12 +141,12 @@ class Replicas:
 
     # Telling
 
-    def rules_activated(self, digest: str, number: int) -> None:
+    def rules_activated(self, digest: str, number: int, base: str) -> None:
         """This one serves by other rules now."""
-        self._rules = (digest, number)
+        self._rules = (digest, number, base)
         self._is_due.set()
         if self._news is not None:
-            self._news.tell(RulesActivated(digest, number, self.name))
+            self._news.tell(RulesActivated(digest, number, self.name, base))
 
     def conditions_found(self, conditions: Mapping[Key, Condition]) -> None:
         """What the probes say now; what has changed is news."""
@@ -164,8 +171,11 @@ class Replicas:
     # Hearing
 
     def _hear_rules(self, item: RulesActivated) -> None:
-        if item.digest != self._rules[0]:
+        digest, _, base = self._rules
+        if item.digest != digest:
             self._ears.rules_changed()
+            if item.base == base:
+                self._ears.rules_shared()
         self._is_due.set()
 
     def _hear_drained(self, item: EndpointDrained) -> None:
@@ -193,8 +203,8 @@ class Replicas:
         possible."""
         if self._store is None:
             return False
-        digest, number = self._rules
-        said = json.dumps({"digest": digest, "number": number})
+        digest, number, base = self._rules
+        said = json.dumps({"digest": digest, "number": number, "base": base})
         unwritten = self._drains.unwritten()
         commands = [_BEAT.command([KEY], [self.name, said, _STALE_SECONDS]), *self._drains.commands()]
         try:
@@ -202,6 +212,8 @@ class Replicas:
         except StoreError:
             return False
         self._others = tuple(_read(answers[0], self.name))
+        if any(other.base == base and other.digest != digest for other in self._others):
+            self._ears.rules_shared()
         refused = next((str(answer) for answer in answers[1:] if isinstance(answer, Exception)), "")
         if refused and refused != self._refused:
             _log.warning("Redis does not keep which endpoints are drained: %s", refused)
@@ -223,7 +235,7 @@ def _read(told: Any, own: str) -> list[Replica]:
     for field, value in told.items():
         try:
             facts = json.loads(value.partition(b" ")[2])
-            replica = Replica(field.decode(), str(facts["digest"]), int(facts["number"]))
+            replica = Replica(field.decode(), str(facts["digest"]), int(facts["number"]), str(facts.get("base", "")))
         except (AttributeError, KeyError, TypeError, ValueError):
             continue
         if replica.name != own:

@@ -45,6 +45,7 @@ class Rulebook:
         self._version: Version | None = None
         self._base = ""  # digest of the files on disk, when they were last good
         self._base_files: tuple[str, ...] = ()
+        self.superseded_base: str | None = None  # of a version that was in force before the start
         self.problems: list[str] = []
         self.readings_ok = 0
         self.readings_refused = 0
@@ -121,6 +122,7 @@ class Rulebook:
             reason = f"{latest} cannot be used any more"
         else:
             reason = "read at the start" + self._superseded(latest)
+            self.superseded_base = latest.base if latest is not None and not latest.is_exported else None
         self._enter(loaded, _FILES, reason, "files")
 
     def ask(self) -> None:
@@ -128,7 +130,7 @@ class Rulebook:
         self._is_asked.set()
 
     async def next(self) -> RulesSpec:
-        """Wait for files whose rules differ from those in force, and put them in force.
+        """Wait for files that say something else than before, and put their rules in force.
 
         A mistake in them leaves the rules as they are. Reading is work for a thread: thousands of routes take seconds,
         in which workers die, probes run out of time and operators press Ctrl-C.
@@ -189,6 +191,19 @@ class Rulebook:
             why = f"back to {to}" + (f": {reason}" if reason else "")
             return await self._activate(self.texts_of(to.number), author, why, "api", of=to.number)
 
+    async def take_over(self, version: Version, texts: Mapping[str, str], instead_of: Version) -> bool:
+        """Put in force what another gateway has in force instead of the same files, unless something else is in force
+        meanwhile; tells whether that changes anything.
+
+        Raises: RulesRefused.
+        """
+        async with self._one_at_a_time:
+            if version.base != self._base or self._version is not instead_of:
+                return False
+            before = self.number
+            await self._activate(texts, version.author, version.reason, version.source)
+            return self.number != before
+
     async def judge(self, files: Mapping[str, str]) -> LoadedRules:
         """What would be said of these files, by which nobody is served.
 
@@ -214,7 +229,7 @@ class Rulebook:
         return self.in_force
 
     def _take(self, loaded: LoadedRules) -> bool:
-        """Judge a reading of the files; tells whether it has put new rules in force."""
+        """Judge a reading of the files; tells whether they say something new that is in force now."""
         for problem in loaded.problems:
             _log.warning("%s", problem)
         if loaded.rules is None:
@@ -232,7 +247,7 @@ class Rulebook:
             self.problems = [str(problem) for problem in self._loaded.problems]
             self._version = self._rebased(self.in_force, self._loaded)
             _log.info("the rules have not changed; rules %d stay in force", self.number)
-            return False
+            return self._base != before
         self.problems = [str(problem) for problem in loaded.problems]
         self._enter(loaded, _FILES, "they have changed" + self._superseded(self._version), "files")
         return True

@@ -30,14 +30,12 @@ from gateway.redis.store import Store
 from gateway.supervision.admin_access import admin_access
 from gateway.supervision.drains import DrainedSince
 from gateway.supervision.ports import PortError, ReservedPort, listen
-from gateway.supervision.redis_home import RedisHome, data_dir_of
-from gateway.supervision.replicas import Ears, Replica, Replicas
-from gateway.supervision.rulebook import Rulebook
+from gateway.supervision.redis_home import RedisHome, data_dir_of, versions_dir
+from gateway.supervision.replicas import Ears, Replicas
+from gateway.supervision.rule_keeping import RuleKeeping
 from gateway.supervision.worker_process import COMMAND
 from gateway.supervision.workforce import StartError, Workforce
 from gateway.upstream.health import Findings, Prober
-from gateway.versions.editing import Edit
-from gateway.versions.version import Version
 
 _log = logging.getLogger("pointsman")
 
@@ -58,7 +56,7 @@ class Addresses:
     admin_port: int
 
 
-class Supervisor:
+class Supervisor(RuleKeeping):
     """Owns the workers, the prober, the rule files and the admin server."""
 
     def __init__(
@@ -70,15 +68,13 @@ class Supervisor:
         ready: Callable[[Addresses], None] = lambda addresses: None,
         worker_command: Sequence[str] = COMMAND,
     ) -> None:
+        super().__init__(rule_paths, versions_dir(settings, rule_paths))
         self._settings = settings
         self._ready_file = ready_file
         self._ready = ready
         self._worker_command = worker_command
         self._stop_signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
-        versions = settings.data_dir / "versions" if settings.data_dir is not None else None
-        self._book = Rulebook(rule_paths, versions)
         self._redis: RedisHome | None = None
-        self._replicas: Replicas | None = None
         self._store: Store | None = None
         self._workforce: Workforce | None = None
         self._prober: Prober | None = None
@@ -86,27 +82,6 @@ class Supervisor:
         self._inference: Inference | None = None
 
     # What the admin API reads
-
-    @property
-    def rules(self) -> RulesSpec:
-        return self._book.rules
-
-    @property
-    def rules_number(self) -> int:
-        return self._book.number
-
-    @property
-    def rule_files(self) -> list[str]:
-        return self._book.files
-
-    @property
-    def problems(self) -> list[str]:
-        return self._book.problems
-
-    @property
-    def replicas(self) -> Sequence[Replica]:
-        assert self._replicas is not None
-        return self._replicas.known
 
     @property
     def drained(self) -> Mapping[tuple[str, str], DrainedSince]:
@@ -122,68 +97,6 @@ class Supervisor:
     def store(self) -> Store | None:
         """Where conversations are, for operators; None without Redis."""
         return self._store
-
-    # Versions of the rules
-
-    def versions(self) -> Sequence[Version]:
-        """Oldest first."""
-        return self._book.versions()
-
-    def version(self, number: int) -> Version:
-        """Raises: NoSuchVersion."""
-        return self._book.version(number)
-
-    def version_texts(self, number: int) -> dict[str, str]:
-        """The files of a version, as they are written, by name and in order.
-
-        Raises: NoSuchVersion.
-        """
-        return self._book.texts_of(number)
-
-    @property
-    def version_in_force(self) -> Version:
-        return self._book.in_force
-
-    @property
-    def rule_texts(self) -> dict[str, str]:
-        """What is in force, as it is written, by file and in order."""
-        return self._book.texts
-
-    async def judge(self, files: Mapping[str, str]) -> LoadedRules:
-        """What would be said of these files.
-
-        Raises: RulesRefused where their names cannot be.
-        """
-        return await self._book.judge(files)
-
-    async def activate(
-        self, files: Mapping[str, str] | int, author: str, reason: str = "", source: str = "api"
-    ) -> Version:
-        """Put these files, or those of a version, in force.
-
-        Raises: RulesRefused, NoSuchVersion.
-        """
-        version = await self._book.activate(files, author, reason, source)
-        self._serve_by_book()
-        return version
-
-    async def change(self, edit: Edit, author: str, reason: str = "", source: str = "api") -> Version:
-        """Put in force what an edit makes of the files in force.
-
-        Raises: EditError, RulesRefused.
-        """
-        version = await self._book.change(edit, author, reason, source)
-        self._serve_by_book()
-        return version
-
-    async def roll_back(self, author: str, reason: str = "") -> Version:
-        """Put in force again what was there before.
-
-        Raises: NoSuchVersion, RulesRefused.
-        """
-        version = await self._book.roll_back(author, reason)
-        self._serve_by_book()
-        return version
 
     @property
     def inference(self) -> Inference:
@@ -271,8 +184,14 @@ class Supervisor:
             settings, self.rules, prober.health, ports, self._worker_command, redis.address
         )
         workforce.number = self._book.number
-        ears = Ears(self._book.ask, prober.look, lambda drained: workforce.set_drained(frozenset(drained)))
-        self._replicas = replicas = Replicas(redis.address, ears)
+        ears = Ears(
+            self._book.ask,
+            self._shared_rules.set,
+            prober.look,
+            lambda drained: workforce.set_drained(frozenset(drained)),
+        )
+        replicas = Replicas(redis.address, ears)
+        self._meet(replicas, store)
         log = audit_log(store, AuditFile(data_dir_of(settings)))
         server = admin_server(make_app(self, access, log, self.feed))
         serving_admin = loop.create_task(server.serve([admin]))
@@ -283,7 +202,9 @@ class Supervisor:
             await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
             if starting.done():
                 starting.result()
-                keeping = [loop.create_task(work) for work in (self._keep_rules(), self._keep_count())]
+                keeping = [
+                    loop.create_task(work) for work in (self._keep_rules(), self._keep_sharing(), self._keep_count())
+                ]
                 self._announce(addresses)
             starting.cancel()
             await stopping
@@ -319,7 +240,7 @@ class Supervisor:
         assert self._redis is not None and self._replicas is not None
         self._prober.use(self.rules.engines)
         await self._redis.start()
-        await self._replicas.start(self.rules.digest, self._book.number)
+        await self._join()
         await self._workforce.start()
         await self._prober.first_round(_FIRST_PROBES_SECONDS)
         while not server.started:
@@ -367,21 +288,12 @@ class Supervisor:
         if self._ready_file is not None:
             self._ready_file.unlink(missing_ok=True)
 
-    async def _keep_rules(self) -> None:
-        while True:
-            await self._book.next()
-            self._serve_by_book()
-
-    def _serve_by_book(self) -> None:
-        """Have everybody know which rules are in force now."""
-        assert self._workforce is not None and self._prober is not None and self._replicas is not None
-        rules, number = self._book.rules, self._book.number
-        if self._workforce.number == number:
-            return
-        self._workforce.use_rules(rules, number)
-        self._prober.use(rules.engines)
-        self._replicas.rules_activated(rules.digest, number)
-        _log.info("rules %d are in force (%s)", number, rules.digest[:12])
+    def _use_rules(self, rules: RulesSpec, number: int) -> None:
+        assert self._workforce is not None and self._prober is not None
+        if self._workforce.number != number:
+            self._workforce.use_rules(rules, number)
+            self._prober.use(rules.engines)
+            _log.info("rules %d are in force (%s)", number, rules.digest[:12])
 
     async def _keep_count(self) -> None:
         """Have recent counters of every worker, for the case that it dies."""

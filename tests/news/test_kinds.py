@@ -14,7 +14,7 @@ from gateway.news.kinds import (
 )
 
 WRITTEN = [
-    (RulesActivated("ab12", 3, "here:1"), "rules", '{"digest":"ab12","number":3,"by":"here:1"}'),
+    (RulesActivated("ab12", 3, "here:1"), "rules", '{"digest":"ab12","number":3,"by":"here:1","base":""}'),
     (
         EndpointDrained("it", "http://a:1", True, 17.5, "here:1"),
         "drain",
