@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from gateway.comparison.report import RouteReport
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.observability.live import LiveRequest
@@ -38,6 +39,7 @@ class Start:
     drained: frozenset[tuple[str, str]] = frozenset()
     log_level: str = "info"
     weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    captures: str = ""  # the socket of the parity process, which itself listens there
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,35 @@ class Cancelled:
 
 
 @dataclass(frozen=True, slots=True)
+class UseReports:
+    """To the parity process: go on with these, which the one before has made, by route."""
+
+    reports: Mapping[str, RouteReport]
+
+
+@dataclass(frozen=True, slots=True)
+class AskReports:
+    """To the parity process: send your reports."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetReport:
+    """To the parity process: begin this route's report anew."""
+
+    route: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """From the parity process: its reports, by route."""
+
+    token: int
+    reports: Mapping[str, RouteReport]
+
+
+@dataclass(frozen=True, slots=True)
 class Serving:
     """From a worker: it accepts connections."""
 
@@ -150,7 +181,8 @@ class Failed:
 Orders = UseRules | SetHealth | SetDrained | SetLogLevel | SetWeights
 ToWorker = Start | Orders | Drain | AskSnapshot | AskRequests | CancelRequest
 Answer = Counters | Requests | Cancelled  # to what was asked with a token
-Message = ToWorker | Serving | Failed | Answer
+OfParity = UseReports | AskReports | ForgetReport | Reports
+Message = ToWorker | Serving | Failed | Answer | OfParity
 
 
 def encode(message: Message) -> bytes:

@@ -130,7 +130,7 @@ class Worker:
         set_log_level(start.log_level)
         store, news = _redis(start)
         try:
-            plane = DataPlane(start.settings, start.rules, start.number, start.health, store, news)
+            plane = DataPlane(start.settings, start.rules, start.number, start.health, store, news, start.captures)
             plane.set_health(start.health, start.models)
             plane.set_drained(start.drained)
             plane.set_weights(start.weights)

@@ -24,12 +24,14 @@ FLOORS = {
     "gateway.conversations": 2,
     "gateway.limits": 2,
     "gateway.versions": 2,
+    "gateway.comparison": 2,
     "gateway.dataplane": 3,
     "gateway.statistics": 3,  # of what observability counts and config bounds
     "gateway.control": 4,
     "gateway.experiments": 4,  # judges by statistics, shares by redis; rules are written by who hands that in
     "gateway.worker": 5,
     "gateway.admin": 5,
+    "gateway.parity": 5,
     "gateway.supervision": 6,
     "gateway.demo": 6,
     "gateway.cli": 7,

@@ -29,6 +29,7 @@ from gateway.admin.requests import RequestsState, add_requests
 from gateway.admin.rule_versions import VersionState, add_rule_versions
 from gateway.admin.rules import RulesState, add_rules
 from gateway.admin.sessions import SessionState, add_sessions
+from gateway.admin.shadows import ShadowState, add_shadows
 from gateway.observability.exposition import CONTENT_TYPE, render
 
 Json = dict[str, Any]
@@ -52,6 +53,7 @@ class ControlState(
     RequestsState,
     RulesState,
     SessionState,
+    ShadowState,
     VersionState,
     Protocol,
 ):
@@ -98,6 +100,7 @@ def make_app(
     add_rules(app, state)
     add_rule_versions(app, state)
     add_limits(app, state)
+    add_shadows(app, state)
     add_conversations(app, state)
     add_sessions(app, state)
     add_playground(app, state)

@@ -137,6 +137,7 @@ class ShadowSpec:
     max_bytes: int = 4 * 1024 * 1024  # of a request or an answer; longer ones are not mirrored, but counted
     timeout: float = 60.0
     top_k: int = 5  # of the last axis, compared as sets
+    excerpts: int = 0  # characters of texts, and of what was asked, that reports show: they are users' own
     tolerance: ToleranceSpec = ToleranceSpec()
     location: Location | None = field(default=None, compare=False)
 

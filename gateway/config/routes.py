@@ -6,6 +6,7 @@ from functools import partial
 
 from gateway.config import rule_values
 from gateway.config.sessions import read_session
+from gateway.config.shadows import read_shadow
 from gateway.config.specs import IdentitySpec, InputMatch, MatchSpec, RouteSpec
 from gateway.protocol.datatypes import DATATYPES
 from gateway.protocol.operations import MODEL_OPERATIONS, Operation
@@ -95,6 +96,7 @@ _ROUTE = Record(
         "model": scalar(rule_values.text),
         "resume": scalar(values.boolean),
         "session": read_session,
+        "shadow": read_shadow,
     },
     required=("name",),
     planned={"ensemble": "a route names an 'engine' or an 'experiment'"},
@@ -126,4 +128,8 @@ def read_route(node: Node, reading: Reading) -> RouteSpec | None:
         reading.error(node.location, f"route {route.name!r} names an engine and an experiment: it can have one of them")
     if route.engine is None and route.experiment is None:
         reading.error(node.location, f"route {route.name!r} names neither an engine nor an experiment")
+    if route.shadow is not None and route.session.history is not None:
+        assert route.shadow.location is not None
+        what = "a shadow would answer without the turns that 'session' keeps: a route can have one of them"
+        reading.error(route.shadow.location, what)
     return route

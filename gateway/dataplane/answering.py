@@ -14,13 +14,13 @@ from gateway.dataplane.grpc.own_call import RefusedCall
 from gateway.dataplane.grpc.plan import CallHead, CallReader
 from gateway.dataplane.grpc.services import SERVICE_CALLS
 from gateway.dataplane.grpc.streams import StreamCall
-from gateway.dataplane.serving import serve_by
+from gateway.dataplane.serving import serve_by, serve_mirrored
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.stream import Stream
 
 _GRPC = b"application/grpc"
-_RELAYED = partial(RelayedCall, serve=serve_by)
+_RELAYED = partial(RelayedCall, serve=serve_mirrored)
 _STREAM = partial(StreamCall, serve=serve_by)
 
 # Who answers, and what of the block it is given.

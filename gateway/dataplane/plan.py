@@ -202,7 +202,7 @@ class Plan:
             self.opening = self.opening_for(self.lane)
             self.lines = self.lines_for(self.lane.engine)
             self.passes_if_kept = self.lane.passes(self.call)
-            self.passes = self.passes_if_kept and not self.lane.keeps_session
+            self.passes = self.passes_if_kept and not self.lane.keeps_session and self.lane.shadow is None
 
 
 def forced_by(snapshot: Snapshot, value: Callable[[bytes], bytes | None]) -> Forced | None:

@@ -16,6 +16,7 @@ from gateway.config.specs import RulesSpec
 from gateway.dataplane.grpc.plan import CallReader
 from gateway.dataplane.keeping import Keeper
 from gateway.dataplane.limits_counted import limits_counted
+from gateway.dataplane.mirroring.tap import Tap
 from gateway.dataplane.progress import Live
 from gateway.dataplane.request import Reader
 from gateway.dataplane.snapshot import NO_LOADS, NO_WEIGHTS, Health, Loads, Models, Snapshot, Weights
@@ -69,7 +70,7 @@ class Connection(Protocol):
 
 class DataPlane:
     """One worker's data plane. `read` and `read_call` read heads by the snapshot in force; `store` and `news` are None
-    where there is no Redis."""
+    where there is no Redis, `captures` is where the parity process takes what is mirrored, "" where there is none."""
 
     def __init__(
         self,
@@ -79,6 +80,7 @@ class DataPlane:
         health: Health,
         store: Store | None = None,
         news: News | None = None,
+        captures: str = "",
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.settings = settings
@@ -87,6 +89,7 @@ class DataPlane:
         self.metrics = Metrics(settings.feedback_requests)
         self.wheel = Wheel(self.loop)
         self.limiter = Limiter(settings.workers, store)
+        self.tap = Tap(self.loop, captures)
         self.connections: set[Connection] = set()
         self.num_lingering = 0  # of the connections: answered for the last time, and read on for a moment
         self.is_draining = False
@@ -102,6 +105,7 @@ class DataPlane:
         self._weights = NO_WEIGHTS
         self.snapshot, self.read, self.read_call = self._compile(rules, number, None)
         self.limiter.use(self.snapshot.limits)
+        self._open_tap()
         # Ids that differ between workers and restarts, and cost a format each.
         self._id_prefix = f"{os.getpid():x}-{random.getrandbits(40):010x}-".encode()
         self._next_id = count(1).__next__
@@ -179,8 +183,13 @@ class DataPlane:
         self.keeper.book.remember_for(rules.identity.session_ttl)
         self.snapshot, self.read, self.read_call = self._compile(rules, number, before)
         self.limiter.use(self.snapshot.limits)
+        self._open_tap()
         self.keeper.book.forget_homes()
         before.retire(self.snapshot)
+
+    def _open_tap(self) -> None:
+        if self.snapshot.is_mirrored:
+            self.tap.open()
 
     def _compile(self, rules: RulesSpec, number: int, before: Snapshot | None) -> tuple[Snapshot, Reader, CallReader]:
         snapshot = Snapshot(rules, number, self.settings, self.metrics, before)
@@ -246,6 +255,7 @@ class DataPlane:
             arms=self.metrics.arms.counted(),
             store=self._store_use(),
             sessions=self._session_use(),
+            captures=dict(self.tap.counts),
         )
 
     def _session_use(self) -> SessionUse:
@@ -285,6 +295,7 @@ class DataPlane:
         for engine in self.snapshot.engines.values():
             engine.close_idle_connections()
         self.limiter.close()
+        self.tap.close()
         if self.access_log is not None:
             self.access_log.flush()
 

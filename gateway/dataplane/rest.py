@@ -9,7 +9,7 @@ from gateway.dataplane.llm.model_in_body import ModelInBody, answerer
 from gateway.dataplane.refusal import Refusal
 from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client, Handler
-from gateway.dataplane.serving import serve, serve_by
+from gateway.dataplane.serving import serve, serve_mirrored
 from gateway.protocol.operations import INFERENCE_OPERATIONS
 from gateway.protocol.v2_facts import read_parameters
 
@@ -21,7 +21,7 @@ def handler_of_whole(client: Client, request: Request, body: bytes) -> tuple[Han
     """The handler of a request whose body is all there, and the body that it takes."""
     plan = request.plan
     if plan.call.names_its_model_in_the_body and plan.error is None:
-        return answerer(client, request, body, serve_by)
+        return answerer(client, request, body, serve_mirrored)
     lane = plan.lane
     if lane is not None and lane.asks_session and plan.encoding is None and _may_name_in_body(request):
         return serve(client, request, lane, _session_in(request, body)), body
@@ -58,7 +58,7 @@ def handler_for(client: Client, request: Request) -> Handler:
     if plan.passes:
         return Exchange(client, request)
     if plan.call.names_its_model_in_the_body:
-        return ModelInBody(client, request, serve_by)
+        return ModelInBody(client, request, serve_mirrored)
     lane = plan.lane
     if lane is None:
         return Exchange(client, request) if plan.snapshot.all_pass(plan.call) else Deciding(client, request)

@@ -18,10 +18,18 @@ class Client(Protocol):
 
     plane: DataPlane
     peer: str  # its address
-    is_paused: bool  # it reads slower than the reply comes
     forwarded_for_line: bytes
     forwarded_proto_line: bytes
-    reply_head_end: bytes  # what ends the head of a reply, from the last field's CRLF on
+
+    @property
+    def is_paused(self) -> bool:
+        """It reads slower than the reply comes."""
+        ...
+
+    @property
+    def reply_head_end(self) -> bytes:
+        """What ends the head of a reply, from the last field's CRLF on."""
+        ...
 
     @property
     def write(self) -> Callable[[bytes], None]:

@@ -7,6 +7,7 @@ from functools import partial
 from gateway.dataplane.bridging.converted_exchange import ConvertedExchange
 from gateway.dataplane.by_http import by_http, translated
 from gateway.dataplane.exchange import Exchange
+from gateway.dataplane.mirroring.mirrored import mirrored
 from gateway.dataplane.recalling import Recalling
 from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client, Handler
@@ -18,14 +19,21 @@ def serve(client: Client, request: Request, lane: Lane, session: str | None) -> 
     """The handler of a request that the rules send to this lane: a session may have it elsewhere."""
     kept = client.plane.keeper.recall(lane, session) if session is not None and lane.keeps_session else lane
     if kept is not None:
-        return serve_by(client, request, kept, session)
+        return serve_mirrored(client, request, kept, session)
     assert session is not None
     request = request.timed()
 
     def go_on(lane: Lane, body: bytes) -> tuple[Handler, bytes]:
-        return serve_by(client, request, lane, session), body
+        return serve_mirrored(client, request, lane, session), body
 
     return Recalling(client, request, lane, session, go_on)
+
+
+def serve_mirrored(client: Client, request: Request, lane: Lane, session: str | None) -> Handler:
+    """The handler of a client's own request for this lane, which its route's shadow may be asked as well."""
+    if lane.shadow is None:
+        return serve_by(client, request, lane, session)
+    return mirrored(client, request, lane, session, serve_by)
 
 
 def serve_by(client: Client, request: Request, lane: Lane, session: str | None) -> Handler:

@@ -11,6 +11,7 @@ from copy import copy
 from types import MappingProxyType
 from zlib import crc32
 
+from gateway.config.experiment_specs import ShadowSpec
 from gateway.config.settings import Settings
 from gateway.config.specs import EngineProtocol, RulesSpec
 from gateway.limits.limit import Limit
@@ -63,6 +64,7 @@ class Lane:
         "replay",
         "reply_fields",
         "reply_lines",
+        "shadow",
         "target",
     )
 
@@ -76,6 +78,7 @@ class Lane:
         self.arms: dict[str, Lane] = {}  # of the same route, those that may take requests
         self.engine = engine
         self.limits = limits  # that its requests meet
+        self.shadow: ShadowSpec | None = None  # of its route
         self.reply_fields = _reply_fields(target) if name_decision else []
         self.reply_lines = b"".join(b"%b: %b\r\n" % field for field in self.reply_fields)
         self._metrics = metrics
@@ -168,6 +171,10 @@ class Snapshot:
         # What tells of forced arms is for the gateway alone
         forcing = rules.forcing
         self.own_fields = frozenset({forcing.header.encode(), forcing.key_header.encode()})
+        shadows = {route.name: route.shadow for route in rules.routes if route.shadow is not None}
+        self.is_mirrored = bool(shadows)
+        for lane in self._lanes.values():
+            lane.shadow = shadows.get(lane.target.route)
         self._passing: dict[Dialect | None, bool] = {}
 
     def __repr__(self) -> str:
@@ -206,7 +213,7 @@ class Snapshot:
         found = self._passing.get(call.dialect)
         if found is None:
             found = self._passing[call.dialect] = all(
-                lane.passes(call) and not lane.keeps_session for lane in self._lanes.values()
+                lane.passes(call) and not lane.keeps_session and lane.shadow is None for lane in self._lanes.values()
             )
         return found
 

@@ -15,6 +15,7 @@ from gateway.observability.limit_counts import LimitSnapshot
 from gateway.observability.limit_metrics import limit_metrics
 from gateway.observability.metrics import SeriesKey, SeriesSnapshot
 from gateway.observability.session_use import SessionUse, session_metrics
+from gateway.observability.shadow_metrics import ShadowCounts, shadow_metrics
 from gateway.observability.store_metrics import store_metrics
 from gateway.observability.store_use import StoreUse
 from gateway.observability.token_metrics import LABELS, buckets, labels_of, token_metrics
@@ -52,6 +53,7 @@ class ExpositionState:
     redis_restarts: int = 0  # of the embedded one
     limits: Mapping[str, LimitSnapshot] = field(default_factory=dict)  # by name
     arms: Mapping[ArmKey, ArmCounts] = field(default_factory=dict)  # of experiments
+    shadows: Mapping[str, ShadowCounts] = field(default_factory=dict)  # by route
 
 
 def render(state: ExpositionState) -> bytes:
@@ -72,6 +74,7 @@ class _State(Collector):
         yield from token_metrics({key: each.tokens for key, each in series if each.tokens is not None})
         yield from limit_metrics(self._state.limits)
         yield from arm_metrics(self._state.arms.values())
+        yield from shadow_metrics(self._state.shadows)
         yield from self._endpoints()
         yield from self._loads()
         if self._state.sessions is not None:

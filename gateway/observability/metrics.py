@@ -185,6 +185,7 @@ class Snapshot:
     sessions: SessionUse | None = None
     limits: list[LimitSnapshot] = field(default_factory=list)
     arms: list[ArmCounts] = field(default_factory=list)  # of experiments, since the worker began
+    captures: dict[tuple[str, str], int] = field(default_factory=dict)  # (route, captured | why not) -> requests
 
 
 class Metrics:

@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -33,6 +33,7 @@ from gateway.supervision.ports import PortError, ReservedPort, listen
 from gateway.supervision.redis_home import RedisHome, data_dir_of, versions_dir
 from gateway.supervision.replicas import Ears, Replicas
 from gateway.supervision.rule_keeping import RuleKeeping
+from gateway.supervision.shadowing import Shadowing
 from gateway.supervision.worker_process import COMMAND
 from gateway.supervision.workforce import StartError, Workforce
 from gateway.upstream.health import Findings, Prober
@@ -78,6 +79,7 @@ class Supervisor(RuleKeeping):
         self._store: Store | None = None
         self._workforce: Workforce | None = None
         self._prober: Prober | None = None
+        self._shadowing: Shadowing | None = None
         self.feed = Feed(self)  # what is told to whoever listens at the admin API
         self._inference: Inference | None = None
 
@@ -92,6 +94,12 @@ class Supervisor(RuleKeeping):
         """Have an endpoint get no new work, or get it again; tells whether Redis tells the other replicas."""
         assert self._replicas is not None
         return await self._replicas.drain((engine, url), is_draining, by)
+
+    @property
+    def shadows(self) -> Shadowing:
+        """Mirrored routes, and how their candidates compare."""
+        assert self._shadowing is not None
+        return self._shadowing
 
     @property
     def store(self) -> Store | None:
@@ -133,7 +141,7 @@ class Supervisor(RuleKeeping):
         """All counters, as fresh as the workers answer."""
         workforce = self._workforce
         assert workforce is not None and self._prober is not None
-        await workforce.count()
+        await asyncio.gather(workforce.count(), self.shadows.count())
         return ExpositionState(
             series=workforce.tally.series(),
             connections=workforce.tally.connections,
@@ -152,6 +160,7 @@ class Supervisor(RuleKeeping):
             store=workforce.tally.store(),
             sessions=workforce.tally.sessions(),
             arms=workforce.tally.arms(),
+            shadows=self.shadows.counts(),
             redis_restarts=self._redis.restarts if self._redis is not None else 0,
         )
 
@@ -184,11 +193,13 @@ class Supervisor(RuleKeeping):
             settings, self.rules, prober.health, ports, self._worker_command, redis.address
         )
         workforce.number = self._book.number
+        self._shadowing = shadowing = Shadowing(settings, workforce.tally)
+        workforce.captures = shadowing.socket_path
         ears = Ears(
             self._book.ask,
             self._shared_rules.set,
             prober.look,
-            lambda drained: workforce.set_drained(frozenset(drained)),
+            self._drained_changed,
         )
         replicas = Replicas(redis.address, ears)
         self._meet(replicas, store)
@@ -218,6 +229,7 @@ class Supervisor(RuleKeeping):
                 task.cancel()
             await asyncio.gather(serving_admin, *keeping, return_exceptions=True)
             await prober.close()
+            await shadowing.close()
             await replicas.close()
             if store is not None:
                 await store.close()
@@ -241,6 +253,8 @@ class Supervisor(RuleKeeping):
         self._prober.use(self.rules.engines)
         await self._redis.start()
         await self._join()
+        self.shadows.use_rules(self.rules, self._book.number)
+        await self.shadows.ready()
         await self._workforce.start()
         await self._prober.first_round(_FIRST_PROBES_SECONDS)
         while not server.started:
@@ -281,8 +295,15 @@ class Supervisor(RuleKeeping):
     def _health_changed(self, found: Findings) -> None:
         if self._workforce is not None:
             self._workforce.set_health(found)
+        if self._shadowing is not None:
+            self._shadowing.set_health(found)
         if self._replicas is not None:
             self._replicas.conditions_found(found.conditions)
+
+    def _drained_changed(self, drained: Collection[tuple[str, str]]) -> None:
+        assert self._workforce is not None
+        self._workforce.set_drained(frozenset(drained))
+        self.shadows.set_drained(frozenset(drained))
 
     def _forget_ready_file(self) -> None:
         if self._ready_file is not None:
@@ -292,6 +313,7 @@ class Supervisor(RuleKeeping):
         assert self._workforce is not None and self._prober is not None
         if self._workforce.number != number:
             self._workforce.use_rules(rules, number)
+            self.shadows.use_rules(rules, number)
             self._prober.use(rules.engines)
             _log.info("rules %d are in force (%s)", number, rules.digest[:12])
 
@@ -300,4 +322,4 @@ class Supervisor(RuleKeeping):
         assert self._workforce is not None
         while True:
             await asyncio.sleep(_COUNT_SECONDS)
-            await self._workforce.count()
+            await asyncio.gather(self._workforce.count(), self.shadows.count())

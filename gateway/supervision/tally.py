@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -26,6 +27,7 @@ class Tally:
         self._retired_sessions: SessionUse | None = None
         self._retired_limits: dict[str, LimitSnapshot] = {}
         self._retired_arms: dict[ArmKey, ArmCounts] = {}
+        self._retired_captures: Counter[tuple[str, str]] = Counter()
 
     def __repr__(self) -> str:
         return f"<Tally of {len(self._living)} workers>"
@@ -42,6 +44,7 @@ class Tally:
             self._retired_store = total([self._retired_store, last.store.ended if last.store else None])
             self._retired_sessions = total([self._retired_sessions, last.sessions.ended if last.sessions else None])
             self._retired_arms = _add_up_arms([self._retired_arms.values(), last.arms])
+            self._retired_captures.update(last.captures)
             self._retired_limits = add_up_limits([self._retired_limits.values(), map(without_worker, last.limits)])
 
     def series(self) -> dict[SeriesKey, SeriesSnapshot]:
@@ -63,6 +66,10 @@ class Tally:
     def arms(self) -> dict[ArmKey, ArmCounts]:
         """What experiments have counted of each arm."""
         return _add_up_arms([self._retired_arms.values(), *[snapshot.arms for snapshot in self._living.values()]])
+
+    def captures(self) -> Counter[tuple[str, str]]:
+        """Requests of mirrored routes, by route, and "captured" or why not."""
+        return sum((Counter(snapshot.captures) for snapshot in self._living.values()), self._retired_captures.copy())
 
     @property
     def connections(self) -> int:

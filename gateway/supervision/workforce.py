@@ -85,6 +85,7 @@ class Workforce:
         self._silent_since: dict[WorkerProcess, float] = {}  # asked, and nothing heard from since
         self._is_stopping = False
         self.number = 1
+        self.captures = ""  # where workers hand over what is mirrored
         self.restarts = 0
         self.tally = Tally()
 
@@ -217,6 +218,7 @@ class Workforce:
             self._drained,
             self._log_level,
             self._weights,
+            self.captures,
         )
         worker.say(start)
         either: list[asyncio.Future[Any]] = [serving, worker.ended]

@@ -22,6 +22,8 @@ from gateway.dataplane.grpc.replies import (
 )
 from gateway.dataplane.grpc.stream_tries import StreamTries
 from gateway.dataplane.llm.model_in_body import Serve
+from gateway.dataplane.mirroring.mirrored import is_drawn
+from gateway.dataplane.mirroring.witness import Witness
 from gateway.dataplane.plan import no_route
 from gateway.dataplane.progress import Progress
 from gateway.dataplane.replaying import sequence_forgotten
@@ -58,6 +60,7 @@ class RelayedCall(StreamTries):
         "_stream",
         "_swept_bytes",
         "_way",
+        "_witness",
     )
 
     def __init__(
@@ -92,6 +95,7 @@ class RelayedCall(StreamTries):
         self._active_at = self._started_at
         self._response_bytes = 0
         self._swept_bytes = 0
+        self._witness: Witness | None = None  # of a call that is mirrored
 
     def __repr__(self) -> str:
         return f"<RelayedCall {self._head.plan!r} at {self._endpoint!r}>"
@@ -119,6 +123,8 @@ class RelayedCall(StreamTries):
             self._try_failed(sequence_forgotten(), was_sent=True, is_good=None)
             return
         self._first_byte_at = self._active_at = now
+        if self._witness is not None:
+            self._witness.began(block)
         endpoint.observe_latency(now - self._sent_at)
         self._has_begun = True
         if ended:
@@ -271,7 +277,9 @@ class RelayedCall(StreamTries):
             self._convert(body, way, session)
             return
         self._way, self._session = way, session
-        self._lane = way.lane
+        self._lane = lane = way.lane
+        if lane.shadow is not None and self._is_inference and is_drawn(lane.shadow, self._plane.tap, self.route):
+            self._witness = Witness(self._plane.tap, self._head, lane, self._request_id, self._started_at)
         now = self._started_at if body.is_complete else monotonic()
         self._try(now)
 
@@ -306,6 +314,9 @@ class RelayedCall(StreamTries):
         if lane.replay is not None and self._is_numbered:
             keeps = True
             body.keep_up_to(lane.replay.max_bytes)
+        if self._witness is not None:
+            keeps = True
+            body.keep_up_to(self._witness.max_bytes)
         data = body.take(way.model, keeps=keeps)
         if body.is_complete:
             up.send_whole(way.head(endpoint), passing, data)
@@ -324,6 +335,8 @@ class RelayedCall(StreamTries):
         stream = self._stream
         if size:
             stream.send_data(data)
+            if self._witness is not None:
+                self._witness.answered(data)
         if ended:  # without trailers, and so without a status
             self._up = None
             self._try_failed(
@@ -390,6 +403,8 @@ class RelayedCall(StreamTries):
         if self._is_trying:
             self._leave(None)
         self._settle_input()
+        if self._witness is not None:
+            self._witness.dropped("client_gone")
         self._counters().count_error("client_gone")
         meter = self._meter
         if meter is not None:
@@ -415,6 +430,8 @@ class RelayedCall(StreamTries):
         if self._plane.access_log is not None:
             self._log("")
         self._client.call_ended(self._stream)
+        if self._witness is not None:
+            self._witness.ended(self._body, status)
 
     def _fail(self, error: GatewayError) -> None:
         self._is_over = True
@@ -432,6 +449,8 @@ class RelayedCall(StreamTries):
         tell_error(self._stream, told, self._request_id, self._lane, has_begun=self._has_begun)
         self._log(error.kind.value)
         self._client.call_ended(self._stream)
+        if self._witness is not None:
+            self._witness.failed(self._body, error)
 
     def _log(self, reason: str) -> None:
         if self._plane.access_log is not None:

@@ -46,9 +46,20 @@ def answerer(client: Client, request: Request, body: bytes, serve: Serve) -> tup
         return Refusal(client, request, error), body
 
 
-def _decided(client: Client, request: Request, body: bytes, serve: Serve) -> tuple[Handler, bytes]:
-    """Raises: GatewayError."""
-    request = request.timed()
+def answerer_by(client: Client, request: Request, body: bytes, lane: Lane, serve: Serve) -> tuple[Handler, bytes]:
+    """Who answers a request that goes this way, whatever the rules say, and the body that goes to them.
+
+    Raises: GatewayError.
+    """
+    request, body, found = _named(client, request, body)
+    return _prepared(client, request, request.plan.for_model(found.name), lane, None, found, body, serve)
+
+
+def _named(client: Client, request: Request, body: bytes) -> tuple[Request, bytes, ModelName]:
+    """The request and its body without coding, and the model that it names.
+
+    Raises: GatewayError.
+    """
     plan = request.plan
     if plan.encoding is not None:
         body = decoded(request, body, client.plane.settings.limits.max_body_bytes)
@@ -60,6 +71,12 @@ def _decided(client: Client, request: Request, body: bytes, serve: Serve) -> tup
     if len(found.name) > _MAX_NAME_LENGTH:
         what = f"the model's name is longer than {_MAX_NAME_LENGTH} characters"
         raise GatewayError(ErrorKind.BAD_REQUEST, what)
+    return request, body, found
+
+
+def _decided(client: Client, request: Request, body: bytes, serve: Serve) -> tuple[Handler, bytes]:
+    """Raises: GatewayError."""
+    request, body, found = _named(client, request.timed(), body)
     plan = request.plan.for_model(found.name)
     lane, session = plan.lane, None
     if lane is None or lane.asks_session:

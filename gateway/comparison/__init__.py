@@ -1,0 +1,1 @@
+"""Two engines' answers to one request, compared; and what many such comparisons come to."""

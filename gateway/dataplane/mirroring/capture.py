@@ -1,0 +1,70 @@
+"""A request and the answer that it had, as they go from a worker to the parity process."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import orjson
+
+_SIZES = struct.Struct(">III")  # of the facts, the request, the answer
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is told of a request beside its bytes; times are seconds."""
+
+    route: str
+    engine: str  # that has answered, or was to
+    model: str | None  # as that engine calls it, where the route says so
+    request_id: str
+    head: (
+        str  # Latin-1: of REST the request's line and fields, ready to be sent; of gRPC the call's fields, a line each
+    )
+    is_call: bool  # by gRPC: request and answer are protobuf messages
+    answer_encoding: str  # of gRPC
+    status: int  # HTTP's, or gRPC's
+    seconds: float  # until the end of the answer
+    first_seconds: float  # until it began
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """`answer` is all that the client was sent: of REST with head and framing, of gRPC its framed messages."""
+
+    facts: Facts
+    request: bytes
+    answer: bytes
+
+
+def encode(facts: Facts, request: Sequence[bytes], answer: Sequence[bytes]) -> list[bytes]:
+    """A capture as it goes over the socket, in pieces that are not joined."""
+    told = orjson.dumps([getattr(facts, name) for name in Facts.__slots__])
+    sizes = _SIZES.pack(len(told), sum(map(len, request)), sum(map(len, answer)))
+    return [sizes, told, *request, *answer]
+
+
+class CaptureReader:
+    """Cuts what comes over a socket into captures."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def __repr__(self) -> str:
+        return f"<CaptureReader: {len(self._buffer)} bytes wait>"
+
+    def feed(self, data: bytes) -> list[Capture]:
+        buffer = self._buffer
+        buffer += data
+        found: list[Capture] = []
+        while len(buffer) >= _SIZES.size:
+            told, request, answer = _SIZES.unpack_from(buffer)
+            begin = _SIZES.size + told
+            end = begin + request + answer
+            if len(buffer) < end:
+                break
+            facts = Facts(*orjson.loads(buffer[_SIZES.size : begin]))
+            found.append(Capture(facts, bytes(buffer[begin : begin + request]), bytes(buffer[begin + request : end])))
+            del buffer[:end]
+        return found

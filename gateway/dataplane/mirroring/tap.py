@@ -1,0 +1,84 @@
+"""Where captures leave a worker: a socket to the parity process, which never keeps anybody waiting.
+
+What the socket has not taken yet is bounded; where there is no room a capture is dropped, and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import cast
+
+from gateway.dataplane.mirroring.capture import Facts, encode
+
+CAPTURED = "captured"
+
+# Beside one capture, which may be longer.
+_MAX_WAITING_BYTES = 4 * 1024 * 1024
+_RETRY_SECONDS = 0.25
+
+
+class Tap(asyncio.Protocol):
+    """One worker's; `path` is where the parity process listens, "" where there is none."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, path: str) -> None:
+        self._loop = loop
+        self._path = path
+        self._transport: asyncio.Transport | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self.counts: Counter[tuple[str, str]] = Counter()  # by route, and CAPTURED or why not
+
+    def __repr__(self) -> str:
+        state = "open" if self._transport is not None else "closed"
+        return f"<Tap {state}: {dict(self.counts)}>"
+
+    def open(self) -> None:
+        """Some route is mirrored: have a connection, now and whenever it is lost."""
+        if self._path and self._connecting is None and self._transport is None:
+            self._connecting = self._loop.create_task(self._connect())
+
+    def close(self) -> None:
+        self._path = ""
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._transport is not None:
+            self._transport.close()
+
+    def is_open_for(self, route: str) -> bool:
+        """Whether a request of this route can be captured now; it is counted where not."""
+        transport = self._transport
+        if transport is None:
+            self.drop(route, "no_parity_process")
+        elif transport.get_write_buffer_size() > _MAX_WAITING_BYTES:
+            self.drop(route, "busy")
+        else:
+            return True
+        return False
+
+    def give(self, facts: Facts, request: Sequence[bytes], answer: Sequence[bytes]) -> None:
+        """Hand over a capture."""
+        if self.is_open_for(facts.route):
+            assert self._transport is not None
+            self.counts[facts.route, CAPTURED] += 1
+            self._transport.writelines(encode(facts, request, answer))
+
+    def drop(self, route: str, reason: str) -> None:
+        self.counts[route, reason] += 1
+
+    async def _connect(self) -> None:
+        while self._path:
+            try:
+                await self._loop.create_unix_connection(lambda: self, self._path)
+                break
+            except OSError:  # it is not there yet, or not again
+                await asyncio.sleep(_RETRY_SECONDS)
+        self._connecting = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._connecting = None
+        self.open()
