@@ -78,7 +78,7 @@ def screenshots(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def mishaps() -> Mishaps:
-    return Mishaps(expected={404})  # until /events is there
+    return Mishaps()
 
 
 @pytest.fixture

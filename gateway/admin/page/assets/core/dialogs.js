@@ -3,6 +3,7 @@
 import { fill, h } from "./dom.js";
 import { caller, keepKey, may, onKeyWanted } from "./api.js";
 
+const toasts = document.getElementById("toasts");
 let count = 0;
 
 /**
@@ -26,7 +27,7 @@ export function ask({ title, text, fields = [], confirm = "OK", danger = false, 
     );
     const dialog = h(
       "dialog",
-      { "aria-labelledby": heading.id, onclose: () => (dialog.remove(), resolve(done)) },
+      { "aria-labelledby": heading.id, onclose: () => (takeAway(dialog), resolve(done)) },
       form,
     );
     let done = false;
@@ -89,7 +90,7 @@ export function show(title, ...children) {
   const body = h("div", { class: "stack" }, children);
   const dialog = h(
     "dialog",
-    { class: "wide", "aria-labelledby": heading.id, onclose: () => dialog.remove() },
+    { class: "wide", "aria-labelledby": heading.id, onclose: () => takeAway(dialog) },
     h(
       "div",
       { class: "row between" },
@@ -123,12 +124,17 @@ export function action(label, role, act, attributes = {}) {
   return button;
 }
 
+/** Remove a dialog, but not what was said meanwhile. */
+function takeAway(dialog) {
+  if (dialog.contains(toasts)) document.body.append(toasts);
+  dialog.remove();
+}
+
 /** Say something at the edge for a while; `kind` is good, warning or bad. */
 export function toast(text, kind = "good") {
   const shown = h("p", { class: `toast ${kind}` }, text);
-  const place = document.querySelector("dialog[open]:last-of-type") ?? document.body;
-  const toasts = document.getElementById("toasts");
-  place.append(toasts); // above the dialog that is open, if one is
+  const dialogs = document.querySelectorAll("dialog[open]");
+  (dialogs[dialogs.length - 1] ?? document.body).append(toasts); // above the dialog that is open, if one is
   toasts.append(shown);
   setTimeout(() => shown.remove(), kind === "good" ? 4000 : 8000);
 }

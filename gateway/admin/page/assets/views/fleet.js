@@ -1,5 +1,6 @@
 // The fleet as a map: front, routes, engines, endpoints, each with what goes through it now.
 
+import { call } from "../core/api.js";
 import { h, keyed, tell } from "../core/dom.js";
 import { count, digits, rate, seconds } from "../core/format.js";
 import { live } from "../core/live.js";
@@ -8,13 +9,14 @@ import { openEndpoint, openEngine, openRoute } from "./fleet_dialogs.js";
 import { conditionOf, endpointKey, sumOf } from "./fleet_facts.js";
 import { drawLines } from "./fleet_lines.js";
 
-export function show(root, { signal }) {
+export async function show(root, { signal }) {
   const numbers = {
     rate: stat("Requests"),
     errors: stat("Errors"),
     flight: stat("In flight"),
     connections: stat("Connections"),
     workers: stat("Workers"),
+    unrouted: stat("No route"),
     rules: stat("Rules"),
   };
   const waiting = h("p", { class: "muted" }, "Waiting for the gateway's first word …");
@@ -36,18 +38,25 @@ export function show(root, { signal }) {
   const watched = new ResizeObserver(redraw);
   watched.observe(map);
   signal.addEventListener("abort", () => watched.disconnect());
+  let experiments = {};
+  const learn = async () => {
+    const { routes } = await call("GET", "/rules", null, { signal });
+    experiments = Object.fromEntries(routes.map((route) => [route.name, route.experiment]));
+  };
+  live.on("rules", () => learn().catch(() => {}), signal);
   live.on(
     "fleet",
     (fleet) => {
       waiting.hidden = true;
       map.hidden = false;
       tellNumbers(numbers, fleet);
-      tellMap(columns, fleet);
+      tellMap(columns, fleet, experiments);
       lines.set(linesOf(fleet));
       redraw();
     },
     signal,
   );
+  await learn();
 }
 
 function column(title) {
@@ -56,19 +65,20 @@ function column(title) {
 }
 
 function tellNumbers(numbers, fleet) {
-  const total = (field) => fleet.routes.reduce((sum, route) => sum + (route[field] ?? 0), 0);
+  const total = (field) => sumOf(fleet.routes, field);
   const endpoints = fleet.engines.flatMap((engine) => engine.endpoints);
   const errors = total("errors");
-  numbers.rate.set(rate(total("rate")));
+  numbers.rate.set(rate(total("rate") + fleet.unrouted.rate));
   numbers.errors.set(rate(errors), errors > 0 ? "bad" : null);
-  numbers.flight.set(count(endpoints.reduce((sum, each) => sum + each.in_flight, 0)));
+  numbers.flight.set(count(sumOf(endpoints, "in_flight")));
   numbers.connections.set(count(fleet.connections));
   numbers.workers.set(count(fleet.workers));
+  numbers.unrouted.set(rate(fleet.unrouted.rate), fleet.unrouted.rate > 0 ? "bad" : null);
   numbers.rules.set(`№ ${fleet.rules_number}`);
 }
 
-function tellMap(columns, fleet) {
-  const front = { rate: fleet.routes.reduce((sum, route) => sum + (route.rate ?? 0), 0), ...fleet };
+function tellMap(columns, fleet, experiments) {
+  const front = { rate: sumOf(fleet.routes, "rate") + fleet.unrouted.rate, ...fleet };
   keyed(
     columns.front.cards,
     [front],
@@ -78,7 +88,7 @@ function tellMap(columns, fleet) {
   );
   keyed(
     columns.routes.cards,
-    fleet.routes,
+    fleet.routes.map((route) => ({ experiment: experiments[route.name], ...route })),
     (each) => each.name,
     (each) => card(`route ${each.name}`, () => openRoute(each.name)),
     tellRoute,
@@ -159,19 +169,20 @@ function tellEngine(element, engine) {
     element,
     engine.name,
     [kind, `${ready} of ${all}`],
-    [rate(engine.rate ?? sumOf(engine.endpoints, "rate")), latencies(engine)],
+    [rate(engine.rate), latencies(engine)],
     [engine.protocol, engine.balance],
   );
 }
 
 function tellEndpoint(element, endpoint) {
+  const errors = endpoint.error_rate > 0 ? `${rate(endpoint.error_rate)} errors` : null;
   const weight = endpoint.weight !== undefined && endpoint.weight !== 1 ? `weight ${digits(endpoint.weight)}` : null;
   tellCard(
     element,
     shortUrl(endpoint.url),
     conditionOf(endpoint),
     [rate(endpoint.rate), latencies(endpoint)],
-    [`${count(endpoint.in_flight)} in flight`, weight],
+    [`${count(endpoint.in_flight)} in flight`, errors, weight],
   );
 }
 

@@ -42,6 +42,7 @@ function endpointFacts(engine, endpoint) {
     "Requests a second": rate(endpoint.rate),
     "Latency p50, p95": `${seconds(endpoint.p50)}, ${seconds(endpoint.p95)}`,
     "In flight": count(endpoint.in_flight),
+    "Errors a second": endpoint.error_rate > 0 ? rate(endpoint.error_rate) : null,
     "Requests, errors": `${count(endpoint.requests)}, ${count(endpoint.errors)}`,
     "Sessions moved away": count(endpoint.sessions_moved),
     "Sequences lost": endpoint.sequences_lost ? count(endpoint.sequences_lost) : null,
@@ -124,7 +125,7 @@ export function openEngine(name) {
       Protocol: engine.protocol,
       Balance: engine.balance,
       Endpoints: count(engine.endpoints.length),
-      "Requests a second": rate(engine.rate ?? sumOf(engine.endpoints, "rate")),
+      "Requests a second": rate(engine.rate),
       "In flight": count(sumOf(engine.endpoints, "in_flight")),
       "Routes to it":
         fleet.routes

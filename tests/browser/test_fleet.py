@@ -1,0 +1,114 @@
+"""The fleet's map: live, to be operated from, by mouse and by keyboard."""
+
+import re
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.conftest import PHONE
+from tests.browser.fleet import Fleet
+
+
+def drained(fleet: Fleet) -> list[str]:
+    engines = httpx.get(f"{fleet.gateway.admin_url}/engines").json()["engines"]
+    return [endpoint["url"] for engine in engines for endpoint in engine["endpoints"] if endpoint["draining"]]
+
+
+def test_the_map_is_live(page: Any) -> None:
+    """Front, routes, engines and endpoints, with what goes through them now; lines lead from one to the next."""
+    page.goto("/")
+    expect(page.locator("#live")).to_have_text("live")
+    for name in ("Front", "everything-else", "ranking", "cuda", "mac"):
+        expect(page.locator(".card strong", has_text=re.compile(f"^{name}$"))).to_be_visible()
+    busy = page.locator(".card", has_text="everything-else")
+    expect(busy).to_contain_text(re.compile(r"[1-9][\d.]*/s · p50 [\d.]+ [mµ]?s"))
+    expect(page.locator(".card", has_text="ranking")).to_contain_text("experiment ranker-migration")
+    expect(page.locator(".map path.used").first).to_be_attached()
+    before = busy.inner_text()
+    page.wait_for_function(
+        "before => ![...document.querySelectorAll('.card')].some(c => c.innerText === before)", arg=before
+    )
+
+
+def test_an_endpoint_is_drained_and_wanted_back(page: Any, fleet: Fleet) -> None:
+    """From its card, with a reason; the map says so, and the gateway does so."""
+    page.goto("/")
+    card = page.locator("[data-key^='endpoint cuda'] .card").last
+    card.click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("ready")
+    dialog.get_by_role("button", name="Drain", exact=True).click()
+    page.get_by_label("Reason").fill("maintenance")
+    page.get_by_role("dialog").last.get_by_role("button", name="Drain").click()
+    expect(dialog.first.get_by_text("drained", exact=True)).to_be_visible()
+    assert len(drained(fleet)) == 1
+    dialog.get_by_role("button", name="Undrain").click()
+    page.get_by_role("dialog").last.get_by_role("button", name="Undrain").click()
+    expect(dialog.first.get_by_text("ready", exact=True)).to_be_visible()
+    assert not drained(fleet)
+    page.keyboard.press("Escape")
+    expect(card).to_contain_text("ready")
+
+
+def test_the_keyboard_alone_drains_an_endpoint(page: Any, fleet: Fleet) -> None:
+    """Skip link, cards in reading order, a dialog that holds the focus and gives it back."""
+    page.goto("/")
+    expect(page.locator("#live")).to_have_text("live")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("#main")).to_be_focused()
+    card = page.locator("[data-key^='endpoint mac'] .card")
+    for _ in range(30):
+        page.keyboard.press("Tab")
+        if card.evaluate("card => card === document.activeElement"):
+            break
+    expect(card).to_be_focused()
+    assert card.evaluate("card => getComputedStyle(card).outlineStyle") == "solid"
+    page.keyboard.press("Enter")
+    drain = page.get_by_role("button", name="Drain", exact=True)
+    expect(drain).to_be_visible()
+    while not drain.evaluate("button => button === document.activeElement"):
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("Reason")).to_be_focused()
+    page.keyboard.type("by keyboard")
+    page.keyboard.press("Enter")
+    undrain = page.get_by_role("button", name="Undrain", exact=True)
+    expect(undrain).to_be_visible()
+    assert len(drained(fleet)) == 1
+    while not undrain.evaluate("button => button === document.activeElement"):
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")  # no reason
+    expect(drain).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(card).to_be_focused()
+    assert not drained(fleet)
+
+
+def test_the_focus_stays_while_numbers_change(page: Any) -> None:
+    """What is told anew each second takes no element away."""
+    page.goto("/")
+    card = page.locator("[data-key='route ranking'] .card")
+    card.focus()
+    card.evaluate("card => (card.isTheSame = true)")
+    page.wait_for_timeout(2200)
+    expect(card).to_be_focused()
+    assert card.evaluate("card => card.isTheSame")
+
+
+@pytest.mark.parametrize("page", [{"viewport": PHONE}], indirect=True)
+def test_a_phone_reads_the_map_from_top_to_bottom(page: Any) -> None:
+    """One column, no line, nothing to scroll sideways; the views are in a menu."""
+    page.goto("/")
+    expect(page.locator(".card", has_text="everything-else")).to_be_visible()
+    expect(page.locator(".map .lines")).to_be_hidden()
+    assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+    expect(page.get_by_role("link", name="Playground")).to_be_hidden()
+    page.get_by_role("button", name="Menu").click()
+    page.get_by_role("link", name="Playground").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Playground")
+    expect(page.get_by_role("link", name="Audit")).to_be_hidden()

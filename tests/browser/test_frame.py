@@ -1,0 +1,127 @@
+"""What is around every view: themes, the state of the connection, keys and what they may do."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.conftest import DESKTOP
+from tests.support.canned_engine import CannedEngine
+from tests.support.chromium import Mishaps
+from tests.support.servers import GatewayProcess
+
+DARK, LIGHT = "rgb(16, 20, 24)", "rgb(245, 246, 248)"
+
+
+def ground(page: Any) -> str:
+    return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+
+@pytest.mark.parametrize("page", [{"color_scheme": "dark"}], indirect=True)
+def test_dark_is_taken_from_the_system_and_can_be_switched(page: Any) -> None:
+    """Auto, dark, light, auto; what was chosen is kept."""
+    page.goto("/")
+    assert ground(page) == DARK
+    switch = page.locator("#theme")
+    switch.click()
+    expect(switch).to_have_text("Dark")
+    switch.click()
+    expect(switch).to_have_text("Light")
+    assert ground(page) == LIGHT
+    page.reload()
+    assert ground(page) == LIGHT
+    expect(switch).to_have_text("Light")
+    switch.click()
+    assert ground(page) == DARK
+
+
+def test_a_lost_connection_is_told_and_made_anew(chromium: Any, start_gateway: Callable[..., GatewayProcess]) -> None:
+    """The bar says so in words; the numbers go on once the gateway is there again."""
+    with CannedEngine("one") as engine:
+        first = start_gateway(rules_of_one(engine))
+        page = chromium.new_page(base_url=first.admin_url)
+        page.goto("/")
+        expect(page.locator("#live")).to_have_text("live")
+        first.stop()
+        expect(page.locator("#live")).to_have_text("reconnecting")
+        second = start_gateway(rules_of_one(engine), workers=2, extra_args=["--admin-port", str(first.admin_port)])
+        assert second.admin_port == first.admin_port
+        expect(page.locator("#live")).to_have_text("live", timeout=15_000)
+        expect(page.locator(".stat", has_text="Workers")).to_contain_text("2")
+        page.close()
+
+
+def rules_of_one(engine: CannedEngine) -> str:
+    return f"version: 1\nengines: {{one: {{endpoints: ['{engine.url}']}}}}\nroutes: [{{name: all, engine: one}}]\n"
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[GatewayProcess, dict[str, str]]]:
+    """A gateway that asks for keys, and a key of each role."""
+    directory = tmp_path_factory.mktemp("locked")
+    keys = {role: make_key(directory / "keys.yaml", role) for role in ("viewer", "operator", "admin")}
+    with CannedEngine("one") as engine:
+        options = ["--admin-keys", str(directory / "keys.yaml")]
+        server = GatewayProcess.start(rules_of_one(engine), directory / "gateway", extra_args=options).wait_ready()
+        yield server, keys
+        server.stop()
+
+
+def make_key(file: Path, role: str) -> str:
+    """The key that `pointsman keys add` shows once."""
+    command = [sys.executable, "-m", "gateway.cli", "keys", "add", f"a-{role}", "--role", role, "--file", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return next(line.split()[-1] for line in done.stdout.splitlines() if line.strip())
+
+
+@pytest.fixture
+def locked_page(chromium: Any, locked: tuple[GatewayProcess, dict[str, str]], mishaps: Mishaps) -> Iterator[Any]:
+    context = chromium.new_context(base_url=locked[0].admin_url, viewport=DESKTOP)
+    context.set_default_timeout(10_000)
+    page = context.new_page()
+    mishaps.expected.add(401)
+    mishaps.watch(page)
+    yield page
+    context.close()
+    assert not mishaps.found, "\n".join(mishaps.found)
+
+
+def test_a_key_is_asked_for_and_says_who_one_is(
+    locked_page: Any, locked: tuple[GatewayProcess, dict[str, str]]
+) -> None:
+    """A wrong one is refused in the dialog; the right one is kept for the tab, and in no address."""
+    page, keys = locked_page, locked[1]
+    page.goto("/")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Key", exact=True).fill("not a key")
+    dialog.get_by_role("button", name="Use it").click()
+    expect(dialog.get_by_role("alert")).to_have_text("this key is not known here")
+    dialog.get_by_label("Key", exact=True).fill(keys["admin"])
+    dialog.get_by_role("button", name="Use it").click()
+    expect(page.locator("#caller")).to_have_text("a-admin · admin")
+    expect(page.locator("#live")).to_have_text("live")
+    expect(page.locator(".card", has_text="all")).to_be_visible()
+    page.reload()
+    expect(page.locator("#caller")).to_have_text("a-admin · admin")
+    assert keys["admin"] not in page.url
+    assert page.evaluate("JSON.stringify(localStorage)").find(keys["admin"]) < 0
+
+
+def test_what_a_role_may_not_do_says_so(locked_page: Any, locked: tuple[GatewayProcess, dict[str, str]]) -> None:
+    """A viewer sees the buttons, why they do nothing, and that they do nothing."""
+    page, keys = locked_page, locked[1]
+    page.goto("/")
+    page.get_by_label("Key", exact=True).fill(keys["viewer"])
+    page.keyboard.press("Enter")
+    expect(page.locator("#caller")).to_have_text("a-viewer · viewer")
+    page.locator("[data-key^='endpoint one'] .card").click()
+    drain = page.get_by_role("button", name="Drain", exact=True)
+    expect(drain).to_have_attribute("aria-disabled", "true")
+    expect(drain).to_have_attribute("title", "needs the role operator; you are viewer")
+    drain.click(force=True)
+    expect(page.locator("#toasts")).to_contain_text("needs the role operator")
+    expect(page.get_by_label("Reason")).to_have_count(0)
