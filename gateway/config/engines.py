@@ -67,8 +67,12 @@ def _statuses(node: Node, reading: Reading) -> frozenset[int] | None:
     return None if statuses is None else frozenset(statuses)
 
 
+_weight = values.between(0.0, 1_000_000.0, values.number)
 _ENDPOINT = Record(
-    "an endpoint", EndpointSpec, {"url": scalar(endpoint_url), "grpc": scalar(host_port)}, required=("url",)
+    "an endpoint",
+    EndpointSpec,
+    {"url": scalar(endpoint_url), "grpc": scalar(host_port), "weight": scalar(_weight)},
+    required=("url",),
 )
 _HEALTH = Record(
     "health",
@@ -147,7 +151,7 @@ _AFFINITY = Record(
 
 
 def _endpoint(node: Node, reading: Reading) -> EndpointSpec | None:
-    """Read `{url, grpc}`, or a URL alone; a gRPC server's URL says both."""
+    """Read `{url, grpc, weight}`, or a URL alone; a gRPC server's URL says both."""
     if isinstance(node, Map):
         endpoint = _ENDPOINT(node, reading)
     else:

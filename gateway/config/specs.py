@@ -46,6 +46,7 @@ class EndpointSpec:
 
     url: str  # http://host:port or https://host:port, no path; grpc://... or grpcs://... where it has no REST
     grpc: str | None = None  # host:port of its gRPC, where it has one; encrypted where the url is https
+    weight: float = 1.0  # its share of the work, beside the others of its engine; 0: as if it were drained
 
     @property
     def speaks_rest(self) -> bool:

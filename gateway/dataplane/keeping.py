@@ -19,7 +19,6 @@ from gateway.protocol.sequence import Sequence, name_of
 from gateway.sessions.book import SessionBook
 from gateway.sessions.input import InputKeeper
 from gateway.sessions.session import Session
-from gateway.upstream.balancing import by_session
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
 
@@ -150,12 +149,12 @@ class Keeper:
         if place is not None and at in able:
             return at
         name = name_of(session.session)
-        chosen = home if home in able else by_session(able, name)
+        chosen = home if home in able else engine.by_session(able, name)
         is_moved = place is not None or not session.is_new
         if session.is_new and not tried:
             less_busy = self._less_busy(engine, able, chosen)
             if less_busy:
-                chosen = by_session(less_busy, name)
+                chosen = engine.by_session(less_busy, name)
                 self.book.counts.shed += 1
         if chosen is not home or place is not None:
             self.book.place(session, engine.name, None if chosen is home else chosen.url)
@@ -191,7 +190,7 @@ class Keeper:
         chosen = at if at is not None and at in able else None
         if chosen is None:
             home = self._home(engine, known)
-            chosen = home if home in able else by_session(able, sequence.name)
+            chosen = home if home in able else engine.by_session(able, sequence.name)
         if sequence.starts and not sequence.ends and chosen.url != place:
             self.book.place(known, engine.name, chosen.url)
         return chosen
@@ -202,7 +201,7 @@ class Keeper:
         if kept is not None and kept[0] is engine:
             known: Endpoint = kept[1]
             return known
-        home = by_session(engine.endpoints, name_of(session.session))
+        home = engine.by_session(engine.endpoints, name_of(session.session))
         session.homes[engine.name] = (engine, home)
         return home
 
@@ -213,11 +212,11 @@ class Keeper:
         Source: Mirrokni, Thorup and Zadimoghaddam, Consistent Hashing with Bounded Loads (2018).
         """
         spec = engine.spec.affinity
-        least = min(endpoint.outstanding for endpoint in able)
+        least = min(endpoint.pressure for endpoint in able)
         bound = max(least + spec.imbalance, least * spec.imbalance_ratio)
-        if chosen.outstanding < bound:
+        if chosen.pressure < bound:
             return []
-        return [endpoint for endpoint in able if endpoint.outstanding < bound]
+        return [endpoint for endpoint in able if endpoint.pressure < bound]
 
 
 def _why_left(endpoint: Endpoint | None) -> str:

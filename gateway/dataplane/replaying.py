@@ -20,7 +20,6 @@ from gateway.protocol.sequence import Sequence
 from gateway.redis.errors import StoreError
 from gateway.sessions.input import Input, Sent, UnkeptError
 from gateway.upstream.ask import ask
-from gateway.upstream.balancing import by_session
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
 from gateway.upstream.fetch import fetch
@@ -161,7 +160,7 @@ class Replay:
         able = engine.able(now, self._failures)
         if not able:
             able = engine.able(now, [endpoint for endpoint, number in self._failures.items() if number > 1])
-        return by_session(able, self._sequence.name) if able else None
+        return engine.by_session(able, self._sequence.name) if able else None
 
     async def _tell(self, engine: Engine, endpoint: Endpoint, inputs: list[Input]) -> None:
         """Raises: GatewayError; UnkeptError where the endpoint refuses one."""

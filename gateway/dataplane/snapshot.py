@@ -233,10 +233,11 @@ class Snapshot:
                     endpoint.observe_load(loads[key])
 
     def set_drained(self, drained: Collection[tuple[str, str]]) -> None:
-        """These endpoints, by engine and url, get no new work, all others do."""
+        """These endpoints, by engine and url, get no new work; nor do those of weight 0. All others do."""
         for engine in self.engines.values():
+            weightless = {spec.url for spec in engine.spec.endpoints if not spec.weight}
             for endpoint in engine.endpoints:
-                endpoint.is_draining = (engine.name, endpoint.url) in drained
+                endpoint.is_draining = endpoint.url in weightless or (engine.name, endpoint.url) in drained
 
     def retire(self, successor: Snapshot) -> None:
         """Close the idle connections of endpoints that the successor no longer has."""

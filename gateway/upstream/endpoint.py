@@ -32,7 +32,8 @@ class Endpoint:
     `condition` is what the probes last said, None before the first; `in_flight` counts requests sent and not ended,
     `others` those that others had there when the engine last told its `load`. `models` are those that it says it
     serves; none where it does not tell.
-    `is_draining`: an operator has it get no new work.
+    `is_draining`: an operator has it get no new work. `weight` is its part of the work, relative to the mean of its
+    engine's endpoints.
     `pool` has its HTTP/1.1 connections, `streams` its gRPC ones, each None where it does not speak that.
     """
 
@@ -53,6 +54,7 @@ class Endpoint:
         "scheme",
         "streams",
         "url",
+        "weight",
     )
 
     def __init__(self, engine: EngineSpec, spec: EndpointSpec, tls: ssl.SSLContext | None) -> None:
@@ -65,6 +67,7 @@ class Endpoint:
         self.models: frozenset[str] = frozenset()
         self.condition: Condition | None = None
         self.is_draining = False
+        self.weight = 1.0
         self.latency = 0.0  # seconds to the first byte, peak EWMA; 0 before the first reply
         self.breaker = Breaker(engine.breaker)
         parts = urlsplit(spec.url)
@@ -110,9 +113,9 @@ class Endpoint:
             self.latency += (seconds - self.latency) * _EWMA_SHARE
 
     @property
-    def outstanding(self) -> int:
-        """Requests that it has to answer, whoever asked."""
-        return self.in_flight + self.others
+    def pressure(self) -> float:
+        """Requests that it has to answer, whoever asked, for its weight."""
+        return (self.in_flight + self.others) / self.weight
 
     def observe_load(self, load: Load | None) -> None:
         """Take over what the engine says of its load, which has our own requests in it; None: it does not tell."""

@@ -9,22 +9,26 @@ from types import MappingProxyType
 from gateway.config.specs import Balance, EndpointSpec, EngineSpec
 from gateway.protocol.condition import Condition
 from gateway.upstream.adapters import Adapter, adapter_for
-from gateway.upstream.balancing import chooser
+from gateway.upstream.balancing import by_session, chooser
 from gateway.upstream.endpoint import NOT_READY, Endpoint
 from gateway.upstream.prefix_index import PrefixIndex
 from gateway.upstream.retry import RetryBudget
 from gateway.upstream.tls import endpoint_tls
+from gateway.upstream.weighted import by_session as by_weighted_session
+from gateway.upstream.weighted import shares, weighted_chooser
 
 
 class Engine:
-    """The endpoints of one engine. `extra_fields` are those that each request to it carries; `prefixes` is what its
-    endpoints saw of prompts, None where it does not balance by them."""
+    """The endpoints of one engine; `by_session` chooses a session's among some of them. `extra_fields` are those that
+    each request to it carries; `prefixes` is what its endpoints saw of prompts, None where it does not balance by them.
+    """
 
     __slots__ = (
         "_by_url",
         "_choose",
         "adapter",
         "budget",
+        "by_session",
         "endpoints",
         "extra_fields",
         "extra_lines",
@@ -57,13 +61,18 @@ class Engine:
         self.extra_lines = b"".join(b"%b: %b\r\n" % field for field in self.extra_fields)
         self.extra_names = frozenset(name for name, _ in self.extra_fields)
         self._by_url = {endpoint.url: endpoint for endpoint in self.endpoints}
-        self._choose = chooser(spec.balance)
+        weights = shares(list(listed.values()))
+        for endpoint in self.endpoints:
+            endpoint.weight = weights[endpoint.url] if weights is not None else 1.0
+        self._choose = chooser(spec.balance) if weights is None else weighted_chooser(spec.balance)
+        self.by_session = by_session if weights is None else by_weighted_session
         self.prefixes: PrefixIndex | None = None
         if spec.balance is Balance.PREFIX:
             if prefixes is None or prefixes.spec != spec.prefix:
                 prefixes = PrefixIndex(spec.prefix)
             self.prefixes = prefixes
             self.prefixes.keep(listed)
+            self.prefixes.weights = weights
 
     def __repr__(self) -> str:
         available = sum(

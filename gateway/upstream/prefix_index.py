@@ -12,9 +12,10 @@ seen again stays, one that is not goes between half of the time and all of it, a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from hashlib import blake2b
+from math import log
 from typing import Protocol, TypeVar
 from zlib import crc32
 
@@ -56,6 +57,7 @@ class PrefixIndex:
         self._num_young = 0
         self._turn_at = 0.0
         self._lots: dict[str, int] = {}
+        self.weights: Mapping[str, float] | None = None  # of endpoints, by URL, relative to their mean; None: all equal
 
     def __len__(self) -> int:
         return sum(map(len, self._young.values())) + sum(map(len, self._old.values()))
@@ -74,12 +76,14 @@ class PrefixIndex:
             self._turn(now)
         blocks = self._blocks(prompt)
         first = blocks[0] if blocks else -1
-        young, old = self._young, self._old
-        least = _MASK
+        young, old, weights = self._young, self._old, self.weights
+        least: float = _MASK
         equal: list[S] = []
         near: list[S] = []
         for endpoint in endpoints:
-            requests = endpoint.in_flight + endpoint.others
+            requests: float = endpoint.in_flight + endpoint.others
+            if weights is not None:
+                requests /= weights[endpoint.url]
             if requests < least:
                 least, equal = requests, [endpoint]
             elif requests == least:
@@ -121,14 +125,17 @@ class PrefixIndex:
             blocks.append(checksum)
         return blocks
 
-    def _longest(self, endpoints: Sequence[S], least: int, blocks: list[int]) -> tuple[int, list[S]]:
+    def _longest(self, endpoints: Sequence[S], least: float, blocks: list[int]) -> tuple[int, list[S]]:
         """How many blocks the best of the endpoints that are not too busy saw, and the least busy of those that did;
         all of these endpoints saw the first block."""
         too_busy = max(least + self.spec.imbalance, least * self.spec.imbalance_ratio)
-        best, fewest = 0, 0
+        best = 0
+        fewest: float = 0
         holders: list[S] = []
         for endpoint in endpoints:
-            requests = endpoint.in_flight + endpoint.others
+            requests: float = endpoint.in_flight + endpoint.others
+            if self.weights is not None:
+                requests /= self.weights[endpoint.url]
             if requests >= too_busy:
                 continue
             url = endpoint.url
@@ -142,12 +149,23 @@ class PrefixIndex:
     def _draw(self, endpoints: Sequence[S], lot: int) -> S:
         """Rendezvous hashing, as `balance: session` does it, but by one multiplication an endpoint."""
         lots = self._lots
+        if self.weights is not None:
+            return self._draw_weighted(endpoints, lot, self.weights)
         best, chosen = -1, endpoints[0]
         for endpoint in endpoints:
             score = ((lots.get(endpoint.url) or self._lot(endpoint.url)) ^ lot) * _ODD & _MASK
             if score > best:
                 best, chosen = score, endpoint
         return chosen
+
+    def _draw_weighted(self, endpoints: Sequence[S], lot: int, weights: Mapping[str, float]) -> S:
+        """The same by weights, as `weighted.by_session` does it."""
+
+        def score(endpoint: S) -> float:
+            drawn = ((self._lots.get(endpoint.url) or self._lot(endpoint.url)) ^ lot) * _ODD & _MASK
+            return -weights[endpoint.url] / log((drawn + 0.5) / 2.0**64)
+
+        return max(endpoints, key=score)
 
     def _lot(self, url: str) -> int:
         lot = self._lots[url] = int.from_bytes(blake2b(url.encode(), digest_size=8).digest(), "big")

@@ -53,9 +53,9 @@ def test_others_requests(in_flight: int, load: Load | None, others: int) -> None
     endpoint = Endpoint(EngineSpec("it", ()), EndpointSpec("http://a"), None)
     endpoint.in_flight = in_flight
     endpoint.observe_load(load)
-    assert (endpoint.load, endpoint.others, endpoint.outstanding) == (load, others, in_flight + others)
+    assert (endpoint.load, endpoint.others, endpoint.pressure) == (load, others, in_flight + others)
     endpoint.in_flight += 1
-    assert endpoint.outstanding == in_flight + others + 1
+    assert endpoint.pressure == in_flight + others + 1
 
 
 @pytest.mark.parametrize("interval, kept", [(2.0, 10.0), (20.0, 60.0)])
