@@ -16,6 +16,7 @@ from gateway.admin.audit_file import AuditFile
 from gateway.admin.auth import Viewer
 from gateway.admin.conversations import add_conversations
 from gateway.admin.draining import add_draining
+from gateway.admin.endpoints import EditState, add_endpoints
 from gateway.admin.engines import EngineState, add_engines
 from gateway.admin.events import add_events
 from gateway.admin.experiments import ExperimentState, add_experiments
@@ -26,6 +27,7 @@ from gateway.admin.log_level import LogState, add_log_level
 from gateway.admin.page_files import add_page
 from gateway.admin.playground import PlaygroundState, add_playground
 from gateway.admin.requests import RequestsState, add_requests
+from gateway.admin.routes import add_routes
 from gateway.admin.rule_versions import VersionState, add_rule_versions
 from gateway.admin.rules import RulesState, add_rules
 from gateway.admin.sessions import SessionState, add_sessions
@@ -46,6 +48,7 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
 
 
 class ControlState(
+    EditState,
     EngineState,
     ExperimentState,
     LogState,
@@ -95,7 +98,9 @@ def make_app(
         return {"name": caller.name, "role": caller.role.name, "keys": access.keyring is not None}
 
     add_engines(app, state)
+    add_endpoints(app, state)
     add_draining(app, state)
+    add_routes(app, state)
     add_experiments(app, state)
     add_rules(app, state)
     add_rule_versions(app, state)

@@ -56,6 +56,8 @@ def engines_told(rules: RulesSpec, state: ExpositionState, drained: Mapping[tupl
             "endpoints": [
                 {
                     "url": endpoint.url,
+                    "grpc": endpoint.grpc,
+                    "weight": endpoint.weight,
                     "condition": _condition(state, name, endpoint.url),
                     "draining": _drained(drained.get((name, endpoint.url))),
                     "breaker_open": state.breakers_open.get((name, endpoint.url), False),

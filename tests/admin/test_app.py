@@ -131,6 +131,8 @@ def test_engines_tell_health_and_load() -> None:
     assert (cuda["name"], cuda["protocol"], cuda["balance"]) == ("cuda", "kserve", "power_of_two")
     assert cuda["endpoints"][0] == {
         "url": "http://a:1",
+        "grpc": None,
+        "weight": 1.0,
         "condition": "ready",
         "draining": None,
         "breaker_open": False,
