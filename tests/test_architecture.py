@@ -26,6 +26,7 @@ FLOORS = {
     "gateway.versions": 2,
     "gateway.comparison": 2,
     "gateway.dataplane": 3,
+    "gateway.rehearsal": 3,
     "gateway.statistics": 3,  # of what observability counts and config bounds
     "gateway.control": 4,
     "gateway.experiments": 4,  # judges by statistics, shares by redis; rules are written by who hands that in

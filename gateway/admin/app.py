@@ -28,6 +28,7 @@ from gateway.admin.page_files import add_page
 from gateway.admin.playground import PlaygroundState, add_playground
 from gateway.admin.requests import RequestsState, add_requests
 from gateway.admin.routes import add_routes
+from gateway.admin.rule_trials import add_rule_trials
 from gateway.admin.rule_versions import VersionState, add_rule_versions
 from gateway.admin.rules import RulesState, add_rules
 from gateway.admin.sessions import SessionState, add_sessions
@@ -104,6 +105,7 @@ def make_app(
     add_experiments(app, state)
     add_rules(app, state)
     add_rule_versions(app, state)
+    add_rule_trials(app, state)
     add_limits(app, state)
     add_shadows(app, state)
     add_conversations(app, state)

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 
 from gateway.admin.auth import Admin, Viewer
 from gateway.config.rules import LoadedRules
+from gateway.config.specs import RulesSpec
 from gateway.versions.diffing import diff_texts
 from gateway.versions.errors import EditError, NoSuchVersion, RulesRefused
 from gateway.versions.version import Version
@@ -29,6 +30,9 @@ Reason = Annotated[str, Field(max_length=1000, description="Why, for whoever rea
 
 class VersionState(Protocol):
     """Whoever keeps versions of the rules."""
+
+    @property
+    def rules(self) -> RulesSpec: ...
 
     def versions(self) -> Sequence[Version]: ...
 

@@ -9,7 +9,9 @@ from typing import Any, Protocol
 from fastapi import FastAPI
 
 from gateway.admin.auth import Viewer
+from gateway.admin.rule_versions import version_told
 from gateway.config.specs import HistorySpec, MatchSpec, RulesSpec
+from gateway.versions.version import Version
 
 Json = dict[str, Any]
 
@@ -37,6 +39,14 @@ class RulesState(Protocol):
     def rules_number(self) -> int: ...
 
     @property
+    def version_in_force(self) -> Version: ...
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the gateways that share its Redis know what was put in force here."""
+        ...
+
+    @property
     def rule_files(self) -> Sequence[str]: ...
 
     @property
@@ -58,6 +68,8 @@ def add_rules(app: FastAPI, state: RulesState) -> None:
         """The rules in force, what was wrong with the last reading of their files, and what other gateways use."""
         return {
             "number": state.rules_number,
+            "version": version_told(state.version_in_force),
+            "shared": state.is_shared,
             "digest": state.rules.digest,
             "files": list(state.rule_files),
             "problems": list(state.problems),

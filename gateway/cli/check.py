@@ -27,9 +27,12 @@ def check(paths: RulePaths) -> int:
     """Check rule files and say all that is wrong with them.
 
     Each finding has file, line and column, and the nearest right spelling. Environment variables that the files use
-    must be set, as for serving. Exit code: 0 where the gateway would take the rules (there may be warnings), else 1.
+    must be set, as for serving. The tests that stand in the files are run, and one that fails is an error. Exit code: 0
+    where the gateway would take the rules (there may be warnings), else 1.
     """
-    loaded = load_rules(paths)
+    from gateway.rehearsal.rule_tests import tested
+
+    loaded = tested(load_rules(paths))
     print_problems(loaded)
     typer.echo(summarize(loaded))
     return 0 if loaded.rules is not None else 1
@@ -51,7 +54,8 @@ def summarize(loaded: LoadedRules) -> str:
     rules = loaded.rules
     parts = ((rules.engines, "engine"), (rules.routes, "route"), (rules.experiments, "experiment"))
     limits = f", {_count(len(rules.limits), 'limit')}" if rules.limits else ""
-    return f"{', '.join(_count(len(part), noun) for part, noun in parts)}{limits}: ok{warnings}"
+    tests = f", {_count(len(rules.tests), 'test')}" if rules.tests else ""
+    return f"{', '.join(_count(len(part), noun) for part, noun in parts)}{limits}{tests}: ok{warnings}"
 
 
 def _line(problem: Problem) -> str:

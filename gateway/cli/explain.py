@@ -12,15 +12,18 @@ from rich.text import Text
 
 from gateway.cli.check import RulePaths, print_problems, summarize
 from gateway.config.routes import OPERATIONS, PROTOCOLS
+from gateway.config.rule_test_specs import RequestSpec, TensorSpec
+from gateway.config.rule_tests import parameter as parameter_value
 from gateway.config.rules import load_rules
-from gateway.config.specs import EndpointSpec, EngineSpec, IdentitySpec, RulesSpec
-from gateway.protocol.datatypes import DATATYPES, data_bytes
+from gateway.config.specs import EndpointSpec, EngineSpec, RulesSpec
+from gateway.protocol.datatypes import DATATYPES
 from gateway.protocol.grpc_methods import RPCS
 from gateway.protocol.operations import INFERENCE_OPERATIONS, Operation
+from gateway.rehearsal.requests import facts_of
 from gateway.routing.decision import Decision, Target
 from gateway.routing.explain import Assignment, Check, Explanation, Step, Verdict
 from gateway.routing.explain import explain as explain_decision
-from gateway.routing.facts import BodyFacts, Facts, InputFacts, Scalar
+from gateway.routing.facts import Facts
 from gateway.routing.layout import WHOLE, Span
 from gateway.routing.table import Table
 from gateway.yaml import values
@@ -77,15 +80,20 @@ def explain(
         typer.echo(summarize(loaded))
         return 1
     table = Table(loaded.rules)
-    facts = Facts(
+    spoken, meant = asked(protocol, operation, rpc)
+    request = RequestSpec(
         model,
         version,
-        *asked(protocol, operation, rpc),
-        _headers(header or (), session, tenant, table.identity),
-        BodyFacts(
-            dict(_parameter(text) for text in parameter or ()), tuple(_input(text) for text in input or ()), has_image
-        ),
+        spoken,
+        meant.value,
+        _headers(header or ()),
+        dict(_parameter(text) for text in parameter or ()),
+        tuple(_input(text) for text in input or ()),
+        session,
+        tenant,
+        has_image,
     )
+    facts = facts_of(request, table.identity)
     explanation = explain_decision(table, facts, random.random)
     console = Console(highlight=False, soft_wrap=True)
     print_explanation(explanation, facts, table, console)
@@ -248,28 +256,24 @@ def _checked(text: str, known: tuple[str, ...], option: str) -> str:
         raise typer.BadParameter(str(error), param_hint=option) from error
 
 
-def _headers(texts: Iterable[str], session: str | None, tenant: str | None, identity: IdentitySpec) -> dict[str, str]:
+def _headers(texts: Iterable[str]) -> dict[str, str]:
     headers = {}
     for text in texts:
         name, separator, value = text.partition(":")
         if not separator:
             raise typer.BadParameter(f"{text!r} is not NAME:VALUE", param_hint="--header")
         headers[name.strip().lower()] = value.strip()
-    if session is not None:
-        headers[identity.session_header] = session
-    if tenant is not None:
-        headers[identity.tenant_header] = tenant
     return headers
 
 
-def _parameter(text: str) -> tuple[str, Scalar]:
+def _parameter(text: str) -> tuple[str, bool | int | str]:
     name, separator, value = text.partition("=")
     if not separator:
         raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--parameter")
-    return name, 0 if value == "0" else value
+    return name, parameter_value(value)
 
 
-def _input(text: str) -> InputFacts:
+def _input(text: str) -> TensorSpec:
     """Read NAME:DATATYPE:SHAPE[:SIZE]; a name may have colons, as TensorFlow's do."""
     parts = text.split(":")
     at = next((index for index, part in enumerate(parts) if index and part in DATATYPES), None)
@@ -280,7 +284,7 @@ def _input(text: str) -> InputFacts:
         )
     try:
         shape = tuple(values.at_least(0, values.integer)(axis) for axis in parts[at + 1].split(",") if axis)
-        num_bytes = values.size(parts[at + 2]) if len(parts) == at + 3 else data_bytes(parts[at], shape) or 0
+        num_bytes = values.size(parts[at + 2]) if len(parts) == at + 3 else None
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--input") from error
-    return InputFacts(":".join(parts[:at]), parts[at], shape, num_bytes)
+    return TensorSpec(":".join(parts[:at]), parts[at], shape, num_bytes)

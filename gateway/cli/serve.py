@@ -248,6 +248,7 @@ def _run(settings: Settings, paths: list[Path], ready_file: Path | None) -> int:
     from gateway.config.rules import load_rules
     from gateway.control import loop_factory
     from gateway.observability.logs import set_up_logging
+    from gateway.rehearsal.rule_tests import tested
     from gateway.supervision.admin_access import AccessError
     from gateway.supervision.ports import PortError
     from gateway.supervision.supervisor import Addresses, Supervisor
@@ -264,7 +265,7 @@ def _run(settings: Settings, paths: list[Path], ready_file: Path | None) -> int:
         log.info("metrics    http://%s:%d/metrics", _in_url(addresses.admin_host), addresses.admin_port)
 
     supervisor = Supervisor(settings, paths, ready_file=ready_file, ready=ready)
-    loaded = load_rules(paths)
+    loaded = tested(load_rules(paths))
     if loaded.problems:
         print_problems(loaded)
     if loaded.rules is None:

@@ -6,7 +6,6 @@ is what it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gateway.yaml.location import Location
@@ -139,14 +138,4 @@ class ShadowSpec:
     top_k: int = 5  # of the last axis, compared as sets
     excerpts: int = 0  # characters of texts, and of what was asked, that reports show: they are users' own
     tolerance: ToleranceSpec = ToleranceSpec()
-    location: Location | None = field(default=None, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class RuleTestSpec:
-    """A test case in a rule file: facts of a request, and what the rules must say of it."""
-
-    name: str
-    request: Mapping[str, object]  # as `match` has them: model, version, protocol, operation, header, parameter, ...
-    expect: Mapping[str, object]  # route, engine, model, arm, experiment; or no_route: true
     location: Location | None = field(default=None, compare=False)

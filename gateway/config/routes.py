@@ -25,7 +25,7 @@ def _datatype(text: str) -> str:
     return text
 
 
-def _truth_in_json(text: str) -> str:
+def truth_in_json(text: str) -> str:
     """A parameter's value as text: YAML's `True` is JSON's `true`."""
     return text.lower() if text in ("True", "TRUE", "False", "FALSE") else text
 
@@ -43,6 +43,7 @@ def _input_match(name: tuple[str, ...] = (), datatype: tuple[str, ...] = (), **r
     return InputMatch(names=name, datatypes=datatype, **rest)  # type: ignore[arg-type]  # the readers see to the types
 
 
+read_datatype = scalar(_datatype)
 _texts = one_or_many(scalar(str))
 _positive_span = scalar(values.above_zero(values.duration))
 
@@ -51,7 +52,7 @@ _INPUT_FIELDS = Record(
     _input_match,
     {
         "name": _texts,
-        "datatype": one_or_many(scalar(_datatype)),
+        "datatype": one_or_many(read_datatype),
         "rank": scalar(values.at_least(0, values.integer)),
         "shape": _shape,
         "bytes_at_least": scalar(values.size),
@@ -79,7 +80,7 @@ _MATCH = Record(
         "protocol": one_or_many(scalar(values.one_of(PROTOCOLS))),
         "operation": one_or_many(scalar(values.one_of(OPERATIONS))),
         "header": keyed(rule_values.header_name, _texts),
-        "parameter": keyed(rule_values.text, one_or_many(scalar(_truth_in_json))),
+        "parameter": keyed(rule_values.text, one_or_many(scalar(truth_in_json))),
         "input": one_or_many(_input),
         "tenant": _texts,
         "has_image": scalar(values.boolean),

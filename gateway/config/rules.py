@@ -20,6 +20,8 @@ from gateway.config.forcing import read_forcing
 from gateway.config.limits import read_limits
 from gateway.config.reachability import find_unreachable
 from gateway.config.routes import read_identity, read_route
+from gateway.config.rule_test_specs import RuleTestSpec
+from gateway.config.rule_tests import check_tests, read_tests
 from gateway.config.sessions import check_history, check_replay
 from gateway.config.specs import EngineSpec, IdentitySpec, LimitSpec, RouteSpec, RulesSpec
 from gateway.yaml.location import Location
@@ -30,7 +32,7 @@ from gateway.yaml.values import name as parse_name
 
 T = TypeVar("T")
 
-_SECTIONS = ("version", "engines", "routes", "experiments", "layers", "forcing", "identity", "limits")
+_SECTIONS = ("version", "engines", "routes", "experiments", "layers", "forcing", "identity", "limits", "tests")
 _VERSION = "1"
 
 
@@ -60,6 +62,7 @@ class _Gathered:
     limits: list[LimitSpec] = field(default_factory=list)
     layers: dict[str, LayerSpec] = field(default_factory=dict)
     forcing: ForcingSpec = field(default_factory=ForcingSpec)
+    tests: list[RuleTestSpec] = field(default_factory=list)
 
 
 def load_rules(paths: Sequence[Path], environment: Mapping[str, str] | None = None) -> LoadedRules:
@@ -105,6 +108,7 @@ def _rules(gathered: _Gathered, files: list[RuleFile]) -> RulesSpec | None:
         limits,
         layers=gathered.layers,
         forcing=gathered.forcing,
+        tests=tuple(gathered.tests),
     )
 
 
@@ -157,6 +161,8 @@ def _read_sections(root: Map, gathered: _Gathered) -> None:
                 gathered.identity = read_identity(entry.node, reading) or gathered.identity
             case "limits":
                 gathered.limits += read_limits(entry.node, reading)
+            case "tests":
+                gathered.tests += read_tests(entry.node, reading)
             case _ if not key.startswith("x-"):
                 reading.error(entry.location, f"unknown key {key!r} in a rule file{suggest(key, _SECTIONS)}")
 
@@ -214,6 +220,7 @@ def _check_together(gathered: _Gathered, paths: Sequence[Path]) -> None:
     _check_names("experiment", reading)
     _check_names("route", reading, is_used=True)
     _check_names("layer", reading, by="experiment")
+    check_tests(gathered.tests, reading)
     if not reading.num_errors and not gathered.routes:
         place = Location(str(paths[0]) if paths else "rules", 1, 1)
         reading.error(place, "there are no routes: no request can go anywhere")

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from gateway.config.experiment_specs import ExperimentSpec, ForcingSpec, LayerSpec, RuleTestSpec, ShadowSpec
+from gateway.config.experiment_specs import ExperimentSpec, ForcingSpec, LayerSpec, ShadowSpec
+from gateway.config.rule_test_specs import RuleTestSpec
 from gateway.yaml.location import Location
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gateway.config.rules import LoadedRules, load_rules, load_texts
 from gateway.config.specs import RulesSpec
+from gateway.rehearsal.rule_tests import tested
 from gateway.upstream.tls import endpoint_tls
 from gateway.yaml.location import Location
 from gateway.yaml.problems import Problem
@@ -29,7 +30,7 @@ def judged(loaded: LoadedRules) -> LoadedRules:
         return loaded
     found = unusable_files(loaded.rules)
     if not found:
-        return loaded
+        return tested(loaded)
     return replace(loaded, rules=None, problems=(*loaded.problems, *found))
 
 

@@ -27,6 +27,7 @@ from gateway.observability.metrics import Metrics, SeriesKey, add_up
 from gateway.observability.session_use import SessionUse
 from gateway.protocol.condition import Condition
 from gateway.protocol.engine_load import Load
+from gateway.versions.version import Version
 
 RULES = RulesSpec(
     engines={
@@ -66,6 +67,8 @@ class State:
     store = None
     rules = RULES
     rules_number = 3
+    version_in_force = Version(3, 17.5, "me", "", "files", "d1", "d1", ("rules.yaml",))
+    is_shared = True
     rule_files: Sequence[str] = ["rules.yaml"]
     problems: Sequence[str] = ["rules.yaml:1:1: warning: w"]
     replicas: Sequence[Gateway] = [Gateway("here:1", "d1", 3), Gateway("there:2", "d0", 7)]

@@ -28,14 +28,14 @@ PROBLEMS = [
         "- a\n",
         [
             "1:1: error: expected a map with version, engines, routes, experiments, layers, forcing, identity, limits, "
-            "found a list"
+            "tests, found a list"
         ],
     ),
     (
         "hello\n",
         [
             "1:1: error: expected a map with version, engines, routes, experiments, layers, forcing, identity, limits, "
-            "found one value"
+            "tests, found one value"
         ],
     ),
     (ENGINE + ROUTE, ["1:1: error: the file has no 'version': write 'version: 1'"]),

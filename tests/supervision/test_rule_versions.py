@@ -266,3 +266,25 @@ def test_texts_are_judged_as_files_are(tmp_path: Path) -> None:
     assert from_disk.rules == sent.rules
     assert from_disk.rules is not None and sent.rules is not None
     assert (from_disk.rules.digest, from_disk.problems) == (sent.rules.digest, sent.problems)
+
+
+def test_rules_whose_tests_fail_are_refused(tmp_path: Path) -> None:
+    """Whoever brings them: an operator, or the files on disk; those in force stay."""
+    file = rule_file(tmp_path)
+    failing = named("other") + "tests: [{name: t, request: {model: m}, expect: {no_route: true}}]\n"
+
+    async def scene() -> None:
+        book = opened(file)
+        with pytest.raises(RulesRefused, match=r"rules.yaml:4:\d+: error: test 't' fails: route 'other' takes"):
+            await book.activate({"rules.yaml": failing}, "anna")
+        coming = asyncio.create_task(book.next())
+        file.write_text(failing)
+        while book.readings_refused < 1:
+            await asyncio.sleep(0.005)
+        assert route(book) == "all"
+        assert any("test 't' fails" in problem for problem in book.problems)
+        file.write_text(failing.replace("no_route: true", "route: other"))
+        await coming
+        assert route(book) == "other"
+
+    run(scene)

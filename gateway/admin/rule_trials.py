@@ -1,0 +1,157 @@
+"""Rules asked by the admin API what they would do: with one request, as people tell it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
+
+from fastapi import FastAPI, HTTPException
+from pydantic import BaseModel, Field
+
+from gateway.admin.auth import Viewer
+from gateway.admin.rule_versions import Files, VersionState
+from gateway.config.routes import OPERATIONS
+from gateway.config.rule_test_specs import RequestSpec, TensorSpec
+from gateway.config.specs import RulesSpec
+from gateway.protocol.datatypes import DATATYPES
+from gateway.rehearsal.requests import facts_of
+from gateway.routing.decision import Decision, Target
+from gateway.routing.explain import Assignment, Explanation, explain
+from gateway.routing.table import Table
+from gateway.versions.errors import RulesRefused
+from gateway.yaml.problems import suggest
+
+Json = dict[str, Any]
+
+Word = Annotated[str, Field(max_length=4096)]
+Axis = Annotated[int, Field(ge=0, le=2**63 - 1)]
+
+
+class Tensor(BaseModel):
+    """An input of the request."""
+
+    name: Word
+    datatype: Annotated[str, Field(max_length=16, description="FP32, INT64, BYTES, ...")]
+    shape: Annotated[list[Axis], Field(max_length=64)]
+    bytes: Annotated[int, Field(ge=0, le=2**63 - 1)] | None = None
+
+
+class RequestTold(BaseModel):
+    """A request under the names that rules have for it; what is not given it has not."""
+
+    model: Word
+    version: Word | None = None
+    protocol: Literal["rest", "grpc", "openai"] = "rest"
+    operation: Annotated[str, Field(max_length=64, description="One of those that `match:` knows.")] = "infer"
+    header: Annotated[dict[Word, Word], Field(max_length=256)] = {}
+    parameter: Annotated[dict[Word, Any], Field(max_length=256)] = {}
+    input: Annotated[list[Tensor], Field(max_length=256)] = []
+    session: Word | None = None
+    tenant: Word | None = None
+    has_image: bool = False
+    force: Annotated[str, Field(max_length=512, description="EXPERIMENT=ARM, as if by somebody who may.")] | None = None
+    files: Files | None = None
+
+
+def add_rule_trials(app: FastAPI, state: VersionState) -> None:
+    """Answer for `/rules/explain`."""
+
+    @app.post(
+        "/rules/explain", tags=["rules"], responses={422: {"description": "files with mistakes; `problems` says where"}}
+    )
+    async def explained(told: RequestTold, _: Viewer) -> Json:
+        """Where a request would go and why, route by route, by the rules in force or by `files` that nobody serves by.
+        Nothing is sent."""
+        rules = await rules_of(state, told.files)
+        table = Table(rules)
+        try:
+            facts = facts_of(_spec(told), table.identity)
+        except ValueError as error:
+            raise HTTPException(422, f"force: {error}") from error
+        return explanation_told(explain(table, facts, random.random), told.model, rules)
+
+
+async def rules_of(state: VersionState, files: Files | None) -> RulesSpec:
+    """The rules in force, or those of candidate files.
+
+    Raises: RulesRefused.
+    """
+    if files is None:
+        return state.rules
+    loaded = await state.judge(files)
+    if loaded.rules is None:
+        raise RulesRefused(loaded.problems)
+    return loaded.rules
+
+
+def explanation_told(explanation: Explanation, model: str, rules: RulesSpec) -> Json:
+    decision = explanation.decision
+    return {
+        "decision": _decision(decision, model, rules) if isinstance(decision, Decision) else None,
+        "steps": [
+            {"route": step.route, "verdict": step.verdict.value, "checks": [asdict(check) for check in step.checks]}
+            for step in explanation.steps
+        ],
+        "assignment": _assignment(explanation.assignment) if explanation.assignment is not None else None,
+        "targets": [_target(target, model, rules) for target in explanation.targets],
+    }
+
+
+def _decision(decision: Decision, model: str, rules: RulesSpec) -> Json:
+    limits = [limit.name for limit in rules.limits if not limit.routes or decision.target.route in limit.routes]
+    return {**_target(decision.target, model, rules), "session": decision.session, "limits": limits}
+
+
+def _target(target: Target, model: str, rules: RulesSpec) -> Json:
+    return {
+        "route": target.route,
+        "engine": target.engine,
+        "model": target.model or model,
+        "experiment": target.experiment,
+        "arm": target.arm,
+        "forced": target.is_forced,
+        "endpoints": [endpoint.url for endpoint in rules.engines[target.engine].endpoints],
+    }
+
+
+def _assignment(assignment: Assignment) -> Json:
+    return {
+        "experiment": assignment.experiment,
+        "unit_kind": assignment.unit_kind,
+        "unit": assignment.unit,
+        "arm": assignment.arm,
+        "forced": assignment.is_forced,
+        "position": assignment.position,
+        "layer": assignment.layer,
+        "place": assignment.place,
+        "draws": [{"arm": stretch.arm, "share": stretch.share} for stretch in assignment.stretches],
+    }
+
+
+def _spec(told: RequestTold) -> RequestSpec:
+    """Raises: HTTPException where a word is not known."""
+    if told.operation not in OPERATIONS:
+        raise HTTPException(422, f"operation: unknown value {told.operation!r}{suggest(told.operation, OPERATIONS)}")
+    for tensor in told.input:
+        if tensor.datatype not in DATATYPES:
+            raise HTTPException(
+                422, f"input {tensor.name!r}: unknown datatype {tensor.datatype!r}{suggest(tensor.datatype, DATATYPES)}"
+            )
+    for name, value in told.parameter.items():
+        if not isinstance(value, bool | int | float | str):
+            raise HTTPException(422, f"parameter {name!r} is neither a text, a number, true nor false")
+    inputs = tuple(TensorSpec(each.name, each.datatype, tuple(each.shape), each.bytes) for each in told.input)
+    return RequestSpec(
+        told.model,
+        told.version,
+        told.protocol,
+        told.operation,
+        told.header,
+        told.parameter,
+        inputs,
+        told.session,
+        told.tenant,
+        told.has_image,
+        told.force,
+    )

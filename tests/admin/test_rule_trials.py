@@ -1,0 +1,182 @@
+"""Explain by the admin API, and what versions tell, from a rulebook without a gateway around it."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from gateway.admin.gate import Access, Gate
+from gateway.admin.rule_trials import add_rule_trials
+from gateway.admin.rule_versions import add_rule_versions
+from gateway.config.rules import LoadedRules, load_rules
+from gateway.config.specs import RulesSpec
+from gateway.supervision.rulebook import Rulebook
+from gateway.versions.version import Version
+
+RULES = """\
+version: 1
+engines:
+  small: {endpoints: ["http://a:1"], api_key: "${SECRET}"}
+  big: {endpoints: ["http://b:1"]}
+routes:
+  - {name: gold, match: {model: chat, header: {x-tier: gold}}, engine: big, model: llama}
+  - {name: images, match: {input: {datatype: FP32, rank: 2}}, engine: big}
+  - {name: urgent, match: {parameter: {priority: 1}}, engine: big}
+  - {name: split, match: {model: m}, experiment: move}
+  - {name: rest, match: {model: chat}, engine: small}
+experiments:
+  move:
+    arms:
+      - {name: old, engine: small, weight: 1}
+      - {name: new, engine: big, weight: 1}
+limits: [{name: crowd, routes: gold, concurrency: 3}]
+"""
+
+
+class State:
+    """A control process that has rules alone."""
+
+    is_shared = False
+
+    def __init__(self, book: Rulebook) -> None:
+        self.book = book
+
+    @property
+    def rules(self) -> RulesSpec:
+        return self.book.rules
+
+    def versions(self) -> Sequence[Version]:
+        return self.book.versions()
+
+    def version(self, number: int) -> Version:
+        return self.book.version(number)
+
+    def version_texts(self, number: int) -> dict[str, str]:
+        return self.book.texts_of(number)
+
+    @property
+    def version_in_force(self) -> Version:
+        return self.book.in_force
+
+    @property
+    def rule_texts(self) -> dict[str, str]:
+        return self.book.texts
+
+    async def judge(self, files: Mapping[str, str]) -> LoadedRules:
+        return await self.book.judge(files)
+
+    async def activate(
+        self, files: Mapping[str, str] | int, author: str, reason: str = "", source: str = "api"
+    ) -> Version:
+        return await self.book.activate(files, author, reason, source)
+
+    async def roll_back(self, author: str, reason: str = "") -> Version:
+        return await self.book.roll_back(author, reason)
+
+
+@pytest.fixture
+def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TestClient:
+    monkeypatch.setenv("SECRET", "open sesame")
+    file = tmp_path / "rules.yaml"
+    file.write_text(RULES)
+    book = Rulebook([file])
+    book.open(load_rules([file]))
+    app = FastAPI()
+    app.add_middleware(Gate, access=Access())
+    add_rule_versions(app, State(book))
+    add_rule_trials(app, State(book))
+    return TestClient(app, "http://localhost:8002")
+
+
+def explain(client: TestClient, status: int = 200, **facts: Any) -> Any:
+    answer = client.post("/rules/explain", json=facts)
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+def test_a_request_is_explained_route_by_route(client: TestClient) -> None:
+    """Which route takes it, to whom, what it meets on its way, and why not the routes before."""
+    told = explain(client, model="chat", header={"X-Tier": "gold"})
+    assert told["decision"] == {
+        "route": "gold",
+        "engine": "big",
+        "model": "llama",
+        "experiment": None,
+        "arm": None,
+        "forced": False,
+        "endpoints": ["http://b:1"],
+        "session": None,
+        "limits": ["crowd"],
+    }
+    assert [step["verdict"] for step in told["steps"]] == ["matched"] + ["not asked"] * 4
+    told = explain(client, model="chat", operation="chat", protocol="openai")
+    assert told["decision"]["route"] == "rest"
+    assert told["steps"][0]["checks"][1] == {
+        "key": "header x-tier",
+        "expected": "gold",
+        "actual": None,
+        "holds": False,
+    }
+
+
+def test_body_session_and_control_operations_are_explained(client: TestClient) -> None:
+    """Parameters and inputs are asked as of a body; a session keeps its arm; what concerns all goes to all."""
+    assert explain(client, model="x", parameter={"priority": 1})["decision"]["route"] == "urgent"
+    told = explain(client, model="x", input=[{"name": "i", "datatype": "FP32", "shape": [2, 2]}])
+    assert told["decision"]["route"] == "images"
+    arms = {explain(client, model="m", session="alice")["assignment"]["arm"] for _ in range(5)}
+    assert len(arms) == 1
+    told = explain(client, model="m", session="alice")["assignment"]
+    assert (told["experiment"], told["unit_kind"], told["unit"]) == ("move", "session", "alice")
+    assert [draw["arm"] for draw in told["draws"]] == ["old", "new"]
+    assert explain(client, model="m")["assignment"]["unit"] is None
+    targets = explain(client, model="m", operation="load")["targets"]
+    assert {target["engine"] for target in targets} == {"small", "big"}
+    assert explain(client, model="x")["decision"] is None
+
+
+def test_candidate_files_are_explained_without_being_activated(client: TestClient) -> None:
+    """The same question to files that nobody serves by; a mistake in them is told with its line."""
+    files = {"rules.yaml": RULES.replace("name: rest", "name: others")}
+    assert explain(client, model="chat", files=files)["decision"]["route"] == "others"
+    assert explain(client, model="chat")["decision"]["route"] == "rest"
+    refused = explain(client, 422, model="chat", files={"rules.yaml": RULES.replace("big:", "bug:")})
+    assert {problem["line"] for problem in refused["problems"] if problem["severity"] == "error"} == {6, 7, 8, 15}
+
+
+@pytest.mark.parametrize(
+    "facts, why",
+    [
+        ({"operation": "infr"}, "operation: unknown value 'infr': did you mean 'infer'?"),
+        ({"input": [{"name": "i", "datatype": "F32", "shape": [1]}]}, "did you mean 'FP32'?"),
+        ({"parameter": {"a": [1]}}, "parameter 'a' is neither a text"),
+        ({"force": "move"}, "force: 'move' is not EXPERIMENT=ARM"),
+        ({"files": {"../../etc/x.yaml": ""}}, "there is no rule file in this folder"),
+        ({"files": {}}, "there is no file"),
+    ],
+)
+def test_a_question_with_a_mistake_is_refused(client: TestClient, facts: dict[str, Any], why: str) -> None:
+    """With the field, and what would be right."""
+    assert why in explain(client, 422, model="chat", **facts)["detail"]
+
+
+def test_no_secret_of_the_environment_is_told(client: TestClient) -> None:
+    """Versions, diffs and exports show texts as they are written."""
+    client.post("/rules/activate", json={"files": {"rules.yaml": RULES + "# more\n"}})
+    for path in ("/rules/versions", "/rules/versions/1", "/rules/export", "/rules/diff"):
+        answer = client.get(path)
+        assert (answer.status_code, "sesame" in answer.text) == (200, False)
+    assert "${SECRET}" in client.get("/rules/versions/1").text
+    assert "sesame" not in client.post("/rules/explain", json={"model": "chat"}).text
+
+
+def test_ends_of_the_versions(client: TestClient) -> None:
+    """What is not there is 404; the first version differs from nothing."""
+    assert client.get("/rules/versions/9").status_code == 404
+    assert client.get("/rules/diff?from=9").status_code == 404
+    assert client.get("/rules/diff").json() == {"from": 1, "to": 1, "files": [], "diff": ""}
+    assert client.post("/rules/rollback", json={}).status_code == 404
+    assert client.get("/rules/versions/0").status_code == 422
