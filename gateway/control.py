@@ -19,6 +19,7 @@ from gateway.observability.live import LiveRequest
 from gateway.observability.metrics import Snapshot
 from gateway.protocol.condition import Condition
 from gateway.protocol.engine_load import Load
+from gateway.protocol.feedback import Rating
 from gateway.redis.address import RedisAddress
 
 _LENGTH = struct.Struct(">I")
@@ -157,6 +158,22 @@ class Reports:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeFeedback:
+    """To a worker: count this, if you have answered the request. From a worker that has not: ask the others."""
+
+    token: int
+    rating: Rating
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackCounted:
+    """Whether somebody has; to whoever asked."""
+
+    token: int
+    is_counted: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Serving:
     """From a worker: it accepts connections."""
 
@@ -179,8 +196,8 @@ class Failed:
 
 
 Orders = UseRules | SetHealth | SetDrained | SetLogLevel | SetWeights
-ToWorker = Start | Orders | Drain | AskSnapshot | AskRequests | CancelRequest
-Answer = Counters | Requests | Cancelled  # to what was asked with a token
+ToWorker = Start | Orders | Drain | AskSnapshot | AskRequests | CancelRequest | TakeFeedback | FeedbackCounted
+Answer = Counters | Requests | Cancelled | FeedbackCounted  # to what was asked with a token
 OfParity = UseReports | AskReports | ForgetReport | Reports
 Message = ToWorker | Serving | Failed | Answer | OfParity
 

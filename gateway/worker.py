@@ -29,6 +29,7 @@ from gateway.control import (
     Decoder,
     Drain,
     Failed,
+    FeedbackCounted,
     Message,
     Requests,
     Serving,
@@ -37,6 +38,7 @@ from gateway.control import (
     SetLogLevel,
     SetWeights,
     Start,
+    TakeFeedback,
     UseRules,
     encode,
     loop_factory,
@@ -46,11 +48,14 @@ from gateway.dataplane.plane import DataPlane
 from gateway.dataplane.under_way import cancel_requests, list_requests
 from gateway.news.news import News
 from gateway.observability.logs import set_log_level, set_up_logging
+from gateway.protocol.feedback import Rating
 from gateway.redis.store import Store
 
 _log = logging.getLogger("gateway.worker")
 
 _BACKLOG = 4096
+# The control process waits for a busy worker for half a second.
+_ANSWER_SECONDS = 1.0
 # Nothing on the hot path makes cycles, so collections find little: the default of 700 would have them cost more than
 # all of the routing.
 _GC_THRESHOLD = 20_000
@@ -70,6 +75,8 @@ class Worker:
         self._plane: DataPlane | None = None
         self._servers: list[asyncio.Server] = []
         self._stopping = asyncio.Event()
+        self._asked: dict[int, asyncio.Future[bool]] = {}  # by the control process, of others
+        self._num_asked = 0
 
     async def run(self) -> int:
         """Serve until told to stop; returns the exit status."""
@@ -120,10 +127,38 @@ class Worker:
             self._say(Cancelled(message.token, cancel_requests(self._plane.connections, os.getpid(), message.id)))
         elif isinstance(message, SetWeights):
             self._plane.set_weights(message.weights)
+        elif isinstance(message, TakeFeedback):
+            self._say(FeedbackCounted(message.token, self._takes(self._plane, message.rating)))
+        elif isinstance(message, FeedbackCounted):
+            asked = self._asked.pop(message.token, None)
+            if asked is not None and not asked.done():
+                asked.set_result(message.is_counted)
         elif isinstance(message, AskSnapshot):
             self._say(Counters(message.token, self._plane.counters()))
         elif isinstance(message, Drain):
             self._stopping.set()
+
+    @staticmethod
+    def _takes(plane: DataPlane, rating: Rating) -> bool:
+        try:
+            return plane.feedback.take(rating)
+        except ValueError:  # one name too many
+            return False
+
+    async def _ask_others(self, rating: Rating) -> bool:
+        """Whether another worker of this gateway has taken a rating."""
+        if self._writer.is_closing():
+            return False
+        self._num_asked += 1
+        token = self._num_asked
+        answer = self._asked[token] = asyncio.get_running_loop().create_future()
+        self._say(TakeFeedback(token, rating))
+        try:
+            return await asyncio.wait_for(answer, _ANSWER_SECONDS)
+        except TimeoutError:
+            return False
+        finally:
+            self._asked.pop(token, None)
 
     async def _start(self, start: Start) -> None:
         set_up_logging(start.settings.log_format)
@@ -134,6 +169,7 @@ class Worker:
             plane.set_health(start.health, start.models)
             plane.set_drained(start.drained)
             plane.set_weights(start.weights)
+            plane.feedback.by_control = self._ask_others
             tls = listener_tls(start.settings.tls) if start.settings.tls else None
             loop = asyncio.get_running_loop()
             servers = [

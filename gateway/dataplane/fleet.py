@@ -22,6 +22,7 @@ from gateway.dataplane.plan import no_route
 from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client, OwnAnswer
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.feedback import read_rating
 from gateway.protocol.merging import merge_index, merge_regions, merge_statistics
 from gateway.protocol.operations import Operation
 from gateway.upstream.endpoint import Endpoint
@@ -101,6 +102,15 @@ class FleetCall(OwnAnswer):
         plane = self._client.plane
         is_ready = plane.snapshot.is_ready(plane.settings.ready_when) and not plane.is_draining
         return Answer(200 if is_ready else 400, content_type="text/plain")
+
+    async def _feedback(self, body: bytes) -> Answer:
+        """What a client says of an answer; engines hear nothing of it."""
+        rating = read_rating(body)
+        if await self._client.plane.feedback.give(rating, self._plan.snapshot):
+            return Answer(200, b'{"counted":true}')
+        what = f"request {rating.request_id!r}" if rating.session is None else f"session {rating.session!r}"
+        told = f"no experiment knows {what}: it took part in none, or is too long ago"
+        raise GatewayError(ErrorKind.NOT_FOUND, told)
 
     # Gathered from all, as far as they answer
 
@@ -239,4 +249,5 @@ _ANSWERS: dict[Operation, Callable[[FleetCall, bytes], Awaitable[Answer]]] = {
     Operation.LOGGING: FleetCall._settings,
     Operation.MODEL_LIST: FleetCall._models,
     Operation.SHARED_MEMORY: FleetCall._shared_memory,
+    Operation.FEEDBACK: FleetCall._feedback,
 }

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
+from gateway.dataplane.feedback import FeedbackDesk
 from gateway.dataplane.grpc.plan import CallReader
 from gateway.dataplane.keeping import Keeper
 from gateway.dataplane.limits_counted import limits_counted
@@ -99,6 +100,7 @@ class DataPlane:
         if news is not None:
             news.listen(SessionMoved, lambda item: book.forget(item.name))
             news.on_missed(book.forget_all)
+        self.feedback = FeedbackDesk(self.metrics.arms, book, news)
         self._health = health
         self._models: Models = {}
         self._drained: frozenset[tuple[str, str]] = frozenset()

@@ -49,13 +49,35 @@ class SessionMoved:
     name: str
 
 
-Item = RulesActivated | EndpointDrained | ConditionChanged | SessionMoved
+@dataclass(frozen=True, slots=True)
+class FeedbackGiven:
+    """Feedback of a request that the worker which was told of it has not answered: whoever has, counts it, and says
+    so."""
+
+    token: str
+    request_id: str
+    name: str
+    value: float | None = None
+    label: str | None = None
+    experiment: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackTaken:
+    """It is counted."""
+
+    token: str
+
+
+Item = RulesActivated | EndpointDrained | ConditionChanged | SessionMoved | FeedbackGiven | FeedbackTaken
 
 KINDS: Mapping[str, type[Item]] = {
     "rules": RulesActivated,
     "drain": EndpointDrained,
     "condition": ConditionChanged,
     "session": SessionMoved,
+    "feedback": FeedbackGiven,
+    "feedback_taken": FeedbackTaken,
 }
 _NAMES: Mapping[type, str] = {kind: name for name, kind in KINDS.items()}
 

@@ -39,6 +39,7 @@ class Operation(Enum):
     TRACE = "server_trace"
     LOGGING = "logging"
     MODEL_LIST = "models"
+    FEEDBACK = "feedback"  # the gateway's own
 
     @property
     def names_a_model(self) -> bool:
@@ -129,6 +130,7 @@ _FIXED: dict[str, Call] = {
     "/v1/embeddings": Call(Operation.EMBEDDING, _POST, dialect=Dialect.EMBEDDINGS, names_its_model_in_the_body=True),
     "/v1/responses": Call(Operation.CHAT, _POST, dialect=Dialect.RESPONSES, names_its_model_in_the_body=True),
     "/v1/messages": Call(Operation.CHAT, _POST, dialect=Dialect.MESSAGES, names_its_model_in_the_body=True),
+    "/feedback": Call(Operation.FEEDBACK, _POST),
     "/v1/models": Call(Operation.MODEL_LIST, _GET, dialect=Dialect.CHAT),
 }
 _OPENAI_MODEL = "/v1/models/"

@@ -19,6 +19,7 @@ from gateway.control import (
     Counters,
     Drain,
     Failed,
+    FeedbackCounted,
     Message,
     Requests,
     Serving,
@@ -27,6 +28,7 @@ from gateway.control import (
     SetLogLevel,
     SetWeights,
     Start,
+    TakeFeedback,
     UseRules,
 )
 from gateway.observability.live import LiveRequest
@@ -81,6 +83,7 @@ class Workforce:
         self._serving: dict[WorkerProcess, asyncio.Future[None]] = {}
         self._minders: list[asyncio.Task[None]] = []
         self._answers: dict[tuple[int, WorkerProcess], asyncio.Future[Answer]] = {}
+        self._errands: set[asyncio.Task[None]] = set()
         self._token = 0
         self._silent_since: dict[WorkerProcess, float] = {}  # asked, and nothing heard from since
         self._is_stopping = False
@@ -277,6 +280,10 @@ class Workforce:
             self._answered(worker, message)
         elif isinstance(message, Requests | Cancelled):
             self._answered(worker, message)
+        elif isinstance(message, TakeFeedback):
+            task = asyncio.get_running_loop().create_task(self._pass_feedback(worker, message))
+            self._errands.add(task)
+            task.add_done_callback(self._errands.discard)
         elif isinstance(message, Serving):
             if serving is not None and not serving.done():
                 serving.set_result(None)
@@ -290,6 +297,13 @@ class Workforce:
         answer = self._answers.get((message.token, worker))
         if answer is not None and not answer.done():
             answer.set_result(message)
+
+    async def _pass_feedback(self, worker: WorkerProcess, asked: TakeFeedback) -> None:
+        """Ask all workers whether they know what a rating is about, for one that does not."""
+        answers = await self._ask(lambda token: TakeFeedback(token, asked.rating))
+        is_counted = any(answer.is_counted for answer in answers if isinstance(answer, FeedbackCounted))
+        if worker in self._workers:
+            worker.say(FeedbackCounted(asked.token, is_counted))
 
     def _say_to_all(self, message: Message) -> None:
         for worker in self._workers:

@@ -6,6 +6,8 @@ from gateway.news.kinds import (
     KINDS,
     ConditionChanged,
     EndpointDrained,
+    FeedbackGiven,
+    FeedbackTaken,
     Item,
     RulesActivated,
     SessionMoved,
@@ -26,6 +28,12 @@ WRITTEN = [
         '{"engine":"it","url":"http://a:1","condition":"down"}',
     ),
     (SessionMoved("s-1"), "session", '{"name":"s-1"}'),
+    (
+        FeedbackGiven("t", "r-1", "rating", 0.5),
+        "feedback",
+        '{"token":"t","request_id":"r-1","name":"rating","value":0.5,"label":null,"experiment":null}',
+    ),
+    (FeedbackTaken("t"), "feedback_taken", '{"token":"t"}'),
 ]
 
 

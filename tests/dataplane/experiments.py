@@ -1,0 +1,38 @@
+"""An experiment of two arms, `old` and `new`, and what a plane has counted of them."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any
+
+from gateway.dataplane.plane import DataPlane
+from gateway.observability.arm_counts import ArmCounts, ArmKey
+
+KEY = "swordfish"
+HASHED = sha256(KEY.encode()).hexdigest()
+
+
+def experiment_rules(old: Any, new: Any, keys: str = "unit: 'header:x-user'", more: str = "", options: str = "") -> str:
+    """Half of the units each; `keys` are the experiment's, `options` the engines', `more` stands at the end."""
+    return (
+        "version: 1\nengines:\n"
+        f"  one: {{endpoints: ['{old.url}'], health: {{interval: 0}}{options}}}\n"
+        f"  two: {{endpoints: ['{new.url}'], health: {{interval: 0}}{options}}}\n"
+        "routes:\n  - {name: all, experiment: x}\n"
+        f"experiments:\n  x:\n    {keys}\n"
+        "    arms: [{name: old, engine: one, weight: 50}, {name: new, engine: two, weight: 50}]\n" + more
+    )
+
+
+FORCING = f"forcing: {{keys: {HASHED}}}\n"
+
+
+def arm(plane: DataPlane, name: str) -> ArmCounts:
+    """What is counted of an arm; nothing where nobody has asked it."""
+    counted = {counts.key: counts for counts in plane.metrics.arms.counted()}
+    return counted.get(ArmKey("x", name), ArmCounts(ArmKey("x", name)))
+
+
+def filled(counts: list[int]) -> int:
+    """How many buckets have something."""
+    return sum(1 for count in counts if count)

@@ -1,0 +1,218 @@
+"""Experiments by gRPC: unary calls, streams, engines of either kind, and what is counted of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.dataplane.experiments import FORCING, KEY, arm, experiment_rules, filled
+from tests.dataplane.grpc.peers import OPENING, STREAM, UNARY, Call, GrpcClient, GrpcEngine
+from tests.dataplane.grpc.stage import RESULT, GrpcStage, grpc_stage, request
+from tests.dataplane.stage import Engine, post, run, until
+
+Play = Callable[[GrpcStage, GrpcClient, GrpcEngine, GrpcEngine], Coroutine[Any, Any, None]]
+
+INVALID_ARGUMENT, PERMISSION_DENIED, INTERNAL, UNAVAILABLE = 3, 7, 13, 14
+
+
+async def answer(call: Call) -> None:
+    await call.over()
+    call.open()
+    await call.send(RESULT)
+    call.end()
+
+
+def scene(tmp_path: Path, play: Play, script: Any = answer, more: str = "", keys: str = "") -> None:
+    """Play with a client and both arms' engines, which do the same."""
+
+    async def whole() -> None:
+        engines = [await GrpcEngine(script).start() for _ in range(2)]
+        rules = experiment_rules(*engines, keys or "unit: 'header:x-user'", more)
+        async with grpc_stage(rules, tmp_path) as it:
+            await play(it, await it.grpc(), *engines)
+        for engine in engines:
+            await engine.stop()
+
+    run(whole())
+
+
+def by(user: object, *more: tuple[str, str]) -> list[tuple[str, str]]:
+    return [("x-user", str(user)), *more]
+
+
+def total(it: GrpcStage, what: str) -> int:
+    return sum(sum(getattr(arm(it.plane, name), what)) for name in ("old", "new"))
+
+
+def test_calls_are_counted_at_their_units_buckets(tmp_path: Path) -> None:
+    """As REST's are: one user's in one bucket, and of each arm as many as its engine has seen."""
+
+    async def play(it: GrpcStage, client: GrpcClient, old: GrpcEngine, new: GrpcEngine) -> None:
+        for _ in range(3):
+            call = await client.ask(request(), metadata=by("ann"))
+            assert call.status == 0
+        name = call.value("x-pointsman-arm") or ""
+        counts = arm(it.plane, name)
+        assert (sum(counts.requests), filled(counts.requests), sum(counts.latency.count)) == (3, 1, 3)
+        assert sum(counts.request_bytes) >= 3 * len(request())
+        for number in range(40):
+            await client.ask(request(), metadata=by(number))
+        assert total(it, "requests") == 43
+        assert total(it, "errors") == 0
+
+    scene(tmp_path, play)
+
+
+@pytest.mark.parametrize(
+    "status, errors", [(INVALID_ARGUMENT, 0), (INTERNAL, 1), (UNAVAILABLE, 1), (2, 1), (15, 1), (5, 0)]
+)
+def test_statuses_that_are_a_servers_fault_are_errors(tmp_path: Path, status: int, errors: int) -> None:
+    """What a caller did wrong is none."""
+
+    async def refuse(call: Call) -> None:
+        await call.over()
+        call.refuse(status, "no")
+
+    async def play(it: GrpcStage, client: GrpcClient, old: GrpcEngine, new: GrpcEngine) -> None:
+        await client.ask(request(), metadata=by("ann"))
+        assert (total(it, "requests"), total(it, "errors")) == (1, errors)
+        kinds = arm(it.plane, "old").kinds | arm(it.plane, "new").kinds
+        assert kinds == ({f"grpc_{status}": 1} if errors else {})
+
+    scene(tmp_path, play, refuse)
+
+
+def test_a_client_that_gives_up_says_nothing(tmp_path: Path) -> None:
+    """Its deadline is the engine's fault; its leaving is nobody's."""
+
+    async def silent(call: Call) -> None:
+        await call.over()
+        await call.wait()
+
+    async def play(it: GrpcStage, client: GrpcClient, old: GrpcEngine, new: GrpcEngine) -> None:
+        call = client.call(UNARY, *by("ann"))
+        await call.send(request(), ended=True)
+        await until(lambda: it.in_flight())
+        call.reset()
+        await until(lambda: "client_gone" in arm(it.plane, "old").kinds | arm(it.plane, "new").kinds)
+        assert total(it, "requests") == 0
+        await client.ask(request(), metadata=by("ann", ("grpc-timeout", "30m")))
+        assert (total(it, "requests"), total(it, "errors")) == (1, 1)
+
+    scene(tmp_path, play, silent)
+
+
+def test_an_arm_is_chosen_by_metadata(tmp_path: Path) -> None:
+    """With the key; a wrong one is PERMISSION_DENIED. No engine hears of either."""
+    heard: list[str] = []
+
+    async def listen(call: Call) -> None:
+        heard.extend(f"{name}: {value}" for name, value in call.fields)
+        await answer(call)
+
+    async def play(it: GrpcStage, client: GrpcClient, old: GrpcEngine, new: GrpcEngine) -> None:
+        for name in ("old", "new"):
+            forced = [("x-pointsman-force", f"x={name}"), ("x-pointsman-force-key", KEY)]
+            call = await client.ask(request(), metadata=by("ann", *forced))
+            assert (call.status, call.value("x-pointsman-arm")) == (0, name)
+            assert arm(it.plane, name).forced == 1
+        assert total(it, "requests") == 0
+        call = await client.ask(request(), metadata=[("x-pointsman-force", "x=new"), ("x-pointsman-force-key", "no")])
+        assert call.status == PERMISSION_DENIED
+        call = await client.ask(request(), metadata=[("x-pointsman-force", "x=no"), ("x-pointsman-force-key", KEY)])
+        assert call.status == INVALID_ARGUMENT
+        assert not [line for line in heard if "force" in line or KEY in line]
+
+    scene(tmp_path, play, listen, FORCING)
+
+
+def test_weights_hold_from_the_next_call_on(tmp_path: Path) -> None:
+    """On the same connection, with the same metadata."""
+
+    async def play(it: GrpcStage, client: GrpcClient, old: GrpcEngine, new: GrpcEngine) -> None:
+        for weights, name in (({"old": 0.0, "new": 1.0}, "new"), ({"old": 1.0, "new": 0.0}, "old")):
+            await client.ask(request(), metadata=by("ann"))
+            it.plane.set_weights({"x": weights})
+            assert (await client.ask(request(), metadata=by("ann"))).value("x-pointsman-arm") == name
+
+    scene(tmp_path, play)
+
+
+async def stream_answer(call: Call) -> None:
+    """Answers each message once."""
+    from tritonclient.grpc import service_pb2
+
+    if (call.value(":path") or "").endswith("ModelConfig"):
+        await call.over()
+        call.open()
+        await call.send(service_pb2.ModelConfigResponse().SerializeToString())
+        call.end()
+        return
+    call.open(OPENING)
+    while await call.message() is not None:
+        response = service_pb2.ModelStreamInferResponse()
+        response.infer_response.ParseFromString(RESULT)
+        await call.send(response.SerializeToString())
+    call.end()
+
+
+@pytest.mark.parametrize("keys", ["unit: 'header:x-user'", "unit: 'parameter:user'", "unit: session"])
+def test_messages_of_a_stream_count_each(tmp_path: Path, keys: str) -> None:
+    """When the stream ends; whatever the messages' units are, each arm has one stream to its engine."""
+
+    async def play(it: GrpcStage, client: GrpcClient, old: GrpcEngine, new: GrpcEngine) -> None:
+        call = client.call(STREAM, *by("ann"))
+        for number in range(12):
+            await call.send(
+                request(request_id=str(number), parameters={"user": f"u{number}", "session_id": f"s{number}"})
+            )
+            await call.message()
+        await call.send(ended=True)
+        await call.over()
+        await until(lambda: total(it, "requests") == 12)
+        assert total(it, "errors") == 0
+        streams = len(it.plane.metrics.snapshot())
+        assert streams <= 4
+
+    scene(tmp_path, play, stream_answer, keys=keys)
+
+
+def test_calls_to_rest_engines_and_rest_to_grpc_engines_count(tmp_path: Path) -> None:
+    """Once each, wherever they are converted."""
+
+    async def whole() -> None:
+        rest, grpc = Engine(), await GrpcEngine(answer).start()
+        await rest.start()
+        rest.script = rest_answer
+        async with grpc_stage(experiment_rules(rest, grpc), tmp_path) as it:
+            client = await it.grpc()
+            for number in range(20):
+                call = await client.ask(request(), metadata=by(number))
+                assert call.status == 0
+                reply = await it.ask(post("/v2/models/m/infer", BODY, f"x-user: {number}"))
+                assert reply.status == 200
+                assert reply.headers["x-pointsman-arm"] == call.value("x-pointsman-arm")
+            assert [sum(arm(it.plane, name).requests) for name in ("old", "new")] == [
+                len(rest.heard),
+                40 - len(rest.heard),
+            ]
+            assert total(it, "requests") == sum(sum(arm(it.plane, name).latency.count) for name in ("old", "new"))
+            assert 0 < len(rest.heard) < 40
+        rest.stop()
+        await grpc.stop()
+
+    run(whole())
+
+
+BODY = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1.0]}]}'
+
+
+async def rest_answer(engine: Engine, heard: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    body = b'{"model_name":"m","model_version":"1","outputs":[]}'
+    writer.write(
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+    )

@@ -1,0 +1,397 @@
+"""Experiments at work: which arm answers, what is counted of it, who may choose, and what clients say of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.dataplane.experiments import FORCING, KEY, arm, experiment_rules, filled
+from tests.dataplane.stage import Engine, Heard, Reply, Stage, get, load, post, run, stage, until
+
+Play = Callable[[Stage, Engine, Engine], Coroutine[Any, Any, None]]
+Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+
+INFER = "/v2/models/m/infer"
+
+
+def scene(tmp_path: Path, play: Play, *, keys: str = "unit: 'header:x-user'", more: str = "", **settings: Any) -> None:
+    """Play with both arms' engines behind one route."""
+
+    async def whole() -> None:
+        old, new = Engine(), Engine()
+        await old.start()
+        await new.start()
+        async with stage(experiment_rules(old, new, keys, more), tmp_path, **settings) as it:
+            await play(it, old, new)
+            old.stop()
+            new.stop()
+
+    run(whole())
+
+
+def user(name: object, *more: str) -> bytes:
+    return post(INFER, b"{}", f"x-user: {name}", *more)
+
+
+async def rate(it: Stage, **told: Any) -> Reply:
+    return await it.ask(post("/feedback", json.dumps(told).encode()))
+
+
+def answering(status: int, *fields: str) -> Any:
+    """An engine's script."""
+    lines = "".join(f"{field}\r\n" for field in fields)
+
+    async def answer(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
+        writer.write(f"HTTP/1.1 {status} Whatever\r\n{lines}content-length: 2\r\n\r\n{{}}".encode())
+
+    return answer
+
+
+# What is counted
+
+
+def test_every_inference_is_counted_at_its_units_bucket(tmp_path: Path) -> None:
+    """A user's requests fall into one bucket of one arm, many users' into many; bytes and times beside them."""
+
+    async def play(it: Stage, old: Engine, new: Engine) -> None:
+        replies = [await it.ask(user("ann")) for _ in range(3)]
+        name = replies[0].headers["x-pointsman-arm"]
+        assert {reply.headers["x-pointsman-arm"] for reply in replies} == {name}
+        counts = arm(it.plane, name)
+        assert sum(counts.requests) == 3
+        assert filled(counts.requests) == 1
+        assert sum(counts.request_bytes) == 6.0
+        assert sum(counts.latency.count) == sum(counts.latency.bins.values()) == 3
+        assert 0 < sum(counts.latency.seconds) < 3
+        assert counts.kinds == {}
+        for number in range(60):
+            await it.ask(user(number))
+        both = [arm(it.plane, each) for each in ("old", "new")]
+        assert sum(sum(each.requests) for each in both) == 63
+        assert all(filled(each.requests) > 10 for each in both)
+        assert [len(old.heard), len(new.heard)] == [sum(each.requests) for each in both]
+
+    scene(tmp_path, play)
+
+
+@pytest.mark.parametrize("keys", ["unit: request", "unit: session", "unit: 'parameter:user'"])
+def test_units_of_every_kind_are_counted(tmp_path: Path, keys: str) -> None:
+    """Requests without a unit are spread over the buckets; a session's and a parameter's stay in theirs."""
+
+    async def play(it: Stage, old: Engine, new: Engine) -> None:
+        body = json.dumps({"parameters": {"user": "ann"}}).encode()
+        for _ in range(20):
+            assert (await it.ask(post(INFER, body, "x-session-id: s1"))).status == 200
+        both = [arm(it.plane, each) for each in ("old", "new")]
+        assert sum(sum(each.requests) for each in both) == 20
+        buckets = sum(filled(each.requests) for each in both)
+        assert buckets == (1 if keys != "unit: request" else buckets)
+        assert buckets > 5 or keys != "unit: request"
+        assert sum(sum(each.units) for each in both) == (1 if keys == "unit: session" else 0)
+
+    scene(tmp_path, play, keys=keys)
+
+
+def test_what_only_asks_is_not_counted(tmp_path: Path) -> None:
+    """Metadata and readiness are no inferences."""
+
+    async def play(it: Stage, old: Engine, new: Engine) -> None:
+        assert (await it.ask(get("/v2/models/m", "x-user: ann"))).status == 200
+        assert it.plane.metrics.arms.counted()
+        assert sum(sum(arm(it.plane, each).requests) for each in ("old", "new")) == 0
+
+    scene(tmp_path, play)
+
+
+@pytest.mark.parametrize(
+    "status, errors, kinds", [(500, 1, {"500": 1}), (503, 1, {"503": 1}), (400, 0, {}), (404, 0, {})]
+)
+def test_an_engines_failures_are_errors_and_refusals_are_not(
+    tmp_path: Path, status: int, errors: int, kinds: dict[str, int]
+) -> None:
+    """5xx alone; neither counts as a time."""
+
+    async def play(it: Stage, old: Engine, new: Engine) -> None:
+        old.script = new.script = answering(status)
+        name = (await it.ask(user("ann"))).headers["x-pointsman-arm"]
+        counts = arm(it.plane, name)
+        assert (sum(counts.requests), sum(counts.errors), counts.kinds) == (1, errors, kinds)
+        assert sum(counts.latency.count) == 0
+
+    scene(tmp_path, play)
+
+
+def test_a_dead_engine_and_a_broken_reply_are_errors_of_its_arm(tmp_path: Path) -> None:
+    """Each under its reason."""
+
+    async def cut(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n12345")
+        await writer.drain()
+        writer.transport.abort()
+
+    async def play(it: Stage, old: Engine, new: Engine) -> None:
+        old.script = new.script = cut
+        client = await it.client()
+        await client.send(user("ann"))
+        _, headers = await client.head()
+        counts = arm(it.plane, headers["x-pointsman-arm"])
+        await until(lambda: sum(counts.errors) == 1)
+        assert counts.kinds == {"upstream_reset": 1}
+        old.stop()
+        new.stop()
+        await it.ask(user("ann"))
+        assert sum(counts.errors) == sum(counts.requests) == 2
+        assert set(counts.kinds) == {"upstream_reset", "upstream_connect"}
+
+    scene(tmp_path, play)
+
+
+def test_a_client_that_leaves_says_nothing_of_the_arm(tmp_path: Path) -> None:
+    """It is a kind, and no request."""
+
+    async def wait(engine: Engine, heard: Heard, reader: Reader, writer: Writer) -> None:
+        await reader.read(1)
+
+    async def play(it: Stage, old: Engine, new: Engine) -> None:
+        old.script = new.script = wait
+        client = await it.client()
+        await client.send(user("ann"))
+        await until(lambda: old.heard or new.heard)
+        client.close()
+        counts = arm(it.plane, "old" if old.heard else "new")
+        await until(lambda: counts.kinds == {"client_gone": 1})
+        assert sum(counts.requests) == sum(counts.errors) == 0
+
+    scene(tmp_path, play)
+
+
+def test_what_limits_refuse_says_nothing_of_the_arm(tmp_path: Path) -> None:
+    """The second request of two at once is refused."""
+
+    async def play(it: Stage, old: Engine, new: Engine) -> None:
+        replies = [await it.ask(user("ann")) for _ in range(2)]
+        assert [reply.status for reply in replies] == [200, 429]
+        counts = arm(it.plane, replies[0].headers["x-pointsman-arm"])
+        assert (sum(counts.requests), sum(counts.errors), counts.kinds) == (1, 0, {"rate_limited": 1})
+
+    scene(tmp_path, play, more="limits: [{name: l, requests_per_second: 0.01, burst: 1}]\n")
+
+
+@pytest.mark.parametrize(
+    "told, joules",
+    [
+        ('JSON {"request_cost": {"energy_joules": 2.5}}', 2.5),
+        ("TEXT cpu_utilization=0.3, named_metrics.energy_joules=0.5", 0.5),
+        ('JSON {"named_metrics": {"kv_cache_usage_perc": 0.5}}', None),
+    ],
+)
+def test_energy_is_counted_where_an_engine_tells_it(tmp_path: Path, told: str, joules: float | None) -> None:
+    """By ORCA's field on the reply."""
+
+    async def play(it: Stage, old: Engine, new: Engine) -> None:
+        old.script = new.script = answering(200, f"endpoint-load-metrics: {told}")
+        name = (await it.ask(user("ann"))).headers["x-pointsman-arm"]
+        counts = arm(it.plane, name)
+        assert (counts.joules, counts.joules_requests) == ((0.0, 0) if joules is None else (joules, 1))
+
+    scene(tmp_path, play)
+
+
+# Who is in it
+
+
+def test_a_unit_that_the_experiment_has_not_got_goes_to_the_control(tmp_path: Path) -> None:
+    """Its engine answers, no arm is named, and nobody counts."""
+
+    async def play(it: Stage, old: Engine, new: Engine) -> None:
+        for number in range(10):
+            reply = await it.ask(user(number))
+            assert reply.headers["x-pointsman-engine"] == "one"
+            assert "x-pointsman-arm" not in reply.headers
+        assert not new.heard
+        assert sum(sum(arm(it.plane, each).requests) for each in ("old", "new")) == 0
+
+    scene(tmp_path, play, keys="unit: 'header:x-user'\n    share: 0%")
+
+
+# Weights of the moment
+
+
+@pytest.mark.parametrize("keys", ["unit: 'header:x-user'", "unit: session", "unit: request"])
+def test_weights_hold_from_the_next_request_on(tmp_path: Path, keys: str) -> None:
+    """Also for heads that are remembered, sessions that had another arm, and rules that come later."""
+
+    async def play(it: Stage, old: Engine, new: Engine) -> None:
+        request = user("ann", "x-session-id: s1")
+        client = await it.client()
+        for weights, engine in (({"old": 0.0, "new": 1.0}, "two"), ({"old": 1.0, "new": 0.0}, "one")):
+            await client.ask(request)
+            it.plane.set_weights({"x": weights})
+            assert (await client.ask(request)).headers["x-pointsman-engine"] == engine
+        rules = it.plane.snapshot
+        it.plane.use_rules(load(experiment_rules(old, new, keys), tmp_path), 2)
+        assert it.plane.snapshot is not rules
+        assert (await client.ask(request)).headers["x-pointsman-engine"] == "one"
+        it.plane.set_weights({})
+        engines = {(await client.ask(user(number))).headers["x-pointsman-engine"] for number in range(20)}
+        assert engines == {"one", "two"}
+
+    scene(tmp_path, play, keys=keys)
+
+
+# Arms that somebody chooses
+
+
+def test_a_key_chooses_an_arm(tmp_path: Path) -> None:
+    """Whatever the unit says; the engine hears of neither field, the session keeps its arm, and it only counts as
+    forced."""
+
+    async def play(it: Stage, old: Engine, new: Engine) -> None:
+        own = (await it.ask(post(INFER, b"{}", "x-session-id: s"))).headers["x-pointsman-arm"]
+        for name in ("old", "new"):
+            fields = ("x-session-id: s", f"X-Pointsman-Force: x={name}", f"x-pointsman-force-key: {KEY}")
+            reply = await it.ask(post(INFER, b"{}", *fields))
+            assert (reply.status, reply.headers["x-pointsman-arm"]) == (200, name)
+            heard = (old if name == "old" else new).heard[-1]
+            assert b"force" not in heard.head.lower()
+            assert KEY.encode() not in heard.head
+            assert arm(it.plane, name).forced == 1
+            assert sum(arm(it.plane, name).requests) == (1 if name == own else 0)
+        assert (await it.ask(post(INFER, b"{}", "x-session-id: s"))).headers["x-pointsman-arm"] == own
+
+    scene(tmp_path, play, keys="unit: session", more=FORCING)
+
+
+@pytest.mark.parametrize(
+    "said, key, status, reason, told",
+    [
+        ("x=new", "swordfisch", 403, "forbidden", "is not one that may choose arms"),
+        ("x=new", "", 403, "forbidden", "(x-pointsman-force-key) is missing"),
+        ("y=new", KEY, 400, "bad_request", "unknown experiment 'y'"),
+        ("x=newer", KEY, 400, "bad_request", "has no arm 'newer': did you mean 'new'?"),
+    ],
+)
+def test_who_may_not_choose_is_told(tmp_path: Path, said: str, key: str, status: int, reason: str, told: str) -> None:
+    """In the caller's protocol; no engine is asked, and nothing tells the key."""
+
+    async def play(it: Stage, old: Engine, new: Engine) -> None:
+        fields = (f"x-pointsman-force: {said}", *((f"x-pointsman-force-key: {key}",) if key else ()))
+        reply = await it.ask(post(INFER, b"{}", *fields))
+        assert (reply.status, reply.reason) == (status, reason)
+        assert told in json.loads(reply.body)["error"]
+        chat = await it.ask(post("/v1/chat/completions", b'{"model": "m", "messages": []}', *fields))
+        assert chat.status == status
+        assert told in json.loads(chat.body)["error"]["message"]
+        assert not key or key not in reply.body.decode() + chat.body.decode()
+        assert not old.heard and not new.heard
+
+    scene(tmp_path, play, more=FORCING)
+
+
+def test_without_keys_nobody_may_choose(tmp_path: Path) -> None:
+    """A request that asks for an arm all the same is refused, and not served by another one."""
+
+    async def play(it: Stage, old: Engine, new: Engine) -> None:
+        reply = await it.ask(post(INFER, b"{}", "x-pointsman-force: x=new", f"x-pointsman-force-key: {KEY}"))
+        assert (reply.status, reply.reason) == (403, "forbidden")
+
+    scene(tmp_path, play)
+
+
+# Feedback
+
+
+def test_feedback_of_a_request(tmp_path: Path) -> None:
+    """By the id that its reply has: a value and a label, under a name, count at the unit's bucket."""
+
+    async def play(it: Stage, old: Engine, new: Engine) -> None:
+        reply = await it.ask(user("ann", "x-request-id: r-1"))
+        counts = arm(it.plane, reply.headers["x-pointsman-arm"])
+        assert reply.headers["x-request-id"] == "r-1"
+        told = await rate(it, request_id="r-1", value=4, label="useful")
+        assert (told.status, json.loads(told.body)) == (200, {"counted": True})
+        assert (await rate(it, request_id="r-1", name="thumb", value=True)).status == 200
+        rating, thumb = counts.feedback["rating"], counts.feedback["thumb"]
+        assert (sum(rating.count), sum(rating.total), rating.squares) == (1, 4.0, 16.0)
+        assert rating.labels == {"useful": 1}
+        assert (sum(thumb.count), sum(thumb.total)) == (1, 1.0)
+        assert [bool(count) for count in rating.count] == [bool(count) for count in counts.requests]
+        assert (await rate(it, request_id="r-1", experiment="y", value=1)).status == 404
+
+    scene(tmp_path, play)
+
+
+def test_feedback_of_a_session(tmp_path: Path) -> None:
+    """The arm that it has is known, before its first request here, too."""
+
+    async def play(it: Stage, old: Engine, new: Engine) -> None:
+        assert (await rate(it, session="s", value=1)).status == 200
+        name = (await it.ask(post(INFER, b"{}", "x-session-id: s"))).headers["x-pointsman-arm"]
+        assert (await rate(it, session="s", experiment="x", value=2)).status == 200
+        assert sum(arm(it.plane, name).feedback["rating"].total) == 3.0
+        assert (await rate(it, session="s", experiment="y", value=2)).status == 400
+
+    scene(tmp_path, play, keys="unit: session")
+
+
+def test_feedback_of_what_nobody_knows(tmp_path: Path) -> None:
+    """404 says so; and so it does where too many have come since."""
+
+    async def play(it: Stage, old: Engine, new: Engine) -> None:
+        reply = await rate(it, request_id="r-0", value=1)
+        assert reply.status == 404
+        assert "no experiment knows request 'r-0'" in json.loads(reply.body)["error"]
+        assert (await rate(it, session="s", value=1)).status == 404  # the experiment's units are users
+        for number in range(20):
+            await it.ask(user("ann", f"x-request-id: r-{number}"))
+        assert (await rate(it, request_id="r-0", value=1)).status == 404
+        assert (await rate(it, request_id="r-19", value=1)).status == 200
+        assert (await rate(it, request_id="r-15", value=1)).status == 200
+
+    scene(tmp_path, play, feedback_requests=10)
+
+
+WRONG = [
+    ({"value": 1}, "a request_id (of the reply's x-request-id) or a session: one of the two"),
+    ({"request_id": "r", "session": "s", "value": 1}, "one of the two"),
+    ({"request_id": "r"}, "neither a value nor a label"),
+    ({"request_id": "r", "value": "good"}, "value is a number"),
+    ({"request_id": "r", "value": 1e300}, "value is a number"),
+    ({"request_id": "r", "valeu": 1}, "feedback has no 'valeu'"),
+    ({"request_id": "r", "value": 1, "name": "a b"}, "name 'a b' is no name"),
+    ({"request_id": "r", "label": "x" * 101}, "a label has 1 to 100 characters"),
+    ({"request_id": 5, "value": 1}, "request_id is no text"),
+]
+
+
+@pytest.mark.parametrize("told, message", WRONG)
+def test_wrong_feedback_is_told_what_is_wrong(tmp_path: Path, told: dict[str, Any], message: str) -> None:
+    """400, in a sentence."""
+
+    async def play(it: Stage, old: Engine, new: Engine) -> None:
+        reply = await rate(it, **told)
+        assert reply.status == 400
+        assert message in json.loads(reply.body)["error"]
+        assert (await it.ask(post("/feedback", b"not JSON"))).status == 400
+        assert (await it.ask(post("/feedback", b"[]"))).status == 400
+        assert (await it.ask(get("/feedback"))).status == 405
+
+    scene(tmp_path, play)
+
+
+def test_an_arm_takes_so_many_names_and_labels(tmp_path: Path) -> None:
+    """Who invents them does not fill the memory."""
+
+    async def play(it: Stage, old: Engine, new: Engine) -> None:
+        await it.ask(user("ann", "x-request-id: r"))
+        statuses = [(await rate(it, request_id="r", name=f"n{number}", value=1)).status for number in range(21)]
+        assert statuses == [200] * 20 + [400]
+        statuses = [(await rate(it, request_id="r", name="n0", label=f"l{number}")).status for number in range(51)]
+        assert statuses == [200] * 50 + [400]
+
+    scene(tmp_path, play)
