@@ -1,0 +1,141 @@
+"""Experiments over two real gateways of two workers each, which share a Redis or have none: who answers, what is
+counted together, and who takes feedback."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+from tritonclient.utils import InferenceServerException
+
+from tests.support.canned_engine import CannedEngine
+from tests.support.redis_server import RedisServer
+from tests.support.servers import GatewayProcess
+from tests.support.waiting import eventually
+from tests.support.wire import send
+
+INFER = "/v2/models/m/infer"
+KEY = "swordfish"
+
+
+@pytest.fixture(scope="module")
+def engines() -> Iterator[dict[str, CannedEngine]]:
+    with CannedEngine("old") as old, CannedEngine("new") as new:
+        yield {"old": old, "new": new}
+
+
+def rules(engines: dict[str, CannedEngine], unit: str = "header:x-user", new: int = 50) -> str:
+    return f"""
+version: 1
+engines:
+  old: {{endpoints: ['{engines["old"].url}']}}
+  new: {{endpoints: ['{engines["new"].url}']}}
+routes: [{{name: all, experiment: x}}]
+experiments:
+  x:
+    unit: {unit}
+    arms: [{{name: old, engine: old, weight: {100 - new}}}, {{name: new, engine: new, weight: {new}}}]
+forcing: {{keys: {sha256(KEY.encode()).hexdigest()}}}
+"""
+
+
+@pytest.fixture(params=["redis", "off"])
+def gateways(
+    request: pytest.FixtureRequest, engines: dict[str, CannedEngine], tmp_path: Path
+) -> Iterator[list[GatewayProcess]]:
+    """Two that share a Redis, or one that has none."""
+    if request.param == "off":
+        gateway = GatewayProcess.start(rules(engines), tmp_path, workers=2)
+        yield [gateway.wait_ready()]
+        gateway.stop()
+        return
+    with RedisServer(tmp_path / "redis") as redis:
+        started = [
+            GatewayProcess.start(rules(engines), tmp_path / str(n), workers=2, redis=redis.url) for n in range(2)
+        ]
+        yield [gateway.wait_ready() for gateway in started]
+        for gateway in started:
+            gateway.stop()
+
+
+def arm_of(gateway: GatewayProcess, user: str, request_id: str = "") -> str:
+    """Over a connection of its own, so that any worker may have it."""
+    reply = send(gateway.http_port, "POST", INFER, b"{}", {"x-user": user, "x-request-id": request_id or "r"})
+    assert reply.status == 200, reply.body
+    assert json.loads(reply.body)["served_by"] == reply.headers["x-pointsman-arm"]
+    return reply.headers["x-pointsman-arm"]
+
+
+def counted(gateway: GatewayProcess, name: str) -> Counter[str]:
+    """A metric by its arms."""
+    found: Counter[str] = Counter()
+    for line in httpx.get(f"{gateway.admin_url}/metrics").text.splitlines():
+        if line.startswith(f"pointsman_arm_{name}_total{{"):
+            labels, _, number = line.rpartition(" ")
+            found[labels.partition('arm="')[2].partition('"')[0]] += int(float(number))
+    return found
+
+
+def test_all_workers_assign_count_and_take_feedback_alike(gateways: list[GatewayProcess]) -> None:
+    """A user has one arm everywhere; counts of all workers are one; feedback is counted once, by whoever answered,
+    whichever worker of whichever gateway is told of it; and what nobody answered is 404."""
+    arms = {f"u{number}": arm_of(gateways[0], f"u{number}", f"r{number}") for number in range(24)}
+    assert set(arms.values()) == {"old", "new"}
+    for gateway in gateways:
+        for user, name in arms.items():
+            assert arm_of(gateway, user) == name
+    per_arm = Counter(arms.values())
+    assert counted(gateways[0], "requests") == Counter({name: 2 * number for name, number in per_arm.items()})
+    for number in range(24):
+        gateway = gateways[number % len(gateways)]
+        body = json.dumps({"request_id": f"r{number}", "value": 1}).encode()
+        reply = send(gateway.http_port, "POST", "/feedback", body)
+        assert (reply.status, reply.body) == (200, b'{"counted":true}')
+    total = sum((counted(gateway, "feedback_values") for gateway in gateways), Counter())
+    assert total == per_arm
+    reply = send(gateways[-1].http_port, "POST", "/feedback", b'{"request_id": "nobody", "value": 1}')
+    assert reply.status == 404
+
+
+def test_forcing_by_real_clients(gateways: list[GatewayProcess]) -> None:
+    """tritonclient with the key gets the arm that it asks for; without, PERMISSION_DENIED."""
+    with triton_grpc.InferenceServerClient(f"127.0.0.1:{gateways[0].port('grpc')}") as client:
+        tensor = triton_grpc.InferInput("x", [1], "FP32")
+        tensor.set_data_from_numpy(np.zeros(1, dtype=np.float32))
+        forced = {"x-pointsman-force": "x=new", "x-pointsman-force-key": "wrong"}
+        with pytest.raises(InferenceServerException, match="is not one that may choose arms") as refused:
+            client.infer("m", [tensor], headers=forced)
+        assert refused.value.status() == "StatusCode.PERMISSION_DENIED"
+    headers = {"x-pointsman-force": "x=new", "x-pointsman-force-key": KEY}
+    for number in range(6):
+        reply = send(gateways[0].http_port, "POST", INFER, b"{}", {**headers, "x-user": f"u{number}"})
+        assert reply.headers["x-pointsman-arm"] == "new"
+    assert counted(gateways[0], "forced") == Counter({"new": 6})
+    assert KEY not in gateways[0].log()
+
+
+def test_a_ramp_by_the_file_flips_nobody_back(engines: dict[str, CannedEngine], tmp_path: Path) -> None:
+    """5 %, 20 %, 60 %: whoever has the new engine keeps it, by every worker."""
+    users = [f"u{number}" for number in range(80)]
+    gateway = GatewayProcess.start(rules(engines, new=5), tmp_path, workers=2).wait_ready()
+    exposed: set[str] = set()
+    for number, share in enumerate((5, 20, 60), 1):
+        gateway.rules_path.write_text(rules(engines, new=share))
+        eventually(lambda n=number: rules_number(gateway) >= n)
+        now = {user for user in users if arm_of(gateway, user) == "new"}
+        assert exposed <= now
+        exposed = now
+    assert 30 < len(exposed) < 66
+    gateway.stop()
+
+
+def rules_number(gateway: GatewayProcess) -> int:
+    """The snapshot that both workers serve by."""
+    return int(httpx.get(f"{gateway.admin_url}/rules").json()["number"])
