@@ -278,7 +278,7 @@ class Workforce:
             if worker in self._workers:  # one given up may still speak; its counts are retired
                 self.tally.take(worker, message.snapshot)
             self._answered(worker, message)
-        elif isinstance(message, Requests | Cancelled):
+        elif isinstance(message, Requests | Cancelled | FeedbackCounted):
             self._answered(worker, message)
         elif isinstance(message, TakeFeedback):
             task = asyncio.get_running_loop().create_task(self._pass_feedback(worker, message))
