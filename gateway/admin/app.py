@@ -24,6 +24,7 @@ from gateway.admin.feed import Feed
 from gateway.admin.gate import Access, Gate
 from gateway.admin.limits import add_limits
 from gateway.admin.log_level import LogState, add_log_level
+from gateway.admin.models import add_models
 from gateway.admin.page_files import add_page
 from gateway.admin.playground import PlaygroundState, add_playground
 from gateway.admin.requests import RequestsState, add_requests
@@ -111,6 +112,7 @@ def make_app(
     add_conversations(app, state)
     add_sessions(app, state)
     add_playground(app, state)
+    add_models(app, state)
     add_requests(app, state)
     add_log_level(app, state)
     add_audit(app, log)

@@ -1,0 +1,117 @@
+"""Models over the fleet: where each is ready, and loaded or unloaded on all replicas, with real Tritons."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.demo.triton import TritonProcess
+from tests.support.canned_llm import MODEL, CannedLLM
+from tests.support.servers import GatewayProcess
+from tests.support.waiting import eventually
+
+REPOSITORY = Path(__file__).parents[1] / "models"
+
+RULES = """
+version: 1
+engines:
+  cuda:
+    health: {{interval: 200ms}}
+    endpoints: ['{one}', '{two}']
+  spare: {{endpoints: ['{two}']}}
+  grpc: {{endpoints: ['grpc://127.0.0.1:{port}']}}
+  texts: {{protocol: openai, endpoints: ['{llm}'], health: {{interval: 200ms}}}}
+routes:
+  - {{name: renamed, match: {{model: sum}}, engine: cuda, model: {model}}}
+  - {{name: texts, match: {{model: {text}}}, engine: texts}}
+"""
+NAME = "identity_fp32"
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonProcess]:
+    """A second Triton of the same models, with none loaded."""
+    arguments = ["--model-control-mode=explicit"]
+    log = tmp_path_factory.mktemp("other") / "triton.log"
+    with TritonProcess.start(REPOSITORY, extra_args=arguments, log_path=log) as server:
+        yield server.wait_ready()
+
+
+@pytest.mark.triton
+@pytest.mark.timeout(180)
+def test_a_model_is_loaded_at_all_replicas(
+    triton: TritonProcess, other: TritonProcess, start_gateway: Callable[..., GatewayProcess], tmp_path: Path
+) -> None:
+    """By the name that the rules give it, with what became of it at each; what is missing is told with the reason."""
+    with CannedLLM.start(tmp_path / "llm").running() as llm:
+        urls = {"one": f"http://127.0.0.1:{triton.http_port}", "two": f"http://127.0.0.1:{other.http_port}"}
+        rules = RULES.format(**urls, port=triton.grpc_port, llm=llm.http_url, model=NAME, text=MODEL)
+        gateway = start_gateway(rules)
+        api = httpx.Client(base_url=gateway.admin_url, timeout=60)
+
+        def model(name: str) -> dict[str, Any]:
+            found = {each["name"]: each for each in api.get("/models").json()["models"]}
+            told: dict[str, Any] = found.get(name, {})
+            return told
+
+        told = model(NAME)
+        cuda, _, grpc = told["engines"]
+        assert [(each["url"], each["ready"]) for each in cuda["endpoints"]] == [
+            (urls["one"], True),
+            (urls["two"], False),
+        ]
+        assert (told["ready"], told["endpoints"]) == (2, 4)
+        assert [(each["ready"], each["versions"]) for each in grpc["endpoints"]] == [(True, ["1"])]
+        assert eventually(lambda: model(MODEL)["ready"] == 1)
+
+        loaded = api.post("/models/sum/load", json={"reason": "a test"})
+        assert loaded.status_code == 200, loaded.text
+        assert [(each["url"], each["model"], each["ok"]) for each in loaded.json()["endpoints"]] == [
+            (urls["one"], NAME, True),
+            (urls["two"], NAME, True),
+        ]
+        assert [each["ready"] for each in model(NAME)["engines"][0]["endpoints"]] == [True, True]
+
+        unloaded = httpx.post(f"{urls['two']}/v2/repository/models/{NAME}/unload")
+        assert unloaded.status_code == 200
+        configured = {"parameters": {"config": "{nonsense"}, "engine": "spare"}
+        refused = api.post(f"/models/{NAME}/load", json=configured)
+        assert refused.status_code == 409
+        told = refused.json()
+        assert (told["succeeded"], told["needed"]) == (0, 1)
+        assert all(each["status"] >= 400 and each["detail"] for each in told["endpoints"])
+
+        for body, status, text in [
+            ({"engine": "texts"}, 400, "engines of protocol openai load and unload no models"),
+            ({"engine": "none"}, 404, "there is no engine 'none'; there are cuda, spare, grpc, texts"),
+            ({"engine": "cuda", "quorum": 3}, 400, "a quorum of 3 cannot be reached: there are 2 endpoints"),
+            ({"quorum": "some"}, 422, "majority"),
+            ({}, 404, "no route takes model 'identity_fp32': name the 'engine'"),
+        ]:
+            answer = api.post(f"/models/{NAME}/load", json=body)
+            assert (answer.status_code, text in answer.text) == (status, True), answer.text
+
+
+@pytest.mark.triton
+@pytest.mark.timeout(120)
+def test_a_quorum_is_enough(triton: TritonProcess, start_gateway: Callable[..., GatewayProcess]) -> None:
+    """One replica of two is away: all is not reached, one is."""
+    rules = f"""
+version: 1
+engines: {{it: {{endpoints: ['http://127.0.0.1:{triton.http_port}', 'http://127.0.0.1:1']}}}}
+routes: [{{name: all, engine: it}}]
+"""
+    gateway = start_gateway(rules)
+    api = httpx.Client(base_url=gateway.admin_url, timeout=60)
+    refused = api.post(f"/models/{NAME}/load", json={})
+    assert (refused.status_code, refused.json()["succeeded"]) == (409, 1)
+    assert refused.json()["detail"] == f"load of model '{NAME}': 1 of 2 endpoints have done it, 2 were needed"
+    down = refused.json()["endpoints"][1]
+    assert (down["ok"], down["status"], "refused" in down["detail"]) == (False, None, True)
+    assert api.post(f"/models/{NAME}/load", json={"quorum": 1}).status_code == 200
+    listed = api.get("/models").json()
+    assert [each["url"] for each in listed["unanswered"]] == ["http://127.0.0.1:1"]
+    [entry] = [each for each in api.get("/audit").json()["audit"] if each["status"] == 200]
+    assert (entry["path"], entry["body"]) == (f"/models/{NAME}/load", {"quorum": 1})
