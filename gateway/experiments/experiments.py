@@ -13,18 +13,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
 
 from gateway.config.specs import RulesSpec
 from gateway.experiments import commands
-from gateway.experiments.bandit import is_due, think
+from gateway.experiments.changing import Changes, decision
 from gateway.experiments.counts_text import write_counts
-from gateway.experiments.deciding import Action, Verb
-from gateway.experiments.evidence import MAX_PERIODS, Evidence
 from gateway.experiments.home import Found, Home, Json
-from gateway.experiments.runs import RunState, Shares, Status, weights_of
+from gateway.experiments.leading import Leader
+from gateway.experiments.runs import ITSELF, RunState, Shares, Status, are_same, weights_of
 from gateway.experiments.series import Series
-from gateway.experiments.telling import numbers_of, point_of, told_of
+from gateway.experiments.telling import told_of
 from gateway.experiments.trial import Declared, Trial
 from gateway.observability.arm_counts import ArmCounts, ArmKey
 from gateway.redis.ending import end
@@ -33,9 +31,8 @@ from gateway.redis.errors import StoreError
 _log = logging.getLogger("pointsman")
 
 BEAT_SECONDS = 1.0
-# Shares are written in decimal.
-_ROUNDING = 1e-6
-_ITSELF = "the ramp"
+# The leader writes the rules; who does not lead does so where nobody has within this time.
+_WRITING_SECONDS = 5.0
 
 
 class RulesNotWritten(Exception):  # noqa: N818 - what has happened, told as such
@@ -53,6 +50,15 @@ class Hands:
     tell: Callable[[str], None] = lambda name: None  # other gateways, that an experiment has changed
 
 
+@dataclass(slots=True)
+class _Writing:
+    """Of the weights that a revision of a run ended with, into the rules."""
+
+    revision: int
+    due: float
+    is_done: bool = False
+
+
 class Experiments:
     """`tick` is how often evidence is judged, in seconds."""
 
@@ -68,9 +74,10 @@ class Experiments:
         self._applied: dict[str, int] = {}  # by experiment: the turn whose shares the workers go by
         self._weights: Mapping[str, Shares] = {}
         self._pending: dict[str, tuple[RunState, Json]] = {}  # decided while Redis was away
-        self._tried: dict[str, int] = {}  # by experiment: the revision whose weights were to be written into the rules
+        self._tried: dict[str, _Writing] = {}  # by experiment
         self._said: dict[str, Json] = {}  # this gateway's last word
-        self._token: int | None = None
+        self._changes = Changes(home, self._changed)
+        self._lead = Leader(home, self._changes)
         self._leader = ""
         self._judged_at = -inf
         self._is_due = asyncio.Event()
@@ -106,6 +113,7 @@ class Experiments:
                 self._trials[name].use(each)
             else:
                 self._trials[name] = Trial(each)
+        self._apply()
         self._is_due.set()
 
     def look(self) -> None:
@@ -147,14 +155,17 @@ class Experiments:
             await self._tell_pending(found)
             self._adopt(found)
             if found.token is not None:
-                await self._lead(found, is_tick)
-            elif is_tick:
-                await self._follow()
+                mine = {name: trial for name, trial in self._trials.items() if name not in self._pending}
+                await self._lead.lead(mine, found, is_tick=is_tick)
+            else:
+                self._lead.token = None
+                if is_tick:
+                    await self._follow()
             self._is_away = False
         except StoreError as error:
             if not self._is_away:
                 _log.warning("experiments keep their shares while what they share cannot be reached: %s", error)
-            self._is_away, self._token, self._leader = True, None, ""
+            self._is_away, self._lead.token, self._leader = True, None, ""
         self._apply()
         await self._write_rules()
         if is_tick:
@@ -180,25 +191,25 @@ class Experiments:
             if blown is None or trial.name in self._pending:
                 continue
             reason = f"the fuse has blown: {blown} ({blown.rate:.0%})"
-            self._roll_back_here(trial, _ITSELF, reason, {"requests": blown.requests, "failures": blown.failures})
+            self._roll_back_here(trial, ITSELF, reason, {"requests": blown.requests, "failures": blown.failures})
 
     def _roll_back_here(self, trial: Trial, by: str, reason: str, numbers: Json) -> None:
         """At once, whoever leads."""
         assert trial.state is not None
         state = commands.roll_back(trial.spec, trial.state, time.time(), by, reason)
         state = replace(state, weights=weights_of(trial.spec))
-        self._pending[trial.name] = state, _decision(trial.name, "rolled_back", state, numbers, state.since)
+        self._pending[trial.name] = state, decision(trial.name, "rolled_back", state, numbers, state.since)
         trial.adopt(state)
         self._apply()
         _log.warning("experiment '%s' is rolled back: %s", trial.name, reason)
 
     async def _tell_pending(self, found: Found) -> None:
         """Put what was decided here in the place of what all share, unless that has come to an end by itself."""
-        for name, (state, decision) in list(self._pending.items()):
+        for name, (state, why) in list(self._pending.items()):
             there = found.states.get(name)
             if there is not None and there.run == state.run and there.status.is_live:
                 told = replace(state, revision=there.revision + 1, turn=there.turn + 1)
-                if not await self._home.change(name, told, there.revision, decision, None):
+                if not await self._home.change(name, told, there.revision, why, None):
                     continue  # somebody was quicker: it is looked at again
                 self._hands.tell(name)
                 if name in self._trials:
@@ -231,161 +242,15 @@ class Experiments:
             if trial.state is not None and trial.is_in_force
         }
 
-    # Leading
-
-    async def _lead(self, found: Found, is_tick: bool) -> None:
-        """Raises: StoreError."""
-        is_new = self._token != found.token
-        self._token = found.token
-        if is_new:
-            _log.info("this gateway leads the experiments (%s)", self._home.me)
-            for trial in self._trials.values():
-                trial.has_read = False
-        for name in found.states.keys() - self._trials.keys():
-            await self._forget(name, found.states[name], found.now)
-        for trial in list(self._trials.values()):
-            await self._lead_one(trial, found, is_tick)
-
-    async def _lead_one(self, trial: Trial, found: Found, is_tick: bool) -> None:
-        await self._put_back(trial, found.states.get(trial.name))
-        await self._keep_up(trial, found.now)
-        if trial.state is None or not trial.is_in_force:
-            return
-        if not trial.has_read:
-            await self._restore(trial)
-        trial.take(found.words, found.now)
-        action = trial.judge(found.now) if is_tick else trial.fuse_action(found.now)
-        await self._act(trial, action, found.now)
-        if is_tick:
-            await self._move(trial, found.now)
-            await self._keep_evidence(trial, found.now)
-
-    async def _put_back(self, trial: Trial, there: RunState | None) -> None:
-        """Have Redis know again what it has lost."""
-        before, state = there.revision if there is not None else 0, trial.state
-        if state is not None and before < state.revision and trial.name not in self._pending:
-            await self._home.change(trial.name, state, before, None, self._token)
-            trial.kept = set()
-
-    async def _forget(self, name: str, state: RunState, now: float) -> None:
-        """The rules have no such experiment any more."""
-        ended = commands.changed(state, Status.STOPPED, now, "rules", "the rules have no such experiment any more", {})
-        decision = _decision(name, "stopped", ended, {}, now)
-        await self._home.change(name, None, state.revision, decision, self._token)
-
-    async def _keep_up(self, trial: Trial, now: float) -> None:
-        """Have a run that the rules, as they are now, know."""
-        state, fresh = trial.state, trial.declared.fresh()
-        if state is None:
-            begun = commands.begin_anew(trial.spec, None, fresh, now)
-            await self._change(trial, begun, "started" if begun.status.is_live else None, now, before=0)
-        elif not trial.is_in_force:
-            ended = replace(state, by="rules", reason="the rules of the experiment have changed", since=now)
-            begun = commands.begin_anew(trial.spec, state, fresh, now)
-            action = "stopped" if state.status.is_live else None
-            await self._change(trial, begun, action, now, told=ended)
-            if begun.status.is_live and trial.state == begun:
-                await self._home.record(_decision(trial.name, "started", begun, {}, now))
-        else:
-            await self._keep_weights(trial, state, now)
-
-    async def _keep_weights(self, trial: Trial, state: RunState, now: float) -> None:
-        """The rules' weights count where nothing runs; after an end they count again when they say something new."""
-        weights = weights_of(trial.spec)
-        if _same(weights, state.weights) or state.status.is_live:
-            return
-        if not state.shares:
-            moved = replace(commands.changed(state, state.status, state.since, "rules", state.reason), weights=weights)
-            await self._change(trial, replace(moved, turn=state.turn + 1, run=state.run + 1), None, now)
-        elif not _same(weights, state.shares):
-            idle = commands.changed(state, Status.IDLE, now, "rules", "the rules have new weights", {})
-            await self._change(trial, replace(idle, weights=weights, step=0), "idle", now)
-
-    async def _restore(self, trial: Trial) -> None:
-        """Go on with the evidence that was kept."""
-        assert trial.state is not None
-        kept = await self._home.kept(trial.name)
-        trial.has_read = True
-        if kept.get("run") != {"run": trial.state.run}:
-            return
-        periods = [part for name, part in kept.items() if name.startswith("period:")]
-        try:
-            trial.restore(Evidence.read(trial.name, periods), Series(kept.get("series", [])))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            _log.warning("the evidence of experiment '%s' cannot be read, and begins anew: %r", trial.name, error)
-
-    async def _act(self, trial: Trial, action: Action, now: float) -> None:
-        assert trial.state is not None
-        state, ramp = trial.state, trial.spec.ramp
-        match action.verb:
-            case Verb.ROLL_BACK:
-                rolled = commands.roll_back(trial.spec, state, now, _ITSELF, action.reason)
-                _log.warning("experiment '%s' is rolled back: %s", trial.name, action.reason)
-                await self._change(trial, rolled, "rolled_back", now)
-            case Verb.ADVANCE:
-                later = commands.go_to(trial.spec, state, now, _ITSELF, action.reason, state.step + 1)
-                await self._change(trial, later, "advanced", now)
-            case Verb.FINISH:
-                await self._change(trial, commands.finish(state, now, _ITSELF, action.reason), "finished", now)
-            case Verb.WAIT | Verb.REST:
-                return
-        if ramp is not None:
-            _log.info("experiment '%s': %s, %s", trial.name, trial.state.status, action.reason)
-
-    async def _move(self, trial: Trial, now: float) -> None:
-        """Have a bandit move its weights, where it is time."""
-        state, bandit = trial.state, trial.spec.bandit
-        assert state is not None
-        if bandit is None or not is_due(bandit, state, now, trial.thought_at):
-            return
-        trial.thought_at = now
-        thought = think(trial.spec, bandit, state, trial.evidence, now)
-        if thought.shares is not None:
-            moved = commands.changed(state, Status.RUNNING, now, "the bandit", thought.reason, thought.shares)
-            await self._change(trial, moved, "moved", now)
-
-    async def _keep_evidence(self, trial: Trial, now: float) -> None:
-        """Have a leader that comes after this one go on from here, and others tell what is known."""
-        assert trial.state is not None and self._token is not None
-        trial.series.add(point_of(trial, now))
-        parts: dict[str, Any] = {"run": {"run": trial.state.run}, "series": trial.series.since()}
-        parts["told"] = told_of(trial)
-        for number in trial.evidence.numbers:
-            if number not in trial.kept:
-                parts[f"period:{number % (2 * MAX_PERIODS)}"] = trial.evidence.write(number)
-        await self._home.keep(trial.name, parts, self._token, is_new=not trial.kept)
-        trial.kept = set(trial.evidence.numbers[:-1])
-
-    async def _change(
-        self,
-        trial: Trial,
-        state: RunState,
-        action: str | None,
-        now: float,
-        *,
-        before: int | None = None,
-        told: RunState | None = None,
-        token: int | None = None,
-    ) -> bool:
-        """Put a state in force at all gateways; tells whether it is. `told` is what the record says instead."""
-        state = replace(state, weights=weights_of(trial.spec))
-        known = before if before is not None else trial.state.revision if trial.state is not None else 0
-        decision = None
-        if action is not None:
-            decision = _decision(trial.name, action, told or state, numbers_of(trial), now)
-        is_done = await self._home.change(trial.name, state, known, decision, token)
-        if is_done:
-            trial.adopt(state)
-            self._apply()
-            self._hands.tell(trial.name)
+    def _changed(self, name: str) -> None:
+        self._apply()
+        self._hands.tell(name)
         self._is_due.set()
-        return is_done
 
     # Following
 
     async def _follow(self) -> None:
         """What the leader says. Raises: StoreError."""
-        self._token = None
         for trial in self._trials.values():
             kept = await self._home.kept(trial.name, ("told", "series"))
             trial.told = kept.get("told", {})
@@ -399,17 +264,27 @@ class Experiments:
             state = trial.state
             if state is None or not trial.is_in_force or state.status not in (Status.FINISHED, Status.ROLLED_BACK):
                 continue
-            if self._tried.get(trial.name) == state.revision or _same(weights_of(trial.spec), state.shares):
+            if self._has_tried(trial.name, state.revision) or are_same(weights_of(trial.spec), state.shares):
                 continue
-            self._tried[trial.name] = state.revision
             weights = {arm: round(100 * share, 6) for arm, share in state.shares.items()}
             try:
-                author = f"experiment {trial.name}" if state.by == _ITSELF else state.by
+                author = f"experiment {trial.name}" if state.by == ITSELF else state.by
                 await self._hands.write_weights(trial.name, weights, author, f"{state.status}: {state.reason}")
             except RulesNotWritten as error:
                 _log.warning(
                     "the rules keep the weights of experiment '%s', which are not in force: %s", trial.name, error
                 )
+
+    def _has_tried(self, name: str, revision: int) -> bool:
+        """Or should wait whether another one does."""
+        known = self._tried.get(name)
+        if known is None or known.revision != revision:
+            wait = 0.0 if self.is_leader else _WRITING_SECONDS
+            known = self._tried[name] = _Writing(revision, self._clock() + wait)
+        if known.is_done or self._clock() < known.due:
+            return True
+        known.is_done = True
+        return False
 
     # Operators
 
@@ -428,7 +303,7 @@ class Experiments:
                 if trial.state is None or not trial.is_in_force:
                     raise commands.CommandRefused("its rules have just changed: ask again in a moment")
                 state = change(trial, trial.state, found.now)
-                if await self._change(trial, state, action, found.now):
+                if await self._changes.put(trial, state, action, found.now):
                     _log.info("experiment '%s': %s by %s%s", name, action, by, f" ({reason})" if reason else "")
                     return self.told_one(name)
             raise StoreError("others change this experiment at the same time: ask again")
@@ -449,7 +324,7 @@ class Experiments:
 
     @property
     def is_leader(self) -> bool:
-        return self._token is not None
+        return self._lead.token is not None
 
     def told(self) -> list[Json]:
         """What is known of each experiment."""
@@ -458,14 +333,9 @@ class Experiments:
     def told_one(self, name: str) -> Json:
         """Raises: KeyError."""
         trial = self._trials[name]
-        is_led_here = self._token is not None
         told = told_of(trial)
-        return {
-            **told,
-            **({} if is_led_here else _judged(trial.told)),
-            "leader": self._leader,
-            "is_away": self._is_away,
-        }
+        judged = {} if self.is_leader else _judged(trial.told)
+        return {**told, **judged, "leader": self._leader, "is_away": self._is_away}
 
     def history(self, name: str, since: float) -> list[Json]:
         """Points for charts. Raises: KeyError."""
@@ -479,25 +349,6 @@ class Experiments:
         """Raises: StoreError."""
         told = {"time": time.time(), "experiment": name, "action": action, "by": by, "reason": reason}
         await self._home.record({**told, "numbers": numbers})
-
-
-def _decision(name: str, action: str, state: RunState, numbers: Json, now: float) -> Json:
-    """One line of the record."""
-    return {
-        "time": round(now, 3),
-        "experiment": name,
-        "action": action,
-        "by": state.by,
-        "reason": state.reason,
-        "status": state.status.value,
-        "step": state.step,
-        "shares": dict(state.in_force),
-        "numbers": numbers,
-    }
-
-
-def _same(one: Shares, other: Shares) -> bool:
-    return one.keys() == other.keys() and all(abs(one[arm] - other[arm]) < _ROUNDING for arm in one)
 
 
 def _judged(told: Json) -> Json:

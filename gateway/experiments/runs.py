@@ -14,6 +14,10 @@ from gateway.config.specs import EngineSpec
 
 Shares = Mapping[str, float]  # by arm; they sum to 1
 
+ITSELF = "the ramp"  # who decides where no operator does
+# Shares are written in decimal.
+_ROUNDING = 1e-6
+
 
 class Status(StrEnum):
     """Where a run stands. The rules' weights are in force while it is idle or stopped, its own shares else."""
@@ -70,6 +74,10 @@ def weights_of(spec: ExperimentSpec) -> dict[str, float]:
     """The rules' weights, as shares."""
     total = sum(arm.weight for arm in spec.arms)
     return {arm.name: round(arm.weight / total, 9) for arm in spec.arms}
+
+
+def are_same(one: Shares, other: Shares) -> bool:
+    return one.keys() == other.keys() and all(abs(one[arm] - other[arm]) < _ROUNDING for arm in one)
 
 
 def shares_with(spec: ExperimentSpec, arm: str, share: float) -> dict[str, float]:

@@ -57,6 +57,7 @@ class Trial:
         self.told: Json = {}  # by the leader, where that is another gateway
         self.has_read = False  # the evidence that an earlier leader kept
         self.kept: set[int] = set()  # periods that are kept as they are
+        self.has_told_mismatch = False
         self.thought_at = 0.0  # when a bandit last did about its weights
         self._missing: tuple[str, ...] = ()
 
@@ -101,7 +102,7 @@ class Trial:
     def _forget_evidence(self) -> None:
         self.evidence, self.series, self.judgement = Evidence(self.name), Series(), None
         self.kept = set()
-        self.has_read = False
+        self.has_read = self.has_told_mismatch = False
 
     def restore(self, evidence: Evidence, series: Series) -> None:
         """What an earlier leader kept of this run."""
