@@ -1,59 +1,92 @@
-"""Experiments by the admin API."""
+"""Experiments by the admin API: what is known of them, and what was decided."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Annotated, Any, Protocol
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Query
 
+from gateway.admin.asking_redis import answered
 from gateway.admin.auth import Viewer
+from gateway.admin.experiment_commands import REFUSALS, CommandState, add_commands, unknown
 from gateway.config.specs import RulesSpec
 from gateway.observability.exposition import ExpositionState
+from gateway.redis.errors import StoreError
 
 Json = dict[str, Any]
 
+# Of an experiment's own decisions, beside it.
+_DECISIONS = 50
 
-class ExperimentState(Protocol):
-    """Whoever knows what experiments are declared, and their traffic."""
 
-    @property
-    def rules(self) -> RulesSpec: ...
+class ExperimentState(CommandState, Protocol):
+    """Whoever knows what experiments are declared, their traffic, and their runs."""
 
     async def exposition(self) -> ExpositionState: ...
 
 
 def add_experiments(app: FastAPI, state: ExperimentState) -> None:
-    """Answer for `/experiments`."""
+    """Answer for `/experiments` and `/decisions`."""
+    add_commands(app, state)
 
     @app.get("/experiments", tags=["experiments"])
     async def experiments(_: Viewer) -> Json:
-        """Every experiment with its arms: weights, shares, traffic."""
-        return {"experiments": _experiments(state.rules, await state.exposition())}
+        """Every experiment: arms with shares and traffic, comparisons, guardrails, where its run stands."""
+        traffic = _traffic(state.rules, await state.exposition())
+        return {"experiments": [_with_traffic(told, traffic) for told in state.experiments.told()]}
+
+    @app.get("/experiments/{name}", tags=["experiments"], responses=REFUSALS)
+    async def experiment(name: str, _: Viewer) -> Json:
+        """One of them, with its decisions, newest first, and its series for charts."""
+        told = _known(state, lambda: state.experiments.told_one(name), name)
+        traffic = _traffic(state.rules, await state.exposition())
+        try:
+            decided = [each for each in await state.experiments.decisions(1000) if each.get("experiment") == name]
+        except StoreError:
+            decided = []  # the rest is known without
+        series = state.experiments.history(name, 0.0)
+        return {**_with_traffic(told, traffic), "decisions": decided[:_DECISIONS], "series": series}
+
+    @app.get("/experiments/{name}/history", tags=["experiments"], responses=REFUSALS)
+    async def history(
+        name: str,
+        _: Viewer,
+        since: Annotated[float, Query(ge=0, allow_inf_nan=False, description="Seconds since 1970.")] = 0.0,
+    ) -> Json:
+        """Points for charts since then: shares, and each metric's intervals."""
+        return {"series": _known(state, lambda: state.experiments.history(name, since), name)}
+
+    @app.get("/decisions", tags=["experiments"], responses={503: REFUSALS[503]})
+    async def decisions(_: Viewer, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Json:
+        """What was decided of all experiments, newest first: when, by whom, why, and by which numbers."""
+        return {"decisions": list(await answered(state.experiments.decisions(limit)))}
 
 
-def _experiments(rules: RulesSpec, state: ExpositionState) -> list[Json]:
+def _known(state: ExperimentState, ask: Callable[[], Any], name: str) -> Any:
+    try:
+        return ask()
+    except KeyError as error:
+        raise unknown(state, name) from error
+
+
+def _traffic(rules: RulesSpec, state: ExpositionState) -> tuple[Counter[tuple[str, str]], Counter[tuple[str, str]]]:
+    """Requests and errors of arms since the workers began, whatever their runs."""
     routes = {route.name: route.experiment for route in rules.routes}
-    requests: Counter[tuple[str | None, str]] = Counter()
-    errors: Counter[tuple[str | None, str]] = Counter()
+    requests: Counter[tuple[str, str]] = Counter()
+    errors: Counter[tuple[str, str]] = Counter()
     for key, series in state.series.items():
-        arm = (routes.get(key.route), key.arm)
+        arm = (routes.get(key.route) or "", key.arm)
         requests[arm] += sum(series.statuses.values())
         errors[arm] += sum(series.errors.values())
-    found = []
-    for name, experiment in rules.experiments.items():
-        total = sum(arm.weight for arm in experiment.arms)
-        arms = [
-            {
-                "name": arm.name,
-                "engine": arm.engine,
-                "model": arm.model,
-                "weight": arm.weight,
-                "share": arm.weight / total,
-                "requests": requests[name, arm.name],
-                "errors": errors[name, arm.name],
-            }
-            for arm in experiment.arms
-        ]
-        found.append({"name": name, "unit": experiment.unit, "arms": arms})
-    return found
+    return requests, errors
+
+
+def _with_traffic(told: Json, traffic: tuple[Counter[tuple[str, str]], Counter[tuple[str, str]]]) -> Json:
+    requests, errors = traffic
+    name = told["name"]
+    arms = [
+        {**arm, "requests": requests[name, arm["name"]], "errors": errors[name, arm["name"]]} for arm in told["arms"]
+    ]
+    return {**told, "arms": arms}

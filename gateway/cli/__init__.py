@@ -9,10 +9,10 @@ from typing import Annotated, ParamSpec
 
 import typer
 
-from gateway.cli import conversations, keys
+from gateway.cli import conversations, experiments, keys
 from gateway.cli.check import check
 from gateway.cli.explain import explain
-from gateway.cli.fleet import drain, engines, experiments
+from gateway.cli.fleet import drain, engines
 from gateway.cli.serve import serve
 from gateway.cli.services import CONTEXT, SERVICES, service
 from gateway.cli.up import up
@@ -46,8 +46,9 @@ def _exiting(command: Callable[P, int | None]) -> Callable[P, None]:
     return run
 
 
-for _command in (up, serve, check, explain, engines, experiments, drain):
+for _command in (up, serve, check, explain, engines, drain):
     app.command()(_exiting(_command))
+app.add_typer(experiments.app, name="experiments")
 app.add_typer(conversations.app, name="conversations", no_args_is_help=True)
 app.add_typer(keys.app, name="keys", no_args_is_help=True)
 for _name in SERVICES:

@@ -1,5 +1,5 @@
-"""`pointsman engines` and `pointsman experiments`: what a running gateway knows, as tables; `pointsman drain`: which
-endpoint is to get no new work."""
+"""`pointsman engines`: what a running gateway knows of them, as a table; `pointsman drain`: which endpoint is to get no
+new work."""
 
 from __future__ import annotations
 
@@ -31,19 +31,6 @@ def engines(admin: Admin = ADMIN, key: Key = "") -> int:
             load, models = _load(endpoint["load"]), ", ".join(endpoint["models"])
             rows.append((engine["name"], endpoint["url"], health, breaker, in_flight, load, requests, errors, models))
     print_table(columns, rows, "The rules name no engine.")
-    return 0
-
-
-def experiments(admin: Admin = ADMIN, key: Key = "") -> int:
-    """Show the experiments of a running gateway: arms, weights, traffic."""
-    columns = ("experiment", "unit", "arm", "engine", "model", "weight", "share", "requests", "errors")
-    rows: list[Row] = []
-    for experiment in _listed(admin, key, "experiments"):
-        for arm in experiment["arms"]:
-            where = (arm["engine"], arm["model"] or "as asked", f"{arm['weight']:g}", f"{arm['share']:.1%}")
-            counts = (str(arm["requests"]), str(arm["errors"]))
-            rows.append((experiment["name"], experiment["unit"], arm["name"], *where, *counts))
-    print_table(columns, rows, "The rules name no experiment.")
     return 0
 
 

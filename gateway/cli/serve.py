@@ -16,6 +16,7 @@ from gateway.yaml import values
 
 _DEFAULTS = Settings()
 _LIMITS = Limits()
+_LEAST_TICK_SECONDS = 0.1
 _LEAST_REDIS_BYTES = 1 << 20  # what an empty one takes itself; 0 would be no limit to it
 
 
@@ -163,6 +164,14 @@ def serve(
     redis_memory_bytes: Annotated[
         int, typer.Option(parser=_size, metavar="SIZE", help="What the embedded Redis may hold, 1MiB at the least.")
     ] = _DEFAULTS.redis_memory_bytes,
+    experiment_tick: Annotated[
+        float,
+        typer.Option(
+            parser=_duration,
+            metavar="DURATION",
+            help="How often experiments are judged and ramps go on; a collapsing arm is seen within a second anyway.",
+        ),
+    ] = _DEFAULTS.experiment_tick,
     data_dir: Annotated[
         Path | None,
         typer.Option(
@@ -197,6 +206,8 @@ def serve(
     """
     if redis_memory_bytes < _LEAST_REDIS_BYTES:
         raise typer.BadParameter("--redis-memory-bytes is 1MiB at the least")
+    if experiment_tick < _LEAST_TICK_SECONDS:
+        raise typer.BadParameter("--experiment-tick is 100ms at the least")
     settings = Settings(
         host=host,
         http_port=http_port,
@@ -218,6 +229,7 @@ def serve(
         redis_deadline=redis_deadline,
         redis_memory_bytes=redis_memory_bytes,
         data_dir=data_dir,
+        experiment_tick=experiment_tick,
         limits=Limits(
             max_header_bytes=max_header_bytes,
             max_body_bytes=max_body_bytes,

@@ -69,4 +69,6 @@ class Settings:
     # Requests of experiments that a worker remembers by their ids, for `POST /feedback`: about 250 bytes each. Half as
     # many are certain; 0: feedback is taken by session alone.
     feedback_requests: int = 50_000
+    # How often experiments are judged, and ramps go on. A collapsing arm is seen within a second whatever this says.
+    experiment_tick: float = 5.0
     data_dir: Path | None = None  # where the embedded Redis keeps its file; None: a folder of the user's state

@@ -94,8 +94,12 @@ class Experiments:
 
     # Beginning and ending
 
-    def start(self, rules: RulesSpec) -> None:
+    async def open(self, rules: RulesSpec) -> None:
+        """Learn what is in force, before the first request comes."""
         self.use_rules(rules)
+        await self._look_safely()
+
+    def start(self) -> None:
         self._keeping = asyncio.get_running_loop().create_task(self._keep())
 
     async def close(self) -> None:
@@ -126,14 +130,18 @@ class Experiments:
 
     async def _keep(self) -> None:
         while True:
-            if self._trials:
-                try:
-                    await self.beat()
-                except Exception:  # a fault of ours must not leave ramps alone
-                    _log.exception("experiments could not be looked at")
+            await self._look_safely()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._is_due.wait(), self._beat_seconds)
             self._is_due.clear()
+
+    async def _look_safely(self) -> None:
+        if not self._trials and not self.is_leader:
+            return
+        try:
+            await self.beat()
+        except Exception:  # a fault of ours must not leave ramps alone
+            _log.exception("experiments could not be looked at")
 
     # Each second
 

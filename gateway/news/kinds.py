@@ -69,7 +69,22 @@ class FeedbackTaken:
     token: str
 
 
-Item = RulesActivated | EndpointDrained | ConditionChanged | SessionMoved | FeedbackGiven | FeedbackTaken
+@dataclass(frozen=True, slots=True)
+class ExperimentChanged:
+    """Its run has another state, which Redis has: shares may have changed."""
+
+    name: str
+
+
+Item = (
+    RulesActivated
+    | EndpointDrained
+    | ConditionChanged
+    | SessionMoved
+    | FeedbackGiven
+    | FeedbackTaken
+    | ExperimentChanged
+)
 
 KINDS: Mapping[str, type[Item]] = {
     "rules": RulesActivated,
@@ -78,6 +93,7 @@ KINDS: Mapping[str, type[Item]] = {
     "session": SessionMoved,
     "feedback": FeedbackGiven,
     "feedback_taken": FeedbackTaken,
+    "experiment": ExperimentChanged,
 }
 _NAMES: Mapping[type, str] = {kind: name for name, kind in KINDS.items()}
 

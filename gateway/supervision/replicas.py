@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from time import time
 from typing import Any
 
-from gateway.news.kinds import ConditionChanged, EndpointDrained, RulesActivated
+from gateway.news.kinds import ConditionChanged, EndpointDrained, ExperimentChanged, RulesActivated
 from gateway.news.news import News
 from gateway.protocol.condition import Condition
 from gateway.redis.address import RedisAddress
@@ -75,6 +75,7 @@ class Ears:
     rules_shared: Callable[[], None]  # somebody with the same files may have other rules in force
     condition_changed: Callable[[Key], None]
     drained: Callable[[Collection[Key]], None]
+    experiment_changed: Callable[[], None] = lambda: None
 
 
 class Replicas:
@@ -121,6 +122,7 @@ class Replicas:
         news.listen(RulesActivated, self._hear_rules)
         news.listen(ConditionChanged, lambda item: self._ears.condition_changed((item.engine, item.url)))
         news.listen(EndpointDrained, self._hear_drained)
+        news.listen(ExperimentChanged, lambda item: self._ears.experiment_changed())
         for call in (self._is_due.set, self._ears.rules_shared):
             news.on_missed(call)
             self._store.on_return(call)
@@ -147,6 +149,11 @@ class Replicas:
         self._is_due.set()
         if self._news is not None:
             self._news.tell(RulesActivated(digest, number, self.name, base))
+
+    def experiment_changed(self, name: str) -> None:
+        """Its run has another state, by a decision of this one."""
+        if self._news is not None:
+            self._news.tell(ExperimentChanged(name))
 
     def conditions_found(self, conditions: Mapping[Key, Condition]) -> None:
         """What the probes say now; what has changed is news."""

@@ -23,12 +23,14 @@ from gateway.admin.server import admin_server
 from gateway.config.rules import LoadedRules
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
+from gateway.experiments.experiments import Experiments
 from gateway.observability.exposition import ExpositionState
 from gateway.observability.live import LiveRequest
 from gateway.observability.logs import log_level, set_log_level
 from gateway.redis.store import Store
 from gateway.supervision.admin_access import admin_access
 from gateway.supervision.drains import DrainedSince
+from gateway.supervision.experimenting import make_experiments
 from gateway.supervision.ports import PortError, ReservedPort, listen
 from gateway.supervision.redis_home import RedisHome, data_dir_of, versions_dir
 from gateway.supervision.replicas import Ears, Replicas
@@ -132,10 +134,10 @@ class Supervisor(RuleKeeping):
         set_log_level(level)
         self._workforce.set_log_level(level)
 
-    def set_weights(self, weights: Mapping[str, Mapping[str, float]]) -> None:
-        """Share the units of these experiments out by these weights of their arms; all others go by the rules."""
-        assert self._workforce is not None
-        self._workforce.set_weights(weights)
+    @property
+    def experiments(self) -> Experiments:
+        assert self._experiments is not None
+        return self._experiments
 
     async def exposition(self) -> ExpositionState:
         """All counters, as fresh as the workers answer."""
@@ -200,9 +202,11 @@ class Supervisor(RuleKeeping):
             self._shared_rules.set,
             prober.look,
             self._drained_changed,
+            self._look_at_experiments,
         )
         replicas = Replicas(redis.address, ears)
         self._meet(replicas, store)
+        self._experiments = experiments = make_experiments(settings, workforce, replicas, store, self.change)
         log = audit_log(store, AuditFile(data_dir_of(settings)))
         server = admin_server(make_app(self, access, log, self.feed))
         serving_admin = loop.create_task(server.serve([admin]))
@@ -230,6 +234,7 @@ class Supervisor(RuleKeeping):
             await asyncio.gather(serving_admin, *keeping, return_exceptions=True)
             await prober.close()
             await shadowing.close()
+            await experiments.close()
             await replicas.close()
             if store is not None:
                 await store.close()
@@ -253,9 +258,11 @@ class Supervisor(RuleKeeping):
         self._prober.use(self.rules.engines)
         await self._redis.start()
         await self._join()
+        await self.experiments.open(self.rules)
         self.shadows.use_rules(self.rules, self._book.number)
         await self.shadows.ready()
         await self._workforce.start()
+        self.experiments.start()
         await self._prober.first_round(_FIRST_PROBES_SECONDS)
         while not server.started:
             if serving_admin.done():
@@ -305,6 +312,10 @@ class Supervisor(RuleKeeping):
         self._workforce.set_drained(frozenset(drained))
         self.shadows.set_drained(frozenset(drained))
 
+    def _look_at_experiments(self) -> None:
+        if self._experiments is not None:
+            self._experiments.look()
+
     def _forget_ready_file(self) -> None:
         if self._ready_file is not None:
             self._ready_file.unlink(missing_ok=True)
@@ -313,6 +324,7 @@ class Supervisor(RuleKeeping):
         assert self._workforce is not None and self._prober is not None
         if self._workforce.number != number:
             self._workforce.use_rules(rules, number)
+            self.experiments.use_rules(rules)
             self.shadows.use_rules(rules, number)
             self._prober.use(rules.engines)
             _log.info("rules %d are in force (%s)", number, rules.digest[:12])

@@ -1,5 +1,6 @@
 """The admin API's answers, from a control state made by hand."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,8 @@ from gateway.config.specs import (
     RulesSpec,
     SessionSpec,
 )
+from gateway.experiments.experiments import Experiments
+from gateway.experiments.local_home import LocalHome
 from gateway.observability.exposition import ExpositionState
 from gateway.observability.limit_counts import AccountSnapshot, LimitSnapshot
 from gateway.observability.live import LiveRequest
@@ -28,6 +31,7 @@ from gateway.observability.session_use import SessionUse
 from gateway.protocol.condition import Condition
 from gateway.protocol.engine_load import Load
 from gateway.versions.version import Version
+from tests.experiments.making import Workforce
 
 RULES = RulesSpec(
     engines={
@@ -61,6 +65,13 @@ class Gateway:
     number: int
 
 
+def experiments_of(rules: RulesSpec) -> Experiments:
+    """Their first look is over."""
+    made = Experiments(LocalHome(None), Workforce(1, {}).hands)
+    asyncio.run(made.open(rules))
+    return made
+
+
 class State:
     """A control state: one request counted at each of two endpoints; there is no Redis."""
 
@@ -75,6 +86,7 @@ class State:
 
     def __init__(self) -> None:
         self.drained = {("cuda", "http://b:1"): Drained(17.5, "me"), ("old", "http://gone:1"): Drained(1.0, "me")}
+        self.experiments = experiments_of(RULES)
         self.wishes: list[tuple[str, str, bool, str]] = []
 
     async def drain(self, engine: str, url: str, is_draining: bool, by: str) -> bool:

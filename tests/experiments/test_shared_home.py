@@ -127,8 +127,9 @@ class Gateway:
         self.workforce.serve(self.spec, self.rate)
         return await self.workforce.hands.count()
 
-    def start(self) -> None:
-        self.experiments.start(rules(self.spec))
+    async def start(self) -> None:
+        await self.experiments.open(rules(self.spec))
+        self.experiments.start()
 
     @property
     def told(self) -> dict[str, Any]:
@@ -155,9 +156,9 @@ def with_gateways(
                 Gateway(name, store, seed, new or Engine())
                 for name, store, seed in zip("ab", stores, (1, 2), strict=True)
             )
-            one.start()
+            await one.start()
             await eventually(lambda: one.experiments.is_leader)
-            other.start()
+            await other.start()
             try:
                 await go(one, other)
             finally:

@@ -1,0 +1,59 @@
+"""The experiments of one gateway, with its workers, its rules and its Redis in their hands."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
+
+from gateway.config.settings import Settings
+from gateway.experiments.experiments import Experiments, Hands, RulesNotWritten
+from gateway.experiments.local_home import LocalHome
+from gateway.experiments.shared_home import SharedHome
+from gateway.observability.arm_counts import ArmCounts, ArmKey
+from gateway.redis.store import Store
+from gateway.supervision.redis_home import data_dir_of
+from gateway.supervision.replicas import Replicas
+from gateway.supervision.workforce import Workforce
+from gateway.versions.editing import Edit, RuleTexts, set_weights
+from gateway.versions.errors import EditError, RulesRefused
+
+
+class Change(Protocol):
+    """Put in force what an edit makes of the rules. Raises: EditError, RulesRefused."""
+
+    def __call__(self, edit: Edit, author: str, reason: str, source: str) -> Awaitable[object]: ...
+
+
+def make_experiments(
+    settings: Settings, workforce: Workforce, replicas: Replicas, store: Store | None, change: Change
+) -> Experiments:
+    """They share what Redis has; without it they are this gateway's alone, and kept in its data folder."""
+    hands = Hands(_counting(workforce), workforce.set_weights, _writing(change), replicas.experiment_changed)
+    if store is not None:
+        home = SharedHome(store, f"{replicas.name}:{secrets.token_hex(2)}")
+        return Experiments(home, hands, tick=settings.experiment_tick)
+    folder = data_dir_of(settings)
+    alone = LocalHome(folder / "experiments" if folder is not None else None)
+    return Experiments(alone, hands, tick=settings.experiment_tick)
+
+
+def _counting(workforce: Workforce) -> Callable[[], Awaitable[Mapping[ArmKey, ArmCounts]]]:
+    async def count() -> Mapping[ArmKey, ArmCounts]:
+        await workforce.count()
+        return workforce.tally.arms()
+
+    return count
+
+
+def _writing(change: Change) -> Callable[[str, Mapping[str, float], str, str], Awaitable[None]]:
+    async def write(experiment: str, weights: Mapping[str, float], author: str, reason: str) -> None:
+        def edit(texts: RuleTexts) -> None:
+            set_weights(texts, experiment, weights)
+
+        try:
+            await change(edit, author, reason, "experiment")
+        except (EditError, RulesRefused) as error:
+            raise RulesNotWritten(str(error)) from error
+
+    return write
