@@ -1,6 +1,5 @@
 """The admin API's answers, from a control state made by hand."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -66,9 +65,9 @@ class Gateway:
 
 
 def experiments_of(rules: RulesSpec) -> Experiments:
-    """Their first look is over."""
+    """Nobody has looked at them yet."""
     made = Experiments(LocalHome(None), Workforce(1, {}).hands)
-    asyncio.run(made.open(rules))
+    made.use_rules(rules)
     return made
 
 

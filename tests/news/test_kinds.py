@@ -6,6 +6,7 @@ from gateway.news.kinds import (
     KINDS,
     ConditionChanged,
     EndpointDrained,
+    ExperimentChanged,
     FeedbackGiven,
     FeedbackTaken,
     Item,
@@ -34,6 +35,7 @@ WRITTEN = [
         '{"token":"t","request_id":"r-1","name":"rating","value":0.5,"label":null,"experiment":null}',
     ),
     (FeedbackTaken("t"), "feedback_taken", '{"token":"t"}'),
+    (ExperimentChanged("x"), "experiment", '{"name":"x"}'),
 ]
 
 
