@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.browser.engines import TensorEngine
 from tests.browser.fleet import Fleet, rules_of
-from tests.support.canned_engine import CannedEngine
 from tests.support.canned_llm import CannedLLM
 from tests.support.chromium import ARGUMENTS, Mishaps, find_chromium
 from tests.support.servers import GatewayProcess
@@ -21,6 +21,7 @@ DESKTOP = {"width": 1280, "height": 860}
 PHONE = {"width": 360, "height": 740}
 # How often something goes through the fleet, so that the page has something to tell.
 _PAUSE_SECONDS = 0.05
+BODY = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 2], "data": [0, 0]}]}
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +42,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """The gateway with its engines, and a little traffic all the time."""
     directory = tmp_path_factory.mktemp("browser")
     with contextlib.ExitStack() as stack:
-        engines = [stack.enter_context(CannedEngine(name)) for name in ("one", "two", "new")]
+        engines = [stack.enter_context(TensorEngine(delta)) for delta in (0.0, 0.0, 0.25)]
         texts = CannedLLM.start(directory / "texts", extra_args=["--interval-seconds", "0.02"])
         v2 = CannedLLM.start(directory / "v2", v2=True)
         stack.enter_context(texts.running())
@@ -64,7 +65,7 @@ def _keep_asking(url: str, stop: threading.Event) -> None:
             number += 1
             model = "ranker" if number % 3 else "plain"
             with contextlib.suppress(httpx.HTTPError):
-                client.post(f"/v2/models/{model}/infer", json={"inputs": []}, headers={"x-session": f"s{number % 50}"})
+                client.post(f"/v2/models/{model}/infer", json=BODY, headers={"x-session-id": f"s{number % 50}"})
 
 
 @pytest.fixture(scope="session")

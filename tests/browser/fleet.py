@@ -43,6 +43,7 @@ routes:
     engine: mac
   - name: everything-else
     engine: cuda
+    shadow: {{engine: mac, sample: 100%}}
 experiments:
   ranker-migration:
     unit: session

@@ -1,14 +1,13 @@
 """What is around every view: themes, the state of the connection, keys and what they may do."""
 
-import subprocess
-import sys
+import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import expect
 
+from gateway.admin.keys import Role, make_key, told
 from tests.browser.conftest import DESKTOP
 from tests.support.canned_engine import CannedEngine
 from tests.support.chromium import Mishaps
@@ -63,19 +62,14 @@ def rules_of_one(engine: CannedEngine) -> str:
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[GatewayProcess, dict[str, str]]]:
     """A gateway that asks for keys, and a key of each role."""
     directory = tmp_path_factory.mktemp("locked")
-    keys = {role: make_key(directory / "keys.yaml", role) for role in ("viewer", "operator", "admin")}
+    made = {role.name: make_key(f"a-{role.name}", role) for role in Role}
+    (directory / "keys.yaml").write_text(json.dumps([dict(told(entry)) for _, entry in made.values()]))
+    keys = {role: key for role, (key, _) in made.items()}
     with CannedEngine("one") as engine:
         options = ["--admin-keys", str(directory / "keys.yaml")]
         server = GatewayProcess.start(rules_of_one(engine), directory / "gateway", extra_args=options).wait_ready()
         yield server, keys
         server.stop()
-
-
-def make_key(file: Path, role: str) -> str:
-    """The key that `pointsman keys add` shows once."""
-    command = [sys.executable, "-m", "gateway.cli", "keys", "add", f"a-{role}", "--role", role, "--file", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return next(line.split()[-1] for line in done.stdout.splitlines() if line.strip())
 
 
 @pytest.fixture
