@@ -19,6 +19,7 @@ import orjson
 from gateway.admin.engines import EngineState, engines_told
 from gateway.admin.traffic import Flow, Traffic
 from gateway.config.specs import RouteSpec, RulesSpec
+from gateway.observability.metrics import SHADOW_ARM
 
 Json = dict[str, Any]
 
@@ -163,20 +164,20 @@ class Feed:
         traffic.look(now.series, monotonic())
         by_engine = traffic.flows(lambda key: key.engine)
         by_place = traffic.flows(lambda key: (key.engine, key.endpoint))
-        by_route = traffic.flows(lambda key: key.route)
+        by_route = traffic.flows(lambda key: (key.route, key.arm == SHADOW_ARM))
         engines = engines_told(rules, now, state.drained)
         for engine in engines:
             engine |= _of_late(by_engine.get(engine["name"]))
             for endpoint in engine["endpoints"]:
                 endpoint |= _of_late(by_place.get((engine["name"], endpoint["url"])))
         routes = [
-            {"name": route.name, "engines": engines_of(route, rules), **_told(by_route.get(route.name))}
+            {"name": route.name, "engines": engines_of(route, rules), **_told(by_route.get((route.name, False)))}
             for route in rules.routes
         ]
         return {
             "engines": engines,
             "routes": routes,
-            "unrouted": _told(by_route.get("")),
+            "unrouted": _told(by_route.get(("", False))),
             "connections": now.connections,
             "workers": now.workers,
             "rules_number": now.rules_number,

@@ -125,7 +125,10 @@ def _assignment(assignment: Assignment) -> Json:
         "position": assignment.position,
         "layer": assignment.layer,
         "place": assignment.place,
-        "draws": [{"arm": stretch.arm, "share": stretch.share} for stretch in assignment.stretches],
+        "draws": [
+            {"arm": stretch.arm, "share": stretch.share, "intervals": stretch.intervals}
+            for stretch in assignment.stretches
+        ],
     }
 
 

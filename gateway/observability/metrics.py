@@ -41,6 +41,10 @@ class Histogram:
         self.sum += seconds
 
 
+# Under which mirrored requests are counted: they are work for engines, and none of their route's callers.
+SHADOW_ARM = "shadow"
+
+
 @dataclass(frozen=True, slots=True)
 class SeriesKey:
     """The labels of a series; an empty text where a request never got that far (no route, no endpoint)."""

@@ -39,7 +39,7 @@ from gateway.control import (
 from gateway.dataplane.mirroring.capture import CaptureReader
 from gateway.dataplane.plane import DataPlane
 from gateway.observability.logs import set_up_logging
-from gateway.observability.metrics import Snapshot
+from gateway.observability.metrics import SHADOW_ARM, Snapshot
 from gateway.parity.comparing import Comparing
 from gateway.parity.rules import shadow_rules
 
@@ -47,7 +47,6 @@ _log = logging.getLogger(__name__)
 
 # Workers come first where processors are few.
 _NICENESS = 5
-ARM = "shadow"
 
 
 class ParityProcess:
@@ -160,7 +159,7 @@ class _Worker(asyncio.Protocol):
 def _counters(plane: DataPlane) -> Snapshot:
     """What candidates were asked, as an arm of its own."""
     counted = plane.counters()
-    series = [replace(each, key=replace(each.key, arm=ARM)) for each in counted.series if each.key.route]
+    series = [replace(each, key=replace(each.key, arm=SHADOW_ARM)) for each in counted.series if each.key.route]
     return Snapshot(series=series, rules_number=counted.rules_number, breakers_open=counted.breakers_open)
 
 

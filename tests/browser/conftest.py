@@ -24,9 +24,9 @@ _PAUSE_SECONDS = 0.05
 BODY = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 2], "data": [0, 0]}]}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[Any]:
-    """The browser."""
+    """The browser; Playwright's loop runs in this thread, so it ends before tests of other packages begin."""
     playwright = pytest.importorskip("playwright.sync_api")
     path = find_chromium()
     if path is None:
@@ -37,7 +37,7 @@ def chromium() -> Iterator[Any]:
         browser.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """The gateway with its engines, and a little traffic all the time."""
     directory = tmp_path_factory.mktemp("browser")
@@ -68,7 +68,7 @@ def _keep_asking(url: str, stop: threading.Event) -> None:
                 client.post(f"/v2/models/{model}/infer", json=BODY, headers={"x-session-id": f"s{number % 50}"})
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def screenshots(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where pictures of all pages are kept: POINTSMAN_SCREENSHOTS, or pytest's own folder."""
     named = os.environ.get("POINTSMAN_SCREENSHOTS")

@@ -2,7 +2,10 @@
 
 import { call } from "../core/api.js";
 import { fill, h } from "../core/dom.js";
+import { editor } from "../core/editor.js";
+import { digits, percent } from "../core/format.js";
 import { badge, field, panel, readPairs, select, tellPairs, text, trouble } from "../core/parts.js";
+import { intervals } from "./intervals.js";
 
 const OPERATIONS = ["infer", "generate", "stream", "chat", "completion", "embedding"];
 
@@ -14,29 +17,13 @@ export async function show(root, { query, signal }) {
     operation: select(OPERATIONS, { id: "operation" }),
     session: text({ id: "session" }),
     tenant: text({ id: "tenant" }),
-    has_image: select(
-      [
-        ["", "not said"],
-        ["true", "yes"],
-        ["false", "no"],
-      ],
-      { id: "has_image" },
-    ),
+    force: text({ id: "force", placeholder: "EXPERIMENT=ARM" }),
+    image: h("input", { type: "checkbox", id: "image" }),
     header: h("textarea", { id: "header", rows: 2, spellcheck: "false", placeholder: "x-tier: premium" }),
     parameter: h("textarea", { id: "parameter", rows: 2, spellcheck: "false", placeholder: "priority: 1" }),
     input: h("textarea", { id: "input", rows: 2, spellcheck: "false", placeholder: "INPUT0: FP32 1,3,224,224" }),
-    files: h("textarea", { id: "files", rows: 12, spellcheck: "false" }),
   };
-  const isCandidate = h("input", { type: "checkbox", id: "candidate" });
-  const candidate = h(
-    "div",
-    { hidden: true },
-    field("Candidate rules", inputs.files, "asked in place of those in force; nothing is activated"),
-  );
-  isCandidate.addEventListener("change", () => {
-    candidate.hidden = !isCandidate.checked;
-    if (isCandidate.checked && !inputs.files.value) takeCurrent(inputs.files, signal);
-  });
+  const candidate = candidateFiles(signal);
   const answer = h("div", { class: "stack", "aria-live": "polite" });
   const form = h(
     "form",
@@ -50,56 +37,82 @@ export async function show(root, { query, signal }) {
       field("Operation", inputs.operation),
       field("Session", inputs.session),
       field("Tenant", inputs.tenant),
-      field("Has an image", inputs.has_image),
+      field("Forced arm", inputs.force),
     ),
     h(
       "div",
-      { class: "fields" },
+      { class: "fields wide" },
       field("Headers", inputs.header, "name: value, a line each"),
       field("Parameters", inputs.parameter, "name: value, a line each"),
       field("Inputs", inputs.input, "name: DATATYPE shape, a line each"),
     ),
-    h(
-      "div",
-      { class: "check" },
-      isCandidate,
-      h("label", { for: "candidate" }, "Ask a candidate file instead of the rules in force"),
-    ),
-    candidate,
+    h("div", { class: "check" }, inputs.image, h("label", { for: "image" }, "It has an image")),
+    candidate.element,
     h("div", { class: "row" }, h("button", { type: "submit", class: "primary" }, "Explain")),
   );
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     try {
-      fill(answer, told(await call("POST", "/rules/explain", facts(inputs, isCandidate.checked), { signal })));
+      const files = candidate.files();
+      fill(
+        answer,
+        told(await call("POST", "/rules/explain", { ...facts(inputs), ...(files && { files }) }, { signal })),
+      );
+      candidate.show([]);
     } catch (error) {
-      if (error.name !== "AbortError") fill(answer, trouble(error));
+      if (error.name === "AbortError") return;
+      candidate.show(error.body?.problems ?? []);
+      fill(answer, trouble(error));
     }
   });
   root.append(form, answer);
 }
 
-async function takeCurrent(files, signal) {
-  const { files: texts } = await currentFiles(signal);
-  files.value = Object.values(texts)[0] ?? "";
+/** Rule files that are asked in place of those in force; they begin as these. */
+function candidateFiles(signal) {
+  const isWanted = h("input", { type: "checkbox", id: "candidate" });
+  const place = h("div", { class: "stack", hidden: true });
+  let editors = null;
+  isWanted.addEventListener("change", async () => {
+    place.hidden = !isWanted.checked;
+    if (editors) return;
+    const { files } = await call("GET", "/rules/export", null, { signal });
+    editors = Object.entries(files).map(([name, content]) => [name, editor(`Candidate ${name}`)]);
+    for (const [name, made] of editors) made.set(files[name]);
+    fill(
+      place,
+      editors.map(([name, made]) => [h("h3", {}, name), made.element]),
+    );
+  });
+  return {
+    element: [
+      h(
+        "div",
+        { class: "check" },
+        isWanted,
+        h("label", { for: "candidate" }, "By a candidate of the rules, which is not activated"),
+      ),
+      place,
+    ],
+    files: () =>
+      isWanted.checked && editors ? Object.fromEntries(editors.map(([name, made]) => [name, made.value])) : null,
+    show: (problems) => editors?.forEach(([name, made]) => made.show(problems.filter(({ file }) => file === name))),
+  };
 }
 
-async function currentFiles(signal) {
-  const { version } = await call("GET", "/rules", null, { signal });
-  return call("GET", `/rules/versions/${version.number ?? version}`, null, { signal });
-}
-
-function facts(inputs, isCandidate) {
-  const told = { model: inputs.model.value, protocol: inputs.protocol.value, operation: inputs.operation.value };
-  for (const name of ["version", "session", "tenant"]) {
+function facts(inputs) {
+  const told = {
+    model: inputs.model.value,
+    protocol: inputs.protocol.value,
+    operation: inputs.operation.value,
+    has_image: inputs.image.checked,
+  };
+  for (const name of ["version", "session", "tenant", "force"]) {
     if (inputs[name].value) told[name] = inputs[name].value;
   }
-  if (inputs.has_image.value) told.has_image = inputs.has_image.value === "true";
-  if (inputs.header.value.trim()) told.header = Object.fromEntries(readPairs(inputs.header.value));
-  if (inputs.parameter.value.trim())
-    told.parameter = Object.fromEntries(readPairs(inputs.parameter.value).map(([name, value]) => [name, read(value)]));
-  if (inputs.input.value.trim()) told.input = readPairs(inputs.input.value).map(tensor);
-  if (isCandidate) told.files = { "candidate.yaml": inputs.files.value };
+  told.header = Object.fromEntries(readPairs(inputs.header.value));
+  told.parameter = Object.fromEntries(readPairs(inputs.parameter.value).map(([name, value]) => [name, read(value)]));
+  told.input = readPairs(inputs.input.value).map(tensor);
   return told;
 }
 
@@ -116,56 +129,50 @@ function tensor([name, value]) {
   return { name, datatype, shape: shape.replace(/[[\]]/g, "").split(",").filter(Boolean).map(Number) };
 }
 
-function told({ steps, decision, assignment }) {
-  return [decided(decision, assignment), panel("Routes, in order", h("ol", { class: "steps" }, steps.map(step)))];
+function told({ steps, decision, assignment, targets }) {
+  return [
+    decided(decision, assignment, targets),
+    panel("Routes, in order", h("ol", { class: "steps" }, steps.map(step))),
+  ];
 }
 
-function decided(decision, assignment) {
-  if (!decision?.route)
+function decided(decision, assignment, targets) {
+  if (!decision && !targets.length) {
     return panel(
       "Decision",
       h("p", {}, badge("bad", "no route"), " No rule takes this request: its caller reads 404."),
     );
-  const facts = { Route: decision.route, Engine: decision.engine, "Model there": decision.model, Arm: decision.arm };
-  if (assignment) {
-    Object.assign(facts, {
-      Experiment: assignment.experiment,
-      Unit:
-        assignment.unit === null
-          ? "none in this request: the arm is drawn by chance"
-          : `${assignment.unit_kind}: ${assignment.unit}`,
-    });
   }
   const list = h("dl", { class: "pairs" });
-  tellPairs(list, facts);
-  return panel("Decision", list, assignment?.draws?.length ? drawsOf(assignment) : null);
+  tellPairs(list, {
+    Route: decision?.route,
+    Arm: decision?.arm && `${decision.arm}${decision.forced ? " (forced)" : ""}`,
+    Engine: decision?.engine,
+    "Model there": decision?.model,
+    Endpoints: decision?.endpoints.join(", "),
+    Session: decision?.session,
+    Limits: decision?.limits.join(", "),
+    "All that it goes to": targets.map(({ engine, model }) => `${engine} as ${model}`).join(", "),
+  });
+  return panel(
+    "Decision",
+    list,
+    assignment && [h("h3", {}, `Experiment ${assignment.experiment}`), assigned(assignment)],
+  );
 }
 
-/** Each arm's draw for this unit. */
-function drawsOf({ draws, arm }) {
-  const row = (draw) =>
-    h(
-      "tr",
-      {},
-      h("th", { scope: "row" }, draw.arm, draw.arm === arm ? " ✓" : ""),
-      Object.entries(draw)
-        .filter(([name]) => name !== "arm")
-        .map(([, value]) =>
-          h(
-            "td",
-            { class: "number" },
-            typeof value === "number" ? String(Number(value.toPrecision(6))) : String(value),
-          ),
-        ),
-    );
-  const names = Object.keys(draws[0]).filter((name) => name !== "arm");
-  const head = h(
-    "tr",
-    {},
-    h("th", { scope: "col" }, "Arm"),
-    names.map((name) => h("th", { scope: "col", class: "number" }, name)),
-  );
-  return h("div", { class: "scroller" }, h("table", {}, h("thead", {}, head), h("tbody", {}, draws.map(row))));
+/** Where the request's unit falls, and whose that place is. */
+function assigned({ unit_kind: kind, unit, arm, forced, position, layer, place, draws }) {
+  const list = h("dl", { class: "pairs" });
+  tellPairs(list, {
+    Unit: unit === null ? `none (${kind}): the arm is drawn by chance, for this request alone` : `${kind} ${unit}`,
+    Layer: layer && `${layer}, at ${digits(place)}`,
+    Share: !layer && place !== null ? `at ${digits(place)}` : null,
+    Position: position !== null && digits(position),
+    Arm: arm === null ? "none: the experiment has not got this unit" : `${arm}${forced ? ", which was forced" : ""}`,
+    Shares: draws.map(({ arm: name, share }) => `${name} ${percent(share)}`).join(", "),
+  });
+  return [list, draws.length ? intervals(draws, position) : null];
 }
 
 const VERDICTS = {
