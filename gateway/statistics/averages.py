@@ -13,6 +13,7 @@ from gateway.statistics.values import UNKNOWN, Interval, Stratum
 
 # Of fewer requests of either arm, latencies' means are not yet normal.
 ENOUGH = 50
+ENOUGH_OF_TAILS = 200
 # Of fewer buckets that weigh, too: a handful of units make no statistics.
 ENOUGH_DEGREES = 5.0
 
@@ -56,10 +57,22 @@ def nums_of(pairs: Sequence[Pair]) -> tuple[int, int]:
 
 
 def mean_interval(mean: Mean, alpha: float, one_sided: bool = False) -> Interval:
-    """One arm's."""
+    """One arm's.
+
+    No other arm tells how rare slow requests are. So to the side of the long tail the interval waits for more requests,
+    and is wider by what the buckets' skewness makes of it (Johnson, "Modified t tests and confidence intervals for
+    asymmetrical populations", 1978).
+    """
     if mean.num < ENOUGH or mean.degrees < ENOUGH_DEGREES or not 0 < mean.variance < inf:
         return Interval(mean.estimate)
-    return _around(mean.estimate, sqrt(mean.variance) * _factor(mean.num, mean.degrees, alpha, one_sided))
+    factor = _factor(mean.num, mean.degrees, alpha, one_sided)
+    if not isfinite(factor):
+        return Interval(mean.estimate)
+    skewness = sum(error**3 for error in mean.errors) / sum(error**2 for error in mean.errors) ** 1.5
+    tail = (factor + abs(skewness) * (1 + 2 * factor**2) / 6) if mean.num >= ENOUGH_OF_TAILS else inf
+    below, above = (factor, tail) if skewness > 0 else (tail, factor)
+    error = sqrt(mean.variance)
+    return Interval(mean.estimate, mean.estimate - below * error, mean.estimate + above * error)
 
 
 def is_normal(of: Means) -> bool:

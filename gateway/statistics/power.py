@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import ceil, erf, sqrt
 
 from gateway.statistics.averages import ENOUGH
-from gateway.statistics.rates import ENOUGH_EVENTS
+from gateway.statistics.rates import ENOUGH_EVENTS, EXACT
 from gateway.statistics.sequences import boundary
 
 _MOST = 1e15
@@ -45,11 +45,11 @@ def needed_for_rate(
     power: float = 0.8,
     design_effect: float = 1.0,
 ) -> int:
-    """The same for shares of requests, such as error rates; half of alpha is the exact sequence's."""
+    """The same for shares of requests, such as error rates; part of alpha is the exact sequence's."""
     middle = before + share * (after - before)
     deviation = sqrt(share * before * (1 - before) + (1 - share) * after * (1 - after))
     events = ENOUGH_EVENTS * design_effect / (min(share, 1 - share) * min(middle, 1 - middle))
-    return max(needed(after - before, deviation, share, alpha / 2, power, design_effect), ceil(events))
+    return max(needed(after - before, deviation, share, (1 - EXACT) * alpha, power, design_effect), ceil(events))
 
 
 def _least(is_enough: Callable[[float], bool]) -> int:

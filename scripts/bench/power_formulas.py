@@ -147,20 +147,31 @@ def log_evidence_against(control: Trials, arm: Trials, increase: float = 0.0, ra
         return mixed + _surprise(control, share) + _surprise(arm, ratio * share + increase)
 
 
-def is_rate_beyond(pairs: Sequence[Pair], alpha: float, one_sided: bool = False, increase: float = 0.0) -> Array:
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """What is known of two arms' shares."""
+
+    control: Trials
+    arm: Trials
+    normal: Contrast
+
+
+def rate(pairs: Sequence[Pair]) -> Rate:
+    return Rate(*trials(pairs), contrast(pairs))
+
+
+def is_rate_beyond(of: Rate, alpha: float, one_sided: bool = False, increase: float = 0.0) -> Array:
     """Where `rates` leave the increase out; one-sided: where they lie above."""
-    control, arm = trials(pairs)
-    return _exactly(control, arm, alpha, one_sided, increase) | (
-        is_normal_rate(control, arm) & is_beyond(contrast(pairs), alpha / 2, increase, one_sided)
-    )
+    normal = is_beyond(of.normal, (1 - rates.EXACT) * alpha, increase, one_sided)
+    return _is_exactly_beyond(of, alpha, one_sided, increase) | (is_normal_rate(of.control, of.arm) & normal)
 
 
-def _exactly(control: Trials, arm: Trials, alpha: float, one_sided: bool, increase: float) -> Array:
+def _is_exactly_beyond(of: Rate, alpha: float, one_sided: bool, increase: float) -> Array:
+    control, arm = of.control, of.arm
     with np.errstate(all="ignore"):
-        exact = log_evidence_against(control, arm, increase) > -np.log(alpha / 2)
-        if one_sided:
-            exact &= arm.hits / arm.num - control.hits / control.num > increase
-    return exact & (arm.num > 0) & (control.num > 0)
+        is_above = arm.hits / arm.num - control.hits / control.num > increase
+        exact = log_evidence_against(control, arm, increase) > -np.log(rates.EXACT * alpha)
+    return exact & (is_above | (not one_sided)) & (arm.num > 0) & (control.num > 0)
 
 
 def is_normal_rate(control: Trials, arm: Trials) -> Array:

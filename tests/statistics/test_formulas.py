@@ -52,7 +52,7 @@ def test_both_say_the_same(name: str) -> None:
     """At several times of several kinds of traffic, for three alphas: the same verdicts and p-values."""
     of = TRAFFICS[name]
     seen = requests(of, 1, np.random.default_rng(7))
-    errors, latencies = counted(of, seen, seen.is_error, 1), counted(of, seen, seen.seconds, 1)
+    errors, latencies = arrays.rate(counted(of, seen, seen.is_error, 1)), counted(of, seen, seen.seconds, 1)
     shares = [share for _, share in of.ramp]
     by_units = arrays.sample_ratio_p(units(of, seen, 1), shares)[0]
     for second in LOOKS:
