@@ -2,7 +2,8 @@
 
     python -m tests.support.canned_engine NAME
 
-It prints its port. A request's `x-sleep` field makes it wait that many seconds before it answers.
+It prints its port. A request's `x-sleep` field makes it wait that many seconds before it answers; PUT /canned with
+{"status", "seconds"} has it answer all inferences so from then on, after so many seconds.
 """
 
 import json
@@ -12,6 +13,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Self
+from urllib.request import Request, urlopen
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -24,6 +26,12 @@ class CannedEngine:
         self.process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.url = f"http://127.0.0.1:{int(self.process.stdout.readline())}"
+
+    def turn(self, status: int = 200, seconds: float = 0.0) -> None:
+        """Answer so from now on."""
+        wish = json.dumps({"status": status, "seconds": seconds}).encode()
+        with urlopen(Request(f"{self.url}/canned", wish, method="PUT"), timeout=20) as answer:
+            assert answer.status == 200
 
     def kill(self) -> None:
         """End as a crash would."""
@@ -42,18 +50,25 @@ class CannedEngine:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     name = ""
+    status = 200
+    seconds = 0.0
 
     def do_GET(self) -> None:
         self._answer({})
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("content-length", 0)))
-        time.sleep(float(self.headers.get("x-sleep", 0)))
-        self._answer({"served_by": self.name, "path": self.path})
+        time.sleep(float(self.headers.get("x-sleep", self.seconds)))
+        self._answer({"served_by": self.name, "path": self.path}, self.status)
 
-    def _answer(self, told: dict[str, str]) -> None:
+    def do_PUT(self) -> None:
+        wish = json.loads(self.rfile.read(int(self.headers.get("content-length", 0))))
+        _Handler.status, _Handler.seconds = wish["status"], wish["seconds"]
+        self._answer({})
+
+    def _answer(self, told: dict[str, str], status: int = 200) -> None:
         body = json.dumps(told).encode()
-        self.send_response(200)
+        self.send_response(status)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(body)))
         self.end_headers()

@@ -1,0 +1,230 @@
+"""Ramps in real gateways of two workers, under load: what they do when an arm turns, and who may steer them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.canned_engine import CannedEngine
+from tests.support.child import REPOSITORY
+from tests.support.load import Answer, Load
+from tests.support.redis_server import RedisServer, program
+from tests.support.servers import GatewayProcess
+from tests.support.waiting import eventually
+
+StartGateway = Callable[..., GatewayProcess]
+CLIENT = httpx.Client(timeout=20, trust_env=False)
+
+# The share of users that a bad arm may hurt before it has none: stated in gateway/README.md.
+HURT = 0.15
+# Users, and what they ask in all, each second.
+USERS, RATE = 1000, 160
+
+
+@pytest.fixture
+def engines() -> Iterator[tuple[CannedEngine, CannedEngine]]:
+    with CannedEngine("old") as old, CannedEngine("new") as new:
+        old.turn(seconds=0.01)
+        new.turn(seconds=0.01)
+        yield old, new
+
+
+def rules(engines: tuple[CannedEngine, CannedEngine], ramp: str, more: str = "") -> str:
+    old, new = engines
+    return f"""\
+version: 1
+engines:
+  old: {{endpoints: ['{old.url}']}}
+  new: {{endpoints: ['{new.url}']}}
+routes: [{{name: all, experiment: x}}]
+experiments:
+  x:
+    arms:
+      - {{name: old, engine: old, weight: 90}}
+      - {{name: new, engine: new, weight: 10}}   # the one to come
+    guardrails:
+      - {{metric: error_rate, max_increase: 2%}}
+      - {{metric: latency_p90, max_ratio: 2}}
+    ramp: {ramp}
+{more}"""
+
+
+# A ramp that stays at its first step, for as long as a test looks at it.
+STANDS = "{steps: [20%, 100%], min_time: 1h, auto_start: true}"
+# One that is soon over.
+QUICK = "{steps: [20%, 50%, 100%], min_requests: 100, min_time: 2s, auto_start: true}"
+
+
+def told(gateway: GatewayProcess) -> dict[str, Any]:
+    answer = CLIENT.get(f"{gateway.admin_url}/experiments/x")
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def status(gateway: GatewayProcess) -> str:
+    return str(told(gateway)["status"])
+
+
+def share(gateway: GatewayProcess) -> float:
+    (found,) = [arm["share"] for arm in told(gateway)["arms"] if arm["name"] == "new"]
+    return float(found)
+
+
+def weights_written(gateway: GatewayProcess) -> str:
+    """The rules in force, as text."""
+    files = CLIENT.get(f"{gateway.admin_url}/rules/export").json()["files"]
+    return "".join(files.values())
+
+
+@pytest.mark.parametrize(
+    "turn, because", [({"status": 500}, "the fuse has blown"), ({"seconds": 0.3}, "latency_p90 of 'new''s ratio")]
+)
+def test_an_arm_that_turns_is_rolled_back(
+    start_gateway: StartGateway, engines: tuple[CannedEngine, CannedEngine], turn: dict[str, Any], because: str
+) -> None:
+    """In ten seconds at the most nobody is sent to an arm that fails or turns slow under load, and few were hurt."""
+    gateway = start_gateway(rules(engines, STANDS), workers=2)
+    with Load([gateway.http_port], rate=RATE, sessions=USERS) as load:
+        eventually(lambda: sum(answer.arm == "new" for answer in load.answers) > 60)
+        assert share(gateway) == 0.2
+        engines[1].turn(**turn)
+        turned_at = time.monotonic()
+        eventually(lambda: status(gateway) == "rolled_back")
+        eventually(lambda: {answer.arm for answer in load.since(time.monotonic() - 1.0)} == {"old"})
+        rolled_back_in = max(answer.at for answer in load.answers if answer.arm == "new") - turned_at
+    after = load.since(turned_at)
+    hurt = {answer.session for answer in after if answer.arm == "new" and _hurts(answer)}
+    print(f"\nrolled back in {rolled_back_in:.1f} s, {len(hurt)} of {USERS} users were hurt: {len(hurt) / USERS:.1%}")
+    assert rolled_back_in < 10 and 0 < len(hurt) / USERS < HURT
+    assert all(answer.status == 200 for answer in load.answers if answer.arm == "old")
+    found = told(gateway)
+    assert because in found["reason"] and found["by"] == "the ramp"
+    (decided, *_) = found["decisions"]
+    assert decided["action"] == "rolled_back" and decided["numbers"]
+    eventually(lambda: "new, engine: new, weight: 0}   # the one to come" in weights_written(gateway))
+    version = CLIENT.get(f"{gateway.admin_url}/rules/versions").json()["versions"][0]
+    assert (version["source"], version["author"]) == ("experiment", "experiment x") and because in version["reason"]
+
+
+def _hurts(answer: Answer) -> bool:
+    return answer.status >= 500 or answer.seconds > 0.25
+
+
+def test_an_equal_arm_gets_all(start_gateway: StartGateway, engines: tuple[CannedEngine, CannedEngine]) -> None:
+    """Step by step, with nobody hurt; each step is recorded, and the rules say so in the end."""
+    gateway = start_gateway(rules(engines, QUICK), workers=2, extra_args=("--experiment-tick", "500ms"))
+    with Load([gateway.http_port], rate=RATE, sessions=100_000) as load:
+        eventually(lambda: status(gateway) == "finished", 40)
+        eventually(lambda: {answer.arm for answer in load.since(time.monotonic() - 0.5)} == {"new"})
+    assert {answer.status for answer in load.answers} == {200}
+    found = told(gateway)
+    assert [each["action"] for each in found["decisions"]] == ["finished", "advanced", "advanced", "started"]
+    assert [point["shares"]["new"] for point in found["series"]] == sorted(
+        point["shares"]["new"] for point in found["series"]
+    )
+    (errors,) = [each for each in found["comparisons"]["new"] if each["metric"] == "error_rate"]
+    assert errors["difference"][1] <= 0.0 <= errors["difference"][2] and not errors["is_different"]
+    assert not found["sample_ratio"]["mismatched"] and found["sample_ratio"]["counted"] == "units"
+    eventually(lambda: "new, engine: new, weight: 100}   # the one to come" in weights_written(gateway))
+
+
+def command(gateway: GatewayProcess, *arguments: str, refused: bool = False) -> str:
+    """What `pointsman experiments` says."""
+    asked = [sys.executable, "-m", "gateway.cli", "experiments", *arguments, "--admin", gateway.admin_url]
+    done = subprocess.run(asked, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == int(refused), done.stderr
+    return done.stderr if refused else done.stdout
+
+
+def test_operators_steer_by_the_command_line(
+    start_gateway: StartGateway, engines: tuple[CannedEngine, CannedEngine]
+) -> None:
+    """They start, hold, go on, go to a step, promote, roll back and stop; what cannot be is told in a sentence."""
+    gateway = start_gateway(rules(engines, "{steps: [20%, 50%, 100%], min_time: 1h}"), workers=2)
+    assert "│ x          │ idle   │" in command(gateway)
+    assert command(gateway, "hold", "x", refused=True) == (
+        "Refused: experiment 'x': it is idle: only one that is running can be held\n"
+    )
+    assert "there is no experiment 'y'; there are x" in command(gateway, "start", "y", refused=True)
+    assert command(gateway, "start", "x", "--reason", "time to go") == (
+        "x is running at step 1 of 3: old 0.8, new 0.2.\n"
+    )
+    assert command(gateway, "hold", "x") == "x is held at step 1 of 3: old 0.8, new 0.2.\n"
+    assert command(gateway, "ramp", "x") == "x is running at step 1 of 3: old 0.8, new 0.2.\n"
+    assert command(gateway, "ramp", "x", "--step", "2") == "x is running at step 2 of 3: old 0.5, new 0.5.\n"
+    assert "there is no step 4: the ramp has 1 to 3" in command(gateway, "ramp", "x", "--step", "4", refused=True)
+    assert command(gateway, "promote", "x", "new") == "x is finished: old 0, new 1.\n"
+    eventually(lambda: "new, engine: new, weight: 100}" in weights_written(gateway))
+    assert command(gateway, "rollback", "x", "--reason", "no good") == "x is rolled back: old 1, new 0.\n"
+    eventually(lambda: "new, engine: new, weight: 0}" in weights_written(gateway))
+    assert command(gateway, "stop", "x") == "x is stopped: old 1, new 0.\n"
+    shown = command(gateway, "show", "x")
+    assert "time to go" in shown and "no good" in shown and "rolled_back" in shown
+    assert "this gateway has no Redis" in command(gateway, "force", "x", "s1", "new", refused=True)
+
+
+def test_a_ramp_goes_on_after_a_restart(engines: tuple[CannedEngine, CannedEngine], tmp_path: Path) -> None:
+    """Without Redis, at its step, with its evidence and its record, though the gateway was killed."""
+    ramp = "{steps: [20%, 50%, 100%], min_requests: 100, min_time: 4s, auto_start: true}"
+
+    def start() -> GatewayProcess:
+        return GatewayProcess.start(
+            rules(engines, ramp), tmp_path, workers=2, extra_args=("--experiment-tick", "500ms")
+        ).wait_ready()
+
+    gateway = start()
+    try:
+        with Load([gateway.http_port], rate=RATE, sessions=100_000):
+            eventually(lambda: told(gateway)["ramp"]["step"] == 2, 40)
+            before = told(gateway)
+        gateway.kill()
+        gateway.ready_path.unlink(missing_ok=True)
+        gateway = start()
+        after = told(gateway)
+        assert (after["status"], after["ramp"]["step"], share(gateway)) == ("running", 2, 0.5)
+        assert after["since"] == before["since"] and after["arms"][1]["counts"]["requests"] > 50
+        with Load([gateway.http_port], rate=RATE, sessions=100_000) as load:
+            eventually(lambda: status(gateway) == "finished", 40)
+        assert {answer.status for answer in load.answers} == {200}
+        actions = [each["action"] for each in told(gateway)["decisions"]]
+        assert actions == ["finished", "advanced", "advanced", "started"]
+        gateway.stop()
+    finally:
+        gateway.kill()
+
+
+def test_two_gateways_go_on_when_the_leader_dies(engines: tuple[CannedEngine, CannedEngine], tmp_path: Path) -> None:
+    """Both count, one decides; when it is killed the other one does, and a bad arm is rolled back by it."""
+    program()
+    with RedisServer(tmp_path / "redis") as redis:
+        started = [
+            GatewayProcess.start(rules(engines, STANDS), tmp_path / name, workers=2, redis=redis.url) for name in "ab"
+        ]
+        try:
+            both = [gateway.wait_ready() for gateway in started]
+            ports = [gateway.http_port for gateway in both]
+            with Load(ports, rate=RATE, sessions=USERS):
+                eventually(lambda: all(share(gateway) == 0.2 for gateway in both))
+                eventually(
+                    lambda: both[0].log().count("this gateway leads") + both[1].log().count("this gateway leads")
+                )
+                one, other = both if "this gateway leads" in both[0].log() else reversed(both)
+                eventually(lambda: told(other)["arms"][1]["counts"]["requests"] > 30, 30)
+                counted = told(other)["arms"][1]["counts"]["requests"]
+                one.kill()
+                eventually(lambda: "this gateway leads" in other.log(), 30)
+                eventually(lambda: told(other)["arms"][1]["counts"]["requests"] >= counted)
+                engines[1].turn(status=500)
+                eventually(lambda: status(other) == "rolled_back")
+            other.stop()
+        finally:
+            for gateway in started:
+                gateway.kill()
