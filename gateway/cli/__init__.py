@@ -9,7 +9,7 @@ from typing import Annotated, ParamSpec
 
 import typer
 
-from gateway.cli import conversations, experiments, keys
+from gateway.cli import conversations, experiments, keys, operating
 from gateway.cli.check import check
 from gateway.cli.explain import explain
 from gateway.cli.fleet import drain, engines
@@ -46,9 +46,15 @@ def _exiting(command: Callable[P, int | None]) -> Callable[P, None]:
     return run
 
 
-for _command in (up, serve, check, explain, engines, drain):
+_COMMANDS: tuple[Callable[..., int | None], ...] = (
+    *(up, serve, check, explain, engines, drain),
+    *(operating.models, operating.load, operating.unload, operating.requests, operating.cancel),
+    *(operating.log_level, operating.audit),
+)
+for _command in _COMMANDS:
     app.command()(_exiting(_command))
 app.add_typer(experiments.app, name="experiments")
+app.add_typer(operating.endpoints, name="endpoints", no_args_is_help=True)
 app.add_typer(conversations.app, name="conversations", no_args_is_help=True)
 app.add_typer(keys.app, name="keys", no_args_is_help=True)
 for _name in SERVICES:

@@ -18,7 +18,8 @@ _COLOURS = {"ready": "green", "unready": "yellow", "down": "red"}
 
 def engines(admin: Admin = ADMIN, key: Key = "") -> int:
     """Show the engines of a running gateway: endpoints, health, what they say of their load and their models."""
-    columns = ("engine", "endpoint", "condition", "breaker", "in flight", "its load", "requests", "errors", "models")
+    where = ("engine", "endpoint", "weight")
+    columns = (*where, "condition", "breaker", "in flight", "its load", "requests", "errors", "models")
     rows: list[Row] = []
     for engine in _listed(admin, key, "engines"):
         for endpoint in engine["endpoints"]:
@@ -29,7 +30,8 @@ def engines(admin: Admin = ADMIN, key: Key = "") -> int:
             breaker = Text("open", style="red") if endpoint["breaker_open"] else Text("closed")
             in_flight, requests, errors = (str(endpoint[name]) for name in ("in_flight", "requests", "errors"))
             load, models = _load(endpoint["load"]), ", ".join(endpoint["models"])
-            rows.append((engine["name"], endpoint["url"], health, breaker, in_flight, load, requests, errors, models))
+            place = (engine["name"], endpoint["url"], f"{endpoint['weight']:g}")
+            rows.append((*place, health, breaker, in_flight, load, requests, errors, models))
     print_table(columns, rows, "The rules name no engine.")
     return 0
 

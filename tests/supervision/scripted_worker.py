@@ -16,7 +16,19 @@ import socket
 import sys
 from pathlib import Path
 
-from gateway.control import AskSnapshot, Counters, Decoder, Drain, Message, Serving, SetHealth, Start, UseRules, encode
+from gateway.control import (
+    AskSnapshot,
+    Counters,
+    Decoder,
+    Drain,
+    Message,
+    Serving,
+    SetHealth,
+    SetLogLevel,
+    Start,
+    UseRules,
+    encode,
+)
 from gateway.observability.metrics import Metrics, SeriesKey, Snapshot
 
 
@@ -39,6 +51,8 @@ def obey(message: Message, mode: str, notes: Path, control: socket.socket) -> No
         served = [name for models in message.models.values() for name in models]
         health = sorted(state.value for state in message.health.values())
         note(notes, " ".join([f"start {message.number} {health}", *served]))
+        if message.log_level != "info":
+            note(notes, f"level {message.log_level}")
         starts = notes.read_text().count("start ")
         if mode == "dies" or (mode == "once" and starts in (2, 3)):
             sys.exit(3)
@@ -51,6 +65,8 @@ def obey(message: Message, mode: str, notes: Path, control: socket.socket) -> No
         )
         loads = [load.running for load in message.loads.values() if load is not None]
         note(notes, f"health {health} models {models} loads {loads}")
+    elif isinstance(message, SetLogLevel):
+        note(notes, f"level {message.level}")
     elif isinstance(message, UseRules):
         note(notes, f"rules {message.number}")
     elif isinstance(message, AskSnapshot) and mode != "silent":

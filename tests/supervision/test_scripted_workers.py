@@ -190,3 +190,19 @@ def test_models_are_told_when_they_change(tmp_path: Path) -> None:
         "health ['ready'] models as before loads [1]",
         "health ['ready'] models ['llama', 'qwen'] loads [2]",
     ]
+
+
+def test_the_logs_level_outlives_a_worker(tmp_path: Path) -> None:
+    """All workers are told, and the one that comes in the stead of one that died."""
+
+    async def scene() -> list[str]:
+        async with force_of("good", tmp_path) as force:
+            await force.start()
+            force.set_log_level("debug")
+            notes = tmp_path / "notes"
+            await until(lambda: notes.read_text().count("level debug") == 1)
+            kill_worker(force)
+            await until(lambda: force.restarts == 1 and force.num_serving == 1)
+            return notes.read_text().splitlines()
+
+    assert asyncio.run(scene())[-2:] == ["start 1 []", "level debug"]

@@ -1,0 +1,120 @@
+"""Commands that run a gateway: requests, models, endpoints, the log's level, the audit."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.canned_engine import CannedEngine
+from tests.support.canned_llm import MODEL, CannedLLM
+from tests.support.llm import rules_for
+from tests.support.servers import GatewayProcess
+from tests.support.waiting import eventually
+
+RULES = """
+version: 1
+engines: {{it: {{endpoints: ['{url}']}}}}
+routes: [{{name: all, engine: it}}]
+"""
+
+
+def run(gateway: GatewayProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gateway", *arguments, "--admin", gateway.admin_url]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.timeout(90)
+def test_a_request_is_shown_and_cancelled(start_gateway: Callable[..., GatewayProcess]) -> None:
+    """Its client reads why; a name that nothing has is told."""
+    with CannedEngine("one") as engine:
+        gateway = start_gateway(RULES.format(url=engine.url), workers=2)
+        replies: list[httpx.Response] = []
+
+        def ask() -> None:
+            fields = {"x-sleep": "30", "x-request-id": "slow-1"}
+            url = f"{gateway.http_url}/v2/models/m/infer"
+            replies.append(httpx.post(url, json={}, headers=fields, timeout=40))
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        assert eventually(lambda: "slow-1" in run(gateway, "requests").stdout)
+        shown = run(gateway, "requests").stdout
+        assert "asking" in shown and engine.url in shown and "/v2/models/m/infer" in shown
+        done = run(gateway, "cancel", "slow-1")
+        assert (done.returncode, done.stdout) == (0, "slow-1 is cancelled.\n"), done.stderr
+        asking.join(10)
+        assert (replies[0].status_code, replies[0].headers["x-pointsman-reason"]) == (499, "cancelled")
+        again = run(gateway, "cancel", "slow-1")
+        assert (again.returncode, again.stderr) == (1, "Refused: there is no request 'slow-1' under way\n")
+        assert "No request is under way." in run(gateway, "requests").stdout
+
+
+@pytest.mark.timeout(120)
+def test_a_translated_stream_is_cancelled(start_gateway: Callable[..., GatewayProcess], tmp_path: Path) -> None:
+    """A generation for a client of another dialect: the engine stops, the client reads an error event."""
+    with CannedLLM.start(tmp_path / "llm").running() as llm:
+        llm.break_down("slow=0.3")
+        gateway = start_gateway(rules_for(llm.http_url, engine={"dialects": ["chat"]}), workers=2)
+        body = {"model": MODEL, "max_tokens": 500, "stream": True, "messages": [{"role": "user", "content": "count"}]}
+        headers = {"x-request-id": "slow-2"}
+        lines: list[str] = []
+        with httpx.stream("POST", f"{gateway.http_url}/v1/messages", json=body, headers=headers, timeout=30) as reply:
+            try:
+                for line in reply.iter_lines():
+                    lines.append(line)
+                    if len(lines) == 12:
+                        done = run(gateway, "cancel", "slow-2")
+                        assert done.returncode == 0, done.stderr
+            except httpx.RemoteProtocolError:
+                lines.append("<broken off>")
+        assert lines[-1] == "<broken off>" and any("an operator has cancelled" in line for line in lines)
+        assert eventually(lambda: [each["state"] for each in llm.seen()] == ["cancelled"])
+
+
+def test_endpoints_are_added_weighed_and_removed(start_gateway: Callable[..., GatewayProcess]) -> None:
+    """Each is a version of the rules, which its reason stands beside; the audit tells all of it."""
+    gateway = start_gateway(RULES.format(url="http://127.0.0.1:1"))
+    added = run(gateway, "endpoints", "add", "it", "http://127.0.0.1:2", "--weight", "2", "--reason", "room")
+    assert (added.returncode, added.stdout) == (0, "http://127.0.0.1:2 is added to it: rules 2.\n"), added.stderr
+    weighed = run(gateway, "endpoints", "weight", "it", "http://127.0.0.1:2", "0.5")
+    assert weighed.stdout == "http://127.0.0.1:2 of it has weight 0.5: rules 3.\n", weighed.stderr
+    assert "0.5" in run(gateway, "engines").stdout
+    removed = run(gateway, "endpoints", "remove", "it", "http://127.0.0.1:2")
+    assert removed.returncode == 0, removed.stderr
+    refused = run(gateway, "endpoints", "remove", "it", "http://127.0.0.1:2")
+    assert (refused.returncode, "has no endpoint" in refused.stderr) == (1, True)
+    shown = run(gateway, "audit").stdout
+    assert shown.index("404") < shown.index("/endpoints/weight") < shown.index("room")
+
+
+def test_the_logs_level_is_set(start_gateway: Callable[..., GatewayProcess]) -> None:
+    """And shown; a level that there is not is refused."""
+    gateway = start_gateway(RULES.format(url="http://127.0.0.1:1"))
+    assert run(gateway, "log-level").stdout == "info\n"
+    assert run(gateway, "log-level", "error").stdout == "error\n"
+    assert httpx.get(f"{gateway.admin_url}/log-level").json() == {"level": "error"}
+    assert run(gateway, "log-level", "loud").returncode == 2
+
+
+def test_models_are_shown_and_loaded(start_gateway: Callable[..., GatewayProcess], tmp_path: Path) -> None:
+    """Of an engine that speaks V2 and of one that does not; who does not answer is named, a failure ends with 1."""
+    with CannedLLM.start(tmp_path / "llm").running() as llm:
+        rules = f"""
+version: 1
+engines:
+  texts: {{protocol: openai, endpoints: ['{llm.http_url}']}}
+  gone: {{endpoints: ['http://127.0.0.1:1']}}
+routes: [{{name: texts, match: {{model: {MODEL}}}, engine: texts}}, {{name: all, engine: gone}}]
+"""
+        gateway = start_gateway(rules)
+        assert eventually(lambda: MODEL in run(gateway, "models").stdout)
+        assert "http://127.0.0.1:1 of gone does not tell" in run(gateway, "models").stderr
+        failed = run(gateway, "load", "any", "--quorum", "majority")
+        assert (failed.returncode, "0 of 1 endpoints have done it" in failed.stderr) == (1, True)
+        assert "failed" in failed.stdout
+        refused = run(gateway, "unload", MODEL)
+        assert (refused.returncode, "engines of protocol openai" in refused.stderr) == (1, True)
