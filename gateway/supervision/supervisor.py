@@ -139,11 +139,16 @@ class Supervisor(RuleKeeping):
         assert self._experiments is not None
         return self._experiments
 
+    async def count(self) -> None:
+        """Ask workers and parity process what they have counted."""
+        assert self._workforce is not None
+        await asyncio.gather(self._workforce.count(), self.shadows.count())
+
     async def exposition(self) -> ExpositionState:
         """All counters, as fresh as the workers answer."""
         workforce = self._workforce
         assert workforce is not None and self._prober is not None
-        await asyncio.gather(workforce.count(), self.shadows.count())
+        await self.count()
         return ExpositionState(
             series=workforce.tally.series(),
             connections=workforce.tally.connections,
@@ -335,4 +340,4 @@ class Supervisor(RuleKeeping):
         assert self._workforce is not None
         while True:
             await asyncio.sleep(_COUNT_SECONDS)
-            await asyncio.gather(self._workforce.count(), self.shadows.count())
+            await self.count()
