@@ -266,8 +266,7 @@ class Supervisor(RuleKeeping):
         await self._join()
         await self.experiments.open(self.rules)
         self.shadows.use_rules(self.rules, self._book.number)
-        await self.shadows.ready()
-        await self._workforce.start()
+        await asyncio.gather(self.shadows.ready(), self._workforce.start())
         self.experiments.start()
         await self._prober.first_round(_FIRST_PROBES_SECONDS)
         while not server.started:
