@@ -179,17 +179,9 @@ class Rulebook:
         Raises: NoSuchVersion where there was nothing else, RulesRefused.
         """
         async with self._one_at_a_time:
-            here = self._origin(self.number)
-            earlier = [
-                version
-                for version in self._store.versions
-                if version.number < here and version.of is None and version.digest != self.rules.digest
-            ]
-            if not earlier:
-                raise NoSuchVersion(f"there is no version before {here} that says something else")
-            to = earlier[-1]
+            to = self._before(self._origin(self.number))
             why = f"back to {to}" + (f": {reason}" if reason else "")
-            return await self._activate(self.texts_of(to.number), author, why, "api", of=to.number)
+            return await self._activate(self.texts_of(to.number), author, why, "api", of=self._origin(to.number))
 
     async def take_over(self, version: Version, texts: Mapping[str, str], instead_of: Version) -> bool:
         """Put in force what another gateway has in force instead of the same files, unless something else is in force
@@ -286,6 +278,23 @@ class Rulebook:
             return ""
         _log.warning("the files on disk have changed, and supersede %s, which was not exported to them", version)
         return f"; supersedes {version}, which was not exported"
+
+    def _before(self, number: int) -> Version:
+        """What was in force before a version was made, and says something else than what is in force now.
+
+        Raises: NoSuchVersion.
+        """
+        here = number
+        while earlier := [version for version in self._store.versions if version.number < here]:
+            if earlier[-1].digest != self.rules.digest:
+                return self._first(earlier[-1])
+            here = self._origin(earlier[-1].number)
+        raise NoSuchVersion(f"there is no version before {number} that says something else")
+
+    def _first(self, version: Version) -> Version:
+        """The version that first had the texts of this one, as long as it is kept."""
+        known = {each.number: each for each in self._store.versions}
+        return known.get(self._origin(version.number), version)
 
     def _origin(self, number: int) -> int:
         """The version that first had the texts of this one."""

@@ -139,16 +139,11 @@ class Supervisor(RuleKeeping):
         assert self._experiments is not None
         return self._experiments
 
-    async def count(self) -> None:
-        """Ask workers and parity process what they have counted."""
-        assert self._workforce is not None
-        await asyncio.gather(self._workforce.count(), self.shadows.count())
-
     async def exposition(self) -> ExpositionState:
         """All counters, as fresh as the workers answer."""
         workforce = self._workforce
         assert workforce is not None and self._prober is not None
-        await self.count()
+        await asyncio.gather(workforce.count(), self.shadows.count())
         return ExpositionState(
             series=workforce.tally.series(),
             connections=workforce.tally.connections,
@@ -266,7 +261,8 @@ class Supervisor(RuleKeeping):
         await self._join()
         await self.experiments.open(self.rules)
         self.shadows.use_rules(self.rules, self._book.number)
-        await asyncio.gather(self.shadows.ready(), self._workforce.start())
+        await self.shadows.ready()
+        await self._workforce.start()
         self.experiments.start()
         await self._prober.first_round(_FIRST_PROBES_SECONDS)
         while not server.started:
@@ -339,4 +335,4 @@ class Supervisor(RuleKeeping):
         assert self._workforce is not None
         while True:
             await asyncio.sleep(_COUNT_SECONDS)
-            await self.count()
+            await asyncio.gather(self._workforce.count(), self.shadows.count())

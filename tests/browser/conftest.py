@@ -3,8 +3,7 @@
 import contextlib
 import os
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +47,16 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         stack.enter_context(texts.running())
         stack.enter_context(v2.running())
         rules = rules_of(*[engine.url for engine in engines], texts.http_url, v2.http_url)
-        gateway = GatewayProcess.start(rules, directory / "gateway", workers=2, redis="embedded").wait_ready()
+        gateway = GatewayProcess.start(
+            rules, directory / "gateway", workers=2, redis="embedded", extra_args=["--experiment-tick", "500ms"]
+        ).wait_ready()
         stack.callback(gateway.stop)
         stop = threading.Event()
         traffic = threading.Thread(target=_keep_asking, args=(gateway.http_url, stop), daemon=True)
         traffic.start()
         stack.callback(traffic.join)
         stack.callback(stop.set)
-        yield Fleet(gateway, directory)
+        yield Fleet(gateway, engines)
 
 
 def _keep_asking(url: str, stop: threading.Event) -> None:
@@ -65,7 +66,7 @@ def _keep_asking(url: str, stop: threading.Event) -> None:
             number += 1
             model = "ranker" if number % 3 else "plain"
             with contextlib.suppress(httpx.HTTPError):
-                client.post(f"/v2/models/{model}/infer", json=BODY, headers={"x-session-id": f"s{number % 50}"})
+                client.post(f"/v2/models/{model}/infer", json=BODY, headers={"x-session-id": f"s{number // 5}"})
 
 
 @pytest.fixture(scope="package")
@@ -96,7 +97,11 @@ def page(chromium: Any, fleet: Fleet, mishaps: Mishaps, screenshots: Path, reque
     assert not mishaps.found, "\n".join(mishaps.found)
 
 
-def settle(page: Any) -> None:
-    """Until the gateway's events come."""
-    page.locator("#live", has_text="live").wait_for()
-    time.sleep(0)
+@pytest.fixture
+def shot(page: Any, screenshots: Path, request: Any) -> Callable[[str], None]:
+    """A function that takes a picture in the middle of a test."""
+
+    def take(name: str) -> None:
+        page.screenshot(path=screenshots / f"{request.node.name}, {name}.png", full_page=True)
+
+    return take

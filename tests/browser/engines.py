@@ -15,6 +15,7 @@ class TensorEngine:
     def __init__(self, delta: float = 0.0) -> None:
         self.delta = delta
         self.loaded = set(MODELS)
+        self.refuses = False  # to load anything
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.engine = self
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
@@ -58,6 +59,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.path.endswith("/index"):
             states = [(name, "READY" if name in engine.loaded else "UNAVAILABLE") for name in MODELS]
             self._answer([{"name": name, "version": "1", "state": state, "reason": ""} for name, state in states])
+        elif parts[-1] == "load" and engine.refuses:
+            self._answer({"error": "no room"}, 500)
         elif parts[-1] in ("load", "unload"):
             (engine.loaded.add if parts[-1] == "load" else engine.loaded.discard)(parts[-2])
             self._answer({})

@@ -1,17 +1,17 @@
 """The fleet that browser tests look at."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
+from tests.browser.engines import TensorEngine
 from tests.support.servers import GatewayProcess
 
 
 @dataclass
 class Fleet:
-    """A gateway, and the folder of all that belongs to it."""
+    """A gateway, and its engines of tensors: two of `cuda`, one of `mac`."""
 
     gateway: GatewayProcess
-    directory: Path
+    engines: list[TensorEngine]
 
 
 def rules_of(one: str, two: str, new: str, texts: str, v2: str) -> str:
@@ -50,6 +50,10 @@ experiments:
     arms:
       - {{name: control, engine: cuda, weight: 100}}
       - {{name: candidate, engine: mac, weight: 0}}
+    ramp: {{arm: candidate, steps: [5%, 25%, 100%], min_requests: 100000, min_time: 1h}}
+    guardrails:
+      - {{metric: error_rate, max_increase: 5%}}
+      - {{metric: latency_p95, max: 5s}}
 limits:
   - {{name: per-key, per: key, requests_per_second: 1000}}
 """

@@ -147,6 +147,20 @@ def test_rolling_back_again_and_again_goes_further_back(tmp_path: Path) -> None:
     run(scene)
 
 
+def test_rolling_back_goes_to_what_was_there_and_not_to_what_had_been_taken_back(tmp_path: Path) -> None:
+    """A version that was rolled back is not what was in force before the next change."""
+
+    async def scene() -> None:
+        book = opened(rule_file(tmp_path))
+        await book.activate({"rules.yaml": named("wrong")}, "anna")
+        await book.roll_back("ben")
+        await book.activate({"rules.yaml": named("slow")}, "anna")
+        back = await book.roll_back("ben")
+        assert (route(book), back.of) == ("all", 1)
+
+    run(scene)
+
+
 def test_a_version_stays_in_force_over_a_restart(tmp_path: Path) -> None:
     """As long as the files are those that it is based on, wherever they lie now."""
     folder = tmp_path / "versions"

@@ -1,6 +1,7 @@
-// Audit: every call that changed something, or tried to.
+// Audit: every call that changed something, or tried to; and from which level on the gateway logs.
 
-import { call, path } from "../core/api.js";
+import { call, may, path } from "../core/api.js";
+import { toast } from "../core/dialogs.js";
 import { h } from "../core/dom.js";
 import { clock } from "../core/format.js";
 import { badge, field, select, table } from "../core/parts.js";
@@ -31,8 +32,28 @@ export async function show(root, { signal }) {
   const look = async () =>
     shown.set((await call("GET", path("/audit", { limit: limit.value }), null, { signal })).audit);
   limit.addEventListener("change", look);
-  root.append(h("div", { class: "row" }, field("At most", limit)), shown);
+  const level = await logLevel(signal);
+  root.append(h("div", { class: "row" }, field("At most", limit), field("The gateway logs from", level)), shown);
   await look();
+}
+
+/** From which level on the gateway logs; operators change it. */
+async function logLevel(signal) {
+  const chosen = select(["debug", "info", "warning", "error"], { id: "log-level" });
+  let { level } = await call("GET", "/log-level", null, { signal });
+  chosen.value = level;
+  chosen.disabled = !may("operator");
+  if (chosen.disabled) chosen.title = "needs the role operator";
+  chosen.addEventListener("change", async () => {
+    try {
+      ({ level } = await call("PUT", "/log-level", { level: chosen.value }));
+      toast(`The gateway logs from ${level} on`);
+    } catch (error) {
+      chosen.value = level;
+      toast(error.message, "bad");
+    }
+  });
+  return chosen;
 }
 
 function queryOf({ query }) {

@@ -1,6 +1,5 @@
 // What is known of arms beside the control: every metric now, and one of them over time.
 
-import { call, path as withQuery } from "../core/api.js";
 import { chart } from "../core/chart.js";
 import { fill, h } from "../core/dom.js";
 import { count, digits, percent } from "../core/format.js";
@@ -9,12 +8,16 @@ import { badge, field, panel, select, table } from "../core/parts.js";
 
 const KINDS = { difference: "Difference to the control", ratio: "Ratio to the control", arm: "Each arm by itself" };
 
-export function evidence(path, signal) {
+export function evidence(signal) {
   const metric = select([], { id: "metric" });
   const kind = select(Object.entries(KINDS), { id: "kind" });
   const drawn = h("div");
   const comparisons = comparisonTable();
-  const nothing = h("p", { class: "muted" }, "No comparison yet: it begins with the first requests of a run.");
+  const nothing = h(
+    "p",
+    { class: "muted" },
+    "Nothing is known of this metric yet: that begins with the first requests of a run.",
+  );
   const element = panel(
     "Evidence over time",
     h("div", { class: "fields" }, field("Metric", metric), field("Shown as", kind)),
@@ -47,11 +50,8 @@ export function evidence(path, signal) {
   kind.addEventListener("change", draw);
   return {
     element,
-    /** Ask for what is new, and show it beside the experiment's state. */
-    async look(state) {
-      const last = points.at(-1);
-      const answer = await call("GET", withQuery(`${path}/history`, { since: last?.time }), null, { signal });
-      points = [...points, ...answer.series].slice(-2000);
+    set(state) {
+      points = state.series;
       told = state;
       offerMetrics(metric, state);
       comparisons.set(

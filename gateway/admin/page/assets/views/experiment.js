@@ -20,7 +20,7 @@ export async function show(root, { detail: name, signal, heading }) {
   const arms = armTable();
   const ratio = h("p", { class: "muted" });
   const rails = guardrailTable();
-  const known = evidence(path, signal);
+  const known = evidence(signal);
   const decisions = decisionTable();
   heading.after(h("div", { class: "row" }, status, why), buttons);
   root.append(
@@ -43,7 +43,7 @@ export async function show(root, { detail: name, signal, heading }) {
     tell(ratio, ratioTold(told.sample_ratio));
     rails.set(Object.entries(told.guardrails).flatMap(([arm, found]) => found.map((rail) => ({ arm, ...rail }))));
     decisions.set((told.decisions ?? []).map((each, index, all) => ({ ...each, key: all.length - index })));
-    await known.look(told);
+    known.set(told);
     if (offered === told.status) return;
     offered = told.status;
     fill(buttons, commands(path, told, look));
@@ -54,7 +54,7 @@ export async function show(root, { detail: name, signal, heading }) {
 
 /** What an operator may have it do, as its status allows. */
 function commands(path, told, look) {
-  const { name, status, ramp, bandit, arms, control } = told;
+  const { name, unit, status, ramp, bandit, arms, control } = told;
   const command =
     (verb, title, text, { fields = [], danger = false, says = title } = {}) =>
     () =>
@@ -86,7 +86,7 @@ function commands(path, told, look) {
     value: ramp?.arm ?? arms.find((arm) => arm.name !== control)?.name,
   };
   const forced = [
-    { name: "unit", label: "Unit", required: true, hint: "a session, as its clients name it" },
+    { name: "unit", label: "Session", required: true, hint: "as its clients name it" },
     { name: "arm", label: "Arm", options: [...arms.map((arm) => arm.name), "as it falls"] },
   ];
   return [
@@ -139,15 +139,15 @@ function commands(path, told, look) {
         says: "promoted",
       }),
     ),
-    action("Force a unit", "operator", force(path, forced)),
+    unit === "session" && action("Force a session", "operator", force(path, forced)),
   ];
 }
 
 function force(path, fields) {
   return () =>
     ask({
-      title: "Force a unit",
-      text: "Its requests get this arm and are not counted.",
+      title: "Force a session",
+      text: "It has this arm from its next request on, whatever its hash says, while the arm has a share.",
       fields: [...fields, REASON],
       confirm: "Force",
       run: async ({ unit, arm, reason }) => {
@@ -234,6 +234,7 @@ function decisionTable() {
 }
 
 function numbersTold(numbers) {
+  if (numbers?.unit !== undefined) return `${numbers.unit}: ${numbers.arm ?? "as it falls"}`;
   if (numbers?.requests === null || typeof numbers?.requests !== "object") return count(numbers?.requests);
   return Object.entries(numbers.requests)
     .map(([arm, number]) => `${arm} ${count(number)}`)

@@ -33,7 +33,7 @@ export async function show(root, { signal }) {
   );
   root.append(shown);
   const look = async () => shown.set((await call("GET", "/experiments", null, { signal })).experiments);
-  live.on("experiment", () => look().catch(() => {}), signal);
+  live.on("experiment", ({ experiments }) => shown.set(experiments), signal);
   await every(5000, look, signal);
 }
 

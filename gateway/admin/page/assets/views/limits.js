@@ -71,6 +71,7 @@ function change(limit, look) {
     ],
     confirm: "Change",
     run: async (values) => {
+      for (const name of known) if (values[name] === limit[name]) delete values[name];
       await call("PUT", `/limits/${piece(limit.name)}`, values);
       toast(`Limit ${limit.name} is changed`);
       await look();

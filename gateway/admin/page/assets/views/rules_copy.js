@@ -22,7 +22,7 @@ export function editCopy(place, files, { leave, look, signal }) {
   const validate = async () => {
     const { ok, problems, diff } = await call("POST", "/rules/validate", { files: texts() }, { signal });
     showProblems(problems);
-    if (ok) verdict.append(h("p", { class: "good" }, "✓ These rules can be activated."), diffTold(diff));
+    if (ok) verdict.append(h("p", { class: "valid" }, "✓ These rules can be activated."), diffTold(diff));
   };
   const put = () =>
     activate(
