@@ -40,6 +40,7 @@ class Evidence:
         self._experiment = experiment
         self._periods = list(periods)
         self._seen: dict[str, tuple[int, Counts]] = {}  # by source: the turn of its last word, and the word
+        self.revision = 0  # grows with whatever is new to a judge
 
     def __repr__(self) -> str:
         return f"<Evidence of {self._experiment}: {len(self._periods)} periods, {len(self._seen)} sources>"
@@ -96,6 +97,7 @@ class Evidence:
     def _append(self, turn: int, shares: Shares) -> None:
         number = self._periods[-1].number + 1 if self._periods else 1
         self._periods.append(Period(number, turn, dict(shares)))
+        self.revision += 1
         del self._periods[:-MAX_PERIODS]
 
     def take(self, source: str, turn: int, counts: Counts, now: float) -> None:
@@ -106,6 +108,9 @@ class Evidence:
         self._seen[source] = (turn, counts)
         if before is None or before[0] != turn:
             return
+        if counts == before[1]:
+            return
+        self.revision += 1
         period = self._periods[-1]
         period.began, period.ended = period.began or now, now
         for arm, later in counts.items():

@@ -343,6 +343,8 @@ class Experiments:
         trial = self._trials[name]
         told = told_of(trial)
         judged = {} if self.is_leader else _judged(trial.told)
+        if trial.state is None and self._leader and not self.is_leader:
+            judged = {"next": f"{self._leader} leads, and its rules have no such experiment"}
         return {**told, **judged, "leader": self._leader, "is_away": self._is_away}
 
     def history(self, name: str, since: float) -> list[Json]:

@@ -75,8 +75,11 @@ def _metrics(spec: ExperimentSpec, strata: Sequence[Stratum]) -> list[str]:
     return list(names)
 
 
+_SAID = {"max": "", "max_increase": " more than the control's", "max_decrease": " more than the control's"}
+
+
 def _sentence(arm: str, breach: Breach) -> str:
-    value, what = breach.value, f"{breach.guardrail.metric} of '{arm}'"
-    kind = {"max": "", "max_increase": "'s increase", "max_decrease": "'s decrease"}.get(breach.bound_name, "'s ratio")
+    value = breach.value
     seen = f"{value.estimate:.4g} [{value.low:.4g}, {value.high:.4g}]"
-    return f"{what}{kind} is {seen}, and {breach.bound_name} is {breach.bound:g}"
+    said = _SAID.get(breach.bound_name, " times the control's")
+    return f"{breach.guardrail.metric} of '{arm}' is {seen}{said}: {breach.bound_name} is {abs(breach.bound):g}"

@@ -43,7 +43,8 @@ class Leader:
             for trial in trials.values():
                 trial.has_read = False
         self.token = found.token
-        for name in found.states.keys() - trials.keys():
+        spoken_of = {name for word in found.words.values() for name in word.experiments}
+        for name in found.states.keys() - trials.keys() - spoken_of:
             await self._forget(name, found.states[name], found.now)
         for trial in trials.values():
             try:

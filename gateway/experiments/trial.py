@@ -53,6 +53,7 @@ class Trial:
         self.evidence = Evidence(self.name)
         self.series = Series()
         self.judgement: Judgement | None = None
+        self._judged = 0  # the evidence's revision
         self.action = Action(Verb.REST)
         self.told: Json = {}  # by the leader, where that is another gateway
         self.has_read = False  # the evidence that an earlier leader kept
@@ -155,7 +156,9 @@ class Trial:
     def judge(self, now: float) -> Action:
         """Look at all evidence; what a ramp does next."""
         assert self.state is not None
-        self.judgement = judge(self.spec, self.evidence.strata)
+        if self.judgement is None or self._judged != self.evidence.revision:
+            self._judged = self.evidence.revision
+            self.judgement = judge(self.spec, self.evidence.strata)
         self.action = self._next(self.state, self.judgement, now)
         return self.action
 

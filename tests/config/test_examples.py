@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.experiment_specs import ExperimentSpec, ForcingSpec, LayerSpec
+from gateway.config.experiment_specs import BanditSpec, ExperimentSpec, ForcingSpec, FuseSpec, LayerSpec, RampSpec
 from gateway.config.rules import load_rules
 from gateway.config.specs import (
     BreakerSpec,
@@ -60,6 +60,8 @@ DECISIONS = [
     ("conversations.yaml", chat("assistant"), "assistant"),
     ("limits.yaml", chat("chat"), "vllm"),
     ("limits.yaml", Facts("resnet", body=NO_BODY), "vision"),
+    ("ramp.yaml", Facts("ranker-v2", headers={"x-session-id": "s1"}), "old"),
+    ("ramp.yaml", Facts("other"), "old"),
     ("sessions.yaml", Facts("counter", body=BodyFacts({"sequence_id": 7})), "stateful"),
 ]
 
@@ -108,12 +110,13 @@ SECTIONS = [
     ("", ExperimentSpec),
     ("", LayerSpec),
     ("", ForcingSpec),
+    ("ramp.", RampSpec),
+    ("ramp.fuse.", FuseSpec),
+    ("bandit.", BanditSpec),
     ("", IdentitySpec),
     ("", LimitSpec),
 ]
 NOT_KEYS = {"name", "location", "health", "breaker", "retry", "connections", "tls", "load", "prefix"}
-# Read by gateway.config.ramps, which documents them with its readers.
-NOT_KEYS |= {"metric", "goal", "alpha", "guardrails", "ramp", "bandit"}
 
 
 @pytest.mark.parametrize("prefix, spec", SECTIONS)

@@ -18,7 +18,9 @@ from tests.support.load import Answer, Load
 from tests.support.redis_server import RedisServer, program
 from tests.support.servers import GatewayProcess
 from tests.support.waiting import eventually
+from tests.support.wire import send
 
+INFER = "/v2/models/m/infer"
 StartGateway = Callable[..., GatewayProcess]
 CLIENT = httpx.Client(timeout=20, trust_env=False)
 
@@ -84,26 +86,32 @@ def weights_written(gateway: GatewayProcess) -> str:
     return "".join(files.values())
 
 
-@pytest.mark.parametrize(
-    "turn, because", [({"status": 500}, "the fuse has blown"), ({"seconds": 0.3}, "latency_p90 of 'new''s ratio")]
-)
+Turn = Callable[[CannedEngine], None]
+TURNS: list[tuple[str, Turn, str]] = [
+    ("fails", lambda engine: engine.turn(status=500), "the fuse has blown"),
+    ("slow", lambda engine: engine.turn(seconds=0.3), "latency_p90 of 'new' is"),
+    ("gone", lambda engine: engine.kill(), "the fuse has blown"),
+]
+
+
+@pytest.mark.parametrize("turn, because", [each[1:] for each in TURNS], ids=[each[0] for each in TURNS])
 def test_an_arm_that_turns_is_rolled_back(
-    start_gateway: StartGateway, engines: tuple[CannedEngine, CannedEngine], turn: dict[str, Any], because: str
+    start_gateway: StartGateway, engines: tuple[CannedEngine, CannedEngine], turn: Turn, because: str
 ) -> None:
     """In ten seconds at the most nobody is sent to an arm that fails or turns slow under load, and few were hurt."""
     gateway = start_gateway(rules(engines, STANDS), workers=2)
     with Load([gateway.http_port], rate=RATE, sessions=USERS) as load:
         eventually(lambda: sum(answer.arm == "new" for answer in load.answers) > 60)
         assert share(gateway) == 0.2
-        engines[1].turn(**turn)
         turned_at = time.monotonic()
+        turn(engines[1])
         eventually(lambda: status(gateway) == "rolled_back")
         eventually(lambda: {answer.arm for answer in load.since(time.monotonic() - 1.0)} == {"old"})
         rolled_back_in = max(answer.at for answer in load.answers if answer.arm == "new") - turned_at
     after = load.since(turned_at)
     hurt = {answer.session for answer in after if answer.arm == "new" and _hurts(answer)}
     print(f"\nrolled back in {rolled_back_in:.1f} s, {len(hurt)} of {USERS} users were hurt: {len(hurt) / USERS:.1%}")
-    assert rolled_back_in < 10 and 0 < len(hurt) / USERS < HURT
+    assert rolled_back_in < 10 and len(hurt) / USERS < HURT
     assert all(answer.status == 200 for answer in load.answers if answer.arm == "old")
     found = told(gateway)
     assert because in found["reason"] and found["by"] == "the ramp"
@@ -169,6 +177,30 @@ def test_operators_steer_by_the_command_line(
     shown = command(gateway, "show", "x")
     assert "time to go" in shown and "no good" in shown and "rolled_back" in shown
     assert "this gateway has no Redis" in command(gateway, "force", "x", "s1", "new", refused=True)
+
+
+def test_a_session_is_in_the_arm_that_an_operator_says(
+    engines: tuple[CannedEngine, CannedEngine], tmp_path: Path
+) -> None:
+    """From its next request on, at every worker; and in its own again when he says no other."""
+    program()
+    with RedisServer(tmp_path / "redis") as redis:
+        gateway = GatewayProcess.start(rules(engines, STANDS), tmp_path, workers=2, redis=redis.url).wait_ready()
+
+        def arms(session: str) -> set[str]:
+            found = (send(gateway.http_port, "POST", INFER, b"{}", {"x-session-id": session}) for _ in range(12))
+            return {reply.headers["x-pointsman-arm"] for reply in found}
+
+        session = next(name for name in map(str, range(100)) if arms(name) == {"old"})
+        assert command(gateway, "force", "x", session, "new", "--reason", "a test") == (
+            f"Session '{session}' has arm 'new' of x.\n"
+        )
+        eventually(lambda: arms(session) == {"new"})
+        assert command(gateway, "force", "x", session) == f"Session '{session}' has its own arm of x.\n"
+        eventually(lambda: arms(session) == {"old"})
+        forced = [each for each in told(gateway)["decisions"] if each["action"] == "forced"]
+        assert [each["numbers"]["arm"] for each in forced] == [None, "new"] and forced[1]["reason"] == "a test"
+        gateway.stop()
 
 
 def test_a_ramp_goes_on_after_a_restart(engines: tuple[CannedEngine, CannedEngine], tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ class Engine:
 
     error_rate: float = 0.01
     seconds: float = 0.1
-    likes: float = 0.5  # of those who say anything
+    loses: float = 0.0  # units that are sent there and never counted
 
 
 @dataclass
@@ -78,6 +78,8 @@ class Workforce:
         for _ in range(requests):
             arm = self._random.choices(list(shares), list(shares.values()))[0]
             engine = self.engines[arm]
+            if self._random.random() < engine.loses:
+                continue
             self._add(ArmKey(spec.name, arm), engine)
 
     def _add(self, key: ArmKey, engine: Engine) -> None:

@@ -113,8 +113,8 @@ def test_a_ramp_goes_to_its_end() -> None:
     "new, seconds, because",
     [
         (Engine(error_rate=1.0), 4, "the fuse has blown: "),
-        (Engine(error_rate=0.2), 30, "error_rate of 'new''s increase is "),
-        (Engine(seconds=0.4), 30, "latency_p95 of 'new''s ratio is "),
+        (Engine(error_rate=0.2), 30, "more than the control's: max_increase is 0.02"),
+        (Engine(seconds=0.4), 30, "times the control's: max_ratio is 1.5"),
     ],
 )
 def test_an_arm_that_does_harm_is_rolled_back(new: Engine, seconds: int, because: str) -> None:
@@ -256,6 +256,33 @@ def test_counts_of_another_gateway_are_waited_for() -> None:
         gateway.home.beat = with_another  # type: ignore[method-assign]
         await gateway.run(60)
         assert gateway.told["ramp"]["step"] == 1 and gateway.told["next"] == "counts of host:1"
+
+    asyncio.run(go())
+
+
+def test_units_that_fall_wrongly_hold_a_ramp() -> None:
+    """An arm that loses a third of its units is judged by what is left, which nobody may trust. It is told once."""
+    half = replace(RAMP, auto_start=True, steps=(0.5, 1.0), min_time=20.0)
+    gateway = Gateway(experiment(ramp=half), Engine(loses=0.3))
+
+    async def go() -> None:
+        await gateway.run(90)
+        assert gateway.told["ramp"]["step"] == 1 and gateway.status == "running"
+        assert gateway.told["next"].startswith("units that fall to the arms as they should: 'old' has ")
+        assert gateway.told["sample_ratio"]["mismatched"]
+        assert [action for action, _ in await gateway.decided()] == ["started", "mismatch"]
+
+    asyncio.run(go())
+
+
+def test_a_guardrail_ends_a_bandit() -> None:
+    """The control has all then, too."""
+    spec = experiment(ramp=None, bandit=BanditSpec(every=1000.0))
+    gateway = Gateway(replace(spec, arms=(ArmSpec("old", "a", 1), ArmSpec("new", "b", 1))), Engine(error_rate=0.3))
+
+    async def go() -> None:
+        await gateway.run(60, lambda: gateway.status == "rolled_back")
+        assert gateway.shares == {"old": 1.0, "new": 0.0}
 
     asyncio.run(go())
 
