@@ -8,16 +8,17 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any, Protocol
 
-from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi import FastAPI, Response
 
 from gateway.admin.audit import Auditing, AuditLog, add_audit
 from gateway.admin.audit_file import AuditFile
 from gateway.admin.auth import Viewer
+from gateway.admin.bodies import JsonRoute
 from gateway.admin.conversations import add_conversations
 from gateway.admin.draining import add_draining
 from gateway.admin.endpoints import EditState, add_endpoints
 from gateway.admin.engines import EngineState, add_engines
+from gateway.admin.errors import add_errors
 from gateway.admin.events import add_events
 from gateway.admin.experiments import ExperimentState, add_experiments
 from gateway.admin.feed import Feed
@@ -42,11 +43,6 @@ _DESCRIPTION = """
 Roles: a *viewer* reads; an *operator* runs the fleet (drains, loads, moves sessions, ramps, cancels); an *admin*
 changes what is declared (rules, endpoints, limits) and reads the audit. Refusals are `{"detail": "why"}`.
 """
-_REFUSALS: dict[int | str, dict[str, Any]] = {
-    401: {"description": "no key, or one that is not known here"},
-    403: {"description": "a key of a lower role; a web page elsewhere"},
-    429: {"description": "too many wrong keys from this address"},
-}
 
 
 class ControlState(
@@ -78,11 +74,10 @@ def make_app(
         description=_DESCRIPTION,
         docs_url="/docs",
         redoc_url=None,
-        responses=_REFUSALS,
     )
+    app.router.route_class = JsonRoute
     app.add_middleware(Auditing, log=log)
     app.add_middleware(Gate, access=access)  # the last one added comes first
-    app.add_exception_handler(Exception, _failed)
 
     @app.get("/metrics", tags=["gateway"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:
@@ -118,9 +113,5 @@ def make_app(
     add_audit(app, log)
     add_events(app, feed if feed is not None else Feed(state), access)
     add_page(app)
+    add_errors(app)
     return app
-
-
-async def _failed(request: Request, error: Exception) -> Response:
-    """A fault of ours: what it was is for the log."""
-    return JSONResponse({"detail": "the gateway has failed at this; its log says how"}, 500)

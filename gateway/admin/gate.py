@@ -14,7 +14,8 @@ from typing import Any
 
 import orjson
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.admin.auth import ANONYMOUS, Caller
 from gateway.admin.keyring import GuessingError, Keyring
@@ -24,6 +25,8 @@ from gateway.admin.keys import KeysError
 _OPEN = frozenset({"/healthz", "/", "/docs", "/openapi.json", "/favicon.ico"})
 _OPEN_BELOW = ("/assets/",)
 _METRICS = "/metrics"
+# Rule files are the longest that is sent here.
+_MAX_BODY_BYTES = 32 * 1024 * 1024
 
 
 class RefusedError(Exception):
@@ -112,7 +115,22 @@ class Gate:
             await answer(send, refused.status, {"detail": str(refused)}, refused.headers)
             return
         scope.setdefault("state", {})["caller"] = caller
-        await self._app(scope, receive, send)
+        await self._app(scope, _bounded(receive), send)
+
+
+def _bounded(receive: Receive) -> Receive:
+    """What reads a body reads no more of it than may be."""
+    size = 0
+
+    async def received() -> Message:
+        nonlocal size
+        message = await receive()
+        size += len(message.get("body", b""))
+        if size > _MAX_BODY_BYTES:
+            raise HTTPException(413, f"the body is longer than {_MAX_BODY_BYTES} bytes")
+        return message
+
+    return received
 
 
 async def answer(send: Send, status: int, body: Any, headers: Mapping[str, str]) -> None:

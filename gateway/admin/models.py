@@ -48,7 +48,8 @@ class Control(BaseModel):
         Field(description="How many of the endpoints must succeed for the call to."),
     ] = "all"
     parameters: Annotated[
-        dict[str, Any] | None, Field(description="As V2's load takes them, `config` for one.", max_length=100)
+        dict[str, bool | int | float | str] | None,
+        Field(description="As V2's load takes them, `config` for one.", max_length=100),
     ] = None
     reason: Annotated[str, Field(max_length=1000)] = ""
 
