@@ -40,7 +40,7 @@ class Start:
     drained: frozenset[tuple[str, str]] = frozenset()
     log_level: str = "info"
     weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    captures: str = ""  # the socket of the parity process, which itself listens there
+    captures: str = ""  # the socket of the parity process
 
 
 @dataclass(frozen=True, slots=True)

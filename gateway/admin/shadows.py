@@ -19,10 +19,6 @@ _LONG = ("tensors", "texts", "worst", "failures", "latency", "statuses")
 class ShadowReports(Protocol):
     """Whoever has the reports."""
 
-    async def count(self) -> None:
-        """Bring them up to date."""
-        ...
-
     def reports(self) -> list[Json]: ...
 
     def report(self, route: str) -> Json | None:
@@ -40,6 +36,10 @@ class ShadowState(Protocol):
     @property
     def shadows(self) -> ShadowReports: ...
 
+    async def count(self) -> None:
+        """Bring all counters and reports up to date."""
+        ...
+
 
 def add_shadows(app: FastAPI, state: ShadowState) -> None:
     """Tell reports at /shadows and /shadows/{route}, with a page at /shadows/{route}/report."""
@@ -47,7 +47,7 @@ def add_shadows(app: FastAPI, state: ShadowState) -> None:
     @app.get("/shadows", tags=["shadows"])
     async def shadows(caller: Viewer) -> Json:
         """All mirrored routes, and those that were, with the sums of their comparisons."""
-        await state.shadows.count()
+        await state.count()
         return {
             "shadows": [
                 {name: value for name, value in report.items() if name not in _LONG}
@@ -74,7 +74,7 @@ def add_shadows(app: FastAPI, state: ShadowState) -> None:
 
 
 async def _report(state: ShadowState, route: str) -> Json:
-    await state.shadows.count()
+    await state.count()
     report = state.shadows.report(route)
     if report is None:
         raise _unknown(state, route)

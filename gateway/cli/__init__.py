@@ -9,7 +9,7 @@ from typing import Annotated, ParamSpec
 
 import typer
 
-from gateway.cli import conversations, experiments, keys, operating
+from gateway.cli import conversations, experiments, keys, operating, shadow
 from gateway.cli.check import check
 from gateway.cli.explain import explain
 from gateway.cli.fleet import drain, engines
@@ -57,6 +57,7 @@ app.add_typer(experiments.app, name="experiments")
 app.add_typer(operating.endpoints, name="endpoints", no_args_is_help=True)
 app.add_typer(conversations.app, name="conversations", no_args_is_help=True)
 app.add_typer(keys.app, name="keys", no_args_is_help=True)
+app.add_typer(shadow.app, name="shadow", no_args_is_help=True)
 for _name in SERVICES:
     app.command(_name, context_settings=CONTEXT, add_help_option=False)(service(_name))
 

@@ -13,7 +13,6 @@ import signal
 import socket
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 from gateway.comparison.report import RouteReport
 from gateway.config.specs import RulesSpec
@@ -120,10 +119,10 @@ class ParityProcess:
             plane.set_health(start.health, start.models)
             plane.set_drained(start.drained)
             comparing = Comparing(plane, start.rules, places)
-            with suppress(FileNotFoundError):  # the one before has left it
-                Path(start.captures).unlink()
             loop = asyncio.get_running_loop()
-            self._server = await loop.create_unix_server(lambda: _Worker(comparing), start.captures)
+            for listener in start.listener_fds:
+                captures = socket.socket(fileno=listener)
+                self._server = await loop.create_unix_server(lambda: _Worker(comparing), sock=captures)
         except (OSError, ValueError) as error:
             self._say(Failed(f"cannot compare: {error}"))
             return

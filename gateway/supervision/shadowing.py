@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
+import socket
 import sys
 import tempfile
 from collections import Counter
@@ -75,6 +76,7 @@ class Shadowing:
         self._process: WorkerProcess | None = None
         self._minding: asyncio.Task[None] | None = None
         self._serving: asyncio.Future[None] | None = None
+        self._listener: socket.socket | None = None
         self._answers: dict[int, asyncio.Future[None]] = {}
         self._token = 0
         self._reports: dict[str, RouteReport] = {}
@@ -99,7 +101,20 @@ class Shadowing:
         elif self._mirrored() and self._minding is None:
             loop = asyncio.get_running_loop()
             self._serving = loop.create_future()
+            self._listener = self._listen()
             self._minding = loop.create_task(self._mind())
+
+    def _listen(self) -> socket.socket | None:
+        """Where workers hand over captures; it is ours, so that it outlives the process, and waits for the next one."""
+        try:
+            self._folder.mkdir(mode=0o700)
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            listener.bind(self.socket_path)
+            listener.listen()
+        except OSError as error:
+            _log.error("nothing can be mirrored: %s cannot be made: %s", self.socket_path, error)
+            return None
+        return listener
 
     async def ready(self) -> None:
         """Wait until the process serves, where it is needed; not for ever: workers do without."""
@@ -138,6 +153,8 @@ class Shadowing:
             process.say(Drain())
             await asyncio.wait([process.ended], timeout=_STOP_SECONDS)
             process.kill()
+        if self._listener is not None:
+            self._listener.close()
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
     # What the admin API reads
@@ -216,7 +233,6 @@ class Shadowing:
         while True:
             since = loop.time()
             try:
-                self._folder.mkdir(mode=0o700, exist_ok=True)
                 status = await self._run_one()
             except OSError as error:
                 _log.error("cannot start the parity process: %s; trying again in %g s", error, pause)
@@ -232,11 +248,12 @@ class Shadowing:
         """Start one, and return its exit status when it is gone."""
         assert self._rules is not None
         process = WorkerProcess(self._heard, self._command)
-        await process.start()
+        inherited = () if self._listener is None else (self._listener.fileno(),)
+        await process.start(inherited)
         assert process.ended is not None
         rules, number = self._rules
         start = Start(replace(self._settings, workers=1), rules, number, self._found.conditions, self._found.models)
-        process.say(replace(start, drained=self._drained, captures=self.socket_path))
+        process.say(replace(start, drained=self._drained, listener_fds=inherited))
         process.say(UseReports(self._reports))
         self._process = process
         try:

@@ -139,11 +139,16 @@ class Supervisor(RuleKeeping):
         assert self._experiments is not None
         return self._experiments
 
+    async def count(self) -> None:
+        """Ask workers and parity process what they have counted."""
+        assert self._workforce is not None
+        await asyncio.gather(self._workforce.count(), self.shadows.count())
+
     async def exposition(self) -> ExpositionState:
         """All counters, as fresh as the workers answer."""
         workforce = self._workforce
         assert workforce is not None and self._prober is not None
-        await asyncio.gather(workforce.count(), self.shadows.count())
+        await self.count()
         return ExpositionState(
             series=workforce.tally.series(),
             connections=workforce.tally.connections,
@@ -261,8 +266,7 @@ class Supervisor(RuleKeeping):
         await self._join()
         await self.experiments.open(self.rules)
         self.shadows.use_rules(self.rules, self._book.number)
-        await self.shadows.ready()
-        await self._workforce.start()
+        await asyncio.gather(self.shadows.ready(), self._workforce.start())
         self.experiments.start()
         await self._prober.first_round(_FIRST_PROBES_SECONDS)
         while not server.started:
@@ -335,4 +339,4 @@ class Supervisor(RuleKeeping):
         assert self._workforce is not None
         while True:
             await asyncio.sleep(_COUNT_SECONDS)
-            await asyncio.gather(self._workforce.count(), self.shadows.count())
+            await self.count()

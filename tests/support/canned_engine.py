@@ -12,7 +12,7 @@ import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 from urllib.request import Request, urlopen
 
 REPOSITORY = Path(__file__).parents[2]
@@ -59,14 +59,14 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("content-length", 0)))
         time.sleep(float(self.headers.get("x-sleep", self.seconds)))
-        self._answer({"served_by": self.name, "path": self.path}, self.status)
+        self._answer({"served_by": self.name, "path": self.path, "outputs": []}, self.status)
 
     def do_PUT(self) -> None:
         wish = json.loads(self.rfile.read(int(self.headers.get("content-length", 0))))
         _Handler.status, _Handler.seconds = wish["status"], wish["seconds"]
         self._answer({})
 
-    def _answer(self, told: dict[str, str], status: int = 200) -> None:
+    def _answer(self, told: dict[str, Any], status: int = 200) -> None:
         body = json.dumps(told).encode()
         self.send_response(status)
         self.send_header("content-type", "application/json")

@@ -37,6 +37,7 @@ def main() -> None:
     parser.add_argument("--prefill", choices=["always", "flagged", "never"], default="always")
     parser.add_argument("--api-key", default="")
     parser.add_argument("--interval-seconds", type=float, default=0.0, help="between tokens")
+    parser.add_argument("--swap", action="append", default=[], metavar="WORD=OTHER", help="say another word instead")
     told = parser.parse_args()
     engine = Engine(
         models=told.models.split(","),
@@ -45,6 +46,7 @@ def main() -> None:
         api_key=told.api_key,
         is_v2=told.v2,
         interval_seconds=told.interval_seconds,
+        swaps=dict(swap.split("=", 1) for swap in told.swap),
     )
     with contextlib.suppress(KeyboardInterrupt):
         uvloop.run(serve(engine, told.port, told.ready_file))

@@ -1,7 +1,7 @@
 """What the canned engine answers to which path, and what it has seen."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -82,6 +82,7 @@ class Engine:
     is_v2: bool = False
     interval_seconds: float = 0.0
     ready: bool = True
+    swaps: Mapping[str, str] = field(default_factory=dict)  # words -> what it says in their place
 
     def __post_init__(self) -> None:
         self.sights: list[Sight] = []
@@ -117,11 +118,18 @@ class Engine:
             faults = Faults.read(request.headers.get("x-test-fault") or self._next_faults())
             if faults.status is not None:
                 raise RefusedError(f"the fault says {faults.status}", faults.status)
-            job = dialect.read(self._read_body(request), self._number)
+            job = self._swapped(dialect.read(self._read_body(request), self._number))
         except RefusedError as refused:
             sight.state = "refused"
             return Answer(dialect.error(refused.message, refused.status), refused.status)
         return Generation(dialect, job, sight, faults)
+
+    def _swapped(self, job: Job) -> Job:
+        if not self.swaps:
+            return job
+        words = {before + word: before + other for word, other in self.swaps.items() for before in ("", " ")}
+        plans = [replace(plan, tokens=[words.get(token, token) for token in plan.tokens]) for plan in job.plans]
+        return replace(job, plans=plans)
 
     def _read_body(self, request: Request) -> dict[str, Any]:
         try:

@@ -1,0 +1,142 @@
+"""`pointsman shadow`: how candidates of mirrored routes compare, as a running gateway tells it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+from rich.text import Text
+
+from gateway.cli.asking import ADMIN, Admin, Key, ask, call, reply
+from gateway.cli.tables import Row, print_table
+
+app = typer.Typer(help="Show how the candidates of mirrored routes compare with the routes' own engines.")
+
+Route = Annotated[str, typer.Argument(help="A route with a 'shadow', as the rules name it.")]
+
+_TENSOR_FIELDS = ("max_absolute", "max_relative", "cosine_distance")
+_WORST_SHOWN = 5
+
+
+@app.command("list")
+def list_all(admin: Admin = ADMIN, key: Key = "") -> None:
+    """List mirrored routes, and how far their candidates agree."""
+    columns = ("route", "candidate", "sample", "captured", "mirrored", "compared", "agree", "failed", "dropped")
+    rows: list[Row] = [
+        (
+            each["route"],
+            _candidate(each),
+            f"{each['shadow']['sample']:.4g}",
+            str(each["captured"]),
+            str(each["mirrored"]),
+            str(each["compared"]),
+            _agreement(each),
+            str(each["candidate_failed"] + each["primary_failed"] + each["both_failed"]),
+            str(sum(each["dropped"].values())),
+        )
+        for each in ask(admin, "shadows", key=key)["shadows"]
+    ]
+    print_table(columns, rows, "No route has a shadow.")
+
+
+@app.command()
+def report(
+    route: Route,
+    as_json: Annotated[bool, typer.Option("--json", help="Write the whole report to stdout as JSON.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the page with plots here; it needs nothing else.")
+    ] = None,
+    admin: Admin = ADMIN,
+    key: Key = "",
+) -> None:
+    """Tell how a route's candidate compares: what agrees, how far, and which requests differ most."""
+    path = f"shadows/{quote(route, safe='')}"
+    if html is not None:
+        try:
+            html.write_text(reply(admin, "GET", f"{path}/report", key=key).text, encoding="utf-8")
+        except OSError as error:
+            typer.echo(f"{html} cannot be written: {error.strerror}", err=True)
+            raise typer.Exit(1) from error
+        typer.echo(f"{html} is written.", err=True)
+    if html is not None and not as_json:
+        return
+    told = ask(admin, path, key=key)
+    if as_json:
+        typer.echo(json.dumps(told, indent=2))
+    else:
+        _show(told)
+
+
+@app.command()
+def reset(route: Route, admin: Admin = ADMIN, key: Key = "") -> None:
+    """Begin a route's report anew."""
+    call(admin, "DELETE", f"shadows/{quote(route, safe='')}", key=key)
+    typer.echo(f"The report of {route} begins anew.")
+
+
+def _show(told: dict[str, Any]) -> None:
+    own = ", ".join(told["primary_engines"]) or "its own engine"
+    typer.echo(f"{told['route']}: {own} against {_candidate(told)}")
+    failed = {name: told[name] for name in ("candidate_failed", "primary_failed", "both_failed") if told[name]}
+    notes = [f"{number} {name.replace('_', ' ')}" for name, number in failed.items()]
+    notes += [f"{number} dropped ({reason})" for reason, number in told["dropped"].items()]
+    more = f"; {', '.join(notes)}" if notes else ""
+    typer.echo(f"{_agreement(told)} of {told['compared']} agree; {told['mirrored']} mirrored{more}")
+    rows: list[Row] = [_tensor_row(name, each) for name, each in told["tensors"].items()]
+    rows += [_text_row(name, each) for name, each in told["texts"].items()]
+    print_table(("output", "agree", "how far", "what else"), rows, "Nothing has been compared yet.")
+    worst: list[Row] = [
+        (entry["request_id"], entry["model"], each["name"], _worst(each))
+        for entry in told["worst"][:_WORST_SHOWN]
+        for each in entry["outputs"]
+    ]
+    if worst:
+        print_table(("request", "model", "output", "difference"), worst, "")
+
+
+def _tensor_row(name: str, told: dict[str, Any]) -> Row:
+    far = [f"{field} {_ends(told[field])}" for field in _TENSOR_FIELDS if told[field]["count"]]
+    more = [f"{field} {told[field]['mean']:.2%}" for field in ("argmax", "top_k") if told[field]["count"]]
+    more += [f"{number} x {problem}" for problem, number in told["problems"].items()]
+    return name, _share(told), "; ".join(far), "; ".join(more)
+
+
+def _text_row(name: str, told: dict[str, Any]) -> Row:
+    far = ""
+    if told["prefix_share"]["count"]:
+        far = f"equal from the begin {told['prefix_share']['mean']:.2%}"
+    if told["first_token"]["count"]:
+        far += f"; first token that differs {_ends(told['first_token'])}"
+    more = [f"{number} x {pair}" for pair, number in told["finishes"].items()]
+    more += [f"{number} x {problem}" for problem, number in told["problems"].items()]
+    return name, _share(told), far, "; ".join(more)
+
+
+def _worst(each: dict[str, Any]) -> str:
+    if each["problem"] and not each.get("index"):
+        return str(each["problem"])
+    if "primary" in each:
+        return f"{each['index']}: {each['primary']} became {each['candidate']}"
+    return f"part at character {each['first_character']}, token {each['first_token']}"
+
+
+def _ends(told: dict[str, Any]) -> str:
+    """A distribution in a few words: its middle and its end."""
+    return f"{told['p50']:.4g} (most {told['most']:.4g})"
+
+
+def _share(told: dict[str, Any]) -> Text:
+    share = told["agreeing"] / told["compared"] if told["compared"] else 0.0
+    return Text(f"{share:.2%}", style="green" if share == 1 else "yellow")
+
+
+def _agreement(told: dict[str, Any]) -> str:
+    return "-" if told["agreement"] is None else f"{told['agreement']:.2%}"
+
+
+def _candidate(told: dict[str, Any]) -> str:
+    shadow = told["shadow"]
+    return f"{shadow['engine']}, model {shadow['model']}" if shadow["model"] else str(shadow["engine"])

@@ -1,0 +1,141 @@
+"""What comparisons come to: exact where it counts, bounded however long it runs."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gateway.comparison.distribution import Distribution
+from gateway.comparison.judging import Outcome, Verdict
+from gateway.comparison.report import MAX_WORST, RouteReport
+from gateway.comparison.said import Text
+from gateway.comparison.tensors import compare, tensor_of
+from gateway.comparison.texts import compare as compare_texts
+from gateway.config.experiment_specs import ShadowSpec, ToleranceSpec
+
+SPEC = ShadowSpec("new")
+
+
+def differing(by: float, name: str = "y") -> Verdict:
+    one, other = np.array([1.0], np.float32), np.array([1.0 + by], np.float32)
+    found = compare(name, tensor_of("FP32", one), tensor_of("FP32", other), SPEC)
+    return Verdict(Outcome.AGREES if found.agrees else Outcome.DIFFERS, (found,))
+
+
+def facts(number: int) -> dict[str, Any]:
+    return {"request_id": f"r{number}"}
+
+
+def test_a_distribution_of_one_value_is_that_value() -> None:
+    """Ends, mean and quantiles are exact where all values are equal: 0.125 is told as 0.125."""
+    found = Distribution()
+    for _ in range(7):
+        found.add(0.125)
+    told = found.told()
+    assert {told[name] for name in ("least", "mean", "most", "p50", "p90", "p99")} == {0.125}
+    assert told["bins"] == [{"from": pytest.approx(0.1), "to": pytest.approx(0.1258925), "count": 7}]
+
+
+def test_quantiles_are_right_to_a_bin() -> None:
+    """Against sorted values; zeros stand by themselves, and what is not finite is not counted."""
+    dice = random.Random(3)
+    values = [0.0] * 10 + [10 ** dice.uniform(-6, 2) for _ in range(990)]
+    found = Distribution()
+    for value in [*values, float("nan"), float("inf")]:
+        found.add(value)
+    assert found.count == 1000
+    values.sort()
+    for share in (0.005, 0.3, 0.5, 0.9, 0.99, 1.0):
+        exact = values[max(0, int(share * 1000) - 1)]
+        told = found.quantile(share)
+        assert told is not None
+        assert exact <= told * (1 + 1e-9)
+        assert told <= max(exact * 1.26, 0)
+
+
+def test_shares_have_bins_of_their_own() -> None:
+    """From 0 to 1, both ends included."""
+    found = Distribution(is_share=True)
+    for value in (0.0, 0.5, 1.0):
+        found.add(value)
+    assert [(each["from"], each["to"]) for each in found.told()["bins"]] == [(0.0, 0.05), (0.5, 0.55), (0.95, 1.0)]
+
+
+def test_counts_and_the_worst_of_many() -> None:
+    """All are counted, the furthest are kept in order, and nothing grows with their number."""
+    report = RouteReport("r", SPEC, 1.0)
+    for number in range(500):
+        report.add(differing(number / 100), facts(number), 2.0)
+    told = report.told()
+    assert (told["agreeing"], told["differing"], told["compared"]) == (2, 498, 500)
+    assert told["agreement"] == 2 / 500
+    assert [entry["request_id"] for entry in told["worst"]] == [f"r{499 - place}" for place in range(MAX_WORST)]
+    assert told["tensors"]["y"]["max_absolute"]["most"] == pytest.approx(4.99)
+    assert told["worst"][0]["outputs"][0]["candidate"] == pytest.approx(5.99)
+    assert len(pickle.dumps(report)) < 60_000
+
+
+def test_the_last_failures_are_kept() -> None:
+    """The latest first, and only so many."""
+    report = RouteReport("r", SPEC, 1.0)
+    for number in range(30):
+        report.add(Verdict(Outcome.CANDIDATE_FAILED, reason="HTTP status 503"), facts(number), 2.0)
+    told = report.told()
+    assert told["candidate_failed"] == 30
+    assert told["agreement"] is None
+    assert [entry["request_id"] for entry in told["failures"]] == [f"r{29 - place}" for place in range(MAX_WORST)]
+
+
+def test_names_that_are_invented_fill_nothing() -> None:
+    """Outputs, problems and reasons beyond what any real engine has are counted together."""
+    report = RouteReport("r", SPEC, 1.0)
+    for number in range(300):
+        report.add(differing(0.0, f"output {number}"), facts(number), 2.0)
+        report.drop(f"reason {number}")
+    told = report.told()
+    assert len(told["tensors"]) == 200
+    assert told["outputs_left_out"] == 100
+    assert len(told["dropped"]) == 51
+    assert told["dropped"]["others"] == 250
+
+
+def test_texts_are_counted_by_how_they_part() -> None:
+    """First tokens, shares, and reasons for their ends."""
+    report = RouteReport("r", SPEC, 1.0)
+    for text, finish in (("one two", "stop"), ("one four", "stop"), ("one two", "length")):
+        found = compare_texts("choice 0", Text("one two", "stop"), Text(text, finish), 0)
+        report.add(Verdict(Outcome.AGREES if found.agrees else Outcome.DIFFERS, texts=(found,)), facts(0), 2.0)
+    told = report.told()["texts"]["choice 0"]
+    assert (told["compared"], told["equal"], told["agreeing"]) == (3, 2, 1)
+    assert told["finishes"] == {"stop/stop": 2, "stop/length": 1}
+    assert told["first_token"]["most"] == 1
+    assert told["prefix_share"]["least"] == 4 / 8
+
+
+def test_it_is_json() -> None:
+    """Infinities and NaN too, which JSON has not."""
+    report = RouteReport("r", SPEC, 1.0)
+    report.add(differing(float("inf")), facts(1), 2.0)
+    told = json.loads(json.dumps(report.told(), allow_nan=False))
+    assert told["worst"][0]["badness"] == "inf"
+    assert told["worst"][0]["outputs"][0]["candidate"] == "inf"
+
+
+OTHERS = [
+    (replace(SPEC, engine="other"), False),
+    (replace(SPEC, model="other"), False),
+    (replace(SPEC, tolerance=ToleranceSpec(0.0, 0.0)), False),
+    (replace(SPEC, sample=1.0, max_in_flight=1), True),
+]
+
+
+@pytest.mark.parametrize("spec, goes_on", OTHERS)
+def test_another_candidate_is_another_report(spec: ShadowSpec, goes_on: bool) -> None:
+    """Comparisons by another measure are not added up with those before; how many are mirrored may change."""
+    assert RouteReport("r", SPEC, 1.0).is_of(spec) is goes_on
