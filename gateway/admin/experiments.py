@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Annotated, Any, Protocol
+from collections.abc import Awaitable
+from typing import Annotated, Any, Protocol, TypeVar
 
 from fastapi import FastAPI, Query
 
@@ -13,12 +13,12 @@ from gateway.admin.auth import Viewer
 from gateway.admin.experiment_commands import REFUSALS, CommandState, add_commands, unknown
 from gateway.config.specs import RulesSpec
 from gateway.observability.exposition import ExpositionState
-from gateway.redis.errors import StoreError
 
 Json = dict[str, Any]
+T = TypeVar("T")
 
-# Of an experiment's own decisions, beside it.
-_DECISIONS = 50
+# Among so many of the newest decisions an experiment's own are looked for, to stand beside it.
+_DECISIONS = 200
 
 
 class ExperimentState(CommandState, Protocol):
@@ -40,14 +40,12 @@ def add_experiments(app: FastAPI, state: ExperimentState) -> None:
     @app.get("/experiments/{name}", tags=["experiments"], responses=REFUSALS)
     async def experiment(name: str, _: Viewer) -> Json:
         """One of them, with its decisions, newest first, and its series for charts."""
-        told = _known(state, lambda: state.experiments.told_one(name), name)
+        series = await _known(state, state.experiments.history(name), name)
         traffic = _traffic(state.rules, await state.exposition())
-        try:
-            decided = [each for each in await state.experiments.decisions(1000) if each.get("experiment") == name]
-        except StoreError:
-            decided = []  # the rest is known without
-        series = state.experiments.history(name, 0.0)
-        return {**_with_traffic(told, traffic), "decisions": decided[:_DECISIONS], "series": series}
+        decided = await answered(state.experiments.decisions(_DECISIONS))
+        mine = [each for each in decided if each.get("experiment") == name]
+        told = _with_traffic(state.experiments.told_one(name), traffic)
+        return {**told, "decisions": mine, "series": series}
 
     @app.get("/experiments/{name}/history", tags=["experiments"], responses=REFUSALS)
     async def history(
@@ -56,7 +54,7 @@ def add_experiments(app: FastAPI, state: ExperimentState) -> None:
         since: Annotated[float, Query(ge=0, allow_inf_nan=False, description="Seconds since 1970.")] = 0.0,
     ) -> Json:
         """Points for charts since then: shares, and each metric's intervals."""
-        return {"series": _known(state, lambda: state.experiments.history(name, since), name)}
+        return {"series": await _known(state, state.experiments.history(name, since), name)}
 
     @app.get("/decisions", tags=["experiments"], responses={503: REFUSALS[503]})
     async def decisions(_: Viewer, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Json:
@@ -64,9 +62,10 @@ def add_experiments(app: FastAPI, state: ExperimentState) -> None:
         return {"decisions": list(await answered(state.experiments.decisions(limit)))}
 
 
-def _known(state: ExperimentState, ask: Callable[[], Any], name: str) -> Any:
+async def _known(state: ExperimentState, asking: Awaitable[T], name: str) -> T:
+    """Raises: HTTPException where there is no such experiment, or Redis does not tell."""
     try:
-        return ask()
+        return await answered(asking)
     except KeyError as error:
         raise unknown(state, name) from error
 

@@ -77,10 +77,11 @@ class Experiments:
         self._tried: dict[str, _Writing] = {}  # by experiment
         self._said: dict[str, Json] = {}  # this gateway's last word
         self._changes = Changes(home, self._changed)
-        self._lead = Leader(home, self._changes)
+        self._lead = Leader(home, self._changes, tick, clock)
         self._leader = ""
-        self._judged_at = -inf
+        self._told_at = -inf
         self._is_due = asyncio.Event()
+        self._is_woken = True
         self._one_at_a_time = asyncio.Lock()
         self._hearers: list[Callable[[list[Json]], None]] = []
         self._keeping: asyncio.Task[None] | None = None
@@ -118,11 +119,11 @@ class Experiments:
             else:
                 self._trials[name] = Trial(each)
         self._apply()
-        self._is_due.set()
+        self._wake()
 
     def look(self) -> None:
         """Another gateway has changed something."""
-        self._is_due.set()
+        self._wake()
 
     def on_tick(self, hear: Callable[[list[Json]], None]) -> None:
         """Have what is known of all experiments told after each tick; what cannot wait must not be done in `hear`."""
@@ -143,6 +144,10 @@ class Experiments:
         except Exception:  # a fault of ours must not leave ramps alone
             _log.exception("experiments could not be looked at")
 
+    def _wake(self) -> None:
+        self._is_woken = True
+        self._is_due.set()
+
     # Each second
 
     async def beat(self) -> None:
@@ -151,20 +156,24 @@ class Experiments:
             await self._beat()
 
     async def _beat(self) -> None:
+        is_tick = self._clock() - self._told_at >= self._tick
+        if not (is_tick or self._is_woken or any(trial.is_live for trial in self._trials.values())):
+            return
+        self._is_woken = False
         counts: dict[str, dict[str, ArmCounts]] = {}
         applied = dict(self._applied)  # by which these were counted
         for key, arm in (await self._hands.count()).items():
             counts.setdefault(key.experiment, {})[key.arm] = arm
         self._watch_fuses(counts)
-        is_tick = self._clock() - self._judged_at >= self._tick
         try:
             self._said = self._word(counts, applied)
             found = await self._home.beat(self._said)
             await self._tell_pending(found)
             self._adopt(found)
+            self._apply()  # before anything takes its time
             if found.token is not None:
                 mine = {name: trial for name, trial in self._trials.items() if name not in self._pending}
-                await self._lead.lead(mine, found, is_tick=is_tick)
+                await self._lead.lead(mine, found)
             else:
                 self._lead.token = None
                 if is_tick:
@@ -177,7 +186,7 @@ class Experiments:
         self._apply()
         await self._write_rules()
         if is_tick:
-            self._judged_at = self._clock()
+            self._told_at = self._clock()
             told = self.told()
             for hear in self._hearers:
                 hear(told)
@@ -223,7 +232,7 @@ class Experiments:
                 if name in self._trials:
                     self._trials[name].adopt(told)
             del self._pending[name]
-            self._is_due.set()
+            self._wake()
 
     def _adopt(self, found: Found) -> None:
         """What all share is so, but for what is newer here."""
@@ -253,16 +262,14 @@ class Experiments:
     def _changed(self, name: str) -> None:
         self._apply()
         self._hands.tell(name)
-        self._is_due.set()
+        self._wake()
 
     # Following
 
     async def _follow(self) -> None:
         """What the leader says. Raises: StoreError."""
         for trial in self._trials.values():
-            kept = await self._home.kept(trial.name, ("told", "series"))
-            trial.told = kept.get("told", {})
-            trial.series = Series(kept.get("series", []))
+            trial.told = (await self._home.kept(trial.name, ("told",))).get("told", {})
 
     # Ends
 
@@ -347,9 +354,13 @@ class Experiments:
             judged = {"next": f"{self._leader} leads, and its rules have no such experiment"}
         return {**told, **judged, "leader": self._leader, "is_away": self._is_away}
 
-    def history(self, name: str, since: float) -> list[Json]:
-        """Points for charts. Raises: KeyError."""
-        return self._trials[name].series.since(since)
+    async def history(self, name: str, since: float = 0.0) -> list[Json]:
+        """Points for charts. Raises: KeyError, StoreError."""
+        trial = self._trials[name]
+        if self.is_leader:
+            return trial.series.since(since)
+        kept = await self._home.kept(name, ("series", "tail"))
+        return Series([*kept.get("series", []), *kept.get("tail", [])]).since(since)
 
     async def decisions(self, limit: int) -> Sequence[Json]:
         """The newest first. Raises: StoreError."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,20 +23,28 @@ from gateway.redis.errors import StoreError
 
 _log = logging.getLogger("pointsman")
 
+# Judging one takes tens of milliseconds; after so many seconds of it the others wait for the next beat: fuses are
+# looked at in between, and none is judged twice before all are.
+_JUDGING_SECONDS = 0.3
+# So many new points are kept beside the series before all of it is written anew.
+_MAX_TAIL = 12
+
 
 class Leader:
     """`token` is its leadership, None while another gateway leads."""
 
-    def __init__(self, home: Home, changes: Changes) -> None:
+    def __init__(self, home: Home, changes: Changes, tick: float, clock: Callable[[], float]) -> None:
         self._home = home
         self._changes = changes
+        self._tick = tick
+        self._clock = clock
         self.token: int | None = None
 
     def __repr__(self) -> str:
         return f"<Leader {self._home.me}: {'follows' if self.token is None else f'leads as {self.token}'}>"
 
-    async def lead(self, trials: Mapping[str, Trial], found: Found, *, is_tick: bool) -> None:
-        """Look at all; at a tick, judge them.
+    async def lead(self, trials: Mapping[str, Trial], found: Found) -> None:
+        """Look at all, and judge those whose tick it is.
 
         Raises: StoreError.
         """
@@ -46,7 +56,9 @@ class Leader:
         spoken_of = {name for word in found.words.values() for name in word.experiments}
         for name in found.states.keys() - trials.keys() - spoken_of:
             await self._forget(name, found.states[name], found.now)
-        for trial in trials.values():
+        until = time.monotonic() + _JUDGING_SECONDS
+        for trial in sorted(trials.values(), key=lambda trial: (not trial.is_live, trial.judged_at)):
+            is_tick = self._clock() - trial.judged_at >= self._tick and time.monotonic() < until
             try:
                 await self._lead(trial, found, is_tick)
             except StoreError:
@@ -62,12 +74,14 @@ class Leader:
         if not trial.has_read:
             await self._restore(trial)
         trial.take(found.words, found.now)
-        action = trial.judge(found.now) if is_tick else trial.fuse_action(found.now)
-        await self._act(trial, action, found.now)
-        if is_tick:
-            await self._tell_mismatch(trial, found.now)
-            await self._move(trial, found.now)
-            await self._keep_evidence(trial, found.now)
+        if not is_tick:
+            await self._act(trial, trial.fuse_action(found.now), found.now)
+            return
+        trial.judged_at = self._clock()
+        await self._act(trial, await asyncio.to_thread(trial.judge, found.now), found.now)
+        await self._tell_mismatch(trial, found.now)
+        await self._move(trial, found.now)
+        await self._keep_evidence(trial, found.now)
 
     async def _put(
         self, trial: Trial, state: RunState, action: str | None, now: float, told: RunState | None = None
@@ -123,21 +137,29 @@ class Leader:
             return
         periods = [part for name, part in kept.items() if name.startswith("period:")]
         try:
-            trial.restore(Evidence.read(trial.name, periods), Series(kept.get("series", [])))
+            series = Series([*kept.get("series", []), *kept.get("tail", [])])
+            trial.restore(Evidence.read(trial.name, periods), series)
+            trial.tail = kept.get("tail", [])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             _log.warning("the evidence of experiment '%s' cannot be read, and begins anew: %r", trial.name, error)
 
     async def _keep_evidence(self, trial: Trial, now: float) -> None:
         """Have a leader that comes after this one go on from here, and others tell what is known."""
         assert trial.state is not None and self.token is not None
-        trial.series.add(point_of(trial, now))
-        parts: dict[str, Any] = {"run": {"run": trial.state.run}, "series": trial.series.since()}
-        parts["told"] = told_of(trial)
+        point = point_of(trial, now)
+        trial.series.add(point)
+        trial.tail.append(point)
+        is_new = not trial.kept
+        if is_new or len(trial.tail) > _MAX_TAIL:
+            trial.tail = []
+        parts: dict[str, Any] = {"run": {"run": trial.state.run}, "told": told_of(trial), "tail": trial.tail}
+        if not trial.tail:
+            parts["series"] = trial.series.since()
         for number in trial.evidence.numbers:
             if number not in trial.kept:
                 parts[f"period:{number % (2 * MAX_PERIODS)}"] = trial.evidence.write(number)
-        await self._home.keep(trial.name, parts, self.token, is_new=not trial.kept)
-        trial.kept = set(trial.evidence.numbers[:-1])
+        await self._home.keep(trial.name, parts, self.token, is_new=is_new)
+        trial.kept = {0, *trial.evidence.numbers[:-1]}
 
     # Acting
 

@@ -24,8 +24,12 @@ _WORDS = "pointsman:1:experiments:{all}:words"
 _DECISIONS = "pointsman:1:experiments:{all}:decisions"
 _EVIDENCE = "pointsman:1:experiments:{all}:evidence:"
 
-# Who is silent for so long is gone.
+# Who is silent for so long is gone; and so many ticks, where these are longer.
 _STALE_SECONDS = 15.0
+_STALE_TICKS = 3
+# A leader that says nothing leads for so long, and for so many ticks.
+_LEASE_SECONDS = 6.0
+_LEASE_TICKS = 1.5
 # Evidence of an experiment that nobody looks at any more.
 _EVIDENCE_SECONDS = 30 * 24 * 3600
 _PATIENCE_SECONDS = 1.0
@@ -44,7 +48,7 @@ _BEAT = Script(
         redis.call('PEXPIRE', KEYS[2], ARGV[3])
     end
     redis.call('HSET', KEYS[4], ARGV[1], string.format('%.3f ', now) .. ARGV[2])
-    redis.call('EXPIRE', KEYS[4], 120)
+    redis.call('EXPIRE', KEYS[4], 10 * ARGV[4])
     local words = {}
     if string.match(leader, '^%d+ (.*)$') == ARGV[1] then
         words = redis.call('HGETALL', KEYS[4])
@@ -98,12 +102,14 @@ _LEAVE = Script(
 
 
 class SharedHome:
-    """`lease` is how long a leader that says nothing still leads, in seconds. The store stays the caller's."""
+    """`tick` is how seldom a gateway may speak, `lease` how long a leader leads that does not, in seconds. The store
+    stays the caller's."""
 
-    def __init__(self, store: Store, me: str, *, lease: float = 6.0) -> None:
+    def __init__(self, store: Store, me: str, *, tick: float = 5.0, lease: float | None = None) -> None:
         self.me = me
         self._store = store
-        self._lease_ms = max(1, int(lease * 1000))
+        self._lease_ms = int(1000 * (lease if lease is not None else max(_LEASE_SECONDS, _LEASE_TICKS * tick)))
+        self._stale = max(_STALE_SECONDS, _STALE_TICKS * tick)
 
     def __repr__(self) -> str:
         return f"<SharedHome of {self.me} at {self._store.address}>"
@@ -111,7 +117,7 @@ class SharedHome:
     async def beat(self, experiments: Mapping[str, Json]) -> Found:
         word = json.dumps(experiments, separators=(",", ":"))
         keys = [_STATES, _LEADER, _TOKEN, _WORDS]
-        answer = await self._ask(_BEAT.command(keys, [self.me, word, self._lease_ms, _STALE_SECONDS]))
+        answer = await self._ask(_BEAT.command(keys, [self.me, word, self._lease_ms, self._stale]))
         now, leader, states, words = answer
         token, _, name = leader.decode(errors="replace").partition(" ")
         return Found(
@@ -119,7 +125,7 @@ class SharedHome:
             _states(_pairs(states)),
             int(token) if name == self.me else None,
             name,
-            _words(_pairs(words), float(now)),
+            _words(_pairs(words), float(now), self._stale),
         )
 
     async def change(
@@ -184,12 +190,12 @@ def _states(told: dict[bytes, bytes]) -> dict[str, RunState]:
     return {name: state for name, state in read.items() if state is not None}
 
 
-def _words(told: dict[bytes, bytes], now: float) -> dict[str, Word]:
+def _words(told: dict[bytes, bytes], now: float, stale: float) -> dict[str, Word]:
     """Those that are not stale."""
     found = {}
     for name, text in told.items():
         said, _, word = text.partition(b" ")
         experiments = _json(word)
-        if now - float(said) <= _STALE_SECONDS and isinstance(experiments, dict):
+        if now - float(said) <= stale and isinstance(experiments, dict):
             found[name.decode()] = Word(max(0.0, now - float(said)), experiments)
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from gateway.config.experiment_specs import ExperimentSpec, FuseSpec
@@ -57,7 +58,9 @@ class Trial:
         self.action = Action(Verb.REST)
         self.told: Json = {}  # by the leader, where that is another gateway
         self.has_read = False  # the evidence that an earlier leader kept
-        self.kept: set[int] = set()  # periods that are kept as they are
+        self.tail: list[Json] = []  # points that are not kept with the series yet
+        self.kept: set[int] = set()  # periods that are kept as they are; 0: some evidence of this run is
+        self.judged_at = -inf  # of this gateway's own clock
         self.has_told_mismatch = False
         self.thought_at = 0.0  # when a bandit last did about its weights
         self._missing: tuple[str, ...] = ()
@@ -102,14 +105,14 @@ class Trial:
 
     def _forget_evidence(self) -> None:
         self.evidence, self.series, self.judgement = Evidence(self.name), Series(), None
-        self.kept = set()
+        self.tail, self.kept = [], set()
         self.has_read = self.has_told_mismatch = False
 
     def restore(self, evidence: Evidence, series: Series) -> None:
         """What an earlier leader kept of this run."""
         assert self.state is not None
         self.evidence, self.series = evidence, series
-        self.kept = set(evidence.numbers[:-1])
+        self.kept = {0, *evidence.numbers[:-1]}
         self.evidence.begin(self.state.turn, self.state.in_force)
 
     # What is counted

@@ -31,7 +31,7 @@ def make_experiments(
     """They share what Redis has; without it they are this gateway's alone, and kept in its data folder."""
     hands = Hands(_counting(workforce), workforce.set_weights, _writing(change), replicas.experiment_changed)
     if store is not None:
-        home = SharedHome(store, f"{replicas.name}:{secrets.token_hex(2)}")
+        home = SharedHome(store, f"{replicas.name}:{secrets.token_hex(2)}", tick=settings.experiment_tick)
         return Experiments(home, hands, tick=settings.experiment_tick)
     folder = data_dir_of(settings)
     alone = LocalHome(folder / "experiments" if folder is not None else None)
