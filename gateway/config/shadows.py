@@ -31,8 +31,13 @@ def _deviation(text: str) -> float:
     return float(text)
 
 
+def _share(text: str) -> float:
+    """The same, or percent."""
+    return _deviation(text[:-1]) / 100 if text.endswith("%") else _deviation(text)
+
+
 _count = scalar(values.at_least(1, values.integer))
-_TOLERANCE = Record("tolerance", ToleranceSpec, {"absolute": scalar(_deviation), "relative": scalar(_deviation)})
+_TOLERANCE = Record("tolerance", ToleranceSpec, {"absolute": scalar(_deviation), "relative": scalar(_share)})
 _SHADOW = Record(
     "shadow",
     ShadowSpec,

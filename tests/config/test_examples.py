@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.experiment_specs import BanditSpec, ExperimentSpec, ForcingSpec, FuseSpec, LayerSpec, RampSpec
+from gateway.config.experiment_specs import (
+    BanditSpec,
+    ExperimentSpec,
+    ForcingSpec,
+    FuseSpec,
+    LayerSpec,
+    RampSpec,
+    ShadowSpec,
+    ToleranceSpec,
+)
 from gateway.config.rules import load_rules
 from gateway.config.specs import (
     BreakerSpec,
@@ -62,6 +71,8 @@ DECISIONS = [
     ("limits.yaml", Facts("resnet", body=NO_BODY), "vision"),
     ("ramp.yaml", Facts("ranker-v2", headers={"x-session-id": "s1"}), "old"),
     ("ramp.yaml", Facts("other"), "old"),
+    ("shadow.yaml", Facts("resnet50", body=NO_BODY), "old"),
+    ("shadow.yaml", chat("chat"), "old"),
     ("sessions.yaml", Facts("counter", body=BodyFacts({"sequence_id": 7})), "stateful"),
 ]
 
@@ -115,6 +126,8 @@ SECTIONS = [
     ("bandit.", BanditSpec),
     ("", IdentitySpec),
     ("", LimitSpec),
+    ("shadow.", ShadowSpec),
+    ("shadow.tolerance.", ToleranceSpec),
 ]
 NOT_KEYS = {"name", "location", "health", "breaker", "retry", "connections", "tls", "load", "prefix"}
 
@@ -123,5 +136,7 @@ NOT_KEYS = {"name", "location", "health", "breaker", "retry", "connections", "tl
 def test_the_page_names_every_key(prefix: str, spec: type) -> None:
     """A key that can be written stands in the rule language's page."""
     page = (RULES / "README.md").read_text()
-    names = [field.name for field in fields(spec) if prefix or field.name not in NOT_KEYS]
+    names = [
+        field.name for field in fields(spec) if (prefix and field.name != "location") or field.name not in NOT_KEYS
+    ]
     assert [name for name in names if f"`{prefix}{name}`" not in page] == []

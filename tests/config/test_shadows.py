@@ -24,6 +24,7 @@ READ = [
         "shadow: {engine: old, sample: 0.5, max_in_flight: 2, max_bytes: 1MiB, timeout: 500ms, top_k: 3, excerpts: 80}",
         ShadowSpec("old", None, 0.5, 2, 1 << 20, 0.5, 3, excerpts=80),
     ),
+    ("shadow: {engine: new, tolerance: {relative: 2%}}", ShadowSpec("new", tolerance=ToleranceSpec(relative=0.02))),
     (
         "shadow: {engine: new, tolerance: {absolute: 0, relative: 1e-5}}",
         ShadowSpec("new", tolerance=ToleranceSpec(0.0, 1e-5)),

@@ -140,6 +140,23 @@ def test_the_difference_is_the_same_however_the_candidate_is_reached(
     check_the_difference(when_mirrored(gateway, 3))
 
 
+def test_streams_are_counted_and_not_mirrored(
+    hosts: tuple[HostProcess, HostProcess], start_gateway: Callable[..., GatewayProcess]
+) -> None:
+    """A ModelStreamInfer call is answered by the primary alone."""
+    gateway = start_gateway(rules_between(*hosts))
+    answers: list[Any] = []
+    given = over_grpc.InferInput("x", X.shape, "FP32")
+    given.set_data_from_numpy(X)
+    with over_grpc.InferenceServerClient(gateway.grpc_url) as client:
+        client.start_stream(lambda result, error: answers.append(error or result.as_numpy("y").tolist()))
+        client.async_stream_infer("scores", [given])
+        client.stop_stream()
+    assert answers == [X.tolist()]
+    found = report(gateway)
+    assert (found["captured"], found["mirrored"], found["dropped"]) == (0, 0, {"stream": 1})
+
+
 def test_a_tolerance_lets_them_agree(
     hosts: tuple[HostProcess, HostProcess], start_gateway: Callable[..., GatewayProcess]
 ) -> None:

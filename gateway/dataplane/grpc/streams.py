@@ -206,6 +206,8 @@ class StreamCall:
         session = self._ways.session(way)
         leg: AnyLeg
         lane = way.lane
+        if lane.shadow is not None and not self.has_one_request:
+            self.plane.tap.drop(lane.target.route, "stream")  # no single answer to compare
         is_apart = (lane.target.history is not None or lane.replay is not None) and not self.has_one_request
         if is_apart or not lane.engine.speaks_grpc:
             leg = RestLeg(self, way, session, self._client, self._head, self.request_id, self._serve)
