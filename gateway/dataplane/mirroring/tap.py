@@ -17,6 +17,8 @@ CAPTURED = "captured"
 # Beside one capture, which may be longer.
 _MAX_WAITING_BYTES = 4 * 1024 * 1024
 _RETRY_SECONDS = 0.25
+# Captures go together: each write costs a call of the system, and wakes the other process up.
+_GATHER_SECONDS = 0.002
 
 
 class Tap(asyncio.Protocol):
@@ -27,6 +29,8 @@ class Tap(asyncio.Protocol):
         self._path = path
         self._transport: asyncio.Transport | None = None
         self._connecting: asyncio.Task[None] | None = None
+        self._gathered: list[bytes] = []
+        self._num_gathered_bytes = 0
         self.counts: Counter[tuple[str, str]] = Counter()  # by route, and CAPTURED or why not
 
     def __repr__(self) -> str:
@@ -50,7 +54,7 @@ class Tap(asyncio.Protocol):
         transport = self._transport
         if transport is None:
             self.drop(route, "no_parity_process")
-        elif transport.get_write_buffer_size() > _MAX_WAITING_BYTES:
+        elif transport.get_write_buffer_size() + self._num_gathered_bytes > _MAX_WAITING_BYTES:
             self.drop(route, "busy")
         else:
             return True
@@ -59,12 +63,22 @@ class Tap(asyncio.Protocol):
     def give(self, facts: Facts, request: Sequence[bytes], answer: Sequence[bytes]) -> None:
         """Hand over a capture."""
         if self.is_open_for(facts.route):
-            assert self._transport is not None
             self.counts[facts.route, CAPTURED] += 1
-            self._transport.writelines(encode(facts, request, answer))
+            if not self._gathered:
+                self._loop.call_later(_GATHER_SECONDS, self._write)
+            pieces = encode(facts, request, answer)
+            self._gathered += pieces
+            self._num_gathered_bytes += sum(map(len, pieces))
 
     def drop(self, route: str, reason: str) -> None:
         self.counts[route, reason] += 1
+
+    def _write(self) -> None:
+        """Write what was gathered; where the process has died meanwhile it is lost."""
+        if self._transport is not None:
+            self._transport.writelines(self._gathered)
+        self._gathered = []
+        self._num_gathered_bytes = 0
 
     async def _connect(self) -> None:
         while self._path:
