@@ -10,7 +10,7 @@ from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel, Field
 
 from gateway.admin.auth import Viewer
-from gateway.admin.rule_versions import Files, VersionState
+from gateway.admin.rule_versions import Files, VersionState, check_may_bring
 from gateway.config.routes import OPERATIONS
 from gateway.config.rule_test_specs import RequestSpec, TensorSpec
 from gateway.config.specs import RulesSpec
@@ -60,9 +60,10 @@ def add_rule_trials(app: FastAPI, state: VersionState) -> None:
     @app.post(
         "/rules/explain", tags=["rules"], responses={422: {"description": "files with mistakes; `problems` says where"}}
     )
-    async def explained(told: RequestTold, _: Viewer) -> Json:
-        """Where a request would go and why, route by route, by the rules in force or by `files` that nobody serves by.
-        Nothing is sent."""
+    async def explained(told: RequestTold, caller: Viewer) -> Json:
+        """Where a request would go and why, route by route, by the rules in force or by `files` that nobody serves by,
+        which an admin may bring. Nothing is sent."""
+        check_may_bring(caller, told.files)
         rules = await rules_of(state, told.files)
         table = Table(rules)
         try:

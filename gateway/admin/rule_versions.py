@@ -9,7 +9,8 @@ from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
-from gateway.admin.auth import Admin, Viewer
+from gateway.admin.auth import Admin, Caller, Viewer
+from gateway.admin.keys import Role
 from gateway.config.rules import LoadedRules
 from gateway.config.specs import RulesSpec
 from gateway.versions.diffing import diff_texts
@@ -128,8 +129,9 @@ def add_rule_versions(app: FastAPI, state: VersionState) -> None:
         return {"from": earlier, "to": later, "files": files, "diff": "".join(each["diff"] for each in files)}
 
     @app.post("/rules/validate", tags=["rules"])
-    async def validate(candidate: Candidate, _: Viewer) -> Json:
-        """What would be said of these files, and how they differ from those in force. Nobody is served by them."""
+    async def validate(candidate: Candidate, _: Admin) -> Json:
+        """What would be said of these files, and how they differ from those in force. Nobody is served by them; yet
+        they may name variables and files of this host: only who may put them in force has them judged."""
         try:
             loaded = await state.judge(candidate.files)
         except RulesRefused as error:
@@ -164,6 +166,20 @@ def add_rule_versions(app: FastAPI, state: VersionState) -> None:
         """The files in force, to be written to the disk that they are based on: then they are what the files say."""
         there = state.version_in_force
         return {"version": version_told(there), "exported": there.is_exported, "files": state.rule_texts}
+
+
+def check_may_bring(caller: Caller, files: Mapping[str, str] | None) -> None:
+    """Rules that somebody brings may name variables and files of this host, and what is said of them tells what is
+    there: an API key, for one.
+
+    Raises: HTTPException.
+    """
+    if files is not None and caller.role < Role.admin:
+        raise HTTPException(
+            403,
+            f"rules in files of one's own need a key of role admin, since they are judged with the environment of "
+            f"the gateway; {caller.name!r} is {caller.role.name}",
+        )
 
 
 def version_told(version: Version) -> Json:

@@ -175,8 +175,20 @@ def test_every_endpoint_names_its_role() -> None:
     routes = [route for route in make_app(State()).routes if isinstance(route, APIRoute)]
     assert {route.path for route in routes if len(roles(route)) != 1} - {"/", "/assets/{path:path}"} == OPEN
     changing = [route for route in routes if route.methods - {"GET", "HEAD"}]
-    asking = {"/rules/validate", "/rules/explain", "/rules/replay"}  # whose question is too long for an address
+    asking = {"/rules/explain", "/rules/replay"}  # whose question is too long for an address
     assert {route.path for route in changing if roles(route) == {viewer}} <= asking
+
+
+@pytest.mark.parametrize("path", ["/rules/validate", "/rules/explain"])
+def test_rules_of_his_own_are_judged_for_who_may_put_them_in_force(
+    client: TestClient, keys: dict[str, str], path: str
+) -> None:
+    """They may name variables of the gateway's environment, and the answer would tell a viewer an engine's API key."""
+    files = {"rules.yaml": "routes: [{name: r, engine: e, model: '${API_KEY}'}]"}
+    for who in ("vera", "otto"):
+        answer = client.post(path, json={"model": "m", "files": files}, headers=bearer(keys[who]))
+        assert answer.status_code == 403 and "role admin" in answer.json()["detail"]
+    assert client.post("/rules/explain", json={"model": "m"}, headers=bearer(keys["vera"])).status_code == 200
 
 
 def test_changes_are_written_down(client: TestClient, keys: dict[str, str], tmp_path: Path) -> None:

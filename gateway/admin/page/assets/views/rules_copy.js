@@ -40,7 +40,7 @@ export function editCopy(place, files, { leave, look, signal }) {
     h(
       "div",
       { class: "row sticky" },
-      action("Validate", "viewer", validate),
+      action("Validate", "admin", validate),
       action("Activate", "admin", put, { class: "primary" }),
       action("Discard", "viewer", leave),
     ),
