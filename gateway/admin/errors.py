@@ -26,7 +26,11 @@ _ALWAYS = {
     "429": "too many wrong keys from this address",
     "503": "the keys file cannot be used now; what is asked for needs Redis, or a worker, that does not answer",
 }
-_WITH_BODY = {"400": "no JSON, or nothing that can be done", "413": "the body is too long"}
+_WITH_BODY = {
+    "400": "no JSON, or nothing that can be done",
+    "408": "the body does not come",
+    "413": "the body is too long",
+}
 _WITH_NAME = {"404": "there is nothing of this name"}
 _VALIDATION = {"422": "a field that is missing, unknown, or has no such value"}
 
