@@ -11,6 +11,7 @@ import pickle
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from gateway.comparison.report import RouteReport
 from gateway.config.settings import Settings
@@ -41,6 +42,7 @@ class Start:
     log_level: str = "info"
     weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     captures: str = ""  # the socket of the parity process
+    watch: Watch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,18 @@ class SetLogLevel:
     """Log from this level on: debug, info, warning or error."""
 
     level: str
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Tell a share of the requests that end, so many a second at most; a rate of 0: none any more. `with_body_facts`:
+    also what rules may ask of their bodies, which are kept until then. `redacted` headers and parameters (lower case)
+    are told without their values."""
+
+    rate: float
+    with_body_facts: bool = False
+    share: float = 1.0
+    redacted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +188,14 @@ class FeedbackCounted:
 
 
 @dataclass(frozen=True, slots=True)
+class Decisions:
+    """From a worker: requests that have ended, and how many more there were than the rate allowed."""
+
+    decisions: list[dict[str, Any]]
+    skipped: int
+
+
+@dataclass(frozen=True, slots=True)
 class Serving:
     """From a worker: it accepts connections."""
 
@@ -195,11 +217,11 @@ class Failed:
     message: str
 
 
-Orders = UseRules | SetHealth | SetDrained | SetLogLevel | SetWeights
+Orders = UseRules | SetHealth | SetDrained | SetLogLevel | SetWeights | Watch
 ToWorker = Start | Orders | Drain | AskSnapshot | AskRequests | CancelRequest | TakeFeedback | FeedbackCounted
 Answer = Counters | Requests | Cancelled | FeedbackCounted  # to what was asked with a token
 OfParity = UseReports | AskReports | ForgetReport | Reports
-Message = ToWorker | Serving | Failed | Answer | OfParity
+Message = ToWorker | Serving | Failed | Decisions | Answer | OfParity
 
 
 def encode(message: Message) -> bytes:

@@ -18,6 +18,7 @@ import ssl
 import sys
 from contextlib import suppress
 from time import monotonic
+from typing import Any
 
 from gateway.config.settings import ListenerTls, Settings
 from gateway.control import (
@@ -26,6 +27,7 @@ from gateway.control import (
     Cancelled,
     CancelRequest,
     Counters,
+    Decisions,
     Decoder,
     Drain,
     Failed,
@@ -40,11 +42,13 @@ from gateway.control import (
     Start,
     TakeFeedback,
     UseRules,
+    Watch,
     encode,
     loop_factory,
 )
 from gateway.dataplane.listener import Newcomer
 from gateway.dataplane.plane import DataPlane
+from gateway.dataplane.sampling import Sampler
 from gateway.dataplane.under_way import cancel_requests, list_requests
 from gateway.news.news import News
 from gateway.observability.logs import set_log_level, set_up_logging
@@ -133,6 +137,8 @@ class Worker:
             asked = self._asked.pop(message.token, None)
             if asked is not None and not asked.done():
                 asked.set_result(message.is_counted)
+        elif isinstance(message, Watch):
+            self._watch(self._plane, message)
         elif isinstance(message, AskSnapshot):
             self._say(Counters(message.token, self._plane.counters()))
         elif isinstance(message, Drain):
@@ -169,6 +175,8 @@ class Worker:
             plane.set_health(start.health, start.models)
             plane.set_drained(start.drained)
             plane.set_weights(start.weights)
+            if start.watch is not None:
+                self._watch(plane, start.watch)
             plane.feedback.by_control = self._ask_others
             tls = listener_tls(start.settings.tls) if start.settings.tls else None
             loop = asyncio.get_running_loop()
@@ -188,6 +196,14 @@ class Worker:
         gc.freeze()
         gc.set_threshold(_GC_THRESHOLD, 20, 50)
         self._say(Serving(os.getpid()))
+
+    def _watch(self, plane: DataPlane, watch: Watch) -> None:
+        def tell(decisions: list[dict[str, Any]], skipped: int) -> None:
+            self._say(Decisions(decisions, skipped))
+
+        is_on = watch.rate > 0
+        sampler = Sampler(watch.rate, watch.share, watch.with_body_facts, watch.redacted, tell) if is_on else None
+        plane.watch(sampler)
 
     def _use_rules(self, plane: DataPlane, message: UseRules) -> None:
         try:

@@ -28,10 +28,11 @@ from gateway.admin.log_level import LogState, add_log_level
 from gateway.admin.models import add_models
 from gateway.admin.page_files import add_page
 from gateway.admin.playground import PlaygroundState, add_playground
+from gateway.admin.recordings import RecordingState, add_recordings
 from gateway.admin.requests import RequestsState, add_requests
 from gateway.admin.routes import add_routes
 from gateway.admin.rule_trials import add_rule_trials
-from gateway.admin.rule_versions import VersionState, add_rule_versions
+from gateway.admin.rule_versions import add_rule_versions
 from gateway.admin.rules import RulesState, add_rules
 from gateway.admin.sessions import SessionState, add_sessions
 from gateway.admin.shadows import ShadowState, add_shadows
@@ -55,7 +56,7 @@ class ControlState(
     RulesState,
     SessionState,
     ShadowState,
-    VersionState,
+    RecordingState,
     Protocol,
 ):
     """What the control process tells, and does."""
@@ -102,6 +103,7 @@ def make_app(
     add_rules(app, state)
     add_rule_versions(app, state)
     add_rule_trials(app, state)
+    add_recordings(app, state)
     add_limits(app, state)
     add_shadows(app, state)
     add_conversations(app, state)

@@ -9,10 +9,11 @@ from typing import Annotated, ParamSpec
 
 import typer
 
-from gateway.cli import conversations, experiments, keys, operating, shadow
+from gateway.cli import conversations, experiments, keys, operating, recordings, rules, shadow
 from gateway.cli.check import check
 from gateway.cli.explain import explain
 from gateway.cli.fleet import drain, engines
+from gateway.cli.replay import replay
 from gateway.cli.serve import serve
 from gateway.cli.services import CONTEXT, SERVICES, service
 from gateway.cli.up import up
@@ -47,7 +48,7 @@ def _exiting(command: Callable[P, int | None]) -> Callable[P, None]:
 
 
 _COMMANDS: tuple[Callable[..., int | None], ...] = (
-    *(up, serve, check, explain, engines, drain),
+    *(up, serve, check, explain, replay, engines, drain),
     *(operating.models, operating.load, operating.unload, operating.requests, operating.cancel),
     *(operating.log_level, operating.audit),
 )
@@ -58,6 +59,8 @@ app.add_typer(operating.endpoints, name="endpoints", no_args_is_help=True)
 app.add_typer(conversations.app, name="conversations", no_args_is_help=True)
 app.add_typer(keys.app, name="keys", no_args_is_help=True)
 app.add_typer(shadow.app, name="shadow", no_args_is_help=True)
+app.add_typer(rules.app, name="rules", no_args_is_help=True)
+app.add_typer(recordings.app, name="recordings", no_args_is_help=True)
 for _name in SERVICES:
     app.command(_name, context_settings=CONTEXT, add_help_option=False)(service(_name))
 

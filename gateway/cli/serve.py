@@ -172,6 +172,14 @@ def serve(
             help="How often experiments are judged and ramps go on; a collapsing arm is seen within a second anyway.",
         ),
     ] = _DEFAULTS.experiment_tick,
+    redact: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME",
+            help="A header or a parameter whose value no recording and no live tail has, though rules ask for it; may "
+            "be repeated. Those given take the place of the defaults.",
+        ),
+    ] = list(_DEFAULTS.redact),  # noqa: B006
     data_dir: Annotated[
         Path | None,
         typer.Option(
@@ -229,6 +237,7 @@ def serve(
         redis_deadline=redis_deadline,
         redis_memory_bytes=redis_memory_bytes,
         data_dir=data_dir,
+        redact=tuple(name.lower() for name in redact),
         experiment_tick=experiment_tick,
         limits=Limits(
             max_header_bytes=max_header_bytes,

@@ -71,4 +71,6 @@ class Settings:
     feedback_requests: int = 50_000
     # How often experiments are judged, and ramps go on. A collapsing arm is seen within a second whatever this says.
     experiment_tick: float = 5.0
+    # Headers and parameters (lower case) whose values no recording and no live tail has, though rules ask for them.
+    redact: tuple[str, ...] = ("authorization", "cookie", "x-api-key", "api_key", "token", "password")
     data_dir: Path | None = None  # where the embedded Redis keeps its file; None: a folder of the user's state

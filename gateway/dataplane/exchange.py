@@ -19,6 +19,7 @@ from gateway.dataplane.progress import Progress, of_request
 from gateway.dataplane.replaying import sequence_forgotten
 from gateway.dataplane.replies import event_told
 from gateway.dataplane.request import Request
+from gateway.dataplane.sampling import known_of
 from gateway.dataplane.seams import Client
 from gateway.dataplane.snapshot import Lane
 from gateway.dataplane.timed_tries import TimedTries
@@ -225,7 +226,8 @@ class Exchange(TimedTries):
 
     def _keeps_its_body(self, engine: Engine) -> bool:
         """Once sent, only what may run twice is ever sent again."""
-        return engine.spec.retry.idempotent == "infer" or not self._body.size
+        is_again = engine.spec.retry.idempotent == "infer"
+        return is_again or not self._body.size or self._client.plane.keeps_bodies
 
     def sending_paused(self) -> None:
         self._waits_for_engine = True
@@ -373,7 +375,7 @@ class Exchange(TimedTries):
         meter = lane.meter
         if meter is not None and self._plan.is_inference:
             meter.answered(self._request_id, self._status, self._body.size, now - started_at)
-        if self._client.plane.access_log is not None:
+        if self._client.plane.tells_ends:
             self._log("")
         self._client.reply_ended()
 
@@ -401,8 +403,10 @@ class Exchange(TimedTries):
 
     def _log(self, reason: str) -> None:
         plane = self._client.plane
-        if plane.access_log is not None:
+        if plane.tells_ends:
             target = self._lane.target if self._lane is not None else None
             url = self._endpoint.url if self._endpoint is not None else ""
             seconds = monotonic() - self._started_at
-            plane.log(self._client.peer, self._plan.asked, self._status, reason, seconds, self._request_id, target, url)
+            known = known_of(self._request, self._body)
+            peer, asked, id = self._client.peer, self._plan.asked, self._request_id
+            plane.log(peer, asked, self._status, reason, seconds, id, target, url, known)

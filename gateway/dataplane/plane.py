@@ -20,6 +20,7 @@ from gateway.dataplane.limits_counted import limits_counted
 from gateway.dataplane.mirroring.tap import Tap
 from gateway.dataplane.progress import Live
 from gateway.dataplane.request import Reader
+from gateway.dataplane.sampling import Known, Sampler
 from gateway.dataplane.snapshot import NO_LOADS, NO_WEIGHTS, Health, Loads, Models, Snapshot, Weights
 from gateway.dataplane.wheel import Wheel
 from gateway.limits.limiter import Limiter
@@ -31,6 +32,7 @@ from gateway.observability.metrics import Snapshot as Counters
 from gateway.observability.session_use import SessionUse
 from gateway.observability.store_use import StoreUse
 from gateway.protocol.condition import Condition
+from gateway.routing.asked import asked_parameters
 from gateway.routing.decision import Target
 from gateway.sessions.book import SessionBook
 from gateway.sessions.input import InputKeeper
@@ -94,6 +96,11 @@ class DataPlane:
         self.connections: set[Connection] = set()
         self.num_lingering = 0  # of the connections: answered for the last time, and read on for a moment
         self.is_draining = False
+        self.tells_ends = False  # whether anybody is told of requests that have ended
+        self.keeps_bodies = False  # until then, for what rules could have asked of them
+        self._access_log: AccessLog | None = None
+        self._sampler: Sampler | None = None
+        self._asked_parameters = asked_parameters(rules)
         self.access_log = AccessLog(settings.log_format) if settings.access_log else None
         book = SessionBook(store, self.loop, ttl=rules.identity.session_ttl, announce=self._announce)
         self.keeper = Keeper(book, _inputs(store, self.loop, book, settings.workers))
@@ -116,6 +123,28 @@ class DataPlane:
     def __repr__(self) -> str:
         return f"<DataPlane {self.snapshot!r}, {len(self.connections)} connections>"
 
+    @property
+    def access_log(self) -> AccessLog | None:
+        return self._access_log
+
+    @access_log.setter
+    def access_log(self, access_log: AccessLog | None) -> None:
+        self._access_log = access_log
+        self._look_who_listens()
+
+    def watch(self, sampler: Sampler | None) -> None:
+        """Have requests that end told by this one from now on; None: no more."""
+        if self._sampler is not None:
+            self._sampler.close()
+        self._sampler = sampler
+        if sampler is not None:
+            sampler.asked = self._asked_parameters
+        self._look_who_listens()
+
+    def _look_who_listens(self) -> None:
+        self.tells_ends = self._access_log is not None or self._sampler is not None
+        self.keeps_bodies = self._sampler is not None and self._sampler.with_body_facts
+
     def log(
         self,
         peer: str,
@@ -126,9 +155,13 @@ class DataPlane:
         request_id: bytes = b"",
         target: Target | None = None,
         endpoint: str = "",
+        known: Known | None = None,
     ) -> None:
-        """Write a request that has ended to the access log, if there is one; head None: it could not be read."""
-        if self.access_log is not None:
+        """Tell of a request that has ended, if anybody wants to know; head None: it could not be read. `known` is what
+        the rules knew of it."""
+        if self._sampler is not None and known is not None:
+            self._sampler.note(known, status, reason, seconds, request_id, target, endpoint)
+        if self._access_log is not None:
             method, path = (head.method, head.target.decode("latin-1")) if head else ("-", "-")
             self._write(peer, method, path, status, reason, seconds, request_id, target, endpoint)
 
@@ -142,9 +175,12 @@ class DataPlane:
         request_id: bytes = b"",
         target: Target | None = None,
         endpoint: str = "",
+        known: Known | None = None,
     ) -> None:
         """The same for a gRPC call: `asked` are its method and path, `status` is the HTTP status beside its own."""
-        if self.access_log is not None:
+        if self._sampler is not None and known is not None:
+            self._sampler.note(known, status, reason, seconds, request_id, target, endpoint)
+        if self._access_log is not None:
             self._write(peer, *asked, status, reason, seconds, request_id, target, endpoint)
 
     def _write(
@@ -159,8 +195,8 @@ class DataPlane:
         target: Target | None,
         endpoint: str,
     ) -> None:
-        assert self.access_log is not None
-        self.access_log.write(
+        assert self._access_log is not None
+        self._access_log.write(
             Entry(
                 peer=peer,
                 method=method,
@@ -186,6 +222,9 @@ class DataPlane:
         self.snapshot, self.read, self.read_call = self._compile(rules, number, before)
         self.limiter.use(self.snapshot.limits)
         self._open_tap()
+        self._asked_parameters = asked_parameters(rules)
+        if self._sampler is not None:
+            self._sampler.asked = self._asked_parameters
         self.keeper.book.forget_homes()
         before.retire(self.snapshot)
 
@@ -298,8 +337,9 @@ class DataPlane:
             engine.close_idle_connections()
         self.limiter.close()
         self.tap.close()
-        if self.access_log is not None:
-            self.access_log.flush()
+        if self._access_log is not None:
+            self._access_log.flush()
+        self.watch(None)
 
     def _sweep(self) -> None:
         self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self._sweep)  # first, so that nothing can end it

@@ -10,6 +10,7 @@ from gateway.dataplane.plane import DataPlane
 from gateway.dataplane.progress import Progress, Stage, of_request
 from gateway.dataplane.replies import JSON
 from gateway.dataplane.request import Request
+from gateway.dataplane.sampling import known_of
 from gateway.protocol.errors import GatewayError
 
 
@@ -119,7 +120,9 @@ class OwnAnswer:
             plane.metrics.unrouted.count_error(reason)
         plane.metrics.unrouted.count_failure(status, seconds)
         request_id = self._request.id or plane.new_request_id()
-        plane.log(self._client.peer, self._plan.head, status, reason, seconds, request_id)
+        if plane.tells_ends:
+            known = known_of(self._request)
+            plane.log(self._client.peer, self._plan.head, status, reason, seconds, request_id, known=known)
         self._client.respond(status, body, lines + b"x-request-id: %b\r\n" % request_id, content_type)
 
     def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
@@ -128,7 +131,9 @@ class OwnAnswer:
         plane.metrics.unrouted.count_error(reason)
         if status:
             plane.metrics.unrouted.count_failure(status, seconds)
-        plane.log(self._client.peer, self._plan.head, status, reason, seconds, self._request.id or b"")
+        if plane.tells_ends:
+            known, id = known_of(self._request), self._request.id or b""
+            plane.log(self._client.peer, self._plan.head, status, reason, seconds, id, known=known)
 
     def client_paused(self) -> None:
         """Nothing is under way."""

@@ -22,6 +22,7 @@ from gateway.protocol.condition import Condition
 from gateway.protocol.engine_load import Load
 from gateway.protocol.llm.values import OF_TEXT, Dialect
 from gateway.protocol.operations import Call
+from gateway.routing.asked import asked_headers
 from gateway.routing.decision import Decision, Target
 from gateway.routing.experiments import encoded
 from gateway.routing.table import Table
@@ -139,7 +140,7 @@ class Snapshot:
         self.number = number
         self.table = Table(rules, number)
         self.limits = {spec.name: Limit(spec, rules.identity) for spec in rules.limits}
-        self.headers_asked = _headers_asked(rules)
+        self.headers_asked = asked_headers(rules)
         # Where heads name sessions, as far as somebody asks for these; each request tells its own.
         asks_session = any(target.asks_session for target in self.table.targets)
         self.session_field = rules.identity.session_header.encode() if asks_session else b""
@@ -258,18 +259,6 @@ def _meter(target: Target, metrics: Metrics) -> Meter | None:
     if target.experiment is None or target.arm is None:
         return None
     return metrics.arms.meter(target.experiment, target.arm, is_forced=target.is_forced)
-
-
-def _headers_asked(rules: RulesSpec) -> frozenset[str]:
-    """The names of all request fields that a decision may depend on."""
-    units = {experiment.unit for experiment in rules.experiments.values()}
-    names = {name for route in rules.routes for name in route.match.header}
-    names |= {unit.removeprefix("header:") for unit in units if unit.startswith("header:")}
-    if any(route.session.history is not None for route in rules.routes):
-        names.add(rules.identity.tenant_header)
-    if any(route.match.tenant for route in rules.routes):
-        names.add(rules.identity.tenant_header)
-    return frozenset(names)
 
 
 def _reply_fields(target: Target) -> list[tuple[bytes, bytes]]:

@@ -32,10 +32,12 @@ from gateway.supervision.admin_access import admin_access
 from gateway.supervision.drains import DrainedSince
 from gateway.supervision.experimenting import make_experiments
 from gateway.supervision.ports import PortError, ReservedPort, listen
+from gateway.supervision.recordings import Recordings
 from gateway.supervision.redis_home import RedisHome, data_dir_of, versions_dir
 from gateway.supervision.replicas import Ears, Replicas
 from gateway.supervision.rule_keeping import RuleKeeping
 from gateway.supervision.shadowing import Shadowing
+from gateway.supervision.watching import Watching
 from gateway.supervision.worker_process import COMMAND
 from gateway.supervision.workforce import StartError, Workforce
 from gateway.upstream.health import Findings, Prober
@@ -80,6 +82,7 @@ class Supervisor(RuleKeeping):
         self._redis: RedisHome | None = None
         self._store: Store | None = None
         self._workforce: Workforce | None = None
+        self._watching: Watching | None = None
         self._prober: Prober | None = None
         self._shadowing: Shadowing | None = None
         self.feed = Feed(self)  # what is told to whoever listens at the admin API
@@ -144,6 +147,11 @@ class Supervisor(RuleKeeping):
         assert self._workforce is not None
         await asyncio.gather(self._workforce.count(), self.shadows.count())
 
+    @property
+    def recordings(self) -> Recordings:
+        assert self._watching is not None
+        return self._watching.recordings
+
     async def exposition(self) -> ExpositionState:
         """All counters, as fresh as the workers answer."""
         workforce = self._workforce
@@ -200,6 +208,8 @@ class Supervisor(RuleKeeping):
             settings, self.rules, prober.health, ports, self._worker_command, redis.address
         )
         workforce.number = self._book.number
+        folder = data_dir_of(settings)
+        self._watching = Watching(settings, workforce, self.feed, folder / "recordings" if folder is not None else None)
         self._shadowing = shadowing = Shadowing(settings, workforce.tally)
         workforce.captures = shadowing.socket_path
         ears = Ears(
@@ -232,6 +242,7 @@ class Supervisor(RuleKeeping):
             return await self._drain()
         finally:
             self._forget_ready_file()
+            self._watching.close()
             workforce.kill()
             self.feed.close()
             server.should_exit = True

@@ -17,6 +17,7 @@ from gateway.control import (
     Cancelled,
     CancelRequest,
     Counters,
+    Decisions,
     Drain,
     Failed,
     FeedbackCounted,
@@ -30,6 +31,7 @@ from gateway.control import (
     Start,
     TakeFeedback,
     UseRules,
+    Watch,
 )
 from gateway.observability.live import LiveRequest
 from gateway.protocol.condition import Condition
@@ -76,6 +78,8 @@ class Workforce:
         self._drained: frozenset[tuple[str, str]] = frozenset()
         self._log_level = "info"
         self._weights: Mapping[str, Mapping[str, float]] = {}
+        self._watch: Watch | None = None
+        self._decided: Callable[[list[dict[str, Any]], int], None] = lambda decisions, skipped: None
         self._ports = ports
         self._command = command
         self._redis = redis
@@ -121,6 +125,11 @@ class Workforce:
         if endpoints != self._drained:
             self._drained = endpoints
             self._say_to_all(SetDrained(endpoints))
+
+    def watch(self, watch: Watch, heard: Callable[[list[dict[str, Any]], int], None]) -> None:
+        """Have all workers, and those to come, tell of requests that end, to `heard`."""
+        self._watch, self._decided = watch, heard
+        self._say_to_all(watch)
 
     def set_weights(self, weights: Mapping[str, Mapping[str, float]]) -> None:
         """Tell all workers, and those to come, what share of each experiment's units its arms have; experiments that
@@ -222,6 +231,7 @@ class Workforce:
             self._log_level,
             self._weights,
             self.captures,
+            watch=self._watch,
         )
         worker.say(start)
         either: list[asyncio.Future[Any]] = [serving, worker.ended]
@@ -278,6 +288,8 @@ class Workforce:
             if worker in self._workers:  # one given up may still speak; its counts are retired
                 self.tally.take(worker, message.snapshot)
             self._answered(worker, message)
+        elif isinstance(message, Decisions):
+            self._decided(message.decisions, message.skipped)
         elif isinstance(message, Requests | Cancelled | FeedbackCounted):
             self._answered(worker, message)
         elif isinstance(message, TakeFeedback):

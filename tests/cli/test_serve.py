@@ -59,6 +59,7 @@ def test_defaults_are_stated_once(started: list[Any]) -> None:
         ("--redis off", Settings(redis="off")),
         ("--redis redis://db:6379/1 --redis-deadline 2ms", Settings(redis="redis://db:6379/1", redis_deadline=0.002)),
         ("--redis-memory-bytes 1GiB --data-dir d", Settings(redis_memory_bytes=1 << 30, data_dir=Path("d"))),
+        ("--redact X-Key --redact user", Settings(redact=("x-key", "user"))),
         ("--tls-cert c.pem --tls-key k.pem", Settings(tls=ListenerTls("c.pem", "k.pem"))),
         (
             "--tls-cert c.pem --tls-key k.pem --tls-client-ca a.pem",

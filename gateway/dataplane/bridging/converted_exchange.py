@@ -18,6 +18,7 @@ from gateway.dataplane.grpc.streams import StreamCall
 from gateway.dataplane.plane import DataPlane
 from gateway.dataplane.progress import Progress, Stage, of_request
 from gateway.dataplane.request import Request
+from gateway.dataplane.sampling import known_of
 from gateway.dataplane.seams import Client
 from gateway.dataplane.snapshot import Lane
 from gateway.dataplane.tries import Tries
@@ -203,6 +204,7 @@ class ConvertedExchange:
         call_plan = plan.note.get(rpc)
         if call_plan is None:
             call_plan = plan.note[rpc] = CallPlan(self._fields(), plan.snapshot, self.plane.settings)
+            call_plan.told = plan.facts
             call_plan.asked = (plan.head.method, plan.head.target.decode("latin-1"))
         volatile = [field for field in self._request.volatile if field[0] not in _OF_REST]
         return CallHead(call_plan, [*volatile, (b"x-request-id", self._request_id)])
@@ -249,7 +251,8 @@ class ConvertedExchange:
         if meter is not None and self._plan.is_inference:
             self._measure(meter, reason, status, seconds)
         head, target = self._plan.head, self._lane.target
-        self.plane.log(self.peer, head, status, reason, seconds, self._request_id, target)
+        known = known_of(self._request)
+        self.plane.log(self.peer, head, status, reason, seconds, self._request_id, target, known=known)
 
     def _measure(self, meter: Meter, reason: str, status: int, seconds: float) -> None:
         """Tell an experiment: whoever left said nothing of its arm, and nor did who asked for what there is not."""

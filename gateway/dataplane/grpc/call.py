@@ -27,6 +27,8 @@ from gateway.dataplane.mirroring.witness import Witness
 from gateway.dataplane.plan import no_route
 from gateway.dataplane.progress import Progress
 from gateway.dataplane.replaying import sequence_forgotten
+from gateway.dataplane.sampling import Known
+from gateway.protocol.body_facts import BodyFacts
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import OK, http_status
 from gateway.protocol.operations import Operation
@@ -310,7 +312,7 @@ class RelayedCall(StreamTries):
         passing = self._client.passing + self._head.passing + self._id_literal
         if self._expires_at:
             passing += timeout_literal(self._expires_at - now)
-        keeps = lane.engine.spec.retry.idempotent == "infer"
+        keeps = lane.engine.spec.retry.idempotent == "infer" or self._plane.keeps_bodies
         if lane.replay is not None and self._is_numbered:
             keeps = True
             body.keep_up_to(lane.replay.max_bytes)
@@ -427,7 +429,7 @@ class RelayedCall(StreamTries):
         meter = self._meter
         if meter is not None:
             meter.answered_rpc(self._request_id, status, self._body.size, now - started_at)
-        if self._plane.access_log is not None:
+        if self._plane.tells_ends:
             self._log("")
         self._client.call_ended(self._stream)
         if self._witness is not None:
@@ -453,9 +455,22 @@ class RelayedCall(StreamTries):
             self._witness.failed(self._body, error)
 
     def _log(self, reason: str) -> None:
-        if self._plane.access_log is not None:
+        if self._plane.tells_ends:
             target = self._lane.target if self._lane is not None else None
             url = self._endpoint.url if self._endpoint is not None else ""
             seconds = monotonic() - self._started_at
-            asked = self._head.plan.asked
-            self._plane.log_call(self._client.peer, asked, self._status, reason, seconds, self._request_id, target, url)
+            peer, asked, id = self._client.peer, self._head.plan.asked, self._request_id
+            self._plane.log_call(peer, asked, self._status, reason, seconds, id, target, url, self._known())
+
+    def _known(self) -> Known | None:
+        """What the rules knew of it."""
+        head, body = self._head, self._body
+        if head.plan.told is not None:
+            return Known(head.plan.told, head.session)
+        if body is None or body.names is None:
+            return None
+        return Known(head.plan.facts(body.names), head.session, self._facts_in_body)
+
+    def _facts_in_body(self) -> BodyFacts | None:
+        body = self._body
+        return body.facts() if body is not None and body.is_complete and body.can_be_sent_again else None

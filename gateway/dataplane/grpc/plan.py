@@ -87,6 +87,7 @@ class CallPlan:
         "path",
         "rpc",
         "snapshot",
+        "told",
         "wants_grpc_errors",
     )
 
@@ -104,6 +105,7 @@ class CallPlan:
         }
         self.error: GatewayError | None = None
         self._forced: Forced | None = None
+        self.told: Facts | None = None  # what the rules were told, where the caller speaks no gRPC
         try:
             self._forced = forced_by(snapshot, named.get)
         except GatewayError as error:

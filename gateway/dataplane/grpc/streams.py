@@ -21,6 +21,7 @@ from gateway.dataplane.grpc.seams import AnyLeg
 from gateway.dataplane.grpc.ways import Key, Ways
 from gateway.dataplane.llm.model_in_body import Serve
 from gateway.dataplane.progress import Progress, Stage
+from gateway.dataplane.sampling import Known
 from gateway.dataplane.wheel import Slot
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import OK, http_status
@@ -322,9 +323,12 @@ class StreamCall:
         self.responses.forget()
 
     def _log(self, status: int, reason: str) -> None:
-        if self.plane.access_log is not None:
-            way = self._ways.first
+        if self.plane.tells_ends:
+            way, plan = self._ways.first, self._head.plan
             target = way.lane.target if way is not None else None
-            asked = self._head.plan.asked
             seconds = monotonic() - self._started_at
-            self.plane.log_call(self._client.peer, asked, status, reason, seconds, self.request_id, target)
+            names = self._ways.names
+            known = Known(plan.facts(names), self._head.session) if names is not None else None
+            self.plane.log_call(
+                self._client.peer, plan.asked, status, reason, seconds, self.request_id, target, known=known
+            )

@@ -50,6 +50,12 @@ class Ways:
         """The model of a stream whose messages go by it."""
         return next(iter(self._known), (b"", b""))[0].decode("utf-8", "replace")
 
+    @property
+    def names(self) -> Names | None:
+        """Whom the messages of such a stream name."""
+        key = next(iter(self._known), None)
+        return Names(*key, b"", ()) if key is not None else None
+
     def session(self, way: Way) -> str | None:
         """Whose session a way's endpoint is chosen by."""
         return self._sessions.get(way)

@@ -10,6 +10,7 @@ import orjson
 
 from gateway.dataplane.progress import Progress, Stage, of_request
 from gateway.dataplane.request import Request
+from gateway.dataplane.sampling import known_of
 from gateway.dataplane.seams import Client
 from gateway.dataplane.snapshot import Lane
 from gateway.dataplane.translating.admission import Admission
@@ -171,7 +172,10 @@ class Calling:
 
     def _log(self, status: int, reason: str) -> None:
         plane, request = self._client.plane, self._request
+        if not plane.tells_ends:
+            return
         seconds = monotonic() - self._started_at
         url = self._endpoint.url if self._endpoint is not None else ""
         asked, request_id = request.plan.asked, request.id or b""
-        plane.log(self._client.peer, asked, status, reason, seconds, request_id, self._lane.target, url)
+        known = known_of(request)
+        plane.log(self._client.peer, asked, status, reason, seconds, request_id, self._lane.target, url, known)

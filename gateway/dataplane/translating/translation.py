@@ -16,6 +16,7 @@ from gateway.dataplane.measuring import Measured
 from gateway.dataplane.progress import Progress, Stage, of_request
 from gateway.dataplane.replies import error_told, event_told, reason_line, status_told
 from gateway.dataplane.request import Request
+from gateway.dataplane.sampling import known_of
 from gateway.dataplane.seams import Client, Handler
 from gateway.dataplane.snapshot import Lane
 from gateway.dataplane.translating.asking import request_towards
@@ -366,5 +367,7 @@ class Translation:
         series.count_error(reason)
         if status:
             series.count_failure(status, seconds)
-        asked, request_id = self._request.plan.asked, self._request.id or b""
-        self._client.plane.log(self._client.peer, asked, status, reason, seconds, request_id, self._lane.target)
+        plane, asked, id = self._client.plane, self._request.plan.asked, self._request.id or b""
+        if plane.tells_ends:
+            known = known_of(self._request)
+            plane.log(self._client.peer, asked, status, reason, seconds, id, self._lane.target, known=known)

@@ -1,0 +1,192 @@
+"""`pointsman rules`: versions of the rules of a running gateway."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.syntax import Syntax
+
+from gateway.cli.asking import ADMIN, Admin, Key, ask, call, refused, reply
+from gateway.cli.check import RulePaths
+from gateway.cli.replay import print_report
+from gateway.cli.tables import Row, console, print_table
+
+app = typer.Typer(help="Versions of the rules of a running gateway: look, compare, activate, roll back, export.")
+
+Number = Annotated[int | None, typer.Argument(help="A version's number; if not given, the one in force.", min=1)]
+Reason = Annotated[str, typer.Option(help="Why, for whoever reads the versions later.")]
+
+
+@app.command("list")
+def versions(admin: Admin = ADMIN, key: Key = "") -> None:
+    """List the versions that are kept, the latest first."""
+    told = ask(admin, "rules/versions", key=key)
+    rows: list[Row] = [
+        (
+            str(each["number"]) + (" *" if each["number"] == told["in_force"] else ""),
+            datetime.fromtimestamp(each["time"]).isoformat(" ", "seconds"),
+            each["author"],
+            each["source"],
+            each["reason"],
+            each["digest"][:12],
+        )
+        for each in told["versions"]
+    ]
+    print_table(("version", "since", "by", "from", "reason", "digest"), rows, "There is no version.")
+
+
+@app.command()
+def show(number: Number = None, admin: Admin = ADMIN, key: Key = "") -> None:
+    """Show the files of a version, as they are written."""
+    wanted = number if number is not None else ask(admin, "rules/versions", key=key)["in_force"]
+    for name, text in ask(admin, f"rules/versions/{wanted}", key=key)["texts"].items():
+        typer.echo(f"# --- {name}")
+        typer.echo(text, nl=not text.endswith("\n"))
+
+
+@app.command()
+def diff(
+    from_: Annotated[int | None, typer.Argument(metavar="FROM", help="If not given: the one before.", min=1)] = None,
+    to: Number = None,
+    admin: Admin = ADMIN,
+    key: Key = "",
+) -> None:
+    """Show how a version differs from another: FROM from the one in force, or from TO."""
+    asked = "&".join(f"{name}={value}" for name, value in (("from", from_), ("to", to)) if value is not None)
+    _print_diff(ask(admin, f"rules/diff?{asked}", key=key)["diff"])
+
+
+@app.command()
+def validate(paths: RulePaths, admin: Admin = ADMIN, key: Key = "") -> None:
+    """Ask a gateway what it would say of rule files, and how they differ from those in force. Exit code: 0 where it
+    would take them, else 1."""
+    told = call(admin, "POST", "rules/validate", {"files": _texts(paths)}, key=key)
+    _print_problems(told["problems"])
+    _print_diff(told["diff"])
+    typer.echo("These rules can be activated." if told["ok"] else "Refused.")
+    raise typer.Exit(0 if told["ok"] else 1)
+
+
+@app.command()
+def activate(
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="PATH", help="Rule files or directories: all that are to be in force.", show_default=False
+        ),
+    ] = None,
+    version: Annotated[int | None, typer.Option(help="An earlier version, in their stead.", min=1)] = None,
+    reason: Reason = "",
+    admin: Admin = ADMIN,
+    key: Key = "",
+) -> None:
+    """Put rule files, or an earlier version, in force. The files on the gateway's disk stay as they are: `pointsman
+    rules export` writes what is in force, and until then a change of those files supersedes it."""
+    if bool(paths) == (version is not None):
+        raise typer.BadParameter("name rule files, or say --version NUMBER; one of them")
+    wish: dict[str, Any] = {"reason": reason}
+    wish |= {"files": _texts(paths)} if paths else {"version": version}
+    _tell(reply(admin, "POST", "rules/activate", wish, key=key, timeout=60.0, accepted=(422,)))
+
+
+@app.command()
+def rollback(reason: Reason = "", admin: Admin = ADMIN, key: Key = "") -> None:
+    """Put in force again what was there before; once more: what was there before that."""
+    _tell(reply(admin, "POST", "rules/rollback", {"reason": reason}, key=key, timeout=60.0, accepted=(422,)))
+
+
+@app.command()
+def export(
+    folder: Annotated[
+        Path | None, typer.Argument(help="Where to write them; if not given, to standard output.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over files that are there.")] = False,
+    admin: Admin = ADMIN,
+    key: Key = "",
+) -> None:
+    """Write the rule files in force, for the disk that they belong to: then the files say what is in force."""
+    files: dict[str, str] = ask(admin, "rules/export", key=key)["files"]
+    if folder is None:
+        for name, text in files.items():
+            if len(files) > 1:
+                typer.echo(f"# --- {name}")
+            typer.echo(text, nl=not text.endswith("\n"))
+        return
+    for name, text in files.items():
+        path = folder / Path(name).name
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with path.open("wb" if force else "xb") as file:
+                file.write(text.encode())
+        except FileExistsError:
+            raise refused(f"{path} is there already: --force writes over it") from None
+        except OSError as error:
+            raise refused(f"{path} cannot be written: {error.strerror}") from error
+        typer.echo(str(path))
+
+
+@app.command("replay")
+def try_out(
+    name: Annotated[str, typer.Argument(help="A recording of the gateway.")],
+    paths: Annotated[list[Path] | None, typer.Argument(metavar="PATH", help="The candidate's rule files.")] = None,
+    version: Annotated[int | None, typer.Option(help="A version in their stead.", min=1)] = None,
+    admin: Admin = ADMIN,
+    key: Key = "",
+) -> None:
+    """Show how other rules would change where a gateway's recorded requests go, compared with those in force."""
+    wish: dict[str, Any] = {"recording": name}
+    if paths:
+        wish["files"] = _texts(paths)
+    if version is not None:
+        wish["version"] = version
+    print_report(call(admin, "POST", "rules/replay", wish, key=key, timeout=300.0))
+
+
+def _texts(paths: Iterable[Path]) -> dict[str, str]:
+    """The files that paths name, by their last parts; a gateway knows its own by these."""
+    from gateway.config.files import read_files
+
+    files, problems = read_files(list(paths))
+    if problems:
+        raise refused("; ".join(map(str, problems)))
+    texts: dict[str, str] = {}
+    for file in files:
+        if file.path.name in texts:
+            raise refused(f"two of the files are called {file.path.name}")
+        try:
+            texts[file.path.name] = file.content.decode()
+        except UnicodeDecodeError:
+            raise refused(f"{file.path} is not UTF-8") from None
+    return texts
+
+
+def _tell(answer: Any) -> None:
+    """What an activation is answered; problems as compilers print theirs."""
+    told = answer.json()
+    if answer.status_code != 200:
+        _print_problems(told.get("problems", []))
+        raise refused("the rules in force stay" if told.get("problems") else str(told.get("detail")))
+    version = told["version"]
+    where = "at every gateway with these files" if told["shared"] else "at this gateway alone"
+    typer.echo(f"Version {version['number']} is in force, {where}.")
+    if not version["exported"]:
+        typer.echo("The files on its disk say something else: `pointsman rules export` writes what is in force.")
+
+
+def _print_problems(problems: Iterable[dict[str, Any]]) -> None:
+    for each in problems:
+        typer.echo(f"{each['file']}:{each['line']}:{each['column']}: {each['severity']}: {each['message']}")
+
+
+def _print_diff(text: str) -> None:
+    if not text:
+        typer.echo("They say the same.")
+    elif sys.stdout.isatty():
+        console().print(Syntax(text.rstrip("\n"), "diff", background_color="default"))
+    else:
+        typer.echo(text, nl=False)

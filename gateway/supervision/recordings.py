@@ -1,0 +1,184 @@
+"""Recordings of traffic: what rules could ask of a sample of requests, and what they said. Never a body.
+
+A recording is a file of JSON lines: what it is, then a decision a line, then how it ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from time import strftime, time
+from typing import Any, TextIO
+
+from gateway.config.specs import RulesSpec
+from gateway.rehearsal.recording import NAME, NoRecordingError, Recording, RecordingError, read_recording
+from gateway.routing.asked import asked_headers
+from gateway.supervision.decision_feed import DecisionFeed, Wish
+
+_log = logging.getLogger("pointsman")
+
+Json = dict[str, Any]
+
+_SUFFIX = ".jsonl"
+# Of each worker: a recording is for looking at, and a longer one shows nothing more.
+_RATE = 500.0
+_MAX_BYTES = 256 * 1024 * 1024
+_MAX_RECORDINGS = 50
+_MAX_RUNNING = 4
+
+
+class _Running:
+    def __init__(self, recording: Recording, file: TextIO) -> None:
+        self.recording = recording
+        self.file = file
+        self.wish: Wish | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class Recordings:
+    """Those of one gateway, in a folder; None: there is no place for any."""
+
+    def __init__(self, folder: Path | None, feed: DecisionFeed) -> None:
+        self._folder = folder
+        self._feed = feed
+        self._running: dict[str, _Running] = {}
+
+    def __repr__(self) -> str:
+        return f"<Recordings in {self._folder}: {len(self._running)} run>"
+
+    def start(
+        self, name: str | None, by: str, *, share: float, seconds: float, max_facts: int, rules: RulesSpec, number: int
+    ) -> Recording:
+        """Begin one; it ends by itself.
+
+        Raises: RecordingError.
+        """
+        name = name or strftime("%Y-%m-%dT%H-%M-%S")
+        path = self._path(name)
+        if len(self._running) >= _MAX_RUNNING:
+            raise RecordingError(f"{_MAX_RUNNING} recordings run already: stop one of {', '.join(self._running)}")
+        if len(self._paths()) >= _MAX_RECORDINGS:
+            raise RecordingError(f"there are {_MAX_RECORDINGS} recordings already: delete some")
+        made = Recording(
+            name, time(), by, share, seconds, max_facts, rules.digest, number, tuple(sorted(asked_headers(rules)))
+        )
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8")
+        except FileExistsError:
+            raise RecordingError(f"there is a recording {name!r} already") from None
+        except OSError as error:
+            raise RecordingError(f"{path} cannot be written: {error.strerror}") from error
+        running = self._running[name] = _Running(made, file)
+        file.write(json.dumps({"recording": 1, **asdict(made)}) + "\n")
+        running.wish = Wish(lambda decisions, skipped: self._take(name, decisions, skipped), _RATE, share, True)
+        self._feed.add(running.wish)
+        running.timer = asyncio.get_running_loop().call_later(seconds, self._end, name, "its time is over")
+        return made
+
+    def all(self) -> Sequence[Recording]:
+        """The latest first."""
+        found = [self._read(path) for path in self._paths()]
+        return sorted((each for each in found if each is not None), key=lambda each: -each.started)
+
+    def get(self, name: str) -> Recording:
+        """Raises: NoRecordingError."""
+        running = self._running.get(name)
+        found = running.recording if running is not None else self._read(self.path(name))
+        if found is None:
+            raise NoRecordingError(f"recording {name!r} cannot be read")
+        return found
+
+    def path(self, name: str) -> Path:
+        """Its file, as far as it is written.
+
+        Raises: NoRecordingError.
+        """
+        known = self._paths()
+        found = next((path for path in known if path.stem == name), None)
+        if found is None:
+            there = ", ".join(path.stem for path in known) or "none"
+            raise NoRecordingError(f"there is no recording {name!r}; there are {there}")
+        running = self._running.get(name)
+        if running is not None:
+            running.file.flush()
+        return found
+
+    def stop_or_delete(self, name: str) -> bool:
+        """End one that runs, or delete one that has ended; tells whether it is deleted.
+
+        Raises: NoRecordingError.
+        """
+        if name in self._running:
+            self._end(name, "stopped")
+            return False
+        path = self.path(name)
+        with suppress(FileNotFoundError):
+            path.unlink()
+        return True
+
+    def close(self) -> None:
+        """End all that run."""
+        for name in list(self._running):
+            self._end(name, "the gateway has stopped")
+
+    def _take(self, name: str, decisions: list[Json], skipped: int) -> None:
+        running = self._running.get(name)
+        if running is None:
+            return
+        before = running.recording
+        room = before.max_facts - before.facts
+        lines = [json.dumps(each, separators=(",", ":")) + "\n" for each in decisions[:room]]
+        text = "".join(lines)
+        try:
+            running.file.write(text)
+        except OSError as error:
+            self._end(name, f"it could not be written: {error.strerror}")
+            return
+        running.recording = replace(
+            before,
+            facts=before.facts + len(lines),
+            skipped=before.skipped + skipped,
+            bytes=before.bytes + len(text),
+        )
+        if running.recording.facts >= before.max_facts:
+            self._end(name, "it is full")
+        elif running.recording.bytes >= _MAX_BYTES:
+            self._end(name, f"it has {_MAX_BYTES} bytes")
+
+    def _end(self, name: str, why: str) -> None:
+        running = self._running.pop(name)
+        if running.timer is not None:
+            running.timer.cancel()
+        if running.wish is not None:
+            self._feed.remove(running.wish)
+        ended = replace(running.recording, ended=why)
+        try:
+            running.file.write(json.dumps({"end": why, "facts": ended.facts, "skipped": ended.skipped}) + "\n")
+            running.file.close()
+        except OSError as error:
+            _log.error("recording %s is not whole: %s", name, error)
+        _log.info("recording %s has ended with %d facts: %s", name, ended.facts, why)
+
+    def _paths(self) -> list[Path]:
+        if self._folder is None or not self._folder.is_dir():
+            return []
+        return sorted(path for path in self._folder.glob(f"*{_SUFFIX}") if re.fullmatch(NAME, path.stem))
+
+    def _path(self, name: str) -> Path:
+        if self._folder is None:
+            raise RecordingError("there is no place for recordings: start the gateway with --data-dir")
+        if not re.fullmatch(NAME, name):
+            raise RecordingError(f"{name!r} is no name: letters, digits, '.', '_', '-', up to 64, a letter first")
+        return self._folder / f"{name}{_SUFFIX}"
+
+    def _read(self, path: Path) -> Recording | None:
+        running = self._running.get(path.stem)
+        return running.recording if running is not None else read_recording(path)

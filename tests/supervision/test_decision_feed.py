@@ -1,0 +1,55 @@
+"""Who watches decisions, and what workers are told for it."""
+
+from typing import Any
+
+from gateway.control import Watch
+from gateway.supervision.decision_feed import NOBODY, DecisionFeed, Wish
+
+
+class Stage:
+    def __init__(self, workers: int = 1) -> None:
+        self.told: list[Watch] = []
+        self.feed = DecisionFeed(self.told.append, workers=workers, redacted=("token",))
+
+    def wish(self, rate: float, share: float = 1.0, with_body_facts: bool = False) -> tuple[Wish, list[Any]]:
+        heard: list[Any] = []
+        wish = Wish(lambda decisions, skipped: heard.append((len(decisions), skipped)), rate, share, with_body_facts)
+        self.feed.add(wish)
+        return wish, heard
+
+
+def test_workers_tell_what_the_most_curious_wants() -> None:
+    """Nothing while nobody watches; then the largest share and rate, with bodies' facts where anybody wants these."""
+    stage = Stage()
+    tail, _ = stage.wish(10)
+    recording, _ = stage.wish(500, 0.5, True)
+    stage.feed.remove(recording)
+    stage.feed.remove(tail)
+    stage.feed.remove(tail)
+    assert stage.told == [
+        Watch(10, False, 1.0, ("token",)),
+        Watch(500, True, 1.0, ("token",)),
+        Watch(10, False, 1.0, ("token",)),
+        NOBODY,
+    ]
+
+
+def test_whoever_wants_less_gets_less() -> None:
+    """A tail beside a recording has its own rate, of all workers together; what it misses is told as left out."""
+    stage = Stage(workers=2)
+    _, tailed = stage.wish(10)
+    _, recorded = stage.wish(500, 1.0, True)
+    stage.feed.hear([{}] * 100, 3)
+    assert tailed == [(20, 83)]
+    assert recorded == [(100, 3)]
+
+
+def test_a_share_of_a_share_is_taken() -> None:
+    """A recording of one in ten gets that also while somebody has all told."""
+    stage = Stage()
+    stage.wish(10_000)
+    _, recorded = stage.wish(10_000, 0.1)
+    for _ in range(100):
+        stage.feed.hear([{}] * 100, 0)
+    taken = sum(number for number, _ in recorded)
+    assert 800 < taken < 1200
