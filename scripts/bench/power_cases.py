@@ -26,6 +26,8 @@ HARMLESS = {
     "sessions": Traffic(unit="session"),
     "few sessions": Traffic(unit="session", rate=5),
     "sessions, 10 % share, rare errors": Traffic(unit="session", ramp=((0, 0.1),), error_rate=0.001),
+    "60 users, each all the time": Traffic(unit="user"),
+    "300 users, 20 % share": Traffic(unit="user", users=300, ramp=((0, 0.2),), unit_deviation=0.8),
     "ramp of sessions, all grows threefold": Traffic(unit="session", ramp=RAMP, drift=3.0),
 }
 

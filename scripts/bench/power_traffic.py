@@ -18,13 +18,14 @@ class Traffic:
     rate: float = 20.0  # requests a second, of both arms
     seconds: int = 600
     ramp: Sequence[tuple[int, float]] = ((0, 0.5),)  # from which second on which share is the arm's
-    unit: str = "request"  # request | session: requests come in sessions, of a few to hundreds of requests
+    unit: str = "request"  # request | session: of a few to hundreds of requests | user: `users` send all, all the time
+    users: int = 60
     error_rate: float = 0.01
     harm: float = 0.0  # added to the arm's error rate
     slower: float = 1.0  # the arm's latencies are so many times the control's
     deviation: float = 0.5  # of latencies' logarithms
     drift: float = 1.0  # by which factor error rate and latency have grown in the end
-    unit_deviation: float = 0.5  # of the logarithm of what a session's latencies have in common
+    unit_deviation: float = 0.5  # of the logarithm of what a session's or a user's latencies have in common
     by_size: float = 0.0  # the power of its size that a request's latency grows with
     lost: float = 0.0  # share of the arm's units that never arrive
 
@@ -60,6 +61,8 @@ def requests(of: Traffic, num_experiments: int, dice: np.random.Generator) -> Re
         num = len(experiment)
         unit, start = np.arange(num), dice.uniform(0, of.seconds, num)
         second, common, trouble = start, np.zeros(num), np.ones(num)
+    elif of.unit == "user":
+        experiment, unit, start, second, common, trouble = _users(of, num_experiments, dice)
     else:
         experiment, unit, start, second, common, trouble = _sessions(of, num_experiments, dice)
     num, num_units = len(second), int(unit.max()) + 1
@@ -91,6 +94,22 @@ def requests(of: Traffic, num_experiments: int, dice: np.random.Generator) -> Re
         return seen
     kept = ~(is_arm & (dice.random(num_units)[unit] < of.lost))
     return Requests(*(getattr(seen, name)[kept] for name in Requests.__slots__))
+
+
+def _users(of: Traffic, num_experiments: int, dice: np.random.Generator) -> tuple[Array, ...]:
+    """Some send ten times as much as others, each all the time."""
+    nums = dice.poisson(of.rate * of.seconds, num_experiments)
+    experiment = np.repeat(np.arange(num_experiments), nums)
+    shares = dice.lognormal(0, 1, (num_experiments, of.users))
+    drawn = [dice.choice(of.users, num, p=share / share.sum()) for num, share in zip(nums, shares, strict=True)]
+    unit = experiment * of.users + np.concatenate(drawn)
+    second = dice.uniform(0, of.seconds, len(unit))
+    order = np.lexsort((second, experiment))
+    unit, second = unit[order], second[order]
+    num_units = num_experiments * of.users
+    common = of.unit_deviation * dice.standard_normal(num_units)
+    trouble = (dice.random(num_units) < _IN_TROUBLE) / _IN_TROUBLE
+    return experiment, unit, np.zeros(len(unit)), second, common[unit], trouble[unit]
 
 
 def _sessions(of: Traffic, num_experiments: int, dice: np.random.Generator) -> tuple[Array, ...]:
