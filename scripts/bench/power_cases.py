@@ -9,7 +9,9 @@ from functools import cached_property
 import numpy as np
 
 from bench import power_formulas as formulas
-from bench.power_formulas import Array, Bins, Contrast, Pair, Rate
+from bench.power_formulas import Array, Contrast, Pair, Rate
+from bench.power_quantiles import Bins, quantile_interval
+from bench.power_ratio import bucket_ratio_p, sample_ratio_p
 from bench.power_traffic import Requests, Traffic, binned, counted, units
 
 ALPHA = 0.05
@@ -104,18 +106,18 @@ def _mean(ratio: float, one_sided: bool, adjust: bool = False) -> Callable[[Look
 
 def _quantile(probability: float, ratio: float) -> Callable[[Looks], Array]:
     def is_beyond(looks: Looks) -> Array:
-        (_, most), (least, _) = (formulas.quantile_interval(one, probability, ALPHA / 2) for one in looks.bins)
+        (_, most), (least, _) = (quantile_interval(one, probability, ALPHA / 2) for one in looks.bins)
         return least > ratio * most
 
     return is_beyond
 
 
 def _units(looks: Looks) -> Array:
-    return formulas.sample_ratio_p(looks.units, looks.shares) <= ALPHA
+    return sample_ratio_p(looks.units, looks.shares) <= ALPHA
 
 
 def _buckets(looks: Looks) -> Array:
-    return formulas.bucket_ratio_p(looks.errors, looks.shares) <= ALPHA
+    return bucket_ratio_p(looks.errors, looks.shares) <= ALPHA
 
 
 CHECKS: Mapping[str, Callable[[Looks], Array]] = {

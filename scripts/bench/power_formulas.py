@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gateway.observability.arm_counts import bin_bound
-from gateway.statistics import averages, quantiles, rates, sample_ratio, sequences, spread
+from gateway.statistics import averages, rates, sequences, spread
 
 Array = np.ndarray
-_STEPS = 40
+STEPS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ def contrast(pairs: Sequence[Pair], of_control: float = -1.0, adjust: bool = Fal
     total = sum(weights)
     with np.errstate(all="ignore"):
         shares = [weight / total for weight in weights]
-        control, arm = (_mean(shares, [pair[side] for pair in pairs]) for side in (0, 1))
+        control, arm = (mean_of(shares, [pair[side] for pair in pairs]) for side in (0, 1))
         if adjust:
             control, arm = _adjusted(control, arm, total, shares, pairs)
         control, arm = _no_surer(control, arm), _no_surer(arm, control)
@@ -138,7 +137,7 @@ def log_evidence_against(control: Trials, arm: Trials, increase: float = 0.0, ra
     low = np.full(mixed.shape, max(0.0, -increase / ratio))
     high = np.full(mixed.shape, min(1.0, (1.0 - increase) / ratio))
     with np.errstate(all="ignore"):
-        for _ in range(_STEPS):
+        for _ in range(STEPS):
             middle = (low + high) / 2
             is_up = ratio * _slope(arm, ratio * middle + increase) + _slope(control, middle) > 0
             high = np.where(is_up, middle, high)
@@ -180,106 +179,6 @@ def is_normal_rate(control: Trials, arm: Trials) -> Array:
         return np.minimum(control.num, arm.num) * np.minimum(share, 1 - share) >= rates.ENOUGH_EVENTS
 
 
-@dataclass(frozen=True, slots=True)
-class Bins:
-    """How many fell into each of consecutive bins, from `first` on: [experiments, looks, bins], cumulative over looks;
-    and what the latencies' means need."""
-
-    first: int
-    counted: Array
-    of_buckets: Counts
-
-
-def quantile_interval(of: Bins, probability: float, alpha: float) -> tuple[Array, Array]:
-    """The ends of one arm's interval, in one period."""
-    with np.errstate(all="ignore"):
-        num = of.counted.sum(-1)
-        shares = np.cumsum(of.counted, -1) / num[..., None]
-        known = num / _quantile_effect(of, num)
-        few, many = _critical(probability, alpha, known)
-        places = np.arange(of.first, of.first + of.counted.shape[-1] + 1)
-        bounds = np.array([bin_bound(int(each) - 1) for each in places])
-        low = bounds[(shares < few[..., None]).sum(-1)]
-        above = (shares <= many[..., None]).sum(-1) + 1
-        high = np.where(above < len(bounds), bounds[np.minimum(above, len(bounds) - 1)], np.inf)
-        is_any = num > 0
-        return np.where(is_any & (few > 0), low, 0.0), np.where(is_any, high, np.inf)
-
-
-def _quantile_effect(of: Bins, num: Array) -> Array:
-    shares = [np.ones(num.shape)]
-    mean = _mean(shares, [of.of_buckets])
-    buckets = (of.of_buckets.counts > 0).sum(-1)
-    numbers = range(of.first, of.first + of.counted.shape[-1])
-    middles = np.array([(bin_bound(each - 1) + bin_bound(each)) / 2 for each in numbers])
-    centre = (of.counted * middles).sum(-1) / num
-    variance = (of.counted * middles**2).sum(-1) / num - centre**2
-    effect = np.where(variance > 1e-12 * centre**2, mean.variance * num / variance, 1.0)
-    return np.maximum(1.0, np.where(buckets < 8, num / np.maximum(buckets, 1), effect))
-
-
-def _critical(probability: float, alpha: float, known: Array) -> tuple[Array, Array]:
-    """The shares between which a quantile's share is not rejected, interpolated between numbers of requests."""
-    nums = np.geomspace(1, max(2.0, float(np.nanmax(known))), 300)
-    few = np.array([_share(probability, alpha, each, 0.0) for each in nums])
-    many = np.array([_share(probability, alpha, each, 1.0) for each in nums])
-    at = np.log(np.maximum(np.nan_to_num(known), 1.0))
-    return np.interp(at, np.log(nums), few), np.interp(at, np.log(nums), many)
-
-
-def _share(probability: float, alpha: float, num: float, end: float) -> float:
-    bound = -np.log(alpha)
-    if quantiles.evidence(end, num, probability) < bound:
-        return 2 * end - 0.5  # no share at all is rejected: one that is never met
-    inside, outside = probability, end
-    for _ in range(_STEPS):
-        middle = (inside + outside) / 2
-        if quantiles.evidence(middle, num, probability) < bound:
-            inside = middle
-        else:
-            outside = middle
-    return outside
-
-
-def sample_ratio_p(seen: Sequence[tuple[Array, Array]], shares: Sequence[float]) -> Array:
-    """Of units: [experiments, looks] of the control and the arm, by period; `shares` are the arm's."""
-    evidence: Array | float = 0.0
-    past = [0.0, 0.0]
-    promised = [0.0, 0.0]
-    prior = sample_ratio.PRIOR
-    for period, of_arm in zip(seen, shares, strict=True):
-        both = (1 - of_arm, of_arm)
-        num = period[0] + period[1]
-        tilted = [s * (p + prior * s) / (e + prior * s) for s, p, e in zip(both, past, promised, strict=True)]
-        knows = (prior + past[0] + past[1]) / (tilted[0] + tilted[1])
-        whole = knows * (tilted[0] + tilted[1])
-        evidence = evidence + log_gamma(whole) - log_gamma(whole + num)
-        for side in (0, 1):
-            of_side = knows * tilted[side]
-            evidence = evidence + log_gamma(of_side + period[side]) - log_gamma(of_side)
-            evidence = evidence - period[side] * np.log(both[side])
-            past[side] = past[side] + period[side]
-            promised[side] = promised[side] + both[side] * num
-    return np.exp(-np.maximum(evidence, 0.0))
-
-
-def bucket_ratio_p(seen: Sequence[Pair], shares: Sequence[float]) -> Array:
-    """Of requests of units, by buckets."""
-    beyond = sum(pair[1].counts - s * (pair[0].counts + pair[1].counts) for pair, s in zip(seen, shares, strict=True))
-    sent = sum(pair[0].counts + pair[1].counts for pair in seen)
-    nums = [(pair[0].counts + pair[1].counts).sum(-1) for pair in seen]
-    with np.errstate(all="ignore"):
-        time = sum(s * (1 - s) * num for s, num in zip(shares, nums, strict=True))
-        share = sum(s * num for s, num in zip(shares, nums, strict=True)) / sum(nums)
-        weigh = sent.sum(-1) ** 2 / (sent**2).sum(-1)
-        t = np.abs(beyond.sum(-1)) / np.sqrt((beyond**2).sum(-1))
-        degrees = weigh - 1
-        z = np.sqrt(degrees * np.log1p(t * t / degrees)) * (8 * degrees + 1) / (8 * degrees + 3)
-        u = sequences.RHO2 * time
-        p = np.minimum(1.0, np.sqrt(1 + u) * np.exp(-z * z * u / (2 * (1 + u))))
-        return np.where(weigh * np.minimum(share, 1 - share) >= sample_ratio.LEAST_BUCKETS, p, 1.0)
-
-
 def log_gamma(x: Array | float) -> Array:
     """Stirling's series, eight further on: right to 1e-10 from 0.5 on."""
     x = np.asarray(x, float)
@@ -300,7 +199,7 @@ def _weights(pairs: Sequence[Pair], least: int) -> list[Array]:
     return weights
 
 
-def _mean(shares: Sequence[Array], periods: Sequence[Counts]) -> Mean:
+def mean_of(shares: Sequence[Array], periods: Sequence[Counts]) -> Mean:
     estimate: Array | float = 0.0
     errors: Array | float = 0.0
     weights: Array | float = 0.0
@@ -332,7 +231,7 @@ def _adjusted(
     asked = []
     for side in (0, 1):
         sides = [pair[side] for pair in pairs]
-        asked.append(_mean(shares, [Counts(each.sizes, each.requests) for each in sides]))  # type: ignore[arg-type]
+        asked.append(mean_of(shares, [Counts(each.sizes, each.requests) for each in sides]))  # type: ignore[arg-type]
     variance = asked[0].variance + asked[1].variance
     degrees = variance**2 / sum(each.variance**2 / each.degrees for each in asked)
     off = np.abs(asked[1].estimate - asked[0].estimate)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.power_formulas import Array, Bins, Counts, Pair
+from bench.power_formulas import Array, Counts, Pair
+from bench.power_quantiles import Bins
 from gateway.observability.arm_counts import NUM_BUCKETS
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from bench import power_formulas as arrays
+from bench.power_quantiles import quantile_interval
+from bench.power_ratio import bucket_ratio_p, sample_ratio_p
 from bench.power_traffic import Requests, Traffic, binned, counted, requests, units
 
 from gateway.config.experiment_specs import GuardrailSpec
@@ -54,7 +56,7 @@ def test_both_say_the_same(name: str) -> None:
     seen = requests(of, 1, np.random.default_rng(7))
     errors, latencies = arrays.rate(counted(of, seen, seen.is_error, 1)), counted(of, seen, seen.seconds, 1)
     shares = [share for _, share in of.ramp]
-    by_units = arrays.sample_ratio_p(units(of, seen, 1), shares)[0]
+    by_units = sample_ratio_p(units(of, seen, 1), shares)[0]
     for second in LOOKS:
         strata = strata_at(of, seen, second)
         assert sample_ratio(strata, 0.05).p_value == pytest.approx(by_units[second], rel=1e-6)
@@ -78,7 +80,7 @@ def test_both_say_the_same(name: str) -> None:
 def test_both_have_the_same_quantiles(name: str, metric: str, probability: float) -> None:
     of = TRAFFICS[name]
     seen = requests(of, 1, np.random.default_rng(8))
-    ends = [arrays.quantile_interval(of_arm, probability, 0.05) for of_arm in binned(of, seen, 1)]
+    ends = [quantile_interval(of_arm, probability, 0.05) for of_arm in binned(of, seen, 1)]
     for second in LOOKS:
         told = compare(metric, strata_at(of, seen, second), CONTROL, ARM, 0.05)
         if not told.n_control or not told.n_arm:
@@ -90,7 +92,7 @@ def test_both_have_the_same_quantiles(name: str, metric: str, probability: float
 def test_both_compare_buckets_where_units_are_unknown() -> None:
     of = TRAFFICS["sessions"]
     seen = requests(of, 1, np.random.default_rng(9))
-    p_values = arrays.bucket_ratio_p(counted(of, seen, seen.is_error, 1), [0.5])[0]
+    p_values = bucket_ratio_p(counted(of, seen, seen.is_error, 1), [0.5])[0]
     for second in LOOKS:
         strata = strata_at(of, seen, second)
         for stratum in strata:
