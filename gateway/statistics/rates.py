@@ -18,7 +18,7 @@ from gateway.statistics.spread import Means, means, neighbours, whole_mean
 from gateway.statistics.values import UNKNOWN, Interval, Stratum
 
 # Errors (and successes) that either arm should have had by both arms' rate before their number is called normal.
-ENOUGH_EVENTS = 20
+ENOUGH_EVENTS = 10
 # The exact sequence's share of alpha. Who collapses does so without doubt: a smaller one costs a request or two.
 EXACT = 0.25
 
