@@ -31,26 +31,29 @@ class GuessingError(Exception):
 
 
 class Attempts:
-    """Wrong keys by the address that they came from; the address that has been silent longest is forgotten first."""
+    """Wrong keys by the address that they came from, and by the entry that they were guesses at: a page left open with
+    a key that is no more guesses at none, and holds back nobody. What has been silent longest is forgotten first."""
 
     def __init__(self) -> None:
-        self._spent: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens spent, and when that was so
+        self._spent: OrderedDict[tuple[str, str], tuple[float, float]] = (
+            OrderedDict()
+        )  # tokens spent, and when that was so
 
-    def check(self, peer: str, now: float) -> None:
+    def check(self, peer: str, id: str, now: float) -> None:
         """Raises: GuessingError."""
-        spent = self._spent_by(peer, now)
+        spent = self._spent_by((peer, id), now)
         if spent > _MAX_WRONG - 1:
             raise GuessingError((spent - _MAX_WRONG + 1) * _SECONDS_A_TOKEN)
 
-    def count(self, peer: str, now: float) -> None:
-        """Remember a wrong key."""
-        self._spent[peer] = self._spent_by(peer, now) + 1, now
-        self._spent.move_to_end(peer)
+    def count(self, peer: str, id: str, now: float) -> None:
+        """Remember a wrong key; `id` is that of the entry, empty where there is none."""
+        self._spent[peer, id] = self._spent_by((peer, id), now) + 1, now
+        self._spent.move_to_end((peer, id))
         if len(self._spent) > _MAX_PEERS:
             self._spent.popitem(last=False)
 
-    def _spent_by(self, peer: str, now: float) -> float:
-        spent, since = self._spent.get(peer, (0.0, now))
+    def _spent_by(self, guess: tuple[str, str], now: float) -> float:
+        spent, since = self._spent.get(guess, (0.0, now))
         return max(0.0, spent - (now - since) / _SECONDS_A_TOKEN)
 
 
@@ -82,13 +85,14 @@ class Keyring:
         entry = self._proven.get(digest)
         if entry is not None:
             return _caller(entry)
-        self._attempts.check(peer, monotonic())
         entry = self._entries.get(id_of(key) or "")
+        id = entry.id if entry is not None else ""
+        self._attempts.check(peer, id, monotonic())
         is_right = entry is not None and await self._is_right(entry, key)
         if entry is not None and is_right and self._entries.get(entry.id) is entry:  # it may be gone meanwhile
             self._proven[digest] = entry
             return _caller(entry)
-        self._attempts.count(peer, monotonic())
+        self._attempts.count(peer, id, monotonic())
         _log.warning("a wrong key of the admin API came from %s", peer)
         return None
 

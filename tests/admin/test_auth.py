@@ -121,6 +121,11 @@ def test_a_broken_keys_file_opens_nothing_until_it_is_mended(
         ("- name: a\n  role: admin", "keys.yaml:1:3: error: a key needs 'id'"),
         ("a: b", "keys.yaml:1:1: error: expected a list of keys, found a map"),
         ("- {name: a, role: admin, id: 01234567, hash: 'scrypt:3:8:1:aa:bb'}", "keys.yaml:1:46: error: not a hash"),
+        (
+            "- {name: a, role: admin, id: 01234567, hash: 'scrypt:2:8:-1:aaaa:bbbb'}",
+            "keys.yaml:1:46: error: not a hash",
+        ),
+        ("- {name: a, role: admin, id: 01234567, hash: 'scrypt:2:8:9999999:aaaa:bbbb'}", "keys.yaml:1:46: error: not"),
         ("- {name: a, rolle: admin, id: 01234567, hash: x}", "did you mean 'role'"),
     ],
 )
@@ -135,22 +140,33 @@ def test_a_mistake_in_a_keys_file_has_its_place(tmp_path: Path, text: str, messa
 def test_who_guesses_is_held_back(client: TestClient, keys: dict[str, str]) -> None:
     """Ten wrong keys, then one in six seconds; who has shown his key before is let in meanwhile."""
     assert client.get("/engines", headers=bearer(keys["vera"])).status_code == 200
-    wrong = [client.get("/engines", headers=bearer(f"pm-01234567-{n:043}")).status_code for n in range(12)]
-    assert wrong == [401] * 10 + [429] * 2
+    for whose in (keys["otto"], keys["vera"]):
+        wrong = [client.get("/engines", headers=bearer(f"{whose[:12]}{n:043}")).status_code for n in range(12)]
+        assert wrong == [401] * 10 + [429] * 2
     assert client.get("/engines", headers=bearer(keys["otto"])).status_code == 429
     assert client.get("/engines", headers=bearer(keys["vera"])).status_code == 200
+
+
+def test_a_page_left_open_with_a_key_that_is_no_more_holds_back_nobody(
+    client: TestClient, keys: dict[str, str]
+) -> None:
+    """It asks again and again, from the address from which its user comes with his new key."""
+    gone = [client.get("/engines", headers=bearer(f"pm-01234567-{n:043}")).status_code for n in range(12)]
+    assert gone == [401] * 10 + [429] * 2
+    assert client.get("/engines", headers=bearer(keys["otto"])).status_code == 200
 
 
 def test_patience_comes_back() -> None:
     """A token every six seconds."""
     attempts = Attempts()
     for _ in range(10):
-        attempts.check("peer", 0.0)
-        attempts.count("peer", 0.0)
+        attempts.check("peer", "1", 0.0)
+        attempts.count("peer", "1", 0.0)
     with pytest.raises(GuessingError):
-        attempts.check("peer", 5.9)
-    attempts.check("peer", 6.1)
-    attempts.check("another", 0.0)
+        attempts.check("peer", "1", 5.9)
+    attempts.check("peer", "1", 6.1)
+    attempts.check("peer", "2", 0.0)
+    attempts.check("another", "1", 0.0)
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8002", "127.0.0.1.evil.example", "192.0.2.1:8002", ""])
