@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from tests.admin.test_app import State
 from tests.admin.test_auth import bearer, write_keys
 from tests.support.canned_engine import CannedEngine
 from tests.support.servers import GatewayProcess
+from tests.support.waiting import eventually
 
 
 class Counted(State):
@@ -175,3 +178,27 @@ def test_a_real_gateway_tells_its_traffic(start_gateway: Callable[..., GatewayPr
         assert route["rate"] > 1 and 0 < route["p50"] <= route["p95"] < 5
         assert told[3]["engines"][0]["endpoints"][0]["requests"] >= 20
         assert told[3]["workers"] == 2
+
+
+@pytest.mark.timeout(60)
+def test_who_listens_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    """A gateway that is told to stop lets its listeners go, and says nothing of it in its log."""
+    rules = RULES.format(url="http://127.0.0.1:1")
+    gateway = GatewayProcess.start(rules, tmp_path).wait_ready()
+    heard: list[bytes] = []
+
+    def listen() -> None:
+        with httpx.stream("GET", f"{gateway.admin_url}/events", timeout=30) as stream:
+            heard.extend(stream.iter_raw())
+
+    listeners = [threading.Thread(target=listen) for _ in range(3)]
+    for listener in listeners:
+        listener.start()
+    eventually(lambda: len(heard) >= 3)
+    since = time.monotonic()
+    gateway.stop()
+    assert time.monotonic() - since < 10
+    for listener in listeners:
+        listener.join(5)
+        assert not listener.is_alive()
+    assert "exceeded" not in gateway.log() and "Cancel" not in gateway.log()

@@ -175,3 +175,28 @@ def test_a_rest_request_on_http2_and_a_bridged_one(tmp_path: Path) -> None:
         await until(lambda: it.in_flight() == 0)
 
     grpc_scene(tmp_path, play, silent)
+
+
+def test_a_stream_of_events_on_http2_is_cancelled(tmp_path: Path) -> None:
+    """The event that says why comes before the stream is reset."""
+
+    async def script(engine: Engine, heard: Heard, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(generating.STREAM + chunk(ROLE) + chunk(token("one")))
+        await reader.read()
+
+    async def play() -> None:
+        engine = Engine(script)
+        await engine.start()
+        async with grpc_stage(rules(engine, options="protocol: openai"), tmp_path) as it:
+            client = await it.grpc()
+            fields = ("x-request-id", "r-1"), ("content-type", "application/json")
+            call = client.request("POST", "/v1/chat/completions", *fields)
+            await call.send_raw(asked("/v1/chat/completions"), ended=True)
+            await call.when(lambda: b"one" in call.data)
+            assert cancel(it, "r-1") == 1
+            await call.when(lambda: call.was_reset is not None)
+            assert b'"code":"cancelled"' in call.data
+            await until(lambda: engine.num_open == 0)
+        engine.stop()
+
+    run(play())

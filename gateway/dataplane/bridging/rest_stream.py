@@ -8,7 +8,7 @@ from time import monotonic
 from gateway.dataplane.bridging.rest_client import RestClient
 from gateway.dataplane.grpc.client import CallClient
 from gateway.dataplane.progress import Progress
-from gateway.dataplane.replies import JSON, body_too_long, error_told, reason_line, status_told
+from gateway.dataplane.replies import JSON, body_too_long, error_told, event_told, reason_line, status_told
 from gateway.dataplane.rest import handler_for
 from gateway.dataplane.seams import Handler
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -20,6 +20,7 @@ from gateway.wire.http2.hpack import Steady, literals
 from gateway.wire.http2.stream import Stream
 
 _CONTINUE = 100
+_EVENTS = b"text/event-stream"
 
 
 class RestStream:
@@ -36,6 +37,7 @@ class RestStream:
         "_rest",
         "_size",
         "_stream",
+        "_streams_events",
         "_without_body",
     )
 
@@ -47,6 +49,7 @@ class RestStream:
         self._dialect: Dialect | None = None
         self._size = 0
         self._owed = 0
+        self._streams_events = False
         self._is_body_paused = False
         self._has_ended = stream.is_received
         self._without_body = block.value(b":method") == b"HEAD"
@@ -122,14 +125,18 @@ class RestStream:
 
     def cancel(self, error: GatewayError) -> None:
         if self._handler is not None:
-            self._give_up(error)
+            event = event_told(error, self._dialect) if self._streams_events else b""
+            self._give_up(error, event)
 
-    def _give_up(self, error: GatewayError) -> None:
+    def _give_up(self, error: GatewayError, event: bytes = b"") -> None:
+        """Answer what is not answered yet; a reply that has begun breaks off, one of events with this one."""
         handler, self._handler = self._handler, None
         assert handler is not None
         has_begun = handler.begun
         handler.client_gone(error.kind.value, error.status.http)
         if has_begun:
+            if event:
+                self._stream.send_data(event)
             self.reply_broken()
         else:
             self.refused(error, [])
@@ -137,6 +144,7 @@ class RestStream:
     # What the handler tells it
 
     def reply_started(self, status: int, fields: list[Field]) -> None:
+        self._streams_events = (b"content-type", _EVENTS) in fields
         self._stream.send_headers(_status(status), literals(fields))
 
     def reply_continued(self, data: bytes) -> None:
