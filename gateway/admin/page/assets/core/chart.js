@@ -81,13 +81,18 @@ function options(told, format, width) {
       ...told.series.flatMap((_, index) => {
         const stroke = colour(COLOURS[index % 4]);
         const edge = { stroke: colour(COLOURS[index % 4], 0.5), width: 1, points: { show: false } };
-        return [{ stroke, width: 2, points: { show: false } }, edge, edge];
+        return [{ stroke, width: 2, points: { show: isAlone } }, edge, edge];
       }),
       ...told.bounds.map(() => ({ stroke: colour("bad"), width: 1.5, dash: [6, 4], points: { show: false } })),
     ],
     bands: told.series.map((_, index) => bandOf(index)),
     hooks: { draw: [(plot) => drawMarks(plot, plot.marks ?? told.marks)] },
   };
+}
+
+/** Whether a series has one point, of which no line can tell. */
+function isAlone(plot, index) {
+  return plot.data[index].filter((value) => value !== null).length === 1;
 }
 
 /** All that the later points say, the bounds, and zero where it is near. */

@@ -1,22 +1,16 @@
 // Numbers and times as operators read them.
 
+// Between a number and its unit: they stay on one line.
+const GAP = "\u00a0";
+
 /** 0.0123 -> "12.3 ms"; nothing known -> "–". */
 export function seconds(value) {
   if (!known(value)) return "–";
   const size = Math.abs(value);
-  if (size >= 60) return `${digits(value / 60)} min`;
-  if (size >= 1) return `${digits(value)} s`;
-  if (size >= 1e-3 || value === 0) return `${digits(value * 1e3)} ms`;
-  return `${digits(value * 1e6)} µs`;
-}
-
-/** How long something has been going on: "4 s", "3 min", "2 h", "5 d". */
-export function age(value) {
-  if (!known(value)) return "–";
-  if (value < 60) return `${Math.max(0, Math.round(value))} s`;
-  if (value < 3600) return `${Math.round(value / 60)} min`;
-  if (value < 86400 * 2) return `${Math.round(value / 3600)} h`;
-  return `${Math.round(value / 86400)} d`;
+  if (size >= 60) return `${digits(value / 60)}${GAP}min`;
+  if (size >= 1) return `${digits(value)}${GAP}s`;
+  if (size >= 1e-3 || value === 0) return `${digits(value * 1e3)}${GAP}ms`;
+  return `${digits(value * 1e6)}${GAP}µs`;
 }
 
 export function rate(value) {
@@ -28,7 +22,7 @@ export function count(value) {
 }
 
 export function percent(value) {
-  return known(value) ? `${digits(value * 100)} %` : "–";
+  return known(value) ? `${digits(value * 100)}${GAP}%` : "–";
 }
 
 /** Three digits that say something. */
@@ -46,13 +40,6 @@ export function clock(since) {
   const at = new Date(since * 1000);
   const time = at.toLocaleTimeString("en-GB");
   return at.toDateString() === new Date().toDateString() ? time : `${at.toLocaleDateString("en-CA")} ${time}`;
-}
-
-export function bytes(value) {
-  if (!known(value)) return "–";
-  if (value < 1024) return `${value} B`;
-  if (value < 1024 ** 2) return `${digits(value / 1024)} KiB`;
-  return `${digits(value / 1024 ** 2)} MiB`;
 }
 
 function known(value) {
