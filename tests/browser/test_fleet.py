@@ -23,7 +23,7 @@ def test_the_map_is_live(page: Any) -> None:
     for name in ("Front", "everything-else", "ranking", "cuda", "mac"):
         expect(page.locator(".card strong", has_text=re.compile(f"^{name}$"))).to_be_visible()
     busy = page.locator(".card", has_text="everything-else")
-    expect(busy).to_contain_text(re.compile(r"[1-9][\d.]*/s · p50 [\d.]+ [mµ]?s"))
+    expect(busy).to_contain_text(re.compile(r"[1-9][\d.]*/s · p50 [\d.]+\s[mµ]?s"))
     expect(page.locator(".card", has_text="ranking")).to_contain_text("experiment ranker-migration")
     expect(page.locator(".map path.used").first).to_be_attached()
     before = busy.inner_text()
