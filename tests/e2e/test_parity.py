@@ -2,6 +2,7 @@
 
 import json
 import socket
+import ssl
 import struct
 import threading
 from collections import Counter
@@ -16,6 +17,7 @@ import psutil
 import pytest
 import tritonclient.grpc as over_grpc
 import tritonclient.http as over_http
+import trustme
 from typer.testing import CliRunner
 
 from gateway.cli import app
@@ -510,50 +512,147 @@ def test_a_sample_is_a_sample(primary: CannedEngine, start_gateway: Callable[...
     assert 40 <= report(gateway)["captured"] <= 130  # nine standard deviations, were each drawn by itself
 
 
-def test_a_candidate_gets_what_the_primary_got(start_gateway: Callable[..., GatewayProcess]) -> None:
-    """The same body, path, id and fields of its own; and the name of the route, so that it can tell."""
-    seen: list[tuple[str, dict[str, str], bytes]] = []
+class Recorder:
+    """An engine that answers everything with nothing, and keeps what inferences it was asked."""
 
-    def serve(listener: socket.socket) -> None:
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, dict[str, str], bytes]] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
         while True:
             try:
-                connection, _ = listener.accept()
+                connection, _ = self._listener.accept()
             except OSError:
                 return
-            threading.Thread(target=answer, args=(connection,), daemon=True).start()
+            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
 
-    def answer(connection: socket.socket) -> None:
+    def _answer(self, connection: socket.socket) -> None:
         stream = connection.makefile("rwb")
         while head := stream.readline():
             lines = [line.decode().partition(": ") for line in iter(stream.readline, b"\r\n")]
             fields = {name.lower(): value.strip() for name, _, value in lines}
             body = stream.read(int(fields.get("content-length", 0)))
             if head.startswith(b"POST"):
-                seen.append((head.decode().split()[1], fields, body))
+                self.seen.append((head.decode().split()[1], fields, body))
             stream.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}")
             stream.flush()
 
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
-        for listener in (one, other):
-            threading.Thread(target=serve, args=(listener,), daemon=True).start()
-        ports = [listener.getsockname()[1] for listener in (one, other)]
-        rules = simple_rules(f"http://127.0.0.1:{ports[0]}", f"http://127.0.0.1:{ports[1]}", "timeout: 5s")
-        gateway = start_gateway(rules)
-        head = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"parameters":{"binary_data_size":4}}]}'
-        body = head + struct.pack("<f", 1.5)
-        fields = {
-            "inference-header-content-length": str(len(head)),
-            "x-mine": "yes",
-            "authorization": "Bearer me",
-            "x-pointsman-shadow": "forged",
-        }
-        httpx.post(f"{gateway.http_url}/v2/models/m/versions/3/infer?a=b", content=body, headers=fields)
-        eventually(lambda: len(seen) == 2)
-        for listener in (one, other):
-            listener.shutdown(socket.SHUT_RDWR)
-    (path, of_primary, first), (again, of_candidate, second) = seen
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+
+@pytest.fixture
+def recorders() -> Iterator[tuple[Recorder, Recorder]]:
+    one, other = Recorder(), Recorder()
+    yield one, other
+    one.close()
+    other.close()
+
+
+def test_a_candidate_gets_what_the_primary_got(
+    recorders: tuple[Recorder, Recorder], start_gateway: Callable[..., GatewayProcess]
+) -> None:
+    """The same body, path, id and fields of its own; and the name of the route, so that it can tell."""
+    primary, candidate = recorders
+    gateway = start_gateway(simple_rules(primary.url, candidate.url, "timeout: 5s"))
+    head = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"parameters":{"binary_data_size":4}}]}'
+    body = head + struct.pack("<f", 1.5)
+    given = {
+        "inference-header-content-length": str(len(head)),
+        "x-mine": "yes",
+        "authorization": "Bearer me",
+        "x-pointsman-shadow": "forged",
+    }
+    httpx.post(f"{gateway.http_url}/v2/models/m/versions/3/infer?a=b", content=body, headers=given)
+    eventually(lambda: candidate.seen)
+    (path, of_primary, first), (again, of_candidate, second) = primary.seen[0], candidate.seen[0]
     assert path == again == "/v2/models/m/versions/3/infer?a=b"
     assert first == second == body
     for name in ("x-mine", "authorization", "x-request-id", "inference-header-content-length"):
         assert of_primary[name] == of_candidate[name]
     assert of_candidate["x-pointsman-shadow"] == "r"
+
+
+def test_a_candidate_is_asked_for_the_model_that_has_answered(
+    recorders: tuple[Recorder, Recorder], start_gateway: Callable[..., GatewayProcess]
+) -> None:
+    """Of an experiment the arm's; of a route that only the body chose its own; unless the shadow names one. Routes
+    without a shadow mirror nothing."""
+    primary, candidate = recorders
+    gateway = start_gateway(f"""
+version: 1
+engines:
+  old: {{endpoints: ['{primary.url}']}}
+  new: {{endpoints: ['{candidate.url}']}}
+experiments:
+  split:
+    unit: header:x-unit
+    arms: [{{name: a, engine: old, weight: 1}}, {{name: b, engine: old, weight: 1, model: of-b}}]
+routes:
+  - {{name: named, match: {{parameter: {{tier: gold}}}}, engine: old, shadow: {{engine: new, sample: 1, model: given}}}}
+  - {{name: split, match: {{model: split}}, experiment: split, shadow: {{engine: new, sample: 1}}}}
+  - {{name: plain, engine: old}}
+""")
+
+    def ask(model: str, unit: str = "", **parameters: str) -> None:
+        url, body = f"{gateway.http_url}/v2/models/{model}/infer", {"parameters": parameters, "inputs": []}
+        assert httpx.post(url, json=body, headers={"x-unit": unit}).status_code == 200
+
+    ask("any", tier="gold")
+    for number in range(20):
+        ask("split", f"u{number}")
+    ask("other")
+    asked = Counter(path.split("/")[3] for path, _, _ in primary.seen)
+    assert asked.keys() == {"any", "split", "of-b", "other"}
+
+    def mirrored() -> bool:
+        """At most four are in flight at a time: what was dropped is counted."""
+        dropped = sum(report(gateway, "split")["dropped"].values())
+        return len(candidate.seen) == 1 + 20 - dropped
+
+    eventually(mirrored)
+    models = Counter(path.split("/")[3] for path, _, _ in candidate.seen)
+    assert models.pop("given") == 1
+    assert models.keys() <= {"split", "of-b"}
+    assert all(number <= asked[name] for name, number in models.items())
+
+
+def test_what_is_converted_is_mirrored_once(
+    hosts: tuple[HostProcess, HostProcess], start_gateway: Callable[..., GatewayProcess]
+) -> None:
+    """REST clients of an engine with gRPC alone, and gRPC clients of one with REST alone; TLS has no part in it."""
+    exact, shifted = hosts
+    for endpoint in (f"grpc://{exact.grpc_url}", exact.http_url):
+        gateway = start_gateway(f"""
+version: 1
+engines:
+  old: {{endpoints: ['{endpoint}']}}
+  new: {{endpoints: [{{url: '{shifted.http_url}', grpc: '{shifted.grpc_url}'}}]}}
+routes: [{{name: r, engine: old, shadow: {{engine: new, sample: 1}}}}]
+""")
+        ask_each_way(gateway)
+        check_the_difference(when_mirrored(gateway, 3))
+        assert report(gateway)["captured"] == 3
+
+
+def test_a_gateway_with_tls_mirrors_as_well(
+    primary: CannedEngine, start_gateway: Callable[..., GatewayProcess], tmp_path: Path
+) -> None:
+    """The candidate is asked by no listener, so a certificate that clients must show is nobody's trouble."""
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "both.pem")
+    files = {name: str(tmp_path / "both.pem") for name in ("--tls-cert", "--tls-key")}
+    options = [each for pair in (files | {"--tls-client-ca": str(tmp_path / "ca.pem")}).items() for each in pair]
+    gateway = start_gateway(simple_rules(primary.url, primary.url, "timeout: 5s"), extra_args=options)
+    trusting = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+    trusting.load_cert_chain(tmp_path / "both.pem")
+    url = gateway.http_url.replace("http:", "https:")
+    answer = httpx.post(f"{url}/v2/models/m/infer", content=b'{"inputs": []}', verify=trusting)
+    assert answer.status_code == 200
+    assert when_mirrored(gateway, 1)["agreeing"] == 1

@@ -22,8 +22,7 @@ from gateway.dataplane.grpc.replies import (
 )
 from gateway.dataplane.grpc.stream_tries import StreamTries
 from gateway.dataplane.llm.model_in_body import Serve
-from gateway.dataplane.mirroring.mirrored import is_drawn
-from gateway.dataplane.mirroring.witness import Witness
+from gateway.dataplane.mirroring.witness import Witness, witness
 from gateway.dataplane.plan import no_route
 from gateway.dataplane.progress import Progress
 from gateway.dataplane.replaying import sequence_forgotten
@@ -280,8 +279,10 @@ class RelayedCall(StreamTries):
             return
         self._way, self._session = way, session
         self._lane = lane = way.lane
-        if lane.shadow is not None and self._is_inference and is_drawn(lane.shadow, self._plane.tap, self.route):
-            self._witness = Witness(self._plane.tap, self._head, lane, self._request_id, self._started_at)
+        if (
+            lane.shadow is not None and self._decided is None and self._is_inference
+        ):  # else its REST request is mirrored
+            self._witness = witness(self._plane.tap, self._head, lane, self._request_id, self._started_at)
         now = self._started_at if body.is_complete else monotonic()
         self._try(now)
 

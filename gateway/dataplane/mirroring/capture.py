@@ -64,7 +64,9 @@ class CaptureReader:
             end = begin + request + answer
             if len(buffer) < end:
                 break
-            facts = Facts(*orjson.loads(buffer[_SIZES.size : begin]))
-            found.append(Capture(facts, bytes(buffer[begin : begin + request]), bytes(buffer[begin + request : end])))
+            with memoryview(buffer) as view:  # released before the buffer shrinks
+                facts = Facts(*orjson.loads(view[_SIZES.size : begin]))
+                asked, answered = bytes(view[begin : begin + request]), bytes(view[begin + request : end])
+            found.append(Capture(facts, asked, answered))
             del buffer[:end]
         return found

@@ -8,12 +8,20 @@ from gateway.dataplane.grpc.body import CallBody, WholeMessage
 from gateway.dataplane.grpc.plan import CallHead
 from gateway.dataplane.mirroring.capture import Facts
 from gateway.dataplane.mirroring.copying import Copy
-from gateway.dataplane.mirroring.mirrored import UNMIRRORED
+from gateway.dataplane.mirroring.mirrored import UNMIRRORED, is_drawn
 from gateway.dataplane.mirroring.tap import Tap
 from gateway.dataplane.snapshot import Lane
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.grpc_status import UNKNOWN
 from gateway.wire.http2.fields import Block
+
+
+def witness(tap: Tap, head: CallHead, lane: Lane, request_id: bytes, started_at: float) -> Witness | None:
+    """Who sees a call of this lane; None where it is not of the sample."""
+    assert lane.shadow is not None
+    if not is_drawn(lane.shadow, tap, lane.target.route):
+        return None
+    return Witness(tap, head, lane, request_id, started_at)
 
 
 class Witness:
