@@ -57,11 +57,11 @@ def told_json_bytes(told: bytes | None, size: int) -> int | None:
 
 def decide(plan: Plan, body: RequestBody, max_bytes: int) -> Decision | Undecided:
     """The rules' answer for a request; NEEDS_BODY while more of it must come."""
-    decision = plan.decide(None, body.session)
+    decision = plan.decide(None, body.session, body.units)
     if decision is Undecided.NEEDS_BODY:
         facts = body.facts(plan.call.operation, max_bytes)
         if facts is not None:
-            return plan.decide(facts, body.session)
+            return plan.decide(facts, body.session, body.units)
     return decision
 
 
@@ -100,6 +100,11 @@ class RequestBody:
     def session(self) -> str | None:
         """The one that the head names."""
         return self._request.session
+
+    @property
+    def units(self) -> dict[str, str] | None:
+        """The headers that experiments assign by."""
+        return self._request.units
 
     @property
     def framing_line(self) -> bytes:

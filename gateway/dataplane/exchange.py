@@ -189,6 +189,7 @@ class Exchange(TimedTries):
         plan, lane, body, client, endpoint = self._plan, self._lane, self._body, self._client, self._endpoint
         assert lane is not None and endpoint is not None
         engine = lane.engine
+        leads = plan if lane is plan.lane else plan.leading(lane)
         self._connection = connection
         self._sent_at = now
         connection.begin(self, wants_payload=plan.head.is_http_10)
@@ -196,9 +197,9 @@ class Exchange(TimedTries):
         self._waits_for_engine = False
         head = b"".join(
             (
-                plan.opening if lane is plan.lane else plan.opening_for(lane),
+                leads.opening,
                 endpoint.host_line,
-                plan.lines if lane is plan.lane else plan.lines_for(engine),
+                leads.lines,
                 self._request.lines_without(engine.extra_names) if engine.extra_names else self._request.lines,
                 client.forwarded_for_line,
                 b"" if plan.keeps_forwarded_proto else client.forwarded_proto_line,
@@ -349,7 +350,7 @@ class Exchange(TimedTries):
         assert lane is not None
         if not (body.is_complete and body.can_be_sent_again):
             return None
-        opening = plan.opening if lane is plan.lane else plan.opening_for(lane)
+        opening = plan.opening if lane is plan.lane else plan.leading(lane).opening
         fields = [field for field in (*plan.head.fields, *self._request.volatile) if field[0] in _OF_BODIES]
         return Input(Sent.REST, opening.split(b" ")[1], tuple(fields), body.held())
 

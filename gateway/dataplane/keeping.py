@@ -121,6 +121,8 @@ class Keeper:
     def _lane(self, lane: Lane, session: Session, now: float) -> Lane:
         """The lane of the arm that a session has, if that may still take any."""
         target = lane.target
+        if not target.keeps_place and type(session.session) is not Sequence:
+            self.book.count(session, now)  # nobody will choose its endpoint
         if not target.sticks:
             return lane
         assert target.experiment is not None and target.arm is not None

@@ -6,9 +6,10 @@ import random
 from collections.abc import Callable, Collection
 from copy import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from gateway.config.settings import Settings
+from gateway.dataplane.fork import Fork, fork_of
 from gateway.dataplane.snapshot import Lane, Snapshot
 from gateway.dataplane.timing import ASKED_BY
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -34,6 +35,15 @@ _MAX_MODELS = 256
 _OPENAI_PATHS = "/v1/"
 
 
+class Leading(NamedTuple):
+    """How requests of one head go on to the engine of a lane: the request line, the fields; `passes`: just so, whatever
+    the body."""
+
+    opening: bytes
+    lines: bytes
+    passes: bool
+
+
 class Plan:
     """A head and what follows from it; immutable, since all requests with the same head share it.
 
@@ -44,6 +54,7 @@ class Plan:
     """
 
     __slots__ = (
+        "_leading",
         "_models",
         "_named",
         "_trust_forwarded",
@@ -53,6 +64,7 @@ class Plan:
         "encoding",
         "error",
         "facts",
+        "fork",
         "head",
         "is_fleet",
         "is_inference",
@@ -89,7 +101,9 @@ class Plan:
         self.call = Call(Operation.SERVER_LIVE, ())
         self.is_fleet = False
         self.is_inference = False
+        self.fork: Fork | None = None  # where the route is known, and each request has an arm of its own
         self._models: dict[str, Plan] = {}
+        self._leading: dict[int, Leading] = {}
         path = head.target.partition(b"?")[0].decode("latin-1")
         self.dialect = Dialect.CHAT if path.startswith(_OPENAI_PATHS) else None
         call = read_path(path)
@@ -131,10 +145,14 @@ class Plan:
             named = self._named = dict(reversed(self.head.fields))
         return named.get(name)
 
-    def decide(self, body: BodyFacts | None, session: str | None) -> Decision | Undecided:
-        """The rules' answer for one request with this head; `session` is the one that it names there."""
+    def decide(
+        self, body: BodyFacts | None, session: str | None, units: dict[str, str] | None = None
+    ) -> Decision | Undecided:
+        """The rules' answer for one request with this head; `session` is the one that it names there, `units` are the
+        headers there that experiments assign by."""
         facts = self.facts
-        told = facts.model, facts.version, facts.protocol, facts.operation, facts.headers, body, session
+        headers = {**facts.headers, **units} if units else facts.headers
+        told = facts.model, facts.version, facts.protocol, facts.operation, headers, body, session
         return self.snapshot.table.decide(Facts(*told, forced=facts.forced), random.random)
 
     def for_model(self, model: str) -> Plan:
@@ -146,6 +164,7 @@ class Plan:
             facts = self.facts
             found.facts = replace(facts, model=model)
             found.note = None
+            found._leading = {}
             found._decide_early()
             if len(self._models) >= _MAX_MODELS:
                 self._models.clear()
@@ -160,6 +179,7 @@ class Plan:
         made._named = None
         made.encoding = None
         made._models = {}
+        made._leading = {}
         return made
 
     def towards(self, lane: Lane, method: str, path: str, fields: list[Field], dialect: Dialect | None) -> Plan:
@@ -174,6 +194,7 @@ class Plan:
         made._named = None
         made.without_body = False
         made.note = None
+        made._leading = {}
         call = read_path(path.partition("?")[0]) if lane.engine.spec.protocol.is_v2 else None
         made.call = replace(call or self.call, dialect=dialect)
         made.is_inference = made.call.operation in INFERENCE_OPERATIONS
@@ -181,6 +202,14 @@ class Plan:
         made.lines = made.lines_for(lane.engine)
         made.opening = b"%b %b HTTP/1.1\r\n" % (method.encode("ascii"), target)
         return made
+
+    def leading(self, lane: Lane) -> Leading:
+        """What leads requests with this head to the lane's engine."""
+        found = self._leading.get(id(lane.base))
+        if found is None:
+            found = Leading(self.opening_for(lane), self.lines_for(lane.engine), lane.passes(self.call))
+            self._leading[id(lane.base)] = found
+        return found
 
     def opening_for(self, lane: Lane) -> bytes:
         """The request line as the lane's engine gets it."""
@@ -197,7 +226,11 @@ class Plan:
         decision = self.snapshot.table.decide(self.facts, random.random)
         if decision is Undecided.NO_ROUTE:
             self.error = no_route(self.facts)
-        elif isinstance(decision, Decision) and decision.repeatable:
+        elif not isinstance(decision, Decision):
+            return
+        elif not decision.repeatable:
+            self.fork = fork_of(self.snapshot.table.route_of(self.facts), self.snapshot, self.call)
+        else:
             self.lane = self.snapshot.lane_of(decision)
             self.opening = self.opening_for(self.lane)
             self.lines = self.lines_for(self.lane.engine)

@@ -16,7 +16,7 @@ from gateway.dataplane.plan import Plan
 from gateway.dataplane.snapshot import Snapshot
 from gateway.dataplane.timing import Timing
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.session_name import read_name
+from gateway.protocol.session_name import read_name, read_text
 from gateway.wire.http1.head import Field, read_length, read_request_head
 from gateway.wire.memo import Memo
 
@@ -51,12 +51,13 @@ class Request:
     """A request's head, read: its plan, and what is its own.
 
     `body` is the body's length or CHUNKED; `json_length` is where the JSON of a V2 body ends and binary tensors start;
-    `id` is None where the client gave none, and so is `session`, which is only read where rules ask for it. `volatile`
+    `id` is None where the client gave none, and so is `session`, which is only read where rules ask for it; `units` are
+    the headers that experiments assign by, None where there are none. `volatile`
     are the fields that few requests share, `lines` the same as they go on to an engine. `timing` is there where the
     client asks for it, in a request that nobody else has (see `timed`).
     """
 
-    __slots__ = ("body", "id", "json_length", "lines", "plan", "session", "timing", "volatile")
+    __slots__ = ("body", "id", "json_length", "lines", "plan", "session", "timing", "units", "volatile")
 
     def __init__(self, plan: Plan, volatile: list[Field]) -> None:
         """`volatile` are the fields that were cut out, names in lower case.
@@ -70,7 +71,8 @@ class Request:
         self.id: bytes | None = plan.head.value(_REQUEST_ID)
         self.json_length: bytes | None = plan.head.value(_JSON_LENGTH)
         session_field = plan.snapshot.session_field
-        self.session = told_session(plan.snapshot, volatile + plan.head.fields) if session_field else None
+        self.session = told_session(plan.snapshot, volatile, plan.head.fields) if session_field else None
+        self.units = told_units(plan.snapshot, volatile) if plan.snapshot.unit_fields else None
         length = plan.head.value(_LENGTH)
         if length is not None:  # a rule asks for it; who writes the body anew must be able to
             self.body = 0
@@ -105,6 +107,7 @@ class Request:
         made.id = self.id
         made.json_length = self.json_length
         made.session = self.session
+        made.units = self.units
         made.timing = self.timing
         if content_length is None:
             made.body, made.volatile, made.lines = self.body, self.volatile, self.lines
@@ -130,21 +133,38 @@ class Request:
                 return field[1]
         return self.plan.field(name)
 
+    def unit(self, header: str | None) -> str | None:
+        """What a header names the unit of an experiment by; None where it is missing."""
+        if header is None:
+            return None
+        units = self.units
+        return (units.get(header) if units is not None else None) or self.plan.facts.headers.get(header)
+
     def lines_without(self, names: Collection[bytes]) -> bytes:
         """`lines` but for the fields that the engine's own take the place of."""
         kept = [field for field in self.volatile if field[0] not in names and field[0] != _REQUEST_ID]
         return b"".join([b"%b: %b\r\n" % field for field in kept])
 
 
-def told_session(snapshot: Snapshot, fields: list[Field]) -> str | None:
-    """The session that a head names by its field, or else by its cookie; names of fields are in lower case."""
+def told_session(snapshot: Snapshot, own: list[Field], shared: list[Field]) -> str | None:
+    """The session that a head names by its field, or else by its cookie; names of fields are in lower case. `own` are
+    those that few heads share."""
     cookie = b""
-    for name, value in fields:
+    for name, value in own if snapshot.session_is_own else own + shared:
         if name == snapshot.session_field and value:
             return read_name(value)
         if name == b"cookie" and snapshot.session_cookie:
             cookie = cookie or cookie_named(snapshot.session_cookie, value)
     return read_name(cookie) or None
+
+
+def told_units(snapshot: Snapshot, fields: list[Field]) -> dict[str, str] | None:
+    """What a head names the units of experiments by, the first field of each name; None where it does not."""
+    named: dict[str, str] = {}
+    for name, value in fields:
+        if name in snapshot.unit_fields:
+            named.setdefault(name.decode("latin-1"), read_text(value))
+    return named or None
 
 
 def cookie_named(name: bytes, field: bytes) -> bytes:
@@ -162,7 +182,7 @@ class Reader:
     def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
         identity = {snapshot.table.identity.session_header.encode(), snapshot.table.identity.tenant_header.encode()}
         asked = {name.encode() for name in snapshot.headers_asked} | snapshot.own_fields
-        names = sorted((VOLATILE_FIELDS | identity) - asked)
+        names = sorted((VOLATILE_FIELDS | identity | snapshot.unit_fields) - asked)
         self._volatile = re.compile(
             rb"\r\n((?i:%b)):[ \t]*([\t\x20-\x7e\x80-\xff]*)(?=\r\n)" % b"|".join(map(re.escape, names))
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gateway.dataplane.bridging.deciding import Deciding
 from gateway.dataplane.exchange import Exchange
 from gateway.dataplane.fleet import FleetCall
+from gateway.dataplane.fork import Fork
 from gateway.dataplane.llm.model_in_body import ModelInBody, answerer
 from gateway.dataplane.refusal import Refusal
 from gateway.dataplane.request import Request
@@ -25,7 +26,24 @@ def handler_of_whole(client: Client, request: Request, body: bytes) -> tuple[Han
     lane = plan.lane
     if lane is not None and lane.asks_session and plan.encoding is None and _may_name_in_body(request):
         return serve(client, request, lane, _session_in(request, body)), body
+    if plan.fork is not None and plan.encoding is None:
+        return _at_fork(client, request, body, plan.fork), body
     return handler_for(client, request), body
+
+
+def _at_fork(client: Client, request: Request, body: bytes, fork: Fork) -> Handler:
+    """The handler of a request whose arm its unit chooses."""
+    session = request.session
+    if fork.asks_session and session is None and _may_name_in_body(request):
+        session = _session_in(request, body)
+    lane = fork.lane(session if fork.by_session else request.unit(fork.header))
+    if session is None or not lane.asks_session:
+        return Exchange(client, request, (lane, None)) if fork.passes else serve(client, request, lane, None)
+    if fork.passes:  # as `serve` does, at the price of a look
+        kept = client.plane.keeper.recall(lane, session) if lane.keeps_session else lane
+        if kept is not None:
+            return Exchange(client, request, (kept, session))
+    return serve(client, request, lane, session)
 
 
 def _may_name_in_body(request: Request) -> bool:

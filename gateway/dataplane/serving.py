@@ -13,6 +13,10 @@ from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client, Handler
 from gateway.dataplane.snapshot import Lane
 from gateway.dataplane.talking.choosing import is_of_conversation, talking
+from gateway.protocol.llm.values import OF_V2
+
+# What an engine is asked in by the client's own bytes, where the lane passes them.
+_AS_IT_IS = (None, *OF_V2)
 
 
 def serve(client: Client, request: Request, lane: Lane, session: str | None) -> Handler:
@@ -38,7 +42,9 @@ def serve_mirrored(client: Client, request: Request, lane: Lane, session: str | 
 
 def serve_by(client: Client, request: Request, lane: Lane, session: str | None) -> Handler:
     """The handler of a request for this lane and no other."""
-    if request.plan.passes_if_kept and lane is request.plan.lane and request.plan.call.dialect is None:
+    plan = request.plan
+    passes = plan.passes_if_kept if lane is plan.lane else plan.leading(lane).passes
+    if passes and plan.call.dialect in _AS_IT_IS:
         return Exchange(client, request, (lane, session))
     if lane.engine.speaks_rest or not lane.engine.speaks_grpc:
         return by_http(client, request, lane, session)

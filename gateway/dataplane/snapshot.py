@@ -22,7 +22,7 @@ from gateway.protocol.condition import Condition
 from gateway.protocol.engine_load import Load
 from gateway.protocol.llm.values import OF_TEXT, Dialect
 from gateway.protocol.operations import Call
-from gateway.routing.asked import asked_headers
+from gateway.routing.asked import asked_headers, unit_headers
 from gateway.routing.decision import Decision, Target
 from gateway.routing.experiments import encoded
 from gateway.routing.table import Table
@@ -39,9 +39,6 @@ NO_LOADS: Loads = MappingProxyType({})
 Weights = Mapping[str, Mapping[str, float]]
 NO_WEIGHTS: Weights = MappingProxyType({})
 
-# Of `Lane.of_bucket`: that which nobody measures
-_UNMEASURED = -1
-
 
 class Lane:
     """A target of the rules with all that serving it takes: its engine, its counters, what its replies say of it.
@@ -54,11 +51,13 @@ class Lane:
         "_metrics",
         "_of_buckets",
         "_series",
+        "_unmeasured",
         "arms",
         "asks_session",
         "base",
         "bucket",
         "engine",
+        "keeps_place",
         "keeps_session",
         "limits",
         "meter",
@@ -74,6 +73,7 @@ class Lane:
     ) -> None:
         self.target = target
         self.keeps_session = target.keeps_session
+        self.keeps_place = target.keeps_place
         self.asks_session = target.asks_session
         self.replay = target.replay
         self.arms: dict[str, Lane] = {}  # of the same route, those that may take requests
@@ -87,7 +87,8 @@ class Lane:
         self.base = self
         self.bucket: int | None = None
         self.meter = _meter(target, metrics)
-        self._of_buckets: dict[int, Lane] = {}
+        self._of_buckets: list[Lane] = []
+        self._unmeasured: Lane | None = None
 
     def __repr__(self) -> str:
         arm = f" arm {self.target.arm}" if self.target.arm else ""
@@ -107,19 +108,29 @@ class Lane:
     def of_bucket(self, bucket: int | None) -> Lane:
         """The same for requests of the units in this bucket; None: for those of no unit."""
         base = self.base
-        if bucket is None or base.meter is None:
-            return base
-        found = base._of_buckets.get(bucket)
-        if found is None:
-            found = base._of_buckets[bucket] = copy(base)
-            found.bucket = bucket
-            found.meter = base.meter.of_bucket(bucket) if bucket != _UNMEASURED else None
-        return found
+        return base if bucket is None or base.meter is None else base.of_buckets()[bucket]
+
+    def of_buckets(self) -> list[Lane]:
+        """Those of all buckets, made once; none where nobody measures."""
+        base = self.base
+        if not base._of_buckets and base.meter is not None:
+            for bucket in range(NUM_BUCKETS):
+                lane = copy(base)
+                lane.bucket = bucket
+                lane.meter = base.meter.of_bucket(bucket)
+                base._of_buckets.append(lane)
+        return base._of_buckets
 
     @property
     def unmeasured(self) -> Lane:
         """The same for requests that somebody else measures."""
-        return self.of_bucket(_UNMEASURED)
+        base = self.base
+        if base.meter is None:
+            return base
+        if base._unmeasured is None:
+            base._unmeasured = copy(base)
+            base._unmeasured.meter = None
+        return base._unmeasured
 
     def series(self, endpoint: Endpoint | None) -> Series:
         """The counters of requests that went this way; endpoint None: of those that reached none."""
@@ -140,11 +151,15 @@ class Snapshot:
         self.number = number
         self.table = Table(rules, number)
         self.limits = {spec.name: Limit(spec, rules.identity) for spec in rules.limits}
-        self.headers_asked = asked_headers(rules)
+        # Headers that experiments assign by, and nobody else asks for: few requests share them.
+        units = unit_headers(rules)
+        self.unit_fields = frozenset(name.encode() for name in units)
+        self.headers_asked = asked_headers(rules) - units
         # Where heads name sessions, as far as somebody asks for these; each request tells its own.
         asks_session = any(target.asks_session for target in self.table.targets)
         self.session_field = rules.identity.session_header.encode() if asks_session else b""
         cookie = rules.identity.session_cookie if asks_session else None
+        self.session_is_own = not self.headers_asked & {rules.identity.session_header, "cookie"}
         self.session_lookup = session_lookup(rules.identity)
         # What a body has in it that names a session; any name may be written with escapes.
         names = [name.encode() for name in rules.identity.session_parameters]

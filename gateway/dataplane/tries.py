@@ -163,7 +163,7 @@ class Tries(SequenceTries):
         if self._first is not None and self._first not in tried:
             return self._first
         prompt = self._prompt() if engine.prefixes is not None else None
-        if session is None or not lane.keeps_session:
+        if session is None or not (lane.keeps_place or (lane.keeps_session and type(session) is Sequence)):
             return engine.choose(session, now, tried, prompt)
         return self._plane.keeper.choose(engine, session, now, tried, prompt)
 

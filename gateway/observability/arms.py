@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import log
 
-from gateway.observability.arm_counts import LAST_BIN, NUM_BUCKETS, ArmCounts, ArmKey, Feedback
+from gateway.observability.arm_counts import LAST_BIN, NUM_BUCKETS, ArmCounts, ArmKey, Feedback, bin_of
 from gateway.protocol.errors import ErrorKind
 from gateway.protocol.grpc_status import OK
 
@@ -54,67 +54,76 @@ class Recent:
 
 
 class Meter:
-    """Counts what becomes of the requests of one bucket of an arm's units; bucket None: of requests that are no unit's.
+    """Counts what becomes of the requests of one bucket of an arm's units; bucket None: of requests that are no unit's,
+    which go to the others in turn.
 
-    `recent` remembers them, for feedback.
+    What each request changes stands in the meter itself, and is moved to `counts` when somebody asks for these: a
+    request touches one object. `recent` remembers requests, for feedback.
     """
 
-    __slots__ = ("_buckets", "_turn", "bucket", "counts", "recent")
+    __slots__ = ("_all", "_latency_bins", "_recent", "_size", "_timed", "_times", "_total", "_turn", "bucket", "counts")
 
     def __init__(self, counts: ArmCounts, recent: Recent, bucket: int | None = None) -> None:
         self.counts = counts
-        self.recent = recent
         self.bucket = bucket
+        self._recent = recent
+        self._latency_bins = counts.latency.bins
+        self._total = 0  # requests
+        self._size = 0  # bytes of their bodies
+        self._timed = 0  # those that were answered well
+        self._times = 0.0  # seconds that these took
         self._turn = 0
-        self._buckets: dict[int, Meter] = {}
+        self._all = [Meter(counts, recent, number) for number in range(NUM_BUCKETS)] if bucket is None else []
 
     def __repr__(self) -> str:
         return f"<Meter of {self.counts.key}, bucket {self.bucket}>"
 
     def of_bucket(self, bucket: int) -> Meter:
         """That of some units alone."""
-        found = self._buckets.get(bucket)
-        if found is None:
-            found = self._buckets[bucket] = Meter(self.counts, self.recent, bucket)
-        return found
+        return self._all[bucket]
 
-    def _next(self) -> int:
+    def _next(self) -> Meter:
+        """That of the next bucket, for a request of no unit."""
         self._turn = turn = (self._turn + 1) % NUM_BUCKETS
-        return turn
+        return self._all[turn]
+
+    def flush(self) -> None:
+        """Move what requests have changed to the counts."""
+        for meter in self._all:
+            meter.flush()
+        bucket, counts = self.bucket, self.counts
+        if bucket is None or not self._total:
+            return
+        counts.requests[bucket] += self._total
+        counts.request_bytes[bucket] += self._size
+        counts.latency.count[bucket] += self._timed
+        counts.latency.seconds[bucket] += self._times
+        self._total = self._size = self._timed = 0
+        self._times = 0.0
 
     def answered(self, request_id: bytes, status: int, size: int, seconds: float) -> None:
         """An engine has answered with this HTTP status; `size` is that of the request's body, `seconds` run from its
         head to the end of the reply."""
-        counts = self.counts
-        bucket = self.bucket
-        if bucket is None:
-            bucket = self._next()
-        counts.requests[bucket] += 1
-        counts.request_bytes[bucket] += size
+        meter = self._next() if self._all else self
+        meter._total += 1
+        meter._size += size
         if status < 400:
-            timing = counts.latency
-            timing.count[bucket] += 1
-            timing.seconds[bucket] += seconds
+            meter._timed += 1
+            meter._times += seconds
             place = int(log(seconds / _FIRST_SECONDS) * _PER_BIN) + 1 if seconds > _FIRST_SECONDS else 0
             if place > LAST_BIN:
                 place = LAST_BIN
-            bins = timing.bins
+            bins = self._latency_bins
             bins[place] = bins.get(place, 0) + 1
         elif status >= 500:
-            counts.errors[bucket] += 1
-            counts.kinds[str(status)] = counts.kinds.get(str(status), 0) + 1
-        self.recent.put(request_id, self)
-
-    @staticmethod
-    def is_fault(code: int | None) -> bool:
-        """Whether a gRPC status, or none, is a server's fault."""
-        return code is None or code in _RPC_FAILURES
+            self._count_errors(meter, str(status), 1)
+        self._recent.put(request_id, meter)
 
     def answered_rpc(self, request_id: bytes, code: int | None, size: int, seconds: float) -> None:
         """The same with a gRPC status; None: it told none, which is a failure."""
         if code == OK:
             self.answered(request_id, 200, size, seconds)
-        elif self.is_fault(code):
+        elif is_fault(code):
             self._fail(request_id, kind_of(code), size)
         else:
             self.answered(request_id, 400, size, seconds)
@@ -124,16 +133,17 @@ class Meter:
     ) -> None:
         """Messages of one stream, which are of one unit; `kind` is what became of those that failed. `seconds` are
         known where it was one message."""
-        counts = self.counts
-        bucket = self._next() if self.bucket is None else self.bucket
-        counts.requests[bucket] += num_answered + num_failed
-        counts.request_bytes[bucket] += size
+        meter = self._next() if self._all else self
+        meter._total += num_answered + num_failed
+        meter._size += size
         if num_failed:
-            counts.errors[bucket] += num_failed
-            counts.kinds[kind] = counts.kinds.get(kind, 0) + num_failed
+            self._count_errors(meter, kind, num_failed)
         elif seconds is not None:
-            counts.latency.add(bucket, seconds)
-        self.recent.put(request_id, self)
+            meter._timed += 1
+            meter._times += seconds
+            place = bin_of(seconds)
+            self._latency_bins[place] = self._latency_bins.get(place, 0) + 1
+        self._recent.put(request_id, meter)
 
     def failed(self, request_id: bytes, error: ErrorKind, is_fault: bool, size: int) -> None:
         """The gateway answered, since no engine did, or not to the end; `is_fault`: by a 5xx, which it tells or would
@@ -148,18 +158,28 @@ class Meter:
         self.counts.kinds[reason] = self.counts.kinds.get(reason, 0) + 1
 
     def _fail(self, request_id: bytes, kind: str, size: int) -> None:
+        meter = self._next() if self._all else self
+        meter._total += 1
+        meter._size += size
+        self._count_errors(meter, kind, 1)
+        self._recent.put(request_id, meter)
+
+    def _count_errors(self, meter: Meter, kind: str, number: int) -> None:
+        assert meter.bucket is not None
         counts = self.counts
-        bucket = self._next() if self.bucket is None else self.bucket
-        counts.requests[bucket] += 1
-        counts.request_bytes[bucket] += size
-        counts.errors[bucket] += 1
-        counts.kinds[kind] = counts.kinds.get(kind, 0) + 1
-        self.recent.put(request_id, self)
+        counts.errors[meter.bucket] += number
+        counts.kinds[kind] = counts.kinds.get(kind, 0) + number
+
+    def _bucket(self) -> int:
+        """Where something counts that is no request."""
+        bucket = self._next().bucket if self.bucket is None else self.bucket
+        assert bucket is not None
+        return bucket
 
     def generated(self, prompt: int, output: int, first_token: float | None, per_token: float | None) -> None:
         """An answer's tokens; times in seconds, of streamed ones."""
         counts = self.counts
-        bucket = self._next() if self.bucket is None else self.bucket
+        bucket = self._bucket()
         counts.generations[bucket] += 1
         counts.prompt_tokens[bucket] += prompt
         counts.output_tokens[bucket] += output
@@ -179,7 +199,7 @@ class Meter:
 
     def exposed(self) -> None:
         """A unit has the arm from now on."""
-        bucket = self._next() if self.bucket is None else self.bucket
+        bucket = self._bucket()
         self.counts.units[bucket] += 1
 
     def rated(self, name: str, value: float | None, label: str | None) -> None:
@@ -197,12 +217,17 @@ class Meter:
             raise ValueError(f"{name!r} has {MAX_LABELS} labels; {label!r} would be one more")
         known[name] = feedback
         if value is not None:
-            bucket = self._next() if self.bucket is None else self.bucket
+            bucket = self._bucket()
             feedback.count[bucket] += 1
             feedback.total[bucket] += value
             feedback.squares += value * value
         if label is not None:
             feedback.labels[label] = feedback.labels.get(label, 0) + 1
+
+
+def is_fault(code: int | None) -> bool:
+    """Whether a gRPC status, or none, is a server's fault."""
+    return code is None or code in _RPC_FAILURES
 
 
 def kind_of(code: int | None) -> str:
@@ -268,4 +293,6 @@ class Arms:
 
     def counted(self) -> list[ArmCounts]:
         """All that was counted; it goes on being counted."""
+        for meter, _ in self._meters.values():
+            meter.flush()
         return [meter.counts for meter, _ in self._meters.values()]

@@ -17,11 +17,23 @@ def asked_parameters(rules: RulesSpec) -> frozenset[str]:
 
 def asked_headers(rules: RulesSpec) -> frozenset[str]:
     """The names of all request fields that a decision may depend on, but for that of the session."""
+    return _headers_of_routes(rules) | _headers_of_units(rules)
+
+
+def unit_headers(rules: RulesSpec) -> frozenset[str]:
+    """Those by which experiments assign, and that nobody else asks for."""
+    return _headers_of_units(rules) - _headers_of_routes(rules)
+
+
+def _headers_of_routes(rules: RulesSpec) -> frozenset[str]:
     names = {name for route in rules.routes for name in route.match.header}
-    names |= {unit.removeprefix(_HEADER) for unit in _units(rules) if unit.startswith(_HEADER)}
     if any(route.match.tenant or route.session.history is not None for route in rules.routes):
         names.add(rules.identity.tenant_header)
     return frozenset(names)
+
+
+def _headers_of_units(rules: RulesSpec) -> frozenset[str]:
+    return frozenset(unit.removeprefix(_HEADER) for unit in _units(rules) if unit.startswith(_HEADER))
 
 
 def _units(rules: RulesSpec) -> list[str]:

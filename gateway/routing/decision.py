@@ -19,7 +19,8 @@ class Target:
     arm: str | None = None  # None, with an experiment: the experiment has not got the unit; it is not measured
     is_forced: bool = False  # somebody chose the arm: nor is this
     resume: bool = False  # a generation that breaks off goes on elsewhere
-    keeps_session: bool = False  # requests of a session go where the ones before went
+    keeps_session: bool = False  # requests of a session go where the ones before went: to the same arm at least
+    keeps_place: bool = False  # and to the endpoint of the one before, by hashing or by what is remembered
     sticks: bool = False  # a session keeps the arm that it had first
     history: HistorySpec | None = None  # a session's turns are kept
     replay: ReplaySpec | None = None  # a sequence's inputs are kept

@@ -7,6 +7,7 @@ Source for intervals instead of buckets: Kohavi, Tang and Xu, "Trustworthy Onlin
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -66,12 +67,19 @@ class Split:
 
     def assign(self, unit: str) -> int | None:
         """The arm that has the unit; None where the experiment has not got it."""
-        text = encoded(unit)
+        return self.assign_encoded(encoded(unit))
+
+    def assign_encoded(self, text: bytes) -> int | None:
+        """The same, of a unit as it is hashed."""
         if self.membership is not None and not self.membership.has(text):
             return None
         if self._only is not None:
             return self._only
-        return self._arms[self._layout.owner(self._positions.of(text))]
+        # What `Positions.of` and `Layout.owner` do, on the hot path
+        copy = self._positions.hasher.copy()
+        copy.update(text)
+        layout = self._layout
+        return self._arms[layout.owners[bisect_right(layout.starts, int.from_bytes(copy.digest(), "big")) - 1]]
 
     def assign_by_chance(self, chance: Callable[[], float]) -> int | None:
         """The arm for a request without a unit; `chance` gives numbers uniform in [0, 1)."""

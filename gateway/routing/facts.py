@@ -17,7 +17,7 @@ class Facts:
     """A request as the rules see it. `body` is None until somebody reads it; header names are in lower case.
 
     `session` is the one that its head names, by a header or a cookie; with `session_is_told` False, each request with
-    these facts may have its own.
+    these facts may have its own, and its own header that an experiment assigns by.
     """
 
     model: str

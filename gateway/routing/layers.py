@@ -13,14 +13,14 @@ from gateway.routing.layout import WHOLE, Layout, Span
 class Positions:
     """A salted hash of units: the same position on each machine."""
 
-    __slots__ = ("_hasher",)
+    __slots__ = ("hasher",)
 
     def __init__(self, salt: str) -> None:
         # The salt is in it already: a unit is added to a copy.
-        self._hasher = blake2b(f"{salt}\0".encode(), digest_size=8)
+        self.hasher = blake2b(f"{salt}\0".encode(), digest_size=8)
 
     def of(self, unit: bytes) -> int:
-        copy = self._hasher.copy()
+        copy = self.hasher.copy()
         copy.update(unit)
         return int.from_bytes(copy.digest(), "big")
 

@@ -29,14 +29,14 @@ Span = tuple[int, int]  # from, to: positions, the latter excluded
 class Layout:
     """Owners' intervals, ready to be looked up; owners are known by their index."""
 
-    __slots__ = ("_owners", "_starts", "spans")
+    __slots__ = ("owners", "spans", "starts")
 
     def __init__(self, shares: Sequence[float]) -> None:
         """`shares` are the owners', of 1; together at most 1."""
         self.spans = _lay_out(_sizes(shares))
         marks = sorted((start, end, owner) for owner, spans in enumerate(self.spans) for start, end in spans)
-        self._starts: list[int] = []
-        self._owners: list[int] = []
+        self.starts: list[int] = []
+        self.owners: list[int] = []
         at = 0
         for start, end, owner in marks:
             if start > at:
@@ -47,22 +47,22 @@ class Layout:
             self._add(at, REST)
 
     def __repr__(self) -> str:
-        return f"<Layout of {len(self.spans)} owners in {len(self._starts)} intervals>"
+        return f"<Layout of {len(self.spans)} owners in {len(self.starts)} intervals>"
 
     def owner(self, position: int) -> int:
         """Who has the unit at this position; REST where nobody has it."""
-        return self._owners[bisect_right(self._starts, position) - 1]
+        return self.owners[bisect_right(self.starts, position) - 1]
 
     def rest(self) -> tuple[Span, ...]:
         """What is nobody's."""
-        ends = (*self._starts[1:], WHOLE)
+        ends = (*self.starts[1:], WHOLE)
         return tuple(
-            (start, end) for start, end, owner in zip(self._starts, ends, self._owners, strict=True) if owner == REST
+            (start, end) for start, end, owner in zip(self.starts, ends, self.owners, strict=True) if owner == REST
         )
 
     def _add(self, start: int, owner: int) -> None:
-        self._starts.append(start)
-        self._owners.append(owner)
+        self.starts.append(start)
+        self.owners.append(owner)
 
 
 def _sizes(shares: Sequence[float]) -> list[int]:

@@ -40,9 +40,16 @@ class Route:
         targets = _targets(spec, split, may_be_forced)
         balances = {engines[target.engine].balance for target in targets}
         sticks = split is not None and split.spec.unit == "session"
-        keeps_session = Balance.SESSION in balances or sticks or spec.session.replay is not None
+        keeps_place = Balance.SESSION in balances or spec.session.replay is not None
+        keeps_session = keeps_place or sticks
         self.targets = tuple(
-            replace(target, keeps_session=keeps_session, sticks=sticks and target.is_measured) for target in targets
+            replace(
+                target,
+                keeps_session=keeps_session,
+                keeps_place=keeps_place,
+                sticks=sticks and target.is_measured,
+            )
+            for target in targets
         )
         # Where the targets of those stand that the experiment has not got, and of arms that somebody chose
         self._out = next((at for at, target in enumerate(targets) if target.is_left_out), 0)
@@ -71,23 +78,49 @@ class Route:
         if session is None:
             return Undecided.NEEDS_BODY
         in_head = in_head and session.in_head
+        if facts.forced is not None and facts.forced in self._forced:
+            return self._decide(self._forced[facts.forced], session.text, in_head)
         if session is LATER and self._unit is self._session:
             return self._decide(0, None, False)
         if self.split is None:
             return self._decide(0, session.text, in_head)
-        if facts.forced is not None and facts.forced in self._forced:
-            return self._decide(self._forced[facts.forced], session.text, in_head)
         assert self._unit is not None
         unit = session if self._unit is self._session else self._unit.find(facts)
         if unit is None:
             return Undecided.NEEDS_BODY
+        if unit is LATER:
+            return self._decide(0, session.text, False)
         if unit.text is None:
             arm = self.split.assign_by_chance(chance)
             return self._decide(self._out if arm is None else arm, session.text, False)
         arm = self.split.assign(unit.text)
         if arm is None:
-            return self._decide(self._out, session.text, in_head and unit.in_head)
+            arm = self._out
         return Decision(self.targets[arm], session.text, in_head and unit.in_head, unit.text)
+
+    @property
+    def is_fork(self) -> bool:
+        """Whether the route is known by the head alone, and the arm by a unit that stands there, or by chance."""
+        return self.split is not None and not self.body and (self.by_session or not self._unit_parameters)
+
+    @property
+    def by_session(self) -> bool:
+        """Whether the session is the experiment's unit."""
+        return self._unit is not None and self._unit is self._session
+
+    @property
+    def asks_session(self) -> bool:
+        """Whether it wants to know of which session a request is."""
+        return self._session is not None
+
+    @property
+    def unit_header(self) -> str | None:
+        """The header that has the unit; None where a session is it, or nothing."""
+        return self._unit.header if self._unit is not None and not self.by_session else None
+
+    @property
+    def _unit_parameters(self) -> tuple[str, ...]:
+        return self._unit.parameters if self._unit is not None else ()
 
     def unit_of(self, facts: Facts) -> str | None:
         """The text that this route's experiment assigns by, where the request has it."""

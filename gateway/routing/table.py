@@ -75,6 +75,13 @@ class Table:
             return route.choose(facts, chance, in_head)
         return Undecided.NO_ROUTE
 
+    def route_of(self, facts: Facts) -> Route | None:
+        """The route of all requests with this head, whatever their bodies say; None where bodies decide."""
+        for route in self.candidates(facts.model):
+            if all_hold(route.head, facts):
+                return None if route.body and facts.operation in INFERENCE_OPERATIONS else route
+        return None
+
     def targets_for(self, facts: Facts) -> tuple[Target, ...]:
         """All targets that a control operation on the model (load, unload) concerns, each engine and name there once.
 

@@ -64,6 +64,14 @@ class Lookup:
 
 
 @dataclass(frozen=True, slots=True)
+class HeaderLookup(Lookup):
+    """A header that tells whose a request is: few requests share it."""
+
+    def find(self, facts: Facts) -> Found | None:
+        return self._find(facts.headers.get(self.header or ""), facts) if facts.session_is_told else LATER
+
+
+@dataclass(frozen=True, slots=True)
 class SessionLookup(Lookup):
     """A session: as any text, or what a cookie has; Triton's sequences are known as such."""
 
@@ -98,7 +106,7 @@ def unit_lookup(unit: str, identity: IdentitySpec) -> Lookup:
         case "session":
             return session_lookup(identity)
         case "header":
-            return Lookup(header=name)
+            return HeaderLookup(header=name)
         case "parameter":
             return Lookup(parameters=(name,))
         case _:

@@ -98,11 +98,13 @@ class SessionBook:
 
     def get(self, session: str, now: float) -> Session | None:
         """What is known of a session; None where Redis should be asked first. `now` is of `time.time`."""
-        name = name_of(session)
+        is_plain = type(session) is str  # nearly always
+        name = session if is_plain else name_of(session)
         found = self._known.use(name)
         if found is None:
             return None if self._can_read else self._known.add(name, Session(session, now))
-        if not 0 <= now - found.fresh_at <= _fresh_for(session) and self._can_read:  # clocks may be set back
+        fresh_for = _SESSION_SECONDS if is_plain else _fresh_for(session)
+        if not 0 <= now - found.fresh_at <= fresh_for and self._can_read:  # clocks may be set back
             return None
         found.seen = now
         return found

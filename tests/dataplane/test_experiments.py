@@ -145,6 +145,7 @@ def test_a_dead_engine_and_a_broken_reply_are_errors_of_its_arm(tmp_path: Path) 
         old.stop()
         new.stop()
         await it.ask(user("ann"))
+        counts = arm(it.plane, counts.key.arm)
         assert sum(counts.errors) == sum(counts.requests) == 2
         assert set(counts.kinds) == {"upstream_reset", "upstream_connect"}
 

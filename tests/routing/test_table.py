@@ -83,7 +83,9 @@ def test_only_an_inference_has_a_body_to_ask_for() -> None:
     """Metadata and control operations never meet a condition on the body, and are decided by their head."""
     one = table(to("gpu", "priority", PRIORITY), to("sticky", "rest"))
     decision = decide(one, Facts("m", operation=Operation.MODEL_METADATA))
-    assert decision == Decision(Target("rest", "sticky", keeps_session=True), session=None, repeatable=True)
+    assert decision == Decision(
+        Target("rest", "sticky", keeps_session=True, keeps_place=True), session=None, repeatable=True
+    )
 
 
 REPEATABLE = [

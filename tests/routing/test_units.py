@@ -8,7 +8,15 @@ from gateway.config.specs import IdentitySpec
 from gateway.protocol.operations import Operation
 from gateway.protocol.sequence import Sequence
 from gateway.routing.facts import NO_BODY, BodyFacts, Facts
-from gateway.routing.units import LATER, Found, Lookup, SessionLookup, session_lookup, unit_lookup
+from gateway.routing.units import (
+    LATER,
+    Found,
+    HeaderLookup,
+    Lookup,
+    SessionLookup,
+    session_lookup,
+    unit_lookup,
+)
 
 IDENTITY = IdentitySpec()
 
@@ -37,7 +45,7 @@ def test_a_session_is_in_the_header_or_else_in_the_body(facts: Facts, expected: 
     "unit, lookup",
     [
         ("session", SessionLookup("x-session-id", ("session_id", "sequence_id"))),
-        ("header:x-user", Lookup("x-user")),
+        ("header:x-user", HeaderLookup("x-user")),
         ("parameter:user", Lookup(None, ("user",))),
         ("request", Lookup()),
     ],

@@ -245,13 +245,12 @@ class RelayedCall(StreamTries):
     def _decide(self, body: WholeMessage | CallBody) -> None:
         plan, names = self._head.plan, body.names
         assert names is not None
-        told = self._head.session
-        decision = self._decided or plan.decide(names, None, told)
+        decision = self._decided or plan.decide(names, None, self._head)
         if decision is Undecided.NEEDS_BODY:
             facts = body.facts()
             if facts is None:
                 return
-            decision = plan.decide(names, facts, told)
+            decision = plan.decide(names, facts, self._head)
         if isinstance(decision, Undecided):
             self._refuse(no_route(plan.facts(names)))
             return

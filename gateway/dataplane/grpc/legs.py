@@ -9,7 +9,7 @@ from gateway.dataplane.grpc.replies import Relayed, relayed
 from gateway.dataplane.grpc.seams import LegOwner
 from gateway.dataplane.grpc.stream_tries import StreamTries
 from gateway.limits.pending import Grant
-from gateway.observability.arms import Meter, kind_of
+from gateway.observability.arms import Meter, is_fault, kind_of
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import OK, http_status
 from gateway.protocol.llm.prompt import prompt_of_message
@@ -277,7 +277,7 @@ class Leg(StreamTries):
             self._series.count_error(kind_of(status))
         meter = self._meter
         if meter is not None:
-            self._measure(meter, kind_of(status) if meter.is_fault(status) else "")
+            self._measure(meter, kind_of(status) if is_fault(status) else "")
         self._call.leg_ended(self, found)
 
     def _fail(self, error: GatewayError) -> None:

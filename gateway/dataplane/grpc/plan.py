@@ -6,7 +6,7 @@ import random
 
 from gateway.config.settings import Settings
 from gateway.dataplane.plan import VIA, forced_by
-from gateway.dataplane.request import VOLATILE_FIELDS, told_session
+from gateway.dataplane.request import VOLATILE_FIELDS, told_session, told_units
 from gateway.dataplane.snapshot import Lane, Snapshot
 from gateway.dataplane.timing import ASKED_BY
 from gateway.protocol.body_facts import BodyFacts
@@ -119,26 +119,35 @@ class CallPlan:
     def __repr__(self) -> str:
         return f"<CallPlan {self.path!r}>"
 
-    def facts(self, names: Names, body: BodyFacts | None = None, session: str | None = None) -> Facts:
-        """A call as the rules see it; `session` is the one that its fields name."""
+    def facts(
+        self,
+        names: Names,
+        body: BodyFacts | None = None,
+        session: str | None = None,
+        units: dict[str, str] | None = None,
+    ) -> Facts:
+        """A call as the rules see it; `session` is the one that its fields name, `units` are those by which experiments
+        assign."""
         operation = self.rpc.operation if self.rpc is not None else Operation.INFER
         version = names.version.decode("utf-8", "replace") or None
         model = names.model.decode("utf-8", "replace")
-        return Facts(model, version, "grpc", operation, self._facts_headers, body, session, forced=self._forced)
+        headers = {**self._facts_headers, **units} if units else self._facts_headers
+        return Facts(model, version, "grpc", operation, headers, body, session, forced=self._forced)
 
-    def decide(self, names: Names, body: BodyFacts | None, session: str | None) -> tuple[Way, str | None] | Undecided:
-        """The rules' answer for a message of these names: the way it goes, and its session; `session` is the one that
-        the call's fields name."""
+    def decide(self, names: Names, body: BodyFacts | None, head: CallHead) -> tuple[Way, str | None] | Undecided:
+        """The rules' answer for a message of these names: the way it goes, and its session; `head` is its call's."""
         key = (names.model, names.version)
         known = self._decided.get(key)
         if known is not None:
             return known
-        decision = self.snapshot.table.decide(self.facts(names, body, session), random.random)
+        facts = self.facts(names, body, head.session, head.units)
+        decision = self.snapshot.table.decide(facts, random.random)
         if not isinstance(decision, Decision):
             return decision
         lane = self.snapshot.lane_of(decision)
         answer = (self.way(lane), decision.session)
-        if decision.repeatable and not lane.target.asks_session and len(self._decided) < _MAX_DECISIONS:
+        is_of_all = decision.repeatable and decision.unit is None and not lane.target.asks_session
+        if is_of_all and len(self._decided) < _MAX_DECISIONS:
             self._decided[key] = answer
         return answer
 
@@ -169,7 +178,7 @@ class CallHead:
     `id` is None where the client gave none, and so is `session`, which is only read where rules ask for it; `timeout`
     is in seconds, None where the client waits for ever."""
 
-    __slots__ = ("error", "id", "passing", "plan", "session", "timeout", "volatile")
+    __slots__ = ("error", "id", "passing", "plan", "session", "timeout", "units", "volatile")
 
     def __init__(self, plan: CallPlan, volatile: list[Field]) -> None:
         self.plan = plan
@@ -177,7 +186,8 @@ class CallHead:
         self.id: bytes | None = None
         self.timeout: float | None = None
         snapshot = plan.snapshot
-        self.session = told_session(snapshot, volatile + plan.fields) if snapshot.session_field else None
+        self.session = told_session(snapshot, volatile, plan.fields) if snapshot.session_field else None
+        self.units = told_units(snapshot, volatile) if snapshot.unit_fields else None
         self.error = plan.error
         passing: list[bytes] = []
         for field in volatile:
@@ -217,7 +227,7 @@ class CallReader:
     def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
         identity = {snapshot.table.identity.session_header.encode(), snapshot.table.identity.tenant_header.encode()}
         asked = {name.encode() for name in snapshot.headers_asked} | snapshot.own_fields
-        self._volatile = (VOLATILE_FIELDS | identity) - asked | {_TIMEOUT, _REQUEST_ID}
+        self._volatile = (VOLATILE_FIELDS | identity | snapshot.unit_fields) - asked | {_TIMEOUT, _REQUEST_ID}
         # What a connection may leave out when it compares blocks: nothing that tells of the message.
         self.volatile = frozenset(self._volatile - _OF_MESSAGES)
         self._plans = Memo(lambda key: CallPlan(_fields_of(key), snapshot, settings))

@@ -110,7 +110,7 @@ class Ways:
             _, way, session = self._decided
             self._decided = None
             return self._way_of_session(way, session)
-        decision = self._plan.decide(names, None, self._head.session)
+        decision = self._plan.decide(names, None, self._head)
         is_by_content = decision is Undecided.NEEDS_BODY
         if is_by_content:
             decision = self._decide(names, data[PREFIX_BYTES:] if plain is None else plain)
@@ -129,9 +129,9 @@ class Ways:
         return self._plan.way(way.lane.base)
 
     def _decide(self, names: Names, plain: bytes) -> tuple[Way, str | None] | Undecided:
-        decision = self._plan.decide(names, None, self._head.session)
+        decision = self._plan.decide(names, None, self._head)
         if decision is Undecided.NEEDS_BODY:
-            return self._plan.decide(names, facts_or_none(plain), self._head.session)
+            return self._plan.decide(names, facts_or_none(plain), self._head)
         return decision
 
     def _way_of_session(self, way: Way, session: str) -> Way:
@@ -157,7 +157,7 @@ class Ways:
         way = self._known.get(key)
         if way is not None:
             return way
-        decision = self._plan.decide(names, None, self._head.session)
+        decision = self._plan.decide(names, None, self._head)
         if decision is Undecided.NEEDS_BODY and self._decided is not None:
             return self._decided[1]  # its session alone was asked of the body
         if isinstance(decision, Undecided):

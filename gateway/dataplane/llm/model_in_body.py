@@ -122,9 +122,9 @@ def _asked(plan: Plan, request: Request, body: bytes) -> tuple[Lane, str | None]
     """
     if plan.error is not None:
         raise plan.error
-    decision = plan.decide(None, request.session)
+    decision = plan.decide(None, request.session, request.units)
     if decision is Undecided.NEEDS_BODY:
-        decision = plan.decide(read_generation_facts(body), request.session)
+        decision = plan.decide(read_generation_facts(body), request.session, request.units)
     if not isinstance(decision, Decision):
         raise no_route(plan.facts)
     return plan.snapshot.lane_of(decision), decision.session

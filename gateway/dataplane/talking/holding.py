@@ -85,6 +85,7 @@ def _with_header(plan: Plan, lane: Lane, field: bytes, told: str) -> Plan:
     head.fields.append((field, told.encode("utf-8", "replace")))
     made.encoding = None
     made.note = None
+    made._leading = {}
     made.lane = lane
     made.lines = made.lines_for(lane.engine)
     made.opening = made.opening_for(lane)

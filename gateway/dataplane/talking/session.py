@@ -15,5 +15,5 @@ def session_of(request: Request, body: RestBody) -> str | None:
     """
     plan = request.plan
     data = body.data if body.head_bytes is None else body.data[: body.head_bytes]
-    decision = plan.decide(read_body_facts(plan.call.operation, data), request.session)
+    decision = plan.decide(read_body_facts(plan.call.operation, data), request.session, request.units)
     return decision.session if isinstance(decision, Decision) else None
