@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from time import monotonic, time
 from typing import Any, NamedTuple
 
@@ -48,6 +49,8 @@ def known_of(request: Request, body: RequestBody | None = None) -> Known | None:
     facts: Facts | None = getattr(request.plan, "facts", None)
     if facts is None:
         return None
+    if request.units:
+        facts = replace(facts, headers={**facts.headers, **request.units})
     return Known(facts, request.session, None if body is None else lambda: _facts_in(request, body))
 
 

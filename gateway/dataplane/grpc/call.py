@@ -469,7 +469,7 @@ class RelayedCall(StreamTries):
             return Known(head.plan.told, head.session)
         if body is None or body.names is None:
             return None
-        return Known(head.plan.facts(body.names), head.session, self._facts_in_body)
+        return Known(head.plan.facts(body.names, units=head.units), head.session, self._facts_in_body)
 
     def _facts_in_body(self) -> BodyFacts | None:
         body = self._body

@@ -328,7 +328,7 @@ class StreamCall:
             target = way.lane.target if way is not None else None
             seconds = monotonic() - self._started_at
             names = self._ways.names
-            known = Known(plan.facts(names), self._head.session) if names is not None else None
+            known = Known(plan.facts(names, units=self._head.units), self._head.session) if names is not None else None
             self.plane.log_call(
                 self._client.peer, plan.asked, status, reason, seconds, self.request_id, target, known=known
             )
