@@ -5,6 +5,7 @@ It asks for inferences and descriptions alone: what changes engines has endpoint
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from time import monotonic
@@ -35,6 +36,7 @@ _CONNECT_SECONDS = 5.0
 # Written anew for the hop to the gateway.
 _OF_THE_HOP = frozenset({"host", "content-length", "connection", "transfer-encoding", "te", "upgrade", "expect"})
 _TIMING = "x-pointsman-timing"
+_FIELD_NAME = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")
 # Who listens on every address is asked on this host's own.
 _LOOPBACKS = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 
@@ -136,11 +138,17 @@ def _request(wanted: Try) -> tuple[bytes | None, Mapping[str, str]]:
 
     Raises: HTTPException.
     """
+    for name, value in wanted.headers.items():
+        if not _FIELD_NAME.fullmatch(name) or not value.isascii() or not (value.isprintable() or not value):
+            raise HTTPException(422, f"header {name!r}: a name is a token, a value is printable ASCII")
     headers = {name.lower(): value for name, value in wanted.headers.items() if name.lower() not in _OF_THE_HOP}
     headers[_TIMING] = "1"
     if wanted.body is None or wanted.method == "GET":
         return None, headers
-    content = wanted.body.encode() if isinstance(wanted.body, str) else orjson.dumps(wanted.body)
+    try:
+        content = wanted.body.encode() if isinstance(wanted.body, str) else orjson.dumps(wanted.body)
+    except (TypeError, ValueError) as error:
+        raise HTTPException(422, f"body: {error}") from error
     if len(content) > MAX_BODY_BYTES:
         raise HTTPException(413, f"this body has {len(content)} bytes; the playground sends {MAX_BODY_BYTES} at most")
     headers.setdefault("content-type", "application/json")

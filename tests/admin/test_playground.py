@@ -94,6 +94,14 @@ def test_only_what_asks_is_sent(gateway: GatewayProcess, path: str, method: str)
     assert isinstance(reply.json()["detail"], str)
 
 
+@pytest.mark.parametrize("headers", [{"a b": "1"}, {"": "1"}, {"x": "a\r\nb: c"}, {"x": "é"}])
+def test_a_header_that_is_none_is_refused(gateway: GatewayProcess, headers: dict[str, str]) -> None:
+    """By its name."""
+    reply = tried(gateway, "/v2/models/m/infer", {"inputs": []}, headers=headers)
+    assert reply.status_code == 422
+    assert repr(next(iter(headers))) in reply.json()["detail"]
+
+
 def test_sizes_are_bounded(gateway: GatewayProcess) -> None:
     """A page is no place for long bodies."""
     reply = tried(gateway, "/v2/models/m/infer", "x" * (4 * 1024 * 1024 + 1))

@@ -23,7 +23,7 @@ def edit(page: Any, before: str, after: str) -> None:
     area.fill(text.replace(before, after))
 
 
-def test_a_bad_rule_is_refused_with_its_line_shown(page: Any, fleet: Fleet, mishaps: Mishaps) -> None:
+def test_a_bad_rule_is_refused_with_its_line_shown(page: Any, fleet: Fleet, mishaps: Mishaps, shot: Any) -> None:
     """By validation, and by activation all the same; the line is marked where it stands, and a button leads there."""
     mishaps.expected.add(422)
     before = in_force(fleet)
@@ -40,6 +40,7 @@ def test_a_bad_rule_is_refused_with_its_line_shown(page: Any, fleet: Fleet, mish
     expect(place).to_have_text(re.compile(rf"^rules\.yaml:{line}:\d+$"))
     expect(page.locator(".gutter .error")).to_have_text(str(line))
     expect(page.locator(".under .error .said")).to_contain_text("textz")
+    shot("refused")
     place.click()
     cursor = page.get_by_label(re.compile("^Copy of")).evaluate(
         "area => area.value.slice(0, area.selectionStart).split('\\n').length"

@@ -1,6 +1,6 @@
 // Explain: facts of a request, and what the rules make of it, route by route.
 
-import { call } from "../core/api.js";
+import { call, may } from "../core/api.js";
 import { fill, h } from "../core/dom.js";
 import { editor } from "../core/editor.js";
 import { digits, percent } from "../core/format.js";
@@ -70,7 +70,7 @@ export async function show(root, { query, signal }) {
 
 /** Rule files that are asked in place of those in force; they begin as these. */
 function candidateFiles(signal) {
-  const isWanted = h("input", { type: "checkbox", id: "candidate" });
+  const isWanted = h("input", { type: "checkbox", id: "candidate", disabled: !may("admin") });
   const place = h("div", { class: "stack", hidden: true });
   let editors = null;
   isWanted.addEventListener("change", async () => {
@@ -90,7 +90,12 @@ function candidateFiles(signal) {
         "div",
         { class: "check" },
         isWanted,
-        h("label", { for: "candidate" }, "By a candidate of the rules, which is not activated"),
+        h(
+          "label",
+          { for: "candidate" },
+          "By a candidate of the rules, which is not activated",
+          may("admin") ? "" : " (needs the role admin)",
+        ),
       ),
       place,
     ],
