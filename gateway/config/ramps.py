@@ -175,6 +175,8 @@ def check_ramp(experiment: ExperimentSpec, node: Map, reading: Reading) -> Exper
         _check_bandit(experiment.bandit, len(experiment.arms), node.entries["bandit"].location, reading)
     if experiment.ramp is None:
         return experiment
+    if not experiment.guardrails:
+        reading.warn(node.entries["ramp"].location, f"{where} has a ramp and no guardrails: only its fuse can end it")
     return replace(experiment, ramp=_with_arm(experiment, experiment.ramp, node, reading))
 
 

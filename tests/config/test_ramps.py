@@ -149,3 +149,10 @@ def test_a_ramp_of_several_arms_says_which(load: Load) -> None:
     one = HEAD.replace(", {name: new, engine: e, weight: 0}", "")
     (problem,) = load(one + "    ramp: {steps: [5%]}\n").errors
     assert str(problem) == "rules.yaml:7:5: error: experiment 'x' has one arm: a ramp needs two at the least"
+
+
+def test_a_ramp_without_guardrails_is_warned_of(load: Load) -> None:
+    """It goes on whatever its arm does, until that collapses."""
+    (problem,) = load(HEAD + "    ramp: {steps: [5%]}\n").problems
+    what = "experiment 'x' has a ramp and no guardrails: only its fuse can end it"
+    assert str(problem) == f"rules.yaml:7:5: warning: {what}"

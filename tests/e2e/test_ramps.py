@@ -260,3 +260,24 @@ def test_two_gateways_go_on_when_the_leader_dies(engines: tuple[CannedEngine, Ca
         finally:
             for gateway in started:
                 gateway.kill()
+
+
+def test_gateways_end_with_the_same_rules(engines: tuple[CannedEngine, CannedEngine], tmp_path: Path) -> None:
+    """What a run came to is one version of the rules, at all gateways that share a Redis and have the same files."""
+    program()
+    with RedisServer(tmp_path / "redis") as redis:
+        options = {"workers": 1, "redis": redis.url, "extra_args": ("--experiment-tick", "500ms")}
+        ramp = "{steps: [30%, 100%], min_requests: 60, min_time: 1s}"
+        both = [GatewayProcess.start(rules(engines, ramp), tmp_path / name, **options) for name in "ab"]
+        for gateway in both:
+            gateway.wait_ready()
+        command(both[1], "start", "x")
+        with Load([gateway.http_port for gateway in both], rate=RATE, sessions=100_000) as load:
+            eventually(lambda: [status(gateway) for gateway in both] == ["finished"] * 2, 40)
+            eventually(lambda: all("engine: new, weight: 100}" in weights_written(gateway) for gateway in both))
+        assert {answer.status for answer in load.answers} == {200}
+        for gateway in both:
+            versions = CLIENT.get(f"{gateway.admin_url}/rules/versions").json()["versions"]
+            assert [each["source"] for each in versions] == ["experiment", "files"]
+        for gateway in both:
+            gateway.stop()
