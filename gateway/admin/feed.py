@@ -97,6 +97,10 @@ class Feed:
             for listener in listeners:
                 listener.hear(event)
 
+    @property
+    def has_listeners(self) -> bool:
+        return bool(self._listeners)
+
     @contextmanager
     def listening(self, *, wants_decisions: bool = False) -> Iterator[Listener]:
         """Listen for as long as the context lasts."""

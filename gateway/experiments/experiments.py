@@ -83,7 +83,7 @@ class Experiments:
         self._is_due = asyncio.Event()
         self._is_woken = True
         self._one_at_a_time = asyncio.Lock()
-        self._hearers: list[Callable[[list[Json]], None]] = []
+        self._hearers: list[tuple[Callable[[list[Json]], None], Callable[[], bool]]] = []
         self._keeping: asyncio.Task[None] | None = None
         self._is_away = False
 
@@ -125,9 +125,9 @@ class Experiments:
         """Another gateway has changed something."""
         self._wake()
 
-    def on_tick(self, hear: Callable[[list[Json]], None]) -> None:
+    def on_tick(self, hear: Callable[[list[Json]], None], is_wanted: Callable[[], bool] = lambda: True) -> None:
         """Have what is known of all experiments told after each tick; what cannot wait must not be done in `hear`."""
-        self._hearers.append(hear)
+        self._hearers.append((hear, is_wanted))
 
     async def _keep(self) -> None:
         while True:
@@ -187,8 +187,9 @@ class Experiments:
         await self._write_rules()
         if is_tick:
             self._told_at = self._clock()
-            told = self.told()
-            for hear in self._hearers:
+            hearers = [hear for hear, is_wanted in self._hearers if is_wanted()]
+            told = self.told() if hearers else []
+            for hear in hearers:
                 hear(told)
 
     def _word(self, counts: Mapping[str, Mapping[str, ArmCounts]], applied: Mapping[str, int]) -> dict[str, Json]:

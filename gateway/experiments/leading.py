@@ -146,6 +146,10 @@ class Leader:
     async def _keep_evidence(self, trial: Trial, now: float) -> None:
         """Have a leader that comes after this one go on from here, and others tell what is known."""
         assert trial.state is not None and self.token is not None
+        known = (trial.state.revision, trial.evidence.revision, trial.action.reason)
+        if trial.kept and known == trial.known:
+            return  # nothing is new
+        trial.known = known
         point = point_of(trial, now)
         trial.series.add(point)
         trial.tail.append(point)

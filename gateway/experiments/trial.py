@@ -60,6 +60,7 @@ class Trial:
         self.has_read = False  # the evidence that an earlier leader kept
         self.tail: list[Json] = []  # points that are not kept with the series yet
         self.kept: set[int] = set()  # periods that are kept as they are; 0: some evidence of this run is
+        self.known: tuple[int, int, str] | None = None  # when evidence was last kept: revisions, and what is waited for
         self.judged_at = -inf  # of this gateway's own clock
         self.has_told_mismatch = False
         self.thought_at = 0.0  # when a bandit last did about its weights
@@ -111,7 +112,7 @@ class Trial:
     def restore(self, evidence: Evidence, series: Series) -> None:
         """What an earlier leader kept of this run."""
         assert self.state is not None
-        self.evidence, self.series = evidence, series
+        self.evidence, self.series, self.judgement = evidence, series, None
         self.kept = {0, *evidence.numbers[:-1]}
         self.evidence.begin(self.state.turn, self.state.in_force)
 

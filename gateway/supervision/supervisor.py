@@ -222,7 +222,9 @@ class Supervisor(RuleKeeping):
         replicas = Replicas(redis.address, ears)
         self._meet(replicas, store)
         self._experiments = experiments = make_experiments(settings, workforce, replicas, store, self.change)
-        experiments.on_tick(lambda told: self.feed.publish("experiment", {"experiments": told}))
+        experiments.on_tick(
+            lambda told: self.feed.publish("experiment", {"experiments": told}), lambda: self.feed.has_listeners
+        )
         log = audit_log(store, AuditFile(data_dir_of(settings)))
         server = admin_server(make_app(self, access, log, self.feed))
         serving_admin = loop.create_task(server.serve([admin]))
