@@ -177,7 +177,7 @@ def test_every_view_is_drawn_within_its_width(page: Any, screenshots: Any, reque
     page.goto("/")
     read = "links => links.map(link => [link.getAttribute('href'), link.textContent])"
     views = page.locator("nav a").evaluate_all(read)
-    assert len(views) == 12
+    assert len(views) == 13
     views += [["#/experiments/ranker-migration", "ranker-migration"], ["#/shadows/everything-else", "everything-else"]]
     for href, label in views:
         page.goto(f"/{href}")

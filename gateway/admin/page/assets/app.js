@@ -9,7 +9,13 @@ import { themeSwitch } from "./core/theme.js";
 
 const VIEWS = {
   Traffic: { fleet: "Fleet", tail: "Live tail", requests: "Requests" },
-  Change: { experiments: "Experiments", shadows: "Shadows", rules: "Rules", limits: "Limits" },
+  Change: {
+    experiments: "Experiments",
+    shadows: "Shadows",
+    rules: "Rules",
+    recordings: "Recordings",
+    limits: "Limits",
+  },
   Operate: { models: "Models", sessions: "Sessions", audit: "Audit" },
   Try: { explain: "Explain", playground: "Playground" },
 };
@@ -30,6 +36,7 @@ async function navigate() {
   const view = NAMES[name] ? name : "fleet";
   const detail = rest.join("/");
   leave.abort("left");
+  if (!isFirst) for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
   leave = new AbortController();
   const { signal } = leave;
   showPlace(view, detail);

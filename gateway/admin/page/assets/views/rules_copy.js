@@ -5,6 +5,7 @@ import { action, ask, REASON, toast } from "../core/dialogs.js";
 import { editor, problemList } from "../core/editor.js";
 import { fill, h } from "../core/dom.js";
 import { diffTold } from "./diff.js";
+import { replay } from "./replay.js";
 
 /** Have `place` hold an editor for each file; `leave` shows the files in force again. */
 export function editCopy(place, files, { leave, look, signal }) {
@@ -41,6 +42,7 @@ export function editCopy(place, files, { leave, look, signal }) {
       "div",
       { class: "row sticky" },
       action("Validate", "admin", validate),
+      action("Replay", "admin", () => replay(texts())),
       action("Activate", "admin", put, { class: "primary" }),
       action("Discard", "viewer", leave),
     ),

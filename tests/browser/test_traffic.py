@@ -1,0 +1,73 @@
+"""Traffic on the page: decisions as they are made, recorded, and decided again by rules that are not in force."""
+
+import re
+from typing import Any
+
+import httpx
+from playwright.sync_api import expect
+
+from tests.browser.conftest import BODY
+from tests.browser.fleet import Fleet
+from tests.browser.test_rules import edit
+
+
+def test_the_live_tail_shows_decisions_as_they_are_made(page: Any, fleet: Fleet, shot: Any) -> None:
+    """With route, arm, engine and status; filtered, paused; what callers invent is text."""
+    page.goto("/#/tail")
+    rows = page.locator("tbody tr")
+    expect(rows.filter(has_text="everything-else").first).to_contain_text("200")
+    expect(rows.filter(has_text="ranking").first).to_contain_text("control")
+    evil = "%3Cimg%20src=x%20onerror=%22window.hurt=1%22%3E"
+    page.get_by_label("Only those with").fill("onerror")
+    for _ in range(40):  # a sample is told
+        httpx.post(f"{fleet.gateway.http_url}/v2/models/{evil}/infer", json=BODY)
+        if rows.count():
+            break
+    expect(rows.first).to_contain_text('<img src=x onerror="window.hurt=1">')
+    assert page.evaluate("window.hurt === undefined")
+    page.get_by_label("Only those with").fill("")
+    page.get_by_role("button", name="Pause").click()
+    first = rows.first.inner_text()
+    page.wait_for_timeout(800)
+    assert rows.first.inner_text() == first
+    shot("paused")
+    page.get_by_role("button", name="Go on").click()
+    expect(rows.first).not_to_have_text(first)
+
+
+def test_who_leaves_the_tail_is_told_no_decisions(page: Any) -> None:
+    """They cost the gateway something; the fleet is told on."""
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if "/events" in request.url else None)
+    page.goto("/#/tail")
+    expect(page.locator("tbody tr").first).to_be_visible()
+    page.get_by_role("link", name="Fleet", exact=True).click()
+    expect(page.locator("#live")).to_have_text("live")
+    expect(page.locator(".card", has_text="everything-else")).to_be_visible()
+    page.wait_for_timeout(300)
+    assert [url.endswith("decisions=true") for url in asked][-2:] == [True, False]
+
+
+def test_a_copy_of_the_rules_is_tried_by_recorded_traffic(page: Any, fleet: Fleet) -> None:
+    """What it would change, before anything is activated."""
+    page.goto("/#/recordings")
+    page.get_by_role("button", name="Record").click()
+    page.get_by_label("Name").fill("ordinary")
+    page.get_by_label("Sample").fill("100")
+    page.get_by_role("dialog").get_by_role("button", name="Record").click()
+    row = page.get_by_role("row", name=re.compile("^ordinary"))
+    expect(row).to_contain_text("records")
+    expect(row).to_contain_text(re.compile(r"[1-9]\d* of 10,000"))
+    page.get_by_role("button", name="Stop ordinary").click()
+    expect(page.get_by_role("button", name="Delete ordinary")).to_be_visible()
+    page.goto("/#/rules")
+    page.get_by_role("button", name="Edit a copy").click()
+    edit(page, "name: everything-else\n    engine: cuda", "name: everything-else\n    engine: mac")
+    page.get_by_role("button", name="Replay").click()
+    page.get_by_role("dialog").get_by_role("button", name="Replay").click()
+    report = page.get_by_role("dialog", name="What would change")
+    engines = report.get_by_role("region", name="Changes of engine")
+    expect(engines.get_by_role("row").nth(1)).to_contain_text(re.compile(r"cuda\s*mac"))
+    page.goto("/#/recordings")
+    page.get_by_role("button", name="Delete ordinary").click()
+    expect(row).to_have_count(0)
