@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 
 from gateway.admin.auth import Operator, Viewer
 from gateway.admin.rule_trials import rules_of
-from gateway.admin.rule_versions import Files, Number, VersionState
+from gateway.admin.rule_versions import Files, Number, VersionState, check_may_bring
 from gateway.config.specs import RulesSpec
 from gateway.rehearsal.recording import NAME, NoRecordingError, Recording, RecordingError
 from gateway.rehearsal.replay import RecordingSpoiltError, Replay, read_facts
@@ -127,9 +127,10 @@ def add_recordings(app: FastAPI, state: RecordingState) -> None:
         return {"name": name, "deleted": state.recordings.stop_or_delete(name)}
 
     @app.post("/rules/replay", tags=["rules"], responses=_NOT_THERE)
-    async def replayed(trial: Trial, _: Viewer) -> Json:
+    async def replayed(trial: Trial, caller: Viewer) -> Json:
         """How other rules change where recorded requests go: counts and examples of each change of route, engine and
-        arm, and what they leave without a route. Nothing is sent."""
+        arm, and what they leave without a route. Nothing is sent. Files of one's own are for admins."""
+        check_may_bring(caller, trial.files)
         if trial.files is not None and trial.version is not None:
             raise HTTPException(400, "say which rules: 'files', or a 'version'; not both")
         files = state.version_texts(trial.version) if trial.version is not None else trial.files

@@ -11,10 +11,18 @@ import typer
 
 from gateway.cli.asking import ADMIN, Admin, Key, ask, call, reply
 from gateway.cli.tables import Row, print_table
+from gateway.config import rule_values
 
 app = typer.Typer(help="Records of the traffic of a running gateway, to try other rules on.")
 
 Name = Annotated[str, typer.Argument(help="A recording, as `pointsman recordings list` shows it.")]
+
+
+def _share(text: str) -> float:
+    try:
+        return rule_values.share(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 @app.command("list")
@@ -38,7 +46,9 @@ def listed(admin: Admin = ADMIN, key: Key = "") -> None:
 @app.command()
 def start(
     name: Annotated[str | None, typer.Argument(help="How to call it; if not given, by its time.")] = None,
-    sample: Annotated[float, typer.Option(help="The share of requests that is taken.", min=0.0, max=1.0)] = 0.01,
+    sample: Annotated[
+        float, typer.Option(parser=_share, metavar="SHARE", help="Of the requests, as 1% or 0.01.")
+    ] = 0.01,
     seconds: Annotated[float, typer.Option(help="How long.")] = 60.0,
     max_facts: Annotated[int, typer.Option(help="It ends when it has so many.", min=1)] = 10_000,
     admin: Admin = ADMIN,

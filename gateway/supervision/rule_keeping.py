@@ -33,6 +33,10 @@ class RuleKeeping:
         """Serve by these, unless they are in use."""
         raise NotImplementedError
 
+    async def _settle(self) -> None:
+        """Wait until they are served by, a moment at most."""
+        raise NotImplementedError
+
     # What is known
 
     @property
@@ -131,7 +135,7 @@ class RuleKeeping:
         if self._book.in_force is version and version.number != self._told[0]:
             self._sharing.decided()
         self._serve_by_book()
-        await self._sharing.share()
+        await asyncio.gather(self._settle(), self._sharing.share())
         self._tell_replicas()
         return version
 

@@ -347,6 +347,10 @@ class Supervisor(RuleKeeping):
             self._prober.use(rules.engines)
             _log.info("rules %d are in force (%s)", number, rules.digest[:12])
 
+    async def _settle(self) -> None:
+        assert self._workforce is not None
+        await self._workforce.count()  # what was said to workers before is done before they answer
+
     async def _keep_count(self) -> None:
         """Have recent counters of every worker, for the case that it dies."""
         assert self._workforce is not None

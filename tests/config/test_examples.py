@@ -18,6 +18,7 @@ from gateway.config.experiment_specs import (
     ShadowSpec,
     ToleranceSpec,
 )
+from gateway.config.rule_test_specs import ExpectSpec, RequestSpec, TensorSpec
 from gateway.config.rules import load_rules
 from gateway.config.specs import (
     BreakerSpec,
@@ -36,6 +37,7 @@ from gateway.config.specs import (
 )
 from gateway.protocol.body_facts import NO_BODY, BodyFacts, InputFacts
 from gateway.protocol.operations import Operation
+from gateway.rehearsal.rule_tests import failed_tests
 from gateway.routing.decision import Decision
 from gateway.routing.facts import Facts
 from gateway.routing.table import Table
@@ -73,6 +75,8 @@ DECISIONS = [
     ("ramp.yaml", Facts("other"), "old"),
     ("shadow.yaml", Facts("resnet50", body=NO_BODY), "old"),
     ("shadow.yaml", chat("chat"), "old"),
+    ("tested.yaml", Facts("classifier", body=BodyFacts(inputs=(IMAGE,))), "vision"),
+    ("tested.yaml", Facts("text", headers={"x-tenant": "acme"}, body=NO_BODY), "pool"),
     ("sessions.yaml", Facts("counter", body=BodyFacts({"sequence_id": 7})), "stateful"),
 ]
 
@@ -90,6 +94,12 @@ def test_an_example_does_what_it_says(name: str, facts: Facts, engine: str) -> N
     decision = Table(load(RULES / name)).decide(facts, lambda: 0.5)
     assert isinstance(decision, Decision)
     assert decision.target.engine == engine
+
+
+@pytest.mark.parametrize("path", sorted(RULES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_tests_of_an_example_hold(path: Path) -> None:
+    """What an example expects of itself is so."""
+    assert failed_tests(load(path)) == []
 
 
 def test_every_example_is_tried() -> None:
@@ -126,6 +136,9 @@ SECTIONS = [
     ("bandit.", BanditSpec),
     ("", IdentitySpec),
     ("", LimitSpec),
+    ("", RequestSpec),
+    ("", TensorSpec),
+    ("", ExpectSpec),
     ("shadow.", ShadowSpec),
     ("shadow.tolerance.", ToleranceSpec),
 ]
