@@ -172,6 +172,10 @@ def serve(
             help="How often experiments are judged and ramps go on; a collapsing arm is seen within a second anyway.",
         ),
     ] = _DEFAULTS.experiment_tick,
+    feedback_requests: Annotated[
+        int,
+        typer.Option(min=0, help="Requests of experiments that a worker remembers by their ids, for POST /feedback."),
+    ] = _DEFAULTS.feedback_requests,
     redact: Annotated[
         list[str],
         typer.Option(
@@ -239,6 +243,7 @@ def serve(
         data_dir=data_dir,
         redact=tuple(name.lower() for name in redact),
         experiment_tick=experiment_tick,
+        feedback_requests=feedback_requests,
         limits=Limits(
             max_header_bytes=max_header_bytes,
             max_body_bytes=max_body_bytes,
