@@ -288,6 +288,7 @@ def _run(settings: Settings, paths: list[Path], ready_file: Path | None) -> int:
         log.info("%s", summarize(loaded))
         log.info("inference  %s://%s:%d/v2", scheme, _in_url(addresses.host), addresses.http_port)
         log.info("gRPC       %s:%d", _in_url(addresses.host), addresses.grpc_port)
+        log.info("page       http://%s:%d/", _in_url(addresses.admin_host), addresses.admin_port)
         log.info("metrics    http://%s:%d/metrics", _in_url(addresses.admin_host), addresses.admin_port)
 
     supervisor = Supervisor(settings, paths, ready_file=ready_file, ready=ready)

@@ -229,7 +229,8 @@ class Plan:
         elif not isinstance(decision, Decision):
             return
         elif not decision.repeatable:
-            self.fork = fork_of(self.snapshot.table.route_of(self.facts), self.snapshot, self.call)
+            if not self.is_fleet:  # what concerns all replicas goes to all arms
+                self.fork = fork_of(self.snapshot.table.route_of(self.facts), self.snapshot, self.call)
         else:
             self.lane = self.snapshot.lane_of(decision)
             self.opening = self.opening_for(self.lane)

@@ -17,6 +17,7 @@ from gateway.admin.keys import Role
 from tests.admin.test_app import State
 from tests.admin.test_auth import write_keys
 from tests.support.canned_engine import CannedEngine
+from tests.support.child import REPOSITORY
 from tests.support.servers import GatewayProcess
 
 load_all_checks()
@@ -178,3 +179,10 @@ def test_a_body_that_cannot_be_read_is_told(
     headers = {"authorization": f"Bearer {keys['anna']}", "content-type": "application/json"}
     answer = httpx.put(f"{gateway.admin_url}/log-level", content=body, headers=headers)
     assert (answer.status_code, told in answer.json()["detail"]) == (status, True), answer.text
+
+
+def test_the_readme_tells_of_each_path() -> None:
+    """By what it begins with, in the table of the admin API."""
+    text = (REPOSITORY / "gateway" / "README.md").read_text().partition("## The admin API")[2]
+    missing = {path.split("/")[1] for path in DESCRIBED["paths"] if f"`/{path.split('/')[1]}" not in text}
+    assert not missing
