@@ -33,7 +33,7 @@ export function stats(...children) {
 }
 
 /**
- * A table that scrolls by itself where it is too wide. `columns` are {label, cell(item) -> node or text, number?, wide?}.
+ * A table that scrolls by itself where it is too wide. `columns` are {label, cell(item) -> node or text, number?, wide?, code?, line?}.
  * `set(items)` shows them; rows of a known key keep their place and focus.
  */
 export function table(caption, columns, keyOf, nothing = "Nothing here.") {
@@ -75,7 +75,11 @@ function fillRow(row, columns, item) {
 }
 
 function classes(column) {
-  return [column.number && "number", column.wide && "wide", column.code && "code"].filter(Boolean).join(" ") || null;
+  return (
+    [column.number && "number", column.wide && "wide", column.code && "code", column.line && "line"]
+      .filter(Boolean)
+      .join(" ") || null
+  );
 }
 
 /** A labelled input of a form. `control` gets an id. */

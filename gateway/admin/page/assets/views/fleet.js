@@ -6,7 +6,7 @@ import { count, digits, rate, seconds } from "../core/format.js";
 import { live } from "../core/live.js";
 import { setBadge, stat, stats } from "../core/parts.js";
 import { openEndpoint, openEngine, openRoute } from "./fleet_dialogs.js";
-import { conditionOf, endpointKey, sumOf } from "./fleet_facts.js";
+import { conditionOf, endpointKey, shortUrl, sumOf } from "./fleet_facts.js";
 import { drawLines } from "./fleet_lines.js";
 
 export async function show(root, { signal }) {
@@ -188,10 +188,6 @@ function tellEndpoint(element, endpoint) {
 
 function latencies(of) {
   return Number.isFinite(of.p50) ? `p50 ${seconds(of.p50)} · p95 ${seconds(of.p95)}` : "p50 –";
-}
-
-function shortUrl(url) {
-  return url.replace(/^\w+:\/\//, "");
 }
 
 /** Which card leads to which, and how much goes there. */

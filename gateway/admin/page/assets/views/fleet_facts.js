@@ -15,3 +15,7 @@ export function endpointKey(engine, url) {
 export function sumOf(items, field) {
   return items.reduce((sum, item) => sum + (item[field] ?? 0), 0);
 }
+
+export function shortUrl(url) {
+  return url.replace(/^\w+:\/\//, "");
+}

@@ -6,6 +6,7 @@ import { h, tell } from "../core/dom.js";
 import { count, seconds } from "../core/format.js";
 import { every } from "../core/polling.js";
 import { table } from "../core/parts.js";
+import { shortUrl } from "./fleet_facts.js";
 
 const MOST = 500;
 
@@ -15,14 +16,14 @@ export async function show(root, { signal }) {
     "Requests under way",
     [
       { label: "Age", cell: (each) => seconds(each.age), number: true },
-      { label: "Stage", cell: (each) => each.stage },
-      { label: "Route", cell: (each) => each.route },
-      { label: "Arm", cell: (each) => each.arm ?? "" },
+      { label: "Stage", cell: (each) => each.stage, line: true },
+      { label: "Route", cell: (each) => each.route, line: true },
+      { label: "Arm", cell: (each) => each.arm, line: true },
       { label: "Model", cell: (each) => each.model, code: true },
-      { label: "Engine", cell: (each) => each.engine },
-      { label: "Endpoint", cell: (each) => each.endpoint, code: true },
+      { label: "Engine", cell: (each) => each.engine, line: true },
+      { label: "Endpoint", cell: (each) => shortUrl(each.endpoint), code: true, line: true },
       { label: "Protocol", cell: (each) => each.protocol },
-      { label: "From", cell: (each) => each.peer, code: true },
+      { label: "From", cell: (each) => each.peer, code: true, line: true },
       { label: "Id", cell: (each) => each.id, code: true },
       {
         label: "",

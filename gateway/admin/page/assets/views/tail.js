@@ -4,6 +4,7 @@ import { fill, h, tell } from "../core/dom.js";
 import { clock, count, seconds } from "../core/format.js";
 import { live } from "../core/live.js";
 import { field, table, text } from "../core/parts.js";
+import { shortUrl } from "./fleet_facts.js";
 
 const MOST = 200;
 
@@ -17,15 +18,15 @@ export function show(root, { signal }) {
   const shown = table(
     "Decisions",
     [
-      { label: "Time", cell: (each) => clock(each.time) },
+      { label: "Time", cell: (each) => clock(each.time), line: true },
       { label: "Status", cell: (each) => each.status || "–", number: true },
       { label: "Took", cell: (each) => seconds(each.seconds), number: true },
-      { label: "Route", cell: (each) => each.route ?? "no route" },
-      { label: "Arm", cell: (each) => each.arm ?? "" },
-      { label: "Engine", cell: (each) => each.engine ?? "" },
-      { label: "Endpoint", cell: (each) => each.endpoint ?? "", code: true },
+      { label: "Route", cell: (each) => each.route ?? "no route", line: true },
+      { label: "Arm", cell: (each) => each.arm ?? "", line: true },
+      { label: "Engine", cell: (each) => each.engine ?? "", line: true },
+      { label: "Endpoint", cell: (each) => shortUrl(each.endpoint ?? ""), code: true, line: true },
       { label: "Model", cell: (each) => each.model ?? "", code: true },
-      { label: "Operation", cell: (each) => [each.protocol, each.operation].filter(Boolean).join(" ") },
+      { label: "Operation", cell: (each) => [each.protocol, each.operation].filter(Boolean).join(" "), line: true },
       { label: "Session", cell: (each) => each.session ?? "", code: true },
     ],
     (each) => each.key,
