@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable
+from contextlib import suppress
 from typing import Annotated, Any, Protocol, TypeVar
 
 from fastapi import FastAPI, Query
@@ -13,6 +14,7 @@ from gateway.admin.auth import Viewer
 from gateway.admin.experiment_commands import REFUSALS, CommandState, add_commands, unknown
 from gateway.config.specs import RulesSpec
 from gateway.observability.exposition import ExpositionState
+from gateway.redis.errors import StoreError
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -42,8 +44,9 @@ def add_experiments(app: FastAPI, state: ExperimentState) -> None:
         """One of them, with its decisions, newest first, and its series for charts."""
         series = await _known(state, state.experiments.history(name), name)
         traffic = _traffic(state.rules, await state.exposition())
-        decided = await answered(state.experiments.decisions(_DECISIONS))
-        mine = [each for each in decided if each.get("experiment") == name]
+        mine: list[Json] = []
+        with suppress(StoreError):  # all else is known without
+            mine = [each for each in await state.experiments.decisions(_DECISIONS) if each.get("experiment") == name]
         told = _with_traffic(state.experiments.told_one(name), traffic)
         return {**told, "decisions": mine, "series": series}
 
@@ -63,9 +66,9 @@ def add_experiments(app: FastAPI, state: ExperimentState) -> None:
 
 
 async def _known(state: ExperimentState, asking: Awaitable[T], name: str) -> T:
-    """Raises: HTTPException where there is no such experiment, or Redis does not tell."""
+    """Raises: HTTPException where there is no such experiment."""
     try:
-        return await answered(asking)
+        return await asking
     except KeyError as error:
         raise unknown(state, name) from error
 

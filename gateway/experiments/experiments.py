@@ -25,6 +25,7 @@ from gateway.experiments.series import Series
 from gateway.experiments.telling import told_of
 from gateway.experiments.trial import Declared, Trial
 from gateway.observability.arm_counts import ArmCounts, ArmKey
+from gateway.observability.run_metrics import RunFacts
 from gateway.redis.ending import end
 from gateway.redis.errors import StoreError
 
@@ -342,6 +343,14 @@ class Experiments:
     def is_leader(self) -> bool:
         return self._lead.token is not None
 
+    def facts(self) -> dict[str, RunFacts]:
+        """What is in force here, by experiment; of those that are known by now."""
+        return {
+            name: RunFacts(trial.state.status.value, trial.state.step, trial.state.in_force)
+            for name, trial in self._trials.items()
+            if trial.state is not None and trial.is_in_force
+        }
+
     def told(self) -> list[Json]:
         """What is known of each experiment."""
         return [self.told_one(name) for name in self._trials]
@@ -356,12 +365,13 @@ class Experiments:
         return {**told, **judged, "leader": self._leader, "is_away": self._is_away}
 
     async def history(self, name: str, since: float = 0.0) -> list[Json]:
-        """Points for charts. Raises: KeyError, StoreError."""
+        """Points for charts; while Redis is away those that this gateway has taken itself. Raises: KeyError."""
         trial = self._trials[name]
-        if self.is_leader:
-            return trial.series.since(since)
-        kept = await self._home.kept(name, ("series", "tail"))
-        return Series([*kept.get("series", []), *kept.get("tail", [])]).since(since)
+        if not self.is_leader:
+            with suppress(StoreError):
+                kept = await self._home.kept(name, ("series", "tail"))
+                return Series([*kept.get("series", []), *kept.get("tail", [])]).since(since)
+        return trial.series.since(since)
 
     async def decisions(self, limit: int) -> Sequence[Json]:
         """The newest first. Raises: StoreError."""

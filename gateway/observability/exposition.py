@@ -14,6 +14,7 @@ from gateway.observability.arm_metrics import arm_metrics
 from gateway.observability.limit_counts import LimitSnapshot
 from gateway.observability.limit_metrics import limit_metrics
 from gateway.observability.metrics import SeriesKey, SeriesSnapshot
+from gateway.observability.run_metrics import RunFacts, run_metrics
 from gateway.observability.session_use import SessionUse, session_metrics
 from gateway.observability.shadow_metrics import ShadowCounts, shadow_metrics
 from gateway.observability.store_metrics import store_metrics
@@ -53,6 +54,7 @@ class ExpositionState:
     redis_restarts: int = 0  # of the embedded one
     limits: Mapping[str, LimitSnapshot] = field(default_factory=dict)  # by name
     arms: Mapping[ArmKey, ArmCounts] = field(default_factory=dict)  # of experiments
+    runs: Mapping[str, RunFacts] = field(default_factory=dict)  # by experiment
     shadows: Mapping[str, ShadowCounts] = field(default_factory=dict)  # by route
 
 
@@ -74,6 +76,7 @@ class _State(Collector):
         yield from token_metrics({key: each.tokens for key, each in series if each.tokens is not None})
         yield from limit_metrics(self._state.limits)
         yield from arm_metrics(self._state.arms.values())
+        yield from run_metrics(self._state.runs)
         yield from shadow_metrics(self._state.shadows)
         yield from self._endpoints()
         yield from self._loads()

@@ -175,6 +175,7 @@ class Supervisor(RuleKeeping):
             store=workforce.tally.store(),
             sessions=workforce.tally.sessions(),
             arms=workforce.tally.arms(),
+            runs=self.experiments.facts(),
             shadows=self.shadows.counts(),
             redis_restarts=self._redis.restarts if self._redis is not None else 0,
         )

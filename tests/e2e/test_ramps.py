@@ -118,6 +118,9 @@ def test_an_arm_that_turns_is_rolled_back(
     (decided, *_) = found["decisions"]
     assert decided["action"] == "rolled_back" and decided["numbers"]
     eventually(lambda: "new, engine: new, weight: 0}   # the one to come" in weights_written(gateway))
+    metrics = CLIENT.get(f"{gateway.admin_url}/metrics").text
+    assert 'pointsman_experiment_status{experiment="x",status="rolled_back"} 1.0' in metrics
+    assert 'pointsman_arm_share{arm="new",experiment="x"} 0.0' in metrics
     version = CLIENT.get(f"{gateway.admin_url}/rules/versions").json()["versions"][0]
     assert (version["source"], version["author"]) == ("experiment", "experiment x") and because in version["reason"]
 
@@ -296,3 +299,26 @@ def test_gateways_end_with_the_same_rules(engines: tuple[CannedEngine, CannedEng
             assert [each["source"] for each in versions] == ["experiment", "files"]
         for gateway in both:
             gateway.stop()
+
+
+def test_the_fuse_does_not_wait_for_redis(engines: tuple[CannedEngine, CannedEngine], tmp_path: Path) -> None:
+    """With Redis gone shares stay and nothing goes on, but an arm that collapses has none; Redis learns of it later."""
+    program()
+    ramp = "{steps: [20%, 100%], min_requests: 20, min_time: 4s, auto_start: true}"
+    with RedisServer(tmp_path / "redis", "--appendonly", "yes", "--appendfsync", "always") as redis:
+        options = {"workers": 2, "redis": redis.url, "extra_args": ("--experiment-tick", "500ms")}
+        gateway = GatewayProcess.start(rules(engines, ramp), tmp_path / "a", **options).wait_ready()
+        with Load([gateway.http_port], rate=RATE, sessions=USERS) as load:
+            eventually(lambda: status(gateway) == "running")
+            redis.kill()
+            eventually(lambda: gateway.log().count("experiments keep their shares while"))
+            eventually(lambda: sum(answer.arm == "new" for answer in load.answers) > 200)
+            engines[1].turn(status=500)
+            eventually(lambda: {answer.arm for answer in load.since(time.monotonic() - 1.0)} == {"old"})
+            assert "is advanced" not in gateway.log()
+            redis.start()
+            eventually(lambda: status(gateway) == "rolled_back")
+        later = GatewayProcess.start(rules(engines, ramp), tmp_path / "b", **options).wait_ready()
+        eventually(lambda: status(later) == "rolled_back" and share(later) == 0.0)
+        later.stop()
+        gateway.stop()
