@@ -107,13 +107,11 @@ class LayerSpec:
 
 @dataclass(frozen=True, slots=True)
 class ForcingSpec:
-    """Who may choose an arm for a request of theirs: `header: EXPERIMENT=ARM` with one of the keys. Such requests are
-    not counted in the experiment."""
+    """Who may choose an arm for a request of theirs: `header: EXPERIMENT=ARM` with one of the keys, also as gRPC's
+    metadata. Such requests are not counted in the experiment."""
 
     header: str = "x-pointsman-force"
-    parameter: str = "pointsman_force"
     key_header: str = "x-pointsman-force-key"
-    key_parameter: str = "pointsman_force_key"
     keys: tuple[str, ...] = field(default=(), repr=False)  # SHA-256 of each key, in hexadecimal; none: nobody may
 
 

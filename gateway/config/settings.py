@@ -66,7 +66,7 @@ class Settings:
     redis_deadline: float = 0.005  # longest wait for Redis while a request waits; it goes on without it then
     # What the embedded Redis may hold. Half a million sessions take less.
     redis_memory_bytes: int = 256 * 1024 * 1024
-    # Requests of experiments that a worker remembers by their ids, for `POST /feedback`: about 250 bytes each. Half as
+    # Requests of experiments that a worker remembers by their ids, for `POST /feedback`: about 110 bytes each. Half as
     # many are certain; 0: feedback is taken by session alone.
     feedback_requests: int = 50_000
     # How often experiments are judged, and ramps go on. A collapsing arm is seen within a second whatever this says.
