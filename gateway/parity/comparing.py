@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from time import time
 from typing import Any
@@ -51,24 +51,29 @@ class Comparing:
         """Begin a route's report anew."""
         self.reports.pop(route, None)
 
-    def take(self, capture: Capture) -> None:
-        """A worker has handed this over."""
-        facts = capture.facts
-        shadow, place = self._shadows.get(facts.route), self._places.get((facts.route, facts.model))
+    def take(self, capture: Capture, done: Callable[[str], None]) -> None:
+        """A worker has handed this over; it is told, by the route, when that is done with."""
+        route, model = capture.facts.route, capture.facts.model
+        shadow, place = self._shadows.get(route), self._places.get((route, model))
         if shadow is None or place is None:  # it was captured before the rules changed
+            done(route)
             return
-        report = self._report(facts.route, shadow)
-        if self._in_flight[facts.route] >= shadow.max_in_flight:
-            report.drop("max_in_flight")
+        report = self._report(route, shadow)
+        is_full = self._in_flight[route] >= shadow.max_in_flight  # by several workers together
+        asked = None if is_full else read_request(capture)
+        if asked is None or asked.refusal:
+            report.drop(asked.refusal if asked is not None else "max_in_flight")
+            done(route)
             return
-        asked = read_request(capture)
-        if asked.refusal:
-            report.drop(asked.refusal)
-            return
-        self._in_flight[facts.route] += 1
+        self._in_flight[route] += 1
         task = self._plane.loop.create_task(self._compare(capture, asked, shadow, place, report))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda task: self._ended(task, route, done))
+
+    def _ended(self, task: asyncio.Task[None], route: str, done: Callable[[str], None]) -> None:
+        self._tasks.discard(task)
+        self._in_flight[route] -= 1
+        done(route)
 
     def close(self) -> None:
         for task in self._tasks:
@@ -105,8 +110,6 @@ class Comparing:
         except Exception:  # a fault of ours, which the log tells and no report must end by
             _log.exception("cannot compare a request of route '%s'", facts.route)
             report.drop("internal")
-        finally:
-            self._in_flight[facts.route] -= 1
 
 
 def _status(answer: Answer) -> str:

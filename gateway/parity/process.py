@@ -13,6 +13,7 @@ import signal
 import socket
 from contextlib import suppress
 from dataclasses import replace
+from typing import cast
 
 from gateway.comparison.report import RouteReport
 from gateway.config.specs import RulesSpec
@@ -149,10 +150,19 @@ class _Worker(asyncio.Protocol):
     def __init__(self, comparing: Comparing) -> None:
         self._comparing = comparing
         self._reader = CaptureReader()
+        self._transport = cast(asyncio.Transport, None)  # set before anything else happens
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         for capture in self._reader.feed(data):
-            self._comparing.take(capture)
+            self._comparing.take(capture, self._done)
+
+    def _done(self, route: str) -> None:
+        """The worker may send another one of this route."""
+        if not self._transport.is_closing():
+            self._transport.write(route.encode() + b"\n")
 
 
 def _counters(plane: DataPlane) -> Snapshot:

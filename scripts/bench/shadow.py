@@ -1,4 +1,4 @@
-"""What a shadow costs: the gateway without, with a sample of 1 % and with all requests, in turn on one machine.
+"""What a shadow costs: the gateway without, with a sample of 1 %, and with all requests, in turn on one machine.
 
     python scripts/bench/shadow.py              # about a minute
     python scripts/bench/shadow.py --quick      # a glance
@@ -30,7 +30,7 @@ from bench.rounds import Cores, interleave  # noqa: E402
 from bench.samples import Results, Sample  # noqa: E402
 from bench.wrk import wrk_path  # noqa: E402
 
-SAMPLES = {"none": "", "1 %": "1%", "100 %": "100%"}
+SAMPLES = {"none": "", "1 %": "1%", "100 %": "100%", "every one": "100%, max_in_flight: 1000"}
 MEASURED = ("small", "unique", "tensor")
 
 

@@ -32,7 +32,7 @@ Serve = Callable[[Client, Request, Lane, str | None], Handler]
 
 def is_drawn(shadow: ShadowSpec, tap: Tap, route: str) -> bool:
     """Whether this request is of the sample, and can be captured."""
-    return random.random() < shadow.sample and tap.is_open_for(route)
+    return random.random() < shadow.sample and tap.is_open_for(route, shadow.max_in_flight)
 
 
 def mirrored(client: Client, request: Request, lane: Lane, session: str | None, serve: Serve) -> Handler:
@@ -186,7 +186,8 @@ class Mirrored:
             seconds=now - self._started_at,
             first_seconds=(self._first_at or now) - self._started_at,
         )
-        tap.give(facts, body.pieces, answer.pieces)
+        assert self._lane.shadow is not None
+        tap.give(facts, body.pieces, answer.pieces, self._lane.shadow.max_in_flight)
 
 
 def _head(request: Request, route: str, size: int) -> str:

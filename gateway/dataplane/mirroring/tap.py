@@ -1,6 +1,8 @@
 """Where captures leave a worker: a socket to the parity process, which never keeps anybody waiting.
 
-What the socket has not taken yet is bounded; where there is no room a capture is dropped, and counted.
+What the socket has not taken yet is bounded; where there is no room a capture is dropped, and counted. The other side
+tells of each capture that it is done with, by a line with its route: a worker that has as many under way as its route
+may have copies no more, so that a flood costs next to nothing.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ class Tap(asyncio.Protocol):
         self._path = path
         self._transport: asyncio.Transport | None = None
         self._connecting: asyncio.Task[None] | None = None
+        self._under_way: Counter[str] = Counter()  # by route: captures that the parity process has not done with
+        self._told = b""  # a line of it whose end has not come
         self._gathered: list[bytes] = []
         self._num_gathered_bytes = 0
         self.counts: Counter[tuple[str, str]] = Counter()  # by route, and CAPTURED or why not
@@ -49,21 +53,24 @@ class Tap(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    def is_open_for(self, route: str) -> bool:
+    def is_open_for(self, route: str, max_in_flight: int) -> bool:
         """Whether a request of this route can be captured now; it is counted where not."""
         transport = self._transport
         if transport is None:
             self.drop(route, "no_parity_process")
         elif transport.get_write_buffer_size() + self._num_gathered_bytes > _MAX_WAITING_BYTES:
             self.drop(route, "busy")
+        elif self._under_way[route] >= max_in_flight:
+            self.drop(route, "max_in_flight")
         else:
             return True
         return False
 
-    def give(self, facts: Facts, request: Sequence[bytes], answer: Sequence[bytes]) -> None:
-        """Hand over a capture."""
-        if self.is_open_for(facts.route):
+    def give(self, facts: Facts, request: Sequence[bytes], answer: Sequence[bytes], max_in_flight: int) -> None:
+        """Hand over a capture, where it still may be."""
+        if self.is_open_for(facts.route, max_in_flight):
             self.counts[facts.route, CAPTURED] += 1
+            self._under_way[facts.route] += 1
             if not self._gathered:
                 self._loop.call_later(_GATHER_SECONDS, self._write)
             pieces = encode(facts, request, answer)
@@ -92,7 +99,14 @@ class Tap(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
 
+    def data_received(self, data: bytes) -> None:
+        *routes, self._told = (self._told + data).split(b"\n")
+        for route in routes:
+            self._under_way[route.decode()] -= 1
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._under_way.clear()
+        self._told = b""
         self._connecting = None
         self.open()

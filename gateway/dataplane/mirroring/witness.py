@@ -94,7 +94,8 @@ class Witness:
             seconds=now - self._started_at,
             first_seconds=(self._first_at or now) - self._started_at,
         )
-        self._tap.give(facts, (message,), self._answer.pieces)
+        assert self._lane.shadow is not None
+        self._tap.give(facts, (message,), self._answer.pieces, self._lane.shadow.max_in_flight)
 
     def dropped(self, reason: str) -> None:
         self._tap.drop(self._lane.target.route, reason)

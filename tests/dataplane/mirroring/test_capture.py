@@ -40,7 +40,8 @@ def test_a_copy_that_is_too_long_is_none() -> None:
 
 def test_a_tap_never_waits(tmp_path: Path) -> None:
     """Where nobody listens, or nobody reads, captures are dropped and counted; what is kept for a slow reader is
-    bounded. When a listener is there, the tap finds it, and again after it was gone."""
+    bounded, and so is what he has not done with. When a listener is there, the tap finds it, and again after it was
+    gone."""
     path = str(tmp_path / "captures")
     body = b"x" * 1_000_000
 
@@ -48,11 +49,13 @@ def test_a_tap_never_waits(tmp_path: Path) -> None:
         loop = asyncio.get_running_loop()
         tap = Tap(loop, path)
         tap.open()
-        assert not tap.is_open_for("r")
+        assert not tap.is_open_for("r", 1)
         heard: list[bytes] = []
+        writers: list[asyncio.StreamWriter] = []
         gate = asyncio.Event()
 
         async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writers.append(writer)
             await gate.wait()
             captures = CaptureReader()
             while data := await reader.read(1 << 20):
@@ -63,18 +66,27 @@ def test_a_tap_never_waits(tmp_path: Path) -> None:
         while tap._transport is None:
             await asyncio.sleep(0.01)
         for _ in range(100):
-            tap.give(FACTS, (body,), (b"",))
-        assert tap.counts["r", CAPTURED] + tap.counts["r", "busy"] == 100
-        assert tap.counts["r", CAPTURED] < 10
+            tap.give(FACTS, (body,), (b"",), 1000)
+        given = tap.counts["r", CAPTURED]
+        assert 1 < given < 10
+        assert tap.counts["r", "busy"] == 100 - given
         gate.set()
-        while len(heard) < tap.counts["r", CAPTURED]:
+        while len(heard) < given:
             await asyncio.sleep(0.01)
         assert set(heard) == {body}
+        assert tap.is_open_for("r", given + 1)
+        assert not tap.is_open_for("r", given)
+        assert tap.is_open_for("other", 1)
+        assert tap.counts["r", "max_in_flight"] == 1
+        writers[0].write(b"r\nr")  # one is done with, and half a word of another
+        while not tap.is_open_for("r", given):
+            await asyncio.sleep(0.01)
+        assert not tap.is_open_for("r", given - 1)
         before = tap._transport
         before.close()  # as if the process had died
         while tap._transport in (before, None):
             await asyncio.sleep(0.01)
-        assert tap.is_open_for("r")
+        assert tap.is_open_for("r", 1)
         tap.close()
         server.close()
 
