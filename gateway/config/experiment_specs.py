@@ -108,11 +108,13 @@ class LayerSpec:
 @dataclass(frozen=True, slots=True)
 class ForcingSpec:
     """Who may choose an arm for a request of theirs: `header: EXPERIMENT=ARM` with one of the keys, also as gRPC's
-    metadata. Such requests are not counted in the experiment."""
+    metadata, or `parameter` of the body. Such requests are not counted in the experiment."""
 
     header: str = "x-pointsman-force"
     key_header: str = "x-pointsman-force-key"
     keys: tuple[str, ...] = field(default=(), repr=False)  # SHA-256 of each key, in hexadecimal; none: nobody may
+    parameter: str | None = None  # looked for in bodies, too: it costs each request of an experiment, so none
+    key_parameter: str = "pointsman_force_key"
 
 
 @dataclass(frozen=True, slots=True)

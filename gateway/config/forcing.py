@@ -27,6 +27,8 @@ _FORCING = Record(
         "header": scalar(rule_values.header_name),
         "key_header": scalar(rule_values.header_name),
         "keys": one_or_many(scalar(_hashed)),
+        "parameter": scalar(rule_values.text),
+        "key_parameter": scalar(rule_values.text),
     },
     required=("keys",),
 )
@@ -39,4 +41,6 @@ def read_forcing(node: Node, reading: Reading) -> ForcingSpec | None:
         return None
     if forcing.header == forcing.key_header:
         reading.error(node.location, f"header {forcing.header!r} cannot have both the arm and the key")
+    if forcing.parameter == forcing.key_parameter:
+        reading.error(node.location, f"parameter {forcing.parameter!r} cannot have both the arm and the key")
     return forcing

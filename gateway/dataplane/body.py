@@ -56,7 +56,10 @@ def told_json_bytes(told: bytes | None, size: int) -> int | None:
 
 
 def decide(plan: Plan, body: RequestBody, max_bytes: int) -> Decision | Undecided:
-    """The rules' answer for a request; NEEDS_BODY while more of it must come."""
+    """The rules' answer for a request; NEEDS_BODY while more of it must come.
+
+    Raises: GatewayError where it asks for an arm that it may not have.
+    """
     decision = plan.decide(None, body.session, body.units)
     if decision is Undecided.NEEDS_BODY:
         facts = body.facts(plan.call.operation, max_bytes)

@@ -160,7 +160,11 @@ class Exchange(TimedTries):
     # Deciding
 
     def _decide(self) -> None:
-        decision = decide(self._plan, self._body, self._client.plane.settings.limits.max_body_bytes)
+        try:
+            decision = decide(self._plan, self._body, self._client.plane.settings.limits.max_body_bytes)
+        except GatewayError as error:
+            self._fail(error)
+            return
         if decision is Undecided.NEEDS_BODY:
             self._client.expect_body()
             return

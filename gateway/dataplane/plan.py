@@ -149,11 +149,17 @@ class Plan:
         self, body: BodyFacts | None, session: str | None, units: dict[str, str] | None = None
     ) -> Decision | Undecided:
         """The rules' answer for one request with this head; `session` is the one that it names there, `units` are the
-        headers there that experiments assign by."""
+        headers there that experiments assign by.
+
+        Raises: GatewayError (FORBIDDEN, BAD_REQUEST) where its body asks for an arm that it may not have.
+        """
         facts = self.facts
         headers = {**facts.headers, **units} if units else facts.headers
         told = facts.model, facts.version, facts.protocol, facts.operation, headers, body, session
-        return self.snapshot.table.decide(Facts(*told, forced=facts.forced), random.random)
+        table, forced = self.snapshot.table, facts.forced
+        if forced is None and body is not None and table.forcing.asks_bodies:
+            forced = table.forcing.of_body(body)
+        return table.decide(Facts(*told, forced=forced), random.random)
 
     def for_model(self, model: str) -> Plan:
         """The same for requests whose body names this model."""

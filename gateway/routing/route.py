@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from gateway.config.globs import is_exact
 from gateway.config.specs import Balance, EngineSpec, IdentitySpec, RouteSpec
+from gateway.protocol.operations import INFERENCE_OPERATIONS
 from gateway.routing.decision import Decision, Target, Undecided
 from gateway.routing.experiments import Split
 from gateway.routing.facts import Facts
@@ -29,6 +30,7 @@ class Route:
         identity: IdentitySpec,
         *,
         may_be_forced: bool = False,
+        asks_body_for_arm: bool = False,
     ) -> None:
         match = compile_match(spec.match, identity.tenant_header)
         self.name = spec.name
@@ -63,6 +65,7 @@ class Route:
         self._unit = unit_lookup(split.spec.unit, identity) if split is not None else None
         if self._unit == self._session:
             self._unit = self._session  # looked up once
+        self._asks_body_for_arm = asks_body_for_arm and split is not None
         self._repeatable = tuple(Decision(target) for target in self.targets)
         self._once = tuple(Decision(target, repeatable=False) for target in self.targets)
         asks_nothing = not (self.head or self.body or self.split or self._session)
@@ -78,6 +81,10 @@ class Route:
         if session is None:
             return Undecided.NEEDS_BODY
         in_head = in_head and session.in_head
+        if self._asks_body_for_arm and facts.operation in INFERENCE_OPERATIONS:
+            if facts.forced is None and facts.body is None:
+                return Undecided.NEEDS_BODY
+            in_head = False  # the next one's body may ask for an arm
         if facts.forced is not None and facts.forced in self._forced:
             return self._decide(self._forced[facts.forced], session.text, in_head)
         if session is LATER and self._unit is self._session:
@@ -101,7 +108,9 @@ class Route:
     @property
     def is_fork(self) -> bool:
         """Whether the route is known by the head alone, and the arm by a unit that stands there, or by chance."""
-        return self.split is not None and not self.body and (self.by_session or not self._unit_parameters)
+        if self.split is None or self.body or self._asks_body_for_arm:
+            return False
+        return self.by_session or not self._unit_parameters
 
     @property
     def by_session(self) -> bool:

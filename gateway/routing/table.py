@@ -43,6 +43,7 @@ class Table:
                 rules.engines,
                 rules.identity,
                 may_be_forced=self.forcing.is_open,
+                asks_body_for_arm=self.forcing.asks_bodies,
             )
             for spec in rules.routes
         )

@@ -133,10 +133,10 @@ def test_a_layer_that_nobody_names_is_told(load: Load) -> None:
 def test_every_key_of_forcing_is_read(load: Load) -> None:
     """Keys stand as their hashes, and no repr shows them."""
     hashed = "AB" * 32
-    names = "header: X-Arm, key_header: x-key"
+    names = "header: X-Arm, key_header: x-key, parameter: arm, key_parameter: key"
     rules = load(f"{HEAD}experiments: {{x: {{{ARMS}}}}}\nforcing: {{keys: {hashed}, {names}}}\n").rules
     assert rules is not None
-    assert rules.forcing == ForcingSpec("x-arm", "x-key", (hashed.lower(),))
+    assert rules.forcing == ForcingSpec("x-arm", "x-key", (hashed.lower(),), "arm", "key")
     assert hashed.lower() not in repr(rules.forcing)
 
 
@@ -150,6 +150,10 @@ FORCING_PROBLEMS = [
     (
         f"{{keys: {'0' * 64}, header: x-k, key_header: X-K}}",
         "5:10: error: header 'x-k' cannot have both the arm and the key",
+    ),
+    (
+        f"{{keys: {'0' * 64}, parameter: k, key_parameter: k}}",
+        "5:10: error: parameter 'k' cannot have both the arm and the key",
     ),
 ]
 

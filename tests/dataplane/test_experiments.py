@@ -294,6 +294,33 @@ def test_who_may_not_choose_is_told(tmp_path: Path, said: str, key: str, status:
     scene(tmp_path, play, more=FORCING)
 
 
+@pytest.mark.parametrize("keys", ["unit: 'header:x-user'", "unit: session", "unit: request", "unit: 'parameter:user'"])
+def test_a_body_chooses_an_arm_where_rules_look_for_it_there(tmp_path: Path, keys: str) -> None:
+    """By parameters, for itself alone; who may not is told."""
+
+    async def play(it: Stage, old: Engine, new: Engine) -> None:
+        for name in ("old", "new", "old"):
+            told = {"parameters": {"arm": f"x={name}", "key": KEY}}
+            reply = await it.ask(post(INFER, json.dumps(told).encode()))
+            assert (reply.status, reply.headers["x-pointsman-arm"]) == (200, name)
+        assert [arm(it.plane, name).forced for name in ("old", "new")] == [2, 1]
+        seen = {(await it.ask(post(INFER, b"{}", f"x-user: {n}"))).headers["x-pointsman-arm"] for n in range(20)}
+        assert seen <= {"old", "new"} and arm(it.plane, "new").forced == 1
+        for wrong, status, reason in [
+            ("", 403, "is missing"),
+            ("swordfisch", 403, "is not one"),
+            (7, 403, "is not one"),
+        ]:
+            told = {"arm": "x=new"} | ({"key": wrong} if wrong else {})
+            reply = await it.ask(post(INFER, json.dumps({"parameters": told}).encode()))
+            assert reply.status == status and f"(key) {reason}" in json.loads(reply.body)["error"]
+        reply = await it.ask(post(INFER, json.dumps({"parameters": {"arm": "new", "key": KEY}}).encode()))
+        assert (reply.status, json.loads(reply.body)["error"]) == (400, "arm 'new' is not EXPERIMENT=ARM")
+
+    more = FORCING.replace("}", ", parameter: arm, key_parameter: key}")
+    scene(tmp_path, play, keys=keys, more=more)
+
+
 def test_without_keys_nobody_may_choose(tmp_path: Path) -> None:
     """A request that asks for an arm all the same is refused, and not served by another one."""
 

@@ -4,10 +4,12 @@ counted together, and who takes feedback."""
 from __future__ import annotations
 
 import json
+import queue
 from collections import Counter
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -102,6 +104,28 @@ def test_all_workers_assign_count_and_take_feedback_alike(gateways: list[Gateway
     assert total == per_arm
     reply = send(gateways[-1].http_port, "POST", "/feedback", b'{"request_id": "nobody", "value": 1}')
     assert reply.status == 404
+
+
+def test_parameters_choose_an_arm_by_real_clients(engines: dict[str, CannedEngine], tmp_path: Path) -> None:
+    """By gRPC, in calls and in streams, as rules say that parameters may."""
+    texts = rules(engines).replace("forcing: {", "forcing: {parameter: arm, key_parameter: key, ")
+    gateway = GatewayProcess.start(texts, tmp_path).wait_ready()
+    tensor = triton_grpc.InferInput("x", [1], "FP32")
+    tensor.set_data_from_numpy(np.zeros(1, dtype=np.float32))
+    with triton_grpc.InferenceServerClient(f"127.0.0.1:{gateway.port('grpc')}") as client:
+        for _ in range(4):
+            client.infer("m", [tensor], parameters={"arm": "x=new", "key": KEY})
+        with pytest.raises(InferenceServerException, match="is not one that may choose arms"):
+            client.infer("m", [tensor], parameters={"arm": "x=new", "key": "wrong"})
+        said: queue.Queue[Any] = queue.Queue()
+        client.start_stream(lambda result, error: said.put(error))
+        for key in (KEY, "wrong", KEY):
+            client.async_stream_infer("m", [tensor], parameters={"arm": "x=new", "key": key})
+        errors = [said.get(timeout=20) for _ in range(3)]
+        client.stop_stream()
+    assert sorted(error is None for error in errors) == [False, True, True]
+    assert counted(gateway, "forced") == Counter({"new": 6})
+    gateway.stop()
 
 
 def test_forcing_by_real_clients(gateways: list[GatewayProcess]) -> None:

@@ -9,6 +9,7 @@ from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client
 from gateway.dataplane.serving import serve
 from gateway.dataplane.standing_aside import StandingAside
+from gateway.protocol.errors import GatewayError
 from gateway.routing.decision import Decision, Undecided
 
 
@@ -27,7 +28,12 @@ class Deciding(StandingAside):
             return
         body, plan = self._body, self._request.plan
         body.add(data, ended)
-        decision = decide(plan, body, self._client.plane.settings.limits.max_body_bytes)
+        try:
+            decision = decide(plan, body, self._client.plane.settings.limits.max_body_bytes)
+        except GatewayError as error:
+            self._handler = Refusal(self._client, self._request, error)
+            self._handler.body_received(body.held(), ended)
+            return
         if decision is Undecided.NEEDS_BODY:
             self._client.expect_body()
             return

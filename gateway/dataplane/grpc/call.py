@@ -250,7 +250,11 @@ class RelayedCall(StreamTries):
             facts = body.facts()
             if facts is None:
                 return
-            decision = plan.decide(names, facts, self._head)
+            try:
+                decision = plan.decide(names, facts, self._head)
+            except GatewayError as error:
+                self._refuse(error)
+                return
         if isinstance(decision, Undecided):
             self._refuse(no_route(plan.facts(names)))
             return

@@ -135,13 +135,19 @@ class CallPlan:
         return Facts(model, version, "grpc", operation, headers, body, session, forced=self._forced)
 
     def decide(self, names: Names, body: BodyFacts | None, head: CallHead) -> tuple[Way, str | None] | Undecided:
-        """The rules' answer for a message of these names: the way it goes, and its session; `head` is its call's."""
+        """The rules' answer for a message of these names: the way it goes, and its session; `head` is its call's.
+
+        Raises: GatewayError (FORBIDDEN, BAD_REQUEST) where it asks for an arm that it may not have.
+        """
         key = (names.model, names.version)
         known = self._decided.get(key)
         if known is not None:
             return known
         facts = self.facts(names, body, head.session, head.units)
-        decision = self.snapshot.table.decide(facts, random.random)
+        table = self.snapshot.table
+        if facts.forced is None and body is not None and table.forcing.asks_bodies:
+            facts.forced = table.forcing.of_body(body)
+        decision = table.decide(facts, random.random)
         if not isinstance(decision, Decision):
             return decision
         lane = self.snapshot.lane_of(decision)

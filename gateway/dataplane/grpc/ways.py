@@ -72,7 +72,10 @@ class Ways:
             return False
         if self._decided is not None and self._decided[0] is plain:
             return True
-        decision = self._decide(names, plain)
+        try:
+            decision = self._decide(names, plain)
+        except GatewayError:  # `find` tells it
+            return False
         if isinstance(decision, Undecided) or decision[1] is None or not decision[0].lane.keeps_session:
             return False
         if decision[0].lane.replay is not None:  # each is a request by itself: see `RestLeg`
