@@ -334,3 +334,39 @@ limits:
         "limit big: 9000 tokens per minute, 8 requests at the same time for each route and key",
     ]
     assert "limit" not in CliRunner().invoke(app, [*asked, "--rpc", "ModelReady"]).output
+
+
+LAYERED = """\
+version: 1
+engines: {cpu: {endpoints: "http://cpu:8000"}, gpu: {endpoints: "http://gpu:8000"}}
+routes: [{name: all, experiment: x}]
+layers: {users: {unit: "header:x-user", holdout: 25%}}
+experiments:
+  x:
+    unit: header:x-user
+    layer: users
+    share: 50%
+    arms: [{name: old, engine: cpu, weight: 75}, {name: new, engine: gpu, weight: 25}]
+"""
+IN_LAYER = [
+    "- holdout  25.0%: 0.000000 to 0.250000",
+    "- x  50.0%: 0.500000 to 1.000000",
+]
+
+
+def test_explain_shows_layers_and_holdouts(tmp_path: Path, app: typer.Typer) -> None:
+    """Where the unit stands in its layer, whose part that is, and where it stands among the arms, if it is in."""
+    (tmp_path / "rules.yaml").write_text(LAYERED)
+    told = {}
+    for user in ("u0", "u1", "u2", "u3", "u4", "u5"):
+        options = [str(tmp_path / "rules.yaml"), "--model", "m", "--header", f"x-user: {user}"]
+        lines = CliRunner().invoke(app, options, standalone_mode=False).output.splitlines()
+        place = float(lines[2].split(" stands at ")[1].split(" ")[0])
+        assert lines[2].endswith(" in layer users of experiment x")
+        assert [line.strip() for line in lines[4:6]] == IN_LAYER
+        is_in = place >= 0.5
+        begin = "experiment x: arm " if is_in else f"experiment x: header:x-user {user} is not its own"
+        assert lines[3].startswith(begin)
+        assert (len(lines) > 8) is is_in
+        told[user] = is_in
+    assert set(told.values()) == {True, False}

@@ -183,3 +183,20 @@ def test_a_share_that_nobody_told_is_not_zero() -> None:
 def test_the_type_of_the_text() -> None:
     """The text says which format it has."""
     assert CONTENT_TYPE.startswith("text/plain; version=")
+
+
+def test_arms_of_experiments_are_told() -> None:
+    """Beside the series of all requests: what experiments count themselves."""
+    metrics = Metrics()
+    meter = metrics.arms.meter("x", "new").of_bucket(0)
+    meter.answered(b"r", 500, 1, 0.1)
+    meter.rated("thumb", 1.0, "up")
+    meter.crossed()
+    metrics.arms.meter("x", "new", is_forced=True).answered(b"r", 200, 1, 0.1)
+    told = scrape(replace(QUIET, arms={counts.key: counts for counts in metrics.arms.counted()}))
+    labels = {"experiment": "x", "arm": "new"}
+    for name in ("requests", "errors", "crossed", "forced"):
+        assert told[f"pointsman_arm_{name}_total", frozenset(labels.items())] == 1
+    named = frozenset((labels | {"name": "thumb"}).items())
+    assert told["pointsman_arm_feedback_values_total", named] == 1
+    assert told["pointsman_arm_feedback_labels_total", named] == 1

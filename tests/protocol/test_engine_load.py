@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.protocol.engine_load import Load, read_metrics, read_orca
+from gateway.protocol.engine_load import Load, read_energy, read_metrics, read_orca
 
 VLLM = b"""\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -100,3 +100,22 @@ def test_nothing_breaks_the_readers(text: bytes) -> None:
     """Whatever an engine answers is a load or none."""
     for found in (read_metrics(text), read_orca(text), read_orca(b"JSON {" + text)):
         assert found is None or found.outstanding >= 0
+
+
+ENERGY = [
+    (b'JSON {"request_cost": {"energy_joules": 2.5}, "named_metrics": {"energy_joules": 9}}', 2.5),
+    (b'{"named_metrics": {"energy_joules": 9}}', 9.0),
+    (b"TEXT named_metrics.energy_joules=0.25, cpu_utilization=0.5", 0.25),
+    (b"energy_joules=3", 3.0),
+    (b'JSON {"request_cost": {"energy_joules": "much"}}', None),
+    (b'JSON {"request_cost": {"energy_joules": -1}}', None),
+    (b"JSON {energy_joules", None),
+    (b"TEXT cpu_utilization=0.3", None),
+    (b"", None),
+]
+
+
+@pytest.mark.parametrize("value, joules", ENERGY)
+def test_orca_tells_the_energy(value: bytes, joules: float | None) -> None:
+    """What the request has cost comes before what else is named."""
+    assert read_energy(value) == joules

@@ -25,6 +25,7 @@ from gateway.control import (
     Serving,
     SetHealth,
     SetLogLevel,
+    SetWeights,
     Start,
     UseRules,
     encode,
@@ -51,6 +52,8 @@ def obey(message: Message, mode: str, notes: Path, control: socket.socket) -> No
         served = [name for models in message.models.values() for name in models]
         health = sorted(state.value for state in message.health.values())
         note(notes, " ".join([f"start {message.number} {health}", *served]))
+        if message.weights:
+            note(notes, f"weights {dict(message.weights)}")
         if message.log_level != "info":
             note(notes, f"level {message.log_level}")
         starts = notes.read_text().count("start ")
@@ -67,6 +70,8 @@ def obey(message: Message, mode: str, notes: Path, control: socket.socket) -> No
         note(notes, f"health {health} models {models} loads {loads}")
     elif isinstance(message, SetLogLevel):
         note(notes, f"level {message.level}")
+    elif isinstance(message, SetWeights):
+        note(notes, f"weights {dict(message.weights)}")
     elif isinstance(message, UseRules):
         note(notes, f"rules {message.number}")
     elif isinstance(message, AskSnapshot) and mode != "silent":

@@ -76,21 +76,24 @@ def test_restarts_slow_down(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
 
 
 def test_a_new_worker_knows_what_the_others_know(tmp_path: Path) -> None:
-    """A worker that replaces a dead one starts with the rules and the health of now, not with those of the start."""
+    """A worker that replaces a dead one starts with the rules, weights and health of now, not of the start."""
 
     async def scene() -> None:
         async with force_of("good", tmp_path) as force:
             await force.start()
             force.use_rules(any_rules(tmp_path), 2)
+            force.set_weights({"x": {"a": 1.0}})
+            force.set_weights({"x": {"a": 1.0}})  # nothing new
             it = ("it", "http://127.0.0.1:1")
             force.set_health(Findings({it: Condition.DOWN}, {it: frozenset({"llama"})}, {it: Load(1)}))
-            await until(lambda: "rules 2" in (tmp_path / "notes").read_text())
+            await until(lambda: "weights" in (tmp_path / "notes").read_text())
             kill_worker(force)
             await until(lambda: force.restarts == 1 and force.num_serving == 1)
 
     asyncio.run(scene())
     told = [line for line in (tmp_path / "notes").read_text().splitlines() if not line.startswith("health")]
-    assert told == ["start 1 []", "rules 2", "start 2 ['down'] llama"]
+    weights = "weights {'x': {'a': 1.0}}"
+    assert told == ["start 1 []", "rules 2", weights, "start 2 ['down'] llama", weights]
 
 
 def test_counts_outlive_a_worker(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The sum of what workers count."""
 
+from gateway.observability.arm_counts import ArmKey
 from gateway.observability.limit_counts import AccountSnapshot, LimitSnapshot
 from gateway.observability.metrics import Metrics, SeriesKey, Snapshot
 from gateway.observability.session_use import SessionUse
@@ -83,3 +84,20 @@ def test_what_limits_have_counted_outlives_a_worker() -> None:
     assert tally.limits() == {"l": LimitSnapshot("l", 12, 2, 2, 2, 4, (AccountSnapshot("a", 4, 3.0),), False)}
     tally.retire(other)
     assert tally.limits() == {"l": LimitSnapshot("l", 12, 2, 2, 1, 3, (AccountSnapshot("a", 3, 2.0),), True)}
+
+
+def test_arms_of_all_workers_are_one() -> None:
+    """Those of the dead ones stay."""
+    tally, one, other = Tally(), worker(), worker()
+    for each, number in ((one, 3), (other, 4)):
+        metrics = Metrics()
+        for _ in range(number):
+            metrics.arms.meter("x", "a").of_bucket(2).answered(b"r", 200, 5, 0.5)
+        tally.take(each, Snapshot(arms=metrics.arms.counted()))
+    tally.retire(one)
+    arms = tally.arms()
+    assert list(arms) == [ArmKey("x", "a")]
+    counts = arms[ArmKey("x", "a")]
+    assert (counts.requests[2], counts.request_bytes[2], counts.latency.seconds[2]) == (7, 35, 3.5)
+    tally.retire(other)
+    assert tally.arms() == arms
