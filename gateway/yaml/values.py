@@ -76,7 +76,7 @@ def between(minimum: Number, maximum: Number, parse: Callable[[str], Number]) ->
     def checked(text: str) -> Number:
         value = parse(text)
         if not minimum <= value <= maximum:
-            raise ValueError(f"{text} is out of range: {minimum} to {maximum}")
+            raise ValueError(f"{text} is out of range: {minimum:.15g} to {maximum:.15g}")
         return value
 
     return checked

@@ -196,6 +196,8 @@ PROBLEMS = [
     ("{endpoints: []}", "2:26: error: the list is empty"),
     ("{endpoints: }", "2:26: error: expected one value, found nothing"),
     ("{endpoints: [{grpc: 'a:1'}]}", "2:27: error: an endpoint needs 'url'"),
+    ("{endpoints: [{url: 'http://a', weight: -1}]}", "2:53: error: -1 is out of range: 0 to 1000000"),
+    ("{endpoints: [{url: 'http://a', weight: much}]}", "2:53: error: 'much' is not a number"),
     ("{endpoint: 'http://a'}", "2:15: error: unknown key 'endpoint' in an engine: did you mean 'endpoints'?"),
     ("{endpoints: 'a:8000'}", "2:26: error: URL 'a:8000' has no scheme: did you mean 'http://a:8000'?"),
     ("{protocol: kserv, endpoints: 'http://a'}", "2:25: error: unknown protocol 'kserv': did you mean 'kserve'?"),
