@@ -94,7 +94,7 @@ PROBLEMS = [
     ("{history: {max_turn: 3}}", "3:51: error: unknown key 'max_turn' in history: did you mean 'max_turns'?"),
     ("{history: {max_turns: 0}}", "3:62: error: 0 is too small: at least 1"),
     ("{history: {ttl: 1d}}", "3:56: error: '1d' is not a duration: write 30s, 500ms, 2m, 1h or a number of seconds"),
-    ("{history: {ttl: 0}}", "3:56: error: 0 is out of range: 1.0 to 315360000.0"),
+    ("{history: {ttl: 0}}", "3:56: error: 0 is out of range: 1 to 315360000"),
     ("{history: {system: kep}}", "3:59: error: unknown value 'kep': did you mean 'keep'?"),
     ("{history: {on_overflow: drop_old}}", "3:64: error: unknown value 'drop_old': did you mean 'drop_oldest'?"),
     (
