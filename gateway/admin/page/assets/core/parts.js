@@ -39,7 +39,13 @@ export function stats(...children) {
 export function table(caption, columns, keyOf, nothing = "Nothing here.") {
   const body = h("tbody");
   const empty = h("p", { class: "muted empty" }, nothing);
-  const head = columns.map((column) => h("th", { scope: "col", class: column.number ? "number" : null }, column.label));
+  const head = columns.map((column) =>
+    h(
+      "th",
+      { scope: "col", class: column.number ? "number" : null },
+      column.label || h("span", { class: "hidden" }, "More"),
+    ),
+  );
   const frame = h(
     "div",
     { class: "scroller", tabindex: "0", role: "region", "aria-label": caption },
