@@ -200,3 +200,54 @@ def test_a_stream_of_events_on_http2_is_cancelled(tmp_path: Path) -> None:
         engine.stop()
 
     run(play())
+
+
+LIMITS = "limits: [{name: one, concurrency: 1, max_wait: 30s}]\n"
+
+
+def test_a_request_that_waits_for_its_turn_is_cancelled(tmp_path: Path) -> None:
+    """It waits no longer, and no engine hears of it; whoever has the turn goes on."""
+
+    async def play() -> None:
+        engine = Engine(hang)
+        await engine.start()
+        async with stage(rules(engine) + LIMITS, tmp_path) as it:
+            first, second = await it.client(), await it.client()
+            await first.send(post("/v2/models/m/infer", b"{}", "x-request-id: r-1"))
+            await until(lambda: [each.stage for each in live(it)] == ["asking"])
+            await second.send(post("/v2/models/m/infer", b"{}", "x-request-id: r-2"))
+            await until(lambda: sorted(each.stage for each in live(it)) == ["asking", "limited"])
+            assert cancel(it, "r-2") == 1
+            assert (await second.reply()).status == 499
+            assert len(engine.heard) == 1
+            assert cancel(it, "r-1") == 1
+            assert (await first.reply()).status == 499
+        engine.stop()
+
+    run(play())
+
+
+def test_a_call_that_waits_for_its_turn_is_cancelled(tmp_path: Path) -> None:
+    """By gRPC likewise."""
+
+    async def silent(call: Call) -> None:
+        await call.when(lambda: call.is_over or call.was_reset)
+
+    async def whole() -> None:
+        engine = await GrpcEngine(silent).start()
+        async with grpc_stage(grpc_rules(engine) + LIMITS, tmp_path) as it:
+            client = await it.grpc()
+            first = client.call(UNARY, ("x-request-id", "r-1"))
+            await first.send(request(), ended=True)
+            await until(lambda: [each.stage for each in live(it)] == ["asking"])
+            second = client.call(UNARY, ("x-request-id", "r-2"))
+            await second.send(request(), ended=True)
+            await until(lambda: sorted(each.stage for each in live(it)) == ["asking", "limited"])
+            assert [cancel(it, "r-2"), cancel(it, "r-1")] == [1, 1]
+            for call in (first, second):
+                await call.over()
+                assert call.status == CANCELLED
+            assert len(engine.calls) == 1
+        await engine.stop()
+
+    run(whole())
