@@ -14,6 +14,9 @@ from gateway.config.experiment_specs import ShadowSpec
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.operations import Call
 
+_UNREADABLE = "its answer cannot be read, or tells of a failure (how is told where the route allows excerpts)"
+_LEAST_EXCERPT = 200
+
 
 class Outcome(Enum):
     """What two answers come to."""
@@ -45,8 +48,8 @@ class Verdict:
 
 def judge(primary: Answer, candidate: Answer, call: Call, spec: ShadowSpec) -> Verdict:
     """Compare two answers to one call."""
-    ours, why_ours = _said(primary, call)
-    theirs, why_theirs = _said(candidate, call)
+    ours, why_ours = _said(primary, call, spec.excerpts)
+    theirs, why_theirs = _said(candidate, call, spec.excerpts)
     if ours is None and theirs is None:
         return Verdict(Outcome.BOTH_FAILED, reason=f"{why_ours}; candidate: {why_theirs}")
     if ours is None:
@@ -65,8 +68,8 @@ def judge(primary: Answer, candidate: Answer, call: Call, spec: ShadowSpec) -> V
     return Verdict(Outcome.AGREES if agrees else Outcome.DIFFERS, of_tensors, of_texts)
 
 
-def _said(answer: Answer, call: Call) -> tuple[Said | None, str]:
-    """What an answer says; None, and why, where it is no answer."""
+def _said(answer: Answer, call: Call, excerpts: int) -> tuple[Said | None, str]:
+    """What an answer says; None, and why, where it is no answer. Why it cannot be read may be told by parts of it."""
     if answer.failure:
         return None, answer.failure
     if not answer.is_good:
@@ -74,4 +77,4 @@ def _said(answer: Answer, call: Call) -> tuple[Said | None, str]:
     try:
         return read(answer, call), ""
     except GatewayError as error:
-        return None, error.message
+        return None, error.message[: max(excerpts, _LEAST_EXCERPT)] if excerpts else _UNREADABLE

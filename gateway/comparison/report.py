@@ -140,6 +140,17 @@ class RouteReport:
         """A request that was handed over is not compared."""
         _count(self.dropped, reason)
 
+    def answered(self, engine: str, statuses: str, seconds: tuple[float, float, float, float] | None) -> None:
+        """How both have answered; `seconds` are the primary's and the candidate's to the end, and to the first byte,
+        None where one of them has failed."""
+        _count(self.primaries, engine)
+        _count(self.statuses, statuses)
+        if seconds is not None:
+            self.primary_seconds.add(seconds[0])
+            self.candidate_seconds.add(seconds[1])
+            self.primary_first_seconds.add(seconds[2])
+            self.candidate_first_seconds.add(seconds[3])
+
     def add(self, verdict: Verdict, facts: Json, now: float) -> None:
         """One more comparison; `facts` tell of the request, and become the entry of one that differs."""
         outcome = verdict.outcome.value

@@ -17,6 +17,7 @@ from gateway.config.experiment_specs import ShadowSpec
 from gateway.config.specs import RulesSpec
 from gateway.dataplane.mirroring.capture import Capture
 from gateway.dataplane.plane import DataPlane
+from gateway.dataplane.snapshot import Lane
 from gateway.parity.asking import ask
 from gateway.parity.requests import Asked, read_request
 from gateway.parity.rules import Key, shadows
@@ -28,6 +29,8 @@ _log = logging.getLogger(__name__)
 _MAX_MESSAGE_BYTES = 1 << 31
 # From here on comparing takes longer than a thread; others' answers need not wait for it.
 _THREAD_BYTES = 64 * 1024
+# Clients choose these: a report keeps no more of them.
+_MAX_NAME, _MAX_INPUTS = 200, 16
 _DIGEST_LENGTH = 16  # hexadecimal digits: enough to find a request again
 
 
@@ -57,6 +60,7 @@ class Comparing:
         """A worker has handed this over; it is told, by the route, when that is done with."""
         route, model = capture.facts.route, capture.facts.model
         shadow, place = self._shadows.get(route), self._places.get((route, model))
+        snapshot = self._plane.snapshot  # of the same rules as the places
         if shadow is None or place is None:  # it was captured before the rules changed
             done(route)
             return
@@ -68,7 +72,8 @@ class Comparing:
             done(route)
             return
         self._in_flight[route] += 1
-        task = self._plane.loop.create_task(self._compare(capture, asked, shadow, place, report))
+        lane = snapshot.lane(snapshot.table.targets[place])
+        task = self._plane.loop.create_task(self._compare(capture, asked, shadow, lane, report))
         self._tasks.add(task)
         task.add_done_callback(lambda task: self._ended(task, route, done))
 
@@ -91,26 +96,20 @@ class Comparing:
         return report
 
     async def _compare(
-        self, capture: Capture, asked: Asked, shadow: ShadowSpec, place: int, report: RouteReport
+        self, capture: Capture, asked: Asked, shadow: ShadowSpec, lane: Lane, report: RouteReport
     ) -> None:
-        facts, plane = capture.facts, self._plane
+        facts = capture.facts
         try:
-            snapshot = plane.snapshot
-            lane = snapshot.lane(snapshot.table.targets[place])
             report.mirrored += 1
             primary = _primary(capture)
-            candidate = await ask(plane, lane, capture, shadow.timeout)
+            candidate = await ask(self._plane, lane, capture, shadow.timeout)
             if max(len(primary.body), len(candidate.body)) < _THREAD_BYTES:
                 verdict = judge(primary, candidate, asked.call, shadow)
             else:
                 verdict = await asyncio.to_thread(judge, primary, candidate, asked.call, shadow)
-            report.primaries[facts.engine] += 1
-            report.statuses[f"{_status(primary)}/{_status(candidate)}"] += 1
-            if primary.is_good and candidate.is_good:
-                report.primary_seconds.add(primary.seconds)
-                report.candidate_seconds.add(candidate.seconds)
-                report.primary_first_seconds.add(primary.first_seconds)
-                report.candidate_first_seconds.add(candidate.first_seconds)
+            seconds = (primary.seconds, candidate.seconds, primary.first_seconds, candidate.first_seconds)
+            are_good = primary.is_good and candidate.is_good
+            report.answered(facts.engine, f"{_status(primary)}/{_status(candidate)}", seconds if are_good else None)
             report.add(verdict, _told(capture, asked, shadow, primary, candidate), time())
         except Exception:  # a fault of ours, which the log tells and no report must end by
             _log.exception("cannot compare a request of route '%s'", facts.route)
@@ -141,15 +140,18 @@ def _told(capture: Capture, asked: Asked, shadow: ShadowSpec, primary: Answer, c
     """What a report tells of a request: nothing that was asked or answered, unless excerpts are wanted."""
     facts = capture.facts
     told: dict[str, Any] = {
-        "request_id": facts.request_id,
+        "request_id": facts.request_id[:_MAX_NAME],
         "time": time(),
         "engine": facts.engine,
         "protocol": "grpc" if facts.is_call else "rest",
         "operation": asked.call.operation.value,
-        "model": asked.model,
+        "model": asked.model[:_MAX_NAME],
         "bytes": len(capture.request),
         "digest": sha256(capture.request).hexdigest()[:_DIGEST_LENGTH],
-        "inputs": [{"name": each.name, "datatype": each.datatype, "shape": each.shape} for each in asked.inputs],
+        "inputs": [
+            {"name": each.name[:_MAX_NAME], "datatype": each.datatype[:_MAX_NAME], "shape": each.shape}
+            for each in asked.inputs[:_MAX_INPUTS]
+        ],
         "seconds": [primary.seconds, candidate.seconds],
         "statuses": [primary.status, candidate.status],
     }

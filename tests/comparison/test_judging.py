@@ -16,7 +16,7 @@ from gateway.protocol.conversion.infer import infer_response_of_rest
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.operations import Call, read_path
 
-SPEC = ShadowSpec("new")
+SPEC = ShadowSpec("new", excerpts=100)
 INFER = "/v2/models/m/infer"
 
 
@@ -73,6 +73,14 @@ def test_failures_are_told_apart(primary: Answer, candidate: Answer, outcome: Ou
     verdict = judge(primary, candidate, call(INFER), SPEC)
     assert verdict.outcome is outcome
     assert reason in verdict.reason
+
+
+def test_what_an_answer_says_is_no_reason_unless_it_may_be_told() -> None:
+    """An engine's failure may repeat what a user wrote."""
+    failed = http(b'{"error": "no such word: secret"}')
+    path = call("/v2/models/m/generate")
+    assert "secret" in judge(infer(1), failed, path, SPEC).reason
+    assert "secret" not in judge(infer(1), failed, path, ShadowSpec("new")).reason
 
 
 def sse(*events: object) -> bytes:
