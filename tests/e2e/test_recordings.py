@@ -6,10 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
+import psutil
 import pytest
+import tritonclient.grpc as triton_grpc
 from typer.testing import CliRunner
 
 from gateway.cli import app
+from gateway.demo.triton import TritonProcess
 from tests.support.canned_engine import CannedEngine
 from tests.support.servers import GatewayProcess
 from tests.support.waiting import eventually
@@ -175,6 +179,19 @@ def test_the_live_tail_tells_decisions(start_gateway: StartGateway, engine: Cann
         told = _decision(lines)
         assert (told["route"], told["session"], told["status"]) == ("split", "alice", 200)
         assert told["facts"]["body"] is False
+        (worker,) = [
+            child for child in psutil.Process(gateway.process.pid).children() if "gateway.worker" in child.cmdline()
+        ]
+        worker.kill()
+        eventually(lambda: _is_answered(gateway))
+        assert _decision(lines)["session"] == "bob"
+
+
+def _is_answered(gateway: GatewayProcess) -> bool:
+    try:
+        return infer(gateway, "s", x_session_id="bob") == 200
+    except httpx.HTTPError:
+        return False
 
 
 def _decision(lines: Iterator[str]) -> Any:
@@ -182,3 +199,55 @@ def _decision(lines: Iterator[str]) -> Any:
         if line == "event: decision":
             return json.loads(next(lines).removeprefix("data: "))
     raise AssertionError("no decision came")
+
+
+@pytest.mark.triton
+def test_grpc_calls_and_chats_are_recorded_alike(
+    start_gateway: StartGateway, triton: TritonProcess, engine: CannedEngine
+) -> None:
+    """A unary call, a stream and a REST call that is converted to gRPC tell their facts; a chat tells its numbers and
+    whether it has an image, never its messages."""
+    gateway = start_gateway(
+        "version: 1\n"
+        "engines:\n"
+        f"  triton: {{endpoints: [{{url: '{triton.http_url}', grpc: '{triton.grpc_url}'}}]}}\n"
+        f"  grpc-only: {{endpoints: ['grpc://{triton.grpc_url}']}}\n"
+        f"  llm: {{protocol: openai, endpoints: ['{engine.url}'], health: {{interval: 0}}}}\n"
+        "routes:\n"
+        "  - {name: converted, match: {model: identity_fp32, header: {x-way: converted}}, engine: grpc-only}\n"
+        "  - {name: tensors, match: {model: identity_fp32}, engine: triton}\n"
+        "  - {name: chat, match: {model: chat}, engine: llm}\n"
+    )
+
+    def send() -> None:
+        tensor = triton_grpc.InferInput("INPUT0", [1, 2], "FP32")
+        tensor.set_data_from_numpy(np.array([[1, 2]], np.float32))
+        with triton_grpc.InferenceServerClient(f"127.0.0.1:{gateway.port('grpc')}") as client:
+            client.infer("identity_fp32", [tensor], request_id="unary", priority=3, parameters={"lora": "mine"})
+        body = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}
+        for way in ("straight", "converted"):
+            path = gateway.http_url + "/v2/models/identity_fp32/infer"
+            answer = CLIENT.post(path, json=body, headers={"x-way": way, "x-request-id": way})
+            assert answer.status_code == 200, answer.text
+        image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+        said = {"role": "user", "content": [{"type": "text", "text": "a secret text"}, image]}
+        chat = {"model": "chat", "messages": [said], "temperature": 0.5, "user": "a secret name"}
+        CLIENT.post(gateway.http_url + "/v1/chat/completions", json=chat, headers={"x-request-id": "chat"})
+
+    _, *decisions, _ = record(gateway, 4, send)
+    by_route = {(each["protocol"], each["route"]): each for each in decisions}
+    assert by_route.keys() == {
+        ("grpc", "tensors"),
+        ("rest", "tensors"),
+        ("rest", "converted"),
+        ("openai", "chat"),
+    }
+    call = by_route["grpc", "tensors"]
+    assert call["facts"]["input"] == [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 2], "bytes": 8}]
+    assert (call["facts"]["parameter"]["priority"], call["facts"]["left_out"]) == (3, ["lora"])
+    assert call["status"] == 200
+    assert by_route["rest", "tensors"]["facts"]["input"] == call["facts"]["input"]
+    assert by_route["rest", "converted"]["facts"]["header"] == {"x-way": "converted"}
+    talk = by_route["openai", "chat"]["facts"]
+    assert (talk["has_image"], talk["parameter"]["temperature"]) == (True, 0.5)
+    assert "a secret" not in json.dumps(decisions)
