@@ -92,7 +92,6 @@ class VersionStore:
 
     def _read_all(self, folder: Path) -> None:
         try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             numbered = sorted((int(path.stem), path) for path in folder.glob("*.json") if path.stem.isdecimal())
         except OSError as error:
             _log.warning("rule versions are kept in memory alone: %s", error)
@@ -115,6 +114,7 @@ class VersionStore:
             return True
         told = json.dumps(write_version(version) | {"texts": dict(texts)}, indent=1)
         try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             with NamedTemporaryFile("w", dir=self._folder, prefix=".", encoding="utf-8", delete=False) as file:
                 file.write(told)
                 file.flush()

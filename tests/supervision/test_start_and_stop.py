@@ -38,7 +38,7 @@ def kept_signals() -> Iterator[None]:
 def stopped_while_starting(folder: Path, signals: Sequence[signal.Signals], ready_file: Path | None = None) -> int:
     """The exit status of a gateway that gets these signals while its worker, which never serves, starts."""
     file, notes = rule_file(folder), folder / "notes"
-    settings = Settings(http_port=0, admin_port=0, drain_timeout=5.0, redis="off")
+    settings = Settings(http_port=0, admin_port=0, drain_timeout=5.0, redis="off", data_dir=folder / "state")
 
     async def scene() -> int:
         supervisor = Supervisor(settings, [file], ready_file=ready_file, worker_command=scripted("slow", notes))
