@@ -1,0 +1,89 @@
+"""The admin port, and who holds it without asking for anything."""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import pytest
+
+from gateway.admin import server
+from gateway.admin.app import make_app
+from tests.admin.test_app import State
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+GET = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
+
+
+def play(scene: Callable[[Callable[[], Awaitable[Streams]]], Awaitable[None]]) -> None:
+    """With a way to connect to a server of the API."""
+
+    async def whole() -> None:
+        listening = socket.create_server(("127.0.0.1", 0))
+        served = server.admin_server(make_app(State()))
+        serving = asyncio.create_task(served.serve([listening]))
+        while not served.started:
+            await asyncio.sleep(0.01)
+        try:
+            await asyncio.wait_for(scene(lambda: asyncio.open_connection(*listening.getsockname())), 20)
+        finally:
+            served.should_exit = True
+            await serving
+
+    asyncio.run(whole())
+
+
+async def ask(streams: Streams, request: bytes = GET) -> bytes:
+    reader, writer = streams
+    writer.write(request)
+    head = await reader.readuntil(b"\r\n\r\n")
+    return head + await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].split()[0]))
+
+
+def test_whoever_asks_for_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a word, or in the middle of a head, the first or a later one; who asks in time is answered."""
+    monkeypatch.setattr(server, "_HEAD_SECONDS", 0.2)
+
+    async def scene(connect: Callable[[], Awaitable[Streams]]) -> None:
+        silent, halting, late = [await connect() for _ in range(3)]
+        halting[1].write(GET[:20])
+        assert b"200 OK" in await ask(late)
+        late[1].write(GET[:20])
+        for reader, _ in (silent, halting, late):
+            assert await reader.read() == b""
+
+    play(scene)
+
+
+def test_a_head_has_an_end() -> None:
+    """Nobody fills the memory before it is known who he is."""
+
+    async def scene(connect: Callable[[], Awaitable[Streams]]) -> None:
+        reader, writer = await connect()
+        writer.write(b"GET / HTTP/1.1\r\nhost: localhost\r\nx: " + b"x" * server._MAX_HEAD_BYTES * 2)
+        with suppress(ConnectionResetError):  # what had not been read yet is thrown away
+            assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+
+    play(scene)
+
+
+def test_connections_beyond_the_last_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others go on, and a place that is left is taken again."""
+    monkeypatch.setattr(server, "_MAX_CONNECTIONS", 2)
+
+    async def scene(connect: Callable[[], Awaitable[Streams]]) -> None:
+        first, second = await connect(), await connect()
+        assert b"200 OK" in await ask(first)
+        assert b"200 OK" in await ask(second)
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await ask(await connect())
+        first[1].close()
+        await first[1].wait_closed()
+        while True:
+            try:
+                assert b"200 OK" in await ask(await connect())
+                break
+            except (ConnectionError, asyncio.IncompleteReadError):
+                await asyncio.sleep(0.01)
+
+    play(scene)
