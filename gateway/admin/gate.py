@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
 from typing import Any
@@ -25,6 +26,8 @@ from gateway.admin.keys import KeysError
 _OPEN = frozenset({"/healthz", "/", "/docs", "/openapi.json", "/favicon.ico"})
 _OPEN_BELOW = ("/assets/",)
 _METRICS = "/metrics"
+# A name or an address, and a port (RFC 3986, section 3.2.2).
+_HOST = re.compile(r"(?:\[([^\[\]]*)\]|([^:\[\]]*))(?::[0-9]*)?")
 # Rule files are the longest that is sent here.
 _MAX_BODY_BYTES = 32 * 1024 * 1024
 
@@ -79,7 +82,8 @@ class Access:
             raise RefusedError(403, "a web page elsewhere may not ask for this")
 
     def _is_ours(self, host: str) -> bool:
-        name = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
+        found = _HOST.fullmatch(host)
+        name = (found[1] or found[2]) if found is not None else ""
         return name.lower() in self._hosts or is_loopback(name)
 
     async def _caller(self, keyring: Keyring, headers: Headers, peer: str) -> Caller:

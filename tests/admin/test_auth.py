@@ -169,7 +169,18 @@ def test_patience_comes_back() -> None:
     attempts.check("another", "1", 0.0)
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:8002", "127.0.0.1.evil.example", "192.0.2.1:8002", ""])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:8002",
+        "127.0.0.1.evil.example",
+        "192.0.2.1:8002",
+        "[::1].evil.example",
+        "[[::1",
+        "",
+    ],
+)
 def test_a_name_bound_anew_is_no_name_of_ours(host: str) -> None:
     """A page whose name's address has become 127.0.0.1 sends its own name as the host."""
     answer = TestClient(make_app(State()), BASE).get("/engines", headers={"host": host})
