@@ -9,7 +9,7 @@ from typing import Annotated, ParamSpec
 
 import typer
 
-from gateway.cli import conversations, experiments, keys, operating, recordings, rules, shadow
+from gateway.cli import conversations, experiments, keys, limits, operating, recordings, rules, shadow
 from gateway.cli.check import check
 from gateway.cli.explain import explain
 from gateway.cli.fleet import drain, engines
@@ -55,6 +55,7 @@ _COMMANDS: tuple[Callable[..., int | None], ...] = (
 for _command in _COMMANDS:
     app.command()(_exiting(_command))
 app.add_typer(experiments.app, name="experiments")
+app.add_typer(limits.app, name="limits")
 app.add_typer(operating.endpoints, name="endpoints", no_args_is_help=True)
 app.add_typer(conversations.app, name="conversations", no_args_is_help=True)
 app.add_typer(keys.app, name="keys", no_args_is_help=True)

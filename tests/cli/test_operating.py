@@ -118,3 +118,19 @@ routes: [{{name: texts, match: {{model: {MODEL}}}, engine: texts}}, {{name: all,
         assert "failed" in failed.stdout
         refused = run(gateway, "unload", MODEL)
         assert (refused.returncode, "engines of protocol openai" in refused.stderr) == (1, True)
+
+
+def test_limits_are_shown_and_changed(start_gateway: Callable[..., GatewayProcess]) -> None:
+    """What is not named stays; what is wrong is told with the field."""
+    rules = RULES.format(url="http://127.0.0.1:1") + "limits: [{name: few, per: tenant, requests_per_second: 5}]\n"
+    gateway = start_gateway(rules)
+    shown = run(gateway, "limits").stdout
+    assert "few" in shown and "per tenant" in shown and "5 requests/s" in shown
+    changed = run(gateway, "limits", "set", "few", "--concurrency", "3", "--without", "requests_per_second")
+    assert (changed.returncode, changed.stdout) == (0, "Limit few is changed: rules 2.\n"), changed.stderr
+    shown = run(gateway, "limits").stdout
+    assert "3 at the same time" in shown and "requests/s" not in shown
+    refused = run(gateway, "limits", "set", "few")
+    assert (refused.returncode, "say what is to change" in refused.stderr) == (1, True)
+    refused = run(gateway, "limits", "set", "many", "--burst", "1")
+    assert (refused.returncode, "there is no limit 'many'; there are few" in refused.stderr) == (1, True)
