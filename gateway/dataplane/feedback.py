@@ -27,6 +27,8 @@ from gateway.yaml.problems import suggest
 _PATIENCE_SECONDS = 0.5
 # Who sends feedback of requests that there never were must not fill the memory, nor the news.
 _MAX_ASKED = 256
+# Ratings that are known when they come again, as of a client that has not heard the answer.
+_MAX_RATED = 20_000
 
 
 class FeedbackDesk:
@@ -37,6 +39,7 @@ class FeedbackDesk:
         self._book = book
         self._news = news
         self._asked: dict[str, asyncio.Future[bool]] = {}
+        self._rated: dict[tuple[str, str, str], None] = {}  # what was counted: whose, its name, "value" or "label"
         self.by_control: Callable[[Rating], Awaitable[bool]] | None = None
         if news is not None:
             news.listen(FeedbackGiven, self._hear_given)
@@ -58,14 +61,20 @@ class FeedbackDesk:
             raise GatewayError(ErrorKind.BAD_REQUEST, str(error)) from error
 
     def take(self, rating: Rating) -> bool:
-        """Count a rating of a request that this worker has answered; False where it has not.
+        """Count a rating of a request that this worker has answered, once; False where it has not.
 
         Raises: ValueError where an arm takes no more names or labels.
         """
         meter = self._arms.recent.get((rating.request_id or "").encode("utf-8", "surrogatepass"))
         if meter is None or rating.experiment not in (None, meter.counts.key.experiment):
             return False
-        meter.rated(rating.name, rating.value, rating.label)
+        whose = rating.request_id or "", rating.name
+        value = rating.value if (*whose, "value") not in self._rated else None
+        label = rating.label if (*whose, "label") not in self._rated else None
+        meter.rated(rating.name, value, label)
+        self._rated |= {(*whose, kind): None for kind, told in (("value", value), ("label", label)) if told is not None}
+        while len(self._rated) > _MAX_RATED:
+            del self._rated[next(iter(self._rated))]
         return True
 
     # By session

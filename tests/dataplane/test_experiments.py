@@ -354,6 +354,24 @@ def test_feedback_of_a_request(tmp_path: Path) -> None:
     scene(tmp_path, play)
 
 
+def test_a_rating_that_comes_again_is_counted_once(tmp_path: Path) -> None:
+    """As from a client that has not heard the answer, or from one who would have the last word. Another name is another
+    rating, and a label beside a value is its own; what is too long ago may count again, so memory is bounded."""
+
+    async def play(it: Stage, old: Engine, new: Engine) -> None:
+        counts = arm(it.plane, (await it.ask(user("ann", "x-request-id: r-1"))).headers["x-pointsman-arm"])
+        for value in (4, 4, 1):
+            assert (await rate(it, request_id="r-1", value=value)).status == 200
+        for label in ("useful", "useless"):
+            assert (await rate(it, request_id="r-1", label=label)).status == 200
+        assert (await rate(it, request_id="r-1", name="thumb", value=True)).status == 200
+        assert sum(counts.feedback["rating"].total) == 4.0
+        assert counts.feedback["rating"].labels == {"useful": 1}
+        assert sum(counts.feedback["thumb"].count) == 1
+
+    scene(tmp_path, play)
+
+
 def test_feedback_of_a_session(tmp_path: Path) -> None:
     """The arm that it has is known, before its first request here, too."""
 
