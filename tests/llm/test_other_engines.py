@@ -85,6 +85,20 @@ def test_tfserving_that_has_grpc_alone(tfserving: TfServing, start_gateway: Star
         assert reply.as_numpy("y").tolist() == [[2.5], [3.0], [4.5]]
 
 
+@pytest.mark.parametrize("by_grpc", [False, True])
+def test_a_translated_requests_time_is_told(tfserving: TfServing, start_gateway: Start, by_grpc: bool) -> None:
+    """Who asks reads what became of it, whatever the engine is asked by."""
+    url = f"grpc://{tfserving.grpc_url}" if by_grpc else tfserving.http_url
+    gateway = start_gateway(rules_for(url, protocol="tfserving"))
+    body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [3, 1], "data": [1.0, 2.0, 5.0]}]}
+    for fields, is_told in [({"x-pointsman-timing": "1"}, True), ({}, False)]:
+        reply = httpx.post(f"{gateway.http_url}/v2/models/half_plus_two/infer", json=body, headers=fields)
+        assert reply.status_code == 200
+        assert ("server-timing" in reply.headers) is is_told
+        if is_told:
+            assert f'desc="{url}"' in reply.headers["server-timing"]
+
+
 def text(kind: Any, name: str, content: bytes) -> Any:
     tensor = kind.InferInput(name, [1], "BYTES")
     tensor.set_data_from_numpy(numpy.array([content], numpy.object_))

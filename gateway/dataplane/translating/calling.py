@@ -39,6 +39,7 @@ class Calling:
         self._started_at = monotonic()
         self._task: asyncio.Task[None] | None = None
         self._endpoint: Endpoint | None = None
+        self._called_at = 0.0
 
     def __repr__(self) -> str:
         return f"<Calling {self._request.plan.head.target!r} at {self._endpoint!r}>"
@@ -98,7 +99,7 @@ class Calling:
             self._meter.answered(self._request.id or b"", status, len(message), seconds)
         self._log(status, "")
         content_type = GRPC if answered.is_good else JSON
-        self._client.respond(status, body, self._lane.reply_lines + self._id_line, content_type)
+        self._client.respond(status, body, self._lane.reply_lines + self._timing_line + self._id_line, content_type)
 
     async def _call(self, message: bytes) -> Answered:
         """Raises: GatewayError where no endpoint answers."""
@@ -125,7 +126,8 @@ class Calling:
         series = self._series()
         endpoint.in_flight += 1
         series.in_flight += 1
-        endpoint.breaker.sent(monotonic())
+        self._called_at = monotonic()
+        endpoint.breaker.sent(self._called_at)
         try:
             answered = await ask(
                 endpoint.streams,
@@ -162,6 +164,14 @@ class Calling:
         where = f", endpoint {self._endpoint.url}" if self._endpoint is not None else ""
         told = error.at(f" (route '{target.route}', engine '{target.engine}'{where})")
         self._client.refuse(told, self._lane.reply_lines + self._id_line)
+
+    @property
+    def _timing_line(self) -> bytes:
+        timing, endpoint = self._request.timing, self._endpoint
+        if timing is None:
+            return b""
+        is_named = endpoint is not None and self._lane.reply_lines
+        return timing.line(0.0, self._called_at, monotonic(), endpoint.url if endpoint is not None and is_named else "")
 
     @property
     def _id_line(self) -> bytes:
