@@ -119,3 +119,23 @@ def test_what_a_role_may_not_do_says_so(locked_page: Any, locked: tuple[GatewayP
     drain.click(force=True)
     expect(page.locator("#toasts")).to_contain_text("needs the role operator")
     expect(page.get_by_label("Reason")).to_have_count(0)
+
+
+def test_who_gives_no_key_is_asked_once(locked_page: Any, locked: tuple[GatewayProcess, dict[str, str]]) -> None:
+    """And again when he looks at another view, or wants to; what the page does by itself asks nobody."""
+    page, keys = locked_page, locked[1]
+    page.goto("/")
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator("#live")).to_have_text("no key")
+    expect(page.locator("main .problem")).to_contain_text("this needs a key")
+    page.wait_for_timeout(1500)
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.get_by_role("link", name="Limits").click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Enter a key").click()
+    page.get_by_label("Key", exact=True).fill(keys["operator"])
+    page.keyboard.press("Enter")
+    expect(page.locator("#caller")).to_have_text("a-operator · operator")
+    expect(page.locator("#live")).to_have_text("live")
+    expect(page.get_by_text("The rules declare no limits.")).to_be_visible()

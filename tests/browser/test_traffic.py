@@ -69,5 +69,8 @@ def test_a_copy_of_the_rules_is_tried_by_recorded_traffic(page: Any, fleet: Flee
     engines = report.get_by_role("region", name="Changes of engine")
     expect(engines.get_by_role("row").nth(1)).to_contain_text(re.compile(r"cuda\s*mac"))
     page.goto("/#/recordings")
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Download ordinary").click()
+    assert saved.value.suggested_filename == "ordinary.jsonl"
     page.get_by_role("button", name="Delete ordinary").click()
     expect(row).to_have_count(0)

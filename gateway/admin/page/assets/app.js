@@ -1,6 +1,6 @@
 // The page: its views by the address' hash, who is looking, and whether the gateway is heard.
 
-import { ApiError, caller, keepKey, learnCaller } from "./core/api.js";
+import { ApiError, caller, keepKey, learnCaller, mayAskAgain } from "./core/api.js";
 import { keyEntry, toast } from "./core/dialogs.js";
 import { fill, h, mark, tell } from "./core/dom.js";
 import { live } from "./core/live.js";
@@ -36,6 +36,7 @@ async function navigate() {
   const view = NAMES[name] ? name : "fleet";
   const detail = rest.join("/");
   leave.abort("left");
+  if (!isFirst) mayAskAgain();
   if (!isFirst) for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
   leave = new AbortController();
   const { signal } = leave;
@@ -100,7 +101,8 @@ function makeNavigation() {
 
 function showCaller() {
   const button = document.getElementById("caller");
-  tell(button, caller.keys ? `${caller.name} · ${caller.role}` : caller.role);
+  const named = caller.keys ? `${caller.name} · ${caller.role}` : caller.role;
+  tell(button, caller.role ? named : "Enter a key");
   const told = caller.keys ? "Use another key" : "This gateway has no keys: whoever reaches its port is admin";
   mark(button, "title", told);
 }
@@ -126,14 +128,19 @@ async function begin() {
   themeSwitch(document.getElementById("theme"), () => document.dispatchEvent(new Event("themechange")));
   document.getElementById("caller").addEventListener("click", async () => {
     if (!caller.keys) return toast("This gateway has no keys: whoever reaches its port is admin.", "warning");
-    if (await enterKey("")) navigate();
+    if (!(await enterKey(""))) return;
+    live.again();
+    navigate();
   });
   live.addEventListener("state", (event) => showState(event.detail));
   addEventListener("hashchange", navigate);
   try {
     await learnCaller();
   } catch (error) {
-    if (error.status === 401) keepKey(null);
+    if (error.status === 401) {
+      keepKey(null);
+      caller.keys = true;
+    }
     toast(error.message, "bad");
   }
   showCaller();

@@ -13,17 +13,24 @@ export class ApiError extends Error {
 }
 
 /** Who the API takes this page for. */
-export const caller = { name: "", role: "viewer", keys: false };
+export const caller = { name: "", role: "", keys: false };
 
 let askForKey = () => Promise.resolve(false);
 let asking = null;
+let isDeclined = false; // who does not want to give a key is not asked again by what the page does by itself
 
 /** Have `ask(why)` called where the API wants a key; it resolves to whether one was given. */
 export function onKeyWanted(ask) {
   askForKey = ask;
 }
 
+/** Whoever looks at another view may be asked again. */
+export function mayAskAgain() {
+  isDeclined = false;
+}
+
 export function keepKey(key) {
+  isDeclined &&= !key;
   if (key) sessionStorage.setItem(KEY, key);
   else sessionStorage.removeItem(KEY);
 }
@@ -54,8 +61,10 @@ export async function request(method, path, body, { signal } = {}) {
     const error = await errorOf(response);
     if (response.status !== 401) throw error;
     if (sessionStorage.getItem(KEY) !== sent) continue; // somebody else has given one meanwhile
+    if (isDeclined) throw error;
     asking ??= askForKey(sent ? error.message : "").finally(() => (asking = null));
-    if (!(await asking)) throw error;
+    isDeclined = !(await asking);
+    if (isDeclined) throw error;
   }
 }
 

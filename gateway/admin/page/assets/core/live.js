@@ -14,6 +14,7 @@ class Live extends EventTarget {
 
   #withDecisions = false;
   #stop = new AbortController();
+  #hurry = () => {};
 
   start() {
     this.#read();
@@ -42,13 +43,26 @@ class Live extends EventTarget {
         this.#become("live");
         await this.#follow(response.body.getReader());
         pause = FIRST_PAUSE;
-      } catch {
+        this.#become("reconnecting");
+      } catch (error) {
         if (this.#stop.signal.reason === "other events") continue;
+        this.#become(error.status === 401 ? "no key" : "reconnecting");
       }
-      this.#become("reconnecting");
-      await new Promise((resolve) => setTimeout(resolve, pause * (0.75 + Math.random() / 2)));
+      await this.#wait(pause * (0.75 + Math.random() / 2));
       pause = Math.min(pause * 2, LONGEST_PAUSE);
     }
+  }
+
+  /** Try again at once: something has changed. */
+  again() {
+    this.#hurry();
+  }
+
+  #wait(milliseconds) {
+    return new Promise((resolve) => {
+      this.#hurry = resolve;
+      setTimeout(resolve, milliseconds);
+    });
   }
 
   async #follow(reader) {
