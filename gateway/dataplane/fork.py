@@ -21,7 +21,7 @@ class Fork:
 
     __slots__ = ("_arms", "_of_buckets", "_out", "_split", "asks_session", "by_session", "header", "passes")
 
-    def __init__(self, route: Route, split: Split, snapshot: Snapshot, call: Call) -> None:
+    def __init__(self, route: Route, split: Split, snapshot: Snapshot, call: Call | None) -> None:
         self._split = split
         lanes = [snapshot.lane(target) for target in route.targets]
         self._arms = [lane for lane in lanes if lane.target.is_measured]
@@ -30,7 +30,7 @@ class Fork:
         self.by_session = route.by_session
         self.asks_session = route.asks_session
         self.header = route.unit_header
-        self.passes = all(lane.passes(call) and lane.shadow is None for lane in lanes)
+        self.passes = call is not None and all(lane.passes(call) and lane.shadow is None for lane in lanes)
 
     def __repr__(self) -> str:
         return f"<Fork {self._split!r}>"
@@ -45,8 +45,9 @@ class Fork:
         return self._out if arm is None else self._of_buckets[arm][crc32(text) % NUM_BUCKETS]
 
 
-def fork_of(route: Route | None, snapshot: Snapshot, call: Call) -> Fork | None:
-    """The fork that a route is for requests that ask so; None where more than their units must be known."""
+def fork_of(route: Route | None, snapshot: Snapshot, call: Call | None = None) -> Fork | None:
+    """The fork that a route is for requests that ask so; None where more than their units must be known. `call` is
+    REST's."""
     if route is None or route.split is None or not route.is_fork:
         return None
     return Fork(route, route.split, snapshot, call)

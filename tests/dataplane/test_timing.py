@@ -80,7 +80,7 @@ def test_a_try_that_fails_is_time_of_its_own(tmp_path: Path) -> None:
     async def scene() -> None:
         there = Engine()
         await there.start()
-        async with stage(rules(await gone(), there), tmp_path) as it:
+        async with stage(rules(await gone(), there, options="balance: round_robin"), tmp_path) as it:
             replies = [await it.ask(post(INFER, b"{}", ASKS)) for _ in range(2)]
             assert [reply.status for reply in replies] == [200, 200]
             assert any(phases(reply)["retry"] > 0 for reply in replies)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from gateway.config.settings import Settings
+from gateway.dataplane.fork import Fork, fork_of
 from gateway.dataplane.plan import VIA, forced_by
 from gateway.dataplane.request import VOLATILE_FIELDS, told_session, told_units
 from gateway.dataplane.snapshot import Lane, Snapshot
@@ -78,6 +79,7 @@ class CallPlan:
         "_decided",
         "_facts_headers",
         "_forced",
+        "_forks",
         "_ways",
         "asked",
         "authority",
@@ -115,6 +117,7 @@ class CallPlan:
         self.fields.append((b"via", b", ".join([value for name, value in fields if name == b"via"] + [VIA])))
         self._ways: dict[int, Way] = {}
         self._decided: dict[tuple[bytes, bytes], tuple[Way, str | None]] = {}
+        self._forks: dict[tuple[bytes, bytes], Fork] = {}
 
     def __repr__(self) -> str:
         return f"<CallPlan {self.path!r}>"
@@ -143,6 +146,10 @@ class CallPlan:
         known = self._decided.get(key)
         if known is not None:
             return known
+        fork = self._forks.get(key)
+        if fork is not None and (head.session is not None or not fork.asks_session):
+            lane = fork.lane(head.session if fork.by_session else self._unit(head, fork.header))
+            return self.way(lane), head.session if fork.asks_session else None
         facts = self.facts(names, body, head.session, head.units)
         table = self.snapshot.table
         if facts.forced is None and body is not None and table.forcing.asks_bodies:
@@ -152,10 +159,24 @@ class CallPlan:
             return decision
         lane = self.snapshot.lane_of(decision)
         answer = (self.way(lane), decision.session)
+        if fork is None and lane.target.experiment is not None and not lane.target.is_forced:
+            self._fork(key, facts)
         is_of_all = decision.repeatable and decision.unit is None and not lane.target.asks_session
         if is_of_all and len(self._decided) < _MAX_DECISIONS:
             self._decided[key] = answer
         return answer
+
+    def _fork(self, key: tuple[bytes, bytes], facts: Facts) -> None:
+        """From now on, messages of these names find their arms by their units, where these stand in the fields."""
+        made = fork_of(self.snapshot.table.route_of(facts), self.snapshot)
+        if made is not None and len(self._forks) < _MAX_DECISIONS:
+            self._forks[key] = made
+
+    def _unit(self, head: CallHead, header: str | None) -> str | None:
+        """What a header names the unit of an experiment by; None where it is missing."""
+        if header is None:
+            return None
+        return (head.units.get(header) if head.units is not None else None) or self._facts_headers.get(header)
 
     def way(self, lane: Lane) -> Way:
         found = self._ways.get(id(lane))
