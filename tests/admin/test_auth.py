@@ -264,3 +264,12 @@ def test_the_audit_of_a_gateway_without_redis_is_bounded(tmp_path: Path) -> None
     assert asyncio.run(run()) == [b'{"number": 99}', b'{"number": 98}', b'{"number": 97}']
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 500
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_metrics_may_be_open(tmp_path: Path, keys: dict[str, str]) -> None:
+    """`--open-metrics`: a scraper without a key reads them, and nothing else."""
+    access = Access(Keyring(tmp_path / "keys.yaml"), has_open_metrics=True)
+    client = TestClient(make_app(State(), access), "http://gateway.example:8002")
+    assert client.get("/metrics").status_code == 200
+    assert client.get("/engines").status_code == 401
+    assert client.get("/metrics", headers=bearer("nonsense")).status_code == 200
