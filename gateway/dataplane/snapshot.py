@@ -6,7 +6,7 @@ declaration stayed the same carry their state (connections, health, breaker, lat
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from copy import copy
 from types import MappingProxyType
 from zlib import crc32
@@ -25,6 +25,7 @@ from gateway.protocol.operations import Call
 from gateway.routing.asked import asked_headers, unit_headers
 from gateway.routing.decision import Decision, Target
 from gateway.routing.experiments import encoded
+from gateway.routing.route import Route
 from gateway.routing.table import Table
 from gateway.routing.units import session_lookup
 from gateway.upstream.endpoint import Endpoint
@@ -192,6 +193,7 @@ class Snapshot:
         for lane in self._lanes.values():
             lane.shadow = shadows.get(lane.target.route)
         self._passing: dict[Dialect | None, bool] = {}
+        self._passing_by_routes: dict[tuple[Dialect | None, tuple[Route, ...]], bool] = {}
 
     def __repr__(self) -> str:
         return f"<Snapshot {self.number}: {len(self._lanes)} lanes, {len(self.engines)} engines>"
@@ -228,10 +230,20 @@ class Snapshot:
         """Whether a request that asks so passes wherever the rules may send it."""
         found = self._passing.get(call.dialect)
         if found is None:
-            found = self._passing[call.dialect] = all(
-                lane.passes(call) and not lane.keeps_session and lane.shadow is None for lane in self._lanes.values()
-            )
+            found = self._passing[call.dialect] = self._pass(self._lanes.values(), call)
+        return found or self._all_of_model_pass(call)
+
+    def _all_of_model_pass(self, call: Call) -> bool:
+        """The same, by the routes that can take its model."""
+        routes = self.table.candidates(call.model or "")
+        found = self._passing_by_routes.get((call.dialect, routes))
+        if found is None:
+            lanes = [self._lanes[id(target)] for route in routes for target in route.targets]
+            found = self._passing_by_routes[call.dialect, routes] = self._pass(lanes, call)
         return found
+
+    def _pass(self, lanes: Iterable[Lane], call: Call) -> bool:
+        return all(lane.passes(call) and not lane.keeps_session and lane.shadow is None for lane in lanes)
 
     def lanes_beside(self, lane: Lane) -> list[Lane]:
         """The lanes of the same route's other arms."""
