@@ -437,7 +437,10 @@ def test_an_arm_takes_so_many_names_and_labels(tmp_path: Path) -> None:
         await it.ask(user("ann", "x-request-id: r"))
         statuses = [(await rate(it, request_id="r", name=f"n{number}", value=1)).status for number in range(21)]
         assert statuses == [200] * 20 + [400]
-        statuses = [(await rate(it, request_id="r", name="n0", label=f"l{number}")).status for number in range(51)]
+        statuses = []
+        for number in range(51):
+            await it.ask(user("ann", f"x-request-id: r-{number}"))
+            statuses.append((await rate(it, request_id=f"r-{number}", name="n0", label=f"l{number}")).status)
         assert statuses == [200] * 50 + [400]
 
     scene(tmp_path, play)
