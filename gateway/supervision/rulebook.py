@@ -160,7 +160,7 @@ class Rulebook:
         """
         async with self._one_at_a_time:
             if isinstance(files, int):
-                return await self._activate(self.texts_of(files), author, reason, source, of=self._origin(files))
+                return await self._activate(self.texts_of(files), author, reason, source, of=files)
             return await self._activate(named(files, self._base_files), author, reason, source)
 
     async def change(self, edit: Edit, author: str, reason: str = "", source: str = "api") -> Version:
@@ -179,9 +179,11 @@ class Rulebook:
         Raises: NoSuchVersion where there was nothing else, RulesRefused.
         """
         async with self._one_at_a_time:
-            to = self._before(self._origin(self.number))
+            to = self._store.before(self.in_force)
+            if to is None:
+                raise NoSuchVersion(f"there is nothing before version {self.number} that says something else")
             why = f"back to {to}" + (f": {reason}" if reason else "")
-            return await self._activate(self.texts_of(to.number), author, why, "api", of=self._origin(to.number))
+            return await self._activate(self.texts_of(to.number), author, why, "api", of=to.number, is_return=True)
 
     async def take_over(self, version: Version, texts: Mapping[str, str], instead_of: Version) -> bool:
         """Put in force what another gateway has in force instead of the same files, unless something else is in force
@@ -193,7 +195,10 @@ class Rulebook:
             if version.base != self._base or self._version is not instead_of:
                 return False
             before = self.number
-            await self._activate(texts, version.author, version.reason, version.source)
+            same = [each.number for each in self._store.versions if each.digest == version.digest]
+            of = same[-1] if version.is_return and same else None  # numbers are each gateway's own
+            author, reason, source = version.author, version.reason, version.source
+            await self._activate(texts, author, reason, source, of=of, is_return=of is not None)
             return self.number != before
 
     async def judge(self, files: Mapping[str, str]) -> LoadedRules:
@@ -206,7 +211,14 @@ class Rulebook:
     # One at a time
 
     async def _activate(
-        self, texts: Mapping[str, str], author: str, reason: str, source: str, of: int | None = None
+        self,
+        texts: Mapping[str, str],
+        author: str,
+        reason: str,
+        source: str,
+        *,
+        of: int | None = None,
+        is_return: bool = False,
     ) -> Version:
         if digest_of(file.content for file in files_of(texts)) == self.rules.digest:
             _log.info("what %s activates is in force already, as version %d", author, self.number)
@@ -216,7 +228,7 @@ class Rulebook:
             _log.warning("rules of %s are refused; rules %d stay in force", author, self.number)
             raise RulesRefused(loaded.problems)
         self.problems = [str(problem) for problem in loaded.problems]
-        self._enter(loaded, author, reason, source, of)
+        self._enter(loaded, author, reason, source, of, is_return)
         _log.info("%s is in force now", self.in_force)
         return self.in_force
 
@@ -244,11 +256,19 @@ class Rulebook:
         self._enter(loaded, _FILES, "they have changed" + self._superseded(self._version), "files")
         return True
 
-    def _enter(self, loaded: LoadedRules, author: str, reason: str, source: str, of: int | None = None) -> None:
+    def _enter(
+        self,
+        loaded: LoadedRules,
+        author: str,
+        reason: str,
+        source: str,
+        of: int | None = None,
+        is_return: bool = False,
+    ) -> None:
         assert loaded.rules is not None
         names = tuple(loaded.texts)
         digest = loaded.rules.digest
-        made = Version(0, time(), author, reason, source, digest, self._base, names, self._base_files, of)
+        made = Version(0, time(), author, reason, source, digest, self._base, names, self._base_files, of, is_return)
         self._version = self._store.add(made, loaded.texts)
         self._loaded = loaded
 
@@ -278,27 +298,6 @@ class Rulebook:
             return ""
         _log.warning("the files on disk have changed, and supersede %s, which was not exported to them", version)
         return f"; supersedes {version}, which was not exported"
-
-    def _before(self, number: int) -> Version:
-        """What was in force before a version was made, and says something else than what is in force now.
-
-        Raises: NoSuchVersion.
-        """
-        here = number
-        while earlier := [version for version in self._store.versions if version.number < here]:
-            if earlier[-1].digest != self.rules.digest:
-                return self._first(earlier[-1])
-            here = self._origin(earlier[-1].number)
-        raise NoSuchVersion(f"there is no version before {number} that says something else")
-
-    def _first(self, version: Version) -> Version:
-        """The version that first had the texts of this one, as long as it is kept."""
-        known = {each.number: each for each in self._store.versions}
-        return known.get(self._origin(version.number), version)
-
-    def _origin(self, number: int) -> int:
-        """The version that first had the texts of this one."""
-        return self._store.get(number).of or number
 
     async def _until_due(self) -> None:
         while True:

@@ -66,6 +66,22 @@ class VersionStore:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise NoSuchVersion(f"version {number} cannot be read any more: {error}") from error
 
+    def before(self, version: Version) -> Version | None:
+        """What was there before a version, and says something else; None where nothing was, or is kept. Of one that was
+        made by going back it is what was there before the one that it has gone back to."""
+        there = self._first(version)
+        while earlier := [each for each in self._known.values() if each.number < there.number]:
+            there = self._first(earlier[-1])
+            if there.digest != version.digest:
+                return there
+        return None
+
+    def _first(self, version: Version) -> Version:
+        """Where somebody stands who has gone back: at the version that was there first."""
+        while version.is_return and version.of in self._known:
+            version = self._known[version.of]
+        return version
+
     def add(self, version: Version, texts: Mapping[str, str]) -> Version:
         """Keep a version under the next free number; tells it with that number."""
         while True:

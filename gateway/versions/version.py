@@ -24,7 +24,8 @@ class Version:
     base: str
     files: tuple[str, ...]  # names, in their order
     base_files: tuple[str, ...] = ()
-    of: int | None = None  # the version whose texts it has again, where it was made by going back
+    of: int | None = None  # the version whose texts it has again
+    is_return: bool = False  # made by rolling back: what was there before it is what was there before that one
 
     @property
     def is_exported(self) -> bool:
@@ -53,6 +54,7 @@ def read_version(told: Mapping[str, Any]) -> Version:
         files=tuple(map(str, told["files"])),
         base_files=tuple(map(str, told.get("base_files", ()))),
         of=int(told["of"]) if told.get("of") is not None else None,
+        is_return=told.get("is_return") is True,
     )
 
 

@@ -72,6 +72,26 @@ def test_what_one_decides_the_other_takes_over(redis_server: RedisServer, tmp_pa
     assert other.files == [str(tmp_path / "other" / "rules.yaml")]
 
 
+def test_going_back_at_one_is_going_back_at_the_other(redis_server: RedisServer, tmp_path: Path) -> None:
+    """Whoever takes over a return does not go forward again by rolling back."""
+    one, other = book_in(tmp_path / "one"), book_in(tmp_path / "other")
+
+    async def scene(store: Store) -> None:
+        sharing, looking = RuleSharing(one, store, "one:1"), RuleSharing(other, store, "other:1")
+        for name in ("second", "third"):
+            await decide(one, sharing, name)
+            assert await looking.look()
+        await one.roll_back("anna")
+        sharing.decided()
+        await sharing.share()
+        assert await looking.look()
+        assert route(other) == "second"
+        await other.roll_back("ben")
+        assert route(other) == "all"
+
+    play(redis_server, scene)
+
+
 def test_a_gateway_with_other_files_takes_nothing(redis_server: RedisServer, tmp_path: Path) -> None:
     """Each set of files has its own field."""
     one, other = book_in(tmp_path / "one"), book_in(tmp_path / "other", named("different"))

@@ -137,12 +137,18 @@ def test_rolling_back_again_and_again_goes_further_back(tmp_path: Path) -> None:
         assert back.reason == "back to version 2 by anna: too slow"
         await book.roll_back("ben")
         assert route(book) == "all"
-        with pytest.raises(NoSuchVersion, match="no version before 1"):
+        with pytest.raises(NoSuchVersion, match="nothing before version 5"):
             await book.roll_back("ben")
         await book.activate(3, "anna", "again")
         assert (route(book), book.number, book.in_force.of) == ("third", 6, 3)
         await book.roll_back("ben")
-        assert route(book) == "second"
+        assert route(book) == "all"
+        await book.activate({"rules.yaml": named("fourth")}, "anna")
+        await book.activate({"rules.yaml": named("fifth")}, "anna")
+        await book.roll_back("ben")
+        await book.activate({"rules.yaml": named("sixth")}, "anna")
+        await book.roll_back("ben")
+        assert route(book) == "fourth"
 
     run(scene)
 
