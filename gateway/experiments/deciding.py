@@ -52,7 +52,7 @@ def decide(ramp: RampSpec, state: RunState, seen: Exposure, now: float) -> Actio
     if not state.status.is_live:
         return Action(Verb.REST)
     if seen.blown is not None:
-        return Action(Verb.ROLL_BACK, f"the fuse has blown: {seen.blown} ({seen.blown.rate:.0%})")
+        return Action(Verb.ROLL_BACK, f"the fuse has blown: {seen.blown}")
     if seen.breaches:
         return Action(Verb.ROLL_BACK, "; ".join(seen.breaches))
     if waits := _waits_for(ramp, state, seen, now):

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import inf
 
 from gateway.config.specs import RulesSpec
@@ -49,6 +49,7 @@ class Hands:
     # experiment, weights by arm, author, reason. Raises: RulesNotWritten.
     write_weights: Callable[[str, Mapping[str, float], str, str], Awaitable[None]]
     tell: Callable[[str], None] = lambda name: None  # other gateways, that an experiment has changed
+    in_flight: Callable[[], Mapping[ArmKey, int]] = dict  # requests, when it was last counted
 
 
 @dataclass(slots=True)
@@ -205,12 +206,12 @@ class Experiments:
 
     def _watch_fuses(self, counts: Mapping[str, Mapping[str, ArmCounts]]) -> None:
         """What this gateway alone has seen is enough to act here at once; others hear of it as soon as Redis does."""
+        in_flight = self._hands.in_flight()
         for trial in self._trials.values():
-            blown = trial.blows_here(counts.get(trial.name, {}), self._clock())
-            if blown is None or trial.name in self._pending:
-                continue
-            reason = f"the fuse has blown: {blown} ({blown.rate:.0%})"
-            self._roll_back_here(trial, ITSELF, reason, {"requests": blown.requests, "failures": blown.failures})
+            here = {key.arm: number for key, number in in_flight.items() if key.experiment == trial.name}
+            blown = trial.blows_here(counts.get(trial.name, {}), here, self._clock())
+            if blown is not None and trial.name not in self._pending:
+                self._roll_back_here(trial, ITSELF, f"the fuse has blown: {blown}", asdict(blown))
 
     def _roll_back_here(self, trial: Trial, by: str, reason: str, numbers: Json) -> None:
         """At once, whoever leads."""

@@ -26,7 +26,7 @@ class Blown:
 
     def __str__(self) -> str:
         when = "since the step began" if self.seconds is None else f"in the last {self.seconds:.3g} s"
-        return f"{self.failures} of {self.requests} requests failed {when}"
+        return f"{self.failures} of {self.requests} requests failed {when} ({self.rate:.0%})"
 
 
 class Fuse:
@@ -46,7 +46,7 @@ class Fuse:
 
     def take(self, source: str, counts: ArmCounts | None, now: float) -> None:
         """What a source has counted since it began; its first word says from where on it counts here."""
-        requests, failures = _fared(counts)
+        requests, failures = fared(counts)
         before = self._seen.get(source)
         self._seen[source] = (requests, failures)
         if before is not None:
@@ -73,7 +73,7 @@ class Fuse:
         return requests >= self._spec.min_requests and failures >= self._spec.error_rate * requests
 
 
-def _fared(counts: ArmCounts | None) -> tuple[int, int]:
+def fared(counts: ArmCounts | None) -> tuple[int, int]:
     """Requests that an arm got, and those that it failed."""
     if counts is None:
         return 0, 0

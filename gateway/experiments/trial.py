@@ -12,11 +12,12 @@ from gateway.config.specs import EngineSpec
 from gateway.experiments.counts_text import read_counts
 from gateway.experiments.deciding import Action, Exposure, Verb, decide
 from gateway.experiments.evidence import Evidence
-from gateway.experiments.fuse import Blown, Fuse
+from gateway.experiments.fuse import Blown, Fuse, fared
 from gateway.experiments.home import Json, Word
 from gateway.experiments.judging import Judgement, judge
 from gateway.experiments.runs import RunState, fingerprint, weights_of
 from gateway.experiments.series import Series
+from gateway.experiments.stall import Pace, Stall, Stuck
 from gateway.observability.arm_counts import ArmCounts, ArmKey
 
 # What a gateway told is of now, though a beat or two were late.
@@ -76,7 +77,7 @@ class Trial:
     def _declare(self, declared: Declared) -> None:
         self.declared = declared
         fuse = declared.spec.ramp.fuse if declared.spec.ramp is not None else FuseSpec()
-        self._fuse, self._own_fuse = Fuse(fuse), Fuse(fuse)
+        self._fuse, self._own_fuse, self._stall = Fuse(fuse), Fuse(fuse), Stall(fuse.min_requests)
 
     def use(self, declared: Declared) -> None:
         """The rules have changed."""
@@ -118,12 +119,19 @@ class Trial:
 
     # What is counted
 
-    def blows_here(self, arms: Mapping[str, ArmCounts], now: float) -> Blown | None:
-        """Whether the fuse blows by what this gateway alone has counted; `now` of any clock."""
+    def blows_here(
+        self, arms: Mapping[str, ArmCounts], in_flight: Mapping[str, int], now: float
+    ) -> Blown | Stuck | None:
+        """Whether the fuse blows by what this gateway alone sees; `now` of any clock."""
         if self.declared.arm is None:
             return None
         self._own_fuse.take("here", arms.get(self.declared.arm), now)
-        return self._own_fuse.blown(now) if self.is_live else None
+        arm, control = (
+            Pace(fared(arms.get(name))[0], in_flight.get(name, 0))
+            for name in (self.declared.arm, self.spec.control_arm.name)
+        )
+        stuck = self._stall.look(arm, control, now)
+        return (self._own_fuse.blown(now) or stuck) if self.is_live else None
 
     def take(self, words: Mapping[str, Word], now: float) -> None:
         """What all gateways say that they have counted."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 from gateway.config.settings import Settings
+from gateway.config.specs import RulesSpec
 from gateway.experiments.experiments import Experiments, Hands, RulesNotWritten
 from gateway.experiments.local_home import LocalHome
 from gateway.experiments.shared_home import SharedHome
@@ -26,10 +28,21 @@ class Change(Protocol):
 
 
 def make_experiments(
-    settings: Settings, workforce: Workforce, replicas: Replicas, store: Store | None, change: Change
+    settings: Settings,
+    workforce: Workforce,
+    replicas: Replicas,
+    store: Store | None,
+    change: Change,
+    rules: Callable[[], RulesSpec],
 ) -> Experiments:
     """They share what Redis has; without it they are this gateway's alone, and kept in its data folder."""
-    hands = Hands(_counting(workforce), workforce.set_weights, _writing(change), replicas.experiment_changed)
+    hands = Hands(
+        _counting(workforce),
+        workforce.set_weights,
+        _writing(change),
+        replicas.experiment_changed,
+        lambda: _in_flight(workforce, rules()),
+    )
     if store is not None:
         home = SharedHome(store, f"{replicas.name}:{secrets.token_hex(2)}", tick=settings.experiment_tick)
         return Experiments(home, hands, tick=settings.experiment_tick)
@@ -44,6 +57,16 @@ def _counting(workforce: Workforce) -> Callable[[], Awaitable[Mapping[ArmKey, Ar
         return workforce.tally.arms()
 
     return count
+
+
+def _in_flight(workforce: Workforce, rules: RulesSpec) -> Mapping[ArmKey, int]:
+    """By arm; where engines hang it is all that is seen of them."""
+    experiments = {route.name: route.experiment for route in rules.routes if route.experiment is not None}
+    found: Counter[ArmKey] = Counter()
+    for key, series in workforce.tally.series().items():
+        if key.route in experiments and key.arm:
+            found[ArmKey(experiments[key.route], key.arm)] += series.in_flight
+    return found
 
 
 def _writing(change: Change) -> Callable[[str, Mapping[str, float], str, str], Awaitable[None]]:

@@ -222,7 +222,9 @@ class Supervisor(RuleKeeping):
         )
         replicas = Replicas(redis.address, ears)
         self._meet(replicas, store)
-        self._experiments = experiments = make_experiments(settings, workforce, replicas, store, self.change)
+        self._experiments = experiments = make_experiments(
+            settings, workforce, replicas, store, self.change, lambda: self.rules
+        )
         experiments.on_tick(
             lambda told: self.feed.publish("experiment", {"experiments": told}), lambda: self.feed.has_listeners
         )

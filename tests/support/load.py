@@ -23,6 +23,10 @@ class Answer:
     status: int
     seconds: float
 
+    @property
+    def began(self) -> float:
+        return self.at - self.seconds
+
 
 class Load:
     """While the context lasts `rate` requests a second go to these ports, from as many sessions."""
