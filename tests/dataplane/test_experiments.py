@@ -203,6 +203,18 @@ def test_energy_is_counted_where_an_engine_tells_it(tmp_path: Path, told: str, j
     scene(tmp_path, play)
 
 
+def test_a_sessions_requests_are_counted_once_each(tmp_path: Path) -> None:
+    """Its arm is looked up, and no endpoint is: still each request is one."""
+
+    async def play(it: Stage, old: Engine, new: Engine) -> None:
+        for _ in range(3):
+            await it.ask(post(INFER, b"{}", "x-session-id: s"))
+        assert it.plane.keeper.book.peek("s", 0.0).requests == 3
+        assert it.plane.keeper.book.counts.created == 1
+
+    scene(tmp_path, play, keys="unit: session")
+
+
 # Who is in it
 
 

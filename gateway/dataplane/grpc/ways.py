@@ -139,7 +139,11 @@ class Ways:
 
     def _way_of_session(self, way: Way, session: str) -> Way:
         """The way to the endpoint where a session is."""
-        endpoint = self._keeper.choose(way.lane.engine, session, monotonic())
+        engine = way.lane.engine
+        if way.lane.keeps_place or isinstance(session, Sequence):
+            endpoint = self._keeper.choose(engine, session, monotonic())
+        else:
+            endpoint = engine.choose(session, monotonic())
         if endpoint is None:
             raise GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy")
         if isinstance(session, Sequence) and session.ends:
