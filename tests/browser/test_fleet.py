@@ -32,6 +32,20 @@ def test_the_map_is_live(page: Any) -> None:
     )
 
 
+def test_a_large_fleet_can_be_narrowed(page: Any) -> None:
+    """To what is called so, what leads there, and what is behind."""
+    page.goto("/")
+    expect(page.locator("[data-key='route chat']")).to_be_visible()
+    page.get_by_label("Only what has").fill("chat")
+    expect(page.locator("[data-key='route ranking']")).to_have_count(0)
+    names = page.locator(".card strong").all_inner_texts()
+    assert names[:3] == ["Front", "chat", "texts"] and len(names) == 4
+    page.get_by_label("Only what has").fill("mac")
+    expect(page.locator("[data-key^='route ']")).to_have_count(2)
+    page.get_by_label("Only what has").fill("")
+    expect(page.locator("[data-key='route ranking']")).to_be_visible()
+
+
 def test_an_endpoint_is_drained_and_wanted_back(page: Any, fleet: Fleet) -> None:
     """From its card, with a reason; the map says so, and the gateway does so."""
     page.goto("/")
@@ -61,6 +75,7 @@ def test_the_keyboard_alone_drains_an_endpoint(page: Any, fleet: Fleet) -> None:
     page.keyboard.press("Enter")
     expect(page.locator("#main")).to_be_focused()
     card = page.locator("[data-key^='endpoint mac'] .card")
+    expect(card).to_be_visible()
     for _ in range(30):
         page.keyboard.press("Tab")
         if card.evaluate("card => card === document.activeElement"):

@@ -4,9 +4,9 @@ import { call } from "../core/api.js";
 import { h, keyed, tell } from "../core/dom.js";
 import { count, digits, rate, seconds } from "../core/format.js";
 import { live } from "../core/live.js";
-import { setBadge, stat, stats } from "../core/parts.js";
+import { field, setBadge, stat, stats, text } from "../core/parts.js";
 import { openEndpoint, openEngine, openRoute } from "./fleet_dialogs.js";
-import { conditionOf, endpointKey, shortUrl, sumOf } from "./fleet_facts.js";
+import { conditionOf, endpointKey, narrowed, shortUrl, sumOf } from "./fleet_facts.js";
 import { drawLines } from "./fleet_lines.js";
 
 export async function show(root, { signal }) {
@@ -33,7 +33,9 @@ export async function show(root, { signal }) {
     lines.element,
     Object.values(columns).map((each) => each.element),
   );
-  root.append(stats(Object.values(numbers)), waiting, map);
+  const filter = text({ id: "filter" });
+  const top = h("div", { class: "row between" }, stats(Object.values(numbers)), field("Only what has", filter));
+  root.append(top, waiting, map);
   const redraw = () => lines.draw(map);
   const watched = new ResizeObserver(redraw);
   watched.observe(map);
@@ -44,15 +46,23 @@ export async function show(root, { signal }) {
     experiments = Object.fromEntries(routes.map((route) => [route.name, route.experiment]));
   };
   live.on("rules", () => learn().catch(() => {}), signal);
+  let latest = null;
+  const draw = () => {
+    if (!latest) return;
+    waiting.hidden = true;
+    map.hidden = false;
+    tellNumbers(numbers, latest);
+    const fleet = narrowed(latest, filter.value);
+    tellMap(columns, fleet, experiments);
+    lines.set(linesOf(fleet));
+    redraw();
+  };
+  filter.addEventListener("input", draw);
   live.on(
     "fleet",
     (fleet) => {
-      waiting.hidden = true;
-      map.hidden = false;
-      tellNumbers(numbers, fleet);
-      tellMap(columns, fleet, experiments);
-      lines.set(linesOf(fleet));
-      redraw();
+      latest = fleet;
+      draw();
     },
     signal,
   );

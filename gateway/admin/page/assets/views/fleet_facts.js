@@ -19,3 +19,20 @@ export function sumOf(items, field) {
 export function shortUrl(url) {
   return url.replace(/^\w+:\/\//, "");
 }
+
+/** The part of a fleet that is called so: routes and engines of this name, what leads there, and what is behind. */
+export function narrowed(fleet, wanted) {
+  if (!wanted) return fleet;
+  const word = wanted.toLowerCase();
+  const has = (name) => name.toLowerCase().includes(word);
+  const named = fleet.routes.filter((route) => has(route.name));
+  const called = fleet.engines.filter((engine) => has(engine.name) || engine.endpoints.some(({ url }) => has(url)));
+  const names = new Set([...called.map(({ name }) => name), ...named.flatMap(({ engines }) => engines)]);
+  return {
+    ...fleet,
+    routes: fleet.routes.filter(
+      (route) => named.includes(route) || route.engines.some((name) => called.some((engine) => engine.name === name)),
+    ),
+    engines: fleet.engines.filter(({ name }) => names.has(name)),
+  };
+}
