@@ -8,7 +8,7 @@ Brownian motion's, stays below the boundary where the likelihood ratio of "some 
 
 reaches 1 / alpha, since M is a martingale (Ville's inequality). With the variance estimated this is the asymptotic
 confidence sequence of Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas, "Time-uniform central limit theory and
-asymptotic confidence sequences" (Annals of Statistics 52, 2024; theorem 2.2, one-sided by its proposition B.1), and 1 /
+asymptotic confidence sequences" (Annals of Statistics 52, 2024), and 1 /
 M is the always-valid p-value of the mixture sequential ratio test (Johari, Koomen, Pekelis, Walsh: "Always valid
 inference", Operations Research 70, 2022).
 

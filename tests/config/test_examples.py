@@ -37,6 +37,7 @@ from gateway.config.specs import (
 )
 from gateway.protocol.body_facts import NO_BODY, BodyFacts, InputFacts
 from gateway.protocol.operations import Operation
+from gateway.rehearsal import rule_tests
 from gateway.rehearsal.rule_tests import failed_tests
 from gateway.routing.decision import Decision
 from gateway.routing.facts import Facts
@@ -118,6 +119,16 @@ def test_the_example_in_the_page_loads(tmp_path: Path) -> None:
     assert found is not None
     (tmp_path / "rules.yaml").write_text(found[1])
     assert [route.name for route in load(tmp_path / "rules.yaml").routes] == ["llama", "everything-else"]
+
+
+def test_the_rules_in_the_readme_load(tmp_path: Path) -> None:
+    """So are those that a new user reads first, each block a file of its own; and the tests in them hold."""
+    blocks = re.findall(r"```yaml\n(.*?)```", (RULES.parent / "README.md").read_text(), re.DOTALL)
+    files = [block for block in blocks if "\nversion: 1\n" in block]
+    assert len(files) >= 3
+    for number, text in enumerate(files):
+        (path := tmp_path / f"{number}.yaml").write_text(text)
+        assert rule_tests.tested(load_rules([path], {"VLLM_API_KEY": "k"})).problems == ()
 
 
 SECTIONS = [
