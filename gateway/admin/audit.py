@@ -135,6 +135,9 @@ class _Call:
         self._is_written = True
         try:
             await asyncio.wait_for(self._log.write(orjson.dumps(asdict(self._entry(status)))), _PATIENCE_SECONDS)
+        except (OSError, TimeoutError) as error:
+            why = str(error) or type(error).__name__
+            _log.error("a call is not in the audit: %s %s: %s", self._scope["method"], self._path, why)
         except Exception:  # the call has been carried out, whatever becomes of its entry
             _log.exception("a call could not be written to the audit: %s %s", self._scope["method"], self._path)
 

@@ -96,14 +96,16 @@ class LocalHome:
             for line in (folder / "decisions.jsonl").read_text(errors="replace").splitlines():
                 self._num_lines += 1
                 with suppress(ValueError):
-                    self._decisions.append(json.loads(line))
+                    decision = json.loads(line)
+                    if isinstance(decision, dict):
+                        self._decisions.append(decision)
 
     def _write(self, file: str, *told: Any) -> None:
         """Whole or not at all."""
         if self._folder is None:
             return
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             partial = self._folder / f"{file}.partial"
             partial.write_text("".join(json.dumps(each, separators=(",", ":")) + "\n" for each in told))
             partial.replace(self._folder / file)
@@ -114,7 +116,7 @@ class LocalHome:
         if self._folder is None:
             return
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             with (self._folder / "decisions.jsonl").open("a") as file:
                 file.write(json.dumps(decision, separators=(",", ":")) + "\n")
         except OSError as error:
