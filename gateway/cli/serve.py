@@ -188,7 +188,8 @@ def serve(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Where the embedded Redis keeps its file; gateways with the same one share one Redis. By default "
+            help="Where the embedded Redis keeps its file, and the gateway rule versions, recordings and its audit; "
+            "gateways with the same one share one Redis. By default "
             "$XDG_STATE_HOME/pointsman or ~/.local/state/pointsman, on macOS ~/Library/Application Support/pointsman.",
             show_default=False,
         ),
