@@ -73,6 +73,6 @@ class Settings:
     experiment_tick: float = 5.0
     # Headers and parameters (lower case) whose values no recording and no live tail has, though rules ask for them.
     redact: tuple[str, ...] = ("authorization", "cookie", "x-api-key", "api_key", "token", "password")
-    # Where the embedded Redis keeps its file, and the gateway rule versions, recordings and its audit; None: a folder of
-    # the user's state.
+    # Where the embedded Redis keeps its file, and the gateway rule versions, recordings and its audit; None: a
+    # folder of the user's state.
     data_dir: Path | None = None
