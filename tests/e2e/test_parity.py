@@ -1,5 +1,6 @@
 """A route's requests mirrored to a second engine: what the report says, and that nobody waits for it."""
 
+import contextlib
 import json
 import socket
 import ssl
@@ -200,11 +201,14 @@ def test_the_report_is_told_as_a_page_and_on_the_command_line(
     unknown = CliRunner().invoke(app, ["shadow", "report", "nobody", *admin])
     assert unknown.exit_code == 1
     assert "there is no report of route 'nobody'; there are reports of r" in unknown.output
+    metrics = httpx.get(f"{gateway.admin_url}/metrics").text
+    assert 'pointsman_shadow_captured_total{route="r"} 3.0' in metrics
+    assert 'pointsman_shadow_mirrored_total{route="r"} 3.0' in metrics
+    assert 'pointsman_shadow_outcomes_total{outcome="differing",route="r"} 3.0' in metrics
+    assert 'pointsman_requests_total{arm="shadow"' in metrics
     assert CliRunner().invoke(app, ["shadow", "reset", "r", *admin]).exit_code == 0
     again = report(gateway)
     assert (again["compared"], again["captured"], again["dropped"]) == (0, 0, {})
-    metrics = httpx.get(f"{gateway.admin_url}/metrics").text
-    assert 'pointsman_requests_total{arm="shadow"' in metrics
 
 
 # Texts
@@ -437,8 +441,12 @@ def test_long_bodies_are_not_mirrored(primary: CannedEngine, start_gateway: Call
 
 
 def parity_processes(gateway: GatewayProcess) -> list[psutil.Process]:
-    children = psutil.Process(gateway.process.pid).children(recursive=True)
-    return [child for child in children if "gateway.parity" in " ".join(child.cmdline())]
+    found = []
+    for child in psutil.Process(gateway.process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+            if "gateway.parity" in " ".join(child.cmdline()):
+                found.append(child)
+    return found
 
 
 def test_a_parity_process_that_dies_is_started_anew(
