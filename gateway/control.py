@@ -41,6 +41,7 @@ class Start:
     drained: frozenset[tuple[str, str]] = frozenset()
     log_level: str = "info"
     weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    runs: Mapping[str, int] = field(default_factory=dict)
     captures: str = ""  # the socket of the parity process
     watch: Watch | None = None
 
@@ -74,9 +75,11 @@ class SetDrained:
 
 @dataclass(frozen=True, slots=True)
 class SetWeights:
-    """Of each experiment, the arms' shares of its units; experiments that are not named use those of the rules."""
+    """Of each experiment, the arms' shares of its units; experiments that are not named use those of the rules. `runs`
+    number the runs that have set them: sessions keep arms that they got by the same."""
 
     weights: Mapping[str, Mapping[str, float]]
+    runs: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,7 +130,7 @@ class Worker:
         elif isinstance(message, CancelRequest):
             self._say(Cancelled(message.token, cancel_requests(self._plane.connections, os.getpid(), message.id)))
         elif isinstance(message, SetWeights):
-            self._plane.set_weights(message.weights)
+            self._plane.set_weights(message.weights, message.runs)
         elif isinstance(message, TakeFeedback):
             self._say(FeedbackCounted(message.token, self._takes(self._plane, message.rating)))
         elif isinstance(message, FeedbackCounted):
@@ -174,7 +174,7 @@ class Worker:
             plane = DataPlane(start.settings, start.rules, start.number, start.health, store, news, start.captures)
             plane.set_health(start.health, start.models)
             plane.set_drained(start.drained)
-            plane.set_weights(start.weights)
+            plane.set_weights(start.weights, start.runs)
             if start.watch is not None:
                 self._watch(plane, start.watch)
             plane.feedback.by_control = self._ask_others

@@ -21,6 +21,8 @@ from gateway.news.kinds import SessionMoved, write_item
 from gateway.news.stream import add
 from gateway.protocol.session_name import bounded
 from gateway.redis.errors import StoreError
+from gateway.redis.script import Command
+from gateway.routing.experiments import keepsake
 from gateway.sessions.names import session_key
 from gateway.sessions.session import arm_field
 
@@ -197,7 +199,12 @@ async def _force(state: CommandState, spec: ExperimentSpec, wish: ForceWish) -> 
         )
     key, field = session_key(wish.unit), arm_field(spec.name)
     ttl = max(1, int(state.rules.identity.session_ttl))
-    change = ("HDEL", key, field) if wish.arm is None else ("HSET", key, field, wish.arm)
+    if wish.arm is None:
+        change: Command = ("HDEL", key, field)
+    else:
+        is_control = wish.arm == spec.control_arm.name
+        told = keepsake(wish.arm, 0 if is_control else state.experiments.run_of(spec.name))
+        change = ("HSET", key, field, told)
     news = add(_SENDER, *write_item(SessionMoved(bounded(wish.unit))))
     asked = store_of(state, "sessions").ask([change, ("EXPIRE", key, ttl), news], PATIENCE_SECONDS)
     for answer in await answered(asked):

@@ -18,6 +18,7 @@ from gateway.news.kinds import SessionMoved, write_item
 from gateway.news.stream import add
 from gateway.protocol.session_name import bounded
 from gateway.redis.script import Command
+from gateway.routing.experiments import arm_kept
 from gateway.sessions.names import session_key
 from gateway.sessions.session import Session, flat, place_field
 
@@ -107,7 +108,7 @@ def _told(session: str, fields: list[bytes]) -> Json:
             "created": _seconds(plain.get(b"created")),
             "seen": _seconds(plain.get(b"seen")),
             "requests": int(plain.get(b"requests", b"0")),
-            "arms": known.arms,
+            "arms": {name: arm_kept(told) for name, told in known.arms.items()},
             "places": known.places,
         }
     except ValueError as error:

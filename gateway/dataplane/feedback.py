@@ -161,5 +161,4 @@ def _arm(split: Split, known: Session, session: str) -> str | None:
     arm = split.assign(session)
     if arm is None:
         return None
-    kept = known.arms.get(split.spec.name)
-    return kept if kept is not None and split.shares.get(kept) else split.spec.arms[arm].name
+    return split.kept(known.arms.get(split.spec.name)) or split.spec.arms[arm].name

@@ -125,16 +125,16 @@ class Keeper:
             self.book.count(session, now)  # nobody will choose its endpoint
         if not target.sticks:
             return lane
-        assert target.experiment is not None and target.arm is not None
-        arm = session.arms.get(target.experiment)
-        if arm == target.arm:
+        assert target.experiment is not None and target.arm is not None and lane.split is not None
+        told, own = session.arms.get(target.experiment), lane.split.keepsakes[target.arm]
+        if told == own:
             return lane
-        kept = lane.arms.get(arm) if arm is not None else None
+        kept = lane.arms.get(told) if told is not None else None
         if kept is not None:
             return kept.of_bucket(lane.bucket)
-        if arm is None and lane.meter is not None:
+        if told is None and lane.meter is not None:
             lane.meter.exposed()
-        self.book.keep_arm(session, target.experiment, target.arm, now)
+        self.book.keep_arm(session, target.experiment, own, now, is_anew=told is not None)
         return lane
 
     def _for_session(

@@ -21,7 +21,7 @@ from gateway.dataplane.mirroring.tap import Tap
 from gateway.dataplane.progress import Live
 from gateway.dataplane.request import Reader
 from gateway.dataplane.sampling import Known, Sampler
-from gateway.dataplane.snapshot import NO_LOADS, NO_WEIGHTS, Health, Loads, Models, Snapshot, Weights
+from gateway.dataplane.snapshot import NO_LOADS, NO_RUNS, NO_WEIGHTS, Health, Loads, Models, Runs, Snapshot, Weights
 from gateway.dataplane.wheel import Wheel
 from gateway.limits.limiter import Limiter
 from gateway.news.kinds import ConditionChanged, EndpointDrained, SessionMoved
@@ -111,7 +111,7 @@ class DataPlane:
         self._health = health
         self._models: Models = {}
         self._drained: frozenset[tuple[str, str]] = frozenset()
-        self._weights = NO_WEIGHTS
+        self._weights, self._runs = NO_WEIGHTS, NO_RUNS
         self.snapshot, self.read, self.read_call = self._compile(rules, number, None)
         self.limiter.use(self.snapshot.limits)
         self._open_tap()
@@ -236,14 +236,14 @@ class DataPlane:
         snapshot = Snapshot(rules, number, self.settings, self.metrics, before)
         snapshot.set_health(self._health, self._models)
         snapshot.set_drained(self._drained)
-        snapshot.set_weights(self._weights)
+        snapshot.set_weights(self._weights, self._runs)
         return snapshot, Reader(snapshot, self.settings), CallReader(snapshot, self.settings)
 
-    def set_weights(self, weights: Weights) -> None:
+    def set_weights(self, weights: Weights, runs: Runs = NO_RUNS) -> None:
         """Arms of experiments weigh this much from now on, by these rules and those to come, as far as they have them;
-        what heads were decided to be by other weights is forgotten."""
-        self._weights = weights
-        self.snapshot.set_weights(weights)
+        what heads were decided to be by other weights is forgotten. `runs` are those that have set them."""
+        self._weights, self._runs = weights, runs
+        self.snapshot.set_weights(weights, runs)
         self.read, self.read_call = Reader(self.snapshot, self.settings), CallReader(self.snapshot, self.settings)
 
     def set_health(self, health: Health, models: Models | None = None, loads: Loads = NO_LOADS) -> None:

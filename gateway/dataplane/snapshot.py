@@ -24,7 +24,7 @@ from gateway.protocol.llm.values import OF_TEXT, Dialect
 from gateway.protocol.operations import Call
 from gateway.routing.asked import asked_headers, unit_headers
 from gateway.routing.decision import Decision, Target
-from gateway.routing.experiments import encoded
+from gateway.routing.experiments import Split, encoded
 from gateway.routing.route import Route
 from gateway.routing.table import Table
 from gateway.routing.units import session_lookup
@@ -39,6 +39,9 @@ NO_LOADS: Loads = MappingProxyType({})
 # What arms weigh by now, by experiment and arm, where they do not weigh what the rules say
 Weights = Mapping[str, Mapping[str, float]]
 NO_WEIGHTS: Weights = MappingProxyType({})
+# Of experiments whose weights a run has set: its number
+Runs = Mapping[str, int]
+NO_RUNS: Runs = MappingProxyType({})
 
 
 class Lane:
@@ -66,6 +69,7 @@ class Lane:
         "reply_fields",
         "reply_lines",
         "shadow",
+        "split",
         "target",
     )
 
@@ -77,7 +81,8 @@ class Lane:
         self.keeps_place = target.keeps_place
         self.asks_session = target.asks_session
         self.replay = target.replay
-        self.arms: dict[str, Lane] = {}  # of the same route, those that may take requests
+        self.arms: dict[str, Lane] = {}  # of the same route, those that may take requests, by what sessions keep
+        self.split: Split | None = None  # of its experiment
         self.engine = engine
         self.limits = limits  # that its requests meet
         self.shadow: ShadowSpec | None = None  # of its route
@@ -208,18 +213,20 @@ class Snapshot:
             return lane
         return lane.of_bucket(crc32(encoded(decision.unit)) % NUM_BUCKETS)
 
-    def set_weights(self, weights: Weights) -> None:
+    def set_weights(self, weights: Weights, runs: Runs = NO_RUNS) -> None:
         """Arms weigh this much from now on; experiments that are not named, as the rules say. Who remembers decisions
         must forget them."""
         for name, split in self.table.splits.items():
-            split.weigh(weights.get(name))
+            split.weigh(weights.get(name), runs.get(name, 0))
         for lane in self._lanes.values():
             target = lane.target
             if target.experiment is not None:
-                shares = self.table.splits[target.experiment].shares
+                lane.split = split = self.table.splits[target.experiment]
                 lane.arms.clear()
                 lane.arms |= {
-                    arm: other for other in self._by_route[target.route] if (arm := other.target.arm) and shares[arm]
+                    split.keepsakes[arm]: other
+                    for other in self._by_route[target.route]
+                    if (arm := other.target.arm) and split.shares[arm]
                 }
 
     def _limits_of(self, route: str) -> tuple[Limit, ...]:

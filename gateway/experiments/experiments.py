@@ -45,7 +45,7 @@ class Hands:
     """What experiments do to the gateway, and ask of it."""
 
     count: Callable[[], Awaitable[Mapping[ArmKey, ArmCounts]]]  # all that its workers have counted since it began
-    set_weights: Callable[[Mapping[str, Shares]], None]
+    set_weights: Callable[[Mapping[str, Shares], Mapping[str, int]], None]  # and the numbers of their runs
     # experiment, weights by arm, author, reason. Raises: RulesNotWritten.
     write_weights: Callable[[str, Mapping[str, float], str, str], Awaitable[None]]
     tell: Callable[[str], None] = lambda name: None  # other gateways, that an experiment has changed
@@ -74,7 +74,7 @@ class Experiments:
         self._beat_seconds = min(BEAT_SECONDS, tick)
         self._trials: dict[str, Trial] = {}
         self._applied: dict[str, int] = {}  # by experiment: the turn whose shares the workers go by
-        self._weights: Mapping[str, Shares] = {}
+        self._weights: tuple[Mapping[str, Shares], Mapping[str, int]] = {}, {}
         self._pending: dict[str, tuple[RunState, Json]] = {}  # decided while Redis was away
         self._tried: dict[str, _Writing] = {}  # by experiment
         self._said: dict[str, Json] = {}  # this gateway's last word
@@ -246,16 +246,21 @@ class Experiments:
             if state is not None and state != trial.state and name not in self._pending and not newer:
                 trial.adopt(state)
 
+    def run_of(self, name: str) -> int:
+        """The number of the run whose shares an experiment's arms have; 0 where they have those of the rules."""
+        return self._trials[name].run if name in self._trials else 0
+
     def _apply(self) -> None:
         """Have the workers go by the shares that are in force."""
         weights = {
             name: dict(trial.state.shares)
             for name, trial in self._trials.items()
-            if trial.state is not None and trial.is_in_force and trial.state.shares
+            if trial.state is not None and trial.run
         }
-        if weights != self._weights:
-            self._weights = weights
-            self._hands.set_weights(weights)
+        runs = {name: self._trials[name].run for name in weights}
+        if (weights, runs) != self._weights:
+            self._weights = weights, runs
+            self._hands.set_weights(weights, runs)
         self._applied = {
             name: trial.state.turn
             for name, trial in self._trials.items()

@@ -92,6 +92,11 @@ class Trial:
         return self.state is not None and self.state.fingerprint == self.declared.fingerprint
 
     @property
+    def run(self) -> int:
+        """The number of the run whose shares are in force; 0 where the rules' weights are."""
+        return self.state.run if self.state is not None and self.is_in_force and self.state.shares else 0
+
+    @property
     def is_live(self) -> bool:
         return self.is_in_force and self.state is not None and self.state.status.is_live
 

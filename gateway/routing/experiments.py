@@ -36,7 +36,7 @@ class Split:
     Its weights may change while it is in use; all else is as the rules have it.
     """
 
-    __slots__ = ("_arms", "_control", "_layout", "_only", "_positions", "membership", "shares", "spec")
+    __slots__ = ("_arms", "_control", "_layout", "_only", "_positions", "keepsakes", "membership", "shares", "spec")
 
     def __init__(self, spec: ExperimentSpec, membership: Membership | None = None) -> None:
         """`membership` tells which units it has; None: all."""
@@ -48,18 +48,23 @@ class Split:
         # By the layout's index; its rest comes last, where -1 finds it
         self._arms = [index for index in range(len(names)) if index != self._control] + [self._control]
         self.shares: dict[str, float] = {}
+        self.keepsakes: dict[str, str] = {}  # by arm: what is written down of a session that gets it
         self.weigh(None)
 
-    def weigh(self, weights: Mapping[str, float] | None) -> None:
+    def weigh(self, weights: Mapping[str, float] | None, run: int = 0) -> None:
         """Share the units out by these weights of the arms, relative to each other; None: those of the rules.
 
         Weights of other arms than the experiment has, or that sum to zero, are not its own: the rules' hold then.
+        What sessions keep of `run` counts in that alone, but for the control: a ramp that begins anew at 1 % must not
+        find again whom the one before had led to its arm.
         """
         declared = {arm.name: arm.weight for arm in self.spec.arms}
         if weights is None or weights.keys() != declared.keys() or not sum(weights.values()) > 0:
             weights = declared
         total = sum(weights.values())
         self.shares = {name: weights[name] / total for name in declared}
+        self.keepsakes = {name: keepsake(name, run) for name in declared}
+        self.keepsakes[self.spec.control_arm.name] = self.spec.control_arm.name
         others = [self.spec.arms[index].name for index in self._arms[:-1]]
         self._layout = Layout([self.shares[name] for name in others])
         served = [index for index, share in enumerate(self.shares.values()) if share > 0]
@@ -87,6 +92,13 @@ class Split:
             return None
         return self._arms[self._layout.owner(int(chance() * WHOLE))]
 
+    def kept(self, told: str | None) -> str | None:
+        """The arm that a session keeps, by what was written down of it; None where that counts no more."""
+        if told is None:
+            return None
+        arm = arm_kept(told)
+        return arm if self.keepsakes.get(arm) == told and self.shares[arm] else None
+
     @property
     def control(self) -> int:
         """The index of the control arm."""
@@ -105,6 +117,16 @@ class Split:
     def __repr__(self) -> str:
         arms = ", ".join(f"{name} {share:.1%}" for name, share in self.shares.items())
         return f"<Split {self.spec.name}: {arms}>"
+
+
+def keepsake(arm: str, run: int) -> str:
+    """What is written down of a session that has this arm; run 0: of the rules' weights. No name has a `#`."""
+    return f"{arm}#{run}" if run else arm
+
+
+def arm_kept(told: str) -> str:
+    """The arm in that."""
+    return told.partition("#")[0]
 
 
 def encoded(unit: str) -> bytes:

@@ -161,11 +161,13 @@ class SessionBook:
         if not 0 <= now - session.written <= self._touch_seconds:
             self._soil(session, now)
 
-    def keep_arm(self, session: Session, experiment: str, arm: str, now: float) -> None:
-        """It has this arm from now on, unless it has one in Redis already."""
+    def keep_arm(self, session: Session, experiment: str, arm: str, now: float, *, is_anew: bool = False) -> None:
+        """It has this arm from now on, unless it has one in Redis already; `is_anew`: in the place of that."""
         session.arms[experiment] = arm
-        self._tell_arm(session, experiment, arm)
+        self._tell_arm(session, experiment, arm, "HSET" if is_anew else "HSETNX")
         self._soil(session, now)
+        if is_anew:
+            self._announce(name_of(session.session))
 
     def place(self, session: Session, engine: str, url: str | None) -> None:
         """It is at another endpoint than others would expect; None: it is at home again."""
@@ -268,9 +270,9 @@ class SessionBook:
             self._dirty.append(session)
         session.written = now
 
-    def _tell_arm(self, session: Session, experiment: str, arm: str) -> None:
+    def _tell_arm(self, session: Session, experiment: str, arm: str, write: str = "HSETNX") -> None:
         key = session_key(session.session)
-        self._tell(("HSETNX", key, arm_field(experiment), arm), ("EXPIRE", key, self._ttl_seconds))
+        self._tell((write, key, arm_field(experiment), arm), ("EXPIRE", key, self._ttl_seconds))
 
     def _tell(self, *commands: Command) -> None:
         if self._store is not None:

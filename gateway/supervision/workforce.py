@@ -77,7 +77,7 @@ class Workforce:
         self._models: Mapping[tuple[str, str], frozenset[str]] = {}
         self._drained: frozenset[tuple[str, str]] = frozenset()
         self._log_level = "info"
-        self._weights: Mapping[str, Mapping[str, float]] = {}
+        self._weights = SetWeights({})
         self._watch: Watch | None = None
         self._decided: Callable[[list[dict[str, Any]], int], None] = lambda decisions, skipped: None
         self._ports = ports
@@ -131,12 +131,13 @@ class Workforce:
         self._watch, self._decided = watch, heard
         self._say_to_all(watch)
 
-    def set_weights(self, weights: Mapping[str, Mapping[str, float]]) -> None:
-        """Tell all workers, and those to come, what share of each experiment's units its arms have; experiments that
-        are not named go by the rules."""
-        if weights != self._weights:
-            self._weights = weights
-            self._say_to_all(SetWeights(weights))
+    def set_weights(self, weights: Mapping[str, Mapping[str, float]], runs: Mapping[str, int]) -> None:
+        """Tell all workers, and those to come, what share of each experiment's units its arms have, and by which run;
+        experiments that are not named go by the rules."""
+        told = SetWeights(weights, runs)
+        if told != self._weights:
+            self._weights = told
+            self._say_to_all(told)
 
     @property
     def num_serving(self) -> int:
@@ -229,7 +230,8 @@ class Workforce:
             self._redis,
             self._drained,
             self._log_level,
-            self._weights,
+            self._weights.weights,
+            self._weights.runs,
             self.captures,
             watch=self._watch,
         )

@@ -257,6 +257,28 @@ def test_weights_hold_from_the_next_request_on(tmp_path: Path, keys: str) -> Non
     scene(tmp_path, play, keys=keys)
 
 
+def test_a_run_that_begins_anew_finds_nobody_at_its_arm(tmp_path: Path) -> None:
+    """Sessions keep arms that they got by the same run; of one before, the control alone: none is asked at 1 % since it
+    was of the 60 % once."""
+
+    async def play(it: Stage, old: Engine, new: Engine) -> None:
+        async def at_new() -> set[int]:
+            replies = [await it.ask(post(INFER, b"{}", f"x-session-id: s{number}")) for number in range(40)]
+            return {number for number, reply in enumerate(replies) if reply.headers["x-pointsman-arm"] == "new"}
+
+        it.plane.set_weights({"x": {"old": 0.4, "new": 0.6}}, {"x": 1})
+        first = await at_new()
+        assert 12 < len(first) < 36
+        it.plane.set_weights({"x": {"old": 0.9, "new": 0.1}}, {"x": 1})
+        assert await at_new() == first  # within a run, each keeps what it has
+        it.plane.set_weights({"x": {"old": 0.99, "new": 0.01}}, {"x": 2})
+        assert len(await at_new()) < 4
+        it.plane.set_weights({"x": {"old": 0.0, "new": 1.0}}, {"x": 2})
+        assert len(await at_new()) == 40
+
+    scene(tmp_path, play, keys="unit: session")
+
+
 # Arms that somebody chooses
 
 

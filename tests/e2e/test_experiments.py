@@ -163,3 +163,30 @@ def test_a_ramp_by_the_file_flips_nobody_back(engines: dict[str, CannedEngine], 
 def rules_number(gateway: GatewayProcess) -> int:
     """The snapshot that both workers serve by."""
     return int(httpx.get(f"{gateway.admin_url}/rules").json()["number"])
+
+
+def test_a_ramp_that_begins_again_begins_at_its_first_step(engines: dict[str, CannedEngine], tmp_path: Path) -> None:
+    """Sessions that the ramp before had at its arm are of its share no more, by any worker: Redis remembers them."""
+    ramped = rules(engines, unit="session", new=0).replace(
+        "unit: session", "unit: session\n    ramp: {steps: [1%, 60%], min_requests: 1000000}"
+    )
+    with RedisServer(tmp_path / "redis") as redis:
+        gateway = GatewayProcess.start(ramped, tmp_path, workers=2, redis=redis.url).wait_ready()
+        at = f"{gateway.admin_url}/experiments/x"
+
+        def share_of_new() -> float:
+            return float(next(arm["share"] for arm in httpx.get(at).json()["arms"] if arm["name"] == "new"))
+
+        def at_new() -> int:
+            asked = [send(gateway.http_port, "POST", INFER, b"{}", {"x-session-id": f"s{n}"}) for n in range(60)]
+            return Counter(reply.headers["x-pointsman-arm"] for reply in asked)["new"]
+
+        assert httpx.post(f"{at}/start", json={"step": 2}).status_code == 200
+        eventually(lambda: share_of_new() == 0.6)
+        eventually(lambda: at_new() > 20)
+        assert httpx.post(f"{at}/rollback", json={}).status_code == 200
+        assert httpx.post(f"{at}/start", json={}).status_code == 200
+        eventually(lambda: share_of_new() == 0.01)
+        eventually(lambda: at_new() < 6)
+        assert at_new() < 6
+        gateway.stop()

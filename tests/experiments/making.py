@@ -64,7 +64,7 @@ class Workforce:
     async def _count(self) -> Mapping[ArmKey, ArmCounts]:
         return {key: add(counts) for key, counts in self.counted.items()}
 
-    def _set(self, weights: Mapping[str, Shares]) -> None:
+    def _set(self, weights: Mapping[str, Shares], runs: Mapping[str, int]) -> None:
         self.weights = weights
 
     async def _write(self, name: str, weights: Mapping[str, float], author: str, reason: str) -> None:
