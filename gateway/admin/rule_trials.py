@@ -11,13 +11,14 @@ from pydantic import BaseModel, Field
 
 from gateway.admin.auth import Viewer
 from gateway.admin.rule_versions import Files, VersionState, check_may_bring
+from gateway.admin.secrets_cut import expected_cut
 from gateway.config.routes import OPERATIONS
 from gateway.config.rule_test_specs import RequestSpec, TensorSpec
 from gateway.config.specs import RulesSpec
 from gateway.protocol.datatypes import DATATYPES
 from gateway.rehearsal.requests import facts_of
 from gateway.routing.decision import Decision, Target
-from gateway.routing.explain import Assignment, Explanation, explain
+from gateway.routing.explain import Assignment, Check, Explanation, explain
 from gateway.routing.table import Table
 from gateway.versions.errors import RulesRefused
 from gateway.yaml.problems import suggest
@@ -91,12 +92,16 @@ def explanation_told(explanation: Explanation, model: str, rules: RulesSpec) -> 
     return {
         "decision": _decision(decision, model, rules) if isinstance(decision, Decision) else None,
         "steps": [
-            {"route": step.route, "verdict": step.verdict.value, "checks": [asdict(check) for check in step.checks]}
+            {"route": step.route, "verdict": step.verdict.value, "checks": list(map(_check, step.checks))}
             for step in explanation.steps
         ],
         "assignment": _assignment(explanation.assignment) if explanation.assignment is not None else None,
         "targets": [_target(target, model, rules) for target in explanation.targets],
     }
+
+
+def _check(check: Check) -> Json:
+    return {**asdict(check), "expected": expected_cut(check.key.rpartition(" ")[2], check.expected)}
 
 
 def _decision(decision: Decision, model: str, rules: RulesSpec) -> Json:

@@ -10,6 +10,7 @@ from fastapi import FastAPI
 
 from gateway.admin.auth import Viewer
 from gateway.admin.rule_versions import version_told
+from gateway.admin.secrets_cut import expected_cut
 from gateway.config.specs import HistorySpec, MatchSpec, RulesSpec
 from gateway.versions.version import Version
 
@@ -105,6 +106,8 @@ def _history(history: HistorySpec | None) -> Json | None:
 def _match(match: MatchSpec) -> Json:
     """The conditions that are set."""
     told: Json = {name: getattr(match, name) for name in MatchSpec.__slots__ if getattr(match, name)}
+    for part in told.keys() & {"header", "parameter"}:
+        told[part] = {name: expected_cut(name, expected) for name, expected in told[part].items()}
     if match.has_image is not None:
         told["has_image"] = match.has_image
     if match.input:

@@ -45,6 +45,13 @@ def query_cut(query: bytes) -> dict[str, str]:
     return told
 
 
+def expected_cut(name: str, expected: Json) -> Json:
+    """What a rule wants of a header or a parameter of this name: keys that it compares with are secrets, too."""
+    if not _SECRET.search(name):
+        return expected
+    return _CUT if isinstance(expected, str) else [_CUT]
+
+
 def cut(value: Json, depth: int = 0) -> Json:
     """A JSON value without its secrets."""
     if depth > _MAX_DEPTH:

@@ -11,7 +11,8 @@ from fastapi.testclient import TestClient
 from gateway.admin.gate import Access, Gate
 from gateway.admin.rule_trials import add_rule_trials
 from gateway.admin.rule_versions import add_rule_versions
-from gateway.config.rules import LoadedRules, load_rules
+from gateway.admin.rules import routes_told
+from gateway.config.rules import LoadedRules, load_rules, load_texts
 from gateway.config.specs import RulesSpec
 from gateway.supervision.rulebook import Rulebook
 from gateway.versions.version import Version
@@ -95,6 +96,20 @@ def explain(client: TestClient, status: int = 200, **facts: Any) -> Any:
     answer = client.post("/rules/explain", json=facts)
     assert answer.status_code == status, answer.text
     return answer.json()
+
+
+@pytest.mark.parametrize("name", ["authorization", "x-api-key"])
+def test_keys_that_rules_compare_with_are_told_to_nobody(client: TestClient, name: str) -> None:
+    """What a viewer's guess is compared with is somebody's secret; whether he has guessed it, he may know."""
+    match = f"header: {{{name}: '${{SECRET}}'}}, parameter: {{token: '${{SECRET}}'}}"
+    files = {"rules.yaml": RULES.replace("input: {datatype: FP32, rank: 2}", match)}
+    told = explain(client, model="m", files=files, header={name: "guess"})
+    checks = told["steps"][1]["checks"]
+    assert [(check["expected"], check["actual"]) for check in checks] == [("***", "guess"), ("***", None)]
+    loaded = load_texts({"rules.yaml": files["rules.yaml"]})
+    assert loaded.rules is not None
+    shown = routes_told(loaded.rules)[1]["match"]
+    assert (shown["header"], shown["parameter"]) == ({name: ["***"]}, {"token": ["***"]})
 
 
 def test_a_request_is_explained_route_by_route(client: TestClient) -> None:
