@@ -262,7 +262,7 @@ class Exchange(TimedTries):
         endpoint.observe_latency(now - self._sent_at)
         if lane.engine.spec.load.source == "orca":
             observe_orca(endpoint, head)
-        if lane.meter is not None:
+        if lane.meter is not None and self._plan.is_inference:
             count_energy(lane.meter, head.value(ENERGY_FIELD))
         framing = b""
         if head.body < 0:

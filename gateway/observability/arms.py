@@ -148,7 +148,7 @@ class Meter:
     def failed(self, request_id: bytes, error: ErrorKind, is_fault: bool, size: int) -> None:
         """The gateway answered, since no engine did, or not to the end; `is_fault`: by a 5xx, which it tells or would
         have told."""
-        if is_fault and error not in _NOT_THE_ARMS:
+        if is_the_arms(error, is_fault):
             self._fail(request_id, error.value, size)
         else:
             self.kept_out(error.value)
@@ -223,6 +223,11 @@ class Meter:
             feedback.squares += value * value
         if label is not None:
             feedback.labels[label] = feedback.labels.get(label, 0) + 1
+
+
+def is_the_arms(error: ErrorKind, is_fault: bool) -> bool:
+    """Whether a failure says something of the arm; `is_fault`: it is told by a 5xx."""
+    return is_fault and error not in _NOT_THE_ARMS
 
 
 def is_fault(code: int | None) -> bool:

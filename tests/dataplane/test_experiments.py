@@ -98,12 +98,14 @@ def test_units_of_every_kind_are_counted(tmp_path: Path, keys: str) -> None:
 
 
 def test_what_only_asks_is_not_counted(tmp_path: Path) -> None:
-    """Metadata and readiness are no inferences."""
+    """Metadata and readiness are no inferences, whatever energy they take."""
 
     async def play(it: Stage, old: Engine, new: Engine) -> None:
+        old.script = new.script = answering(200, 'endpoint-load-metrics: JSON {"request_cost": {"energy_joules": 2.5}}')
         assert (await it.ask(get("/v2/models/m", "x-user: ann"))).status == 200
         assert it.plane.metrics.arms.counted()
         assert sum(sum(arm(it.plane, each).requests) for each in ("old", "new")) == 0
+        assert sum(arm(it.plane, each).joules_requests for each in ("old", "new")) == 0
 
     scene(tmp_path, play)
 

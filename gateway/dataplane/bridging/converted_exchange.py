@@ -256,7 +256,9 @@ class ConvertedExchange:
 
     def _measure(self, meter: Meter, reason: str, status: int, seconds: float) -> None:
         """Tell an experiment: whoever left said nothing of its arm, and nor did who asked for what there is not."""
-        if not reason or status >= 500:
+        if not reason:
             meter.answered(self._request_id, status, 0, seconds)
+        elif status >= 500:
+            meter.failed(self._request_id, ErrorKind(reason), True, 0)
         else:
             meter.kept_out(reason)

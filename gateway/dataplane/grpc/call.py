@@ -117,8 +117,8 @@ class RelayedCall(StreamTries):
         assert lane is not None and endpoint is not None
         now = monotonic()
         found = relayed(block, lane)
-        if found.joules is not None and lane.meter is not None:
-            lane.meter.used_energy(found.joules)
+        if found.joules is not None and self._meter is not None:
+            self._meter.used_energy(found.joules)
         if ended and lane.replay is not None and found.status != OK and self._is_forgotten(found.message.encode()):
             self._up = None
             self._try_failed(sequence_forgotten(), was_sent=True, is_good=None)
@@ -147,8 +147,8 @@ class RelayedCall(StreamTries):
         assert self._lane is not None
         self._up = None
         found = relayed(block, self._lane)
-        if found.joules is not None and self._lane.meter is not None:
-            self._lane.meter.used_energy(found.joules)
+        if found.joules is not None and self._meter is not None:
+            self._meter.used_energy(found.joules)
         if found.status is not None:
             self._status = http_status(found.status)
         self._stream.send_trailers(found.steady)

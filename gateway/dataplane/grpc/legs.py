@@ -9,7 +9,7 @@ from gateway.dataplane.grpc.replies import Relayed, relayed
 from gateway.dataplane.grpc.seams import LegOwner
 from gateway.dataplane.grpc.stream_tries import StreamTries
 from gateway.limits.pending import Grant
-from gateway.observability.arms import Meter, is_fault, kind_of
+from gateway.observability.arms import Meter, is_fault, is_the_arms, kind_of
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import OK, http_status
 from gateway.protocol.llm.prompt import prompt_of_message
@@ -147,10 +147,7 @@ class Leg(StreamTries):
         self._count_bytes()
         meter = self._meter
         if meter is not None:
-            num_answered = max(0, min(self.num_sent, self.boundaries.count))
-            meter.streamed(self._call.request_id, num_answered, 0, "", self.request_bytes, None)
-            if reason:
-                meter.kept_out(reason)
+            self._measure_answered(meter, reason)
         if reason:
             self._counters().count_error(reason)
             if status:
@@ -277,7 +274,7 @@ class Leg(StreamTries):
             self._series.count_error(kind_of(status))
         meter = self._meter
         if meter is not None:
-            self._measure(meter, kind_of(status) if is_fault(status) else "")
+            self._measure(meter, kind_of(status) if is_fault(status) else "", is_good=status == OK)
         self._call.leg_ended(self, found)
 
     def _fail(self, error: GatewayError) -> None:
@@ -290,19 +287,30 @@ class Leg(StreamTries):
         series.count_failure(error.status.http, monotonic() - self._started_at)
         meter = self._meter
         if meter is not None:
-            self._measure(meter, error.kind.value)
+            if is_the_arms(error.kind, error.status.http >= 500):
+                self._measure(meter, error.kind.value)
+            else:
+                self._measure_answered(meter, error.kind.value)
         told = error.at(self._whereabouts())
         if self._was_sent_once:
             self._call.leg_broke(self, told)
         else:
             self._call.leg_refused(self, told, [names for _, names in self._held])
 
-    def _measure(self, meter: Meter, failure: str) -> None:
+    def _measure(self, meter: Meter, failure: str, *, is_good: bool = False) -> None:
         """Tell an experiment what became of its messages; with a `failure`, of those without an answer."""
         num_failed = max(1, min(self.num_sent, self.num_unanswered)) if failure else 0
         num_answered = max(0, self.num_sent - num_failed)
-        seconds = monotonic() - self._started_at if self._call.has_one_request else None
+        seconds = monotonic() - self._started_at if is_good and self._call.has_one_request else None
         meter.streamed(self._call.request_id, num_answered, num_failed, failure, self.request_bytes, seconds)
+
+    def _measure_answered(self, meter: Meter, reason: str) -> None:
+        """The same where it ends, with a reason, by what says nothing of the arm."""
+        num_answered = max(0, min(self.num_sent, self.boundaries.count))
+        if num_answered:
+            meter.streamed(self._call.request_id, num_answered, 0, "", self.request_bytes, None)
+        if reason:
+            meter.kept_out(reason)
 
     def _is_cut_short(self) -> bool:
         reader = self.reader

@@ -181,6 +181,21 @@ def test_messages_of_a_stream_count_each(tmp_path: Path, keys: str) -> None:
     scene(tmp_path, play, stream_answer, keys=keys)
 
 
+def test_what_limits_refuse_of_a_stream_says_nothing_of_the_arm(tmp_path: Path) -> None:
+    """As of a call: it is a kind, and no request, though the stream was refused at its first message."""
+
+    async def play(it: GrpcStage, client: GrpcClient, old: GrpcEngine, new: GrpcEngine) -> None:
+        for _ in range(2):
+            call = client.call(STREAM, *by("ann"))
+            await call.send(request(), ended=True)
+            await call.over()
+        await until(lambda: total(it, "requests") > 0)
+        kinds = arm(it.plane, "old").kinds | arm(it.plane, "new").kinds
+        assert (total(it, "requests"), total(it, "errors"), kinds) == (1, 0, {"rate_limited": 1})
+
+    scene(tmp_path, play, stream_answer, "limits: [{name: l, requests_per_second: 0.001, burst: 1}]\n")
+
+
 def test_calls_to_rest_engines_and_rest_to_grpc_engines_count(tmp_path: Path) -> None:
     """Once each, wherever they are converted."""
 
