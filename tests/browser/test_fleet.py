@@ -36,13 +36,13 @@ def test_a_large_fleet_can_be_narrowed(page: Any) -> None:
     """To what is called so, what leads there, and what is behind."""
     page.goto("/")
     expect(page.locator("[data-key='route chat']")).to_be_visible()
-    page.get_by_label("Only what has").fill("chat")
+    page.get_by_label("Filter").fill("chat")
     expect(page.locator("[data-key='route ranking']")).to_have_count(0)
     names = page.locator(".card strong").all_inner_texts()
     assert names[:3] == ["Front", "chat", "texts"] and len(names) == 4
-    page.get_by_label("Only what has").fill("mac")
+    page.get_by_label("Filter").fill("mac")
     expect(page.locator("[data-key^='route ']")).to_have_count(2)
-    page.get_by_label("Only what has").fill("")
+    page.get_by_label("Filter").fill("")
     expect(page.locator("[data-key='route ranking']")).to_be_visible()
 
 

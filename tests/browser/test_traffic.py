@@ -18,14 +18,14 @@ def test_the_live_tail_shows_decisions_as_they_are_made(page: Any, fleet: Fleet,
     expect(rows.filter(has_text="everything-else").first).to_contain_text("200")
     expect(rows.filter(has_text="ranking").first).to_contain_text("control")
     evil = "%3Cimg%20src=x%20onerror=%22window.hurt=1%22%3E"
-    page.get_by_label("Only those with").fill("onerror")
+    page.get_by_label("Filter").fill("onerror")
     for _ in range(40):  # a sample is told
         httpx.post(f"{fleet.gateway.http_url}/v2/models/{evil}/infer", json=BODY)
         if rows.count():
             break
     expect(rows.first).to_contain_text('<img src=x onerror="window.hurt=1">')
     assert page.evaluate("window.hurt === undefined")
-    page.get_by_label("Only those with").fill("")
+    page.get_by_label("Filter").fill("")
     page.get_by_role("button", name="Pause").click()
     first = rows.first.inner_text()
     page.wait_for_timeout(800)

@@ -34,7 +34,7 @@ export async function show(root, { signal }) {
     Object.values(columns).map((each) => each.element),
   );
   const filter = text({ id: "filter" });
-  const top = h("div", { class: "row between" }, stats(Object.values(numbers)), field("Only what has", filter));
+  const top = h("div", { class: "row between" }, stats(Object.values(numbers)), field("Filter", filter));
   root.append(top, waiting, map);
   const redraw = () => lines.draw(map);
   const watched = new ResizeObserver(redraw);
@@ -156,7 +156,7 @@ function tellFront(element, front) {
     "Front",
     null,
     [rate(front.rate)],
-    [`${count(front.connections)} connections`, `${front.workers} workers`],
+    [counted(front.connections, "connection"), counted(front.workers, "worker")],
   );
 }
 
@@ -198,6 +198,10 @@ function tellEndpoint(element, endpoint) {
 
 function latencies(of) {
   return Number.isFinite(of.p50) ? `p50 ${seconds(of.p50)} · p95 ${seconds(of.p95)}` : "p50 –";
+}
+
+function counted(number, noun) {
+  return `${count(number)}\u00a0${noun}${number === 1 ? "" : "s"}`;
 }
 
 /** Which card leads to which, and how much goes there. */

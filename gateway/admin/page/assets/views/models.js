@@ -31,7 +31,7 @@ export async function show(root, { signal }) {
   filter.addEventListener("input", draw);
   const another = action("Load another model", "operator", () => control("load", "", look));
   const again = action("Ask again", "viewer", look);
-  root.append(h("div", { class: "row bottom" }, field("Only those with", filter), another, again), unanswered, shown);
+  root.append(h("div", { class: "row bottom" }, field("Filter", filter), another, again), unanswered, shown);
   await look();
 }
 

@@ -53,7 +53,7 @@ export function show(root, { signal }) {
     draw();
   });
   filter.addEventListener("input", draw);
-  root.append(h("div", { class: "row bottom" }, field("Only those with", filter), pause), state, shown);
+  root.append(h("div", { class: "row bottom" }, field("Filter", filter), pause), state, shown);
   live.on("decision", hear, signal);
   const drawing = setInterval(draw, 250); // many come in a moment
   live.wantDecisions(true);
