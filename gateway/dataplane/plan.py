@@ -24,7 +24,10 @@ from gateway.wire.http1.head import Field, RequestHead
 
 # Written anew for each hop.
 _REWRITTEN = frozenset({b"content-length", b"expect", b"x-request-id", ASKED_BY})
-_FORWARDED = frozenset({b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"forwarded"})
+# What only another proxy may say: whence a request came, and that it is mirrored, so that engines leave side effects.
+FORWARDED = frozenset(
+    {b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"forwarded", b"x-pointsman-shadow"}
+)
 
 VIA = b"1.1 pointsman"
 
@@ -284,7 +287,7 @@ def _forwarded_lines(head: RequestHead, replaced: Collection[bytes], trust_forwa
         elif name == b"host":
             if not (trust_forwarded and head.value(b"x-forwarded-host")):
                 lines.append(b"x-forwarded-host: %b\r\n" % value)
-        elif name in _REWRITTEN or name in replaced or (name in _FORWARDED and not trust_forwarded):
+        elif name in _REWRITTEN or name in replaced or (name in FORWARDED and not trust_forwarded):
             continue
         else:
             lines.append(b"%b: %b\r\n" % field)

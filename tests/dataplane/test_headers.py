@@ -21,6 +21,7 @@ def test_what_an_engine_gets(tmp_path: Path) -> None:
         "TE: trailers",
         "Upgrade: h2c",
         "Proxy-Authorization: Basic x",
+        "X-Pointsman-Shadow: r",
         "X-Forwarded-For: 6.6.6.6",
         "X-Forwarded-Proto: https",
         "Via: 1.1 other",
@@ -41,6 +42,7 @@ def test_what_an_engine_gets(tmp_path: Path) -> None:
         assert heard.value("content-length") == "2"
         for name in ("connection", "x-hop", "keep-alive", "te", "upgrade", "proxy-authorization"):
             assert heard.value(name) is None, name
+        assert heard.value("x-pointsman-shadow") is None
         assert heard.value("x-forwarded-for") == "127.0.0.1"
         assert heard.value("x-forwarded-proto") == "http"
         assert heard.value("x-forwarded-host") == "gateway"
@@ -70,10 +72,16 @@ def test_trusted_forwarding(tmp_path: Path) -> None:
     async def scene() -> None:
         engine = Engine()
         await engine.start()
-        fields = ("X-Forwarded-For: 6.6.6.6", "X-Forwarded-Proto: https", "X-Forwarded-Host: public")
+        fields = (
+            "X-Pointsman-Shadow: r",
+            "X-Forwarded-For: 6.6.6.6",
+            "X-Forwarded-Proto: https",
+            "X-Forwarded-Host: public",
+        )
         async with stage(rules(engine), tmp_path, trust_forwarded=True) as it:
             await it.ask(post(INFER, b"{}", *fields))
         heard = engine.heard[0]
+        assert heard.value("x-pointsman-shadow") == "r"
         assert heard.value("x-forwarded-for") == "6.6.6.6, 127.0.0.1"
         assert heard.value("x-forwarded-proto") == "https"
         assert heard.value("x-forwarded-host") == "public"

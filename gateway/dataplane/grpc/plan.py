@@ -6,7 +6,7 @@ import random
 
 from gateway.config.settings import Settings
 from gateway.dataplane.fork import Fork, fork_of
-from gateway.dataplane.plan import VIA, forced_by
+from gateway.dataplane.plan import FORWARDED, VIA, forced_by
 from gateway.dataplane.request import VOLATILE_FIELDS, told_session, told_units
 from gateway.dataplane.snapshot import Lane, Snapshot
 from gateway.dataplane.timing import ASKED_BY
@@ -30,7 +30,6 @@ _TIMEOUT = b"grpc-timeout"
 _SECRETS = frozenset({b"authorization", b"cookie"})
 # Written anew for each hop, or by HTTP/2 itself.
 _REWRITTEN = frozenset({b"te", b"host", b"content-length", b"via", _REQUEST_ID, _TIMEOUT, ASKED_BY})
-_FORWARDED = frozenset({b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"forwarded"})
 _OF_MESSAGES = frozenset({b"content-length", b"inference-header-content-length"})
 # What a REST request has in its own way, or not at all.
 _OF_GRPC = frozenset(
@@ -112,7 +111,7 @@ class CallPlan:
             self._forced = forced_by(snapshot, named.get)
         except GatewayError as error:
             self.error = error
-        dropped = snapshot.own_fields | (_REWRITTEN if settings.trust_forwarded else _REWRITTEN | _FORWARDED)
+        dropped = snapshot.own_fields | (_REWRITTEN if settings.trust_forwarded else _REWRITTEN | FORWARDED)
         self.fields = [field for field in fields if field[0] not in dropped and not field[0].startswith(b":")]
         self.fields.append((b"via", b", ".join([value for name, value in fields if name == b"via"] + [VIA])))
         self._ways: dict[int, Way] = {}

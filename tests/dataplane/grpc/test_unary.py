@@ -56,6 +56,7 @@ def test_a_call_passes_with_its_metadata(tmp_path: Path) -> None:
     async def play(it: GrpcStage, client: GrpcClient, engine: GrpcEngine) -> None:
         sent = request(raw_input_contents=[bytes(range(256))])
         metadata = [("x-mine", "1"), ("x-mine", "2"), ("trace-bin", "AAEC"), ("x-request-id", "r-1"), ("cookie", "a=b")]
+        metadata.append(("x-pointsman-shadow", "r"))  # a client cannot call itself one
         call = await client.ask(sent, metadata=metadata)
         assert call.messages == [RESULT]
         told = [call.value(name) for name in ("x-began", "began-bin", "x-ended", "ended-bin")]
@@ -69,6 +70,7 @@ def test_a_call_passes_with_its_metadata(tmp_path: Path) -> None:
         assert passed["te"] == "trailers" and passed["via"] == "1.1 pointsman"
         assert passed[":authority"] == engine.address
         assert passed["x-forwarded-for"] == "127.0.0.1" and passed["x-forwarded-proto"] == "http"
+        assert "x-pointsman-shadow" not in passed
 
     scene(tmp_path, play, told)
 
