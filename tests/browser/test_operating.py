@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import BODY
+from tests.browser.engines import TensorEngine
 from tests.browser.fleet import Fleet
 from tests.support.chromium import Mishaps
 
@@ -137,6 +138,37 @@ def test_an_endpoint_is_weighed(page: Any, fleet: Fleet) -> None:
     files = httpx.get(f"{fleet.gateway.admin_url}/rules/export").json()["files"]
     assert "weight: 2.5" in json.dumps(files)
     assert httpx.post(f"{fleet.gateway.admin_url}/rules/rollback", json={}).status_code == 200
+
+
+def test_an_endpoint_comes_and_goes(page: Any, fleet: Fleet) -> None:
+    """By the engine's card and its own; the rules have it, and have it no more."""
+    with TensorEngine() as another:
+        page.goto("/")
+        page.locator("[data-key='engine mac'] .card").click()
+        page.get_by_role("button", name="Add endpoint").click()
+        page.get_by_label("URL").fill(another.url)
+        page.get_by_label("Reason").fill("more room")
+        page.get_by_role("dialog").last.get_by_role("button", name="Add").click()
+        card = page.locator(f"[data-key='endpoint mac {another.url}'] .card")
+        expect(card).to_contain_text("ready")
+        page.keyboard.press("Escape")
+        card.click()
+        page.get_by_role("button", name="Remove").click()
+        page.get_by_role("dialog").last.get_by_role("button", name="Remove").click()
+        expect(card).to_have_count(0)
+        expect(page.get_by_text("The rules no longer name this endpoint.")).to_be_visible()
+    latest = httpx.get(f"{fleet.gateway.admin_url}/rules/versions").json()["versions"]
+    assert latest[1]["reason"] == "more room"
+
+
+def test_a_session_is_forced_into_an_arm(page: Any, fleet: Fleet) -> None:
+    """And the record says so."""
+    page.goto("/#/experiments/ranker-migration")
+    page.get_by_role("button", name="Force a session").click()
+    page.get_by_label("Session", exact=True).fill("mine")
+    page.get_by_label("Arm", exact=True).select_option("candidate")
+    page.get_by_role("dialog").get_by_role("button", name="Force").click()
+    expect(page.get_by_role("region", name="Decisions")).to_contain_text("mine: candidate")
 
 
 def test_the_audit_tells_who_did_what(page: Any, fleet: Fleet) -> None:
