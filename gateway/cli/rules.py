@@ -117,6 +117,8 @@ def export(
                 typer.echo(f"# --- {name}")
             typer.echo(text, nl=not text.endswith("\n"))
         return
+    if len({Path(name).name for name in files}) < len(files):
+        raise refused(f"files of several folders have one name, and {folder} would keep the last: {', '.join(files)}")
     for name, text in files.items():
         path = folder / Path(name).name
         try:

@@ -21,6 +21,11 @@ def console() -> Console:
     return made
 
 
+def _spelt(text: str) -> str:
+    """A text of somebody's, without what a terminal would obey."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
 def print_table(columns: tuple[str, ...], rows: list[Row], nothing: str) -> None:
     """Write rows as a table; where there is none, `nothing`."""
     to = console()
@@ -31,5 +36,5 @@ def print_table(columns: tuple[str, ...], rows: list[Row], nothing: str) -> None
     for column in columns:
         table.add_column(column, overflow="fold")  # a narrow terminal shows an address in two lines, never half of it
     for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+        table.add_row(*(cell if isinstance(cell, Text) else Text(_spelt(cell)) for cell in row))
     to.print(table)

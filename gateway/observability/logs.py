@@ -14,6 +14,16 @@ _NOISY = ("httpx", "httpcore", "uvicorn", "uvicorn.error", "asyncio")
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
+# A message may hold what a caller has written: further lines are indented, so that none looks like another message,
+# and what a terminal would obey is spelt.
+_SPELT = {code: f"\\x{code:02x}" for code in (*range(32), *range(0x7F, 0xA0))} | {9: "\t", 10: "\n    "}
+
+
+class _TextFormatter(logging.Formatter):
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name for it
+        return super().formatMessage(record).translate(_SPELT)
+
+
 class _JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         told = {
@@ -30,7 +40,7 @@ class _JsonFormatter(logging.Formatter):
 def set_up_logging(log_format: str) -> None:
     """Log to stderr as `text` or `json`."""
     handler = logging.StreamHandler(sys.stderr)
-    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    text = _TextFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(_JsonFormatter() if log_format == "json" else text)
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     for name in _NOISY:

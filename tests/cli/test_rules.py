@@ -9,6 +9,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from gateway.cli import app
+from gateway.cli.tables import print_table
 from tests.support.canned_engine import CannedEngine
 from tests.support.servers import GatewayProcess
 from tests.support.waiting import eventually
@@ -112,3 +113,18 @@ def test_replay_without_a_gateway_says_what_is_wrong(tmp_path: Path) -> None:
     assert (bad.exit_code, "cannot be read: No such file" in bad.output) == (1, True)
     bad = CliRunner().invoke(app, ["replay", str(file), "--rules", str(file)])
     assert (bad.exit_code, "line 1 cannot be read" in bad.output) == (1, True)
+
+
+def test_files_of_one_name_are_not_exported_over_each_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Not even with --force: nobody is asked which one he means."""
+    files = {"a/rules.yaml": "a", "b/rules.yaml": "b"}
+    monkeypatch.setattr("gateway.cli.rules.ask", lambda *_, **__: {"files": files})
+    result = CliRunner().invoke(app, ["rules", "export", str(tmp_path / "out"), "--force"])
+    assert result.exit_code == 1 and "have one name" in result.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_somebody_has_written_is_spelt(capsys: pytest.CaptureFixture[str]) -> None:
+    """A terminal obeys no reason of a version."""
+    print_table(("reason",), [("why\x1b[2J\nnow é",)], "")
+    assert "why\\x1b[2J\\nnow é" in capsys.readouterr().out

@@ -29,6 +29,14 @@ def test_a_text_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert err.count("\n") == 1
 
 
+def test_no_text_of_a_callers_looks_like_another_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nor does it have a terminal obey it."""
+    set_up_logging("text")
+    logging.getLogger("pointsman").info("by ann (%s)", "why\n2026 ERROR pointsman: all is lost\r\x1b[2J\x9b")
+    _, further = capsys.readouterr().err.splitlines()
+    assert further == "    2026 ERROR pointsman: all is lost\\x0d\\x1b[2J\\x9b)"
+
+
 def test_a_json_line(capsys: pytest.CaptureFixture[str]) -> None:
     """As JSON an event is one object on one line, with a time in UTC; an exception is in it, not below it."""
     set_up_logging("json")
