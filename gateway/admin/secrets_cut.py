@@ -19,8 +19,10 @@ _MAX_DEPTH = 12
 # "max_tokens" and "requests_per_second" are no secrets; "api_key", "x-token" and "authorization" are.
 _WORDS = r"(?:api)?(?:key|token|secret|password|passwd|authorization|cookie|credentials?)"
 _SECRET = re.compile(rf"(?:^|[-_.]){_WORDS}$", re.IGNORECASE)
-# The same inside of a text, as of a rule file: the rest of the line goes.
-_LINE = re.compile(rf"((?<![A-Za-z0-9]){_WORDS}[\"']?\s*[:=]\s*)(?=\S)[^\r\n]*", re.IGNORECASE)
+# The same inside of a text, as of a rule file: the rest of the line goes, and of a block of text what is indented.
+_LINE = re.compile(
+    rf"((?<![A-Za-z0-9]){_WORDS}[\"']?\s*[:=]\s*)(?=\S)(?:[>|][^\r\n]*(?:\r?\n[ \t]+[^\r\n]*)+|[^\r\n]*)", re.IGNORECASE
+)
 _BEARER = re.compile(r"\b(bearer|basic)\s+\S+", re.I)
 _OUR_KEY = re.compile(r"\bpm-[0-9a-f]{8}-[A-Za-z0-9_-]+")
 _IN_URL = re.compile(r"(\w+://)[^/\s@]+@")

@@ -15,6 +15,8 @@ from gateway.admin.secrets_cut import body_cut, cut
         ({"max_tokens": 5, "requests_per_second": 1.5, "monkey": "b"},) * 2,
         ({"headers": [{"cookie": {"a": "s"}}]}, {"headers": [{"cookie": "***"}]}),
         ("engines:\n  a:\n    api_key: s3cret\n    url: u", "engines:\n  a:\n    api_key: ***\n    url: u"),
+        ("a:\n  api_key: >-\n    s3\n    cret\nb: 1", "a:\n  api_key: ***\nb: 1"),
+        ("a:\n  password: |\r\n    s3\r\nb: 1", "a:\n  password: ***\r\nb: 1"),
         ("max_tokens: 5, key=s", "max_tokens: 5, key=***"),
         ("authorization: Bearer abc", "authorization: ***"),
         ("use bearer abc here", "use bearer *** here"),
