@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from gateway.protocol.message_head import Names, fields, read_names, write_varint
 
-_ERROR_TAG = b"\x0a"
+ERROR_TAG = 0x0A  # what a response begins with that tells of an error
+_ERROR_TAG = bytes([ERROR_TAG])
 _RESPONSE_TAG = b"\x12"
 _ID_TAG = b"\x1a"  # of ModelInferResponse
 
@@ -16,6 +17,11 @@ def error_response(text: str, request_id: bytes) -> bytes:
     """A response that tells of an error; its `infer_response` says which request failed, as Triton's does."""
     told = _field(_ERROR_TAG, text.encode("utf-8"))
     return told + (_field(_RESPONSE_TAG, _field(_ID_TAG, request_id)) if request_id else b"")
+
+
+def is_error(message: bytes) -> bool:
+    """Whether a response tells of an error."""
+    return message[:1] == _ERROR_TAG
 
 
 def response_names(message: bytes) -> Names:

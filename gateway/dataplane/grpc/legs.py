@@ -14,6 +14,7 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import OK, http_status
 from gateway.protocol.llm.prompt import prompt_of_message
 from gateway.protocol.message_head import Names
+from gateway.protocol.stream_messages import ERROR_TAG
 from gateway.upstream.stream_connection import StreamConnection
 from gateway.wire.boundaries import Boundaries
 from gateway.wire.grpc import PREFIX_BYTES, MessageReader
@@ -23,6 +24,8 @@ from gateway.wire.http2.stream import Stream
 # Where responses pass straight through, the engine's window is given back in pieces of this, since each time costs as
 # much as a part of relaying a message. A stream has at least 64 KiB, of which it keeps back less than half itself.
 _PAID_AT_ONCE = 16 * 1024
+# What an engine's `error_message` counts as: it has no status, so whose fault it is nobody can say.
+_STREAM_ERROR = "stream_error"
 
 
 class Leg(StreamTries):
@@ -69,7 +72,7 @@ class Leg(StreamTries):
         self.request_bytes = 0
         self.response_bytes = 0
         self.encoding = b"identity"  # of compressed responses
-        self.boundaries = Boundaries()  # of the responses, while these pass through uncut
+        self.boundaries = Boundaries(ERROR_TAG)  # of the responses, while these pass through uncut
         self.reader: MessageReader | None = None  # of the responses, once they are placed one by one
 
     def __repr__(self) -> str:
@@ -299,9 +302,14 @@ class Leg(StreamTries):
 
     def _measure(self, meter: Meter, failure: str, *, is_good: bool = False) -> None:
         """Tell an experiment what became of its messages; with a `failure`, of those without an answer."""
+        has_one, num_errors = self._call.has_one_request, self.boundaries.num_marked
         num_failed = max(1, min(self.num_sent, self.num_unanswered)) if failure else 0
         num_answered = max(0, self.num_sent - num_failed)
-        seconds = monotonic() - self._started_at if is_good and self._call.has_one_request else None
+        seconds = monotonic() - self._started_at if is_good and has_one and not num_errors else None
+        if num_errors and not has_one:  # of one request the client is told by a status
+            num_errors = min(num_errors, num_answered)
+            num_answered -= num_errors
+            meter.streamed(self._call.request_id, 0, num_errors, _STREAM_ERROR, 0, None)
         meter.streamed(self._call.request_id, num_answered, num_failed, failure, self.request_bytes, seconds)
 
     def _measure_answered(self, meter: Meter, reason: str) -> None:

@@ -13,7 +13,7 @@ from gateway.dataplane.grpc.plan import Way
 from gateway.dataplane.grpc.replies import OPENING, TRAILERS_OK, Relayed, request_id_literal
 from gateway.dataplane.grpc.seams import AnyLeg
 from gateway.protocol.mlserver.stream import begins_as_tritons, is_bare_response, wrapped
-from gateway.protocol.stream_messages import response_names
+from gateway.protocol.stream_messages import is_error, response_names
 from gateway.wire.grpc import MessageReader, decompress, framed
 from gateway.wire.http2.hpack import Steady
 from gateway.wire.http2.stream import Stream
@@ -170,6 +170,7 @@ class Responses:
         if is_bare_response(plain):
             is_compressed, message = False, wrapped(plain)
             plain = message
+        leg.boundaries.num_marked += is_error(plain)
         names = response_names(plain)
         if is_compressed and leg.encoding != self._encoding:
             is_compressed, message = False, plain

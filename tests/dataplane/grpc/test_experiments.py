@@ -181,6 +181,45 @@ def test_messages_of_a_stream_count_each(tmp_path: Path, keys: str) -> None:
     scene(tmp_path, play, stream_answer, keys=keys)
 
 
+async def every_third_fails(call: Call) -> None:
+    """Answers messages, every third one by an `error_message`."""
+    from tritonclient.grpc import service_pb2
+
+    if (call.value(":path") or "").endswith("ModelConfig"):
+        await stream_answer(call)
+        return
+    call.open(OPENING)
+    number = 0
+    while await call.message() is not None:
+        number += 1
+        response = service_pb2.ModelStreamInferResponse()
+        if number % 3:
+            response.infer_response.ParseFromString(RESULT)
+        else:
+            response.error_message = "out of memory"
+        await call.send(response.SerializeToString())
+    call.end()
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_streams_error_messages_are_errors_of_its_arm(tmp_path: Path, at_once: bool) -> None:
+    """Though the stream goes on, and ends well."""
+
+    async def play(it: GrpcStage, client: GrpcClient, old: GrpcEngine, new: GrpcEngine) -> None:
+        call = client.call(STREAM, *by("ann"))
+        for number in range(9):
+            await call.send(request(request_id=str(number)))
+            if not at_once:
+                await call.message()
+        await call.send(ended=True)
+        assert (await call.over()).status == 0
+        await until(lambda: total(it, "requests") == 9)
+        kinds = arm(it.plane, "old").kinds | arm(it.plane, "new").kinds
+        assert (total(it, "errors"), kinds) == (3, {"stream_error": 3})
+
+    scene(tmp_path, play, every_third_fails)
+
+
 def test_what_limits_refuse_of_a_stream_says_nothing_of_the_arm(tmp_path: Path) -> None:
     """As of a call: it is a kind, and no request, though the stream was refused at its first message."""
 
