@@ -22,13 +22,15 @@ class Verb(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Exposure:
     """What is known of a ramp's arm in its step. `breaches` and `mismatch` are sentences, empty where all is well;
-    `missing` names who has not told what it counted."""
+    `missing` names who has not told what it counted, `unmeasured` the guardrails' metrics of which the arm has no
+    value."""
 
     requests: int
     breaches: Sequence[str] = ()
     mismatch: str = ""
     missing: Sequence[str] = ()
     blown: Blown | None = None
+    unmeasured: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ def decide(ramp: RampSpec, state: RunState, seen: Exposure, now: float) -> Actio
     1. nothing, where no ramp runs;
     2. back, where the fuse has blown or a guardrail is breached, even while the ramp is held;
     3. none, while it is held, counts are missing, units do not fall to the arms as they should, or the step has had too
-       few requests or too little time;
+       few requests or too little time, or a guardrail has nothing at all to judge by;
     4. the end, at the last step;
     5. the next step. A guardrail that is not breached need not be cleared yet: exposure is what clears it.
     """
@@ -78,6 +80,8 @@ def _waits_for(ramp: RampSpec, state: RunState, seen: Exposure, now: float) -> s
         waits.append(f"{ramp.min_requests - seen.requests} more requests of '{ramp.arm}'")
     if now - state.since < ramp.min_time:
         waits.append(f"{ramp.min_time - (now - state.since):.0f} s more")
+    if seen.unmeasured and not waits:
+        waits.append(f"a first value of {', '.join(seen.unmeasured)} of '{ramp.arm}', for its guardrail")
     return " and ".join(waits)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gateway.config.experiment_specs import ExperimentSpec
 from gateway.statistics.comparing import compare
 from gateway.statistics.guardrails import watch
+from gateway.statistics.metrics import num_values
 from gateway.statistics.sample_ratio import sample_ratio
 from gateway.statistics.values import Breach, Comparison, SampleRatio, Stratum
 
@@ -17,6 +18,13 @@ _WHERE_COUNTED = ("first_token", "per_token", "output_tokens")
 
 # A ramp that is held for nothing costs an operator's time, one that goes on while units fall wrongly its verdict.
 _ALPHA_OF_RATIO = 0.001
+
+
+def unmeasured(spec: ExperimentSpec, strata: Sequence[Stratum], arm: str) -> list[str]:
+    """The metrics of guardrails of which an arm has had no value."""
+    counts = [stratum.arms[arm] for stratum in strata if arm in stratum.arms]
+    metrics = dict.fromkeys(each.metric for each in spec.guardrails)
+    return [metric for metric in metrics if not any(num_values(metric, each) for each in counts)]
 
 
 @dataclass(frozen=True, slots=True)

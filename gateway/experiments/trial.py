@@ -14,7 +14,7 @@ from gateway.experiments.deciding import Action, Exposure, Verb, decide
 from gateway.experiments.evidence import Evidence
 from gateway.experiments.fuse import Blown, Fuse, fared
 from gateway.experiments.home import Json, Word
-from gateway.experiments.judging import Judgement, judge
+from gateway.experiments.judging import Judgement, judge, unmeasured
 from gateway.experiments.runs import RunState, fingerprint, weights_of
 from gateway.experiments.series import Series
 from gateway.experiments.stall import Pace, Stall, Stuck
@@ -192,6 +192,7 @@ class Trial:
             judgement.mismatch,
             self._missing,
             self._fuse.blown(now),
+            unmeasured(self.spec, self.evidence.strata, arm),
         )
         return decide(self.spec.ramp, state, seen, now)
 

@@ -73,6 +73,12 @@ def timing_of(latency: str, counts: ArmCounts) -> Timing:
     return timings[latency]
 
 
+def num_values(metric: str, counts: ArmCounts) -> float:
+    """How many values of a metric an arm has."""
+    quantile = quantile_of(metric)
+    return sum(series_of(quantile.latency if quantile is not None else metric, counts).counts)
+
+
 def series_of(metric: str, counts: ArmCounts) -> Series:
     """Raises: UnknownMetricError; of quantiles too, which are no ratio of sums."""
     if metric == "error_rate":

@@ -13,6 +13,7 @@ BEGAN = 1000.0
 ENOUGH = Exposure(100)
 BLOWN = Blown(20, 15, 2.0)
 FAILED = "the fuse has blown: 15 of 20 requests failed in the last 2 s (75%)"
+UNMEASURED = "a first value of per_token of 'new', for its guardrail"
 ODD = "units that fall to the arms as they should: odd"
 
 #   status, step, what is seen, seconds in the step -> what is done, and why or for what it waits
@@ -37,6 +38,7 @@ TABLE = [
     (Status.RUNNING, 1, Exposure(40), 60, Verb.WAIT, "60 more requests of 'new'"),
     (Status.RUNNING, 1, ENOUGH, 3, Verb.WAIT, "7 s more"),
     (Status.RUNNING, 1, Exposure(99), 9, Verb.WAIT, "1 more requests of 'new' and 1 s more"),
+    (Status.RUNNING, 3, Exposure(100, unmeasured=["per_token"]), 60, Verb.WAIT, UNMEASURED),
     # On it goes.
     (Status.RUNNING, 1, ENOUGH, 10, Verb.ADVANCE, "100 requests in 10 s at 5%, no guardrail breached"),
     (Status.RUNNING, 2, Exposure(5000), 60, Verb.ADVANCE, "5000 requests in 60 s at 25%, no guardrail breached"),

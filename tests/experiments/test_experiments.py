@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.config.experiment_specs import ArmSpec, BanditSpec, ExperimentSpec
+from gateway.config.experiment_specs import ArmSpec, BanditSpec, ExperimentSpec, GuardrailSpec
 from gateway.config.specs import RulesSpec
 from gateway.experiments import commands
 from gateway.experiments.commands import CommandRefused
@@ -130,6 +130,18 @@ def test_an_arm_that_does_harm_is_rolled_back(new: Engine, seconds: int, because
         assert gateway.workforce.written[0][:3] == ("x", {"old": 100.0, "new": 0.0}, "experiment x")
         await gateway.run(100)
         assert gateway.status == "rolled_back"
+
+    asyncio.run(go())
+
+
+def test_a_guardrail_that_nothing_is_measured_of_holds_a_ramp() -> None:
+    """Where no reply is streamed there is no first token: the arm is not given to all by what nobody has seen."""
+    gateway = Gateway(replace(SPEC, guardrails=(GuardrailSpec("first_token_p95", max_ratio=1.5),)))
+
+    async def go() -> None:
+        await gateway.run(120, lambda: gateway.status in ("finished", "rolled_back"))
+        assert (gateway.status, gateway.shares) == ("running", {"old": 0.95, "new": 0.05})
+        assert gateway.told["next"] == "a first value of first_token_p95 of 'new', for its guardrail"
 
     asyncio.run(go())
 
