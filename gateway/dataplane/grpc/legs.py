@@ -302,23 +302,28 @@ class Leg(StreamTries):
 
     def _measure(self, meter: Meter, failure: str, *, is_good: bool = False) -> None:
         """Tell an experiment what became of its messages; with a `failure`, of those without an answer."""
-        has_one, num_errors = self._call.has_one_request, self.boundaries.num_marked
         num_failed = max(1, min(self.num_sent, self.num_unanswered)) if failure else 0
-        num_answered = max(0, self.num_sent - num_failed)
-        seconds = monotonic() - self._started_at if is_good and has_one and not num_errors else None
-        if num_errors and not has_one:  # of one request the client is told by a status
-            num_errors = min(num_errors, num_answered)
-            num_answered -= num_errors
-            meter.streamed(self._call.request_id, 0, num_errors, _STREAM_ERROR, 0, None)
-        meter.streamed(self._call.request_id, num_answered, num_failed, failure, self.request_bytes, seconds)
+        seconds = monotonic() - self._started_at if is_good and self._call.has_one_request else None
+        self._tell(meter, self.num_sent - num_failed, num_failed, failure, seconds)
 
     def _measure_answered(self, meter: Meter, reason: str) -> None:
         """The same where it ends, with a reason, by what says nothing of the arm."""
-        num_answered = max(0, min(self.num_sent, self.boundaries.count))
-        if num_answered:
-            meter.streamed(self._call.request_id, num_answered, 0, "", self.request_bytes, None)
+        self._tell(meter, min(self.num_sent, self.boundaries.count), 0, "", None)
         if reason:
             meter.kept_out(reason)
+
+    def _tell(self, meter: Meter, num_answered: int, num_failed: int, failure: str, seconds: float | None) -> None:
+        """Engines' error messages are failures, too; of one request the client is told by a status."""
+        num_errors = max(0, min(self.boundaries.num_marked, num_answered))
+        if num_errors and self._call.has_one_request:
+            seconds = None
+        elif num_errors:
+            num_answered -= num_errors
+            meter.streamed(self._call.request_id, 0, num_errors, _STREAM_ERROR, 0, None)
+        if num_answered > 0 or num_failed:
+            meter.streamed(
+                self._call.request_id, max(0, num_answered), num_failed, failure, self.request_bytes, seconds
+            )
 
     def _is_cut_short(self) -> bool:
         reader = self.reader
