@@ -16,10 +16,10 @@ class Fork:
     """A route's arms, as the requests of one head find theirs: the rules need not be asked again.
 
     `by_session`: the session is the unit; `header` is where it stands else, None where each request is assigned anew.
-    `asks_session`: somebody wants to know the session anyway.
+    `asks_session`: somebody wants to know the session anyway. `leads`: a session's way need not be found twice.
     """
 
-    __slots__ = ("_arms", "_of_buckets", "_out", "_split", "asks_session", "by_session", "header", "passes")
+    __slots__ = ("_arms", "_of_buckets", "_out", "_split", "asks_session", "by_session", "header", "leads", "passes")
 
     def __init__(self, route: Route, split: Split, snapshot: Snapshot, call: Call | None) -> None:
         self._split = split
@@ -31,6 +31,7 @@ class Fork:
         self.asks_session = route.asks_session
         self.header = route.unit_header
         self.passes = call is not None and all(lane.passes(call) and lane.shadow is None for lane in lanes)
+        self.leads = self.by_session and self.passes
 
     def __repr__(self) -> str:
         return f"<Fork {self._split!r}>"

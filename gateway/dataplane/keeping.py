@@ -58,6 +58,21 @@ class Keeper:
         found = self.book.get(session, now)
         return None if found is None else self._lane(lane, found, now)
 
+    def led(self, fork: object, session: str) -> Lane | None:
+        """Where a session's requests of this fork go by now; None where `recall` must tell, and `lead` it after."""
+        now = time()
+        found = self.book.get(session, now)
+        if found is None or found.led is None or found.led[0] is not fork:
+            return None
+        lane: Lane = found.led[1]
+        if not lane.keeps_place:
+            self.book.count(found, now)  # nobody will choose its endpoint
+        return lane
+
+    def lead(self, fork: object, session: str, lane: Lane) -> None:
+        """This is where they go, as long as its arms stay."""
+        self.book.peek(session, time()).led = (fork, lane)
+
     def find(self, lane: Lane, session: str, found: Callable[[Lane], None]) -> None:
         """Ask Redis for a session, and tell its lane, in a later turn of the event loop."""
 

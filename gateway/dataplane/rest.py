@@ -36,12 +36,19 @@ def _at_fork(client: Client, request: Request, body: bytes, fork: Fork) -> Handl
     session = request.session
     if fork.asks_session and session is None and _may_name_in_body(request):
         session = _session_in(request, body)
+    keeper = client.plane.keeper
+    if fork.leads and type(session) is str:  # a Sequence is somewhere only while it goes on
+        led = keeper.led(fork, session)
+        if led is not None:
+            return Exchange(client, request, (led, session))
     lane = fork.lane(session if fork.by_session else request.unit(fork.header))
     if session is None or not lane.asks_session:
         return Exchange(client, request, (lane, None)) if fork.passes else serve(client, request, lane, None)
     if fork.passes:  # as `serve` does, at the price of a look
-        kept = client.plane.keeper.recall(lane, session) if lane.keeps_session else lane
+        kept = keeper.recall(lane, session) if lane.keeps_session else lane
         if kept is not None:
+            if fork.leads and type(session) is str:
+                keeper.lead(fork, session, kept)
             return Exchange(client, request, (kept, session))
     return serve(client, request, lane, session)
 

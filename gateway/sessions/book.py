@@ -147,6 +147,7 @@ class SessionBook:
         """Other rules hold: no session keeps engines of those before."""
         for session in self._known:
             session.homes.clear()
+            session.led = None
 
     # Changing
 
@@ -164,6 +165,7 @@ class SessionBook:
     def keep_arm(self, session: Session, experiment: str, arm: str, now: float, *, is_anew: bool = False) -> None:
         """It has this arm from now on, unless it has one in Redis already; `is_anew`: in the place of that."""
         session.arms[experiment] = arm
+        session.led = None
         self._tell_arm(session, experiment, arm, "HSET" if is_anew else "HSETNX")
         self._soil(session, now)
         if is_anew:

@@ -14,14 +14,28 @@ class Session:
 
     `arms` are those first seen, by experiment. `places` are the endpoints' URLs, by engine, where it is not at home:
     moved, pinned, or a sequence under way. `requests` counts those since it was last written down. `fresh_at` is when
-    it was last read from Redis, 0 for never; `is_new` says that neither Redis nor this worker had seen it before.
+    it was last read from Redis, 0 for never; `is_new` says that neither Redis nor this worker had seen it before. `led` is
+    what somebody has concluded from its arms, and keeps here as long as these are the same: by whom, and what.
     """
 
-    __slots__ = ("arms", "fresh_at", "homes", "is_dirty", "is_new", "places", "requests", "seen", "session", "written")
+    __slots__ = (
+        "arms",
+        "fresh_at",
+        "homes",
+        "is_dirty",
+        "is_new",
+        "led",
+        "places",
+        "requests",
+        "seen",
+        "session",
+        "written",
+    )
 
     def __init__(self, session: str, now: float) -> None:
         self.session = session
         self.arms: dict[str, str] = {}
+        self.led: tuple[Any, Any] | None = None
         self.places: dict[str, str] = {}
         self.homes: dict[str, tuple[Any, Any]] = {}  # by engine: its home, kept by whoever finds it
         self.requests = 0
@@ -38,6 +52,7 @@ class Session:
     def forget(self) -> None:
         """What is known of it does not count any more, but for its requests; nor is any of it written down."""
         self.arms.clear()
+        self.led = None
         self.places.clear()
         self.fresh_at = 0.0
         self.is_new = True
@@ -46,6 +61,7 @@ class Session:
     def inherit(self, before: Session) -> None:
         """It takes the place of what was known until now, and with it what is not written down yet."""
         self.arms = before.arms
+        self.led = None
         self.homes = before.homes
         self.requests, before.requests = before.requests, 0
         self.written = before.written
@@ -55,6 +71,7 @@ class Session:
         """Take over what Redis has: names and values in turn. What was seen first stays; where it is now, counts.
         Returns the arms that Redis does not have."""
         parts = list(fields)
+        self.led = None
         missing = dict(self.arms)
         for name, value in zip(parts[::2], parts[1::2], strict=True):
             if name.startswith(_ARM):

@@ -439,3 +439,25 @@ def test_a_swap_of_rules_leaves_no_engine_behind() -> None:
         assert session.homes == {}
 
     asyncio.run(scene())
+
+
+def test_what_was_concluded_from_arms_goes_with_them() -> None:
+    """Where a session was led is found anew once an arm of it changes, is read, is forgotten, or other rules hold."""
+
+    async def scene() -> None:
+        book = SessionBook(None, asyncio.get_running_loop())
+        session = book.peek("s", time.time())
+        changes: list[Callable[[], object]] = [
+            lambda: book.keep_arm(session, "split", "new", time.time()),
+            lambda: book.take("s", {b"arm:split": b"old"}),
+            lambda: session.take([b"arm:split", b"old"]),
+            lambda: book.forget("s"),
+            book.forget_homes,
+        ]
+        for change in changes:
+            session = book.peek("s", time.time())
+            session.led = ("a fork", "a lane")
+            change()
+            assert book.peek("s", time.time()).led is None
+
+    asyncio.run(scene())
