@@ -14,8 +14,8 @@ class Session:
 
     `arms` are those first seen, by experiment. `places` are the endpoints' URLs, by engine, where it is not at home:
     moved, pinned, or a sequence under way. `requests` counts those since it was last written down. `fresh_at` is when
-    it was last read from Redis, 0 for never; `is_new` says that neither Redis nor this worker had seen it before. `led` is what
-    somebody has concluded from its arms, and keeps here as long as these are the same: by whom, and what.
+    it was last read from Redis, 0 for never; `is_new` says that neither Redis nor this worker had seen it before.
+    `led` is what somebody has concluded from its arms, and keeps here as long as these are the same: by whom, and what.
     """
 
     __slots__ = (
