@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 
 from gateway.admin.auth import Admin, Caller, Viewer
 from gateway.admin.keys import Role
+from gateway.admin.secrets_cut import text_cut
 from gateway.config.rules import LoadedRules
 from gateway.config.specs import RulesSpec
 from gateway.versions.diffing import diff_texts
@@ -112,20 +113,22 @@ def add_rule_versions(app: FastAPI, state: VersionState) -> None:
         return {"in_force": state.version_in_force.number, "shared": state.is_shared, "versions": told}
 
     @app.get("/rules/versions/{number}", tags=["rules"], responses={404: REFUSED[404]})
-    async def version(number: Annotated[int, Field(ge=1, le=2**53)], _: Viewer) -> Json:
-        """A version with its files as they are written: `${VAR}` stays, so no secret of the environment is shown."""
-        return {**version_told(state.version(number)), "texts": state.version_texts(number)}
+    async def version(number: Annotated[int, Field(ge=1, le=2**53)], caller: Viewer) -> Json:
+        """A version with its files as they are written: `${VAR}` stays, so no secret of the environment is shown. Those
+        that stand in the files themselves are admins' to read."""
+        return {**version_told(state.version(number)), "texts": _readable(caller, state.version_texts(number))}
 
     @app.get("/rules/diff", tags=["rules"], responses={404: REFUSED[404]})
     async def diff(
-        _: Viewer,
+        caller: Viewer,
         from_: Annotated[Number | None, Query(alias="from", description="Not given: the one before `to`.")] = None,
         to: Annotated[Number | None, Query(description="Not given: the one in force.")] = None,
     ) -> Json:
         """How one version differs from another, file by file, as a unified diff."""
         later = to if to is not None else state.version_in_force.number
         earlier = from_ if from_ is not None else _before(state, later)
-        files = diff_texts(state.version_texts(earlier), state.version_texts(later), str(earlier), str(later))
+        before, after = (_readable(caller, state.version_texts(number)) for number in (earlier, later))
+        files = diff_texts(before, after, str(earlier), str(later))
         return {"from": earlier, "to": later, "files": files, "diff": "".join(each["diff"] for each in files)}
 
     @app.post("/rules/validate", tags=["rules"])
@@ -162,10 +165,20 @@ def add_rule_versions(app: FastAPI, state: VersionState) -> None:
         return {"version": version_told(made), "shared": state.is_shared}
 
     @app.get("/rules/export", tags=["rules"])
-    async def export(_: Viewer) -> Json:
-        """The files in force, to be written to the disk that they are based on: then they are what the files say."""
-        there = state.version_in_force
-        return {"version": version_told(there), "exported": there.is_exported, "files": state.rule_texts}
+    async def export(caller: Viewer) -> Json:
+        """The files in force, to be written to the disk that they are based on: then they are what the files say.
+        `cut`: they are not whole, since who asks is no admin and there are secrets in them."""
+        there, texts = state.version_in_force, state.rule_texts
+        files = _readable(caller, texts)
+        is_cut = files != dict(texts)
+        return {"version": version_told(there), "exported": there.is_exported, "files": files, "cut": is_cut}
+
+
+def _readable(caller: Caller, texts: Mapping[str, str]) -> dict[str, str]:
+    """Rule files as a caller may read them: a viewer sees no API key that somebody has written into one."""
+    if caller.role >= Role.admin:
+        return dict(texts)
+    return {name: text_cut(text) for name, text in texts.items()}
 
 
 def check_may_bring(caller: Caller, files: Mapping[str, str] | None) -> None:

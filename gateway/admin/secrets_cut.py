@@ -70,6 +70,11 @@ def _text(text: str) -> str:
     if len(text) > _MAX_TEXT:
         digest = sha256(text.encode(errors="surrogatepass")).hexdigest()
         return f"<{len(text)} characters, sha256 {digest[:16]}>"
+    return text_cut(text)
+
+
+def text_cut(text: str) -> str:
+    """A text, as of a rule file, without what stands behind words that name secrets."""
     for pattern, instead in ((_LINE, r"\1" + _CUT), (_BEARER, r"\1 " + _CUT), (_OUR_KEY, _CUT), (_IN_URL, r"\1***@")):
         text = pattern.sub(instead, text)
     return text

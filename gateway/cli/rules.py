@@ -110,7 +110,10 @@ def export(
     key: Key = "",
 ) -> None:
     """Write the rule files in force, for the disk that they belong to: then the files say what is in force."""
-    files: dict[str, str] = ask(admin, "rules/export", key=key)["files"]
+    told = ask(admin, "rules/export", key=key)
+    files: dict[str, str] = told["files"]
+    if told.get("cut") and folder is not None:
+        raise refused("these files have secrets in them, which only a key of role admin may export")
     if folder is None:
         for name, text in files.items():
             if len(files) > 1:

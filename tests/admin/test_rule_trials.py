@@ -9,6 +9,8 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from gateway.admin.gate import Access, Gate
+from gateway.admin.keyring import Keyring
+from gateway.admin.keys import Role
 from gateway.admin.rule_trials import add_rule_trials
 from gateway.admin.rule_versions import add_rule_versions
 from gateway.admin.rules import routes_told
@@ -16,6 +18,7 @@ from gateway.config.rules import LoadedRules, load_rules, load_texts
 from gateway.config.specs import RulesSpec
 from gateway.supervision.rulebook import Rulebook
 from gateway.versions.version import Version
+from tests.admin.test_auth import bearer, write_keys
 
 RULES = """\
 version: 1
@@ -85,8 +88,12 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TestClient:
     file.write_text(RULES)
     book = Rulebook([file])
     book.open(load_rules([file]))
+    return serving(book, Access())
+
+
+def serving(book: Rulebook, access: Access) -> TestClient:
     app = FastAPI()
-    app.add_middleware(Gate, access=Access())
+    app.add_middleware(Gate, access=access)
     add_rule_versions(app, State(book))
     add_rule_trials(app, State(book))
     return TestClient(app, "http://localhost:8002")
@@ -195,3 +202,21 @@ def test_ends_of_the_versions(client: TestClient) -> None:
     assert client.get("/rules/diff").json() == {"from": 1, "to": 1, "files": [], "diff": ""}
     assert client.post("/rules/rollback", json={}).status_code == 404
     assert client.get("/rules/versions/0").status_code == 422
+
+
+def test_a_key_that_stands_in_a_file_is_an_admins_to_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others read the rest of the file; an export says that it is not whole."""
+    monkeypatch.setenv("SECRET", "open sesame")
+    file = tmp_path / "rules.yaml"
+    file.write_text(RULES.replace("engines:", "x-old: {api_key: hunter2}\nengines:", 1))
+    book = Rulebook([file])
+    book.open(load_rules([file]))
+    keys = write_keys(tmp_path / "keys.yaml", vera=Role.viewer, anna=Role.admin)
+    client = serving(book, Access(Keyring(tmp_path / "keys.yaml")))
+    for name, is_whole in (("vera", False), ("anna", True)):
+        for path in ("/rules/versions/1", "/rules/export"):
+            answer = client.get(path, headers=bearer(keys[name]))
+            assert answer.status_code == 200
+            assert ("hunter2" in answer.text) is is_whole
+            assert "routes:" in answer.text
+        assert client.get("/rules/export", headers=bearer(keys[name])).json()["cut"] is not is_whole

@@ -145,12 +145,14 @@ async function compare({ number }, signal) {
 }
 
 async function exportFiles(signal) {
-  const { files, exported } = await call("GET", "/rules/export", null, { signal });
+  const { files, exported, cut } = await call("GET", "/rules/export", null, { signal });
   const texts = Object.entries(files).map(([name, text]) => [
     h("h3", {}, name),
     h("pre", { class: "reply", tabindex: "0" }, text),
   ]);
-  const about = exported
+  const about = cut
+    ? "Secrets that stand in these files are left out (***): whoever has a key of role admin exports them whole."
+    : exported
     ? "The files on disk say just this."
     : "Written to the disk like this, the files say what is in force; they stay the source of truth.";
   showDialog("The rules in force as files", h("p", { class: "muted" }, about), texts);
