@@ -112,7 +112,8 @@ class ParityProcess:
             comparing.forget(message.route)
 
     async def _start(self, start: Start) -> None:
-        settings = replace(start.settings, access_log=False, tls=None)
+        # Workers have left out what clients may not say of themselves: all that is here is the gateway's word.
+        settings = replace(start.settings, access_log=False, tls=None, trust_forwarded=True)
         set_up_logging(settings.log_format)
         rules, places = shadow_rules(start.rules)
         try:

@@ -98,6 +98,8 @@ class RestApp:
         asked = read_path(path)
         if asked is None or not (asked.dialect in _TRITONS or asked.dialect in _OPENAIS):
             return None  # MLServer's paths are the gateway's alone
+        if asked.operation not in CATEGORIES:
+            return None  # feedback, too
         if len(self._paths) >= _MAX_PATHS:
             self._paths.clear()
         self._paths[path] = asked

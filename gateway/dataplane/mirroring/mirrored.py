@@ -14,6 +14,7 @@ from gateway.config.experiment_specs import ShadowSpec
 from gateway.dataplane.mirroring.capture import Facts
 from gateway.dataplane.mirroring.copying import Copy
 from gateway.dataplane.mirroring.tap import Tap
+from gateway.dataplane.plan import FORWARDED
 from gateway.dataplane.progress import Progress
 from gateway.dataplane.replies import JSON, KEEP_ALIVE_END, error_told, reason_line, reply, status_told
 from gateway.dataplane.request import Request
@@ -26,6 +27,8 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 UNMIRRORED = (ErrorKind.RATE_LIMITED, ErrorKind.OVERLOADED)
 # Told anew for the candidate.
 _OWN = frozenset({b"content-length", b"expect", b"host", b"x-request-id", b"x-pointsman-shadow", ASKED_BY})
+# And those that only another proxy may say.
+_FOREIGN = _OWN | FORWARDED
 
 Serve = Callable[[Client, Request, Lane, str | None], Handler]
 
@@ -179,7 +182,7 @@ class Mirrored:
             engine=target.engine,
             model=target.model,
             request_id=(request.id or b"").decode("latin-1"),
-            head=_head(request, route, body.size),
+            head=_head(request, route, body.size, _OWN if self.plane.settings.trust_forwarded else _FOREIGN),
             is_call=False,
             answer_encoding="",
             status=status,
@@ -190,10 +193,10 @@ class Mirrored:
         tap.give(facts, body.pieces, answer.pieces, self._lane.shadow.max_in_flight)
 
 
-def _head(request: Request, route: str, size: int) -> str:
-    """The head that a candidate is asked by: the client's, and which route's shadow it is."""
+def _head(request: Request, route: str, size: int, dropped: frozenset[bytes]) -> str:
+    """The head that a candidate is asked by: the client's but for some fields, and which route's shadow it is."""
     head = request.plan.head
-    fields = [field for field in (*head.fields, *request.volatile) if field[0] not in _OWN]
+    fields = [field for field in (*head.fields, *request.volatile) if field[0] not in dropped]
     fields += [(b"x-request-id", request.id or b""), (b"x-pointsman-shadow", route.encode("latin-1"))]
     lines = b"".join([b"%b: %b\r\n" % field for field in fields])
     opening = f"{head.method} {head.target.decode('latin-1')} HTTP/1.1\r\nhost: pointsman\r\ncontent-length: {size}\r\n"

@@ -110,6 +110,7 @@ def test_an_unknown_encoding():
     [
         ("GET", "/", 404, "Not Found"),
         ("GET", "/v2/", 404, "Not Found"),
+        ("POST", "/feedback", 404, "Not Found"),
         ("POST", "/v2/models/adder/versions/one/infer", 404, "Not Found"),
         ("GET", INFER, 405, "Method Not Allowed"),
         ("HEAD", INFER, 405, "Method Not Allowed"),
