@@ -82,8 +82,8 @@ def test_a_new_worker_knows_what_the_others_know(tmp_path: Path) -> None:
         async with force_of("good", tmp_path) as force:
             await force.start()
             force.use_rules(any_rules(tmp_path), 2)
-            force.set_weights({"x": {"a": 1.0}})
-            force.set_weights({"x": {"a": 1.0}})  # nothing new
+            force.set_weights({"x": {"a": 1.0}}, {"x": 1})
+            force.set_weights({"x": {"a": 1.0}}, {"x": 1})  # nothing new
             it = ("it", "http://127.0.0.1:1")
             force.set_health(Findings({it: Condition.DOWN}, {it: frozenset({"llama"})}, {it: Load(1)}))
             await until(lambda: "weights" in (tmp_path / "notes").read_text())
