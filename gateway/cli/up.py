@@ -252,6 +252,7 @@ def _tell_what_is_next(console: Console, gateway: _Gateway, models: Collection[s
     console.print("\n[bold]Where things are[/]")
     console.print(f"  inference   {base}/v2")
     console.print(f"  gRPC        {gateway.grpc} (both ports take both)")
+    console.print(f"  the page    {admin}/  (the fleet live, explain, a playground)")
     console.print(f"  metrics     {admin}/metrics")
     console.print(f"  engines     {admin}/engines")
     console.print(f"  rules       {rules} (edit it: the gateway notices)", soft_wrap=True)
