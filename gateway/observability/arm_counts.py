@@ -14,20 +14,20 @@ NUM_BUCKETS = 64
 
 # Latencies are counted in bins whose bounds are 5 % apart, from 10 microseconds on.
 _BIN = 0.05
-_FIRST_SECONDS = 1e-5
+FIRST_SECONDS = 1e-5
 LAST_BIN = 400  # about an hour and a quarter
 
 
 def bin_of(seconds: float) -> int:
     """The bin of a latency: bin b holds what is above `bin_bound(b - 1)` and at most `bin_bound(b)`."""
-    if seconds <= _FIRST_SECONDS:
+    if seconds <= FIRST_SECONDS:
         return 0
-    return min(int(log(seconds / _FIRST_SECONDS) / _BIN) + 1, LAST_BIN)
+    return min(int(log(seconds / FIRST_SECONDS) / _BIN) + 1, LAST_BIN)
 
 
 def bin_bound(number: int) -> float:
     """The upper bound of a bin, in seconds."""
-    return _FIRST_SECONDS * exp(_BIN * number)
+    return FIRST_SECONDS * exp(_BIN * number)
 
 
 def _ints() -> list[int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import log
 
-from gateway.observability.arm_counts import LAST_BIN, NUM_BUCKETS, ArmCounts, ArmKey, Feedback, bin_of
+from gateway.observability.arm_counts import FIRST_SECONDS, LAST_BIN, NUM_BUCKETS, ArmCounts, ArmKey, Feedback, bin_of
 from gateway.protocol.errors import ErrorKind
 from gateway.protocol.grpc_status import OK
 
@@ -17,7 +17,6 @@ _RPC_FAILURES = frozenset({2, 4, 13, 14, 15})
 # Failures that say nothing of an arm: what limits refuse, what operators end, and what our own Redis lacks.
 _NOT_THE_ARMS = frozenset({ErrorKind.RATE_LIMITED, ErrorKind.HISTORY_MISSING, ErrorKind.CANCELLED})
 # What `bin_of` does, on the hot path.
-_FIRST_SECONDS = 1e-5
 _PER_BIN = 20.0
 
 # Who invents names or labels must not fill the memory.
@@ -110,7 +109,7 @@ class Meter:
         if status < 400:
             meter._timed += 1
             meter._times += seconds
-            place = int(log(seconds / _FIRST_SECONDS) * _PER_BIN) + 1 if seconds > _FIRST_SECONDS else 0
+            place = int(log(seconds / FIRST_SECONDS) * _PER_BIN) + 1 if seconds > FIRST_SECONDS else 0
             if place > LAST_BIN:
                 place = LAST_BIN
             bins = self._latency_bins
