@@ -7,28 +7,19 @@ The figure is CPU microseconds of the worker for one request, and of all process
 limit is ever reached: every reply is the engine's.
 """
 
-import json
-import statistics
 import sys
-import tempfile
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 # Started by its path, Python looks for modules in this folder first, where some have the names of libraries.
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 import typer  # noqa: E402
 from rich.progress import Progress  # noqa: E402
-from rich.table import Table  # noqa: E402
 
 from bench import command, configs  # noqa: E402
-from bench.cases import CASES, Loader  # noqa: E402
-from bench.processes import Children, Ports, free_port  # noqa: E402
-from bench.programs import Running, Site, start_on_port, start_pointsman  # noqa: E402
-from bench.rounds import Cores, interleave  # noqa: E402
-from bench.samples import Results, Sample  # noqa: E402
-from bench.wrk import wrk_path  # noqa: E402
+from bench.processes import Ports  # noqa: E402
+from bench.variants import compare_variants, tell_variants  # noqa: E402
 
 # Far above what one machine can send.
 _PLENTY = 10_000_000
@@ -40,6 +31,7 @@ LIMITS = {
     "both per key": f"{{name: a, per: key, requests_per_second: {_PLENTY}, concurrency: {_PLENTY}}}",
     "two limits": f"{{name: a, per: tenant, requests_per_second: {_PLENTY}}}, {{name: b, concurrency: {_PLENTY}}}",
 }
+MEASURED = ("small", "unique")
 
 
 def main(
@@ -51,72 +43,14 @@ def main(
     """Measure what limits cost a request."""
     command.end_by_signal()
     with Progress(console=command.console) as progress:
-        found = carry_out(1 if quick else rounds, 1 if quick else seconds, progress)
-    rows = [row for case in ("small", "unique") for row in _rows(found.samples, case)]
-    table = Table("case", "limits", "worker µs/request", "more than none", "all processes", "requests/s")
-    for row in rows:
-        table.add_row(
-            row["case"],
-            row["limits"],
-            f"{row['worker_us']:.1f}",
-            f"{row['more_us']:+.1f}",
-            f"{row['all_us']:.1f}",
-            f"{row['per_second']:,.0f}",
-        )
-    command.console.print(table)
-    results.mkdir(parents=True, exist_ok=True)
-    (results / "limits.json").write_text(json.dumps(rows, indent=1) + "\n")
+        rounds, seconds = (1, 1) if quick else (rounds, seconds)
+        found = compare_variants(list(LIMITS), limits_rules, MEASURED, rounds, seconds, progress)
+    tell_variants(found, list(LIMITS), MEASURED, "limits", "limits", results / "limits.json")
 
 
-def carry_out(rounds: int, seconds: float, progress: Progress) -> Results:
-    """Start a gateway for each kind of limits, and load them in turn."""
-    cores, results = Cores.split(), Results()
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pointsman-bench-")))
-        children = stack.enter_context(Children(folder))
-        port = free_port()
-        upstreams = {"small": port, "bulk": port}
-        argv = (sys.executable, "-m", "bench.upstream", "--port", str(port))
-        upstream = start_on_port(Site(children, folder, cores.others), "upstream", argv, port, upstreams).process
-        assert upstream is not None
-        running = [_start(name, children, folder, cores, upstreams) for name in LIMITS]
-        loader = Loader(
-            seconds=seconds,
-            connections=32,
-            use_wrk=wrk_path() is not None,
-            cores=cores.others,
-            upstream_pids=[upstream.pid],
-        )
-        interleave([CASES["small"], CASES["unique"]], running, rounds, loader.sample, progress, results)
-    return results
-
-
-def _start(name: str, children: Children, folder: Path, cores: Cores, upstreams: Ports) -> Running:
-    own = folder / name.replace(" ", "-")
-    own.mkdir()
-    rules = configs.pointsman_rules(upstreams) + (f"limits: [{LIMITS[name]}]\n" if LIMITS[name] else "")
-    started = start_pointsman(
-        Site(children, own, cores.proxy), rules, lambda ports: dict.fromkeys(upstreams, ports["http"])
-    )
-    return Running(name, started.ports, started.process, started.worker)
-
-
-def _rows(samples: list[Sample], case: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    for name in LIMITS:
-        found = [sample for sample in samples if (sample.case, sample.proxy) == (case, name)]
-        worker = statistics.median(sample.worker_cpu_us or 0.0 for sample in found)
-        rows.append(
-            {
-                "case": case,
-                "limits": name,
-                "worker_us": worker,
-                "more_us": worker - rows[0]["worker_us"] if rows else 0.0,
-                "all_us": statistics.median(sample.cpu_us or 0.0 for sample in found),
-                "per_second": statistics.median(sample.units_per_second for sample in found),
-            }
-        )
-    return rows
+def limits_rules(name: str, upstreams: Ports) -> str:
+    """Those of all benchmarks, and these limits."""
+    return configs.pointsman_rules(upstreams) + (f"limits: [{LIMITS[name]}]\n" if LIMITS[name] else "")
 
 
 if __name__ == "__main__":
