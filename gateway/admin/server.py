@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import contextmanager
+from email.utils import formatdate
 from typing import Any
 
 import uvicorn
@@ -36,6 +37,8 @@ class _Connection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        now = formatdate(usegmt=True).encode()
+        self.server_state.default_headers = [(b"date", now), *self.config.encoded_headers]
         super().data_received(data)
         if self._has_request:
             self._wait_no_more()
@@ -60,16 +63,29 @@ class _Connection(H11Protocol):
             self.transport.close()
 
 
-class _Server(uvicorn.Server):
-    """Leaves signals to the supervisor, which drains before it stops."""
+class AdminServer(uvicorn.Server):
+    """Leaves signals to the supervisor, which drains before it stops. uvicorn's own wakes up ten times a second, for
+    the `date` of replies, which connections tell here: a gateway without work is to leave the machine alone."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._is_stopping = asyncio.Event()
 
     @contextmanager
     def capture_signals(self) -> Any:
         yield
 
+    async def main_loop(self) -> None:
+        await self._is_stopping.wait()
 
-def admin_server(app: FastAPI) -> uvicorn.Server:
-    """A server to be run in the supervisor's loop by `serve([listening socket])` and stopped by `should_exit`."""
+    def stop(self) -> None:
+        """Have `serve` return, once requests under way have ended."""
+        self.should_exit = True
+        self._is_stopping.set()
+
+
+def admin_server(app: FastAPI) -> AdminServer:
+    """A server to be run in the supervisor's loop by `serve([listening socket])`."""
     config = uvicorn.Config(
         app,
         http=_Connection,
@@ -81,4 +97,4 @@ def admin_server(app: FastAPI) -> uvicorn.Server:
         lifespan="off",
         timeout_graceful_shutdown=1,
     )
-    return _Server(config)
+    return AdminServer(config)

@@ -20,11 +20,17 @@ from gateway.wire.http2.fields import Block
 from gateway.wire.http2.stream import Stream
 
 _GRPC = b"application/grpc"
-_RELAYED = partial(RelayedCall, serve=serve_mirrored)
-_STREAM = partial(StreamCall, serve=serve_by)
 
 # Who answers, and what of the block it is given.
 Answer = tuple[Callable[[CallClient, Stream, Any], Call], Any]
+
+
+def _relayed(client: CallClient, stream: Stream, head: CallHead) -> RelayedCall:
+    return RelayedCall(client, stream, head, None, serve_mirrored)
+
+
+def _streamed(client: CallClient, stream: Stream, head: CallHead) -> StreamCall:
+    return StreamCall(client, stream, head, serve=serve_by)
 
 
 def answer(client: CallClient, stream: Stream, block: Block) -> Call:
@@ -36,7 +42,7 @@ def answer(client: CallClient, stream: Stream, block: Block) -> Call:
         note = known.note = (read, *_answer_for(read, known))
     _, maker, what = note
     if known is not block:
-        head = read.again(what, block.own) if isinstance(what, CallHead) else None
+        head = read.again(what, block) if isinstance(what, CallHead) else None
         if head is not None and head.error is None:
             what = head
         else:
@@ -60,5 +66,5 @@ def _answer_for(read: CallReader, block: Block) -> Answer:
         what = f"unknown method {head.plan.path.decode('latin-1')}"
         return partial(RefusedCall, error=GatewayError(ErrorKind.UNSUPPORTED, what)), head
     if rpc.is_relayed:
-        return _RELAYED, head
-    return (_STREAM if rpc.is_stream else ConvertedCall), head
+        return _relayed, head
+    return (_streamed if rpc.is_stream else ConvertedCall), head

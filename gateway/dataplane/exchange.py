@@ -74,7 +74,8 @@ class Exchange(TimedTries):
         """`decided` are the lane and the session where somebody has asked the rules already."""
         plane = client.plane
         plan = request.plan
-        super().__init__(plane, *(decided or (plan.lane, None)))
+        lane, session = decided or (plan.lane, None)
+        TimedTries.__init__(self, plane, lane, session)  # `super()` would be an object more for each request
         self._client = client
         self._request = request
         self._plan = plan

@@ -17,6 +17,7 @@ from gateway.wire.http2.connection import Http2Limits
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import MAX_WINDOW, ErrorCode, Http2Error
 from gateway.wire.http2.hpack import literals
+from gateway.wire.http2.owner import NOBODY
 from gateway.wire.http2.stream import Stream
 
 # How long a client has to hear that the connection closes before streams that it opens are refused.
@@ -132,8 +133,9 @@ class Http2Client(Carrier):
         for stream, size in waiting.items():
             since = before[stream][1] if stream in before and before[stream][0] == size else now
             if now - since > self.plane.settings.limits.body_timeout:
+                receiver = stream.receiver
                 stream.reset(ErrorCode.CANCEL)
-                stream.receiver.stream_reset(stream, ErrorCode.CANCEL, "the client does not read")
+                receiver.stream_reset(stream, ErrorCode.CANCEL, "the client does not read")
             else:
                 self._unread[stream] = (size, since)
 
@@ -142,16 +144,17 @@ class Http2Client(Carrier):
         limits = self.plane.settings.limits
         self.http2.tick()
         for stream in list(self.http2.streams.values()):
-            cast(Call, stream.receiver).sweep(now)
+            if stream.receiver is not NOBODY:  # the end of one may have been the end of another
+                cast(Call, stream.receiver).sweep(now)
         self._drop_unread(now)
         unsent = self._transport.get_write_buffer_size()
         if self.http2.is_blocked or (unsent and self._transport.is_closing()):
             if unsent != self._unsent:
                 self._unsent, self._active_at = unsent, now
             elif now - self._active_at > limits.body_timeout or has_hung_up(self._transport):
-                self._transport.abort()
+                self.abort()
         elif self.http2.awaits_opening:
             if now - self._active_at > limits.header_timeout:
-                self._transport.abort()
+                self.abort()
         elif not self.http2.streams and now - self._active_at > limits.idle_timeout:
             self.drain()

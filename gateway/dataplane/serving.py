@@ -25,7 +25,11 @@ def serve(client: Client, request: Request, lane: Lane, session: str | None) -> 
     if kept is not None:
         return serve_mirrored(client, request, kept, session)
     assert session is not None
-    request = request.timed()
+    return _once_recalled(client, request.timed(), lane, session)
+
+
+def _once_recalled(client: Client, request: Request, lane: Lane, session: str) -> Handler:
+    """A function of its own, since what a closure holds costs wherever it is used."""
 
     def go_on(lane: Lane, body: bytes) -> tuple[Handler, bytes]:
         return serve_mirrored(client, request, lane, session), body

@@ -354,8 +354,8 @@ class Tries(SequenceTries):
     @property
     def _meter(self) -> Meter | None:
         """Who measures the request for an experiment."""
-        lane = self._lane
-        return lane.meter if lane is not None and self._is_inference else None
+        meter = self._lane.meter if self._lane is not None else None
+        return meter if meter is not None and self._is_inference else None
 
     def generated(self) -> Generated | None:
         """What has come of a generation; None where nobody reads it."""

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Callable
+from heapq import heappop, heappush
 from time import monotonic
 from typing import Protocol
 
+_log = logging.getLogger("pointsman")
+
 # How late a deadline may be noticed. Ten milliseconds are little beside any time limit on inference.
 RESOLUTION_SECONDS = 0.01
+# Slots without deadlines that are forgotten at a time: of ten minutes there are 60,000, which must hold nobody up.
+_FORGOTTEN_AT_ONCE = 256
 
 
 class Expiring(Protocol):
@@ -21,19 +28,21 @@ Slot = set[Expiring]
 
 class Wheel:
     """Timers by rounded time: setting and clearing one are a dict lookup and a set operation, and the event loop has
-    one timer for all. While nobody has a deadline, nothing ticks."""
+    one timer for all, which rests until the first deadline that somebody still has."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float] = monotonic) -> None:
         self._loop = loop
-        self._slots: dict[int, Slot] = {}
+        self._clock = clock
+        self._slots: dict[int, Slot] = {}  # by the tick at which they are over
+        self._ticks: list[int] = []  # the same as a heap
         self._handle: asyncio.TimerHandle | None = None
-        self._turned_to = 0  # the last tick whose slot was emptied
+        self._wakes_at = 0  # the tick for which the handle is
 
     def __repr__(self) -> str:
         return f"<Wheel {sum(map(len, self._slots.values()))} deadlines in {len(self._slots)} slots>"
 
     def add(self, expiring: Expiring, at: float) -> Slot:
-        """Call `expired` at this time of `monotonic`, unless it is discarded from the returned slot before."""
+        """Call `expired` at this time of the clock, unless it is discarded from the returned slot before."""
         slot = self._slots.get(int(at / RESOLUTION_SECONDS) + 1)
         if slot is not None:  # and so it is to come
             slot.add(expiring)
@@ -42,23 +51,49 @@ class Wheel:
         slot = self._slots.get(tick)
         if slot is None:
             slot = self._slots[tick] = set()
-            if self._handle is None:
-                self._turned_to = self._now()
-                self._handle = self._loop.call_later(RESOLUTION_SECONDS, self._turn)
+            heappush(self._ticks, tick)
+            if self._handle is None or tick < self._wakes_at:
+                self._wake_at(tick)
         slot.add(expiring)
         return slot
 
-    def _turn(self) -> None:
-        since, self._turned_to = self._turned_to, self._now()
-        for tick in range(since + 1, self._turned_to + 1):
-            for expiring in list(self._slots.pop(tick, ())):
-                expiring.expired()
-        self._handle = self._loop.call_later(RESOLUTION_SECONDS, self._turn) if self._slots else None
-
     def rest(self) -> None:
-        """Stop ticking where every deadline was discarded; called now and then."""
-        if not any(self._slots.values()):
-            self._slots.clear()
+        """Forget the next slots, as far as their deadlines were all discarded; called about once a second."""
+        self._forget_empty()
+        if not self._ticks:
+            self._stop()
+
+    def _forget_empty(self) -> None:
+        ticks = self._ticks
+        for _ in range(_FORGOTTEN_AT_ONCE):
+            if not ticks or self._slots[ticks[0]]:
+                break
+            del self._slots[heappop(ticks)]
+
+    def _turn(self) -> None:
+        self._handle = None
+        now, ticks = self._now(), self._ticks
+        while ticks and ticks[0] <= now:
+            for expiring in list(self._slots.pop(heappop(ticks))):
+                try:
+                    expiring.expired()
+                except Exception:  # a fault of ours in one request must not leave the others without their deadlines
+                    _log.exception("a deadline could not be kept")
+        self._forget_empty()
+        if ticks:
+            self._wake_at(ticks[0])
+
+    def _wake_at(self, tick: int) -> None:
+        self._stop()
+        self._wakes_at = tick
+        seconds = tick * RESOLUTION_SECONDS - self._clock()
+        # The loop's clock is coarser: a timer may be early by as much.
+        self._handle = self._loop.call_later(max(seconds, 0.0) + 0.001, self._turn)
+
+    def _stop(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
 
     def _now(self) -> int:
-        return int(monotonic() / RESOLUTION_SECONDS)
+        return int(self._clock() / RESOLUTION_SECONDS)

@@ -135,11 +135,15 @@ class Experiments:
         while True:
             await self._look_safely()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._is_due.wait(), self._beat_seconds)
+                await asyncio.wait_for(self._is_due.wait(), self._beat_seconds if self._has_work else None)
             self._is_due.clear()
 
+    @property
+    def _has_work(self) -> bool:
+        return bool(self._trials) or self.is_leader
+
     async def _look_safely(self) -> None:
-        if not self._trials and not self.is_leader:
+        if not self._has_work:
             return
         try:
             await self.beat()

@@ -16,8 +16,9 @@ from gateway.redis.script import Command, Script
 STREAM = "pointsman:1:news"
 
 _KEPT = 10_000
-# How long one read waits in Redis. A connection that says nothing for much longer is dead.
-BLOCK_SECONDS = 1.0
+# How long one read waits in Redis for an entry, which ends it at once. A connection that says nothing for much longer
+# is dead.
+BLOCK_SECONDS = 5.0
 # Read at a time: a burst of them must not keep the event loop from requests for long.
 _AT_ONCE = 100
 

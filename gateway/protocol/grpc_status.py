@@ -5,7 +5,6 @@ Source: gRPC over HTTP2 (grpc/grpc `doc/PROTOCOL-HTTP2.md`), google/rpc/code.pro
 
 from __future__ import annotations
 
-import re
 from urllib.parse import unquote_to_bytes
 
 OK = 0
@@ -19,7 +18,6 @@ UNAVAILABLE = 14
 
 _HTTP = (200, 499, 500, 400, 504, 404, 409, 403, 429, 400, 409, 400, 501, 500, 503, 500, 401)
 
-_TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _SECONDS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _UNITS = ((b"n", 1e-9), (b"u", 1e-6), (b"m", 1e-3), (b"S", 1.0), (b"M", 60.0), (b"H", 3600.0))
 _MAX_DIGITS = 100_000_000
@@ -37,8 +35,8 @@ def read_status(value: bytes | None) -> int:
 
 def read_timeout(value: bytes) -> float | None:
     """A `grpc-timeout` in seconds; None where it is malformed."""
-    found = _TIMEOUT.fullmatch(value)
-    return None if found is None else int(found[1]) * _SECONDS[found[2]]
+    number, unit = value[:-1], _SECONDS.get(value[-1:])
+    return int(number) * unit if unit is not None and number.isdigit() and len(number) <= 8 else None
 
 
 def write_timeout(seconds: float) -> bytes:

@@ -30,9 +30,9 @@ _log = logging.getLogger("pointsman")
 
 KEY = "pointsman:1:replicas"
 
-_BEAT_SECONDS = 2.0
+_BEAT_SECONDS = 4.0
 # One that was silent for so long is gone.
-_STALE_SECONDS = 7
+_STALE_SECONDS = 13
 # Nobody's request waits for these calls.
 _PATIENCE_SECONDS = 1.0
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from time import time
 
@@ -37,9 +37,9 @@ class Rulebook:
         """Made before the rules are first loaded: a change between the two is then seen, not lost. Versions are kept
         in the folder; None: in memory."""
         self._paths = paths
-        self._watch = RuleFiles(paths)
+        self._watched = RuleFiles(paths)
         self._store = VersionStore(folder)
-        self._is_asked = asyncio.Event()
+        self._is_asked = threading.Event()
         self._one_at_a_time = asyncio.Lock()
         self._loaded: LoadedRules | None = None
         self._version: Version | None = None
@@ -300,11 +300,10 @@ class Rulebook:
         return f"; supersedes {version}, which was not exported"
 
     async def _until_due(self) -> None:
-        while True:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._is_asked.wait(), _WATCH_SECONDS)
-            is_asked = self._is_asked.is_set()
-            self._is_asked.clear()
-            # Files on a slow disk hold nobody up either. Asked or not, what is there now counts as seen.
-            if await asyncio.to_thread(self._watch.changed) or is_asked:
-                return
+        """A thread watches the files, so that those on a slow disk hold nobody up."""
+        is_asked = self._is_asked
+        try:
+            await asyncio.to_thread(self._watched.wait, is_asked, _WATCH_SECONDS)
+        finally:
+            self._is_asked = threading.Event()
+            is_asked.set()  # ends the thread where nobody waits for it any more

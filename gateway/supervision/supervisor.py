@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from uvicorn import Server
-
 from gateway.admin.app import make_app
 from gateway.admin.audit import audit_log
 from gateway.admin.audit_file import AuditFile
 from gateway.admin.feed import Feed
 from gateway.admin.playground import Inference
-from gateway.admin.server import admin_server
+from gateway.admin.server import AdminServer, admin_server
 from gateway.config.rules import LoadedRules
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
@@ -45,7 +43,7 @@ from gateway.upstream.health import Findings, Prober
 _log = logging.getLogger("pointsman")
 
 # A worker that dies takes with it what it has counted since.
-_COUNT_SECONDS = 2.0
+_COUNT_SECONDS = 5.0
 # How long readiness waits for the first probes; an engine that does not answer by then is not healthy yet.
 _FIRST_PROBES_SECONDS = 2.0
 
@@ -248,9 +246,9 @@ class Supervisor(RuleKeeping):
         finally:
             self._forget_ready_file()
             self._watching.close()
-            workforce.kill()
+            await workforce.close()
             self.feed.close()
-            server.should_exit = True
+            server.stop()
             for task in keeping:
                 task.cancel()
             await asyncio.gather(serving_admin, *keeping, return_exceptions=True)
@@ -270,7 +268,7 @@ class Supervisor(RuleKeeping):
             loop.add_signal_handler(number, self._stop_signals.put_nowait, number)
         loop.add_signal_handler(signal.SIGHUP, self._book.ask)
 
-    async def _start(self, server: Server, serving_admin: asyncio.Task[None]) -> None:
+    async def _start(self, server: AdminServer, serving_admin: asyncio.Task[None]) -> None:
         """Return once workers and admin API serve and the endpoints have been probed, as far as they answer.
 
         Raises: StartError.

@@ -30,6 +30,17 @@ class WorkerProcess:
     def pid(self) -> int:
         return self._process.pid if self._process is not None else 0
 
+    @property
+    def is_gone(self) -> bool:
+        return self._process is None or self._process.returncode is not None
+
+    async def gone(self) -> None:
+        """Return when the process is, whether or not anybody listens to it."""
+        if self._process is not None:
+            await self._process.wait()
+        if self.ended is not None:
+            await asyncio.wait([self.ended])
+
     async def start(self, pass_fds: Sequence[int] = ()) -> None:
         """Start the process; it waits for its first message."""
         ours, theirs = socket.socketpair()

@@ -84,6 +84,7 @@ class Workforce:
         self._command = command
         self._redis = redis
         self._workers: set[WorkerProcess] = set()
+        self._processes: set[WorkerProcess] = set()  # with those given up, until they are gone
         self._serving: dict[WorkerProcess, asyncio.Future[None]] = {}
         self._minders: list[asyncio.Task[None]] = []
         self._answers: dict[tuple[int, WorkerProcess], asyncio.Future[Answer]] = {}
@@ -104,8 +105,15 @@ class Workforce:
 
         Raises: StartError.
         """
-        workers = await asyncio.gather(*[self._start_one() for _ in range(self._settings.workers)])
         loop = asyncio.get_running_loop()
+        starting = [loop.create_task(self._start_one()) for _ in range(self._settings.workers)]
+        try:
+            workers = await asyncio.gather(*starting)
+        except BaseException:
+            for start in starting:
+                start.cancel()
+            await asyncio.gather(*starting, return_exceptions=True)
+            raise
         self._minders = [loop.create_task(self._mind(worker)) for worker in workers]
 
     def use_rules(self, rules: RulesSpec, number: int) -> None:
@@ -196,8 +204,20 @@ class Workforce:
     def kill(self) -> None:
         """Stop at once."""
         self._is_stopping = True
-        for worker in self._workers:
+        for minder in self._minders:
+            minder.cancel()
+        for worker in self._processes:
             worker.kill()
+
+    async def close(self) -> None:
+        """Stop at once; returns when no process is left."""
+        self.kill()
+        loop = asyncio.get_running_loop()
+        ends = [loop.create_task(worker.gone()) for worker in self._processes]
+        if ends:
+            await asyncio.wait(ends, timeout=_KILL_MARGIN_SECONDS)
+        for worker in list(self._processes):
+            self._has_ended(worker)
 
     def _kill_hung(self, now: float) -> None:
         """Kill the workers that have not answered for too long; whoever minds them starts others."""
@@ -219,6 +239,8 @@ class Workforce:
         inherited = [port.listener.fileno() for port in self._ports if port.listener is not None]
         await worker.start(inherited)
         assert worker.ended is not None
+        self._processes.add(worker)
+        worker.ended.add_done_callback(lambda ended: self._has_ended(worker))
         self._workers.add(worker)
         start = Start(
             self._settings,
@@ -275,6 +297,10 @@ class Workforce:
                     break
                 except (StartError, OSError) as error:
                     _log.error("cannot start a worker: %s; trying again in %g s", error, pause)
+
+    def _has_ended(self, worker: WorkerProcess) -> None:
+        if worker.is_gone:  # else a fault has ended the listening to it
+            self._processes.discard(worker)
 
     def _forget(self, worker: WorkerProcess) -> None:
         worker.kill()

@@ -19,27 +19,35 @@ _JOIN_BYTES = 64 * 1024
 
 # Reads that follow each other this closely are a burst: what they bring for another connection is written together.
 _BURST_SECONDS = 20e-6
-# A read that is longer brings more than one message, and so has company.
-_SINGLE_BYTES = 512
 
 
 class _Reads:
     """What the carriers of one event loop read, and for which others it has brought output."""
 
-    __slots__ = ("are_single", "ended_at", "others")
+    __slots__ = ("are_single", "ended_at", "others", "relayed")
 
     def __init__(self) -> None:
         self.are_single = False  # the read under way stands alone: others need not wait for the turn's end
-        self.ended_at = 0.0  # when the last one was done with, by `time.monotonic`
+        self.ended_at = 0.0  # when the last one was done with, and what it brought written, by `time.monotonic`
         self.others: list[Carrier] = []
+        self.relayed: list[Carrier] = []  # those for which it has brought messages of streams
 
     def flush_others(self) -> None:
         """Write what they have."""
         others, self.others = self.others, []
-        for carrier in others:
+        self._flush(others)
+        self.ended_at = monotonic()
+
+    def flush_relayed(self) -> None:
+        """The same of messages that were relayed."""
+        relayed, self.relayed = self.relayed, []
+        self._flush(relayed)
+
+    def _flush(self, carriers: list[Carrier]) -> None:
+        for carrier in carriers:
             http2, transport = carrier.http2, carrier._transport
             out = http2.out
-            if len(out) == 1 and not http2.is_blocked and not transport.is_closing():  # mostly, one message each
+            if len(out) == 1 and not http2.is_blocked:  # mostly, one message each; and it is not closing
                 http2.out = []
                 transport.write(out[0])
             else:
@@ -53,7 +61,8 @@ class Carrier(asyncio.Protocol):
     """One socket with HTTP/2 on it.
 
     What a read brings is written when it is done with, on this connection at once. On another one too, where reads come
-    one by one; in a burst of them that is written once a turn of the event loop, however much of it there is.
+    one by one; in a burst of them that is written once a turn of the event loop, however much of it there is. Messages
+    of streams do not wait for that: the next one to the same client is not due yet.
     """
 
     __slots__ = ("_is_feeding", "_loop", "_reads", "_transport", "_unasked_bytes", "http2")
@@ -77,7 +86,7 @@ class Carrier(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         reads = self._reads
-        reads.are_single = len(data) <= _SINGLE_BYTES and monotonic() - reads.ended_at > _BURST_SECONDS
+        reads.are_single = monotonic() - reads.ended_at > _BURST_SECONDS
         self._is_feeding = True
         try:
             self.http2.feed(data)
@@ -85,22 +94,26 @@ class Carrier(asyncio.Protocol):
             self._is_feeding = False
             if self.http2.out:
                 self.flush()
+            if reads.relayed:
+                reads.flush_relayed()
             if reads.are_single:
                 reads.are_single = False
                 if reads.others:
                     reads.flush_others()
             reads.ended_at = monotonic()
         if self.http2.failed is not None:
-            self._transport.close()
+            self.close()
 
     def pause_writing(self) -> None:
         self.http2.is_blocked = True
 
     def resume_writing(self) -> None:
         self._unasked_bytes = 0
-        self.http2.unblock()
+        if not self._transport.is_closing():
+            self.http2.unblock()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.http2.is_blocked = True
         self.http2.lose("the connection was lost")
 
     # What the HTTP/2 connection asks
@@ -110,8 +123,12 @@ class Carrier(asyncio.Protocol):
             return
         reads = self._reads
         reads.others.append(self)
-        if len(reads.others) == 1 and not reads.are_single:
+        if not reads.are_single and len(reads.others) == 1:
             self._loop.call_soon(reads.flush_others)  # one for all of them
+
+    def has_relayed(self) -> None:
+        if not self._is_feeding:
+            self._reads.relayed.append(self)
 
     def stream_opened(self, stream: Stream, block: Block, ended: bool) -> None:
         """The peer asks something; only clients do."""
@@ -138,7 +155,7 @@ class Carrier(asyncio.Protocol):
         if self.http2.is_blocked:  # streams send nothing now: this is what the peer asks for without end
             self._unasked_bytes += sum(map(len, out))
             if self._unasked_bytes > _MAX_UNSENT_BYTES:
-                self._transport.abort()
+                self.abort()
         if len(out) == 1:
             self._transport.write(out[0])
         elif len(out) < 8 or sum(map(len, out)) < _JOIN_BYTES:
@@ -150,9 +167,11 @@ class Carrier(asyncio.Protocol):
     def close(self) -> None:
         """Close once everything is written."""
         self.flush()
+        self.http2.is_blocked = True
         self._transport.close()
 
     def abort(self) -> None:
+        self.http2.is_blocked = True
         self._transport.abort()
 
     @property

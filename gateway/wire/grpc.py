@@ -53,20 +53,21 @@ def decompress(message: bytes, encoding: bytes, limit: int) -> bytes:
     return content
 
 
+# Of most streams' messages nothing waits; never added to.
+_NOTHING: list[bytes] = []
+
+
 class MessageReader:
     """Cuts a stream into messages."""
 
-    __slots__ = ("_limit", "_needed", "_pieces", "_size")
+    __slots__ = ("_limit", "_needed", "_pieces", "_size", "is_between_messages")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._pieces: list[bytes] = []  # of a message that is not whole
+        self._pieces = _NOTHING  # of a message that is not whole
         self._size = 0
         self._needed = PREFIX_BYTES
-
-    @property
-    def is_between_messages(self) -> bool:
-        return not self._size
+        self.is_between_messages = True
 
     def feed(self, data: bytes) -> list[tuple[bool, bytes]]:
         """The messages that are whole by now, each with whether it is compressed.
@@ -95,5 +96,6 @@ class MessageReader:
             messages.append((bool(flag), data[at + PREFIX_BYTES : stop]))
             at = stop
         self._size = end - at
-        self._pieces = [data[at:]] if self._size else []
+        self._pieces = [data[at:]] if self._size else _NOTHING
+        self.is_between_messages = not self._size
         return messages

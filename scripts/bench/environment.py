@@ -5,6 +5,7 @@ import importlib.metadata
 import os
 import platform
 import resource
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ def describe(
         "system": platform.platform(),
         "load_average_before": os.getloadavg()[0],
         "open_files_limit": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-        "python": platform.python_version(),
+        # Which one, too: a Python that was built without profile-guided optimisation takes a tenth more CPU.
+        "python": f"{platform.python_version()} ({Path(sys.executable).resolve()})",
         "uvloop": importlib.metadata.version("uvloop"),
         "load_generators": [version for version in generators if version],
         "proxies": dict(proxies),

@@ -65,7 +65,7 @@ CASES = {
             connections=100,
             calls=1,
             unit="message",
-            turns=3,
+            turns=5,
         ),
         GrpcCase(
             name="latency",

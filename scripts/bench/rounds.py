@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.progress import Progress
 
@@ -22,10 +23,15 @@ class Cores:
 
     @classmethod
     def split(cls) -> "Cores":
+        """This process leaves the proxy's core, too: its progress bar would be measured with the proxies."""
         if not hasattr(os, "sched_getaffinity"):
             return cls()
         *others, proxy = sorted(os.sched_getaffinity(0))
-        return cls([proxy], others) if others else cls()
+        if not others:
+            return cls()
+        for thread in Path("/proc/self/task").iterdir():
+            os.sched_setaffinity(int(thread.name), others)
+        return cls([proxy], others)
 
 
 def interleave(

@@ -27,7 +27,7 @@ def play(scene: Callable[[Callable[[], Awaitable[Streams]]], Awaitable[None]]) -
         try:
             await asyncio.wait_for(scene(lambda: asyncio.open_connection(*listening.getsockname())), 20)
         finally:
-            served.should_exit = True
+            served.stop()
             await serving
 
     asyncio.run(whole())
@@ -51,6 +51,19 @@ def test_whoever_asks_for_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> 
         late[1].write(GET[:20])
         for reader, _ in (silent, halting, late):
             assert await reader.read() == b""
+
+    play(scene)
+
+
+def test_each_reply_has_its_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of its request, though nothing wakes up to tell the time."""
+    dates = iter(["Sun, 22 Nov 2026 12:00:00 GMT", "Sun, 22 Nov 2026 12:00:07 GMT"])
+    monkeypatch.setattr(server, "formatdate", lambda usegmt: next(dates))
+
+    async def scene(connect: Callable[[], Awaitable[Streams]]) -> None:
+        streams = await connect()
+        for second in (b"00", b"07"):
+            assert b"date: Sun, 22 Nov 2026 12:00:%b GMT\r\n" % second in await ask(streams)
 
     play(scene)
 

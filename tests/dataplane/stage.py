@@ -17,7 +17,7 @@ from gateway.dataplane.plane import DataPlane
 from gateway.redis.store import Store
 
 OK = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 11\r\n\r\n{"ok":true}'
-DEADLINE = 10.0
+DEADLINE = 30.0
 
 
 @dataclass

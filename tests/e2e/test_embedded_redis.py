@@ -51,7 +51,7 @@ def test_a_killed_gateway_leaves_no_redis_behind(tmp_path: Path) -> None:
         child for child in psutil.Process(gateway.process.pid).children() if "gateway.worker" in child.cmdline()
     ]
     try:
-        gateway.kill()
+        gateway.crash()
         psutil.wait_procs([server], timeout=10)
         assert not server.is_running()
         assert httpx.get(gateway.http_url + "/v2/health/live").status_code == 200

@@ -274,7 +274,7 @@ def test_two_gateways_go_on_when_the_leader_dies(engines: tuple[CannedEngine, Ca
                 one, other = both if "this gateway leads" in both[0].log() else reversed(both)
                 eventually(lambda: told(other)["arms"][1]["counts"]["requests"] > 30, 30)
                 counted = told(other)["arms"][1]["counts"]["requests"]
-                one.kill()
+                one.crash()
                 eventually(lambda: "this gateway leads" in other.log(), 30)
                 eventually(lambda: told(other)["arms"][1]["counts"]["requests"] >= counted)
                 engines[1].turn(status=500)

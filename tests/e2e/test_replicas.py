@@ -170,7 +170,7 @@ def test_a_worker_whose_control_process_is_gone_still_hears(
     orphaned = GatewayProcess.start(rules(engines), tmp_path / "orphaned", redis=redis.url).wait_ready()
     (worker,) = psutil.Process(orphaned.process.pid).children()
     try:
-        orphaned.kill()
+        orphaned.crash()
         assert drain(one, engines[0])
         eventually(lambda: set(served_by(orphaned, 10)) == {"b"})
         assert drain(one, engines[0], undo=True)

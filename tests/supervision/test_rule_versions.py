@@ -14,7 +14,7 @@ from gateway.versions.editing import EditError, add_endpoint
 from gateway.versions.errors import NoSuchVersion, RulesRefused
 from tests.supervision.stage import RULES, loaded, rule_file
 
-DEADLINE_SECONDS = 15.0
+DEADLINE_SECONDS = 30.0
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from tests.supervision.stage import RULES, loaded, rule_file
 
 OTHER_RULES = RULES.replace("name: all", "name: other")
 BAD_RULES = RULES.replace("engine: it", "engine: nobody")
-DEADLINE_SECONDS = 15.0
+DEADLINE_SECONDS = 30.0
 
 
 @pytest.fixture(autouse=True)
@@ -142,3 +142,20 @@ def test_a_fault_of_ours_does_not_end_the_watch(
 
     assert play(file, scene).number == 2
     assert "cannot read the rules; rules 1 stay in force" in caplog.text
+
+
+def test_nobody_waits_for_the_watch_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that watches the files ends with whoever waited for them, however seldom it looks."""
+    monkeypatch.setattr(rulebook, "_WATCH_SECONDS", 3600.0)
+
+    async def scene() -> None:
+        book = Rulebook([rule_file(tmp_path)])
+        book.open(loaded(rule_file(tmp_path)))
+        waiting = asyncio.create_task(book.next())
+        await asyncio.sleep(0.1)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await asyncio.get_running_loop().shutdown_default_executor()
+
+    asyncio.run(scene())

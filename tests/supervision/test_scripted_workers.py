@@ -11,15 +11,17 @@ from pathlib import Path
 import pytest
 
 from gateway.config.settings import Settings
+from gateway.control import Counters, Message
 from gateway.protocol.condition import Condition
 from gateway.protocol.engine_load import Load
 from gateway.supervision import workforce
 from gateway.supervision.ports import ReservedPort
+from gateway.supervision.worker_process import WorkerProcess
 from gateway.supervision.workforce import StartError, Workforce
 from gateway.upstream.health import Findings
 from tests.supervision.stage import any_rules, scripted
 
-DEADLINE_SECONDS = 15.0
+DEADLINE_SECONDS = 30.0
 
 
 @asynccontextmanager
@@ -31,7 +33,8 @@ async def force_of(mode: str, folder: Path, workers: int = 1, hang_timeout: floa
     try:
         yield force
     finally:
-        force.kill()
+        await force.close()
+        assert not force._processes
         port.close()
 
 
@@ -69,10 +72,34 @@ def test_restarts_slow_down(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
             await until(lambda: force.restarts == 1 and force.num_serving == 1)
 
     asyncio.run(scene())
-    ended, first, second = [record.getMessage() for record in caplog.records]
+    ended, first, second = [record.getMessage() for record in caplog.records if record.name == workforce.__name__]
     assert ended.endswith("ended with status -9; starting another in 0.1 s")
     assert first == "cannot start a worker: a worker ended with status 3; trying again in 0.2 s"
     assert second == "cannot start a worker: a worker ended with status 3; trying again in 0.4 s"
+
+
+def test_a_worker_that_nobody_hears_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of ours ends the listening to a worker, which serves on: it is killed when all are (`force_of` looks)."""
+    heard = Workforce._heard
+
+    def fail(self: Workforce, worker: WorkerProcess, message: Message) -> None:
+        if isinstance(message, Counters):
+            raise RuntimeError("a fault of ours")
+        heard(self, worker, message)
+
+    monkeypatch.setattr(Workforce, "_heard", fail)
+    monkeypatch.setattr(workforce, "_ANSWER_SECONDS", 0.2)
+
+    async def scene() -> None:
+        async with force_of("good", tmp_path) as force:
+            await force.start()
+            (worker,) = force._workers
+            await force.count()
+            await until(lambda: worker.ended is not None and worker.ended.done())
+            assert not worker.is_gone
+        assert worker.is_gone
+
+    asyncio.run(scene())
 
 
 def test_a_new_worker_knows_what_the_others_know(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -82,7 +83,7 @@ def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
         asking = threading.Thread(target=ask, daemon=True)
         try:
             asking.start()
-            eventually(lambda: "pointsman_in_flight{" in (text := metrics(gateway)) and '"} 1.0' in text)
+            eventually(lambda: re.search(r"^pointsman_in_flight\{.*\} 1\.0$", metrics(gateway), re.MULTILINE))
             gateway.process.send_signal(signal.SIGTERM)
             eventually(lambda: "stopping: requests in flight may end within 30 s" in gateway.log())
             gateway.process.send_signal(signal.SIGTERM)

@@ -51,7 +51,7 @@ def test_workers_share_a_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, w
             with pytest.raises(httpx.ConnectError):  # nobody is left to answer, so nobody is kept waiting
                 await httpx.AsyncClient().get(f"http://127.0.0.1:{port.port}/v2/health/live")
         finally:
-            force.kill()
+            await force.close()
             port.close()
 
     asyncio.run(scene())
@@ -68,6 +68,7 @@ def test_a_worker_that_cannot_start_is_told(tmp_path: Path) -> None:
         force = Workforce(settings, any_rules(tmp_path), {}, [port])
         with pytest.raises(StartError, match=r"cannot serve: .*No such file"):
             await force.start()
+        await force.close()
         port.close()
 
     asyncio.run(scene())

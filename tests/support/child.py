@@ -22,7 +22,7 @@ class Child:
     ends with it however it ends."""
 
     what = "program"  # as failures call it
-    start_timeout_seconds = 30.0
+    start_timeout_seconds = 90.0
 
     def __init__(self, process: subprocess.Popen[bytes], directory: Path):
         self.process = process

@@ -11,7 +11,7 @@ class HostProcess(Child):
     """One engine host; its instances share its process group."""
 
     what = "host"
-    start_timeout_seconds = 60.0
+    start_timeout_seconds = 120.0
 
     @classmethod
     def start(cls, repositories: Sequence[Path], directory: Path, *, extra_args: Sequence[str] = ()) -> Self:

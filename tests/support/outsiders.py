@@ -59,7 +59,7 @@ class Outsider:
     leaving."""
 
     what = "server"
-    start_timeout_seconds = 90.0
+    start_timeout_seconds = 240.0
 
     def __init__(self, process: subprocess.Popen[bytes], directory: Path, ports: Mapping[str, int]) -> None:
         self.process = process

@@ -33,7 +33,7 @@ class RealLLM(Child):
     """One of them, as a test holds it. How it ends is no business of ours."""
 
     what = "real-llm"
-    start_timeout_seconds = 90.0
+    start_timeout_seconds = 240.0
 
     @classmethod
     def start(cls, engine: str, directory: Path) -> Self:

@@ -1,8 +1,12 @@
 """The real gateway as a child process: `pointsman serve` with a rule file."""
 
+import contextlib
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
+
+import psutil
 
 from tests.support.child import REPOSITORY, STOP_TIMEOUT_SECONDS, Child
 
@@ -10,9 +14,13 @@ SAMPLE_MODELS = REPOSITORY / "engines" / "samples" / "models"
 
 
 class GatewayProcess(Child):
-    """One `pointsman serve`; its workers share its process group."""
+    """One `pointsman serve`."""
 
     what = "gateway"
+
+    def __init__(self, process: subprocess.Popen[bytes], directory: Path):
+        super().__init__(process, directory)
+        self._orphans: list[psutil.Process] = []  # what a crashed one has left
 
     @classmethod
     def start(
@@ -45,6 +53,20 @@ class GatewayProcess(Child):
     @property
     def admin_url(self) -> str:
         return f"http://127.0.0.1:{self.admin_port}"
+
+    def crash(self) -> None:
+        """End its control process at once; its workers, which have sessions of their own, serve on until `kill`."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self._orphans += psutil.Process(self.process.pid).children(recursive=True)
+        super().kill()
+
+    def kill(self) -> None:
+        """As any, with its workers."""
+        self.crash()
+        for child in self._orphans:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+        self._orphans.clear()
 
     def stop(self, timeout_seconds: float = STOP_TIMEOUT_SECONDS) -> None:
         """As any; a gateway has no traceback in its log either."""

@@ -9,7 +9,7 @@ from tritonclient.utils import InferenceServerException
 T = TypeVar("T")
 
 
-def eventually(ask: Callable[[], T], timeout_seconds: float = 15.0) -> T:
+def eventually(ask: Callable[[], T], timeout_seconds: float = 30.0) -> T:
     """Ask again and again until the answer is true; fails with the last answer when it takes too long."""
     deadline = time.monotonic() + timeout_seconds
     while not (answer := ask()):

@@ -18,7 +18,7 @@ from gateway.wire.http1.head import HEAD_END, ResponseHead
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: engine\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
-DEADLINE = 10.0
+DEADLINE = 30.0
 
 
 class Act(Enum):

@@ -13,6 +13,12 @@ from gateway.wire.http2.connection import Http2Limits
 SETTINGS = frames.settings({})
 
 
+@pytest.fixture(autouse=True)
+def a_slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bursts are told apart by a time that no machine misses."""
+    monkeypatch.setattr("gateway.upstream.carrier._BURST_SECONDS", 0.05)
+
+
 class Transport(asyncio.Transport):
     """Writes down what it is given."""
 
@@ -46,13 +52,13 @@ def connected(kind: type[Carrier]) -> tuple[Carrier, Transport]:
     return carrier, transport
 
 
-async def written(read: bytes, *, closed: bool = False) -> tuple[list[list[bytes]], list[list[bytes]]]:
-    """What two others have written, at the end of a read and a turn of the loop later, where each SETTINGS in it brings
-    one frame to both; `closed`: a third one, before these, is closed."""
+async def written(*reads: bytes, closed: bool = False) -> tuple[list[list[bytes]], list[list[bytes]]]:
+    """What two others have written, at the end of some reads and a turn of the loop later, where each SETTINGS in them
+    brings one frame to both; `closed`: a third one, before these, is closed."""
     reader, _ = connected(Reader)
     shut, its = connected(Carrier)
     pairs = [connected(Carrier) for _ in range(2)]
-    await asyncio.sleep(0)
+    await asyncio.sleep(0.1)  # what they begin with is written, and no burst any more
     its.is_closed = closed
     for _, transport in pairs:
         transport.writes.clear()
@@ -63,7 +69,8 @@ async def written(read: bytes, *, closed: bool = False) -> tuple[list[list[bytes
 
     assert isinstance(reader, Reader)
     reader.brings = bring
-    reader.data_received(read)
+    for read in reads:
+        reader.data_received(read)
     at_once = [list(transport.writes) for _, transport in pairs]
     await asyncio.sleep(0)
     return at_once, [transport.writes for _, transport in pairs]
@@ -76,11 +83,48 @@ def test_a_read_that_stands_alone() -> None:
 
 @pytest.mark.parametrize("read", [SETTINGS * 100, SETTINGS + frames.frame(0xEE, 0, 0, bytes(1000))])
 def test_a_long_read(read: bytes) -> None:
-    """What it brings is written at the turn's end, once for each of the others."""
-    num_frames = read.count(SETTINGS)
-    assert uvloop.run(written(read)) == ([[], []], [[b"frame" * num_frames]] * 2)
+    """What it brings is written when it is done with, once for each of the others."""
+    assert uvloop.run(written(read))[0] == [[b"frame" * read.count(SETTINGS)]] * 2
+
+
+def test_reads_in_a_burst() -> None:
+    """What the first brings is on its way; what those right behind it bring is written at the turn's end, once."""
+    first, later = [b"frame"], [b"frame", b"frame" * 5]
+    assert uvloop.run(written(*[SETTINGS] * 6)) == ([first] * 2, [later] * 2)
 
 
 def test_others_that_are_closed() -> None:
     """A connection that is closing is passed over; those after it are written."""
     assert uvloop.run(written(SETTINGS * 100, closed=True))[1] == [[b"frame" * 100]] * 2
+
+
+def test_messages_that_are_relayed() -> None:
+    """In a burst, too, they are written when the read is done with, and with them what waits for the turn's end."""
+
+    async def scene() -> None:
+        reader, _ = connected(Reader)
+        assert isinstance(reader, Reader)
+        (one, its), (other, others) = connected(Carrier), connected(Carrier)
+        await asyncio.sleep(0.1)
+        reader.brings = lambda: None
+        reader.data_received(SETTINGS)  # a burst begins
+        its.writes.clear()
+        others.writes.clear()
+
+        def bring() -> None:
+            one.http2.emit(b"reply")
+            other.http2.out.append(b"message")
+            other.has_relayed()
+
+        reader.brings = bring
+        reader.data_received(SETTINGS)
+        assert (its.writes, others.writes) == ([], [b"message"])
+        reader.brings = lambda: one.http2.emit(b"reply")
+        one.http2.out.append(b"message")
+        one.has_relayed()
+        reader.data_received(SETTINGS)
+        assert its.writes == [b"replymessagereply"]
+        await asyncio.sleep(0)
+        assert b"".join(its.writes) == b"replymessagereply" and others.writes == [b"message"]
+
+    uvloop.run(scene())

@@ -153,6 +153,9 @@ class GrpcConnection(asyncio.Protocol):
         if not self._is_feeding:
             self.front.loop.call_soon(self.flush)
 
+    def has_relayed(self) -> None:
+        """A host relays nothing."""
+
     # What calls ask of it
 
     def call_ended(self, stream: Stream) -> None:

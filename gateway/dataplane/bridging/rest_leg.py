@@ -39,6 +39,7 @@ from gateway.protocol.operations import model_path
 from gateway.wire.boundaries import Boundaries
 from gateway.wire.grpc import PREFIX, PREFIX_BYTES, MessageReader, decompress, framed
 from gateway.wire.http1.head import Field
+from gateway.wire.http2.stream import Stream
 
 _log = logging.getLogger(__name__)
 
@@ -147,6 +148,9 @@ class RestLeg:
     @property
     def num_unanswered(self) -> int:
         return len(self._queue) + self._is_busy
+
+    def pass_to(self, client: Stream | None) -> None:
+        """The call is told of each response: it is a whole one."""
 
     def credit(self, size: int) -> None:
         """The client reads as fast as the engine answers."""

@@ -6,7 +6,7 @@ from gateway.protocol.body_facts import NO_BODY, BodyFacts
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.prompt import prompt_of_message
 from gateway.protocol.message_head import Names, NamesReader, facts_or_none, read_names, renamed
-from gateway.protocol.message_layouts import Layouts
+from gateway.protocol.message_layouts import read_repeated
 from gateway.wire.grpc import PREFIX, PREFIX_BYTES, decompress, framed, too_long
 
 # To hold more than this until the reply comes doubles the price of passing it on: memory that is let go at once is
@@ -67,10 +67,7 @@ def whole_message(data: bytes, limit: int) -> WholeMessage | None:
     size = len(data)
     if not PREFIX_BYTES <= size <= limit or PREFIX.unpack_from(data) != (0, size - PREFIX_BYTES):
         return None
-    return WholeMessage(data, _layouts.read_names(data, PREFIX_BYTES, size))
-
-
-_layouts = Layouts()  # of all calls of a worker
+    return WholeMessage(data, read_repeated(data, PREFIX_BYTES, size))
 
 
 class CallBody:

@@ -75,7 +75,7 @@ class RelayedCall(StreamTries):
         """`decided` are the way and the session where somebody has asked the rules already, and knows that the engine
         takes the call as it is. `serve` answers a call that is asked as REST."""
         plane = client.plane
-        super().__init__(plane, None, None)
+        StreamTries.__init__(self, plane, None, None)  # `super()` would be an object more for each call
         self._client = client
         self._stream = stream
         self._head = head
@@ -261,8 +261,12 @@ class RelayedCall(StreamTries):
         way, session = decision
         if session is None or not way.lane.keeps_session or self._decided:
             self._go(body, way, session)
-            return
-        keeper = self._plane.keeper
+        else:
+            self._recall(body, way, session)
+
+    def _recall(self, body: WholeMessage | CallBody, way: Way, session: str) -> None:
+        """Go where the session is; a function of its own, since what a closure holds costs wherever it is used."""
+        keeper, plan = self._plane.keeper, self._head.plan
         lane = keeper.recall(way.lane, session)
         if lane is not None:
             self._go(body, plan.way(lane), session)
@@ -277,23 +281,21 @@ class RelayedCall(StreamTries):
             self._go(body, way, session)
 
     def _go(self, body: WholeMessage | CallBody, way: Way, session: str | None) -> None:
-        if not way.lane.engine.speaks_grpc or self._is_of_conversation(way, session):
+        if not way.lane.engine.speaks_grpc or (session and self._is_of_conversation(way)):
             self._convert(body, way, session)
             return
         self._way, self._session = way, session
         self._lane = lane = way.lane
-        if (
-            lane.shadow is not None and self._decided is None and self._is_inference
-        ):  # else its REST request is mirrored
+        if lane.shadow is not None and self._decided is None and self._is_inference:  # else as a REST request
             self._witness = witness(self._plane.tap, self._head, lane, self._request_id, self._started_at)
         now = self._started_at if body.is_complete else monotonic()
         self._try(now)
 
-    def _is_of_conversation(self, way: Way, session: str | None) -> bool:
+    def _is_of_conversation(self, way: Way) -> bool:
         """Whether turns may have to be told with it: only requests in JSON are completed."""
         rpc = self._head.plan.rpc
         is_inference = rpc is not None and rpc.operation is Operation.INFER
-        return bool(session) and way.lane.target.history is not None and is_inference and self._decided is None
+        return way.lane.target.history is not None and is_inference and self._decided is None
 
     def _convert(self, body: WholeMessage | CallBody, way: Way, session: str | None) -> None:
         """Somebody else takes the call from here, as a REST request."""
@@ -329,7 +331,7 @@ class RelayedCall(StreamTries):
         else:
             up.send_headers(way.head(endpoint), passing)
             up.send_data(data)
-        if not up.is_waiting and self._owed_to_client:
+        if self._owed_to_client and not up.waiting:
             owed, self._owed_to_client = self._owed_to_client, 0
             self._stream.credit(owed)
 
@@ -348,7 +350,7 @@ class RelayedCall(StreamTries):
             self._try_failed(
                 GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "the engine's reply ended without a status"), was_sent=True
             )
-        elif stream.is_waiting:
+        elif stream.waiting:
             self._owed_to_engine += size
         else:
             assert self._up is not None

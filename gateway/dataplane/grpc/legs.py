@@ -19,11 +19,9 @@ from gateway.upstream.stream_connection import StreamConnection
 from gateway.wire.boundaries import Boundaries
 from gateway.wire.grpc import PREFIX_BYTES, MessageReader
 from gateway.wire.http2.fields import Block
+from gateway.wire.http2.passage import Passage
 from gateway.wire.http2.stream import Stream
 
-# Where responses pass straight through, the engine's window is given back in pieces of this, since each time costs as
-# much as a part of relaying a message. A stream has at least 64 KiB, of which it keeps back less than half itself.
-_PAID_AT_ONCE = 16 * 1024
 # What an engine's `error_message` counts as: it has no status, so whose fault it is nobody can say.
 _STREAM_ERROR = "stream_error"
 
@@ -39,24 +37,24 @@ class Leg(StreamTries):
     __slots__ = (
         "_active_at",
         "_call",
+        "_credited",
         "_first_byte_at",
         "_has_ended",
         "_held",
         "_held_bytes",
         "_is_held",
-        "_owed",
         "_was_sent_once",
         "boundaries",
         "encoding",
         "num_sent",
+        "owed",
         "reader",
         "request_bytes",
-        "response_bytes",
         "way",
     )
 
     def __init__(self, call: LegOwner, way: Way, session: str | None) -> None:
-        super().__init__(call.plane, way.lane, session if way.endpoint is None else None)
+        StreamTries.__init__(self, call.plane, way.lane, session if way.endpoint is None else None)
         self._first = way.endpoint
         self._call = call
         self.way = way
@@ -66,11 +64,12 @@ class Leg(StreamTries):
         self._has_ended = False  # the client sends no more
         self._was_sent_once = False
         self._active_at = 0.0  # when some of a response came
-        self._owed = 0  # bytes of responses whose window is not given back
+        # Bytes of responses: those whose window is given back, and the others
+        self._credited = 0
+        self.owed = 0
         self._first_byte_at = 0.0
         self.num_sent = 0  # messages
         self.request_bytes = 0
-        self.response_bytes = 0
         self.encoding = b"identity"  # of compressed responses
         self.boundaries = Boundaries(ERROR_TAG)  # of the responses, while these pass through uncut
         self.reader: MessageReader | None = None  # of the responses, once they are placed one by one
@@ -119,25 +118,31 @@ class Leg(StreamTries):
     def num_unanswered(self) -> int:
         return self.num_sent - self.boundaries.count - (not self.boundaries.is_between_messages)
 
+    def pass_to(self, client: Stream | None) -> None:
+        # Of one request, what is owed says that the silence is ours: each piece is accounted for.
+        if self._up is not None and not self._call.has_one_request:
+            self._up.receiver = Passage(self, client) if client is not None else self
+
     def credit(self, size: int) -> None:
         """So much of the responses is done with."""
+        self._credited += size
         if self._up is not None:
             self._up.credit(size)
 
     def owe(self, size: int) -> None:
         """So much of the responses waits for the client."""
-        self._owed += size
+        self.owed += size
 
     def pay(self) -> None:
-        if self._owed:
-            owed, self._owed = self._owed, 0
+        if self.owed:
+            owed, self.owed = self.owed, 0
             self._active_at = monotonic()  # the silence was ours
             self.credit(owed)
 
     def sweep(self, now: float) -> None:
         """Called about once a second: has the engine fallen silent while something is due?"""
         limit = self.way.lane.engine.spec.idle_timeout
-        is_due = self._call.has_one_request and self.response_bytes and not self._owed
+        is_due = self._call.has_one_request and self._credited and not self.owed
         if is_due and limit and now - self._active_at > limit:
             self._drop_try()
             silence = GatewayError(ErrorKind.DEADLINE, f"the engine sent nothing for {limit:g} s")
@@ -180,22 +185,11 @@ class Leg(StreamTries):
     def data_received(self, stream: Stream, data: bytes, ended: bool) -> None:
         if stream is not self._up:
             return
-        size = len(data)
-        self.response_bytes += size
-        if size:
-            call = self._call
-            if call.has_one_request:
+        if data:
+            if self._call.has_one_request:
                 self._active_at = monotonic()
                 self._clear_deadline()
-            client = call.responses.straight
-            if client is None or call.has_one_request:  # of one request, what is owed says that the silence is ours
-                call.leg_answered(self, data)
-            else:
-                self.boundaries.feed(data)
-                client.send_data(data)
-                self._owed += size
-                if self._owed >= _PAID_AT_ONCE and not client.is_waiting:
-                    self.pay()
+            self._call.leg_answered(self, data)
         if ended and self._up is not None:  # without trailers, and so without a status
             self._up = None
             self._try_failed(
@@ -332,7 +326,7 @@ class Leg(StreamTries):
     def _count_bytes(self) -> None:
         series = self._counters()
         series.request_bytes += self.request_bytes
-        series.response_bytes += self.response_bytes
+        series.response_bytes += self._credited + self.owed
         series.messages_sent += self.num_sent
         series.messages_received += self.boundaries.count
 

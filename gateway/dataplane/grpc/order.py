@@ -79,3 +79,7 @@ class ResponseOrder:
                 self._held_bytes[owed.way] -= len(owed.response)
                 ready.append(owed.response)
         return ready
+
+
+# Where nothing is expected, as on most streams: whatever comes is written at once. Never told to expect something.
+NO_ORDER = ResponseOrder()

@@ -22,12 +22,13 @@ from gateway.routing.facts import Facts
 from gateway.routing.forcing import Forced
 from gateway.upstream.endpoint import Endpoint
 from gateway.wire.http2.fields import Block, Field
-from gateway.wire.http2.hpack import Steady, literal
+from gateway.wire.http2.hpack import Steady, literal_name, with_value
 from gateway.wire.memo import Memo
 
 _REQUEST_ID = b"x-request-id"
 _TIMEOUT = b"grpc-timeout"
 _SECRETS = frozenset({b"authorization", b"cookie"})
+_passing_name = Memo(lambda name: literal_name(name, secret=name in _SECRETS))
 # Written anew for each hop, or by HTTP/2 itself.
 _REWRITTEN = frozenset({b"te", b"host", b"content-length", b"via", _REQUEST_ID, _TIMEOUT, ASKED_BY})
 _OF_MESSAGES = frozenset({b"content-length", b"inference-header-content-length"})
@@ -215,9 +216,8 @@ class CallHead:
         self.session = told_session(snapshot, volatile, plan.fields) if snapshot.session_field else None
         self.units = told_units(snapshot, volatile) if snapshot.unit_fields else None
         self.error = plan.error
-        passing: list[bytes] = []
-        for field in volatile:
-            name, value = field
+        passing = b""
+        for name, value in volatile:
             if name == _REQUEST_ID:
                 self.id = value
             elif name == _TIMEOUT:
@@ -225,8 +225,8 @@ class CallHead:
                 if self.timeout is None:
                     self.error = GatewayError(ErrorKind.BAD_REQUEST, f"grpc-timeout {value!r} is not a number and unit")
             else:
-                passing.append(literal(name, value, secret=name in _SECRETS))
-        self.passing = b"".join(passing)
+                passing += with_value(_passing_name(name), value)
+        self.passing = passing
 
     def __repr__(self) -> str:
         return f"<CallHead {self.plan!r} timeout={self.timeout}>"
@@ -247,6 +247,47 @@ class CallHead:
         return [field for field in fields if field[0] not in _OF_GRPC and not field[0].startswith(b"grpc-")]
 
 
+class HeadMaker:
+    """Makes the heads of calls whose fields are those of `head` and a few of their own, which have the same names and
+    lengths each time."""
+
+    __slots__ = ("_head", "_id_at", "_is_plain", "_pieces")
+
+    def __init__(self, head: CallHead, own: list[Field]) -> None:
+        names = [name for name, _ in own]
+        snapshot = head.plan.snapshot
+        self._head = head
+        # Who reads more of the fields than ids and what passes on reads them one by one.
+        self._is_plain = not snapshot.session_field and not snapshot.unit_fields and _TIMEOUT not in names
+        self._id_at = max((at for at, name in enumerate(names) if name == _REQUEST_ID), default=-1)
+        # What stands before the value of each field that passes on, and which field that is.
+        self._pieces = [
+            (with_value(_passing_name(name), value)[: -len(value) or None], at)
+            for at, (name, value) in enumerate(own)
+            if name != _REQUEST_ID
+        ]
+
+    def __repr__(self) -> str:
+        return f"<HeadMaker {self._head!r}>"
+
+    def __call__(self, own: list[Field]) -> CallHead:
+        before = self._head
+        if not self._is_plain:
+            return CallHead(before.plan, before.volatile + own)
+        made = CallHead.__new__(CallHead)
+        made.plan = before.plan
+        made.volatile = before.volatile + own
+        made.id = own[self._id_at][1] if self._id_at >= 0 else before.id
+        made.timeout = before.timeout
+        made.session = made.units = None
+        made.error = before.error
+        passing = before.passing
+        for piece, at in self._pieces:
+            passing += piece + own[at][1]
+        made.passing = passing
+        return made
+
+
 class CallReader:
     """Reads calls' fields by one snapshot of the rules, and remembers what they come to."""
 
@@ -254,8 +295,8 @@ class CallReader:
         identity = {snapshot.table.identity.session_header.encode(), snapshot.table.identity.tenant_header.encode()}
         asked = {name.encode() for name in snapshot.headers_asked} | snapshot.own_fields
         self._volatile = (VOLATILE_FIELDS | identity | snapshot.unit_fields) - asked | {_TIMEOUT, _REQUEST_ID}
-        # What a connection may leave out when it compares blocks: nothing that tells of the message.
-        self.volatile = frozenset(self._volatile - _OF_MESSAGES)
+        # What a connection may leave out when it compares blocks: nothing that tells of the message, or of the target.
+        self.volatile = frozenset(self._volatile - _OF_MESSAGES - {b"host"})
         self._plans = Memo(lambda key: CallPlan(_fields_of(key), snapshot, settings))
 
     def __call__(self, block: Block) -> CallHead:
@@ -268,11 +309,18 @@ class CallReader:
                 steady += field
         return CallHead(self._plans(b"\0".join(steady)), volatile)
 
-    def again(self, head: CallHead, own: list[Field]) -> CallHead | None:
-        """The head of a call that has a few more fields than one before; None where these are not its own alone."""
+    def again(self, head: CallHead, block: Block) -> CallHead | None:
+        """The head of a call whose block has a few fields of its own beside those of one before; None where others than
+        it read these, too."""
+        shape, own = block.shape, block.own
+        if shape is not None and shape.note is not None and shape.note[0] is self:
+            maker: HeadMaker = shape.note[1]
+            return maker(own)
         for field in own:
             if field[0] not in self._volatile:
                 return None
+        if shape is not None:
+            shape.note = (self, HeadMaker(head, own))
         return CallHead(head.plan, head.volatile + own)
 
 

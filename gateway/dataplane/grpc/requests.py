@@ -15,7 +15,11 @@ from gateway.dataplane.grpc.plan import Way
 from gateway.dataplane.grpc.ways import Ways
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.message_head import Names, read_names
+from gateway.protocol.message_layouts import read_repeated
 from gateway.wire.grpc import PREFIX, PREFIX_BYTES, MessageReader, decompress, framed, too_long
+
+# What waits on most streams; never added to.
+_NOTHING: deque[tuple[bool, bytes]] = deque()
 
 
 class RequestTaker(Protocol):
@@ -34,18 +38,31 @@ class RequestTaker(Protocol):
         ...
 
 
+class _Nobody:
+    """Who takes messages once nobody wants them."""
+
+    def take(self, data: bytes, plain: bytes | None, names: Names) -> None: ...
+
+    def second_model_comes(self, first: Names) -> None: ...
+
+    def requests_go_on(self, error: GatewayError | None) -> None: ...
+
+
+_NOBODY = _Nobody()
+
+
 class Requests:
     """Reads a client's messages; `limit` is the longest, in bytes."""
 
     __slots__ = ("_encoding", "_first", "_limit", "_lookup", "_queue", "_reader", "_taker", "_ways", "is_one_model")
 
     def __init__(self, taker: RequestTaker, ways: Ways, encoding: bytes, limit: int) -> None:
-        self._taker = taker
+        self._taker: RequestTaker = taker
         self._ways = ways
         self._encoding = encoding  # of compressed ones
         self._limit = limit
         self._reader = MessageReader(limit)
-        self._queue: deque[tuple[bool, bytes]] = deque()
+        self._queue = _NOTHING
         self._lookup: asyncio.Task[None] | None = None
         self._first: Names | None = None
         self.is_one_model = True
@@ -82,15 +99,13 @@ class Requests:
         ):  # mostly, a piece is a message, and goes on as it is
             if size - PREFIX_BYTES > self._limit:
                 raise too_long(size - PREFIX_BYTES, self._limit)
-            names = read_names(data, PREFIX_BYTES, size)
+            names = read_repeated(data, PREFIX_BYTES, size)
             if self._is_of_first_model(names):
                 self._taker.take(data, None, names)
             else:
-                self._queue.append((False, data[PREFIX_BYTES:]))
-                self._go_on()
+                self._queue_up([(False, data[PREFIX_BYTES:])])
         elif data:
-            self._queue += self._reader.feed(data)
-            self._go_on()
+            self._queue_up(self._reader.feed(data))
 
     def end(self) -> None:
         """The client sends no more.
@@ -102,10 +117,17 @@ class Requests:
 
     def forget(self) -> None:
         """No more is wanted."""
+        self._taker = _NOBODY  # who has this: not to be left to the garbage collector
         self._queue.clear()
         if self._lookup is not None:
             self._lookup.cancel()
             self._lookup = None
+
+    def _queue_up(self, messages: list[tuple[bool, bytes]]) -> None:
+        if self._queue is _NOTHING:
+            self._queue = deque()
+        self._queue += messages
+        self._go_on()
 
     def _go_on(self) -> None:
         while self._queue and self._lookup is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gateway.dataplane.grpc.order import ResponseOrder
+from gateway.dataplane.grpc.order import NO_ORDER, ResponseOrder
 from gateway.dataplane.grpc.plan import Way
 from gateway.dataplane.grpc.replies import OPENING, TRAILERS_OK, Relayed, request_id_literal
 from gateway.dataplane.grpc.seams import AnyLeg
@@ -38,7 +38,6 @@ class Responses:
         "_request_id",
         "_stream",
         "has_begun",
-        "straight",
     )
 
     def __init__(self, stream: Stream, request_id: bytes, legs: Mapping[Way, AnyLeg], high_water_bytes: int) -> None:
@@ -46,12 +45,11 @@ class Responses:
         self._request_id = request_id
         self._legs = legs
         self._high_water_bytes = high_water_bytes
-        self._order = ResponseOrder()
+        self._order = NO_ORDER
         self._are_cut = False
         self._later: list[bytes] = []  # what came while another response was passing through
         self._encoding = _PLAIN  # of compressed responses, as the client was told
         self.has_begun = False  # the reply's first fields are sent
-        self.straight: Stream | None = None  # where `answered` need not be asked; see `Passage`
 
     def __repr__(self) -> str:
         return f"<Responses {self._order!r}>"
@@ -60,19 +58,21 @@ class Responses:
 
     def expect(self, way: Way | None, model: bytes, request_id: bytes) -> None:
         """A request that is answered once is on its way; `model` as its engine calls it."""
+        if self._order is NO_ORDER:
+            self._order = ResponseOrder()
         self._order.expect(way, model, request_id)
 
     def cut(self) -> None:
         """From now on responses are written one by one."""
         if not self._are_cut:
             self._are_cut = True
-            self.straight = None
+            self._bend()
             for leg in self._legs.values():
                 leg.reader = MessageReader(_MAX_MESSAGE_BYTES)
 
     def join(self, leg: AnyLeg) -> None:
         """One more leg is going to answer."""
-        self.straight = None  # until the first of its responses has come
+        self._bend()
         if self._legs:
             self.cut()
         if self._are_cut:
@@ -105,7 +105,7 @@ class Responses:
             if self._later:
                 self._write_later()
             else:
-                self.straight = stream
+                leg.pass_to(stream)
             if stream.is_waiting:
                 leg.owe(size)
             else:
@@ -156,9 +156,9 @@ class Responses:
 
     def forget(self) -> None:
         """Nothing more is told."""
-        self._order = ResponseOrder()
+        self._order = NO_ORDER
         self._later.clear()
-        self.straight = None
+        self._bend()
 
     def _begin(self, steady: Steady) -> None:
         self.has_begun = True
@@ -184,7 +184,7 @@ class Responses:
             self._begin(_OPENING)
         if self._later or self._is_in_the_middle():
             self._later.append(response)
-            self.straight = None
+            self._bend()
         else:
             self._stream.send_data(response)
 
@@ -193,6 +193,11 @@ class Responses:
             later, self._later = self._later, []
             for response in later:
                 self._stream.send_data(response)
+
+    def _bend(self) -> None:
+        """From now on each piece is told here."""
+        for leg in self._legs.values():
+            leg.pass_to(None)
 
     def _is_in_the_middle(self) -> bool:
         return any(not leg.boundaries.is_between_messages for leg in self._legs.values())

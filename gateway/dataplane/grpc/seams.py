@@ -15,16 +15,6 @@ from gateway.wire.grpc import MessageReader
 from gateway.wire.http2.stream import Stream
 
 
-class Passage(Protocol):
-    """Where responses go."""
-
-    @property
-    def straight(self) -> Stream | None:
-        """The client's stream, while one leg alone answers: what it brings is passed on uncut, without a word to the
-        call. None: the call is told of each piece."""
-        ...
-
-
 class LegOwner(Protocol):
     """The client's call, as its legs see it."""
 
@@ -32,9 +22,6 @@ class LegOwner(Protocol):
     outgoing: Outgoing
     request_id: bytes
     has_one_request: bool  # and so a response is due: the engine's time limits hold
-
-    @property
-    def responses(self) -> Passage: ...
 
     def field(self, name: bytes) -> bytes | None:
         """The first of the client's fields of this name."""
@@ -100,6 +87,11 @@ class AnyLeg(Protocol):
 
     @property
     def is_backed_up(self) -> bool: ...
+
+    def pass_to(self, client: Stream | None) -> None:
+        """This leg alone answers: what it brings may go on to the client's stream as it is, without a word to the call.
+        None: from now on the call is told of each piece again."""
+        ...
 
     def credit(self, size: int) -> None: ...
 

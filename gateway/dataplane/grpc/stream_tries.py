@@ -22,7 +22,7 @@ class StreamTries(Tries):
     __slots__ = ("_up",)
 
     def __init__(self, plane: DataPlane, lane: Lane | None, session: str | None) -> None:
-        super().__init__(plane, lane, session)
+        Tries.__init__(self, plane, lane, session)
         self._up: Stream | None = None
 
     @abstractmethod

@@ -108,7 +108,8 @@ class StreamCall:
         if self._is_over:
             return
         try:
-            self._requests.feed(data)
+            if data:
+                self._requests.feed(data)
             if ended and not self._is_over:
                 self._has_ended = True
                 self._requests.end()
@@ -221,7 +222,12 @@ class StreamCall:
         leg.start()
 
     def _is_backed_up(self) -> bool:
-        return self._requests.wait or any(leg.is_backed_up for leg in self._legs.values())
+        if self._requests.wait:
+            return True
+        for leg in self._legs.values():  # noqa: SIM110 - a generator would cost as much again, for each piece that comes
+            if leg.is_backed_up:
+                return True
+        return False
 
     def _credit_client(self) -> None:
         if self._owed and not self._is_backed_up():

@@ -20,6 +20,10 @@ from gateway.wire.grpc import PREFIX_BYTES
 Key = tuple[bytes, bytes]  # a model and its version, as the client names them
 
 
+# What is known of most streams' models: nobody asks. Never added to.
+_NOTHING: dict[Key, bool] = {}
+
+
 class Ways:
     """The ways of one stream: a model's messages all go the way that the first of them was sent, so that a sequence
     stays on its endpoint; only where the rules ask for what is in a message, or for its session, each is decided by its
@@ -35,7 +39,7 @@ class Ways:
         self._known: dict[Key, Way] = {}
         self._sessions: dict[Way, str | None] = {}
         self._decided: tuple[bytes, Way, str] | None = None  # of a message whose session is being looked up
-        self._decoupled: dict[Key, bool] = {}
+        self._decoupled = _NOTHING
 
     def __repr__(self) -> str:
         return f"<Ways {self._known}>"
@@ -169,7 +173,7 @@ class Ways:
             return self._decided[1]  # its session alone was asked of the body
         if isinstance(decision, Undecided):
             # Nobody's message is refused in its turn; of those decided one by one nothing is promised.
-            self._decoupled[key] = decision is Undecided.NEEDS_BODY
+            self._know(key, decision is Undecided.NEEDS_BODY)
             return None
         if not decision[0].lane.keeps_session:
             self.keep(key, *decision)
@@ -183,4 +187,9 @@ class Ways:
             found = False  # it refuses the model, and so will it the request: once
         except GatewayError:
             found = True  # nobody must wait for an answer that is not promised
-        self._decoupled[key] = found
+        self._know(key, found)
+
+    def _know(self, key: Key, decoupled: bool) -> None:
+        if self._decoupled is _NOTHING:
+            self._decoupled = {}
+        self._decoupled[key] = decoupled

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gateway.wire.http2 import frames
-from gateway.wire.http2.frames import ACK, STREAM_MASK, ErrorCode, Http2Error, Setting
+from gateway.wire.http2.frames import ACK, MAX_WINDOW, STREAM_MASK, ErrorCode, Http2Error, Setting, unpack_u32
 from gateway.wire.http2.patience import SETTINGS_COST
 from gateway.wire.http2.state import ConnectionState
 
@@ -43,7 +43,7 @@ def _read_settings(state: ConnectionState, flags: int, stream_id: int, payload: 
     window = state.peer_window
     for key, value in frames.read_settings(payload):
         if key == Setting.INITIAL_WINDOW_SIZE:
-            if value > frames.MAX_WINDOW:
+            if value > MAX_WINDOW:
                 raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, f"SETTINGS_INITIAL_WINDOW_SIZE cannot be {value}")
             window = value
         elif key == Setting.MAX_FRAME_SIZE:
@@ -69,7 +69,7 @@ def _resize_windows(state: ConnectionState, value: int) -> None:
     more, state.peer_window = value - state.peer_window, value
     for stream in state.streams.values():
         stream.send_window += more
-        if stream.send_window > frames.MAX_WINDOW:
+        if stream.send_window > MAX_WINDOW:
             raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "a stream's window overflows by SETTINGS")
 
 
@@ -107,13 +107,13 @@ def _read_window_update(state: ConnectionState, flags: int, stream_id: int, payl
     if len(payload) != 4:
         raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "WINDOW_UPDATE has not 4 bytes")
     state.count_idle_frame()
-    increment = frames.read_u32(payload) & frames.MAX_WINDOW
+    increment = unpack_u32(payload)[0] & MAX_WINDOW
     if not stream_id:
         if not increment:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by nothing")
         state.granted += increment
         state.send_window += increment
-        if state.send_window > frames.MAX_WINDOW:
+        if state.send_window > MAX_WINDOW:
             raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "the connection's window overflows")
         if state.waiting and not state.is_blocked:
             state.unblock()
@@ -126,9 +126,9 @@ def _read_window_update(state: ConnectionState, flags: int, stream_id: int, payl
         state.fault(stream_id, ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by nothing")
         return
     stream.send_window += increment
-    if stream.send_window > frames.MAX_WINDOW:
+    if stream.send_window > MAX_WINDOW:
         state.fault(stream_id, ErrorCode.FLOW_CONTROL_ERROR, "the stream's window overflows")
-    elif stream.is_waiting:
+    elif stream.waiting:
         stream.push()
 
 

@@ -9,6 +9,7 @@ from hpack.exceptions import HPACKError
 from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
 
+from gateway.wire.http2.block_shape import BlockShape
 from gateway.wire.http2.fields import ENTRY_BYTES, Block, Field
 from gateway.wire.http2.frames import ErrorCode, Http2Error
 from gateway.wire.memo import Memo
@@ -21,6 +22,12 @@ _MAX_SIZE_UPDATES = 8
 _MAX_REMEMBERED = 64
 _MAX_REMEMBERED_BYTES = 1024
 _MAX_REMEMBERED_FIELDS = 64
+# Shapes remembered: of so many lengths, so many of each, since deadlines and the like stand in few ways in a client's
+# blocks; and how many fields may differ.
+_MAX_LENGTHS = 16
+_MAX_SHAPES_OF_A_LENGTH = 4
+_MAX_OWN_FIELDS = 16
+_MISSES_A_CHANGE = 16
 
 _STATIC: tuple[Field, ...] = ((b"", b""), *HeaderTable.STATIC_TABLE)
 _FIRST_DYNAMIC = len(_STATIC)
@@ -36,7 +43,7 @@ class FieldDecoder:
 
     A block that leaves the dynamic table as it was means the same until some other block changes it: until then it is
     looked up. `volatile` names fields that peers send with another value each time (ids, traces): a block is looked up
-    without these.
+    without these, and by the shape that it shares with blocks before, where they have it as plain literals.
     """
 
     __slots__ = (
@@ -44,7 +51,10 @@ class FieldDecoder:
         "_has_changed",
         "_max_list_bytes",
         "_max_table_bytes",
+        "_num_missed",
         "_old",
+        "_seen",
+        "_shapes",
         "_table_bytes",
         "_volatile",
         "_young",
@@ -60,6 +70,9 @@ class FieldDecoder:
         # Two generations: when the young one is full it becomes the old one, and what is used comes back from there.
         self._young: dict[bytes, Block] = {}
         self._old: dict[bytes, Block] = {}
+        self._shapes: dict[int, list[BlockShape]] = {}  # by length, the last ones first
+        self._seen: set[tuple[int, Block]] = set()  # lengths and bases of blocks that came without a known shape
+        self._num_missed = 0  # times that another shape of a length was wanted
 
     def __repr__(self) -> str:
         known = len(self._young) + len(self._old)
@@ -71,7 +84,14 @@ class FieldDecoder:
         Raises: Http2Error(COMPRESSION_ERROR), or ENHANCE_YOUR_CALM where the fields are too long: what follows could
         not be read any more.
         """
-        return self._young.get(block) or (self._volatile and self._decode_parted(block)) or self._recall_or_read(block)
+        found = self._young.get(block)
+        if found is not None:
+            return found
+        for shape in self._shapes.get(len(block), ()):
+            found = shape.read(block)
+            if found is not None:
+                return found
+        return (self._volatile and self._decode_parted(block)) or self._recall_or_read(block)
 
     def _decode_parted(self, block: bytes) -> Block | None:
         """Decode a block in which volatile fields stand as literals; None where none do, or the table changes."""
@@ -81,17 +101,50 @@ class FieldDecoder:
             return None  # whoever reads all of it says what is wrong
         if parted is None:
             return None
-        rest, own = parted
+        rest, own, spans, num_before = parted
         base = self._young.get(rest) or self._recall_or_read(rest)
+        if num_before < len(base.fields) and base.fields[num_before][0].startswith(b":"):
+            return None  # a pseudo-field stands after one of them
         found = Block.like(base, own)
-        if found is not None and found.list_bytes > self._max_list_bytes:
+        if found is None:
+            return None
+        if found.list_bytes > self._max_list_bytes:
             raise _too_long()
+        is_short = len(own) <= _MAX_OWN_FIELDS and len(block) <= _MAX_REMEMBERED_BYTES
+        # A base that is not remembered is not to be held by a shape either.
+        if is_short and len(spans) == len(own) and self._young.get(rest) is base:
+            self._learn_shape(block, found, base, spans)
         return found
 
-    def _part(self, block: bytes) -> tuple[bytes, list[Field]] | None:
-        """The block without its volatile fields, and these."""
+    def _learn_shape(self, block: bytes, found: Block, base: Block, spans: list[tuple[int, int]]) -> None:
+        """Remember a block's shape, if one like it came before: a client whose steady fields change with each call has
+        none, and one that has more shapes than there is room for does not push one out with each call."""
+        length = len(block)
+        if (length, base) not in self._seen:
+            if len(self._seen) >= _MAX_LENGTHS:
+                self._seen.clear()
+            self._seen.add((length, base))
+            return
+        known = self._shapes.get(length)
+        if known is None:
+            if len(self._shapes) >= _MAX_LENGTHS:
+                self._shapes.clear()
+            known = self._shapes[length] = []
+        elif len(known) >= _MAX_SHAPES_OF_A_LENGTH:
+            self._num_missed += 1
+            if self._num_missed % _MISSES_A_CHANGE:
+                return
+            known.pop()
+        found.shape = shape = BlockShape(block, found, spans)
+        known.insert(0, shape)
+
+    def _part(self, block: bytes) -> tuple[bytes, list[Field], list[tuple[int, int]], int] | None:
+        """The block without its volatile fields; these; where the values stand of those that have it as it is; how many
+        fields stand before the first of them."""
         kept: list[bytes] = []
         own: list[Field] = []
+        spans: list[tuple[int, int]] = []
+        num_kept = num_before = 0
         at, end = 0, len(block)
         while at < end:
             start = at
@@ -100,6 +153,7 @@ class FieldDecoder:
                 run = _INDEXED.match(block, at)
                 if run is None:
                     return None
+                num_kept += run.end() - at
                 at = run.end()
                 kept.append(run[0])
                 continue
@@ -114,16 +168,22 @@ class FieldDecoder:
             else:
                 name, at = _read_string(block, at)
             if name in self._volatile:
+                if not own:
+                    num_before = num_kept
+                is_plain = block[at] < 0x80
                 value, at = _read_string(block, at)
                 own.append((name, value))
+                if is_plain:
+                    spans.append((at - len(value), at))
             else:
                 size = block[at] & 0x7F
                 at += 1
                 if size == 0x7F:
                     size, at = _read_integer(block, at, 0x7F)
                 at += size
+                num_kept += 1
                 kept.append(block[start:at])
-        return (b"".join(kept), own) if own and at == end else None
+        return (b"".join(kept), own, spans, num_before) if own and at == end else None
 
     def _recall_or_read(self, block: bytes) -> Block:
         found = self._old.get(block)
@@ -135,6 +195,8 @@ class FieldDecoder:
             if self._has_changed:
                 self._has_changed = False
                 self._young, self._old = {}, {}
+                self._shapes.clear()
+                self._seen.clear()
                 return found
             if len(block) > _MAX_REMEMBERED_BYTES or len(found.fields) > _MAX_REMEMBERED_FIELDS:
                 return found

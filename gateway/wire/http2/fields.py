@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 Field = tuple[bytes, bytes]
 
@@ -22,7 +22,7 @@ _WELL_FORMED = re.compile(
     % {b"name": _NAME, b"value": _VALUE, b"not": _OF_CONNECTIONS}
 )
 _ONE_NAME = re.compile(rb":?" + _NAME)
-_ONE_VALUE = re.compile(_VALUE)
+is_value = re.compile(_VALUE).fullmatch  # whether a value is well-formed
 _ONE_OF_CONNECTIONS = re.compile(_OF_CONNECTIONS)
 _OF_REQUESTS = frozenset({b":method", b":scheme", b":path", b":authority"})
 # A request's method, scheme, path and authority, one on a line (section 8.3.1): the path has no blanks and no fragment,
@@ -34,13 +34,20 @@ _TARGET = re.compile(
 _STATUS = re.compile(rb"[1-9][0-9][0-9]")
 
 
+class Shape(Protocol):
+    """What blocks have in common whose own fields differ in value alone."""
+
+    note: Any  # a place for what a reader of such blocks made of it
+
+
 class Block:
     """The fields of one header block, in their order. `error` says what is malformed, None where nothing is; `length`
     is what a content-length tells, `list_bytes` what the fields count against the longest list.
 
     A connection whose peer repeats itself hands over the same object again and again: `note` is a place for what its
     reader made of it. Where all but a few fields are those of a block before, `base` is that block, and `own` are the
-    few, which stand last in `fields`.
+    few, which stand last in `fields`; `shape` is what it shares with blocks whose own fields differ in value alone, if
+    that is known.
     """
 
     __slots__ = (
@@ -55,6 +62,7 @@ class Block:
         "names",
         "note",
         "own",
+        "shape",
     )
 
     def __init__(self, fields: list[Field]) -> None:
@@ -63,6 +71,7 @@ class Block:
         self.note: Any = None
         self.base: Block | None = None
         self.own: list[Field] = []
+        self.shape: Shape | None = None
         self._judge: Callable[[Block], str | None] | None = None
         self._fault: str | None = None
         self.names: frozenset[bytes] | None = None  # once somebody needs them
@@ -88,17 +97,25 @@ class Block:
         of these names already, since it might have to stand behind them, or a value is not well-formed."""
         names = base.names
         if names is None:
-            names = base.names = frozenset(name for name, _ in base.fields)
+            names = base.names = frozenset([name for name, _ in base.fields])
+        list_bytes = base.list_bytes
         for name, value in own:
-            if name in names or not _ONE_VALUE.fullmatch(value):
+            if name in names or not is_value(value):
                 return None
+            list_bytes += len(name) + len(value) + ENTRY_BYTES
+        return cls.with_own(base, own, list_bytes, None)
+
+    @classmethod
+    def with_own(cls, base: Block, own: list[Field], list_bytes: int, shape: Shape | None) -> Block:
+        """The fields of another block, and a few more, which are known to be well-formed and none of its."""
         made = cls.__new__(cls)
         made.fields = base.fields + own
         made.length = base.length
         made.note = made._judge = made._fault = None
         made.base = base
-        made.list_bytes = base.list_bytes + sum([len(name) + len(value) + ENTRY_BYTES for name, value in own])
+        made.list_bytes = list_bytes
         made.own = own
+        made.shape = shape
         made.error = base.error
         made.names = None
         made.has_blanks = base.has_blanks
@@ -194,7 +211,7 @@ def _first_fault(fields: list[Field]) -> str:
         shown = name[:40]
         if not _ONE_NAME.fullmatch(name):
             return f"the field name {shown!r} is not in lower case, or no name"
-        if not _ONE_VALUE.fullmatch(value):
+        if not is_value(value):
             return f"the value of {shown.decode()} has a character that is not allowed"
         if _ONE_OF_CONNECTIONS.match(name + b"\n" + value + b"\n"):
             return f"the field {shown.decode()} belongs to an HTTP/1.1 connection"

@@ -73,28 +73,18 @@ class FrameReader:
         state = self._state
         limit = state.limits.max_frame_bytes
         is_special = self.awaits_settings or self._block_stream != 0
+        find, find_reader = state.streams.get, READERS.get
         while end - at >= HEAD_BYTES:
             kind, flags, stream_id = unpack_head(data, at)
             length = kind >> 8
-            kind &= 0xFF
-            stream_id &= STREAM_MASK
-            if length > limit:
-                raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, f"a frame is longer than {limit} bytes")
             start = at + HEAD_BYTES
             stop = start + length
-            if is_special:
-                if stop > end:
-                    break
-                self._expect(kind, flags, stream_id)
-                self._read_frame(kind, flags, stream_id, data[start:stop])
-                is_special = self._block_stream != 0
-            elif kind == DATA:
-                stream = state.streams.get(stream_id)
-                if (  # mostly; whatever else it is, `take_data` looks into it
-                    not flags
-                    and stream is not None
-                    and stop <= end
+            if not flags and stop <= end and not kind & 0xFF and not is_special:  # mostly: DATA, whole, plain and amid
+                stream = find(stream_id)
+                if (  # whatever else it is, `take_data` looks into it
+                    stream is not None
                     and 0 < length <= stream.receive_window
+                    and length <= limit
                     and stream.has_headers
                     and stream.expected_bytes < 0
                     and not stream.is_received
@@ -102,7 +92,20 @@ class FrameReader:
                     state.owed += length
                     stream.receive_window -= length
                     stream.receiver.data_received(stream, data[start:stop], False)
-                elif stop <= end:
+                    at = stop
+                    continue
+            if length > limit:
+                raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, f"a frame is longer than {limit} bytes")
+            kind &= 0xFF
+            stream_id &= STREAM_MASK
+            if is_special:
+                if stop > end:
+                    break
+                self._expect(kind, flags, stream_id)
+                self._read_frame(kind, flags, stream_id, data[start:stop])
+                is_special = self._block_stream != 0
+            elif kind == DATA:
+                if stop <= end:
                     payload = data[start:stop]
                     if flags & PADDED:
                         payload = _without_padding(payload)
@@ -117,6 +120,8 @@ class FrameReader:
                 break
             elif kind == HEADERS and flags & _BLOCK_FLAGS == END_HEADERS and stream_id:
                 take_block(state, stream_id, data[start:stop], flags & END_STREAM != 0)
+            elif (read := find_reader(kind)) is not None:
+                read(state, flags, stream_id, data[start:stop])
             else:
                 self._read_frame(kind, flags, stream_id, data[start:stop])
                 is_special = self._block_stream != 0

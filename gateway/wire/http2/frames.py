@@ -38,6 +38,7 @@ pack_head = HEAD.pack
 unpack_head = HEAD.unpack_from
 STREAM_MASK = 0x7FFFFFFF
 _U32 = Struct(">I")
+unpack_u32 = _U32.unpack_from
 _PAIR = Struct(">HI")
 
 

@@ -43,6 +43,10 @@ class Owner(Protocol):
         """`out` is no longer empty."""
         ...
 
+    def has_relayed(self) -> None:
+        """See `Outlet`."""
+        ...
+
 
 class Nobody:
     """The receiver of streams that nobody has taken yet."""

@@ -8,7 +8,7 @@ from gateway.wire.http2 import frames
 from gateway.wire.http2.field_decoder import FieldDecoder
 from gateway.wire.http2.frames import ErrorCode, Http2Error
 from gateway.wire.http2.hpack import FieldEncoder
-from gateway.wire.http2.owner import Http2Limits, Owner
+from gateway.wire.http2.owner import NOBODY, Http2Limits, Owner
 from gateway.wire.http2.patience import Patience
 from gateway.wire.http2.stream import Stream
 
@@ -90,10 +90,13 @@ class ConnectionState:
             self.owner.has_output()
 
     def stream_ended(self, stream: Stream) -> None:
+        # Whoever received it mostly has it, too: a circle that would be left to the garbage collector.
+        stream.receiver = NOBODY
         if self.streams.pop(stream.id, None) is not None:
             self.owner.stream_closed()
 
     def drop(self, stream: Stream, code: ErrorCode) -> None:
+        stream.receiver = NOBODY
         if self.streams.pop(stream.id, None) is not None:
             self._send_reset(stream.id, code)
             self.owner.stream_closed()
@@ -135,7 +138,8 @@ class ConnectionState:
         for stream in streams:
             stream.stop()
         for stream in streams:
-            stream.receiver.stream_reset(stream, code, why)
+            receiver, stream.receiver = stream.receiver, NOBODY
+            receiver.stream_reset(stream, code, why)
 
     # What the peer does wrong
 

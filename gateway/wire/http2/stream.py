@@ -11,7 +11,7 @@ from gateway.wire.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, Er
 from gateway.wire.http2.hpack import FieldEncoder, Steady
 
 # Up to here, copying a payload behind its head is cheaper than a piece of its own.
-_JOIN_BYTES = 4096
+JOIN_BYTES = 4096
 
 
 _HEADERS_AND_END = END_HEADERS | END_STREAM
@@ -49,6 +49,10 @@ class Outlet(Protocol):
         """`out` is no longer empty."""
         ...
 
+    def has_relayed(self) -> None:
+        """The same, by a message that is relayed while it is read: nothing else is to come for it soon."""
+        ...
+
 
 class Channel(Protocol):
     """The connection, as its streams see it."""
@@ -79,13 +83,12 @@ class Stream:
     when it is gone; who sends much looks at `is_waiting` first. On a stream that is over they do nothing."""
 
     __slots__ = (
-        "_channel",
         "_is_late",
         "_num_pushed",
         "_owed",
         "_sends_end",
         "_trailers",
-        "_waiting",
+        "channel",
         "expected_bytes",
         "has_headers",
         "id",
@@ -95,13 +98,14 @@ class Stream:
         "receive_window",
         "receiver",
         "send_window",
+        "waiting",
         "window_bytes",
     )
 
     def __init__(
         self, channel: Channel, stream_id: int, receiver: Receiver, send_window: int, window_bytes: int
     ) -> None:
-        self._channel = channel
+        self.channel = channel
         self.id = stream_id
         self.receiver = receiver
         self.send_window = send_window
@@ -113,7 +117,7 @@ class Stream:
         self.is_received = False
         self.num_waiting = 0  # bytes
         self._owed = 0  # received, done with, and not yet given back
-        self._waiting = _NOTHING
+        self.waiting = _NOTHING  # data that the windows do not allow yet
         self._num_pushed = 0  # bytes of the first piece that waits
         self._is_late = False  # somebody saw it wait
         self._sends_end = False
@@ -126,13 +130,13 @@ class Stream:
     @property
     def is_waiting(self) -> bool:
         """Whether data waits for a window."""
-        return bool(self._waiting)
+        return bool(self.waiting)
 
     def send_headers(self, steady: Steady, passing: bytes = b"", *, ended: bool = False) -> None:
         """Send the first fields; see `FieldEncoder.encode`."""
         if self.is_sent:
             return
-        channel = self._channel
+        channel = self.channel
         block = channel.encoder.encode(steady, passing)
         size = len(block)
         if size <= channel.send_frame_bytes:
@@ -144,20 +148,20 @@ class Stream:
 
     def send_data(self, data: bytes, ended: bool = False) -> None:
         """Send some of the body."""
-        channel = self._channel
+        channel = self.channel
         size = len(data)
         if (
             0 < size <= self.send_window
             and size <= channel.send_window
             and size <= channel.send_frame_bytes
-            and not self._waiting
+            and not self.waiting
             and not channel.is_blocked
             and not self.is_sent
         ):
             self.send_window -= size
             channel.send_window -= size
             head = pack_head(size << 8 | DATA, END_STREAM if ended else 0, self.id)
-            if size <= _JOIN_BYTES:
+            if size <= JOIN_BYTES:
                 out = channel.out
                 out.append(head + data)
                 if len(out) == 1:  # as `emit` does: a call less for each message
@@ -167,15 +171,25 @@ class Stream:
                 channel.emit(data)
             if ended:
                 self._sent()
+        elif (
+            ended
+            and not size
+            and self.send_window >= 0
+            and not self.waiting
+            and not channel.is_blocked
+            and not self.is_sent
+        ):
+            channel.emit(pack_head(DATA, END_STREAM, self.id))
+            self._sent()
         elif not self.is_sent and (size or ended):
             self._send_later(data, ended)
 
     def send_whole(self, steady: Steady, passing: bytes, data: bytes) -> None:
         """Send fields and all data, and with that the end."""
-        channel = self._channel
+        channel = self.channel
         size = len(data)
         if (
-            0 < size <= _JOIN_BYTES
+            0 < size <= JOIN_BYTES
             and size <= self.send_window
             and size <= channel.send_window
             and not channel.is_blocked
@@ -192,19 +206,19 @@ class Stream:
 
     def send_trailers(self, steady: Steady, passing: bytes = b"") -> None:
         """Send the last fields, after all data."""
-        if self._waiting:
+        if self.waiting:
             self._trailers = (steady, passing)
         else:
             self.send_headers(steady, passing, ended=True)
 
     def push(self) -> None:
         """Send what waits, as far as the windows go."""
-        while self._waiting and self.push_frame():
+        while self.waiting and self.push_frame():
             pass
 
     def push_frame(self) -> bool:
         """Send one frame of what waits; False where nothing may be sent now."""
-        channel, waiting = self._channel, self._waiting
+        channel, waiting = self.channel, self.waiting
         room = min(self.send_window, channel.send_window, channel.send_frame_bytes)
         # An end without data needs no window; yet peers (h2) refuse one when theirs is below nothing.
         if room <= 0 or channel.is_blocked if waiting[0] else self.send_window < 0:
@@ -232,36 +246,37 @@ class Stream:
     def reset(self, code: ErrorCode = ErrorCode.CANCEL) -> None:
         """End it before its end; the receiver hears nothing of it."""
         self.stop()
-        self._channel.drop(self, code)
+        self.channel.drop(self, code)
 
     def stop(self) -> None:
         """It is over: what is sent on it from now on goes nowhere."""
         self.is_sent = self.is_received = True
-        self._waiting = _NOTHING
+        self.waiting = _NOTHING
         self._trailers = None
         self.num_waiting = 0
-        self._channel.waiting.pop(self, None)
+        self.channel.waiting.pop(self, None)
 
     def credit(self, size: int) -> None:
         """`size` bytes of what came are done with: the peer may send as many more."""
         self._owed += size
         if self._owed * 2 >= self.window_bytes and not self.is_received:
             self.receive_window += self._owed
-            self._channel.emit(frames.window_update(self.id, self._owed))
+            self.channel.emit(frames.window_update(self.id, self._owed))
             self._owed = 0
 
     def _send_later(self, data: bytes, ended: bool) -> None:
         self._sends_end = ended
-        if data or not self._waiting:
-            if self._waiting is _NOTHING:
-                self._waiting = deque()
-            self._waiting.append(data)
+        if data or not self.waiting:
+            if self.waiting is _NOTHING:
+                self.waiting = deque()
+            self.waiting.append(data)
             self.num_waiting += len(data)
             self.push()
-            self._is_late = bool(self._waiting)
+            self._is_late = bool(self.waiting)
 
     def _all_pushed(self, ended: bool) -> None:
-        self._channel.waiting.pop(self, None)
+        receiver = self.receiver  # with the end of the stream it is let go
+        self.channel.waiting.pop(self, None)
         if ended:
             self._sent()
         elif self._trailers is not None:
@@ -269,9 +284,9 @@ class Stream:
             self.send_headers(steady, passing, ended=True)
         if self._is_late:
             self._is_late = False
-            self.receiver.drained(self)
+            receiver.drained(self)
 
     def _sent(self) -> None:
         self.is_sent = True
         if self.is_received:
-            self._channel.stream_ended(self)
+            self.channel.stream_ended(self)

@@ -17,6 +17,7 @@ from h2.events import (
     PingAckReceived,
     RequestReceived,
     ResponseReceived,
+    SettingsAcknowledged,
     StreamEnded,
     StreamReset,
     TrailersReceived,
@@ -29,7 +30,7 @@ from gateway.protocol.mlserver.stream import wrapped
 from gateway.wire.grpc import MessageReader, framed
 
 Fields = list[tuple[str, str]]
-DEADLINE = 10.0
+DEADLINE = 30.0
 OPENING: Fields = [(":status", "200"), ("content-type", "application/grpc")]
 OK: Fields = [("grpc-status", "0")]
 UNARY = "/inference.GRPCInferenceService/ModelInfer"
@@ -203,6 +204,7 @@ class Peer:
         self.is_lost = False
         self.goaways: list[ConnectionTerminated] = []
         self.num_pings = 0
+        self.num_acknowledged = 0
         self._opened = opened
         self._sent = 0
         # A window that is smaller than usual holds once the other side has said that it knows of it.
@@ -258,6 +260,8 @@ class Peer:
             self.goaways.append(event)
         elif isinstance(event, PingAckReceived):
             self.num_pings += 1
+        elif isinstance(event, SettingsAcknowledged):
+            self.num_acknowledged += 1
         stream_id = getattr(event, "stream_id", None)
         if isinstance(event, RequestReceived):
             call = self.calls[event.stream_id] = Call(self, event.stream_id)

@@ -271,7 +271,7 @@ def test_a_client_that_does_not_read(tmp_path: Path) -> None:
             return
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)
         for _ in range(size // 100_000):
-            writer.write(bytes(100_000))
+            writer.write(b"x" * 100_000)
             await writer.drain()
             sent[0] += 100_000
 

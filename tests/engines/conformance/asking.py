@@ -2,6 +2,7 @@
 
 import asyncio
 import queue
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -50,12 +51,15 @@ class Ask:
     headers: Mapping[str, str] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)  # sequence_id, priority, timeout and the like
     is_refused: bool = False
+    has_begun: bool = False  # on a stream: before the next one is put the model has begun with it
 
 
 # What came back for one Ask: each a dict of a response's fields, or the status and message of a refusal.
 Answers = list[Any]
 Client = Callable[[Server, Sequence[Ask], bool], Answers]
 CLIENTS: dict[str, Client] = {}
+# Triton's queue holds a request until some thread of its takes it, which on a busy machine lasts.
+_BEGUN_SECONDS = 0.4
 
 
 def client(function: Client) -> Client:
@@ -248,6 +252,8 @@ def responses(server: Server, asks: Sequence[Ask]) -> Iterator[Any]:
             arguments = arguments_of(ask, grpc_client)
             arguments.pop("headers", None)
             made.async_stream_infer(**arguments)
+            if ask.has_begun:
+                time.sleep(_BEGUN_SECONDS)
         made.stop_stream()
     while not answers.empty():
         result, error = answers.get()

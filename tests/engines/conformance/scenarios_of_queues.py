@@ -57,7 +57,13 @@ scenario(
 
 # Queues
 
-scenario("a queue that is full", *[rows("queue_short", 1)] * 6, together=True, clients=ORDERED)
+scenario(
+    "a queue that is full",
+    rows("queue_short", 1, has_begun=True),
+    *[rows("queue_short", 1)] * 5,
+    together=True,
+    clients=ORDERED,
+)
 scenario("a wait that is too long", *[rows("queue_impatient", 1)] * 3, together=True, clients=ORDERED)
 scenario(
     "a client cannot make the wait longer",

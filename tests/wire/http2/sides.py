@@ -87,6 +87,8 @@ class Side:
     def has_output(self) -> None:
         assert self.http2.out
 
+    has_relayed = has_output
+
     # As the receiver of all its streams
 
     def headers_received(self, stream: Stream, block: Block, ended: bool) -> None:

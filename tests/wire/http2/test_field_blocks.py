@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.wire.http2.field_decoder import TABLE_BYTES, FieldDecoder
-from gateway.wire.http2.fields import Block, Field, reply_fault, request_fault, trailer_fault
+from gateway.wire.http2.fields import Block, Field, Shape, reply_fault, request_fault, trailer_fault
 from gateway.wire.http2.frames import ErrorCode, Http2Error
 from gateway.wire.http2.hpack import FieldEncoder, Steady, literals
 
@@ -105,13 +105,109 @@ def test_a_block_without_its_volatile_fields_is_remembered() -> None:
     assert base is not None and base.fields[-1] == (b"x-a", b"1")
     for number in range(100):
         own = [(b"x-request-id", b"%d" % number)]
-        block = decoder.decode(b"\x83\x86" + literals(own) + b"\x84" + literals([(b"x-a", b"1")]))
+        block = decoder.decode(b"\x83\x86\x84" + literals(own) + literals([(b"x-a", b"1")]))
         assert block.base is base
         assert (block.own, block.fields, block.error) == (own, base.fields + own, None)
         assert block.list_bytes == Block(block.fields).list_bytes
     assert decoder.decode(steady + literals([(b"x-request-id", b"a\nb")])).error is not None
+    behind = decoder.decode(b"\x83\x86" + literals([(b"x-request-id", b"0")]) + b"\x84" + literals([(b"x-a", b"1")]))
+    assert behind.error == "a pseudo-field stands after other fields"
     with pytest.raises(Http2Error, match="too long"):
         decoder.decode(steady + literals([(b"x-request-id", b"x" * (1 << 16))]))
+
+
+# Beside each other in a block: fields of a table, literals whose value is volatile, and one that is not.
+SKELETONS = st.sampled_from(
+    [
+        [b"\x83", b"x-id"],
+        [b"x-id", b"\x83\x86", b"trace"],
+        [b"\x83\x84", b"trace", b"x-a", b"x-id", b"\x86"],
+        [b"x-id", b"x-id"],
+        [b"\xbe", b"trace"],
+        [b"\x40\x01n\x01v", b"x-id"],
+    ]
+)
+SHORT = st.sampled_from(
+    [b"", b"1", b"2", b"12", b"34", b"\n", b"\xff", b" 1", b"ab\n", b"x" * 126, b"y" * 127, b"z" * 127]
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(SKELETONS, st.lists(SHORT, min_size=3, max_size=3), st.booleans()), max_size=20))
+def test_blocks_that_differ_in_a_few_values(steps: list[tuple[list[bytes], list[bytes], bool]]) -> None:
+    """Of one length or not, between changes of the table, coded by Huffman now and then: the same fields as the library
+    reads, the same verdict on them, the same length."""
+    volatile = frozenset({b"x-id", b"trace"})
+    encoder, decoder, reference = Encoder(), FieldDecoder(1 << 16, volatile), Decoder(1 << 16)
+    decoder.decode(b"\x40\x01n\x01v")
+    reference.decode(b"\x40\x01n\x01v")
+    for skeleton, values, huffman in steps:
+        told = iter(values)
+        pieces = []
+        for each in skeleton:
+            if each[0] < 0x80 and each[:1] != b"\x40":
+                field = NeverIndexedHeaderTuple(each, next(told, b"last"))
+                pieces.append(encoder.encode([field], huffman=huffman))
+            else:
+                pieces.append(each)
+        block = b"".join(pieces)
+        expected = Block([(name, value) for name, value in reference.decode(block, raw=True)])
+        found = decoder.decode(block)
+        assert apart(found.fields, volatile) == apart(expected.fields, volatile)
+        assert (found.error is None, found.list_bytes) == (expected.error is None, expected.list_bytes)
+
+
+def test_a_shape_is_recognised() -> None:
+    """Blocks whose volatile values are as long as before share what was made of the second, until the table changes."""
+    decoder = FieldDecoder(1 << 16, frozenset({b"x-id"}))
+
+    def shape(*, first: bytes = b"\x83", id: bytes = b"001") -> Shape | None:
+        return decoder.decode(first + literals([(b"x-id", id)])).shape
+
+    shapes = [shape(id=b"%03d" % number) for number in range(4)]
+    assert shapes[0] is None and shapes[1] is not None and shapes[1:] == [shapes[1]] * 3
+    assert repr(shapes[1]) == "<BlockShape x-id beside <Block [(b':method', b'POST')]>>"
+    assert shape(first=b"\x82") is None
+    assert shape() is shapes[1]
+    decoder.decode(b"\x40\x01n\x01v")
+    assert shape() is None
+    assert shape() not in (None, shapes[1])
+    huffman = Encoder().encode([NeverIndexedHeaderTuple(b"x-id", b"007")])
+    assert [decoder.decode(b"\x83" + huffman).shape for _ in range(3)] == [None] * 3
+
+
+def test_shapes_do_not_fill_the_memory() -> None:
+    """Who has each value longer than the last, or other fields beside it, makes us remember a few only."""
+    decoder = FieldDecoder(1 << 16, frozenset({b"x-id"}))
+    for size in range(2000):
+        for _ in range(3):
+            block = decoder.decode(b"\x83" + literals([(b"x-id", b"x" * size)]))
+            assert block.own == [(b"x-id", b"x" * size)]
+    assert 0 < len(decoder._shapes) <= 16
+    for number in range(2000):
+        for _ in range(3):
+            decoder.decode(b"\x83" + literals([(b"x-id", b"x"), (b"n", b"%04d" % number)]))
+    assert sum(map(len, decoder._shapes.values())) <= 16 + 4
+    for size in range(1, 200):  # blocks that are too long to be remembered, each beside a short value
+        for _ in range(3):
+            assert decoder.decode(b"\x83" * 900 + literals([(b"x-id", b"x" * size)])).shape is None
+
+
+def test_shapes_of_one_length() -> None:
+    """A client that has its deadlines in two ways is known in both; one whose steady fields are others each time costs
+    no more than its blocks."""
+    decoder = FieldDecoder(1 << 16, frozenset({b"x-id"}))
+
+    def shape(path: bytes, number: int) -> Shape | None:
+        return decoder.decode(b"\x83" + path + literals([(b"x-id", b"%03d" % number)])).shape
+
+    both = [shape(path, number) for number, path in enumerate([b"\x84", b"\x85"] * 5)]
+    assert both[:2] == [None, None] and None not in both[2:4] and both[4:] == both[2:4] * 3
+    assert [shape(literals([(b"n", b"%03d" % number)]), 1) for number in range(200)] == [None] * 200
+    assert [shape(path, 1) for path in (b"\x84", b"\x85")] == both[2:4]
+    many = [shape(literals([(b"n", b"%d" % (number % 7))]), 1) for number in range(700)]
+    assert sum(each is not None for each in many) > 300
+    assert len(set(map(id, many))) < 100  # not one for each of them
 
 
 def test_a_block_is_remembered_until_the_table_changes() -> None:

@@ -158,7 +158,7 @@ def test_a_long_message_is_not_copied_again_and_again() -> None:
     for _ in range(100):
         side.feed(frames.window_update(1, 20_000), frames.window_update(0, 20_000))
         side.take()
-    assert stream._waiting[0] is message
+    assert stream.waiting[0] is message
 
 
 def test_a_stream_that_is_over_sends_nothing() -> None:

@@ -59,7 +59,7 @@ class LLMProcess(Child):
     """One server of one model."""
 
     what = "llm"
-    start_timeout_seconds = 90.0
+    start_timeout_seconds = 240.0
 
     @classmethod
     def start(cls, folder: Path, directory: Path, *, extra_args: Sequence[str] = ()) -> Self:

@@ -1,0 +1,139 @@
+"""Heads of calls that differ in a few fields: made from what came before, or read anew, they are the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hpack import Encoder
+from hpack.struct import NeverIndexedHeaderTuple
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gateway.config.settings import Settings
+from gateway.dataplane.grpc.plan import CallHead, CallReader
+from gateway.dataplane.plane import DataPlane
+from gateway.wire.http2.field_decoder import FieldDecoder
+from gateway.wire.http2.fields import Block, Field, request_fault
+from gateway.wire.http2.hpack import literals
+from tests.dataplane.grpc.peers import Call, GrpcClient, GrpcEngine
+from tests.dataplane.grpc.stage import GrpcStage, grpc_rules, request
+from tests.dataplane.grpc.test_engine_peers import scene
+from tests.dataplane.grpc.test_unary import answer
+from tests.dataplane.stage import load, run
+
+ENGINES = """
+version: 1
+engines:
+  a: {endpoints: ['http://127.0.0.1:1'], balance: %s}
+  b: {endpoints: ['http://127.0.0.1:1']}
+"""
+ROUTES = "routes: [{name: b, match: {model: b}, engine: b}, {name: all, engine: a}]\n"
+PLAIN = ENGINES % "least_outstanding" + ROUTES
+SESSIONS = ENGINES % "session" + ROUTES + "identity: {session_cookie: sid}\n"
+UNITS = (
+    ENGINES % "least_outstanding"
+    + """
+routes: [{name: all, experiment: x}]
+experiments:
+  x:
+    unit: 'header:x-user'
+    arms: [{name: one, engine: a, weight: 1}, {name: two, engine: b, weight: 1}]
+"""
+)
+STEADY: list[Field] = [(b":method", b"POST"), (b":scheme", b"http")]
+STEADY += [(b":path", b"/inference.GRPCInferenceService/ModelInfer"), (b"te", b"trailers")]
+STEADY += [(b"content-type", b"application/grpc"), (b"cookie", b"sid=steady")]
+VALUES = {
+    b"x-request-id": [b"1", b"2", b"id-3"],
+    b"traceparent": [b"00-1-1-01", b"00-2-2-01"],
+    b"authorization": [b"Bearer a", b"Bearer b", b""],
+    b"cookie": [b"sid=a", b"sid=b"],
+    b"grpc-timeout": [b"1S", b"2S", b"x"],
+    b"x-user": [b"u", b"v"],
+    b"x-mine": [b"1"],
+}
+OWN = st.lists(
+    st.sampled_from(sorted(VALUES)).flatmap(lambda name: st.tuples(st.just(name), st.sampled_from(VALUES[name]))),
+    min_size=1,
+    max_size=4,
+)
+
+
+def told(head: CallHead) -> list[Any]:
+    return [getattr(head, name) for name in CallHead.__slots__ if name != "error"] + [repr(head.error)]
+
+
+@pytest.mark.parametrize("rules", [PLAIN, SESSIONS, UNITS], ids=["plain", "sessions", "units"])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(own=st.lists(st.tuples(OWN, st.booleans()), min_size=1, max_size=8))
+def test_heads_that_are_made_of_others(tmp_path: Path, rules: str, own: list[tuple[list[Field], bool]]) -> None:
+    """Whatever came before on the connection, a head is what its fields say by themselves; each comes three times, with
+    others between, coded by Huffman or not."""
+
+    async def play() -> None:
+        plane = DataPlane(Settings(), load(rules, tmp_path), 1, {}, None)
+        read: CallReader = plane.read_call
+        decoder = FieldDecoder(1 << 16, read.volatile)
+        base: dict[int, CallHead] = {}
+        for fields, huffman in own * 3:
+            coded = Encoder().encode([NeverIndexedHeaderTuple(*field) for field in fields], huffman=huffman)
+            block = decoder.decode(literals(STEADY) + coded)
+            alone = read(Block(list(block.fields)))
+            assert alone.volatile == [field for field in block.fields if field in alone.volatile]
+            if block.base is None:
+                continue
+            if id(block.base) not in base:
+                base[id(block.base)] = read(block.base)
+            head = read.again(base[id(block.base)], block)
+            assert head is not None and told(head) == told(alone)
+        plane.close()
+
+    run(play())
+
+
+def test_hosts_must_agree(tmp_path: Path) -> None:
+    """An experiment may assign by the host: it is held against `:authority` all the same (RFC 9113 section 8.3.1)."""
+
+    async def play() -> None:
+        plane = DataPlane(Settings(), load(UNITS.replace("x-user", "host"), tmp_path), 1, {}, None)
+        decoder = FieldDecoder(1 << 16, plane.read_call.volatile)
+        fields = [*STEADY[:3], (b":authority", b"one"), *STEADY[3:]]
+        for _ in range(3):
+            for host, fault in ((b"one", None), (b"two", ":authority and host do not agree")):
+                block = decoder.decode(literals([*fields, (b"host", host)]))
+                assert block.fault(request_fault) == fault
+            head = plane.read_call(decoder.decode(literals([*fields, (b"host", b"one")])))
+            assert head.units == {"host": "one"}
+        plane.close()
+
+    run(play())
+
+
+def test_each_call_has_its_own(tmp_path: Path) -> None:
+    """Calls of one connection: each engine's stream has the ids and the trace of its call; new rules are heeded."""
+
+    async def play(it: GrpcStage, client: GrpcClient, engine: GrpcEngine) -> None:
+        async def ask(number: int) -> Call:
+            own = [("x-request-id", f"r-{number:03d}"), ("traceparent", f"00-{number:032d}-{number:016d}-01")]
+            call = client.call("/inference.GRPCInferenceService/ModelInfer", *map(never_indexed, own))
+            await call.send(request(), ended=True)
+            return await call.over()
+
+        for number in range(1, 9):
+            if number == 5:
+                it.plane.use_rules(load(grpc_rules(engine, routes="  - {name: new, engine: it}\n"), tmp_path), 2)
+            call = await ask(number)
+            assert (call.status, call.value("x-request-id")) == (0, f"r-{number:03d}")
+            assert call.value("x-pointsman-route") == ("all" if number < 5 else "new")
+            heard = engine.calls[-1]
+            assert heard.value("x-request-id") == f"r-{number:03d}"
+            assert heard.value("traceparent") == f"00-{number:032d}-{number:016d}-01"
+
+    scene(tmp_path, play, GrpcEngine(answer))
+
+
+def never_indexed(field: tuple[str, str]) -> Any:
+    """As gRPC's C library sends what applications add: literals that change no table."""
+    return NeverIndexedHeaderTuple(*field)
