@@ -53,14 +53,24 @@ class TritonNotReadyError(RuntimeError):
 class TritonProcess:
     """One tritonserver with its stubs: its addresses, its log, its end. As a context manager it stops on leaving.
 
-    A stub outlives a server that crashes, so server and stubs share a process group and end together.
+    A stub outlives a server that crashes, so server and stubs share a process group and end together. Its ports are
+    held as long as it lives: Triton binds that of its metrics last, a second or more after they were chosen, and ends
+    if somebody has it by then, though it has answered requests before.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], ports: Sequence[int], log_path: Path, shm_prefix: str):
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        ports: Sequence[int],
+        log_path: Path,
+        shm_prefix: str,
+        held: contextlib.ExitStack,
+    ):
         self.process = process
         self.http_port, self.grpc_port, self.metrics_port = ports
         self.log_path = log_path
         self.shm_prefix = shm_prefix
+        self._held = held
 
     @classmethod
     def start(
@@ -75,33 +85,37 @@ class TritonProcess:
     ) -> Self:
         """Start a server on 127.0.0.1; port 0 means a free one. It answers once `wait_ready` returns.
 
-        Raises: TritonUnavailableError.
+        Raises: TritonUnavailableError; OSError if somebody listens on a port.
         """
         installation = install()
-        ports = fill_in_free_ports([http_port, grpc_port, metrics_port])
         if log_path is None:
             log_path = Path(tempfile.mkdtemp(prefix="pointsman-triton-")) / "triton.log"
         # Named for this server, so that what a killed one leaves behind can be told from everybody else's.
         shm_prefix = f"pointsman_triton_{uuid.uuid4().hex[:12]}_"
-        command = [
-            str(installation.server),
-            f"--model-repository={model_repository}",
-            f"--backend-directory={installation.backends}",
-            f"--backend-config=python,shm-region-prefix-name={shm_prefix}",
-            *(f"--{service}-address=127.0.0.1" for service in SERVICES),
-            *(f"--{service}-port={port}" for service, port in zip(SERVICES, ports, strict=True)),
-            *extra_args,
-        ]
-        with log_path.open("ab") as log:
-            process = subprocess.Popen(
-                command,
-                env={**os.environ, **installation.environment},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        return cls(process, ports, log_path, shm_prefix)
+        with contextlib.ExitStack() as held:
+            ports: list[int] = []
+            for service, port in zip(SERVICES, (http_port, grpc_port, metrics_port), strict=True):
+                reserved = held.enter_context(hold(service, port))
+                ports.append(reserved.getsockname()[1])
+            command = [
+                str(installation.server),
+                f"--model-repository={model_repository}",
+                f"--backend-directory={installation.backends}",
+                f"--backend-config=python,shm-region-prefix-name={shm_prefix}",
+                *(f"--{service}-address=127.0.0.1" for service in SERVICES),
+                *(f"--{service}-port={port}" for service, port in zip(SERVICES, ports, strict=True)),
+                *extra_args,
+            ]
+            with log_path.open("ab") as log:
+                process = subprocess.Popen(
+                    command,
+                    env={**os.environ, **installation.environment},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            return cls(process, ports, log_path, shm_prefix, held.pop_all())
 
     @property
     def http_url(self) -> str:
@@ -154,6 +168,7 @@ class TritonProcess:
         with contextlib.suppress(ProcessLookupError):  # the whole group has ended already
             os.killpg(self.process.pid, signal.SIGKILL)
         exit_code = self.process.wait()
+        self._held.close()
         for region in Path("/dev/shm").glob(f"{self.shm_prefix}*"):
             region.unlink(missing_ok=True)
         return exit_code
@@ -167,10 +182,19 @@ class TritonProcess:
         self.stop()
 
 
-def fill_in_free_ports(ports: Sequence[int]) -> list[int]:
-    """Replace each 0 by a free port. All are held while choosing, so they differ."""
-    with contextlib.ExitStack() as held:
-        return [port or held.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for port in ports]
+def hold(service: str, port: int) -> socket.socket:
+    """Bind a port, or a free one for 0, so that it is given to nobody, and a server with SO_REUSEADDR can have it.
+
+    Raises: OSError.
+    """
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        holder.bind(("127.0.0.1", port))
+    except OSError as error:
+        holder.close()
+        raise OSError(error.errno, f"port {port} for Triton's {service}: {error.strerror}") from error
+    return holder
 
 
 def is_ready(http_url: str) -> bool:

@@ -37,10 +37,22 @@ def raise_file_limit() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
+_held: list[socket.socket] = []
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """One that nobody has, nor gets before the server that it is for binds it, as servers do, with SO_REUSEADDR or
+    SO_REUSEPORT. Elsewhere than on Linux it is let go."""
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    holder.bind(("127.0.0.1", 0))
+    port: int = holder.getsockname()[1]
+    if sys.platform == "linux":
+        _held.append(holder)
+    else:
+        holder.close()
+    return port
 
 
 def cpu_seconds(pid: int) -> float:

@@ -1,6 +1,7 @@
 """A Triton of one's own: it starts, says when it is ready or why not, and ends without a trace."""
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,17 @@ def test_a_killed_server_leaves_nothing_behind() -> None:
     assert list(Path("/dev/shm").glob(f"{server.shm_prefix}*"))
     assert server.kill() == -9
     assert not list(Path("/dev/shm").glob(f"{server.shm_prefix}*"))
+
+
+def test_its_ports_are_nobody_elses_while_it_starts() -> None:
+    """Nobody gets one of them before it listens there, though that of the metrics is bound last."""
+    with TritonProcess.start(SAMPLE_MODELS, extra_args=ONLY_PYTHON) as server:
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", server.metrics_port))
+        server.wait_ready()
+        with pytest.raises(OSError, match=f"port {server.grpc_port} for Triton's grpc: Address already in use"):
+            TritonProcess.start(SAMPLE_MODELS, grpc_port=server.grpc_port)
+        assert send(server.metrics_port, "GET", "/metrics").status == 200
 
 
 def test_early_death_is_told_with_the_log(tmp_path: Path) -> None:

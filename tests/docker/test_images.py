@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -21,6 +20,7 @@ import yaml
 from gateway.admin.keys import Role, make_key, told
 from tests.docker.bare import REPOSITORY, Image
 from tests.docker.test_files import COMPOSE, SERVICES
+from tests.support.ports import free_port
 from tests.support.redis_server import program
 from tests.support.waiting import eventually
 
@@ -46,12 +46,6 @@ def started(ends: ExitStack, process: subprocess.Popen[bytes]) -> subprocess.Pop
 
     ends.callback(end)
     return process
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def contents(image: Image) -> set[str]:

@@ -6,9 +6,9 @@ import tempfile
 from pathlib import Path
 from typing import Self
 
-from gateway.demo.triton import fill_in_free_ports
 from tests.support.child import REPOSITORY
 from tests.support.outsiders import Outsider, environment, fetch
+from tests.support.ports import free_port
 
 # It needs other versions of some libraries than we do, and never shares ours.
 REQUIREMENTS = ("mlserver>=1.7", "uvloop<0.21")
@@ -38,7 +38,7 @@ class MLServer(Outsider):
         """
         interpreter = python()
         directory = Path(tempfile.mkdtemp(prefix="mlserver-"))
-        ports = dict(zip(("http", "grpc", "metrics"), fill_in_free_ports([0] * 3), strict=True))
+        ports = {name: free_port() for name in ("http", "grpc", "metrics")}
         settings = {"host": "127.0.0.1", "parallel_workers": 0, "debug": False, "metrics_dir": str(directory)}
         settings |= {f"{name}_port": port for name, port in ports.items()}
         (directory / "settings.json").write_text(json.dumps(settings))

@@ -12,7 +12,6 @@ import importlib.util
 import json
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -22,6 +21,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from tests.support.child import POLL_INTERVAL_SECONDS, Child
+from tests.support.ports import free_port
 from tests.support.tiny_llm import NAME, write_cache, write_gguf
 
 PACKAGES = {"llama_cpp": "xllamacpp", "mlx": "mlx_lm", "transformers": "transformers.cli.serving"}
@@ -103,13 +103,6 @@ def tell_when_ready(port: int, ready_file: Path) -> None:
     aside = ready_file.with_suffix(".tmp")
     aside.write_text(json.dumps({"http": port}))
     aside.rename(ready_file)
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-    return port
 
 
 def main() -> None:

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
-from gateway.demo.triton import fill_in_free_ports
 from tests.support.outsiders import NotHereError, Outsider, environment, fetch
+from tests.support.ports import free_port
 
 MODELS = ("plain", "texts", "enveloped")
 VERSION = "1.0"
@@ -53,7 +53,7 @@ class TorchServe(Outsider):
         # Short: its workers' sockets lie in it, and a socket's path has 107 bytes.
         directory = Path(tempfile.mkdtemp(prefix="ts-", dir="/tmp"))
         names = ("http", "management", "metrics", "grpc", "grpc_management")
-        ports = dict(zip(names, fill_in_free_ports([0] * len(names)), strict=True))
+        ports = {name: free_port() for name in names}
         store = directory / "store"
         store.mkdir()
         for model in models:

@@ -1,7 +1,6 @@
 """The connections of one worker to one endpoint: kept, shared, limited."""
 
 import asyncio
-import socket
 import ssl
 from pathlib import Path
 
@@ -12,17 +11,10 @@ from gateway.config.specs import ConnectionSpec
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.upstream.pool import Pool
 from tests.dataplane.stage import run, until
+from tests.support.ports import free_port
 from tests.upstream.stage import OK, Act, Caller, engine, pool_of
 
 WAIT = Act.WAIT
-
-
-@pytest.fixture
-def closed_port() -> int:
-    """A port on which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["uvloop", "asyncio"])
@@ -110,18 +102,19 @@ def test_an_attempt_that_nobody_waits_for_any_more() -> None:
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["uvloop", "asyncio"])
-def test_connect_refused(closed_port: int, plain: bool) -> None:
+def test_connect_refused(plain: bool) -> None:
     """Where nobody listens every caller is told so, those too for whom there was no room to try at once."""
 
     async def scene() -> None:
-        pool = Pool("127.0.0.1", closed_port, ConnectionSpec(max_connections=2))
+        port = free_port()
+        pool = Pool("127.0.0.1", port, ConnectionSpec(max_connections=2))
         callers = [Caller().ask(pool) for _ in range(7)]
         for caller in callers:
             await caller.over()
             assert caller.error is not None
             assert caller.error.kind is ErrorKind.UPSTREAM_CONNECT
-            assert f"cannot connect to 127.0.0.1:{closed_port}: " in caller.error.message
-        assert repr(pool) == f"<Pool 127.0.0.1:{closed_port} 0 connections, 0 idle, 0 wait>"
+            assert f"cannot connect to 127.0.0.1:{port}: " in caller.error.message
+        assert repr(pool) == f"<Pool 127.0.0.1:{port} 0 connections, 0 idle, 0 wait>"
 
     run(scene(), plain=plain)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from time import monotonic
 
@@ -13,6 +12,7 @@ from engines.state.redis_store import RedisStateStore
 from engines.state.values import Kind, Part, State
 from gateway.redis.address import read_address
 from tests.engines.state.redis_server import RedisServer
+from tests.support.redis_server import free_port
 from tests.support.waiting import eventually
 
 DEADLINE = 0.2
@@ -181,15 +181,6 @@ def test_a_value_that_cannot_be_made_is_not_kept(store: RedisStateStore) -> None
     store.put("b", 3, lambda: value(b"two"))
     assert store.flush(5)
     assert [state is None for state in store.get(["a", "b"])] == [True, False]
-
-
-def free_port() -> int:
-    """One that leaves room for the nodes' own, 10,000 above it."""
-    while True:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            if (port := free.getsockname()[1]) < 55_000:
-                return int(port)
 
 
 def test_a_cluster_keeps_values_too() -> None:
