@@ -86,6 +86,10 @@ class Meter:
         self._turn = turn = (self._turn + 1) % NUM_BUCKETS
         return self._all[turn]
 
+    def of_stream(self) -> Meter:
+        """That of all messages of a stream: they are not independent of each other."""
+        return self._next() if self._all else self
+
     def flush(self) -> None:
         """Move what requests have changed to the counts."""
         for meter in self._all:
@@ -132,7 +136,7 @@ class Meter:
     ) -> None:
         """Messages of one stream, which are of one unit; `kind` is what became of those that failed. `seconds` are
         known where it was one message."""
-        meter = self._next() if self._all else self
+        meter = self.of_stream()
         meter._total += num_answered + num_failed
         meter._size += size
         if num_failed:
@@ -245,6 +249,9 @@ class ForcedMeter(Meter):
     __slots__ = ()
 
     def of_bucket(self, bucket: int) -> Meter:
+        return self
+
+    def of_stream(self) -> Meter:
         return self
 
     def answered(self, request_id: bytes, status: int, size: int, seconds: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from time import monotonic
 
+from gateway.dataplane.grpc.leg_counts import LegCounts
 from gateway.dataplane.grpc.plan import Way
 from gateway.dataplane.grpc.replies import Relayed, relayed
 from gateway.dataplane.grpc.seams import LegOwner
@@ -22,9 +23,6 @@ from gateway.wire.http2.fields import Block
 from gateway.wire.http2.passage import Passage
 from gateway.wire.http2.stream import Stream
 
-# What an engine's `error_message` counts as: it has no status, so whose fault it is nobody can say.
-_STREAM_ERROR = "stream_error"
-
 
 class Leg(StreamTries):
     """Opens one stream to an endpoint of the lane, and keeps to it: sequences stay where they began.
@@ -37,6 +35,7 @@ class Leg(StreamTries):
     __slots__ = (
         "_active_at",
         "_call",
+        "_counts",
         "_credited",
         "_first_byte_at",
         "_has_ended",
@@ -68,6 +67,7 @@ class Leg(StreamTries):
         self._credited = 0
         self.owed = 0
         self._first_byte_at = 0.0
+        self._counts = LegCounts()
         self.num_sent = 0  # messages
         self.request_bytes = 0
         self.encoding = b"identity"  # of compressed responses
@@ -140,7 +140,12 @@ class Leg(StreamTries):
             self.credit(owed)
 
     def sweep(self, now: float) -> None:
-        """Called about once a second: has the engine fallen silent while something is due?"""
+        """Called about once a second: has the engine fallen silent while something is due? What came is counted."""
+        if self._first_byte_at and not self._call.has_one_request:
+            self._count_messages()
+            meter = self._meter
+            if meter is not None:  # of the last one, more may come
+                self._tell(meter, min(self.num_sent - 1, self.boundaries.count))
         limit = self.way.lane.engine.spec.idle_timeout
         is_due = self._call.has_one_request and self._credited and not self.owed
         if is_due and limit and now - self._active_at > limit:
@@ -152,7 +157,7 @@ class Leg(StreamTries):
         self._drop_try()
         if self._is_trying:
             self._leave(None)
-        self._count_bytes()
+        self._count_messages()
         meter = self._meter
         if meter is not None:
             self._measure_answered(meter, reason)
@@ -264,7 +269,7 @@ class Leg(StreamTries):
         assert self._series is not None
         self._answered(status)
         now = monotonic()
-        self._count_bytes()
+        self._count_messages()
         first_byte_at = self._first_byte_at or now
         self._series.count(self._status, now - self._started_at, first_byte_at - self._started_at, now - self._sent_at)
         if status != OK:
@@ -279,7 +284,7 @@ class Leg(StreamTries):
         if self._is_trying:
             self._leave(None)
         series = self._counters()
-        self._count_bytes()
+        self._count_messages()
         series.count_error(error.kind.value)
         series.count_failure(error.status.http, monotonic() - self._started_at)
         meter = self._meter
@@ -302,33 +307,35 @@ class Leg(StreamTries):
 
     def _measure_answered(self, meter: Meter, reason: str) -> None:
         """The same where it ends, with a reason, by what says nothing of the arm."""
-        self._tell(meter, min(self.num_sent, self.boundaries.count), 0, "", None)
+        self._tell(meter, min(self.num_sent, self.boundaries.count))
         if reason:
             meter.kept_out(reason)
 
-    def _tell(self, meter: Meter, num_answered: int, num_failed: int, failure: str, seconds: float | None) -> None:
+    def _tell(
+        self, meter: Meter, num_answered: int, num_failed: int = 0, failure: str = "", seconds: float | None = None
+    ) -> None:
         """Engines' error messages are failures, too; of one request the client is told by a status."""
         num_errors = max(0, min(self.boundaries.num_marked, num_answered))
         if num_errors and self._call.has_one_request:
-            seconds = None
-        elif num_errors:
-            num_answered -= num_errors
-            meter.streamed(self._call.request_id, 0, num_errors, _STREAM_ERROR, 0, None)
-        if num_answered > 0 or num_failed:
-            meter.streamed(
-                self._call.request_id, max(0, num_answered), num_failed, failure, self.request_bytes, seconds
-            )
+            num_errors, seconds = 0, None
+        self._counts.measure(
+            meter,
+            self._call.request_id,
+            num_answered - num_errors,
+            num_errors,
+            self.request_bytes,
+            seconds,
+            num_failed,
+            failure,
+        )
 
     def _is_cut_short(self) -> bool:
         reader = self.reader
         return not self.boundaries.is_between_messages or (reader is not None and not reader.is_between_messages)
 
-    def _count_bytes(self) -> None:
-        series = self._counters()
-        series.request_bytes += self.request_bytes
-        series.response_bytes += self._credited + self.owed
-        series.messages_sent += self.num_sent
-        series.messages_received += self.boundaries.count
+    def _count_messages(self) -> None:
+        num_bytes = self._credited + self.owed
+        self._counts.count(self._counters(), self.num_sent, self.boundaries.count, self.request_bytes, num_bytes)
 
     def _forget_held(self) -> None:
         self._is_held = False

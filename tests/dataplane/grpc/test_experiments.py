@@ -162,7 +162,7 @@ async def stream_answer(call: Call) -> None:
 
 @pytest.mark.parametrize("keys", ["unit: 'header:x-user'", "unit: 'parameter:user'", "unit: session"])
 def test_messages_of_a_stream_count_each(tmp_path: Path, keys: str) -> None:
-    """When the stream ends; whatever the messages' units are, each arm has one stream to its engine."""
+    """Whatever the messages' units are, each arm has one stream to its engine."""
 
     async def play(it: GrpcStage, client: GrpcClient, old: GrpcEngine, new: GrpcEngine) -> None:
         call = client.call(STREAM, *by("ann"))
@@ -179,6 +179,32 @@ def test_messages_of_a_stream_count_each(tmp_path: Path, keys: str) -> None:
         assert streams <= 4
 
     scene(tmp_path, play, stream_answer, keys=keys)
+
+
+def test_a_stream_that_goes_on_counts_already(tmp_path: Path) -> None:
+    """All that is answered but the last message, of which more may come; by the end each is counted once, and errors
+    as such. A stream's messages are one bucket's, also where no message is a unit's."""
+
+    async def play(it: GrpcStage, client: GrpcClient, old: GrpcEngine, new: GrpcEngine) -> None:
+        call = client.call(STREAM)
+        for number in range(30):
+            await call.send(request(request_id=str(number)))
+            await call.message()
+            if number in (9, 19):
+                await until(lambda: total(it, "requests") == number)  # noqa: B023 - it ends before the next one
+                assert total(it, "errors") == 3 * ((number + 1) // 10)
+                [series] = [series for series in it.plane.metrics.snapshot() if series.messages_sent]
+                assert (series.messages_sent, series.messages_received, series.statuses) == (number + 1, number + 1, {})
+        await call.send(ended=True)
+        assert (await call.over()).status == 0
+        await until(lambda: total(it, "requests") == 30)
+        assert total(it, "errors") == 10
+        assert sum(filled(arm(it.plane, name).requests) for name in ("old", "new")) == 1
+        assert total(it, "request_bytes") == sum(series.request_bytes for series in it.plane.metrics.snapshot())
+        [series] = [series for series in it.plane.metrics.snapshot() if series.messages_sent]
+        assert (series.messages_sent, series.messages_received, series.statuses) == (30, 30, {200: 1})
+
+    scene(tmp_path, play, every_third_fails, keys="unit: request")
 
 
 async def every_third_fails(call: Call) -> None:
