@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from hpack import Encoder
 from hpack.table import HeaderTable
 
-from gateway.wire.http2.field_decoder import TABLE_BYTES
+from gateway.wire.http2.field_table import TABLE_BYTES
 from gateway.wire.http2.fields import ENTRY_BYTES, Field
 from gateway.wire.memo import Memo
 

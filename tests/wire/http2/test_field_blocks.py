@@ -6,7 +6,8 @@ from hpack.struct import HeaderTuple, NeverIndexedHeaderTuple
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gateway.wire.http2.field_decoder import TABLE_BYTES, FieldDecoder
+from gateway.wire.http2.field_decoder import FieldDecoder
+from gateway.wire.http2.field_table import TABLE_BYTES
 from gateway.wire.http2.fields import Block, Field, Shape, reply_fault, request_fault, trailer_fault
 from gateway.wire.http2.frames import ErrorCode, Http2Error
 from gateway.wire.http2.hpack import FieldEncoder, Steady, literals
@@ -174,6 +175,51 @@ def test_a_shape_is_recognised() -> None:
     assert shape() not in (None, shapes[1])
     huffman = Encoder().encode([NeverIndexedHeaderTuple(b"x-id", b"007")])
     assert [decoder.decode(b"\x83" + huffman).shape for _ in range(3)] == [None] * 3
+
+
+def test_blocks_that_change_the_table_each_time() -> None:
+    """grpc-go and grpc-java put each id and deadline into it: what such blocks have in common is one object all the
+    same, wherever the volatile fields stand behind the pseudo-fields, and whatever falls out of the table meanwhile."""
+    volatile = frozenset({b"x-id", b"grpc-timeout"})
+    encoder, decoder, reference = Encoder(), FieldDecoder(1 << 16, volatile), Decoder(1 << 16)
+    bases = set()
+    for number in range(300):
+        own = [(b"grpc-timeout", b"%du" % number), (b"x-id", b"%030d" % number)]
+        fields = [(b":method", b"POST"), (b":path", b"/a"), own[0], (b"te", b"trailers"), own[1], (b"x-a", b"1")]
+        written = encoder.encode(fields)
+        block = decoder.decode(written)
+        bases.add(block.base)
+        assert [tuple(field) for field in reference.decode(written, raw=True)] == fields
+        assert (block.own, block.error, block.list_bytes) == (own, None, Block(fields).list_bytes)
+        assert block.fields == [fields[0], fields[1], fields[3], fields[5], *own]
+    assert len(bases) == 1 and None not in bases
+    same = [decoder.decode(encoder.encode([(b":method", b"GET"), (b"n", b"%d" % (each % 2))])) for each in range(6)]
+    assert same[0].base is None and same[0].fields == same[2].fields
+
+    def changing(*fields: Field) -> Block:
+        return decoder.decode(b"\x83" + b"".join(b"\x40%c%b%c%b" % (len(n), n, len(v), v) for n, v in fields))
+
+    assert changing((b"x-id", b"1"), (b":path", b"/")).error == "a pseudo-field stands after other fields"
+    assert (
+        changing((b":path", b"/"), (b"x-id", b"a\nb")).error == "the value of x-id has a character that is not allowed"
+    )
+    assert changing((b"n", b"1"), (b"x-id", b"1"), (b"x-id", b"2")).own == [(b"x-id", b"1"), (b"x-id", b"2")]
+
+
+def test_blocks_that_change_the_table_do_not_fill_the_memory() -> None:
+    """Who has other steady fields each time makes us remember a few, and none that are long; an entry named again and
+    again costs nothing before it is known to be too much."""
+    decoder = FieldDecoder(1 << 16, frozenset({b"x-id"}))
+    for number in range(500):
+        decoder.decode(b"\x40\x01n\x04%04d" % number)
+        decoder.decode(b"\x40\x01n\x04%04d" % number + b"\xbe" * 1000)
+        decoder.decode(b"\x40\x01n\x7f\xa1\x26" + b"v" * 5024)
+    assert 0 < len(decoder._bases) <= 16
+    assert max(len(base.fields) for base in decoder._bases.values()) <= 64
+    assert max(base.list_bytes for base in decoder._bases.values()) <= 4096
+    decoder.decode(b"\x40\x01n\x7f\x89\x1e" + b"v" * 3976)
+    with pytest.raises(Http2Error, match="too long"):
+        decoder.decode(b"\x40\x01n\x01v" + b"\xbf" * 16_000)
 
 
 def test_shapes_do_not_fill_the_memory() -> None:
