@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
 
 from gateway.wire.http2.fields import ENTRY_BYTES, Field
 from gateway.wire.http2.frames import ErrorCode, Http2Error
+from gateway.wire.http2.huffman import decode_huffman
 from gateway.wire.memo import Memo
 
 # The dynamic table's initial size on both sides, which is never asked to be another.
