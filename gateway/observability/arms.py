@@ -95,7 +95,7 @@ class Meter:
         for meter in self._all:
             meter.flush()
         bucket, counts = self.bucket, self.counts
-        if bucket is None or not self._total:
+        if bucket is None or not (self._total or self._size):
             return
         counts.requests[bucket] += self._total
         counts.request_bytes[bucket] += self._size

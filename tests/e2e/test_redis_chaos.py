@@ -91,11 +91,11 @@ class Stage:
             client.start()
         try:
             yield
+            eventually(lambda: len(told) > 50)
         finally:
             is_over.set()
             for client in clients:
                 client.join(30)
-        assert len(told) > 50
         assert set(told) == {200}
 
     def __enter__(self) -> Self:

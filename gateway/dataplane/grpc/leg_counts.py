@@ -52,15 +52,23 @@ class LegCounts:
         failure: str = "",
     ) -> None:
         """What became of an arm's messages: well answered, answered by an error message, or, at the end, not at all,
-        for the reason `failure`. `size` are the bytes of all."""
+        for the reason `failure`. `size` are the bytes of all.
+
+        None counts twice: what was told stays told, though of a response that came after others nobody knows whose it
+        is where several are under way.
+        """
         if self._meter is None:
             self._meter = meter.of_stream()
-        if num_errors > self._errors:
-            self._meter.streamed(request_id, 0, num_errors - self._errors, _STREAM_ERROR, 0, None)
-            self._errors = num_errors
-        more = max(0, num_answered - self._answered)
-        if more or num_failed:
-            new_bytes = size - self._measured_bytes
-            self._meter.streamed(request_id, more, num_failed, failure, new_bytes, seconds)
-            self._answered += more
+        left = max(0, num_answered + num_errors + num_failed - self._answered - self._errors)
+        errors = min(left, num_errors - self._errors)
+        if errors > 0:
+            self._meter.streamed(request_id, 0, errors, _STREAM_ERROR, 0, None)
+            self._errors += errors
+            left -= errors
+        failed = min(left, num_failed)
+        answered = left - failed
+        self._answered += answered
+        more_bytes = size - self._measured_bytes
+        if answered or failed or (more_bytes and self._answered + self._errors):
+            self._meter.streamed(request_id, answered, failed, failure, more_bytes, seconds)
             self._measured_bytes = size

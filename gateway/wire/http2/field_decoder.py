@@ -5,9 +5,8 @@ from __future__ import annotations
 from hpack.exceptions import HPACKError
 
 from gateway.wire.http2.block_shape import BlockShape
-from gateway.wire.http2.field_table import INDEXED, FieldTable, malformed, read_integer, read_string
+from gateway.wire.http2.field_table import INDEXED, FieldTable, malformed, read_integer, read_string, too_long
 from gateway.wire.http2.fields import ENTRY_BYTES, Block, Field
-from gateway.wire.http2.frames import ErrorCode, Http2Error
 
 # Blocks remembered in one generation, and how long they may be: a peer must not fill the memory by them.
 _MAX_REMEMBERED = 64
@@ -39,6 +38,7 @@ class FieldDecoder:
         "_bases",
         "_is_changing",
         "_last_base",
+        "_max_fields",
         "_max_list_bytes",
         "_num_missed",
         "_old",
@@ -51,6 +51,7 @@ class FieldDecoder:
 
     def __init__(self, max_list_bytes: int, volatile: frozenset[bytes] = frozenset()) -> None:
         self._max_list_bytes = max_list_bytes
+        self._max_fields = max_list_bytes // ENTRY_BYTES
         self._volatile = volatile
         self._table = FieldTable()
         self._is_changing = False  # the last block has changed the table
@@ -99,11 +100,9 @@ class FieldDecoder:
         base = self._young.get(rest) or self._recall_or_read(rest)
         if num_before < len(base.fields) and base.fields[num_before][0].startswith(b":"):
             return None  # a pseudo-field stands after one of them
-        found = Block.like(base, own)
+        found = Block.like(base, own, self._max_list_bytes)
         if found is None:
             return None
-        if found.list_bytes > self._max_list_bytes:
-            raise _too_long()
         is_short = len(own) <= _MAX_OWN_FIELDS and len(block) <= _MAX_REMEMBERED_BYTES
         # A base that is not remembered is not to be held by a shape either.
         if is_short and len(spans) == len(own) and self._young.get(rest) is base:
@@ -200,7 +199,7 @@ class FieldDecoder:
     def _read(self, block: bytes) -> list[Field]:
         self._table.has_changed = False
         try:
-            return self._table.read(block)
+            return self._table.read(block, self._max_fields)
         except (IndexError, HPACKError) as error:
             raise malformed(str(error)) from error
 
@@ -215,12 +214,8 @@ class FieldDecoder:
             return base
         num_before = fields.index(own[0])
         is_in_order = num_before == len(steady) or not steady[num_before][0].startswith(b":")
-        found = Block.like(base, own) if is_in_order else None
-        if found is None:
-            return self._whole(fields)
-        if found.list_bytes > self._max_list_bytes:
-            raise _too_long()
-        return found
+        found = Block.like(base, own, self._max_list_bytes) if is_in_order else None
+        return found or self._whole(fields)
 
     def _base(self, steady: list[Field]) -> Block:
         key = tuple(steady)
@@ -237,12 +232,8 @@ class FieldDecoder:
 
     def _whole(self, fields: list[Field]) -> Block:
         left = self._max_list_bytes
-        for name, value in fields:  # a byte can stand for an entry of 4 KiB: nothing is made of them before
+        for name, value in fields:  # nothing is made of them before
             left -= len(name) + len(value) + ENTRY_BYTES
         if left < 0:
-            raise _too_long()
+            raise too_long()
         return Block(fields)
-
-
-def _too_long() -> Http2Error:
-    return Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "the header fields are too long")

@@ -45,11 +45,11 @@ class FieldTable:
     def __repr__(self) -> str:
         return f"{len(self._places) - _FIRST_DYNAMIC} entries, {self._size} bytes"
 
-    def read(self, block: bytes) -> list[Field]:
-        """All fields of a block, whatever they come to: names and values are held once, however often a block has them.
+    def read(self, block: bytes, max_fields: int) -> list[Field]:
+        """All fields of a block, whatever these come to: a byte can stand for an entry of 4 KiB.
 
-        Raises: Http2Error(COMPRESSION_ERROR); IndexError where the block ends too early or names an entry that is not
-        there; HPACKError.
+        Raises: Http2Error(COMPRESSION_ERROR), or ENHANCE_YOUR_CALM where they are more than so many; IndexError where
+        the block ends too early or names an entry that is not there; HPACKError.
         """
         fields: list[Field] = []
         places = self._places
@@ -60,6 +60,8 @@ class FieldTable:
             if first >= 0x80:  # indexed fields
                 run = INDEXED.match(block, at)
                 if run is not None:
+                    if len(fields) + run.end() - at > max_fields:
+                        raise too_long()
                     fields += map(places.__getitem__, run[0])
                     at = run.end()
                 else:
@@ -84,6 +86,8 @@ class FieldTable:
             value, at = read_string(block, at)
             field = (name, value)
             fields.append(field)
+            if len(fields) > max_fields:
+                raise too_long()
             if first >= 0x40:
                 places.insert(_FIRST_DYNAMIC, field)
                 self._size += len(name) + len(value) + ENTRY_BYTES
@@ -141,6 +145,10 @@ def read_integer(block: bytes, at: int, number: int) -> tuple[int, int]:
         if byte < 0x80:
             return number, at
     raise malformed("an integer of more than five bytes")
+
+
+def too_long() -> Http2Error:
+    return Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "the header fields are too long")
 
 
 def malformed(what: str) -> Http2Error:

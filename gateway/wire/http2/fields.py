@@ -92,17 +92,18 @@ class Block:
         return f"<Block {self.fields}>"
 
     @classmethod
-    def like(cls, base: Block, own: list[Field]) -> Block | None:
+    def like(cls, base: Block, own: list[Field], max_list_bytes: int) -> Block | None:
         """The fields of another block, and a few more, whose names are known to be well-formed; None where it has one
-        of these names already, since it might have to stand behind them, or a value is not well-formed."""
+        of these names already, since it might have to stand behind them, where a value is not well-formed, and where
+        they are too long."""
         names = base.names
         if names is None:
             names = base.names = frozenset([name for name, _ in base.fields])
         list_bytes = base.list_bytes
         for name, value in own:
-            if name in names or not is_value(value):
-                return None
             list_bytes += len(name) + len(value) + ENTRY_BYTES
+            if list_bytes > max_list_bytes or name in names or not is_value(value):
+                return None
         return cls.with_own(base, own, list_bytes, None)
 
     @classmethod

@@ -207,6 +207,67 @@ def test_a_stream_that_goes_on_counts_already(tmp_path: Path) -> None:
     scene(tmp_path, play, every_third_fails, keys="unit: request")
 
 
+def streamed(*, error: str = "") -> bytes:
+    from tritonclient.grpc import service_pb2
+
+    made = service_pb2.ModelStreamInferResponse(error_message=error)
+    if not error:
+        made.infer_response.ParseFromString(RESULT)
+    return bytes(made.SerializeToString())
+
+
+def test_no_message_counts_twice(tmp_path: Path) -> None:
+    """Of a decoupled model, several of whose answers are under way: each has a response, and later an error."""
+    goes_on = asyncio.Event()
+
+    async def late(call: Call) -> None:
+        call.open(OPENING)
+        for _ in range(6):
+            await call.message()
+            await call.send(streamed())
+        await goes_on.wait()
+        await call.send(*[streamed(error="out of memory")] * 6)
+        await call.over()
+        call.end()
+
+    async def play(it: GrpcStage, client: GrpcClient, old: GrpcEngine, new: GrpcEngine) -> None:
+        call = client.call(STREAM)
+        await call.send(*[request()] * 6)
+        await until(lambda: total(it, "requests") == 5)
+        goes_on.set()
+        await call.send(ended=True)
+        assert (await call.over()).status == 0
+        await until(lambda: total(it, "requests") > 5)
+        assert (total(it, "requests"), total(it, "errors")) == (6, 1)
+
+    scene(tmp_path, play, late, keys="unit: request")
+
+
+def test_what_was_sent_last_counts_though_the_client_leaves(tmp_path: Path) -> None:
+    """Its bytes, where others of its stream were answered before."""
+
+    async def answers_two(call: Call) -> None:
+        call.open(OPENING)
+        for _ in range(2):
+            await call.message()
+            await call.send(streamed())
+        await call.wait()
+
+    async def play(it: GrpcStage, client: GrpcClient, old: GrpcEngine, new: GrpcEngine) -> None:
+        call = client.call(STREAM)
+        await call.send(*[request()] * 3)
+        await until(lambda: total(it, "requests") == 2)
+        before = total(it, "request_bytes")
+        await call.send(*[request()] * 10)
+        await until(lambda: sum(series.messages_sent for series in it.plane.metrics.snapshot()) == 13)
+        call.reset()
+        await until(lambda: "client_gone" in arm(it.plane, "old").kinds | arm(it.plane, "new").kinds)
+        assert total(it, "request_bytes") == before / 3 * 13
+        assert total(it, "requests") == 2
+
+    scene(tmp_path, play, answers_two, keys="unit: request")
+
+
 async def every_third_fails(call: Call) -> None:
     """Answers messages, every third one by an `error_message`."""
     from tritonclient.grpc import service_pb2

@@ -6,9 +6,10 @@ from hpack.struct import HeaderTuple, NeverIndexedHeaderTuple
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from gateway.wire.http2 import fields as fields_module
 from gateway.wire.http2.field_decoder import FieldDecoder
 from gateway.wire.http2.field_table import TABLE_BYTES
-from gateway.wire.http2.fields import Block, Field, Shape, reply_fault, request_fault, trailer_fault
+from gateway.wire.http2.fields import Block, Field, Shape, is_value, reply_fault, request_fault, trailer_fault
 from gateway.wire.http2.frames import ErrorCode, Http2Error
 from gateway.wire.http2.hpack import FieldEncoder, Steady, literals
 
@@ -217,9 +218,26 @@ def test_blocks_that_change_the_table_do_not_fill_the_memory() -> None:
     assert 0 < len(decoder._bases) <= 16
     assert max(len(base.fields) for base in decoder._bases.values()) <= 64
     assert max(base.list_bytes for base in decoder._bases.values()) <= 4096
-    decoder.decode(b"\x40\x01n\x7f\x89\x1e" + b"v" * 3976)
+
+
+@pytest.mark.parametrize("name", [b"x-id", b"x-no"])
+@pytest.mark.parametrize("number", [30, 1000, 16_000])
+def test_an_entry_that_is_named_again_and_again(monkeypatch: pytest.MonkeyPatch, name: bytes, number: int) -> None:
+    """A byte stands for 4 KiB: nobody looks at more of these than the limit allows."""
+    looked_at = 0
+
+    def counted(value: bytes) -> object:
+        nonlocal looked_at
+        looked_at += len(value)
+        return is_value(value)
+
+    monkeypatch.setattr(fields_module, "is_value", counted)
+    decoder = FieldDecoder(1 << 16, frozenset({b"x-id"}))
+    decoder.decode(b"\x40\x04%b\x7f\x89\x1e" % name + b"v" * 3976)
+    looked_at = 0
     with pytest.raises(Http2Error, match="too long"):
-        decoder.decode(b"\x40\x01n\x01v" + b"\xbf" * 16_000)
+        decoder.decode(b"\x40\x01n\x01v" + b"\xbf" * number)
+    assert looked_at <= 1 << 16
 
 
 def test_shapes_do_not_fill_the_memory() -> None:
