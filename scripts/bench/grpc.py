@@ -1,6 +1,6 @@
 """The gRPC benchmark: direct, Envoy, grpcio.aio and ours, one after another in short rounds, on this machine only.
 
-    python scripts/bench/grpc.py              # everything that is installed, about seven minutes
+    python scripts/bench/grpc.py              # everything that is installed, about ten minutes
     python scripts/bench/grpc.py --quick      # a glance, under a minute
     python scripts/bench/grpc.py --cases unary,stream --proxies ours,envoy --rounds 5
 

@@ -65,7 +65,7 @@ CASES = {
             connections=100,
             calls=1,
             unit="message",
-            turns=5,
+            turns=10,
         ),
         GrpcCase(
             name="latency",

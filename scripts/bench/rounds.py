@@ -34,6 +34,16 @@ class Cores:
         return cls([proxy], others)
 
 
+def order(number: int, round_number: int) -> list[int]:
+    """Who comes when in a round, so that over some rounds each begins as often as any other and follows each other as
+    often: what ran before leaves the machine warm, or its neighbours impatient (E. J. Williams 1949, "Experimental
+    designs balanced for the estimation of residual effects of treatments")."""
+    zigzag = [(place + 1) // 2 if place % 2 else -place // 2 for place in range(number)]
+    turned = [(place + round_number) % number for place in zigzag]
+    is_mirrored = number % 2 and round_number // number % 2  # an odd number takes twice as many rounds
+    return turned[::-1] if is_mirrored else turned
+
+
 def interleave(
     cases: Sequence[Case],
     running: Sequence[Running],
@@ -50,9 +60,7 @@ def interleave(
         task = progress.add_task(case.title, total=rounds * len(running))
         failed: set[str] = set()
         for round_number in range(rounds):
-            # Begin each round with another proxy: none always runs first, on a rested machine.
-            first = round_number % len(running)
-            for each in [*running[first:], *running[:first]]:
+            for each in (running[place] for place in order(len(running), round_number)):
                 progress.update(task, description=f"{case.title}: {each.name}, round {round_number + 1} of {rounds}")
                 if each.name not in failed:
                     found = measure(case, each, round_number)

@@ -1,5 +1,6 @@
 """The gRPC benchmark's own parts: what it sends, what it counts, and what it does not take for an answer."""
 
+import itertools
 import dataclasses
 import socket
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from bench.grpc_messages import EXCHANGES, GrpcLoad
 from bench.grpc_run import start_canned
 from bench.processes import BenchError, Children
 from bench.programs import Running, Site
-from bench.rounds import interleave
+from bench.rounds import interleave, order
 from bench.samples import Case, Failure, Results, Sample
 from rich.progress import Progress
 
@@ -191,6 +192,18 @@ def test_a_failure_ends_one_proxys_case_alone() -> None:
         ("second", "good"): 3,
         ("second", "bad"): 3,
     }
+
+
+@pytest.mark.parametrize("number", range(1, 8))
+def test_turns_are_fair(number: int) -> None:
+    """Over some rounds each proxy begins as often as any other, and follows each other as often."""
+    rounds = [order(number, each) for each in range(number * (1 + number % 2))]
+    assert all(sorted(turns) == list(range(number)) for turns in rounds)
+    firsts = [turns[0] for turns in rounds]
+    pairs = [pair for turns in rounds for pair in itertools.pairwise(turns)]
+    assert {firsts.count(each) for each in range(number)} == {len(rounds) // number}
+    assert len(set(pairs)) == number * (number - 1)
+    assert len({pairs.count(pair) for pair in pairs}) <= 1
 
 
 @pytest.mark.parametrize("ours, passed", [(26.9, [True, True]), (27.1, [False, True]), (120.1, [False, False])])
