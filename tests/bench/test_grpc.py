@@ -1,7 +1,7 @@
 """The gRPC benchmark's own parts: what it sends, what it counts, and what it does not take for an answer."""
 
-import itertools
 import dataclasses
+import itertools
 import socket
 from collections.abc import Callable, Iterator
 
