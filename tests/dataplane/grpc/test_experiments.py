@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tritonclient.grpc import service_pb2
 
 from tests.dataplane.experiments import FORCING, KEY, arm, experiment_rules, filled
 from tests.dataplane.grpc.peers import OPENING, STREAM, UNARY, Call, GrpcClient, GrpcEngine
@@ -142,10 +143,16 @@ def test_weights_hold_from_the_next_call_on(tmp_path: Path) -> None:
     scene(tmp_path, play)
 
 
+def streamed(*, error: str = "") -> bytes:
+    """One message of a stream's answer."""
+    made = service_pb2.ModelStreamInferResponse(error_message=error)
+    if not error:
+        made.infer_response.ParseFromString(RESULT)
+    return bytes(made.SerializeToString())
+
+
 async def stream_answer(call: Call) -> None:
     """Answers each message once."""
-    from tritonclient.grpc import service_pb2
-
     if (call.value(":path") or "").endswith("ModelConfig"):
         await call.over()
         call.open()
@@ -154,9 +161,7 @@ async def stream_answer(call: Call) -> None:
         return
     call.open(OPENING)
     while await call.message() is not None:
-        response = service_pb2.ModelStreamInferResponse()
-        response.infer_response.ParseFromString(RESULT)
-        await call.send(response.SerializeToString())
+        await call.send(streamed())
     call.end()
 
 
@@ -186,34 +191,27 @@ def test_a_stream_that_goes_on_counts_already(tmp_path: Path) -> None:
     as such. A stream's messages are one bucket's, also where no message is a unit's."""
 
     async def play(it: GrpcStage, client: GrpcClient, old: GrpcEngine, new: GrpcEngine) -> None:
+        def messages() -> tuple[int, int, dict[int, int]] | None:
+            found = [series for series in it.plane.metrics.snapshot() if series.messages_sent]
+            return (found[0].messages_sent, found[0].messages_received, found[0].statuses) if found else None
+
         call = client.call(STREAM)
         for number in range(30):
             await call.send(request(request_id=str(number)))
             await call.message()
             if number in (9, 19):
-                await until(lambda: total(it, "requests") == number)  # noqa: B023 - it ends before the next one
+                await until(lambda: messages() == (number + 1, number + 1, {}))  # noqa: B023 - over before the next one
+                await until(lambda: total(it, "requests") == number)  # noqa: B023
                 assert total(it, "errors") == 3 * ((number + 1) // 10)
-                [series] = [series for series in it.plane.metrics.snapshot() if series.messages_sent]
-                assert (series.messages_sent, series.messages_received, series.statuses) == (number + 1, number + 1, {})
         await call.send(ended=True)
         assert (await call.over()).status == 0
         await until(lambda: total(it, "requests") == 30)
         assert total(it, "errors") == 10
         assert sum(filled(arm(it.plane, name).requests) for name in ("old", "new")) == 1
         assert total(it, "request_bytes") == sum(series.request_bytes for series in it.plane.metrics.snapshot())
-        [series] = [series for series in it.plane.metrics.snapshot() if series.messages_sent]
-        assert (series.messages_sent, series.messages_received, series.statuses) == (30, 30, {200: 1})
+        assert messages() == (30, 30, {200: 1})
 
     scene(tmp_path, play, every_third_fails, keys="unit: request")
-
-
-def streamed(*, error: str = "") -> bytes:
-    from tritonclient.grpc import service_pb2
-
-    made = service_pb2.ModelStreamInferResponse(error_message=error)
-    if not error:
-        made.infer_response.ParseFromString(RESULT)
-    return bytes(made.SerializeToString())
 
 
 def test_no_message_counts_twice(tmp_path: Path) -> None:
@@ -270,8 +268,6 @@ def test_what_was_sent_last_counts_though_the_client_leaves(tmp_path: Path) -> N
 
 async def every_third_fails(call: Call) -> None:
     """Answers messages, every third one by an `error_message`."""
-    from tritonclient.grpc import service_pb2
-
     if (call.value(":path") or "").endswith("ModelConfig"):
         await stream_answer(call)
         return
@@ -279,12 +275,7 @@ async def every_third_fails(call: Call) -> None:
     number = 0
     while await call.message() is not None:
         number += 1
-        response = service_pb2.ModelStreamInferResponse()
-        if number % 3:
-            response.infer_response.ParseFromString(RESULT)
-        else:
-            response.error_message = "out of memory"
-        await call.send(response.SerializeToString())
+        await call.send(streamed(error="" if number % 3 else "out of memory"))
     call.end()
 
 
