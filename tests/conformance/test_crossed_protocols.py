@@ -12,6 +12,7 @@ import pytest
 
 from gateway.demo.triton import TritonProcess
 from tests.conformance import client_calls, grpc_calls
+from tests.conformance.readiness import hears_of
 from tests.conformance.requests import REQUESTS
 from tests.support.servers import GatewayProcess
 from tests.support.wire import Reply, send
@@ -44,13 +45,17 @@ GRPC_CALLS = [call for call in (*grpc_calls.CALLS, *grpc_calls.STREAM_CALLS) if 
 
 @pytest.mark.parametrize("call", GRPC_CALLS, ids=lambda call: call.__name__)
 def test_grpc_to_rest(call: Callable[[str], Any], triton: TritonProcess, rest_alone: GatewayProcess) -> None:
-    direct, through = call(triton.grpc_url), call(rest_alone.grpc_url)
+    direct = call(triton.grpc_url)
+    hears_of(triton, rest_alone)
+    through = call(rest_alone.grpc_url)
     assert comparable(call, through) == comparable(call, direct)
 
 
 @pytest.mark.parametrize("call", client_calls.CALLS, ids=lambda call: call.__name__)
 def test_rest_to_grpc(call: Callable[[str], Any], triton: TritonProcess, grpc_alone: GatewayProcess) -> None:
-    direct, through = (call(f"127.0.0.1:{server.http_port}") for server in (triton, grpc_alone))
+    direct = call(f"127.0.0.1:{triton.http_port}")
+    hears_of(triton, grpc_alone)
+    through = call(f"127.0.0.1:{grpc_alone.http_port}")
     assert comparable(call, through) == comparable(call, direct)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from gateway.demo.triton import TritonProcess
 from tests.conformance.grpc_calls import CALLS, STREAM_CALLS
+from tests.conformance.readiness import hears_of
 from tests.support.servers import GatewayProcess
 
 pytestmark = pytest.mark.triton
@@ -18,6 +19,7 @@ pytestmark = pytest.mark.triton
 @pytest.mark.parametrize("call", [*CALLS, *STREAM_CALLS], ids=lambda call: call.__name__)
 def test_client(call: Callable[[str], Any], triton: TritonProcess, gateway: GatewayProcess) -> None:
     """A client gets the same results from both."""
+    hears_of(triton, gateway)
     assert call(gateway.grpc_url) == call(triton.grpc_url)
 
 
@@ -26,6 +28,7 @@ def test_a_stream_over_several_engines(
     call: Callable[[str], Any], triton: TritonProcess, scattered: GatewayProcess
 ) -> None:
     """Models that different engines serve look like one server's: the same answers, in the same order."""
+    hears_of(triton, scattered)
     assert call(scattered.grpc_url) == call(triton.grpc_url)
 
 

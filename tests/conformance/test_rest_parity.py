@@ -14,6 +14,7 @@ import pytest
 from gateway.demo.triton import TritonProcess
 from tests.conformance.client_calls import CALLS
 from tests.conformance.conversations import CONVERSATIONS
+from tests.conformance.readiness import hears_of
 from tests.conformance.requests import ADDER, ADDER_JSON, REQUESTS, Request
 from tests.support.servers import GatewayProcess
 from tests.support.wire import Reply, Wire, send
@@ -30,6 +31,7 @@ OWN_REFUSALS = (b'{"error":"Not Found"}', b'{"error":"Method Not Allowed"}')
 @pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS)
 def test_request(request_: Request, triton: TritonProcess, gateway: GatewayProcess) -> None:
     """A request gets the same status, body bytes and headers from both."""
+    hears_of(triton, gateway)
     direct, through = (
         send(port, request_.method, request_.path, request_.body, request_.headers)
         for port in (triton.http_port, gateway.http_port)
@@ -41,6 +43,7 @@ def test_request(request_: Request, triton: TritonProcess, gateway: GatewayProce
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
 def test_client(call: Callable[[str], Any], triton: TritonProcess, gateway: GatewayProcess) -> None:
     """Triton's own client gets the same results from both."""
+    hears_of(triton, gateway)
     assert call(f"127.0.0.1:{gateway.http_port}") == call(f"127.0.0.1:{triton.http_port}")
 
 
