@@ -26,7 +26,7 @@ __all__ = ["redis_server", "shared_server"]
 STATE = RunState("f", {"old": 0.9, "new": 0.1}, revision=1)
 
 
-async def eventually(what: Callable[[], bool], seconds: float = 10.0) -> None:
+async def eventually(what: Callable[[], bool], seconds: float = 30.0) -> None:
     async with asyncio.timeout(seconds):
         while not what():
             await asyncio.sleep(0.01)

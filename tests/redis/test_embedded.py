@@ -36,7 +36,7 @@ def client(server: EmbeddedRedis) -> redis.Redis:
     return redis.Redis(unix_socket_path=server.address.socket, decode_responses=True)
 
 
-async def becomes(question: Callable[[], bool], timeout: float = 10.0) -> None:
+async def becomes(question: Callable[[], bool], timeout: float = 30.0) -> None:
     until = time.monotonic() + timeout
     while not question():
         assert time.monotonic() < until

@@ -43,7 +43,7 @@ def on(url: str, scene: Callable[[Store], Awaitable[None]], deadline: float = 0.
     asyncio.run(play())
 
 
-async def becomes(question: Callable[[], bool], timeout: float = 10.0) -> None:
+async def becomes(question: Callable[[], bool], timeout: float = 30.0) -> None:
     until = time.monotonic() + timeout
     while not question():
         assert time.monotonic() < until

@@ -242,7 +242,7 @@ def test_a_client_that_leaves_cancels_its_call():
         while not service.sleeping:
             await asyncio.sleep(0)
         client.left.set()
-        await asyncio.wait_for(running, 10)
+        await asyncio.wait_for(running, 30)
         assert service.sleeping[0].is_cancelled
         assert client.status is None
 
@@ -309,7 +309,7 @@ def test_a_stream_whose_client_leaves_is_cancelled():
         while not service.sleeping:
             await asyncio.sleep(0)
         client.left.set()
-        await asyncio.wait_for(running, 10)
+        await asyncio.wait_for(running, 30)
         assert service.sleeping[0].is_cancelled
 
     asyncio.run(run())
