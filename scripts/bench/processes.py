@@ -3,7 +3,6 @@
 import contextlib
 import os
 import resource
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,8 @@ from types import TracebackType
 from typing import Self
 
 import psutil
+
+from gateway.supervision.ports import WORKERS_BIND, ReservedPort
 
 SCRIPTS = Path(__file__).resolve().parent.parent
 
@@ -37,22 +38,18 @@ def raise_file_limit() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-_held: list[socket.socket] = []
+_held: list[ReservedPort] = []
 
 
 def free_port() -> int:
     """One that nobody has, nor gets before the server that it is for binds it, as servers do, with SO_REUSEADDR or
     SO_REUSEPORT. Elsewhere than on Linux it is let go."""
-    holder = socket.socket()
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    holder.bind(("127.0.0.1", 0))
-    port: int = holder.getsockname()[1]
-    if sys.platform == "linux":
-        _held.append(holder)
+    reserved = ReservedPort("127.0.0.1", 0, "")
+    if WORKERS_BIND:
+        _held.append(reserved)
     else:
-        holder.close()
-    return port
+        reserved.close()
+    return reserved.port
 
 
 def cpu_seconds(pid: int) -> float:

@@ -197,7 +197,6 @@ class FieldDecoder:
         return found
 
     def _read(self, block: bytes) -> list[Field]:
-        self._table.has_changed = False
         try:
             return self._table.read(block, self._max_fields)
         except (IndexError, HPACKError) as error:

@@ -30,7 +30,7 @@ _decode_huffman = Memo(decode_huffman)
 class FieldTable:
     """The table of one connection, as its peer's encoder has made it by the blocks that were read, in their order.
 
-    `has_changed` is set where a block changes it, and cleared by whoever asks.
+    `has_changed` tells whether the last block has changed it.
     """
 
     __slots__ = ("_max_size", "_places", "_size", "has_changed")
@@ -51,6 +51,7 @@ class FieldTable:
         Raises: Http2Error(COMPRESSION_ERROR), or ENHANCE_YOUR_CALM where they are more than so many; IndexError where
         the block ends too early or names an entry that is not there; HPACKError.
         """
+        self.has_changed = False
         fields: list[Field] = []
         places = self._places
         num_updates = 0
@@ -64,36 +65,36 @@ class FieldTable:
                         raise too_long()
                     fields += map(places.__getitem__, run[0])
                     at = run.end()
-                else:
-                    index, at = read_integer(block, at + 1, 0x7F) if first == 0xFF else (0, at)
-                    fields.append(self.field(index))
-                continue
-            at += 1
-            if 0x20 <= first < 0x40:
-                at = self._resize(block, at - 1)
+                    continue
+                index, at = read_integer(block, at + 1, 0x7F) if first == 0xFF else (0, at)
+                field = self.field(index)
+            elif 0x20 <= first < 0x40:
+                at = self._resize(block, at)
                 num_updates += 1
                 if fields or num_updates > _MAX_SIZE_UPDATES:
                     raise malformed("a table size update that is not at the start of the block")
                 continue
-            mask = 0x3F if first >= 0x40 else 0x0F  # a literal, with or without indexing
-            index = first & mask
-            if index == mask:
-                index, at = read_integer(block, at, mask)
-            if index:
-                name = self.field(index)[0]
-            else:
-                name, at = read_string(block, at)
-            value, at = read_string(block, at)
-            field = (name, value)
+            else:  # a literal, with or without indexing
+                mask = 0x3F if first >= 0x40 else 0x0F
+                index = first & mask
+                at += 1
+                if index == mask:
+                    index, at = read_integer(block, at, mask)
+                if index:
+                    name = self.field(index)[0]
+                else:
+                    name, at = read_string(block, at)
+                value, at = read_string(block, at)
+                field = (name, value)
+                if first >= 0x40:
+                    places.insert(_FIRST_DYNAMIC, field)
+                    self._size += len(name) + len(value) + ENTRY_BYTES
+                    self.has_changed = True
+                    if self._size > self._max_size:
+                        self._evict()
             fields.append(field)
             if len(fields) > max_fields:
                 raise too_long()
-            if first >= 0x40:
-                places.insert(_FIRST_DYNAMIC, field)
-                self._size += len(name) + len(value) + ENTRY_BYTES
-                self.has_changed = True
-                if self._size > self._max_size:
-                    self._evict()
         return fields
 
     def field(self, index: int) -> Field:
