@@ -13,6 +13,7 @@ from engines.errors import EngineError, invalid
 from engines.paged.cache.kv_cache import KVCache
 from engines.paged.cache.memory import MemoryPlan, available_memory, plan_memory
 from engines.paged.device import choose_device, choose_dtype, use_threads
+from engines.paged.kv_store.memory import BlockMemory
 from engines.paged.kv_store.opening import open_shelf
 from engines.paged.kv_store.shelf import Shelf
 from engines.paged.model.config import ModelConfig
@@ -96,8 +97,8 @@ def assemble(directory: Path, options: EngineOptions, progress: Progress | None)
     eos_ids = tokenizer.eos_ids | frozenset(config.eos_token_ids)
     grammars = GrammarCompiler(tokenizer, eos_ids)
     grammars.prepare()
-    batches = SamplingBatches(config.vocab_size, device, eos_ids, lambda text: tokenizer.encode(text, False))
-    sampler = Sampler(batches, adapters, device)
+    batches = SamplingBatches(config.vocab_size, ops.staging, eos_ids, lambda text: tokenizer.encode(text, False))
+    sampler = Sampler(batches, adapters, ops.staging)
     cache = KVCache(config, memory.num_blocks, options.block_size, device)
     draft_cache = None if draft is None else KVCache(draft.config, memory.num_blocks, memory.block_size, device)
     runner = Runner(
@@ -108,13 +109,11 @@ def assemble(directory: Path, options: EngineOptions, progress: Progress | None)
         block_size=options.block_size,
         max_sequences=options.max_sequences,
         deterministic=options.deterministic,
-        draft=None
-        if draft is None or draft_cache is None
-        else DraftModel(ops, draft.decoder, draft_cache, memory.block_size),
+        draft=None if draft is None or draft_cache is None else DraftModel(ops, draft.decoder, draft_cache),
     )
     shelf = open_shelf(
         options,
-        [each for each in (cache, draft_cache) if each is not None],
+        BlockMemory([each for each in (cache, draft_cache) if each is not None], ops.staging),
         loaded.fingerprint,
         None if draft is None else draft.fingerprint,
         {name: adapter.fingerprint for name, adapter in adapters.items()},

@@ -107,7 +107,9 @@ class EngineLoop:
         with self._wake:
             self._has_ended = True
         self._take_in()
-        self._in_flight = None
+        if self._in_flight is not None:
+            self._runner.drain()
+            self._in_flight = None
         self._under_way.end_all()
         if self.exchange is not None:
             self.exchange.close(_FLUSH_SECONDS)
@@ -133,6 +135,7 @@ class EngineLoop:
                 exchange.after_read()
         except Exception as error:
             logger.exception("a step failed")
+            self._runner.drain()
             self._in_flight = None
             if exchange is not None:
                 exchange.forget()

@@ -1,6 +1,7 @@
 // Which token comes next: what may be drawn of each row, and the draw.
 //
-//   sample     per row: the best score of the tokens that filters leave, lowest id among equals; its log probability
+//   sample     per row: the best score of the tokens that filters leave, lowest id among equals; its log probability; the
+//              token is kept in last_tokens[seats[row]], too, where the next step reads it
 //
 // What filters leave, and that ties go to the lower id, is sampling/filters.py's.
 #include "noise.metal"
@@ -169,7 +170,8 @@ kernel void sample(device int *tokens [[buffer(0)]], device float *logprobs [[bu
                    device const float *top_p [[buffer(6)]], device const float *min_p [[buffer(7)]],
                    device const ulong *seeds [[buffer(8)]], device const ulong *positions [[buffer(9)]],
                    constant uint &is_filtered [[buffer(10)]], constant uint &needs_logprob [[buffer(11)]],
-                   constant uint &V [[buffer(12)]], uint3 group [[threadgroup_position_in_grid]],
+                   constant uint &V [[buffer(12)]], device int *last_tokens [[buffer(13)]],
+                   device const int *seats [[buffer(14)]], constant uint &keeps_token [[buffer(15)]], uint3 group [[threadgroup_position_in_grid]],
                    uint thread_index [[thread_index_in_threadgroup]],
                    uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
   TG_ARRAY(float, masses, 64);
@@ -226,6 +228,7 @@ kernel void sample(device int *tokens [[buffer(0)]], device float *logprobs [[bu
   if (thread_index == 0) {
     tokens[row] = int(best.id);
     logprobs[row] = isnan(largest) ? largest : 0.0f;
+    if (keeps_token != 0 && seats[row] >= 0) last_tokens[seats[row]] = int(best.id);
   }
   if (needs_logprob == 0) return;
 

@@ -9,12 +9,14 @@ from torch import Tensor
 
 from engines.paged.cache.kv_cache import KVCache
 from engines.paged.runner.reading import HostCopy
+from engines.paged.staging import Staging
 
 
 class BlockMemory:
     """The caches that have a block each under one number: the model's, and a draft model's behind it."""
 
-    def __init__(self, caches: Sequence[KVCache]) -> None:
+    def __init__(self, caches: Sequence[KVCache], staging: Staging) -> None:
+        self._staging = staging
         self._tensors = [tensor for cache in caches for tensor in (cache.keys, cache.values)]
 
     @property
@@ -38,12 +40,12 @@ class BlockMemory:
     @torch.inference_mode()
     def copy_out(self, blocks: Sequence[int]) -> HostCopy:
         """Their content as it is behind all that the device was given so far: [L, n, S, G, D] of each array."""
-        ids = torch.tensor(blocks, device=self.device)
+        ids = self._staging.put(blocks, torch.int64)
         return HostCopy(*(tensor.index_select(1, ids) for tensor in self._tensors))
 
     @torch.inference_mode()
     def copy_in(self, blocks: Sequence[int], arrays: Sequence[Tensor]) -> None:
         """Fill blocks before the next step: [n, L, S, G, D] of each array, on the host."""
-        ids = torch.tensor(blocks, device=self.device)
+        ids = self._staging.put(blocks, torch.int64)
         for tensor, array in zip(self._tensors, arrays, strict=True):
-            tensor.index_copy_(1, ids, array.transpose(0, 1).to(self.device))
+            tensor.index_copy_(1, ids, self._staging.put_tensor(array.transpose(0, 1)))

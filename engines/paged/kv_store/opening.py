@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from engines.paged.cache.kv_cache import KVCache
 from engines.paged.kv_store.codec import CODECS, BlockCodec
 from engines.paged.kv_store.keys import BlockKeys, Numbers
 from engines.paged.kv_store.memory import BlockMemory
@@ -19,7 +18,7 @@ _ANSWER_SHARE = 0.25
 
 def open_shelf(
     options: EngineOptions,
-    caches: Sequence[KVCache],
+    memory: BlockMemory,
     model: str,
     draft: str | None,
     adapters: Mapping[str, str],
@@ -30,7 +29,6 @@ def open_shelf(
     """
     if options.kv_store is None:
         return None
-    memory = BlockMemory(caches)
     codec = BlockCodec(memory.shapes, memory.dtype, CODECS[options.kv_codec])
     secret = None if options.kv_secret_file is None else read_secret(options.kv_secret_file)
     dtype = str(memory.dtype).removeprefix("torch.")

@@ -9,6 +9,8 @@ from enum import Enum
 import torch
 from torch import Tensor
 
+from engines.paged.staging import Staging
+
 
 class Site(Enum):
     """Where a decoder multiplies by matrices, as it holds them: what is fused is one site."""
@@ -73,9 +75,7 @@ class AdapterRows:
         return gate.contiguous(), up.contiguous()
 
 
-def adapter_rows(
-    adapters: Sequence[Adapter | None], query_lens: Sequence[int], device: torch.device
-) -> AdapterRows | None:
+def adapter_rows(adapters: Sequence[Adapter | None], query_lens: Sequence[int], staging: Staging) -> AdapterRows | None:
     """For a batch's sequences, each with its adapter or none and its number of rows: what goes into Batch.adapters."""
     if not any(adapters):
         return None
@@ -88,4 +88,4 @@ def adapter_rows(
         if adapter is not None:
             rows.setdefault(adapter.name, (adapter, []))[1].extend(range(first, first + count))
         first += count
-    return AdapterRows(tuple((adapter, torch.tensor(at, device=device)) for adapter, at in rows.values()))
+    return AdapterRows(tuple((adapter, staging.put(at, torch.int64)) for adapter, at in rows.values()))

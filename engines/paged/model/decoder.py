@@ -84,9 +84,18 @@ class Decoder:
     def forward(self, batch: Batch, keys: Tensor, values: Tensor) -> Tensor:
         """All layers over a batch's rows, whose keys and values are written; keys, values [L, blocks, S, G, D].
         Returns what the final norm has not seen yet: [n, HID]."""
+        x, residual = self._run_layers(batch, keys, values)
+        return x if residual is None else residual + x
+
+    def next_logits(self, batch: Batch, keys: Tensor, values: Tensor) -> Tensor:
+        """`forward` and `logits` of all rows [n, V] float32, without a tensor between the two."""
+        return self._head(*self._run_layers(batch, keys, values))
+
+    def _run_layers(self, batch: Batch, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor | None]:
+        """What the last layer adds, and the residual that it is to be added to."""
         ops, eps = self.ops, self.config.rms_norm_eps
         residual: Tensor | None = None
-        x = ops.embed(batch.tokens, self.weights.embedding)
+        x = ops.embed(batch.tokens, self.weights.embedding, batch.last_tokens)
         batch.caches = LayerCache(keys, values)
         for index, layer in enumerate(self.weights.layers):
             batch.layer = index
@@ -94,11 +103,14 @@ class Decoder:
             x = self._attend(x, index, layer, batch, LayerCache(keys[index], values[index]))
             x, residual = ops.add_rmsnorm(x, residual, layer.post_norm, eps)
             x = self._mix(x, index, layer.mlp, batch)
-        return x if residual is None else residual + x
+        return x, residual
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Rows of what `forward` returned, [m, HID] -> [m, V] float32."""
-        normed, _ = self.ops.add_rmsnorm(hidden, None, self.weights.norm, self.config.rms_norm_eps)
+        return self._head(hidden, None)
+
+    def _head(self, x: Tensor, residual: Tensor | None) -> Tensor:
+        normed, _ = self.ops.add_rmsnorm(x, residual, self.weights.norm, self.config.rms_norm_eps)
         return self.ops.linear(normed, self.weights.head).float()
 
     def _attend(self, x: Tensor, index: int, layer: LayerWeights, batch: Batch, cache: LayerCache) -> Tensor:

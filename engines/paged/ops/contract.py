@@ -10,12 +10,14 @@ token. T is the model's dtype (float32, float16 or bfloat16). All tensors are co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+
+from engines.paged.staging import Staging
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,9 @@ class Batch:
     caches: LayerCache | None = None
     adapters: Any = None  # engines.paged.lora's rows, None where no row has an adapter
     scratch: dict[str, Any] = field(default_factory=dict)  # what a backend computes once a step for all layers
+    # [seats + 1] int32: a token -1 - i stands for last_tokens[i], which the step before has drawn and the host has not
+    # read; None where all tokens are known.
+    last_tokens: Tensor | None = None
 
 
 @dataclass(slots=True)
@@ -104,6 +109,8 @@ class SamplingBatch:
     repetition, presence, frequency  [m] float32, with seen_in_prompt [m, V] bool and output_counts [m, V] int32
     bias_rows, bias_ids [b] int64, bias_values [b] float32   added to logits[row, id]
     allowed      [m, ceil(V / 32)] int32: bit id % 32 of word id // 32 says whether the token may come
+    last_tokens  [seats + 1] int32, with seats [m] int32: where each token is kept for the next step; seat -1: nowhere
+                 (the last place may be overwritten)
     """
 
     temperature: Tensor
@@ -121,6 +128,8 @@ class SamplingBatch:
     bias_ids: Tensor | None = None
     bias_values: Tensor | None = None
     allowed: Tensor | None = None
+    last_tokens: Tensor | None = None
+    seats: Tensor | None = None
     is_greedy: bool = False  # every row: the noise need not be drawn
     is_unfiltered: bool = False  # no row has top-k, top-p or min-p
     needs_logprobs: bool = True  # else the log probabilities are 0, or NaN where the logits have NaN
@@ -132,6 +141,8 @@ class Ops(Protocol):
 
     name: str
     device: torch.device
+    staging: Staging  # how numbers get to the device
+    can_replay: bool  # steps that come again and again are built at fixed addresses, and go by `replay`
 
     def prepare_attention(self, heads: int, kv_heads: int, head_size: int, dtype: torch.dtype) -> None:
         """A model has layers of this shape: what attends for it may be made now, before a request waits for it."""
@@ -147,8 +158,8 @@ class Ops(Protocol):
         """One of each for each of E experts."""
         ...
 
-    def embed(self, tokens: Tensor, embedding: Any) -> Tensor:
-        """[n] int32 -> [n, K] of T."""
+    def embed(self, tokens: Tensor, embedding: Any, last_tokens: Tensor | None = None) -> Tensor:
+        """[n] int32 -> [n, K] of T. A token -1 - i stands for last_tokens[i]."""
         ...
 
     def add_rmsnorm(self, x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -209,6 +220,12 @@ class Ops(Protocol):
     def copy_blocks(self, keys: Tensor, values: Tensor, pairs: Tensor) -> None:
         """For each (from, to) in pairs [p, 2] int64: copy the block in all layers. keys, values [L, blocks, S, G,
         D]."""
+        ...
+
+    def replay(self, layout: Hashable, batch: Batch, compute: Callable[[], Tensor]) -> Tensor:
+        """What `compute` returns for a batch of decoding rows. It may be done again as at the first call with this layout,
+        without calling `compute`: all that it reads and writes must lie where it lay then. The next replay overwrites
+        the result."""
         ...
 
     def synchronize(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -10,63 +11,143 @@ from torch import Tensor
 
 from engines.paged.ops.contract import Batch
 from engines.paged.scheduling.plan import Piece
+from engines.paged.staging import Staging
+
+# Block tables of steps at fixed addresses are as wide as a power of two, this one or a higher: few layouts serve all
+# lengths of context.
+_LEAST_WIDTH = 16
 
 
-def build_batch(pieces: Many[Piece], block_size: int, device: torch.device, last_tokens: Tensor) -> Batch:
-    """The rows of these pieces, those of one row first. A token that the host does not know yet is read from
-    `last_tokens` [slots] int32, where the step before has left it."""
-    num_rows = sum(piece.count for piece in pieces)
-    num_sequences = len(pieces)
-    width = max(len(piece.sequence.blocks) for piece in pieces)
-    sizes = (num_rows, num_rows, num_rows, num_rows, num_sequences + 1, num_sequences, num_sequences * width)
-    buffer = np.zeros(sum(sizes), np.int32)
-    parts = np.split(buffer, np.cumsum(sizes)[:-1])
-    tokens, positions, slots, rows, starts, lens, flat_tables = parts
-    tables = flat_tables.reshape(num_sequences, width)
-    row = 0
-    is_known = True
-    tables_list = []
-    for index, piece in enumerate(pieces):
-        sequence = piece.sequence
-        blocks, start, count = sequence.blocks, piece.start, piece.count
-        tables[index, : len(blocks)] = blocks
-        tables_list.append(blocks)
-        starts[index + 1] = row + count
-        lens[index] = start + count
-        if count == 1:
-            known = sequence.tokens
-            if start < len(known):
-                tokens[row] = known[start]
-            else:
-                tokens[row] = -1 - sequence.slot
-                is_known = False
-            positions[row] = start
-            slots[row] = blocks[start // block_size] * block_size + start % block_size
-            rows[row] = index
-        else:
+class StepInputs(NamedTuple):
+    """The rows of a step, and those of them whose next token is drawn.
+
+    sampled_rows  [m] int32  None where all rows are
+    seats         [m] int32  where in `last_tokens` each token is kept; -1: nowhere
+    """
+
+    batch: Batch
+    sampled_rows: Tensor | None
+    seats: Tensor
+
+
+class Layout(NamedTuple):
+    """How many numbers of each kind a step has, in the buffer's order."""
+
+    num_rows: int
+    num_sequences: int
+    num_sampled: int
+    width: int  # of the block tables
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        rows, sequences, sampled, width = self
+        return rows, rows, rows, rows, sequences + 1, sequences, sequences * width, sampled, sampled
+
+
+class BatchBuilder:
+    """Builds the tensors of steps. `last_tokens` [seats + 1] int32 has each sequence's newest token, where the step
+    before has left it; its last place is nobody's."""
+
+    def __init__(self, staging: Staging, block_size: int, last_tokens: Tensor) -> None:
+        self._staging = staging
+        self._block_size = block_size
+        self._last_tokens = last_tokens
+        self._fixed: dict[Layout, tuple[Tensor, tuple[Tensor, ...]]] = {}
+        self._memory: Tensor | None = None
+
+    def build(self, pieces: Many[Piece]) -> StepInputs:
+        """The rows of these pieces, those of one row first, in memory of their own."""
+        layout = _layout_of(pieces)
+        host, is_known = self._write(pieces, layout)
+        parts: tuple[Tensor, ...] = self._staging.copy(host).split(layout.sizes)  # type: ignore[no-untyped-call]
+        return self._inputs(pieces, layout, parts, None if is_known else self._last_tokens)
+
+    def build_fixed(self, pieces: Many[Piece]) -> tuple[StepInputs, Layout]:
+        """The same in memory that the next step has, too: steps of one layout lie at the same addresses."""
+        exact = _layout_of(pieces)
+        layout = exact._replace(width=1 << (max(exact.width, _LEAST_WIDTH) - 1).bit_length())
+        host, _ = self._write(pieces, layout)
+        if layout not in self._fixed:
+            self._fixed[layout] = self._place(layout)
+        target, parts = self._fixed[layout]
+        self._staging.copy(host, target)
+        return self._inputs(pieces, layout, parts, self._last_tokens), layout
+
+    def _place(self, layout: Layout) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """A layout's part of the memory that all share, and its pieces. Memory that has become too small stays where
+        it is for the layouts that have it."""
+        total = sum(layout.sizes)
+        if self._memory is None or self._memory.shape[0] < total:
+            self._memory = torch.zeros(2 * total, dtype=torch.int32, device=self._staging.device)
+        target = self._memory[:total]
+        return target, target.split(layout.sizes)  # type: ignore[no-untyped-call]
+
+    def _inputs(
+        self, pieces: Many[Piece], layout: Layout, parts: tuple[Tensor, ...], last_tokens: Tensor | None
+    ) -> StepInputs:
+        tokens, positions, slots, row_sequences, starts, lens, tables, sampled_rows, seats = parts
+        batch = Batch(
+            tokens=tokens,
+            positions=positions,
+            slots=slots,
+            row_sequences=row_sequences,
+            query_starts=starts,
+            context_lens=lens,
+            block_tables=tables.view(layout.num_sequences, layout.width),
+            query_lens_list=[piece.count for piece in pieces],
+            context_lens_list=[piece.end for piece in pieces],
+            block_tables_list=[piece.sequence.blocks for piece in pieces],
+            num_decodes=sum(piece.count == 1 for piece in pieces),
+            last_tokens=last_tokens,
+        )
+        return StepInputs(batch, None if layout.num_sampled == layout.num_rows else sampled_rows, seats)
+
+    def _write(self, pieces: Many[Piece], layout: Layout) -> tuple[Tensor, bool]:
+        """The buffer on the host, and whether the host knows all of its tokens. One that it does not know is -1 - its
+        seat."""
+        host = torch.zeros(sum(layout.sizes), dtype=torch.int32)
+        parts: list[Any] = np.split(host.numpy(), np.cumsum(layout.sizes)[:-1])
+        tokens, positions, slots, rows, starts, lens, flat_tables, sampled_rows, seats = parts
+        tables = flat_tables.reshape(layout.num_sequences, layout.width)
+        block_size = self._block_size
+        row = sampled = 0
+        is_known = True
+        for index, piece in enumerate(pieces):
+            sequence = piece.sequence
+            blocks, start, count, num_samples = sequence.blocks, piece.start, piece.count, piece.num_samples
+            tables[index, : len(blocks)] = blocks
             end = row + count
-            tokens[row:end] = (sequence.tokens[start : start + count] + list(piece.drafts))[:count]
-            place = np.arange(start, start + count, dtype=np.int32)
-            positions[row:end] = place
-            slots[row:end] = tables[index, place // block_size] * block_size + place % block_size
-            rows[row:end] = index
-        row += count
-    on_device = torch.from_numpy(buffer).to(device, non_blocking=True)
-    split: tuple[Tensor, ...] = on_device.split(sizes)  # type: ignore[no-untyped-call]
-    token_ids = split[0]
-    if not is_known:
-        in_flight = last_tokens[(-1 - token_ids).clamp(min=0).long()]
-        token_ids = torch.where(token_ids < 0, in_flight, token_ids)
-    return Batch(
-        tokens=token_ids,
-        positions=split[1],
-        slots=split[2],
-        row_sequences=split[3],
-        query_starts=split[4],
-        context_lens=split[5],
-        block_tables=split[6].view(num_sequences, width),
-        query_lens_list=[piece.count for piece in pieces],
-        context_lens_list=[piece.end for piece in pieces],
-        block_tables_list=tables_list,
-        num_decodes=sum(piece.count == 1 for piece in pieces),
+            starts[index + 1] = end
+            lens[index] = start + count
+            if count == 1:
+                known = sequence.tokens
+                if start < len(known):
+                    tokens[row] = known[start]
+                else:
+                    tokens[row] = -1 - sequence.slot
+                    is_known = False
+                positions[row] = start
+                slots[row] = blocks[start // block_size] * block_size + start % block_size
+                rows[row] = index
+            else:
+                tokens[row:end] = (sequence.tokens[start : start + count] + list(piece.drafts))[:count]
+                place = np.arange(start, start + count, dtype=np.int32)
+                positions[row:end] = place
+                slots[row:end] = tables[index, place // block_size] * block_size + place % block_size
+                rows[row:end] = index
+            if num_samples:
+                sampled_rows[sampled : sampled + num_samples] = range(end - num_samples, end)
+                # Those with guesses are read on the host first.
+                seats[sampled : sampled + num_samples] = sequence.slot if num_samples == 1 else -1
+                sampled += num_samples
+            row = end
+        return host, is_known
+
+
+def _layout_of(pieces: Many[Piece]) -> Layout:
+    return Layout(
+        sum(piece.count for piece in pieces),
+        len(pieces),
+        sum(piece.num_samples for piece in pieces),
+        max(len(piece.sequence.blocks) for piece in pieces),
     )

@@ -16,7 +16,7 @@ from torch import Tensor
 from engines.paged.cache.kv_cache import KVCache
 from engines.paged.model.decoder import Decoder
 from engines.paged.ops.contract import Batch, Ops
-from engines.paged.runner.batch import build_batch
+from engines.paged.runner.batch import BatchBuilder
 from engines.paged.runner.sampler import Sampler
 from engines.paged.scheduling.plan import Piece
 
@@ -27,11 +27,10 @@ WANTED = -1  # stands in a sequence's drafts until the draft model has guessed
 class DraftModel:
     """A decoder that runs ahead of another. Its operations compute on the same device."""
 
-    def __init__(self, ops: Ops, decoder: Decoder, cache: KVCache, block_size: int) -> None:
+    def __init__(self, ops: Ops, decoder: Decoder, cache: KVCache) -> None:
         self._ops = ops
         self._decoder = decoder
         self._cache = cache
-        self._block_size = block_size
         self.guess_seconds = 0.0  # of one pass over all that guess, lately
 
     def copy_blocks(self, pairs: Tensor) -> None:
@@ -42,7 +41,7 @@ class DraftModel:
         """Compute the rows that the large model computes."""
         self._decoder.forward(replace(batch, adapters=None, scratch={}), self._cache.keys, self._cache.values)
 
-    def guess(self, pieces: Many[Piece], sampler: Sampler, last_tokens: Tensor) -> tuple[Piece, ...]:
+    def guess(self, pieces: Many[Piece], sampler: Sampler, builder: BatchBuilder) -> tuple[Piece, ...]:
         """The pieces, with tokens in place of those drafts that are WANTED."""
         asking = [i for i, piece in enumerate(pieces) if WANTED in piece.drafts]
         if not asking:
@@ -52,7 +51,7 @@ class DraftModel:
             started = time.perf_counter()
             active = [i for i in asking if len(pieces[i].drafts) > step]
             rows = [self._row(pieces[i], guessed[i]) for i in active]
-            batch = build_batch(rows, self._block_size, self._ops.device, last_tokens)
+            batch = builder.build(rows).batch
             for index, i in enumerate(active):
                 if step:
                     batch.tokens[index] = guessed[i][-1]

@@ -6,6 +6,7 @@ One thread launches steps, and only that one touches the device: two would crash
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from engines.paged.cache.kv_cache import KVCache
 from engines.paged.model.decoder import Decoder
 from engines.paged.ops.contract import Ops
-from engines.paged.runner.batch import build_batch
+from engines.paged.runner.batch import BatchBuilder, StepInputs
 from engines.paged.runner.drafting import DraftModel
 from engines.paged.runner.prompt_scores import score_prompts
 from engines.paged.runner.reading import HostCopy
@@ -44,6 +45,7 @@ class Launched:
     num_top: int
     prompts: dict[int, list[TokenLogprob]]  # by index of the piece
     guess_seconds: float = 0.0  # what a draft model takes for one guess
+    sources: list[Tensor] = field(default_factory=list)  # what the device reads on the host until `copy` is here
 
 
 class Runner:
@@ -65,44 +67,39 @@ class Runner:
         self._decoder = decoder
         self._cache = cache
         self._sampler = sampler
-        self._block_size = block_size
         self._deterministic = deterministic
         self._draft = draft
-        self._last_tokens = torch.zeros(max_sequences, dtype=torch.int32, device=ops.device)
+        self._last_tokens = torch.zeros(max_sequences + 1, dtype=torch.int32, device=ops.device)
+        self._builder = BatchBuilder(ops.staging, block_size, self._last_tokens)
 
     @torch.inference_mode()
     def launch(self, plan: Plan) -> Launched:
         """Give the device a step."""
         for copies in _apart(plan.copies):
-            pairs = torch.tensor(copies, dtype=torch.int64).to(self._ops.device)
+            pairs = self._ops.staging.put(copies, torch.int64)
             self._ops.copy_blocks(self._cache.keys, self._cache.values, pairs)
             if self._draft is not None:
                 self._draft.copy_blocks(pairs)
         pieces = plan.pieces
         if self._draft is not None:
-            pieces = self._draft.guess(pieces, self._sampler, self._last_tokens)
+            pieces = self._draft.guess(pieces, self._sampler, self._builder)
         prompts: dict[int, list[TokenLogprob]] = {}
-        if self._deterministic:
-            hidden = [
-                rows for i, piece in enumerate(pieces) if (rows := self._forward((piece,), prompts, i)) is not None
-            ]
-            logits = [self._decoder.logits(rows) for rows in hidden]
-            scores = torch.cat(logits) if logits else None
-        else:
-            rows = self._forward(pieces, prompts, 0)
-            scores = None if rows is None else self._decoder.logits(rows)
+        scores, seats = self._decode(pieces) if self._is_steady(pieces) else self._compute(pieces, prompts)
         drafts = [piece.drafts for piece in pieces]
         if scores is None:
+            # Nothing of this step will be read: what it was sent is kept until the next one is.
             return Launched(plan, drafts, None, 0, prompts, self._guess_seconds)
         sampled = [piece for piece in pieces if piece.num_samples]
         num_top = max(piece.sequence.request.params.num_likeliest for piece in sampled)
         likeliest = top_logprobs(scores, num_top) if num_top else ()
         asks = self._sampler.asks(sampled)
-        tokens, logprobs = self._ops.sample(scores, self._sampler.batch(asks))
+        sampling = self._sampler.batch(asks)
+        sampling.last_tokens, sampling.seats = self._last_tokens, seats
+        tokens, logprobs = self._ops.sample(scores, sampling)
         self._sampler.count(asks, tokens)
-        self._remember(sampled, tokens)
         copy = HostCopy(tokens, logprobs, *likeliest)
-        return Launched(plan, drafts, copy, num_top, prompts, self._guess_seconds)
+        sources = self._ops.staging.take_sources()
+        return Launched(plan, drafts, copy, num_top, prompts, self._guess_seconds, sources)
 
     @property
     def _guess_seconds(self) -> float:
@@ -114,6 +111,7 @@ class Runner:
         if launched.copy is None:
             return [Sampled([], [], [], launched.prompts.get(i, [])) for i in range(len(launched.plan.pieces))]
         tokens, logprobs, *likeliest = [tensor.tolist() for tensor in launched.copy.values()]
+        launched.sources.clear()
         row = 0
         for index, (piece, drafts) in enumerate(zip(launched.plan.pieces, launched.drafts, strict=True)):
             end = row + piece.num_samples
@@ -131,9 +129,54 @@ class Runner:
             row = end
         return results
 
-    def _forward(self, pieces: Many[Piece], prompts: dict[int, list[TokenLogprob]], first: int) -> Tensor | None:
+    def drain(self) -> None:
+        """Wait until the device is through with all that it was given: after a failure, before what it reads and writes
+        is let go of."""
+        with suppress(Exception):  # what has failed may fail once more
+            self._ops.synchronize()
+        self._ops.staging.take_sources()
+
+    def _is_steady(self, pieces: Many[Piece]) -> bool:
+        """Whether each piece is a sequence's next token, and nothing is computed but the model: such steps come again
+        and again."""
+        return (
+            self._draft is None
+            and not self._deterministic
+            and self._ops.can_replay
+            and all(piece.count == piece.num_samples == 1 for piece in pieces)
+            and not any(
+                piece.sequence.request.adapter is not None or piece.sequence.request.params.prompt_logprobs is not None
+                for piece in pieces
+            )
+        )
+
+    def _decode(self, pieces: Many[Piece]) -> tuple[Tensor | None, Tensor | None]:
+        """Logits of all rows of a steady step, and the seats of their tokens."""
+        (batch, _, seats), layout = self._builder.build_fixed(pieces)
+        keys, values = self._cache.keys, self._cache.values
+        return self._ops.replay(layout, batch, lambda: self._decoder.next_logits(batch, keys, values)), seats
+
+    def _compute(
+        self, pieces: Many[Piece], prompts: dict[int, list[TokenLogprob]]
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Logits of the rows that are sampled, and the seats of their tokens; None where no row is."""
+        parts = [(piece,) for piece in pieces] if self._deterministic else [pieces]
+        logits, seats = [], []
+        for first, part in enumerate(parts):
+            inputs = self._builder.build(part)
+            hidden = self._forward(inputs, part, prompts, first)
+            if hidden is not None:
+                logits.append(self._decoder.logits(hidden))
+                seats.append(inputs.seats)
+        if not logits:
+            return None, None
+        return (logits[0], seats[0]) if len(logits) == 1 else (torch.cat(logits), torch.cat(seats))
+
+    def _forward(
+        self, inputs: StepInputs, pieces: Many[Piece], prompts: dict[int, list[TokenLogprob]], first: int
+    ) -> Tensor | None:
         """Compute the rows of these pieces: the hidden states of those that are sampled, None where none is."""
-        batch = build_batch(pieces, self._block_size, self._ops.device, self._last_tokens)
+        batch, sampled_rows, seats = inputs
         batch.adapters = self._sampler.adapters(pieces)
         batch.is_reproducible = self._deterministic
         hidden = self._decoder.forward(batch, self._cache.keys, self._cache.values)
@@ -141,32 +184,9 @@ class Runner:
             self._draft.follow(batch)
         if any(piece.sequence.request.params.prompt_logprobs is not None for piece in pieces):
             prompts |= score_prompts(self._decoder, hidden, pieces, first)
-        rows: list[int] = []
-        end = 0
-        for piece in pieces:
-            end += piece.count
-            rows.extend(range(end - piece.num_samples, end))
-        if len(rows) == hidden.shape[0]:
-            return hidden
-        if not rows:
+        if not seats.shape[0]:
             return None
-        return hidden[torch.tensor(rows, device=hidden.device)]
-
-    def _remember(self, sampled: Many[Piece], tokens: Tensor) -> None:
-        """Keep each sequence's last token on the device, where the next step reads it. Those with guesses are read
-        on the host first."""
-        slots, rows, row = [], [], 0
-        for piece in sampled:
-            if piece.num_samples == 1:
-                slots.append(piece.sequence.slot)
-                rows.append(row)
-            row += piece.num_samples
-        if len(rows) == row:
-            self._last_tokens[torch.tensor(slots, device=tokens.device)] = tokens
-        elif rows:
-            self._last_tokens[torch.tensor(slots, device=tokens.device)] = tokens[
-                torch.tensor(rows, device=tokens.device)
-            ]
+        return hidden if sampled_rows is None else hidden.index_select(0, sampled_rows)
 
 
 def _apart(copies: Many[tuple[int, int]]) -> list[list[tuple[int, int]]]:

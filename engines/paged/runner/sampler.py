@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence as Many
 
-import torch
 from torch import Tensor
 
 from engines.paged.model.adapters import Adapter, AdapterRows, adapter_rows
@@ -14,16 +13,17 @@ from engines.paged.sampling.batch import Ask, Drawing, SamplingBatches
 from engines.paged.sampling.grammar import Matcher
 from engines.paged.scheduling.plan import Piece
 from engines.paged.scheduling.sequence import Sequence
+from engines.paged.staging import Staging
 
 
 class Sampler:
     """How each sequence is sampled, and which adapter its rows have. `admit` may be called on any thread."""
 
-    def __init__(self, batches: SamplingBatches, adapters: Mapping[str, Adapter], device: torch.device) -> None:
+    def __init__(self, batches: SamplingBatches, adapters: Mapping[str, Adapter], staging: Staging) -> None:
         """`adapters` by the names that requests give."""
         self._batches = batches
         self._adapters = adapters
-        self._device = device
+        self._staging = staging
         self._drawings: dict[Sequence, Drawing] = {}
 
     def admit(self, sequence: Sequence, seed: int, matcher: Matcher | None) -> bool:
@@ -63,4 +63,4 @@ class Sampler:
             return None
         names = [piece.sequence.request.adapter for piece in pieces]
         adapters = [None if name is None else self._adapters[name] for name in names]
-        return adapter_rows(adapters, [piece.count for piece in pieces], self._device)
+        return adapter_rows(adapters, [piece.count for piece in pieces], self._staging)

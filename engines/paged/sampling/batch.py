@@ -1,6 +1,6 @@
 """Rows to be sampled, as tensors: made anew only where something has changed since the step before.
 
-batches = SamplingBatches(vocab_size, device, eos_ids, encode)
+batches = SamplingBatches(vocab_size, staging, eos_ids, encode)
 drawing = batches.admit(sequence, params, seed, matcher)       on any thread
 asks = [Ask(drawing, position, drafts), ...]
 tokens, logprobs = ops.sample(logits, batches.build(asks))
@@ -18,10 +18,11 @@ import torch
 from torch import Tensor
 
 from engines.paged.ops.contract import SamplingBatch
-from engines.paged.sampling.columns import Ask, ColumnCache, put, rows_of
+from engines.paged.sampling.columns import Ask, ColumnCache, rows_of
 from engines.paged.sampling.drawing import Bias, Drawing, Encode, Masking, Writing
 from engines.paged.sampling.params import SamplingParams
 from engines.paged.sampling.penalties import NOBODY, PenaltyTable
+from engines.paged.staging import Staging
 
 _WORD_BITS = 32
 
@@ -36,12 +37,12 @@ class _Penalties(NamedTuple):
 class SamplingBatches:
     """All but `admit` are of one thread, the one that uses the device."""
 
-    def __init__(self, vocab_size: int, device: torch.device, eos_ids: frozenset[int], encode: Encode) -> None:
+    def __init__(self, vocab_size: int, staging: Staging, eos_ids: frozenset[int], encode: Encode) -> None:
         """`vocab_size` of the logits. `encode` tells the tokens of a text, without special ones, for bad_words."""
-        self._vocab_size, self._device = vocab_size, device
+        self._vocab_size, self._staging = vocab_size, staging
         self._eos_ids, self._encode = eos_ids, encode
-        self._table = PenaltyTable(vocab_size, device)
-        self._cache, self._plain_cache = ColumnCache(device), ColumnCache(device)
+        self._table = PenaltyTable(vocab_size, staging)
+        self._cache, self._plain_cache = ColumnCache(staging), ColumnCache(staging)
         self._version = 0  # of the rows that the next two belong to
         self._penalties: _Penalties | None = None
         self._bias: tuple[Tensor, Tensor, Tensor] | None = None
@@ -100,8 +101,8 @@ class SamplingBatches:
                 drawing.num_counted = position + 1 - drawing.writing.num_prompt
             row += 1 + len(drafts)
         if seats:
-            chosen = tokens if len(rows) == row else tokens[put(rows, self._device, torch.int64)]
-            self._table.count(put(seats, self._device, torch.int64), chosen)
+            chosen = tokens if len(rows) == row else tokens[self._staging.put(rows, torch.int64)]
+            self._table.count(self._staging.put(seats, torch.int64), chosen)
 
     def _penalize(self, batch: SamplingBatch, asks: Sequence[Ask]) -> None:
         for ask in asks:
@@ -138,7 +139,7 @@ class SamplingBatches:
         seats = [drawing.seat if drawing.is_penalized else NOBODY for drawing in drawings]
         params = [drawing.params for drawing in drawings]
         return _Penalties(
-            put(seats, self._device, torch.int64),
+            self._staging.put(seats, torch.int64),
             self._unless([each.repetition_penalty for each in params], 1.0),
             self._unless([each.presence_penalty for each in params], 0.0),
             self._unless([each.frequency_penalty for each in params], 0.0),
@@ -159,13 +160,14 @@ class SamplingBatches:
         for row, (drawing, ban) in enumerate(zip(rows_of(asks), banned, strict=True)):
             if (bias := drawing.bias(ban)) is not None:
                 biases.append((row, bias))
+        copy = self._staging.copy
         if not biases:
-            nothing = torch.zeros(0, dtype=torch.int64, device=self._device)
+            nothing = torch.zeros(0, dtype=torch.int64, device=self._staging.device)
             return nothing, nothing, nothing.to(torch.float32)
         return (
-            torch.cat([torch.full_like(bias.ids, row) for row, bias in biases]).to(self._device),
-            torch.cat([bias.ids for _, bias in biases]).to(self._device),
-            torch.cat([bias.values for _, bias in biases]).to(self._device),
+            copy(torch.cat([torch.full_like(bias.ids, row) for row, bias in biases])),
+            copy(torch.cat([bias.ids for _, bias in biases])),
+            copy(torch.cat([bias.values for _, bias in biases])),
         )
 
     def _allowed(self, asks: Sequence[Ask]) -> Tensor:
@@ -180,11 +182,11 @@ class SamplingBatches:
                 allowed[row:end, : masks.shape[1]] = masks
                 allowed[row:end, masks.shape[1] :] = 0
             row = end
-        return torch.from_numpy(allowed).to(self._device)
+        return self._staging.put_tensor(torch.from_numpy(allowed))
 
     def _unless(self, values: list[float], nothing: float) -> Tensor | None:
         """None where all values ask for nothing."""
-        return put(values, self._device) if any(value != nothing for value in values) else None
+        return self._staging.put(values) if any(value != nothing for value in values) else None
 
 
 __all__ = ["Ask", "Drawing", "SamplingBatches"]

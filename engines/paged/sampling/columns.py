@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from engines.paged.sampling.drawing import Drawing
+from engines.paged.staging import Staging
 
 
 class Ask(NamedTuple):
@@ -39,12 +40,12 @@ class Columns(NamedTuple):
 class ColumnCache:
     """The columns of the batch before, if the next has the same rows."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, staging: Staging) -> None:
+        self._put = staging.put
         self._shape: list[tuple[Drawing, int]] = []  # sequences, and drafts of each
         self._columns: Columns | None = None
         self._positions: list[int] = []
-        self._position_tensor = torch.zeros(0, dtype=torch.int64, device=device)
+        self._position_tensor = torch.zeros(0, dtype=torch.int64, device=staging.device)
         self.version = 0  # another one for other rows
 
     def forget(self) -> None:
@@ -65,7 +66,7 @@ class ColumnCache:
         if [each - 1 for each in positions] == self._positions:
             self._position_tensor = self._position_tensor + 1
         elif positions != self._positions:
-            self._position_tensor = put(positions, self._device, torch.int64)
+            self._position_tensor = self._put(positions, torch.int64)
         self._positions = positions
         return self._position_tensor
 
@@ -74,11 +75,11 @@ class ColumnCache:
         params = [drawing.params for drawing in drawings]
         drawn = [drawing for drawing in drawings if drawing.temperature > 0]
         return Columns(
-            temperature=put([drawing.temperature for drawing in drawings], self._device),
-            top_k=put([each.top_k for each in params], self._device, torch.int32),
-            top_p=put([each.top_p for each in params], self._device),
-            min_p=put([each.min_p for each in params], self._device),
-            seeds=put([drawing.seed for drawing in drawings], self._device, torch.int64),
+            temperature=self._put([drawing.temperature for drawing in drawings]),
+            top_k=self._put([each.top_k for each in params], torch.int32),
+            top_p=self._put([each.top_p for each in params]),
+            min_p=self._put([each.min_p for each in params]),
+            seeds=self._put([drawing.seed for drawing in drawings], torch.int64),
             is_greedy=not drawn,
             is_unfiltered=not any(drawing.is_filtered for drawing in drawn),
             needs_logprobs=any(each.needs_logprobs for each in params),
@@ -91,7 +92,3 @@ class ColumnCache:
 def rows_of(asks: Sequence[Ask]) -> list[Drawing]:
     """The sequence of each row."""
     return [ask.drawing for ask in asks for _ in range(1 + len(ask.drafts))]
-
-
-def put(values: Sequence[float], device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.tensor(values, dtype=dtype).to(device, non_blocking=True)

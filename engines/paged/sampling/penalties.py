@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from engines.paged.staging import Staging
+
 NOBODY = 0  # a seat of zeros, for rows without penalties
 _FIRST_SEATS = 8
 
@@ -15,8 +17,9 @@ _FIRST_SEATS = 8
 class PenaltyTable:
     """Seats for sequences with penalties. Memory is taken as they come: 5 bytes a token of the vocabulary each."""
 
-    def __init__(self, vocab_size: int, device: torch.device) -> None:
-        self._vocab_size, self._device = vocab_size, device
+    def __init__(self, vocab_size: int, staging: Staging) -> None:
+        self._vocab_size, self._staging = vocab_size, staging
+        device = staging.device
         self._counts = torch.zeros(0, vocab_size, dtype=torch.int32, device=device)
         self._seen = torch.zeros(0, vocab_size, dtype=torch.bool, device=device)
         self._free: list[int] = []
@@ -33,7 +36,7 @@ class PenaltyTable:
         self._counts[seat].zero_()
         self._seen[seat].zero_()
         if prompt:
-            self._seen[seat, self._ids(prompt)] = True
+            self._seen[seat].index_fill_(0, self._ids(prompt), True)
         return seat
 
     def release(self, seat: int) -> None:
@@ -78,4 +81,4 @@ class PenaltyTable:
         self._free = [seat for seat in reversed(range(seats, seats + more)) if seat != NOBODY]
 
     def _ids(self, tokens: Sequence[int]) -> Tensor:
-        return torch.tensor(tokens, dtype=torch.int64).to(self._device)
+        return self._staging.put(tokens, torch.int64)

@@ -29,6 +29,11 @@ GROUPS_A_CORE = 8
 MAX_TILE_BYTES = 16 * 1024
 
 
+def num_partitions(max_context: int) -> int:
+    """Parts that a long context is read in; kernels are chosen by nothing else of its length."""
+    return -(-max_context // PARTITION)
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Of one step: rows that decode, and tiles of those that prefill."""
@@ -49,15 +54,20 @@ class AttentionOps(Family):
         check("the cache", cache.keys, q.dtype)
         if q.shape[2] % 8:
             raise invalid(f"heads of {q.shape[2]}: Metal's kernels of attention take multiples of 8")
-        plan: Plan | None = batch.scratch.get("metal attention")
-        if plan is None:
-            plan = batch.scratch["metal attention"] = self._plan(batch)
+        plan = self.plan_attention(batch)
         out = self.new(q.shape[0], q.shape[1] * q.shape[2], dtype=q.dtype)
         if plan.rows is not None:
             self._decode(out, q, cache, batch, plan.rows, plan.max_context, scale, window)
         if plan.tile_rows is not None:
             self._prefill(out, q, cache, batch, plan, scale, window)
         return out
+
+    def plan_attention(self, batch: Batch) -> Plan:
+        """Made at the step's first layer, for all."""
+        plan: Plan | None = batch.scratch.get("metal attention")
+        if plan is None:
+            plan = batch.scratch["metal attention"] = self._plan(batch)
+        return plan
 
     def _plan(self, batch: Batch) -> Plan:
         lens = batch.query_lens_list
@@ -74,10 +84,10 @@ class AttentionOps(Family):
             else:
                 tiles += [(sequence, row) for row in range(start, start + length, TILE_ROWS)]
             start += length
-        decoding = torch.tensor(rows, dtype=torch.int32, device=self.device) if rows else None
+        decoding = self.staging.put(rows, torch.int32) if rows else None
         if not tiles:
             return Plan(decoding, max_context, None, None)
-        both = torch.tensor(list(zip(*tiles, strict=True)), dtype=torch.int32, device=self.device)
+        both = self.staging.put(list(zip(*tiles, strict=True)), torch.int32)
         return Plan(decoding, max_context, both[0], both[1])
 
     def _count_to(self, n: int) -> Tensor:
@@ -106,7 +116,7 @@ class AttentionOps(Family):
         if most_seen <= PARTITION or heads * count >= GROUPS_A_CORE * self.gpu_cores:
             library.run("paged_decode", (heads, count), 256, out, q, *cache, *where, *how)
             return
-        partitions = -(-max_context // PARTITION)
+        partitions = num_partitions(max_context)
         partial = self.new(count, heads, partitions, size, dtype=torch.float32)
         max_and_sum = self.new(count, heads, partitions, 2, dtype=torch.float32)
         library.run("paged_split", (heads, count, partitions), 256, partial, max_and_sum, q, *cache, *where, *how)

@@ -23,6 +23,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "attention": ("attention",),
     "sample": ("sample",),
     "copy_blocks": ("copy_blocks",),
+    "replay": ("replay",),
 }
 
 
@@ -90,11 +91,13 @@ def cases(dtype: torch.dtype) -> Iterator[Case]:
     yield Case("sample", "greedy", dtype, _sample, (0.0,), is_exact=True)
     yield Case("sample", "drawn", dtype, _sample, (0.8,), is_exact=True)
     yield Case("copy_blocks", "two", dtype, _copy_blocks, is_exact=True)
+    yield Case("replay", "three steps", dtype, _replay)
 
 
 def _embed(numbers: Numbers, ops: Ops, bits: int) -> Sequence[Tensor]:
     embedding = ops.prepare_embedding(numbers.matrix(50, 128, bits))
-    return [ops.embed(numbers.ints(0, 50, 5), embedding)]
+    last_tokens = numbers.ints(0, 50, 4)
+    return [ops.embed(numbers.ints(-4, 50, 12), embedding, last_tokens)]
 
 
 def _linear(numbers: Numbers, ops: Ops, bits: int, rows: int) -> Sequence[Tensor]:
@@ -187,9 +190,31 @@ def _sample(numbers: Numbers, ops: Ops, temperature: float) -> Sequence[Tensor]:
         min_p=rows(0.0),
         seeds=torch.tensor([3, 5, -7], device=ops.device),
         positions=torch.tensor([0, 9, 1 << 20], device=ops.device),
+        last_tokens=torch.zeros(5, dtype=torch.int32, device=ops.device),
+        seats=torch.tensor([3, -1, 1], dtype=torch.int32, device=ops.device),
         is_greedy=temperature == 0,
     )
-    return [ops.sample(logits, sampling)[0]]
+    tokens, _ = ops.sample(logits, sampling)
+    assert sampling.last_tokens is not None
+    return [tokens, sampling.last_tokens[:4]]
+
+
+def _replay(numbers: Numbers, ops: Ops) -> Sequence[Tensor]:
+    """A step's beginning and end, captured once and replayed for other tokens."""
+    embedding = ops.prepare_embedding(numbers.matrix(50, 128, 0))
+    head, norm = ops.prepare_linear(numbers.matrix(72, 128, 0)), numbers.normal(128)
+    batch = _batch(((1, 18), (1, 40)), 16, ops.device)
+
+    def compute() -> Tensor:
+        x, residual = ops.add_rmsnorm(ops.embed(batch.tokens, embedding), None, norm, 1e-6)
+        x, _ = ops.add_rmsnorm(x, residual, norm, 1e-6)
+        return ops.linear(x, head).float()
+
+    found = []
+    for _ in range(3):
+        batch.tokens.copy_(numbers.ints(0, 50, 2))
+        found.append(ops.replay("check", batch, compute).clone())
+    return found
 
 
 def _copy_blocks(numbers: Numbers, ops: Ops) -> Sequence[Tensor]:

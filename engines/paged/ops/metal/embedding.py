@@ -17,15 +17,16 @@ class EmbeddingOps(MatrixFamily):
             raise invalid(f"an embedding of {weight.shape[1]} features: Metal's kernels take multiples of 4")
         return self.matrix(weight)
 
-    def embed(self, tokens: Tensor, embedding: Matrix) -> Tensor:
+    def embed(self, tokens: Tensor, embedding: Matrix, last_tokens: Tensor | None = None) -> Tensor:
         check("tokens", tokens, torch.int32)
+        ids = tokens, tokens if last_tokens is None else last_tokens
         n, width = tokens.shape[0], embedding.shape[1]
         x = self.new(n, width, dtype=embedding.dtype)
         if embedding.bits:
             words = embedding.weight.shape[1]
             library = self.library("linear", embedding)
-            library.run("embed_packed", (-(-words // 64), n), 64, x, *embedding.buffers, tokens, width)
+            library.run("embed_packed", (-(-words // 64), n), 64, x, *embedding.buffers, *ids, width)
         else:
             library = self.kernels.load("embed", T=x.dtype, WIDTH=width)
-            library.run("embed", (-(-width // 256), n), 64, x, embedding.weight, tokens)
+            library.run("embed", (-(-width // 256), n), 64, x, embedding.weight, *ids)
         return x

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from engines.errors import invalid
 from engines.paged.ops.metal.kernels import METAL_TYPES, Kernels
+from engines.paged.staging import Staging
 
 
 class Family:
@@ -14,6 +15,7 @@ class Family:
 
     kernels: Kernels
     device: torch.device
+    staging: Staging
 
     def new(self, *size: int, dtype: torch.dtype) -> Tensor:
         """Memory for a result; nothing is in it yet."""

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from engines.paged.ops.metal.replay import Capture, CapturedStep
+
 KERNELS = Path(__file__).parents[2] / "kernels"
 METAL_TYPES = {torch.float32: "float", torch.float16: "half", torch.bfloat16: "bfloat"}
 Constant = int | float | str | torch.dtype
@@ -79,7 +81,10 @@ class Library:
                 raise ValueError(f"{self.family}.{name}: a tensor of strides {arg.stride()} is not contiguous")
         owner.dispatches[name] += 1
         function = self._functions.get(name) or self.function(name)
-        function(*args, threads=(groups[0] * group_size, *groups[1:]), group_size=(group_size, 1, 1)[: len(groups)])
+        threads, sizes = (groups[0] * group_size, *groups[1:]), (group_size, 1, 1)[: len(groups)]
+        function(*args, threads=threads, group_size=sizes)
+        if owner.capture is not None:
+            owner.capture.add(name, function, args, threads=threads, group_size=sizes)
 
 
 class Kernels:
@@ -89,6 +94,7 @@ class Kernels:
         self._compile, self.device = compile_shader, device
         self._libraries: dict[tuple[Any, ...], Library] = {}
         self.thread: int | None = None
+        self.capture: Capture | None = None  # sees each kernel that is run
         self.dispatches: defaultdict[str, int] = defaultdict(int)
 
     def load(self, family: str, **constants: Constant) -> Library:
@@ -98,6 +104,14 @@ class Kernels:
         if library is None:
             library = self._libraries[key] = Library(self, family, self._compile(source(family, constants)))
         return library
+
+    def run_captured(self, step: CapturedStep) -> Tensor:
+        """What a step returns that was captured of these kernels."""
+        if get_ident() != self.thread:
+            self.take_thread()
+        for name, count in step.kernels.items():
+            self.dispatches[name] += count
+        return step.run()
 
     def take_thread(self) -> None:
         """torch's MPS crashes where two threads use it: the first one to run a kernel is the only one."""

@@ -31,6 +31,7 @@ class SamplingOps(Family):
             *(tokens, logprobs, self._scores(library, logits, sampling), logits),
             *(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, sampling.seeds, sampling.positions),
             *(not (sampling.is_greedy or sampling.is_unfiltered), sampling.needs_logprobs, vocabulary),
+            *(_or(sampling.last_tokens, tokens), _or(sampling.seats, tokens), sampling.last_tokens is not None),
         )
         return tokens, logprobs
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
@@ -13,6 +13,7 @@ from engines.paged.ops.reference import experts as mixture
 from engines.paged.ops.reference import linear as matrices
 from engines.paged.ops.reference import rotary
 from engines.paged.ops.reference.attention import PagedAttention
+from engines.paged.staging import Staging
 
 
 class ReferenceOps:
@@ -21,6 +22,7 @@ class ReferenceOps:
     """
 
     name = "reference"
+    can_replay = False
 
     def __init__(
         self, device: torch.device | str, dtype: torch.dtype | None = None, *, keeps_expanded: bool = True
@@ -28,6 +30,7 @@ class ReferenceOps:
         self.device = torch.device(device)
         self.dtype = dtype
         self.keeps_expanded = keeps_expanded
+        self.staging = Staging(self.device)
         self._attention = PagedAttention()
 
     def __repr__(self) -> str:
@@ -50,7 +53,9 @@ class ReferenceOps:
     ) -> list[mixture.Expert]:
         return mixture.prepare_experts(gate, up, down, self.device, self.dtype, self.keeps_expanded)
 
-    def embed(self, tokens: Tensor, embedding: matrices.Embedding) -> Tensor:
+    def embed(self, tokens: Tensor, embedding: matrices.Embedding, last_tokens: Tensor | None = None) -> Tensor:
+        if last_tokens is not None:
+            tokens = torch.where(tokens < 0, last_tokens.index_select(0, (-1 - tokens).clamp(min=0)), tokens)
         return embedding(tokens)
 
     def add_rmsnorm(self, x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -87,12 +92,18 @@ class ReferenceOps:
     def sample(self, logits: Tensor, sampling: SamplingBatch) -> tuple[Tensor, Tensor]:
         from engines.paged.sampling.reference import sample
 
-        return sample(logits, sampling)
+        tokens, logprobs = sample(logits, sampling)
+        if sampling.last_tokens is not None and sampling.seats is not None:
+            sampling.last_tokens.index_put_((sampling.seats,), tokens)
+        return tokens, logprobs
 
     def copy_blocks(self, keys: Tensor, values: Tensor, pairs: Tensor) -> None:
         source, target = pairs.unbind(1)
         for cache in (keys, values):
             cache.index_copy_(1, target, cache.index_select(1, source))
+
+    def replay(self, layout: Hashable, batch: Batch, compute: Callable[[], Tensor]) -> Tensor:
+        return compute()
 
     def synchronize(self) -> None:
         if self.device.type == "cuda":

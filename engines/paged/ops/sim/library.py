@@ -45,7 +45,9 @@ _TENSOR_TYPES: dict[str, tuple[torch.dtype, ...]] = {
 
 def _pack(values: Sequence[int | float], type_name: str) -> bytes:
     """Numbers as the bytes that torch would hand to setBytes."""
-    if type_name in ("float16", "bfloat16", "float32"):
+    if type_name == "float32":
+        return struct.pack(f"<{len(values)}f", *values)
+    if type_name in ("float16", "bfloat16"):
         tensor = torch.tensor([float(value) for value in values], dtype=torch.float32).to(getattr(torch, type_name))
         return bytes(tensor.view(torch.uint8).tolist())
     size = {"int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1}[type_name]

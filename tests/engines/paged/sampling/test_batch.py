@@ -11,6 +11,7 @@ import torch
 from engines.paged.sampling.batch import Ask, SamplingBatches
 from engines.paged.sampling.params import SamplingParams
 from engines.paged.sampling.reference import sample
+from engines.paged.staging import Staging
 
 VOCABULARY = 50
 EOS = frozenset({49})
@@ -41,7 +42,7 @@ def encode(text):
 
 
 def batches():
-    return SamplingBatches(VOCABULARY, CPU, EOS, encode)
+    return SamplingBatches(VOCABULARY, Staging(CPU), EOS, encode)
 
 
 def ask(drawing, *drafts):

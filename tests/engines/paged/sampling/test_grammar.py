@@ -15,6 +15,7 @@ from engines.paged.sampling.grammar import GrammarCompiler
 from engines.paged.sampling.params import GrammarSpec, SamplingParams
 from engines.paged.sampling.reference import sample
 from engines.paged.sampling.vocabulary import Vocabulary
+from engines.paged.staging import Staging
 from engines.paged.text.tokenizer import Tokenizer
 from tests.engines.paged.sampling.test_batch import CPU, Text
 from tests.engines.paged.text import tiny_tokenizers
@@ -41,7 +42,7 @@ def allowed(matcher):
 
 def generated(spec, seed, tokenizer=BYTES, most=400, favoured="", spread=2.0):
     """(a text of random logits under a grammar, whether it was whole); `favoured` letters are likelier."""
-    batches = SamplingBatches(tokenizer.vocab_size, CPU, tokenizer.eos_ids, lambda text: [])
+    batches = SamplingBatches(tokenizer.vocab_size, Staging(CPU), tokenizer.eos_ids, lambda text: [])
     walk = matcher(spec, tokenizer)
     text = Text([0])
     drawing = batches.admit(text, SamplingParams(), seed, walk)

@@ -17,6 +17,7 @@ from torch import Tensor
 from engines.errors import EngineError
 from engines.paged.model.adapters import Adapter, adapter_rows
 from engines.paged.ops.reference import ReferenceOps
+from engines.paged.staging import Staging
 from engines.paged.weights import LoadedModel, load_model
 from engines.paged.weights.lora import load_adapter
 from tests.engines.paged.support.paging import Pages
@@ -77,7 +78,7 @@ def test_logits_equal_those_of_peft(family: str, options: dict[str, Any], tmp_pa
     model = peft_model(folder, 1, **options)
     adapter = adapter_of(model, base, tmp_path / "adapter", "one")
     tokens = TOKENS["b"]
-    rows = adapter_rows([adapter], [len(tokens)], torch.device("cpu"))
+    rows = adapter_rows([adapter], [len(tokens)], Staging("cpu"))
     seen = Pages(base.decoder).step({"b": tokens}, rows)["b"]
     assert_close(seen, model(torch.tensor([tokens])).logits[0])
     assert_close(seen, model.merge_and_unload()(torch.tensor([tokens])).logits[0])
@@ -104,7 +105,7 @@ def test_several_adapters_in_one_batch(tmp_path: Path):
     done = dict.fromkeys(TOKENS, 0)
     for step in ({"a": 9, "b": 12}, {"b": 1, "c": 20, "d": 5}, {"b": 5, "d": 1}, {"b": 13, "d": 8}):
         order = sorted(step, key=lambda name: step[name] > 1)
-        rows = adapter_rows([by_name[name] for name in order], [step[name] for name in order], torch.device("cpu"))
+        rows = adapter_rows([by_name[name] for name in order], [step[name] for name in order], Staging("cpu"))
         given = {name: TOKENS[name][done[name] : done[name] + count] for name, count in step.items()}
         for name, logits in pages.step(given, rows).items():
             assert_close(logits, expected[name][done[name] : done[name] + step[name]])
@@ -120,7 +121,7 @@ def test_an_adapter_beside_a_quantized_base(tmp_path: Path):
     model = peft_model(folder, 1, target_modules=ATTENTION + MLP)
     adapter = adapter_of(model, base, tmp_path / "adapter", "one")
     tokens = TOKENS["b"]
-    seen = Pages(base.decoder).step({"b": tokens}, adapter_rows([adapter], [31], torch.device("cpu")))["b"]
+    seen = Pages(base.decoder).step({"b": tokens}, adapter_rows([adapter], [31], Staging("cpu")))["b"]
     expected = model(torch.tensor([tokens])).logits[0]
     assert float((seen - expected).norm() / expected.norm()) < 0.05
 
@@ -128,12 +129,12 @@ def test_an_adapter_beside_a_quantized_base(tmp_path: Path):
 def test_rows():
     """No adapter: nothing; one for all: no index; else each adapter's rows, counted through the batch."""
     one, two = Adapter("one", {}, "", 0), Adapter("two", {}, "", 0)
-    device = torch.device("cpu")
-    assert adapter_rows([None, None], [1, 5], device) is None
-    whole = adapter_rows([one, one], [1, 5], device)
+    staging = Staging("cpu")
+    assert adapter_rows([None, None], [1, 5], staging) is None
+    whole = adapter_rows([one, one], [1, 5], staging)
     assert whole is not None
     assert whole.parts == ((one, None),)
-    mixed = adapter_rows([one, None, two, one], [1, 1, 3, 2], device)
+    mixed = adapter_rows([one, None, two, one], [1, 1, 3, 2], staging)
     assert mixed is not None
     assert [(adapter.name, None if rows is None else rows.tolist()) for adapter, rows in mixed.parts] == [
         ("one", [0, 5, 6]),

@@ -1,0 +1,55 @@
+"""Numbers on their way from the host to the device, while nobody waits for it.
+
+Metal reads the source of a copy when its stream gets there, long after the call has returned, and until torch 2.13
+nothing kept that memory (pytorch#139550, #189690, #181017). So every source is memory of torch's own, and is kept here
+until the device is known to be through with it. It is never numpy's: torch would let go of that on Metal's completion
+thread, which would have to wait for Python's lock there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Staging:
+    """Copies to one device, of the thread that the device belongs to."""
+
+    def __init__(self, device: torch.device | str) -> None:
+        self.device = torch.device(device)
+        self._is_host = self.device.type == "cpu"
+        self._sources: list[Tensor] = []
+
+    def __repr__(self) -> str:
+        return f"<Staging to {self.device}: {len(self._sources)} sources kept>"
+
+    def put(self, values: Sequence[Any], dtype: torch.dtype = torch.float32) -> Tensor:
+        """Numbers, or rows of numbers of one length, as a tensor on the device."""
+        return self.copy(torch.tensor(values, dtype=dtype))
+
+    def put_tensor(self, tensor: Tensor) -> Tensor:
+        """A tensor of the host's on the device, whatever its memory is and whoever writes that next; returned as it is
+        where the device is the host."""
+        return tensor if self._is_host else self.copy(tensor.clone(memory_format=torch.contiguous_format))
+
+    def copy(self, source: Tensor, target: Tensor | None = None) -> Tensor:
+        """A contiguous tensor of the host's on the device: in new memory, or in `target`. Its memory is torch's, and is
+        not written any more."""
+        if target is not None:
+            target.copy_(source, non_blocking=True)
+        elif self._is_host:
+            return source
+        else:
+            target = source.to(self.device, non_blocking=True)
+        if not self._is_host:
+            self._sources.append(source)
+        return target
+
+    def take_sources(self) -> list[Tensor]:
+        """The sources of all copies so far. Who takes them keeps them until the device has come to something that it
+        was given later."""
+        sources, self._sources = self._sources, []
+        return sources

@@ -1,0 +1,213 @@
+"""An engine on Apple's GPU, as far as one can know without it: what it sends, when it waits, what it replays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines.paged import assembling
+from engines.paged.engine import PagedEngine
+from engines.paged.options import EngineOptions
+from engines.paged.own_thread import OwnThread
+from engines.paged.values import Output
+from tests.engines.paged.engine.asking import Answer, answer_of, ask, finish
+from tests.engines.paged.support.fake_mps import MPS, FakeMps
+from tests.engines.paged.support.tiny_models import tiny_model
+
+SETTINGS: dict[str, Any] = {
+    "threads": 1,
+    "max_context": 160,
+    "max_sequences": 8,
+    "block_size": 8,
+    "memory_gb": 0.5,
+    "dtype": "float32",
+}
+StartEngine = Callable[..., tuple[PagedEngine, FakeMps]]
+
+
+@pytest.fixture
+def start_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[StartEngine]:
+    """start_engine(folder, **options): an engine on a fake GPU of its own, and that."""
+    engines: list[PagedEngine] = []
+
+    def start(folder: Path, **options: Any) -> tuple[PagedEngine, FakeMps]:
+        device = FakeMps()
+        device.install(monkeypatch)
+        thread = OwnThread("fake mps")
+        thread.begin(device.__enter__).result()
+        settings = EngineOptions(**{**SETTINGS, **options})
+        with monkeypatch.context() as patch:
+            patch.setattr(assembling, "choose_device", lambda name: MPS)
+            patch.setattr(
+                assembling, "choose_ops", lambda *_, deterministic: device.metal_ops(is_deterministic=deterministic)
+            )
+            engine = PagedEngine(thread.begin(lambda: assembling.assemble(folder, settings, None)).result(), thread)
+        engine.start()
+        engines.append(engine)
+        return engine, device
+
+    yield start
+    for engine in engines:
+        engine.stop()
+
+
+@pytest.fixture(scope="module")
+def reference() -> Iterator[Callable[..., PagedEngine]]:
+    """reference(folder, **options): the same engine on the processor, by plain torch."""
+    engines: list[PagedEngine] = []
+
+    def start(folder: Path, **options: Any) -> PagedEngine:
+        engines.append(PagedEngine.load(folder, EngineOptions(**{**SETTINGS, "ops": "reference", **options})))
+        engines[-1].start()
+        return engines[-1]
+
+    yield start
+    for engine in engines:
+        engine.stop()
+
+
+def requests_of(engine: PagedEngine) -> list[Answer]:
+    """Requests that begin and end beside each other: greedy and drawn, filtered, penalised, of one choice and of
+    more, with log probabilities, with a grammar."""
+    long = [(7 * i) % 200 for i in range(50)]
+    asked = [
+        ask(engine, [5, 6, 7], max_tokens=40),
+        ask(engine, long, max_tokens=24, temperature=0.9, seed=3),
+        ask(engine, long[:33], max_tokens=12, temperature=0.8, top_k=20, top_p=0.9, seed=4),
+        ask(engine, [9], max_tokens=30, repetition_penalty=1.3, presence_penalty=0.4),
+        ask(engine, [1, 2], max_tokens=18, temperature=1.0, n=3, seed=5),
+        ask(engine, [40, 41], max_tokens=10, logprobs=3, prompt_logprobs=2),
+        ask(engine, [44], max_tokens=16, logit_bias={7: 3.0}, min_tokens=4),
+    ]
+    finish(*asked)
+    return asked
+
+
+@pytest.mark.parametrize(
+    "family, options",
+    [("llama", {}), ("qwen3", {"quantize": "int4", "quantize_group": 32}), ("mixtral", {}), ("qwen2_moe", {})],
+)
+def test_answers_are_those_of_the_processor(
+    start_engine: StartEngine, reference: Callable[..., PagedEngine], family: str, options: dict[str, Any]
+) -> None:
+    """Every token is the one that the processor draws, though the device reads what it is sent long after, and no
+    memory that it still reads is let go of."""
+    folder = tiny_model(family)
+    engine, device = start_engine(folder, **options)
+    expected = requests_of(reference(folder, **options))
+    for answer, right in zip(requests_of(engine), expected, strict=True):
+        assert answer.error == ""
+        for choice in range(answer.request.params.n):
+            assert answer.tokens(choice) == right.tokens(choice)
+    assert device.num_freed_sources == 0
+
+
+def counts_by_token(engine: PagedEngine, device: FakeMps, **fields: Any) -> list[tuple[int, int]]:
+    """Waits for the device, and operations of torch's own, when each token of an answer is told."""
+    counts: list[tuple[int, int]] = []
+
+    class Counted(Answer):
+        def __call__(self, output: Output) -> None:  # on the engine's thread
+            counts.append((device.num_waits, device.num_operations))
+            super().__call__(output)
+
+    answer = ask(engine, [5, 6, 7], max_tokens=60, **fields)
+    counted = Counted(answer.request)
+    finish(answer)
+    other = ask(engine, [8], max_tokens=60, **fields)
+    engine.submit(replace(answer.request, id="counted"), counted)
+    finish(counted, other)
+    return counts
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("fields", [{}, {"temperature": 0.8, "seed": 1}, {"temperature": 0.8, "top_k": 5, "seed": 1}])
+def test_a_steady_step_waits_for_nothing(start_engine: StartEngine, dtype: str, fields: dict[str, Any]) -> None:
+    """While the same sequences go on, no step waits for the device, and torch itself computes at most the positions of
+    their noise: all else is the model's kernels, replayed."""
+    engine, device = start_engine(tiny_model("llama"), dtype=dtype)
+    counts = counts_by_token(engine, device, **fields)[10:50]
+    waits = [waits for waits, _ in counts]
+    assert waits[0] == waits[-1], "".join(device.waits[waits[0] : waits[0] + 1])
+    steps = len(counts) - 1
+    assert counts[-1][1] - counts[0][1] == (steps if fields else 0)
+
+
+def test_no_step_waits_where_requests_come_and_go(start_engine: StartEngine) -> None:
+    """Requests that begin, prompts in pieces among them, and such that end, wait for the device no more than steady
+    ones; what reads log probabilities of a prompt does."""
+    engine, device = start_engine(tiny_model("llama"), max_batch_tokens=16)
+    answer_of(engine, [5, 6, 7], max_tokens=20)
+    before = device.num_waits
+    first = ask(engine, range(60), max_tokens=20)
+    assert first.first.wait(30)
+    second = ask(engine, range(40), max_tokens=30, temperature=0.7, seed=1, repetition_penalty=1.2, logit_bias={3: 1.0})
+    finish(first, second)
+    assert device.num_waits == before, device.waits[before]
+
+
+def test_a_failed_step_lets_go_of_nothing_too_early(start_engine: StartEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a step fails, the device is waited for before the memory goes that the step before still reads and
+    writes."""
+    engine, device = start_engine(tiny_model("llama"))
+    answer_of(engine, [5], max_tokens=8)
+    runner = engine._parts.runner
+    real, calls = runner._ops.sample, iter(range(100))
+
+    def fail(*args: Any) -> Any:
+        if next(calls) == 3:
+            raise RuntimeError("the GPU is gone")
+        return real(*args)
+
+    monkeypatch.setattr(runner._ops, "sample", fail)
+    failed = ask(engine, [5, 6], max_tokens=30)
+    finish(failed)
+    assert "the GPU is gone" in failed.error
+    assert not device._stream
+    assert answer_of(engine, [5, 6], max_tokens=8).error == ""
+    assert device.num_freed_sources == 0
+
+
+def test_memory_of_a_captured_step_is_shared(start_engine: StartEngine) -> None:
+    """Results of layers lie where those of others were: a captured step of many layers takes no more memory than one
+    of few."""
+    sizes = []
+    for layers in (2, 6):
+        engine, _ = start_engine(tiny_model("llama", num_hidden_layers=layers))
+        answer_of(engine, [5, 6, 7], max_tokens=20)
+        captured = engine._parts.ops._captured  # type: ignore[attr-defined]
+        assert len(captured) >= 1 and all(step is not None for step in captured._steps.values())
+        sizes.append(captured._memory.numel())
+    assert sizes[0] == sizes[1]
+
+
+def test_what_torch_computes_is_not_replayed(start_engine: StartEngine, reference: Callable[..., PagedEngine]) -> None:
+    """A step in which torch adds up a shared expert is computed each time, and right."""
+    engine, _ = start_engine(tiny_model("qwen2_moe"))
+    expected = answer_of(reference(tiny_model("qwen2_moe")), [5, 6, 7], max_tokens=20)
+    assert answer_of(engine, [5, 6, 7], max_tokens=20).tokens() == expected.tokens()
+    captured = engine._parts.ops._captured  # type: ignore[attr-defined]
+    assert set(captured._steps.values()) == {None}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_kernels_are_replayed_on_the_processor_too(dtype: str) -> None:
+    """With `ops: sim` the same steps are captured, in memory of the host's, and what they compute stays the same when
+    sequences come and go."""
+    folder = tiny_model("llama")
+    answers = []
+    for has_replay in (True, False):
+        settings = EngineOptions(**{**SETTINGS, "ops": "sim", "dtype": dtype, "run_ahead": True})
+        engine = PagedEngine.load(folder, settings)
+        ops = engine._parts.ops
+        ops.can_replay = has_replay
+        engine.start()
+        answers.append([answer.tokens() for answer in requests_of(engine)])
+        engine.stop()
+        captured = ops._captured  # type: ignore[attr-defined]
+        assert has_replay == (len(captured) > 0) and None not in captured._steps.values()
+    assert answers[0] == answers[1]
