@@ -113,7 +113,7 @@ def assemble(directory: Path, options: EngineOptions, progress: Progress | None)
     )
     shelf = open_shelf(
         options,
-        BlockMemory([each for each in (cache, draft_cache) if each is not None], ops.staging),
+        BlockMemory([each for each in (cache, draft_cache) if each is not None], ops),
         loaded.fingerprint,
         None if draft is None else draft.fingerprint,
         {name: adapter.fingerprint for name, adapter in adapters.items()},

@@ -8,20 +8,20 @@ import torch
 from torch import Tensor
 
 from engines.paged.cache.kv_cache import KVCache
+from engines.paged.ops.contract import Ops
 from engines.paged.runner.reading import HostCopy
-from engines.paged.staging import Staging
 
 
 class BlockMemory:
     """The caches that have a block each under one number: the model's, and a draft model's behind it."""
 
-    def __init__(self, caches: Sequence[KVCache], staging: Staging) -> None:
-        self._staging = staging
-        self._tensors = [tensor for cache in caches for tensor in (cache.keys, cache.values)]
+    def __init__(self, caches: Sequence[KVCache], ops: Ops) -> None:
+        self._ops = ops
+        self._caches = tuple(caches)
 
     @property
     def device(self) -> torch.device:
-        return self._tensors[0].device
+        return self._ops.device
 
     @property
     def is_behind(self) -> bool:
@@ -30,22 +30,25 @@ class BlockMemory:
 
     @property
     def dtype(self) -> torch.dtype:
-        return self._tensors[0].dtype
+        return self._caches[0].keys.dtype
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
         """Of one block in each array: [L, S, G, D]."""
-        return [(tensor.shape[0], *tensor.shape[2:]) for tensor in self._tensors]
+        both = [tensor for cache in self._caches for tensor in (cache.keys, cache.values)]
+        return [(tensor.shape[0], *tensor.shape[2:]) for tensor in both]
 
     @torch.inference_mode()
     def copy_out(self, blocks: Sequence[int]) -> HostCopy:
-        """Their content as it is behind all that the device was given so far: [L, n, S, G, D] of each array."""
-        ids = self._staging.put(blocks, torch.int64)
-        return HostCopy(*(tensor.index_select(1, ids) for tensor in self._tensors))
+        """Their content as it is behind all that the device was given so far: keys and values of each cache, [n, 2, L,
+        S, G, D]."""
+        ids = self._ops.staging.put(blocks, torch.int64)
+        return HostCopy(*(self._ops.pack_blocks(cache.keys, cache.values, ids) for cache in self._caches))
 
     @torch.inference_mode()
     def copy_in(self, blocks: Sequence[int], arrays: Sequence[Tensor]) -> None:
         """Fill blocks before the next step: [n, L, S, G, D] of each array, on the host."""
-        ids = self._staging.put(blocks, torch.int64)
-        for tensor, array in zip(self._tensors, arrays, strict=True):
-            tensor.index_copy_(1, ids, self._staging.put_tensor(array.transpose(0, 1)))
+        ids = self._ops.staging.put(blocks, torch.int64)
+        for cache, both in zip(self._caches, zip(arrays[::2], arrays[1::2], strict=True), strict=True):
+            packed = self._ops.staging.copy(torch.stack(both, dim=1))
+            self._ops.unpack_blocks(packed, cache.keys, cache.values, ids)

@@ -63,11 +63,11 @@ class Shelf:
 
     def put(self, filled: Sequence[Filled], copied: HostCopy) -> None:
         """Have blocks written, some time soon: `copied` holds them in this order, and all of it is on the host."""
-        arrays = copied.values()
+        packed = copied.values()
 
         def put(place: int, each: Filled) -> None:
             def make() -> State | None:
-                return self._codec.encode([array[:, place] for array in arrays])
+                return self._codec.encode([array for blocks in packed for array in blocks[place]])
 
             key = self._keys.of(each.request, each.name)
             self.store.put(key, self.block_bytes, make, each.request.cache_salt)

@@ -222,10 +222,17 @@ class Ops(Protocol):
         D]."""
         ...
 
+    def pack_blocks(self, keys: Tensor, values: Tensor, ids: Tensor) -> Tensor:
+        """Blocks ids [i] int64 of keys and values [L, blocks, S, G, D], by block: [i, 2, L, S, G, D]."""
+        ...
+
+    def unpack_blocks(self, packed: Tensor, keys: Tensor, values: Tensor, ids: Tensor) -> None:
+        """What `pack_blocks` has returned, contiguous, into blocks ids [i] int64, no two of which are the same."""
+        ...
+
     def replay(self, layout: Hashable, batch: Batch, compute: Callable[[], Tensor]) -> Tensor:
-        """What `compute` returns for a batch of decoding rows. It may be done again as at the first call with this layout,
-        without calling `compute`: all that it reads and writes must lie where it lay then. The next replay overwrites
-        the result."""
+        """What `compute` returns for a batch of decoding rows. A backend may do again what it did at the first call with
+        this layout: all that it reads and writes must lie where it lay then. The next replay overwrites the result."""
         ...
 
     def synchronize(self) -> None:

@@ -22,7 +22,7 @@ class BlockOps(Family):
             library.run("copy_blocks", groups, GROUP, keys, values, pairs, keys.shape[1])
 
     def pack_blocks(self, keys: Tensor, values: Tensor, ids: Tensor) -> Tensor:
-        """Blocks ids [i] in one buffer [i, 2, L, S, G, D], each block of all layers in one piece."""
+        """See the contract: each block of all layers is in one piece."""
         check("ids", ids, torch.int64)
         packed = self.new(ids.shape[0], 2, keys.shape[0], *keys.shape[2:], dtype=keys.dtype)
         library, groups = self._blocks(keys, ids.shape[0])
@@ -31,7 +31,7 @@ class BlockOps(Family):
         return packed
 
     def unpack_blocks(self, packed: Tensor, keys: Tensor, values: Tensor, ids: Tensor) -> None:
-        """What pack_blocks has packed, into blocks ids [i], no two of which are the same."""
+        """See the contract."""
         check("ids", ids, torch.int64)
         check("packed", packed, keys.dtype)
         if packed.shape != (ids.shape[0], 2, keys.shape[0], *keys.shape[2:]):

@@ -23,6 +23,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "attention": ("attention",),
     "sample": ("sample",),
     "copy_blocks": ("copy_blocks",),
+    "pack_blocks": ("pack_blocks", "unpack_blocks"),
     "replay": ("replay",),
 }
 
@@ -91,6 +92,7 @@ def cases(dtype: torch.dtype) -> Iterator[Case]:
     yield Case("sample", "greedy", dtype, _sample, (0.0,), is_exact=True)
     yield Case("sample", "drawn", dtype, _sample, (0.8,), is_exact=True)
     yield Case("copy_blocks", "two", dtype, _copy_blocks, is_exact=True)
+    yield Case("pack_blocks", "there and back", dtype, _pack_blocks, is_exact=True)
     yield Case("replay", "three steps", dtype, _replay)
 
 
@@ -221,3 +223,10 @@ def _copy_blocks(numbers: Numbers, ops: Ops) -> Sequence[Tensor]:
     keys, values = numbers.normal(2, 6, 16, 2, 8), numbers.normal(2, 6, 16, 2, 8)
     ops.copy_blocks(keys, values, torch.tensor([[1, 2], [5, 3]], device=ops.device))
     return [keys, values]
+
+
+def _pack_blocks(numbers: Numbers, ops: Ops) -> Sequence[Tensor]:
+    keys, values = numbers.normal(2, 6, 16, 2, 8), numbers.normal(2, 6, 16, 2, 8)
+    packed = ops.pack_blocks(keys, values, torch.tensor([4, 1], device=ops.device))
+    ops.unpack_blocks(packed, keys, values, torch.tensor([2, 5], device=ops.device))
+    return [packed, keys, values]

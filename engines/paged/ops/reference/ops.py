@@ -102,6 +102,16 @@ class ReferenceOps:
         for cache in (keys, values):
             cache.index_copy_(1, target, cache.index_select(1, source))
 
+    def pack_blocks(self, keys: Tensor, values: Tensor, ids: Tensor) -> Tensor:
+        packed = keys.new_empty(2, keys.shape[0], ids.shape[0], *keys.shape[2:])
+        for cache, part in zip((keys, values), packed, strict=True):
+            torch.index_select(cache, 1, ids, out=part)
+        return packed.permute(2, 0, 1, 3, 4, 5)
+
+    def unpack_blocks(self, packed: Tensor, keys: Tensor, values: Tensor, ids: Tensor) -> None:
+        for cache, part in zip((keys, values), packed.unbind(1), strict=True):
+            cache.index_copy_(1, ids, part.transpose(0, 1))
+
     def replay(self, layout: Hashable, batch: Batch, compute: Callable[[], Tensor]) -> Tensor:
         return compute()
 

@@ -15,7 +15,7 @@ import torch
 
 from engines.paged.ops import sim
 from engines.paged.ops.contract import Dense, Ops
-from engines.paged.ops.metal import MetalOps, self_check
+from engines.paged.ops.metal import MetalOps, replay, self_check
 from engines.paged.ops.metal.check_cases import GROUPS, cases
 from engines.paged.ops.metal.self_check import checked, find_failures
 from tests.engines.paged.metal.conftest import MakeOps
@@ -94,6 +94,20 @@ def test_failing_operation_is_replaced(
     product = composed.linear(x, composed.prepare_linear(Dense(torch.ones(8, 64).half())))
     assert product.tolist() == [[64.0] * 8]
     assert ops.num_dispatches == before + (1 if group == "add_rmsnorm" else 2)
+
+
+def test_a_replay_that_is_wrong_is_not_used(metal_ops: MakeOps, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where captured results would lie on each other, steps are computed each time."""
+    real = replay._placed
+
+    def on_each_other(result: Any, memory: torch.Tensor) -> torch.Tensor:
+        result.offset = 0
+        return real(result, memory)
+
+    monkeypatch.setattr(replay, "_placed", on_each_other)
+    composed: Any = checked(metal_ops(), [F16])
+    assert set(composed.replaced) == {"replay"}
+    assert composed.replay("step", None, lambda: 5) == 5
 
 
 def test_disorder_replaces_all(caplog: pytest.LogCaptureFixture) -> None:
