@@ -231,8 +231,11 @@ class Ops(Protocol):
         ...
 
     def replay(self, layout: Hashable, batch: Batch, compute: Callable[[], Tensor]) -> Tensor:
-        """What `compute` returns for a batch of decoding rows. A backend may do again what it did at the first call with
-        this layout: all that it reads and writes must lie where it lay then. The next replay overwrites the result."""
+        """What `compute` returns for a batch of decoding rows.
+
+        A backend may repeat the operations of the first call with this layout instead of calling it: their memory must
+        still be in its place. The next replay overwrites the result.
+        """
         ...
 
     def synchronize(self) -> None:
