@@ -123,6 +123,8 @@ class BatchBuilder:
                 known = sequence.tokens
                 if start < len(known):
                     tokens[row] = known[start]
+                elif piece.drafts:  # of a draft model that goes on from its own guess
+                    tokens[row] = piece.drafts[0]
                 else:
                     tokens[row] = -1 - sequence.slot
                     is_known = False

@@ -52,9 +52,6 @@ class DraftModel:
             active = [i for i in asking if len(pieces[i].drafts) > step]
             rows = [self._row(pieces[i], guessed[i]) for i in active]
             batch = builder.build(rows).batch
-            for index, i in enumerate(active):
-                if step:
-                    batch.tokens[index] = guessed[i][-1]
             hidden = self._decoder.forward(batch, self._cache.keys, self._cache.values)
             logits = self._decoder.logits(hidden)
             tokens, _ = self._ops.sample(logits, sampler.guesses([pieces[i] for i in active], step))
@@ -67,7 +64,7 @@ class DraftModel:
         )
 
     def _row(self, piece: Piece, guessed: list[int]) -> Piece:
-        return Piece(piece.sequence, piece.start + len(guessed), 1, 1)
+        return Piece(piece.sequence, piece.start + len(guessed), 1, 1, tuple(guessed[-1:]))
 
 
 def wanted(count: int) -> list[int]:

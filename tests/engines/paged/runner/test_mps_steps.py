@@ -11,8 +11,9 @@ import pytest
 
 from engines.paged import assembling
 from engines.paged.engine import PagedEngine
-from engines.paged.options import EngineOptions
+from engines.paged.options import EngineOptions, Speculation
 from engines.paged.own_thread import OwnThread
+from engines.paged.sampling.params import GrammarSpec
 from engines.paged.values import Output
 from tests.engines.paged.engine.asking import Answer, answer_of, ask, finish
 from tests.engines.paged.support.fake_mps import MPS, FakeMps
@@ -72,7 +73,7 @@ def reference() -> Iterator[Callable[..., PagedEngine]]:
 
 def requests_of(engine: PagedEngine) -> list[Answer]:
     """Requests that begin and end beside each other: greedy and drawn, filtered, penalised, of one choice and of
-    more, with log probabilities, with a grammar."""
+    more, with log probabilities, words that are banned, a grammar, beams."""
     long = [(7 * i) % 200 for i in range(50)]
     asked = [
         ask(engine, [5, 6, 7], max_tokens=40),
@@ -81,7 +82,9 @@ def requests_of(engine: PagedEngine) -> list[Answer]:
         ask(engine, [9], max_tokens=30, repetition_penalty=1.3, presence_penalty=0.4),
         ask(engine, [1, 2], max_tokens=18, temperature=1.0, n=3, seed=5),
         ask(engine, [40, 41], max_tokens=10, logprobs=3, prompt_logprobs=2),
-        ask(engine, [44], max_tokens=16, logit_bias={7: 3.0}, min_tokens=4),
+        ask(engine, [44], max_tokens=16, logit_bias={7: 3.0}, min_tokens=4, bad_words=("th", "in")),
+        ask(engine, [3, 4], max_tokens=12, ignore_eos=False, grammar=GrammarSpec("regex", "[a-z]{4,9}")),
+        ask(engine, [50, 51], max_tokens=8, beam_width=2),
     ]
     finish(*asked)
     return asked
@@ -89,7 +92,16 @@ def requests_of(engine: PagedEngine) -> list[Answer]:
 
 @pytest.mark.parametrize(
     "family, options",
-    [("llama", {}), ("qwen3", {"quantize": "int4", "quantize_group": 32}), ("mixtral", {}), ("qwen2_moe", {})],
+    [
+        ("llama", {}),
+        ("qwen3", {"quantize": "int4", "quantize_group": 32}),
+        ("mixtral", {}),
+        ("qwen2_moe", {}),
+        ("llama", {"speculation": Speculation("ngram", num_tokens=3, ngram_min=1)}),
+        ("llama", {"speculation": Speculation("draft", num_tokens=3, draft=tiny_model("llama"))}),
+        ("llama", {"deterministic": True}),
+        ("llama", {"num_blocks": 40, "max_batch_tokens": 24}),
+    ],
 )
 def test_answers_are_those_of_the_processor(
     start_engine: StartEngine, reference: Callable[..., PagedEngine], family: str, options: dict[str, Any]
