@@ -29,6 +29,11 @@ constant constexpr int KEY_FRAGMENTS = KEYS / 8;
 
 typedef simdgroup_matrix<float, 8, 8> Fragment;
 
+// This lane's two elements. Apple's thread_elements() is a vector of all 64, of which a lane holds the first two.
+inline thread float2& elements(thread Fragment& fragment) {
+  return reinterpret_cast<thread float2&>(fragment.thread_elements());
+}
+
 // Keys (or values) start .. start + KEYS - 1 of a sequence into `tile`; those past `end` become 0.
 inline void load_tile(threadgroup T4* tile, device const T4* cache, device const int* blocks, int start, int end,
                       int kv_head, uint thread_index) {
@@ -93,13 +98,13 @@ kernel void paged_prefill(device T* out [[buffer(0)]], device const T* q [[buffe
         Fragment s = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
         UNROLL for (int i = 0; i < D_FRAGMENTS; i++) {
           Fragment a, b;
-          a.thread_elements() = float2(query[i]);
+          elements(a) = float2(query[i]);
           // b[dimension, key] = key's dimension: this lane's row is a dimension, its columns are two keys.
           threadgroup const T* from = tile + (j * 8 + my_column) * PITCH + i * 8 + my_row % 8;
-          b.thread_elements() = float2(float(from[0]), float(from[PITCH]));
+          elements(b) = float2(float(from[0]), float(from[PITCH]));
           simdgroup_multiply_accumulate(s, a, b, s);
         }
-        scores[j] = s.thread_elements() * (scale * LOG2_E);
+        scores[j] = elements(s) * (scale * LOG2_E);
       }
       if (start + KEYS > my_lowest + 1 || (window > 0 && start < my_end - window)) {
         UNROLL for (int j = 0; j < KEY_FRAGMENTS; j++) {
@@ -132,15 +137,15 @@ kernel void paged_prefill(device T* out [[buffer(0)]], device const T* q [[buffe
       maximum = most;
       UNROLL for (int i = 0; i < D_FRAGMENTS; i++) {
         Fragment o;
-        o.thread_elements() = acc[i] * before;
+        elements(o) = acc[i] * before;
         UNROLL for (int j = 0; j < KEY_FRAGMENTS; j++) {
           Fragment a, b;
-          a.thread_elements() = scores[j];
+          elements(a) = scores[j];
           threadgroup const T* from = tile + (j * 8 + my_row % 8) * PITCH + i * 8 + my_column;
-          b.thread_elements() = float2(float(from[0]), float(from[1]));
+          elements(b) = float2(float(from[0]), float(from[1]));
           simdgroup_multiply_accumulate(o, a, b, o);
         }
-        acc[i] = o.thread_elements();
+        acc[i] = elements(o);
       }
     }
   }

@@ -7,8 +7,9 @@
 using namespace metal;
 
 #ifndef HOST_SIM
-// An array in threadgroup memory, in a kernel's own scope: TG_ARRAY(float, sums, 8);
-#define TG_ARRAY(T, name, ...) threadgroup T name[__VA_ARGS__]
+// An array in threadgroup memory, in a kernel's own scope: TG_ARRAY(float, sums, 8); aligned for vectors of 4 floats,
+// as kernels read and write through pointers to those.
+#define TG_ARRAY(T, name, ...) alignas(16) threadgroup T name[__VA_ARGS__]
 // A template as a kernel of its own name: INSTANTIATE("gemv_r4", gemv, 4)
 #define INSTANTIATE(host, fn, ...) template [[host_name(host)]] kernel decltype(fn<__VA_ARGS__>) fn<__VA_ARGS__>;
 // Before a loop over an array that shall stay in registers.

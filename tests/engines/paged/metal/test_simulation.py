@@ -143,7 +143,8 @@ def test_matrix_product_by_fragments() -> None:
     simdgroup_matrix<float, 8, 8> a, b, c = make_filled_simdgroup_matrix<float, 8, 8>(1.0f);
     simdgroup_load(a, x, 8);
     const uint row = (lane >> 4 & 1) * 4 + (lane >> 1 & 3), column = (lane >> 3 & 1) * 4 + (lane & 1) * 2;
-    b.thread_elements() = float2(x[64 + row * 8 + column], x[64 + row * 8 + column + 1]);
+    thread float2& mine = reinterpret_cast<thread float2&>(b.thread_elements());
+    mine = float2(x[64 + row * 8 + column], x[64 + row * 8 + column + 1]);
     simdgroup_multiply_accumulate(c, a, b, c);
     simdgroup_store(c, y, 8);
     simdgroup_load(a, x, 8, ulong2(0), true);
@@ -344,6 +345,7 @@ WRONG_SOURCES = [
     ("kernel void f(device float* y [[buffer(0)]]) { y[0] = float(simd_sum(ulong(1))); }", "take no such type"),
     ("kernel void f(device float* y [[buffer(0)]]) {} // \u00b5", "not ASCII"),
     ('template <int N> kernel void f() {}\nINSTANTIATE("x", g, 1)', "no kernel template g"),
+    ("kernel void f() { simdgroup_float8x8 a; a.thread_elements() = float2(1.0f); }", "no match for|no viable"),
 ]
 
 

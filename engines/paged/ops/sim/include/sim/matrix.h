@@ -1,4 +1,4 @@
-// simdgroup_matrix: 8x8, two elements in each lane.
+// simdgroup_matrix: 8x8, two elements in each lane, the first of the 64 that Apple's thread_elements() has room for.
 //
 // Lane l holds row 4 * bit4 + 2 * bit2 + bit1 and columns 4 * bit3 + 2 * bit0 and the one beside it, which is where Apple's
 // GPUs hold them: kernels that reach into thread_elements() (row sums, masks) count on it. Source: MLX, steel/gemm/mma.h.
@@ -16,10 +16,10 @@ namespace metal {
 template <typename T, int Columns, int Rows>
 struct simdgroup_matrix {
   static_assert(Columns == 8 && Rows == 8, "Metal has 8x8 simdgroup matrices only");
-  vec<T, 2> elements;
+  typedef vec<T, Columns * Rows> storage_type;  // Apple's metal_simdgroup_matrix: a lane's two elements lie in front
+  storage_type elements;
   simdgroup_matrix() = default;
-  vec<T, 2>& thread_elements() { return elements; }
-  const vec<T, 2>& thread_elements() const { return elements; }
+  storage_type& thread_elements() { return elements; }
 };
 
 typedef simdgroup_matrix<float, 8, 8> simdgroup_float8x8;
@@ -29,7 +29,7 @@ typedef simdgroup_matrix<bfloat, 8, 8> simdgroup_bfloat8x8;
 template <typename T, int Columns, int Rows = Columns>
 inline simdgroup_matrix<T, Columns, Rows> make_filled_simdgroup_matrix(T value) {
   simdgroup_matrix<T, Columns, Rows> out;
-  out.elements = vec<T, 2>(value);
+  out.elements[0] = out.elements[1] = value;
   return out;
 }
 

@@ -160,6 +160,12 @@ struct alignas(4 * sizeof(T)) VecData<T, 4> {
   };
 };
 
+// What a simdgroup_matrix's thread_elements() is: Metal's own vectors have up to 4 elements.
+template <typename T>
+struct alignas(4 * sizeof(T)) VecData<T, 64> {
+  T data[64];
+};
+
 template <typename T>
 struct is_scalar {
   static const bool value = sim::is_arithmetic<T>::value || sim::is_same<T, half>::value || sim::is_same<T, bfloat>::value;
