@@ -1,4 +1,4 @@
-"""Attention over pages, by torch's scaled dot product.
+"""Attention over pages, by torch's scaled dot product; on MPS by plain products (plain.py).
 
     plan     once a step and window: which sequences go together, which cached blocks they read, what is masked, and
              where a decoding sequence's blocks are neighbours: views of them in all layers
@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from engines.paged.ops.contract import Batch, LayerCache
+from engines.paged.ops.reference.plain import plain_attention
 
 # A decoding sequence is attended in a call of its own from here: below, a call more (some 40 us) costs more than going
 # with the others. Above, what is gathered for one stays in a core's cache until it is multiplied: 16 sequences of 208
@@ -36,6 +37,8 @@ PADDING_FACTOR = 1.5
 PIECE_ROWS = 256
 
 
+# scaled_dot_product_attention, or what computes the same of q, keys and values.
+DotProduct = Callable[..., Tensor]
 Decoding = Any  # what a decoder makes of a step's sequences
 PlanDecoding = Callable[[Sequence[tuple[int, Sequence[int], int, int]]], Decoding]
 
@@ -114,7 +117,8 @@ class PagedAttention:
     """Holds the buffer that blocks are gathered into, so that it is allocated once and not in every layer. `decoders`
     attend for decoding sequences in torch's stead, each for one shape: query heads, key-value heads, their size, T."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._dot_product: DotProduct = plain_attention if device.type == "mps" else scaled_dot_product_attention
         self._buffers: list[Tensor | None] = [None, None]
         self.decoders: dict[tuple[int, int, int, torch.dtype], Decoder] = {}
 
@@ -127,7 +131,7 @@ class PagedAttention:
             plan = make_plan(batch, window, block_size, q.dtype, decoder.plan if decoder is not None else None)
             batch.scratch[key] = plan
         if plan.viewed is not None and len(plan.viewed.rows) == q.shape[0]:
-            return torch.cat(_view_attention(q, plan.viewed, batch.layer, scale)).flatten(1)
+            return torch.cat(self._view_attention(q, plan.viewed, batch.layer, scale)).flatten(1)
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
         if plan.decoding is not None:
             assert decoder is not None
@@ -138,7 +142,7 @@ class PagedAttention:
             self._attend(q, cache, sequence, scale, out)
         if plan.viewed is not None:
             for row, attended in zip(
-                plan.viewed.rows, _view_attention(q, plan.viewed, batch.layer, scale), strict=True
+                plan.viewed.rows, self._view_attention(q, plan.viewed, batch.layer, scale), strict=True
             ):
                 out[row] = attended.flatten(0, 2)
         return out.flatten(1)
@@ -149,7 +153,7 @@ class PagedAttention:
             each.flatten(0, 1).index_fill_(0, group.hidden, 0.0)
         keys, values = (each.view(group.num_sequences, -1, *each.shape[-2:]).transpose(1, 2) for each in gathered)
         grouped = q[group.rows].view(group.num_sequences, keys.shape[1], -1, q.shape[2])  # [s, G, H / G, D]
-        attended = scaled_dot_product_attention(grouped, keys, values, attn_mask=group.mask, scale=scale)
+        attended = self._dot_product(grouped, keys, values, attn_mask=group.mask, scale=scale)
         out[group.rows] = attended.flatten(1, 2)
 
     def _attend(self, q: Tensor, cache: LayerCache, sequence: Alone, scale: float, out: Tensor) -> None:
@@ -161,7 +165,7 @@ class PagedAttention:
             blocks = self._gather(cache, span.ids)
         keys, values = (each.flatten(0, 1)[span.offset : span.offset + span.count] for each in blocks)
         for piece in sequence.pieces:
-            out[piece.rows] = attend(q[piece.rows], keys[piece.keys], values[piece.keys], piece, scale)
+            out[piece.rows] = self._attend_piece(q[piece.rows], keys[piece.keys], values[piece.keys], piece, scale)
 
     def _gather(self, cache: LayerCache, ids: Tensor) -> list[Tensor]:
         """Both caches' blocks [blocks, S, G, D], in memory that the next call overwrites."""
@@ -175,31 +179,28 @@ class PagedAttention:
             gathered.append(torch.index_select(each, 0, ids, out=into))
         return gathered
 
+    def _view_attention(self, q: Tensor, viewed: Viewed, layer: int, scale: float) -> list[Tensor]:
+        """[1, G, H / G, D] for each of the rows: nothing is made here but what the kernel makes."""
+        keys, values = viewed.keys[layer], viewed.values[layer]
+        queries = q.view(q.shape[0], 1, keys[0].shape[1], -1, q.shape[2]).unbind(0)
+        return [
+            self._dot_product(queries[row], keys[at], values[at], scale=scale) for at, row in enumerate(viewed.rows)
+        ]
 
-def _view_attention(q: Tensor, viewed: Viewed, layer: int, scale: float) -> list[Tensor]:
-    """[1, G, H / G, D] for each of the rows: nothing is made here but what the kernel makes."""
-    keys, values = viewed.keys[layer], viewed.values[layer]
-    queries = q.view(q.shape[0], 1, keys[0].shape[1], -1, q.shape[2]).unbind(0)
-    return [
-        scaled_dot_product_attention(queries[row], keys[at], values[at], scale=scale)
-        for at, row in enumerate(viewed.rows)
-    ]
-
-
-def attend(q: Tensor, keys: Tensor, values: Tensor, piece: Piece, scale: float) -> Tensor:
-    """q [rows, H, D] over keys and values [tokens, G, D] -> [rows, H, D]."""
-    groups = keys.shape[1]
-    shared = q.shape[1] // groups
-    if q.shape[0] == 1:
-        one = q.view(1, groups, shared, -1)
-        keys, values = (each.transpose(0, 1).unsqueeze(0) for each in (keys, values))
-        return scaled_dot_product_attention(one, keys, values, scale=scale).flatten(1, 2)
-    by_head = q.view(-1, groups, shared, q.shape[2]).permute(1, 2, 0, 3)  # [G, H / G, rows, D]
-    keys, values = (each.transpose(0, 1).unsqueeze(1).expand(-1, shared, -1, -1) for each in (keys, values))
-    attended = scaled_dot_product_attention(
-        by_head, keys, values, attn_mask=piece.mask, is_causal=piece.is_causal, scale=scale
-    )
-    return attended.permute(2, 0, 1, 3).flatten(1, 2)
+    def _attend_piece(self, q: Tensor, keys: Tensor, values: Tensor, piece: Piece, scale: float) -> Tensor:
+        """q [rows, H, D] over keys and values [tokens, G, D] -> [rows, H, D]."""
+        groups = keys.shape[1]
+        shared = q.shape[1] // groups
+        if q.shape[0] == 1:
+            one = q.view(1, groups, shared, -1)
+            keys, values = (each.transpose(0, 1).unsqueeze(0) for each in (keys, values))
+            return self._dot_product(one, keys, values, scale=scale).flatten(1, 2)
+        by_head = q.view(-1, groups, shared, q.shape[2]).permute(1, 2, 0, 3)  # [G, H / G, rows, D]
+        keys, values = (each.transpose(0, 1).unsqueeze(1).expand(-1, shared, -1, -1) for each in (keys, values))
+        attended = self._dot_product(
+            by_head, keys, values, attn_mask=piece.mask, is_causal=piece.is_causal, scale=scale
+        )
+        return attended.permute(2, 0, 1, 3).flatten(1, 2)
 
 
 def make_plan(

@@ -31,7 +31,7 @@ class ReferenceOps:
         self.dtype = dtype
         self.keeps_expanded = keeps_expanded
         self.staging = Staging(self.device)
-        self._attention = PagedAttention()
+        self._attention = PagedAttention(self.device)
 
     def __repr__(self) -> str:
         return f"<ReferenceOps on {self.device}, {self.dtype or 'dtype of the weights'}>"

@@ -7,10 +7,13 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 from engines.paged.ops.contract import Batch, Dense, LayerCache, Quantized
 from engines.paged.ops.packing import dequantize, join, pack, unpack, widen
 from engines.paged.ops.reference import ReferenceOps
+from engines.paged.ops.reference.attention import PagedAttention
+from engines.paged.ops.reference.plain import plain_attention
 from engines.paged.weights.report import held_bytes
 from tests.engines.paged.support.paging import batch_of as make_batch
 
@@ -52,6 +55,15 @@ CASES = {
 }
 
 
+def reference(attends: str) -> ReferenceOps:
+    """`plain` attends as on MPS, by matrix products."""
+    ops = ReferenceOps("cpu")
+    if attends == "plain":
+        ops._attention = PagedAttention(torch.device("mps"))
+    return ops
+
+
+@pytest.mark.parametrize("attends", ["torch", "plain"])
 @pytest.mark.parametrize("case, heads, groups, window", [
     (case, heads, groups, window)
     for case, (query_lens, *_) in CASES.items()
@@ -59,19 +71,20 @@ CASES = {
     for window in (0, 1, 6, 200)
     if max(query_lens) < 100 or (heads, window) in ((4, 0), (4, 6))  # the slow definition takes seconds there
 ])  # fmt: skip
-def test_attention(case: str, heads: int, groups: int, window: int):
+def test_attention(case: str, heads: int, groups: int, window: int, attends: str):
     """Each row attends to the cached tokens of its own sequence up to itself, wherever their blocks lie."""
     torch.manual_seed(1)
     batch = batch_of(*CASES[case])
     cache = LayerCache(torch.randn(128, BLOCK, groups, 8), torch.randn(128, BLOCK, groups, 8))
     q = torch.randn(len(batch.positions), heads, 8)
-    ops = ReferenceOps("cpu")
+    ops = reference(attends)
     expected = slow_attention(q, cache, batch, 0.3, window)
     for _ in range(2):  # the second layer of a step goes by the plan of the first
         assert torch.allclose(ops.attention(q, cache, batch, 0.3, window).double(), expected, atol=2e-6)
 
 
-def test_attention_never_reads_what_is_not_the_sequences_own():
+@pytest.mark.parametrize("attends", ["torch", "plain"])
+def test_attention_never_reads_what_is_not_the_sequences_own(attends: str):
     """What other blocks hold, NaN even, does not reach a sequence; slots past its context neither."""
     batch = batch_of([1, 1, 6], [5, 12, 10], [[3, 9], [2, 30, 7], [11, 14, 13]])
     poisoned = [torch.full((64, BLOCK, 1, 8), float("nan")) for _ in range(2)]
@@ -80,7 +93,49 @@ def test_attention_never_reads_what_is_not_the_sequences_own():
             for each in poisoned:
                 each[table[position // BLOCK], position % BLOCK] = 1.0
     q = torch.ones(8, 2, 8)
-    assert torch.equal(ReferenceOps("cpu").attention(q, LayerCache(*poisoned), batch, 1.0, 0), torch.ones(8, 16))
+    seen = reference(attends).attention(q, LayerCache(*poisoned), batch, 1.0, 0)
+    assert torch.allclose(seen, torch.ones(8, 16), atol=1e-6)
+
+
+# (a, b, rows, tokens, whether all of b share their keys, mask, causal)
+PLAIN = [
+    (1, 4, 1, 9, False, None, False),
+    (2, 3, 5, 40, True, None, False),
+    (1, 2, 300, 300, True, None, True),
+    (3, 1, 257, 257, False, None, True),
+    (2, 4, 300, 310, True, "rows", False),
+    (4, 2, 3, 20, False, "tokens", False),
+]
+
+
+@pytest.mark.parametrize("a, b, rows, tokens, is_shared, mask, is_causal", PLAIN)
+def test_plain_attention_is_torchs(
+    a: int, b: int, rows: int, tokens: int, is_shared: bool, mask: str | None, is_causal: bool
+):
+    """By products and a softmax, in float64, the same as scaled_dot_product_attention, to rounding."""
+    torch.manual_seed(6)
+    q = torch.randn(a, b, rows, 16, dtype=torch.float64)
+    keys, values = (torch.randn(a, 1 if is_shared else b, tokens, 16, dtype=torch.float64) for _ in range(2))
+    if is_shared:
+        keys, values = keys.expand(a, b, -1, -1), values.expand(a, b, -1, -1)
+    shapes = {"rows": (rows, tokens), "tokens": (a, 1, 1, tokens)}
+    hidden = torch.rand(shapes[mask]) < 0.3 if mask else None
+    if hidden is not None:
+        hidden[..., 0] = False  # each row sees a token
+    added = None if hidden is None else torch.zeros(hidden.shape, dtype=q.dtype).masked_fill(hidden, -math.inf)
+    arguments = {"attn_mask": added, "is_causal": is_causal, "scale": 0.3}
+    expected = scaled_dot_product_attention(q, keys, values, **arguments)
+    assert torch.allclose(plain_attention(q, keys, values, **arguments), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_plain_attention_rounds_once():
+    """Of 16 bits, sums are in float32: as near to float64 as the result's dtype."""
+    torch.manual_seed(6)
+    q, keys, values = (torch.randn(1, 2, 4, 64).half() for _ in range(3))
+    expected = scaled_dot_product_attention(q.double(), keys.double(), values.double(), scale=0.125)
+    seen = plain_attention(q, keys, values, scale=0.125)
+    assert seen.dtype == torch.float16
+    assert float((seen - expected).abs().max()) < 1e-3
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-6), (torch.bfloat16, 0.02)])
