@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import re
 import subprocess
 
@@ -14,7 +16,10 @@ from engines.paged.ops.reference import ReferenceOps
 
 # An M1 has seven or eight.
 _FEWEST_CORES = 8
+FAST_MATH = "PYTORCH_MPS_FAST_MATH"
 _NAMES = ("auto", "reference", "native", "metal", "sim")
+
+_log = logging.getLogger(__name__)
 
 
 def choose_ops(name: str, device: torch.device, dtype: torch.dtype, *, deterministic: bool = False) -> Ops:
@@ -26,6 +31,8 @@ def choose_ops(name: str, device: torch.device, dtype: torch.dtype, *, determini
     """
     if name not in _NAMES:
         raise invalid(f"ops: '{name}' is none of {', '.join(_NAMES)}")
+    if device.type == "mps":
+        _use_safe_math()
     if name == "auto":
         if device.type == "cpu":
             return NativeOps()
@@ -44,12 +51,20 @@ def choose_ops(name: str, device: torch.device, dtype: torch.dtype, *, determini
 
     if name == "metal":
         from engines.paged.ops.metal.self_check import checked
+        from engines.paged.ops.metal.verdict import verdict_file
 
         ops = MetalOps(torch.mps.compile_shader, device, _gpu_cores(), is_deterministic=deterministic)
-        return checked(ops, (dtype,))
+        return checked(ops, (dtype,), verdict=verdict_file(ops, (dtype,)))
     from engines.paged.ops.sim import compile_shader
 
     return MetalOps(compile_shader, device, is_deterministic=deterministic)
+
+
+def _use_safe_math() -> None:
+    """Attention and sampling count on -inf and NaN, which fast math does away with. torch reads the variable once a
+    process, when it first compiles a Metal source (MetalShaderLibrary::compileLibrary): any value but "0" is yes."""
+    if os.environ.pop(FAST_MATH, "0") != "0":
+        _log.warning("%s is ignored: the kernels count on infinities and NaN", FAST_MATH)
 
 
 def _gpu_cores() -> int:

@@ -12,7 +12,8 @@ from torch import Tensor
 from engines.paged.ops.contract import Batch, Dense, LayerCache, Ops, Quantized, SamplingBatch, Weight
 from engines.paged.ops.packing import pack
 
-# Methods that stand and fall together: what one prepares another computes with.
+# Methods that stand and fall together: what one prepares another computes with. The two groups of attention share a
+# method: which one a step needs, its sequences say (composed_ops.py).
 GROUPS: dict[str, tuple[str, ...]] = {
     "embed": ("prepare_embedding", "embed"),
     "add_rmsnorm": ("add_rmsnorm",),
@@ -20,7 +21,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "gate_up": ("prepare_gate_up", "gate_up"),
     "moe": ("prepare_experts", "moe"),
     "rope_write": ("rope_write",),
-    "attention": ("attention",),
+    "attention_decode": ("attention",),
+    "attention_prefill": ("attention",),
     "sample": ("sample",),
     "copy_blocks": ("copy_blocks",),
     "pack_blocks": ("pack_blocks", "unpack_blocks"),
@@ -66,12 +68,14 @@ class Case:
         return self.make(Numbers(ops.device, self.dtype), ops, *self.arguments)
 
 
-# (name, (rows, context) of each sequence, window)
+# (group, name, (rows, context) of each sequence, window, is_reproducible: all rows go to the prompts' kernel)
 STEPS = (
-    ("new tokens", ((1, 40), (1, 1), (1, 17)), 0),
-    ("a long context", ((1, 600),), 0),
-    ("a prompt", ((37, 50), (20, 20)), 0),
-    ("a window", ((1, 60), (20, 70)), 24),
+    ("attention_decode", "new tokens", ((1, 40), (1, 1), (1, 17)), 0, False),
+    ("attention_decode", "a long context", ((1, 600),), 0, False),
+    ("attention_decode", "a window", ((1, 60), (3, 70)), 24, False),
+    ("attention_prefill", "a prompt", ((37, 50), (20, 20)), 0, False),
+    ("attention_prefill", "a prompt with a window", ((20, 70), (33, 33)), 24, False),
+    ("attention_prefill", "a reproducible step", ((1, 40), (20, 20)), 0, True),
 )
 
 
@@ -87,8 +91,8 @@ def cases(dtype: torch.dtype) -> Iterator[Case]:
     yield Case("add_rmsnorm", "two rows", dtype, _add_rmsnorm)
     yield Case("rope_write", "without norms", dtype, _rope_write, (False,))
     yield Case("rope_write", "with norms", dtype, _rope_write, (True,))
-    for name, sequences, window in STEPS:
-        yield Case("attention", name, dtype, _attention, (sequences, window))
+    for group, name, *step in STEPS:
+        yield Case(group, name, dtype, _attention, tuple(step))
     yield Case("sample", "greedy", dtype, _sample, (0.0,), is_exact=True)
     yield Case("sample", "drawn", dtype, _sample, (0.8,), is_exact=True)
     yield Case("copy_blocks", "two", dtype, _copy_blocks, is_exact=True)
@@ -170,8 +174,11 @@ def _rope_write(numbers: Numbers, ops: Ops, normed: bool) -> Sequence[Tensor]:
     return [q, cache.keys, cache.values]
 
 
-def _attention(numbers: Numbers, ops: Ops, sequences: Sequence[tuple[int, int]], window: int) -> Sequence[Tensor]:
+def _attention(
+    numbers: Numbers, ops: Ops, sequences: Sequence[tuple[int, int]], window: int, is_reproducible: bool
+) -> Sequence[Tensor]:
     batch = _batch(sequences, 16, ops.device)
+    batch.is_reproducible = is_reproducible
     cache = _cache(numbers, batch, 16, 2, 64)
     q = numbers.normal(sum(rows for rows, _ in sequences), 4, 64)
     return [ops.attention(q, cache, batch, 64**-0.5, window)]

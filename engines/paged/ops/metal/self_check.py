@@ -1,22 +1,26 @@
 """At startup: does this machine's GPU compute what the reference does?
 
 Each operation is tried on small inputs. One that raises or disagrees is replaced by the reference's on the same
-device, and named in a warning: the engine is slower, and right. Where dispatches do not run in order, nothing can be
-trusted, and all are replaced.
+device, and named in a warning: the engine is slower, and right. The replacement is tried by the same cases: torch's MPS
+has been silently wrong in several releases. Where it is wrong too, the engine refuses to start. Where dispatches do not
+run in order, nothing can be trusted, and all are replaced.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Collection, Mapping, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
 
+from engines.errors import unavailable
 from engines.paged.ops.contract import Ops
 from engines.paged.ops.metal.check_cases import GROUPS, Case, cases
+from engines.paged.ops.metal.composed_ops import ComposedOps
 from engines.paged.ops.metal.ops import MetalOps
+from engines.paged.ops.metal.verdict import VerdictFile
 from engines.paged.ops.reference import ReferenceOps
 
 ORDERING_ROUNDS = 1000
@@ -27,55 +31,75 @@ TOLERANCES = {torch.float32: 1e-4, torch.float16: 8e-3, torch.bfloat16: 6e-2}
 log = logging.getLogger(__name__)
 
 
-class ComposedOps:
-    """MetalOps with some of their operations taken from another backend. `replaced` says which, and why."""
-
-    def __init__(self, metal: MetalOps, fallback: Ops, replaced: Mapping[str, str]) -> None:
-        self.replaced = dict(replaced)
-        self._metal, self._fallback = metal, fallback
-        self._methods = {method for group in replaced for method in GROUPS[group]}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._fallback if name in self._methods else self._metal, name)
-
-    def __repr__(self) -> str:
-        return f"<ComposedOps {self._metal!r} but for {', '.join(sorted(self.replaced))}>"
-
-
-def checked(ops: MetalOps, dtypes: Sequence[torch.dtype] = (torch.float16, torch.bfloat16)) -> Ops:
+def checked(
+    ops: MetalOps,
+    dtypes: Sequence[torch.dtype] = (torch.float16, torch.bfloat16),
+    *,
+    replacement: Ops | None = None,
+    verdict: VerdictFile | None = None,
+) -> Ops:
     """These operations, those that fail the check replaced. It uses the GPU and lets go of it, before the engine's
-    thread comes."""
-    failed = find_failures(ops, dtypes)
-    ops.synchronize()
-    ops.kernels.release_thread()
+    thread comes.
+
+    replacement  computes what fails, itself checked; None: the reference on the same device
+    verdict      trusted where it holds a verdict, and written where it does not; None: checked each time
+
+    Raises: EngineError where the replacement is wrong too.
+    """
+    replacement = replacement or ReferenceOps(ops.device)
+    failed = verdict.read() if verdict is not None else None
+    if failed is None:
+        failed = find_failures(ops, dtypes)
+        _check_replacement(replacement, dtypes, failed)
+        ops.synchronize()
+        ops.kernels.release_thread()
+        if verdict is not None:
+            verdict.write(failed)
     if not failed:
         return cast(Ops, ops)
     for group, reason in sorted(failed.items()):
         log.warning("Metal's '%s' is not used on this machine, torch computes it, slower: %s", group, reason)
-    return cast(Ops, ComposedOps(ops, ReferenceOps(ops.device), failed))
+    return cast(Ops, ComposedOps(ops, replacement, failed))
 
 
 def find_failures(ops: MetalOps, dtypes: Sequence[torch.dtype]) -> dict[str, str]:
     """Groups of operations (check_cases.GROUPS) that do not agree with the reference, and the first reason for each."""
     if reason := _disorder(ops):
         return dict.fromkeys(GROUPS, reason)
+    return disagreements(cast(Ops, ops), dtypes, GROUPS)
+
+
+def disagreements(ops: Ops, dtypes: Sequence[torch.dtype], groups: Collection[str]) -> dict[str, str]:
+    """Which of these groups `ops` computes otherwise than the reference on the CPU, and the first reason for each."""
     failed: dict[str, str] = {}
     reference = ReferenceOps("cpu")
     for dtype in dtypes:
         for case in cases(dtype):
             if case.group == "replay" and failed:
                 continue  # of operations that are right alone; steps with others are not captured anyway
-            if case.group not in failed and (reason := _disagreement(case, ops, reference)):
+            wanted = case.group in groups and case.group not in failed
+            if wanted and (reason := _disagreement(case, ops, reference)):
                 failed[case.group] = f"{case.name} in {str(dtype).removeprefix('torch.')}: {reason}"
     return failed
 
 
-def _disagreement(case: Case, ops: MetalOps, reference: ReferenceOps) -> str:
+def _check_replacement(replacement: Ops, dtypes: Sequence[torch.dtype], failed: Mapping[str, str]) -> None:
+    wrong = disagreements(replacement, dtypes, failed)
+    if not wrong:
+        return
+    group, reason = min(wrong.items())
+    raise unavailable(
+        f"ops: this machine's GPU computes '{group}' wrong, by Metal's kernel ({failed[group]}) and by torch "
+        f"{torch.__version__} ({reason}): use device 'cpu', or update the system or torch"
+    )
+
+
+def _disagreement(case: Case, ops: Ops, reference: ReferenceOps) -> str:
     """Empty where both agree."""
     expected = case.compute(cast(Ops, reference))
     try:
-        results = [result.cpu() for result in case.compute(cast(Ops, ops))]
-    except (RuntimeError, SyntaxError, ValueError) as error:  # what torch.mps and Metal's compiler raise
+        results = [result.cpu() for result in case.compute(ops)]
+    except (RuntimeError, SyntaxError, TypeError, ValueError) as error:  # what torch.mps and Metal's compiler raise
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     for result, right in zip(results, expected, strict=True):
         if case.is_exact:

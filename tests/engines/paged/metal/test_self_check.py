@@ -8,17 +8,25 @@ import re
 import subprocess
 import sys
 import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from engines.errors import EngineError
 from engines.paged.ops import sim
 from engines.paged.ops.contract import Dense, Ops
 from engines.paged.ops.metal import MetalOps, replay, self_check
+from engines.paged.ops.metal import verdict as verdict_module
 from engines.paged.ops.metal.check_cases import GROUPS, cases
+from engines.paged.ops.metal.composed_ops import ComposedOps
 from engines.paged.ops.metal.self_check import checked, find_failures
+from engines.paged.ops.metal.verdict import FAILURES_LAST_SECONDS, VerdictFile, verdict_file
+from engines.paged.ops.reference import ReferenceOps
 from tests.engines.paged.metal.conftest import MakeOps
+from tests.engines.paged.metal.steps import assert_close, make_step, plain_attention
 
 F16 = torch.float16
 
@@ -58,7 +66,8 @@ def test_check_covers_the_contract() -> None:
 # (what is broken, which operations that takes away, what is said)
 BROKEN = [
     ("total / float(WIDTH)", "total / float(WIDTH + 30)", "add_rmsnorm", "two rows in float16: a result is off by"),
-    ("sum = sum * before + now;", "sum = 0.0f;", "attention", "is not a number|is off by"),
+    ("*reinterpret_cast<device const T2*>(q", "nonsense(q", "attention_prefill", "a prompt in float16: SyntaxError"),
+    ("sum += sums[i] * weight_of(maxima[i], most);", "sum += 1.0f;", "attention_decode", "new tokens in float16: "),
     ("to[d + HALF] = T(b[i] * c + a[i] * s)", "to[d + HALF] = T(b[i] * c - a[i] * s)", "rope_write", "without norms"),
     (
         "kernel void copy_blocks(",
@@ -108,6 +117,128 @@ def test_a_replay_that_is_wrong_is_not_used(metal_ops: MakeOps, monkeypatch: pyt
     composed: Any = checked(metal_ops(), [F16])
     assert set(composed.replaced) == {"replay"}
     assert composed.replay("step", None, lambda: 5) == 5
+
+
+# (sequences as (rows, context), is_reproducible, Metal's kernels where the prompts' one is replaced, where decode's is)
+ROUTES = [
+    ([(1, 20), (8, 9)], False, {"paged_decode"}, set()),
+    ([(1, 20), (9, 9)], False, set(), set()),
+    ([(9, 9), (33, 40)], False, set(), {"paged_prefill"}),
+    ([(1, 20)], True, set(), set()),
+]
+
+
+@pytest.mark.parametrize("sequences, is_reproducible, without_prefill, without_decode", ROUTES)
+def test_attention_kernels_are_replaced_apart(
+    sequences: list[tuple[int, int]], is_reproducible: bool, without_prefill: set[str], without_decode: set[str]
+) -> None:
+    """A step goes to torch where it needs the kernel that failed, and only then; results are right either way."""
+    step = make_step(sequences, dtype=F16)
+    step.batch.is_reproducible = is_reproducible
+    for failed, expected in (("attention_prefill", without_prefill), ("attention_decode", without_decode)):
+        metal = MetalOps(sim.compile_shader, "cpu")
+        composed = ComposedOps(metal, ReferenceOps("cpu"), {failed: "for this test"})
+        assert_close(composed.attention(step.q, step.cache, step.batch, step.scale, 0), plain_attention(step))
+        assert set(metal.kernels.dispatches) == expected
+
+
+def test_deterministic_attention_is_replaced_whole() -> None:
+    """In deterministic mode no row may change its arithmetic with its step: either kernel's failure replaces both."""
+    metal = MetalOps(sim.compile_shader, "cpu", is_deterministic=True)
+    composed = ComposedOps(metal, ReferenceOps("cpu"), {"attention_decode": "for this test"})
+    step = make_step([(9, 9)], dtype=F16)
+    composed.attention(step.q, step.cache, step.batch, step.scale, 0)
+    assert metal.num_dispatches == 0
+
+
+class WrongNorm(ReferenceOps):
+    """A replacement that is wrong too, as torch's own operations on MPS have been."""
+
+    def add_rmsnorm(
+        self, x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return super().add_rmsnorm(x, residual, weight * 1.1, eps)
+
+
+def test_wrong_replacement_is_refused(tmp_path: Path) -> None:
+    """Where torch is wrong as well as Metal, the engine does not start; that is not remembered."""
+    broken = broken_ops("total / float(WIDTH)", "total / float(WIDTH + 30)")
+    verdict = VerdictFile(tmp_path / "verdict.json")
+    message = (
+        "GPU computes 'add_rmsnorm' wrong, by Metal's kernel .*two rows in float16.* and by torch .*use device 'cpu'"
+    )
+    with pytest.raises(EngineError, match=message):
+        checked(broken, [F16], replacement=WrongNorm("cpu"), verdict=verdict)
+    assert not verdict.path.exists()
+
+
+def test_replacement_is_checked_where_it_is_used_alone() -> None:
+    """What Metal computes right is Metal's, whatever torch would make of it."""
+    ops = MetalOps(sim.compile_shader, "cpu")
+    assert checked(ops, [F16], replacement=WrongNorm("cpu")) is ops  # type: ignore[comparison-overlap]
+
+
+def test_verdict_is_kept(tmp_path: Path) -> None:
+    """A second start trusts the first one's verdict, be it good or not: no kernel runs."""
+    good, broken = VerdictFile(tmp_path / "good.json"), VerdictFile(tmp_path / "broken.json")
+    checked(MetalOps(sim.compile_shader, "cpu"), [F16], verdict=good)
+    checked(broken_ops("total / float(WIDTH)", "total / float(WIDTH + 30)"), [F16], verdict=broken)
+    again = MetalOps(sim.compile_shader, "cpu")
+    assert checked(again, [F16], verdict=good) is again  # type: ignore[comparison-overlap]
+    composed: Any = checked(again, [F16], verdict=broken)
+    assert set(composed.replaced) == {"add_rmsnorm"} and "is off by" in composed.replaced["add_rmsnorm"]
+    assert again.num_dispatches == 0
+    assert [path.suffix for path in tmp_path.iterdir()] == [".json"] * 2  # nothing half-written is left
+
+
+def test_failures_are_checked_again_after_a_day(tmp_path: Path) -> None:
+    """Failures may have passing causes; that all was well holds as long as nothing changes."""
+    verdict = VerdictFile(tmp_path / "verdict.json")
+    yesterday = time.time() - FAILURES_LAST_SECONDS - 1
+    for failed, expected in (({"embed": "no memory"}, None), ({}, {})):
+        verdict.write(failed)
+        assert verdict.read() == failed
+        os.utime(verdict.path, (yesterday, yesterday))
+        assert verdict.read() == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "3", "{}", '{"failed": []}', '{"failed": {"embed": 3}}', '{"failed": {"x": ""}}']
+)
+def test_corrupt_verdict_is_none(tmp_path: Path, text: str) -> None:
+    """A file that holds something else is no verdict: the kernels are checked."""
+    (tmp_path / "verdict.json").write_text(text)
+    assert VerdictFile(tmp_path / "verdict.json").read() is None
+
+
+def test_verdict_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+    """A cache folder that cannot be made costs the next start a check, and this one nothing."""
+    (tmp_path / "file").write_text("")
+    verdict = VerdictFile(tmp_path / "file" / "verdict.json")
+    verdict.write({})
+    assert verdict.read() is None
+
+
+def test_verdict_belongs_to_its_machine_sources_and_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Another torch, system, GPU, kernel, dtype or option has a verdict of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    ops = MetalOps(sim.compile_shader, "cpu")
+    paths = [verdict_file(ops, [F16]).path]
+    assert paths[0] == verdict_file(ops, [F16]).path and paths[0].is_relative_to(tmp_path)
+    paths.append(verdict_file(ops, [torch.bfloat16]).path)
+    paths.append(verdict_file(MetalOps(sim.compile_shader, "cpu", is_deterministic=True), [F16]).path)
+    for target, name, value in (
+        (torch, "__version__", "9.9"),
+        (verdict_module.platform, "version", lambda: "Darwin Kernel Version 99"),
+        (verdict_module, "gpu_name", lambda: "Apple M9"),
+    ):
+        with monkeypatch.context() as changed:
+            changed.setattr(target, name, value)
+            paths.append(verdict_file(ops, [F16]).path)
+    (tmp_path / "other.metal").write_text("// another kernel")
+    monkeypatch.setattr(verdict_module, "_SOURCES", ((tmp_path, "*.metal"),))
+    paths.append(verdict_file(ops, [F16]).path)
+    assert len(set(paths)) == 7
 
 
 def test_disorder_replaces_all(caplog: pytest.LogCaptureFixture) -> None:

@@ -73,6 +73,14 @@ def test_pointers_name_their_address_space(name: str) -> None:
     assert nameless_pointers(kernel_text(name)) == []
 
 
+def test_threadgroup_arrays_are_aligned_for_vectors() -> None:
+    """Kernels read threadgroup memory by vectors of 4: all its arrays are declared by TG_ARRAY, at multiples of 16."""
+    declared = re.compile(r"\bthreadgroup\s+\w+\s+\w+\s*\[")
+    found = {name: declared.findall(without_comments(kernel_text(name))) for name in FILES}
+    assert {name: arrays for name, arrays in found.items() if arrays} == {}
+    assert "#define TG_ARRAY(T, name, ...) alignas(16) threadgroup T name[__VA_ARGS__]" in kernel_text("prelude")
+
+
 def test_kernels_bind_what_torch_can() -> None:
     """Buffers are numbered from 0 in the order of the arguments; a kernel's positions are all of one width."""
     for text in sources(torch.float16).values():
