@@ -1,4 +1,4 @@
-"""C++ compiled when it is needed: the compiler that is here, and a cache on disk.
+"""C++ compiled when it is needed: a compiler that is here and suits, and a cache on disk.
 
 A library's name is the hash of all that went into it: a file that is there is right. It is written beside and renamed,
 under a lock per name: processes that want the same one build it once.
@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 # A library that nobody has loaded for so long is removed when the next one is built.
@@ -32,37 +32,104 @@ class NoCompilerError(RuntimeError):
     """There is no compiler here; the message says what would do."""
 
 
-@functools.cache
-def compiler() -> tuple[str, ...]:
-    """The command: $CXX, clang++, g++, or Zig's clang from the `ziglang` wheel.
+Command = tuple[str, ...]
+Options = tuple[str, ...]
+
+# On macOS without the Command Line Tools compilers of this folder are stubs: one that is called opens a dialog.
+_STUBS = Path("/usr/bin")
+_XCODE_SELECT = "/usr/bin/xcode-select"
+
+
+def candidates() -> Iterator[Command]:
+    """Commands that answer as a compiler, best first: $CXX alone where it is set; else clang++, g++ and c++ of PATH,
+    and Zig's clang from the `ziglang` wheel."""
+    for command in _named():
+        if not _is_stub(command[0]) and version(command) is not None:
+            yield command
+
+
+def compiler() -> Command:
+    """The first that is here.
 
     Raises: NoCompilerError.
     """
-    if os.environ.get("CXX"):
-        return tuple(shlex.split(os.environ["CXX"]))
-    for name in ("clang++", "g++", "c++"):
-        if path := shutil.which(name):
-            return (path,)
-    if importlib.util.find_spec("ziglang"):
-        return (sys.executable, "-m", "ziglang", "cc")  # its c++ would build a C++ library first, for a minute
-    raise NoCompilerError("no C++ compiler: set CXX, install clang or g++, or `pip install ziglang`")
+    return suited()[0]
+
+
+def suited(probe: str = "", alternatives: Sequence[Options] = ((),)) -> tuple[Command, Options]:
+    """The first compiler that takes the C++ text `probe`, and the first options of `alternatives` with which it does.
+
+    Raises: NoCompilerError, with the words of the first one that was tried.
+    """
+    objections = []
+    for command in candidates():
+        for options in alternatives:
+            if not (objection := _objection(command, probe, options)):
+                return command, options
+            objections.append(f"{shlex.join(command)}: {objection}")
+    if objections:
+        raise NoCompilerError(f"no C++ compiler here does what is needed ({objections[0]}): {_CURE}")
+    raise NoCompilerError(f"no C++ compiler: {_CURE}")
+
+
+_CURE = "set CXX, install clang or g++, or `pip install ziglang`"
+if sys.platform == "darwin":
+    _CURE = "install Apple's Command Line Tools (`xcode-select --install`), set CXX, or `pip install ziglang`"
 
 
 @functools.cache
-def compiler_version() -> str:
-    return subprocess.run([*compiler(), "--version"], capture_output=True, text=True, check=True).stdout
+def version(command: Command) -> str | None:
+    """What it says of itself; None of one that cannot be run, or that fails as a stub does."""
+    try:
+        return subprocess.run([*command, "--version"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _named() -> Iterator[Command]:
+    if os.environ.get("CXX"):
+        yield tuple(shlex.split(os.environ["CXX"]))
+        return
+    for name in ("clang++", "g++", "c++"):
+        if path := shutil.which(name):
+            yield (path,)
+    if importlib.util.find_spec("ziglang"):
+        yield (sys.executable, "-m", "ziglang", "cc")  # its c++ would build a C++ library first, for a minute
+
+
+def _is_stub(program: str) -> bool:
+    """`xcode-select -p` fails where no developer tools are chosen, and opens nothing."""
+    path = shutil.which(program)
+    if sys.platform != "darwin" or path is None or Path(path).parent != _STUBS:
+        return False
+    try:
+        return subprocess.run([_XCODE_SELECT, "-p"], capture_output=True, check=False).returncode != 0
+    except OSError:
+        return True
+
+
+@functools.cache
+def _objection(command: Command, probe: str, options: Options) -> str:
+    """The first line that a compiler has to say against it; empty where it takes it."""
+    if not probe and not options:
+        return ""
+    arguments = [*command, *options, "-x", "c++", "-std=c++17", "-fsyntax-only", "-"]
+    done = subprocess.run(arguments, input=probe, capture_output=True, text=True, check=False)
+    return (done.stderr.strip().partition("\n")[0] or "it fails") if done.returncode else ""
 
 
 def cache_root() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pointsman"
 
 
-def build(text: str, options: Sequence[str], folder: Path, *ingredients: str) -> Path:
+def build(text: str, options: Sequence[str], folder: Path, *ingredients: str, command: Command | None = None) -> Path:
     """The shared library of a text, in `folder`; `ingredients` is what else it depends on (headers, the processor).
+    By `command`, or by the first compiler that is here.
 
     Raises: CompileError, NoCompilerError.
     """
-    said = "\0".join((text, *ingredients, compiler_version(), *compiler(), *options))
+    command = command or compiler()
+    said = "\0".join((text, *ingredients, version(command) or "", *command, *options))
     target = folder / f"{hashlib.sha256(said.encode()).hexdigest()[:40]}.so"
     if not target.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -70,7 +137,7 @@ def build(text: str, options: Sequence[str], folder: Path, *ingredients: str) ->
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not target.exists():
                 _prune(folder)
-                _compile(text, options, target)
+                _compile(command, text, options, target)
     os.utime(target)
     return target
 
@@ -85,11 +152,11 @@ def _prune(folder: Path) -> None:
             continue
 
 
-def _compile(text: str, options: Sequence[str], target: Path) -> None:
+def _compile(command: Command, text: str, options: Sequence[str], target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         built = Path(scratch) / "library.so"
-        command = [*compiler(), *options, "-o", str(built), "-"]
-        done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+        arguments = [*command, *options, "-o", str(built), "-"]
+        done = subprocess.run(arguments, input=text, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise CompileError(done.stderr.strip())
         built.replace(target)

@@ -232,13 +232,28 @@ static void work(void *given) {
     }
 }
 
+// Two ways to share the work out; with one thread, or without `parallel`, the caller does all.
+
 typedef void (*Parallel)(void (*)(void *), void *, unsigned, unsigned);
 
-// `parallel` is GOMP_parallel of the OpenMP that torch has its threads of; without one, the caller does all.
-extern "C" void decode_attention(struct Call *call, Parallel parallel, unsigned threads) {
+// `parallel` is GOMP_parallel of the OpenMP that torch has its threads of.
+extern "C" void attend_by_openmp(struct Call *call, Parallel parallel, unsigned threads) {
     call->next = 0;
     if (parallel && threads > 1)
         parallel(work, call, threads, 0);
+    else
+        work(call);
+}
+
+typedef void (*Apply)(size_t iterations, void *queue, void *context, void (*)(void *context, size_t iteration));
+
+static void take_part(void *call, size_t) { work(call); }
+
+// `apply` is dispatch_apply_f of a Mac's libSystem; queue 0 is DISPATCH_APPLY_AUTO, threads of the caller's own priority.
+extern "C" void attend_by_dispatch(struct Call *call, Apply apply, unsigned threads) {
+    call->next = 0;
+    if (threads > 1)
+        apply(threads, 0, call, take_part);
     else
         work(call);
 }

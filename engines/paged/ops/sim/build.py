@@ -6,11 +6,14 @@ import functools
 import hashlib
 import os
 import platform
+import shlex
 import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from engines.paged.ops import compiling
-from engines.paged.ops.compiling import CompileError, compiler
+from engines.paged.ops.compiling import CompileError, NoCompilerError
 
 INCLUDE = Path(__file__).parent / "include"
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g1")
@@ -66,15 +69,39 @@ def build(text: str, sanitize: bool = False) -> Path:
 
 
 def sanitizer_environment() -> dict[str, str]:
-    """What a process needs in its environment to load libraries built with sanitizers."""
-    runtime = subprocess.run(
-        [*compiler(), "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
-    ).stdout.strip()
-    # Python itself leaks and never mind; the fibers' stacks are ours, so no fake ones.
-    options = "detect_leaks=0:detect_stack_use_after_return=0:abort_on_error=0:exitcode=66"
-    return {
-        "POINTSMAN_SIM_SANITIZE": "1",
-        "LD_PRELOAD": runtime,
-        "ASAN_OPTIONS": options,
-        "UBSAN_OPTIONS": "print_stacktrace=1",
-    }
+    """What a Linux process needs in its environment to load libraries built with sanitizers: $CXX, the first compiler
+    whose libraries load, and its runtime.
+
+    Raises: NoCompilerError.
+    """
+    for command in compiling.candidates():
+        for name in _RUNTIMES:
+            asked = [*command, f"-print-file-name={name}"]
+            runtime = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+            environment = {
+                "CXX": shlex.join(command),
+                "POINTSMAN_SIM_SANITIZE": "1",
+                "LD_PRELOAD": runtime,
+                # Python itself leaks and never mind; the fibers' stacks are ours, so no fake ones.
+                "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0:abort_on_error=0:exitcode=66",
+                "UBSAN_OPTIONS": "print_stacktrace=1",
+            }
+            if Path(runtime).is_file() and _loads_sanitized(command, environment):
+                return environment
+    raise NoCompilerError(
+        "no C++ compiler here has the runtime of AddressSanitizer: install g++, or clang's compiler-rt"
+    )
+
+
+# clang's holds UBSan, too; gcc's libraries ask for UBSan's own.
+_RUNTIMES = (f"libclang_rt.asan-{platform.machine()}.so", "libasan.so")
+
+
+def _loads_sanitized(command: compiling.Command, environment: Mapping[str, str]) -> bool:
+    text = 'extern "C" int half(int *value) { return *value / 2; }'
+    try:
+        path = compiling.build(text, flags(sanitize=True), cache_folder(), command=command)
+    except CompileError:
+        return False
+    program = [sys.executable, "-c", f"import ctypes; ctypes.CDLL({str(path)!r})"]
+    return subprocess.run(program, env={**os.environ, **environment}, capture_output=True, check=False).returncode == 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from engines.paged.ops import compiling
 from engines.paged.ops.choosing import choose_ops
 from engines.paged.ops.compiling import CompileError, NoCompilerError
 from engines.paged.ops.contract import LayerCache
-from engines.paged.ops.native import NativeOps
+from engines.paged.ops.native import NativeOps, library
 from engines.paged.ops.native.decode import NativeDecode
 from engines.paged.ops.native.library import load_kernel
 from engines.paged.ops.native.self_check import check
@@ -96,6 +98,58 @@ def test_a_row_is_the_same_to_the_bit(threads: int) -> None:
         torch.set_num_threads(before)
 
 
+# dispatch_apply_f of a Mac's libSystem, by threads of our own; `dispatched` counts its calls and the turns of each.
+DISPATCH = """
+#include <pthread.h>
+#include <stddef.h>
+struct Turn { void *context; void (*work)(void *, size_t); size_t at; };
+extern "C" int dispatched[2] = {0, 0};
+static void *take(void *given) {
+    Turn *turn = (Turn *)given;
+    turn->work(turn->context, turn->at);
+    return 0;
+}
+extern "C" void dispatch_apply_f(size_t iterations, void *queue, void *context, void (*work)(void *, size_t)) {
+    if (queue) return;
+    dispatched[0]++, dispatched[1] += (int)iterations;
+    pthread_t threads[64];
+    Turn turns[64];
+    for (size_t at = 0; at < iterations; at++) {
+        turns[at] = Turn{context, work, at};
+        pthread_create(&threads[at], 0, take, &turns[at]);
+    }
+    for (size_t at = 0; at < iterations; at++) pthread_join(threads[at], 0);
+}
+"""
+
+
+def test_work_is_shared_out_by_dispatch_on_a_mac(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """On a Mac the threads are libdispatch's: each takes part, and the result is the same to the bit."""
+    torch.manual_seed(1)
+    cache, q = cached(2, 64, torch.float32), torch.randn(len(LENGTHS), 4, 64)
+    batch = batch_of([1] * len(LENGTHS), LENGTHS, tables(LENGTHS), BLOCK)
+    expected = native(4, 2, 64, torch.float32).attention(q, cache, batch, 0.1, 0)
+    stand_in = ctypes.CDLL(str(compiling.build(DISPATCH, ("-x", "c++", "-shared", "-fPIC", "-pthread"), tmp_path)))
+    with monkeypatch.context() as patched:
+        patched.setattr(library, "sys", SimpleNamespace(platform="darwin"))
+        patched.setattr(
+            library.ctypes, "CDLL", lambda path: stand_in if path is None else ctypes.cdll.LoadLibrary(path)
+        )
+        library._parallel.cache_clear()
+        attend = native(4, 2, 64, torch.float32).attention
+    library._parallel.cache_clear()
+    counts = (ctypes.c_int * 2).in_dll(stand_in, "dispatched")
+    before = torch.get_num_threads()
+    try:
+        for threads, dispatched in ((3, [1, 3]), (1, [0, 0])):
+            counts[:] = [0, 0]
+            torch.set_num_threads(threads)
+            assert torch.equal(attend(q, cache, batch, 0.1, 0), expected)
+            assert list(counts) == dispatched
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_what_is_not_the_sequences_own_is_never_read() -> None:
     """NaN in other blocks, and behind a sequence's last token, does not reach it."""
     poisoned = [torch.full((64, BLOCK, 1, 16), float("nan")) for _ in range(2)]
@@ -121,12 +175,7 @@ def test_large_scores_overflow_nothing() -> None:
 
 def test_without_a_compiler_torch_attends(monkeypatch: pytest.MonkeyPatch) -> None:
     """`auto` takes torch where nothing can be compiled; who asked for `native` is told what is missing."""
-
-    def none() -> tuple[str, ...]:
-        raise NoCompilerError("no C++ compiler: set CXX, install clang or g++, or `pip install ziglang`")
-
-    monkeypatch.setattr(compiling, "compiler", none)
-    monkeypatch.setattr(compiling, "compiler_version", none)
+    monkeypatch.setattr(compiling, "candidates", lambda: iter(()))
     ops = choose_ops("auto", CPU, torch.float32)
     ops.prepare_attention(4, 2, 64, torch.float32)
     cache, q = cached(2, 64, torch.float32), torch.randn(1, 4, 64)
