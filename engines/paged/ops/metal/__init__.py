@@ -3,11 +3,12 @@
 A family of kernels is four things of one name, here `norm`:
 
 1. `kernels/norm.metal`: the kernels. Each opens with a card (what it computes, a line of pseudocode a phase, who owns
-   which thread, what it costs). Buffers are numbered in the order of the arguments; T is float, half or bfloat, T2 and
-   T4 its vectors; sums are float. Numbers become T only as `T(x)`, and float only as `float(x)`. Arrays in threadgroup
-   memory are declared at the top of a kernel by TG_ARRAY(float, name, n), 32 KB in all. A template becomes kernels by
-   INSTANTIATE("name", function, arguments). C++14 without its library, no lambdas; each pointer and reference names
-   its address space (device, constant, threadgroup, thread), also in helpers and local variables.
+   which thread, what it costs). Buffers are numbered in the order of the arguments; T is float, half or bfloat, T2
+   and T4 its vectors; sums are float. Numbers become T only as `T(x)`, and float only as `float(x)`. Arrays in
+   threadgroup memory are declared at the top of a kernel by TG_ARRAY(float, name, n), at multiples of 16 bytes, 32 KB
+   in all. A template becomes kernels by INSTANTIATE("name", function, arguments). C++14 without its library, no
+   lambdas; each pointer and reference names its address space (device, constant, threadgroup, thread), also in
+   helpers and local variables.
 2. `ops/metal/norm.py`: `class NormOps(Family)` with methods of the contract (`contract.Ops`). It loads its library by
    `self.kernels.load("norm", T=x.dtype, WIDTH=x.shape[1])`: sizes come from the tensors and become
    `constant constexpr` declarations before the source; a library is compiled once per set of constants.

@@ -9,8 +9,8 @@ Both wheels hold their sources as headers. Accepted is what is listed here; left
   `T(x, y)` of a template's T; clang's own vectors have no constructors, and only spelled-out ones are rewritten
 - MLX's bf16_math.h, atomic.h, and what stands on it (reductions, scatter): words of Apple's compiler alone
 
-Bodies of templates are looked through when they are instantiated. torch's headers do so themselves; the last test does it
-where no class of the second kind is in the way: steel's kernels (attention, gemm) are read as templates only.
+Bodies of templates are looked through when they are instantiated. torch's headers do so themselves; the last test does
+it where no class of the second kind is in the way: steel's kernels (attention, gemm) are read as templates only.
 """
 
 from __future__ import annotations
