@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import sys
 
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.local_network import local_network_hint
 
 
 async def connect(
@@ -33,4 +35,6 @@ def connect_error(error: Exception, host: str, port: int, timeout: float) -> Gat
         why = f"the TLS handshake failed: {error.reason or error}"
     else:
         why = str(error)
+        if hint := local_network_hint(error, host, sys.platform):
+            why = f"{why}: {hint}"
     return GatewayError(ErrorKind.UPSTREAM_CONNECT, f"cannot connect to {host}:{port}: {why}")

@@ -184,7 +184,7 @@ class Prober:
         try:
             while True:
                 found = await asker.ask()
-                self._observe(probe, found)
+                self._observe(probe, found, f": {asker.failure}" if found is Condition.DOWN else "")
                 is_there = found is not Condition.DOWN
                 until_discovery = max(0, until_discovery - 1) if is_there else 0  # it may come back as another
                 if is_there and not until_discovery and await self._learn_models(probe, asker):

@@ -25,6 +25,11 @@ _log = logging.getLogger(__name__)
 class Asker(Protocol):
     """Asks one endpoint, again and again, over connections that it keeps."""
 
+    @property
+    def failure(self) -> str:
+        """Why the last `ask` found it down; "" where it did not."""
+        ...
+
     async def ask(self) -> Condition: ...
 
     async def models(self) -> frozenset[str] | None:
@@ -53,13 +58,16 @@ class _Getter:
         self._endpoint = Endpoint(engine, EndpointSpec(url), endpoint_tls(engine.tls, url))
         self._timeout = engine.health.timeout
         self._lines = b"".join(b"%b: %b\r\n" % field for field in extra_fields(engine))
+        self.failure = ""  # of the last `get`; "" where it was answered
 
     async def get(self, path: str) -> Fetched | None:
         """What it answers; None where it does not."""
         target = quote(path, safe=punctuation).encode("ascii")
+        self.failure = ""
         try:
             return await self._fetch(target)
         except GatewayError as error:
+            self.failure = error.message
             _log.debug("a probe of %s failed: %s", self._endpoint.url, error.message)
             return None
 
@@ -110,6 +118,10 @@ class _RestAsker:
         self._path = self._check.paths[0]  # the one that was there last
         self._models_path = f"{engine.base_path}/models" if engine.protocol is EngineProtocol.OPENAI else None
 
+    @property
+    def failure(self) -> str:
+        return self._server.failure
+
     async def ask(self) -> Condition:
         answered = await self._server.get(self._path)
         if answered is not None and answered.status in NOT_THERE:
@@ -143,9 +155,11 @@ class _GrpcAsker:
         self._check = grpc_check(engine)
         self._timeout = engine.health.timeout
         self._fields = extra_fields(engine)
+        self.failure = ""
 
     async def ask(self) -> Condition:
         endpoint = self._endpoint
+        self.failure = ""
         assert endpoint.streams is not None
         try:
             answered = await ask(
@@ -159,6 +173,7 @@ class _GrpcAsker:
             )
             is_ready = self._check.is_ready(answered)
         except GatewayError as error:
+            self.failure = error.message
             _log.debug("a probe of %s failed: %s", endpoint.url, error.message)
             return Condition.DOWN
         return Condition.READY if is_ready else Condition.UNREADY
