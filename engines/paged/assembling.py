@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from engines.errors import EngineError, invalid
+from engines.paged.cache.claims import MemoryClaim, MemoryClaims
 from engines.paged.cache.kv_cache import KVCache
 from engines.paged.cache.memory import MemoryPlan, available_memory, plan_memory
 from engines.paged.device import choose_device, choose_dtype, use_threads
@@ -56,6 +57,7 @@ class Parts:
     sampler: Sampler
     runner: Runner
     shelf: Shelf | None  # of blocks that outlive the engine
+    claim: MemoryClaim  # counts for other engines of this machine while this one lives
 
     @property
     def config(self) -> ModelConfig:
@@ -93,7 +95,11 @@ def assemble(directory: Path, options: EngineOptions, progress: Progress | None)
         ops.prepare_attention(shape.num_heads, shape.num_kv_heads, shape.head_size, getattr(torch, dtype))
     weight_bytes = sum(each.weight_bytes for each in (loaded, draft) if each is not None)
     weight_bytes += sum(each.num_bytes for each in adapters.values())
-    memory, max_context = _plan(config, draft, options, weight_bytes, available_memory(device, weight_bytes))
+    claims = MemoryClaims()
+    with claims.planning() as claimed_bytes:
+        available = available_memory(device, weight_bytes, claimed_bytes)
+        memory, max_context = _plan(config, draft, options, weight_bytes, available, device.type)
+        claim = claims.claim(memory.total_bytes if device.type != "cuda" else 0)
     eos_ids = tokenizer.eos_ids | frozenset(config.eos_token_ids)
     grammars = GrammarCompiler(tokenizer, eos_ids)
     grammars.prepare()
@@ -132,6 +138,7 @@ def assemble(directory: Path, options: EngineOptions, progress: Progress | None)
         sampler,
         runner,
         shelf,
+        claim,
     )
 
 
@@ -167,14 +174,20 @@ def _load_draft(
 
 
 def _plan(
-    config: ModelConfig, draft: LoadedModel | None, options: EngineOptions, weight_bytes: int, available: int
+    config: ModelConfig,
+    draft: LoadedModel | None,
+    options: EngineOptions,
+    weight_bytes: int,
+    available: int,
+    device_type: str,
 ) -> tuple[MemoryPlan, int]:
     """The memory, and how long a context it holds: where nobody asked for a length, as long as fits."""
     more = draft.config.kv_bytes_per_token if draft is not None else 0
     max_context = options.max_context or config.max_positions
     while True:
         try:
-            return plan_memory(config, options, weight_bytes, available, max_context, more), max_context
+            memory = plan_memory(config, options, weight_bytes, available, max_context, more, device_type)
+            return memory, max_context
         except EngineError:
             if options.max_context is not None or max_context <= _LEAST_BLOCKS * options.block_size:
                 raise

@@ -2,26 +2,46 @@
 
 from __future__ import annotations
 
+import logging
 import os
 
 import torch
 
 from engines.errors import invalid, unavailable
 
+_log = logging.getLogger(__name__)
+
 _DEVICES = ("auto", "mps", "cuda", "cpu")
 _DTYPES = ("auto", "float32", "float16", "bfloat16")
 
 
 def choose_device(name: str) -> torch.device:
-    """Of --device. Raises: EngineError where it is unknown, or not here."""
+    """Of --device. Raises: EngineError where it is unknown, or not here.
+
+    A virtual Mac says that it has MPS and gives no memory (actions/runner-images issue 9918): an allocation tells.
+    """
     if name not in _DEVICES:
         raise invalid(f"device: '{name}' is none of {', '.join(_DEVICES)}")
     has_mps, has_cuda = torch.backends.mps.is_available(), torch.cuda.is_available()
+    failure = mps_failure() if has_mps and name in ("auto", "mps") else ""
     if name == "auto":
-        name = "mps" if has_mps else "cuda" if has_cuda else "cpu"
+        if failure:
+            _log.warning("MPS is there but cannot be used, the processor computes: %s", failure)
+        name = "mps" if has_mps and not failure else "cuda" if has_cuda else "cpu"
     if (name == "mps" and not has_mps) or (name == "cuda" and not has_cuda):
         raise unavailable(f"device: this machine's torch {torch.__version__} has no {name}; 'auto' takes what there is")
+    if name == "mps" and failure:
+        raise unavailable(f"device: mps is there but cannot be used: {failure}; 'auto' takes what there is")
     return torch.device(name)
+
+
+def mps_failure() -> str:
+    """Why a few bytes cannot be had on MPS, and read back; "" where they can."""
+    try:
+        value = torch.ones(1, device="mps").item()
+    except RuntimeError as error:  # "MPS backend out of memory (... other allocations: 0 bytes ...)"
+        return str(error).partition("\n")[0]
+    return "" if value == 1.0 else f"a one that was written is read as {value:g}"
 
 
 def choose_dtype(name: str, stored: str, device: torch.device) -> str:

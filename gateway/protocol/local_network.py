@@ -20,7 +20,7 @@ HINT = (
 def local_network_hint(error: BaseException, host: str, platform: str) -> str:
     """What to do about a failed connect to `host` where Local Network privacy may be the cause; else "".
 
-    `platform` is sys.platform. Several addresses of one name fail as one OSError without an errno, whose text has theirs.
+    `platform` is sys.platform. Several addresses of one name fail as one OSError without an errno: its text has theirs.
     """
     if platform != "darwin" or not isinstance(error, OSError) or not _may_be_local(host):
         return ""

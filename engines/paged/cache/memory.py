@@ -12,6 +12,7 @@ import torch
 
 from engines.errors import EngineError, ErrorCode
 from engines.paged.model.config import ModelConfig
+from engines.paged.ops.metal.linear import MOST_UNPACKED
 from engines.paged.options import EngineOptions
 
 GIB = 1 << 30
@@ -22,6 +23,10 @@ DEFAULT_SHARE = {"cuda": 0.9, "mps": 0.8, "cpu": 0.5}
 _HIDDEN_WIDTHS = 6
 _FLOAT_BYTES = 4
 _LOGIT_COPIES = 3  # float32 logits, their filtered copy, the noise
+# On a Mac, where nobody said how much: the cache has room for so many whole contexts, or for so many tokens of every
+# seat, whichever is more. A cache is filled with zeros at the start, and stays in memory: beyond this it is taken from
+# other programs and rarely used.
+MAC_CONTEXTS, MAC_SEAT_TOKENS = 2, 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +48,14 @@ class MemoryPlan:
     def cache_tokens(self) -> int:
         return (self.num_blocks - 1) * self.block_size
 
+    @property
+    def total_bytes(self) -> int:
+        return self.weight_bytes + self.cache_bytes + self.workspace_bytes
+
     def __str__(self) -> str:
-        total = self.weight_bytes + self.cache_bytes + self.workspace_bytes
         return (
-            f"{readable(total)} = weights {readable(self.weight_bytes)} + cache {readable(self.cache_bytes)} "
-            f"({self.cache_tokens:,} tokens in blocks of {self.block_size}) "
+            f"{readable(self.total_bytes)} = weights {readable(self.weight_bytes)} "
+            f"+ cache {readable(self.cache_bytes)} ({self.cache_tokens:,} tokens in blocks of {self.block_size}) "
             f"+ workspace {readable(self.workspace_bytes)}"
         )
 
@@ -64,9 +72,11 @@ def plan_memory(
     available_bytes: int,
     max_context: int,
     draft_bytes_per_token: int = 0,
+    device_type: str = "cpu",
 ) -> MemoryPlan:
     """Divide the budget: --memory-gb, or a share of what is available beside the weights. The cache takes what
-    weights and workspace leave, up to where every seat has a whole context.
+    weights and workspace leave, up to where every seat has a whole context; on a Mac without --memory-gb, up to
+    MAC_CONTEXTS or MAC_SEAT_TOKENS.
 
     Raises: EngineError where not even one context fits; it says how much would do.
     """
@@ -79,9 +89,14 @@ def plan_memory(
     gathered = 2 * max_context * config.num_kv_heads * config.head_size * element_bytes
     logits = _LOGIT_COPIES * options.max_sequences * config.vocab_size * _FLOAT_BYTES
     workspace = activations + gathered + logits
+    if device_type == "mps":
+        workspace += _unpacked_bytes(config, options, element_bytes)
     budget = int(options.memory_gb * GIB) if options.memory_gb is not None else available_bytes
     blocks_of_context = -(-max_context // options.block_size)
     wanted = options.max_sequences * blocks_of_context + 1
+    if device_type == "mps" and options.memory_gb is None:
+        seats = options.max_sequences * -(-MAC_SEAT_TOKENS // options.block_size)
+        wanted = min(wanted, max(MAC_CONTEXTS * blocks_of_context, seats) + 1)
     num_blocks = min(wanted, (budget - weight_bytes - workspace) // block_bytes)
     if options.num_blocks is not None:
         num_blocks = options.num_blocks + 1
@@ -97,29 +112,42 @@ def plan_memory(
     return MemoryPlan(budget, weight_bytes, workspace, block_bytes, int(num_blocks), options.block_size)
 
 
-def available_memory(device: torch.device, weight_bytes: int) -> int:
+def _unpacked_bytes(config: ModelConfig, options: EngineOptions, element_bytes: int) -> int:
+    """The scratch into which a prompt's packed matrices are unpacked (ops/metal/linear.py): as large as the largest."""
+    if options.deterministic or (options.quantize is None and config.quantization is None):
+        return 0
+    rows = max(2 * config.intermediate_size, (config.num_heads + 2 * config.num_kv_heads) * config.head_size)
+    return min(MOST_UNPACKED, rows * config.hidden_size) * element_bytes
+
+
+def available_memory(device: torch.device, weight_bytes: int, claimed_bytes: int = 0) -> int:
     """What weights, cache and workspace may take together on a device where nobody said; `weight_bytes` are taken
-    already."""
+    already, `claimed_bytes` are other engines' of this machine, taken or not yet.
+
+    A Mac's GPU uses the machine's own memory: it has what Metal recommends less what engines have claimed, and never
+    more than is free.
+    """
     share = DEFAULT_SHARE[device.type]
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-    elif device.type == "mps":
-        free = torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
-    else:
-        free = _free_ram()
-    return weight_bytes + int(share * free)
+        return weight_bytes + int(share * free)
+    total, free = _ram()
+    if device.type == "mps":
+        total = torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
+    return weight_bytes + int(share * max(0, min(free, total - claimed_bytes)))
 
 
-def _free_ram() -> int:
-    """Of this machine, or of the cgroup where that is less."""
+def _ram() -> tuple[int, int]:
+    """All and free, of this machine or of the cgroup where that is less."""
     import psutil
 
-    free = int(psutil.virtual_memory().available)
+    memory = psutil.virtual_memory()
+    total, free = int(memory.total), int(memory.available)
     limit, usage = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
     try:
         text = limit.read_text().strip()
         if text != "max":
-            free = min(free, int(text) - int(usage.read_text()))
+            total, free = min(total, int(text)), min(free, int(text) - int(usage.read_text()))
     except (OSError, ValueError):
         pass
-    return max(0, free)
+    return total, free

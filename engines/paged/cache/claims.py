@@ -1,0 +1,96 @@
+"""What the engines of one machine have planned to take of its memory, so that two do not plan for the same bytes.
+
+A claim is a file that its engine holds a lock on (flock). The kernel releases it when the process ends, so a file that
+can be locked belongs to an engine that has ended, whichever process has its pid by now.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import tempfile
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from engines.paged.ops.compiling import cache_root
+
+_log = logging.getLogger(__name__)
+
+_SUFFIX = ".claim"
+
+
+class MemoryClaims:
+    """The claims in one folder; by default this user's, of all programs."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder or cache_root() / "memory"
+
+    @contextmanager
+    def planning(self) -> Iterator[int]:
+        """Bytes that living engines have claimed. Others wait with their plans until this one has claimed its own.
+
+        Where the folder cannot be used nobody else is known of, and nobody waits.
+        """
+        try:
+            lock = self._open_lock()
+        except OSError as error:
+            _log.debug("memory of other engines is not counted: %s", error)
+            yield 0
+            return
+        try:
+            yield self._claimed()
+        finally:
+            os.close(lock)
+
+    def claim(self, num_bytes: int) -> MemoryClaim:
+        """To be called while planning. The claim holds as long as the object lives, or until it is released."""
+        try:
+            descriptor, name = tempfile.mkstemp(_SUFFIX, f"{os.getpid()}-", self.folder)
+        except OSError:
+            return MemoryClaim(None, None)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        os.write(descriptor, b"%d\n" % num_bytes)
+        return MemoryClaim(descriptor, Path(name))
+
+    def _open_lock(self) -> int:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def _claimed(self) -> int:
+        total = 0
+        for path in self.folder.glob(f"*{_SUFFIX}"):
+            with suppress(OSError, ValueError), path.open("rb") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    total += int(file.read())
+                else:
+                    path.unlink()
+        return total
+
+
+class MemoryClaim:
+    """Bytes of one engine, until it is released or forgotten."""
+
+    def __init__(self, descriptor: int | None, path: Path | None) -> None:
+        self._release = weakref.finalize(self, _let_go, descriptor, path)
+
+    def release(self) -> None:
+        """The memory is free for others."""
+        self._release()
+
+
+def _let_go(descriptor: int | None, path: Path | None) -> None:
+    if path is not None and descriptor is not None:
+        with suppress(OSError):
+            path.unlink()
+        os.close(descriptor)

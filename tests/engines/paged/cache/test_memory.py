@@ -1,0 +1,208 @@
+"""What an engine takes of a machine's memory: of a Mac's by fakes of torch.mps, of other engines' by real claims."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+import torch
+
+from engines.errors import EngineError
+from engines.paged import device as device_module
+from engines.paged.cache.claims import MemoryClaims
+from engines.paged.cache.memory import GIB, MIB, available_memory, plan_memory
+from engines.paged.device import choose_device
+from engines.paged.model.config import ModelConfig, QuantizationSpec
+from engines.paged.options import EngineOptions
+
+MPS = torch.device("mps")
+LLAMA_1B = ModelConfig(
+    architecture="LlamaForCausalLM",
+    vocab_size=128_256,
+    hidden_size=2048,
+    intermediate_size=8192,
+    num_layers=16,
+    num_heads=32,
+    num_kv_heads=8,
+    head_size=64,
+    rms_norm_eps=1e-5,
+    rope_theta=500_000.0,
+    rotary_size=64,
+    max_positions=131_072,
+    windows=(0,) * 16,
+    dtype="float16",
+)
+
+
+@pytest.fixture
+def mac(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A Mac of 16 GB: what Metal recommends, what this process has of it, and what the whole machine has free."""
+    it = SimpleNamespace(recommended=12 * GIB, own=0, available=14 * GIB)
+    monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: it.recommended)
+    monkeypatch.setattr(torch.mps, "driver_allocated_memory", lambda: it.own)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=16 * GIB, available=it.available))
+    monkeypatch.setattr(Path, "read_text", _without_cgroup(Path.read_text))
+    return it
+
+
+def _without_cgroup(read: object) -> object:
+    def read_text(path: Path, *more: object, **named: object) -> str:
+        if path.is_relative_to("/sys/fs/cgroup"):
+            raise FileNotFoundError(path)
+        return read(path, *more, **named)  # type: ignore[operator,no-any-return]
+
+    return read_text
+
+
+def test_other_programs_memory_is_not_taken(mac: SimpleNamespace) -> None:
+    """A Mac on which other programs leave 5 GiB gives an engine a share of these, whatever Metal recommends."""
+    mac.available = 5 * GIB
+    assert available_memory(MPS, 0) == int(0.8 * 5 * GIB)
+
+
+def test_two_engines_do_not_plan_for_the_same_bytes(mac: SimpleNamespace) -> None:
+    """What another engine has claimed is not there, though it may not have taken it yet."""
+    first = available_memory(MPS, 0)
+    second = available_memory(MPS, 0, claimed_bytes=first)
+    assert first == int(0.8 * 12 * GIB)
+    assert first + second <= mac.recommended
+    assert available_memory(MPS, 3 * GIB, claimed_bytes=20 * GIB) == 3 * GIB  # its weights are taken already
+
+
+def test_the_processor_shares_with_other_engines_too(mac: SimpleNamespace) -> None:
+    """On a processor half of what is free, and no more than the engines that are there leave of the whole."""
+    assert available_memory(torch.device("cpu"), 0) == 7 * GIB
+    assert available_memory(torch.device("cpu"), 0, claimed_bytes=10 * GIB) == 3 * GIB
+
+
+def test_a_large_mac_is_not_filled() -> None:
+    """Without --memory-gb the cache of a Mac ends at two contexts, or 2048 tokens a seat; with it, or on CUDA, where
+    each seat has a whole context."""
+    options, available = EngineOptions(), 200 * GIB
+
+    def tokens(options: EngineOptions, device_type: str, context: int = 131_072) -> int:
+        return plan_memory(LLAMA_1B, options, 3 * GIB, available, context, device_type=device_type).cache_tokens
+
+    assert tokens(options, "mps") == 2 * 131_072
+    assert tokens(options, "mps", context=8192) == 64 * 2048
+    assert tokens(options, "mps", context=1024) == 64 * 1024
+    assert tokens(replace(options, memory_gb=100), "mps") > 2_000_000
+    assert tokens(options, "cuda") > 5_000_000
+
+
+@pytest.mark.parametrize("device_type, scratch", [("mps", 64 * MIB), ("cuda", 0), ("cpu", 0)])
+def test_the_scratch_of_packed_matrices_is_planned(device_type: str, scratch: int) -> None:
+    """A Mac's plan has room for the largest matrix unpacked, gate and up together, and for none where all is dense."""
+
+    def workspace(config: ModelConfig, options: EngineOptions) -> int:
+        return plan_memory(config, options, GIB, 100 * GIB, 4096, device_type=device_type).workspace_bytes
+
+    dense = workspace(LLAMA_1B, EngineOptions())
+    assert workspace(LLAMA_1B, EngineOptions(quantize="int4")) - dense == scratch
+    packed = replace(LLAMA_1B, quantization=QuantizationSpec(4, 64))
+    assert workspace(packed, EngineOptions()) - dense == scratch
+    huge = replace(packed, intermediate_size=100_000)
+    assert (
+        workspace(huge, EngineOptions()) - workspace(replace(huge, quantization=None), EngineOptions()) == 2 * scratch
+    )
+    assert workspace(packed, EngineOptions(deterministic=True)) == dense  # its products unpack nothing
+
+
+CLAIMANT = """
+import sys
+from pathlib import Path
+from engines.paged.cache.claims import MemoryClaims
+claims = MemoryClaims(Path(sys.argv[1]))
+with claims.planning():
+    claim = claims.claim(int(sys.argv[2]))
+print("claimed", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def claimant(folder: Path, num_bytes: int) -> Iterator[subprocess.Popen[str]]:
+    """A process that has claimed so much."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", CLAIMANT, str(folder), str(num_bytes)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "claimed\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def claimed(folder: Path) -> int:
+    with MemoryClaims(folder).planning() as total:
+        return total
+
+
+def test_claims_of_living_processes_count(tmp_path: Path) -> None:
+    """Two engines' claims add up; a killed engine's is gone with it, and its file with the next look."""
+    with claimant(tmp_path, 3 * GIB), claimant(tmp_path, 2 * GIB) as second:
+        assert claimed(tmp_path) == 5 * GIB
+        second.kill()
+        second.wait()
+        assert claimed(tmp_path) == 3 * GIB
+        assert len(list(tmp_path.glob("*.claim"))) == 1
+    assert claimed(tmp_path) == 0
+
+
+def test_a_claim_ends_with_its_engine(tmp_path: Path) -> None:
+    """Within one process, too: when it is released, or nothing refers to it any more."""
+    claims = MemoryClaims(tmp_path)
+    first, second = claims.claim(GIB), claims.claim(2 * GIB)
+    assert claimed(tmp_path) == 3 * GIB
+    first.release()
+    assert claimed(tmp_path) == 2 * GIB
+    del second
+    gc.collect()
+    assert claimed(tmp_path) == 0
+    assert not list(tmp_path.glob("*.claim"))
+
+
+def test_a_folder_that_cannot_be_used_stops_nobody(tmp_path: Path) -> None:
+    """Where claims cannot be written an engine starts as if it were alone."""
+    (tmp_path / "file").write_text("")
+    claims = MemoryClaims(tmp_path / "file")
+    with claims.planning() as others:
+        assert others == 0
+        claims.claim(GIB).release()
+
+
+@pytest.fixture
+def _virtual_mac(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GitHub's: MPS says that it is there, and has no memory."""
+
+    def ones(*_: object, device: str) -> None:
+        raise RuntimeError(
+            f"{device.upper()} backend out of memory (MPS allocated: 0 bytes, other allocations: 0 bytes, max allowed: "
+            "7.93 GB). Tried to allocate 256 bytes on shared pool."
+        )
+
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(device_module.torch, "ones", ones)
+
+
+@pytest.mark.usefixtures("_virtual_mac")
+def test_mps_that_has_no_memory_is_not_chosen(caplog: pytest.LogCaptureFixture) -> None:
+    """`auto` computes on the processor then, and says why; who asks for mps gets the reason."""
+    assert choose_device("auto").type in ("cpu", "cuda")
+    assert "MPS backend out of memory" in caplog.text
+    with pytest.raises(EngineError, match="mps is there but cannot be used: MPS backend out of memory"):
+        choose_device("mps")
+    assert choose_device("cpu").type == "cpu"
