@@ -16,6 +16,7 @@ from engines.backends.cores import fair_share_of_cores
 from engines.backends.loading import library
 from engines.backends.onnxruntime import providers, sessions
 from engines.backends.onnxruntime.completion import check, onnx_file
+from engines.backends.onnxruntime.coreml_cache import cached
 from engines.backends.signature import Signature
 from engines.errors import invalid
 
@@ -31,9 +32,16 @@ class OnnxRuntimeBackend:
     def initialize(self, spec: InstanceSpec) -> None:
         self._ort = ort = library("onnxruntime", "onnx")
         path = onnx_file(spec.config, spec.version_directory)
-        chosen = providers.choose(ort.get_available_providers(), spec.kind, spec.device_id, spec.config)
+        chosen = providers.choose(
+            ort.get_available_providers(),
+            spec.kind,
+            spec.device_id,
+            spec.config,
+            lambda: sessions.has_fixed_shapes(ort, path),
+        )
         threads = fair_share_of_cores(spec.config)
-        self._session = sessions.make(ort, path, spec.config, chosen, threads, spec.host_options)
+        with cached(chosen, path, ort.__version__) as complete:
+            self._session = sessions.make(ort, path, spec.config, complete, threads, spec.host_options)
         check(spec.config, self._session)
         self._signature = Signature.of(spec.config)
         self._batcher = Batcher(self._run, self._signature, "onnx runtime error")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from engines.backends.signature import Parameters
@@ -18,8 +19,9 @@ _ACCELERATORS = {"tensorrt": TENSORRT, "cuda": CUDA, "openvino": OPENVINO, "core
 
 # Parameters of a model that are options of the CoreML provider, by their own names (onnxruntime, CoreML provider).
 # "NeuralNetwork" is its default format, which knows fewer operators and no FP16.
+_ONLY_STATIC = "RequireStaticInputShapes"
 _COREML_OPTIONS = (
-    *("ModelFormat", "MLComputeUnits", "RequireStaticInputShapes", "EnableOnSubgraphs", "SpecializationStrategy"),
+    *("ModelFormat", "MLComputeUnits", _ONLY_STATIC, "EnableOnSubgraphs", "SpecializationStrategy"),
     *("ProfileComputePlan", "AllowLowPrecisionAccumulationOnGPU", "ModelCacheDirectory"),
 )
 _COREML_DEFAULTS = {"ModelFormat": "MLProgram", "MLComputeUnits": "ALL"}
@@ -33,12 +35,18 @@ _TENSORRT_PRECISIONS = {"FP32": {}, "FP16": {"trt_fp16_enable": "1"}, "BF16": {"
                         "INT8": {"trt_int8_enable": "1"}}  # fmt: skip
 
 
-def choose(available: list[str], kind: str, device_id: int, config: Any) -> list[Provider]:
+def choose(
+    available: list[str], kind: str, device_id: int, config: Any, is_static: Callable[[], bool] = lambda: True
+) -> list[Provider]:
     """The providers of a session, the first that can run an operator running it; the CPU is always the last.
 
     `EXECUTION_PROVIDERS` names them outright. Else they are the accelerators that the configuration asks for and that
     this onnxruntime has; without any, by the instance's kind, CUDA or CoreML where they are there. `metal` and
     `neural_engine` ask for CoreML, and say where it may run.
+
+    By the kind alone CoreML gets a model whose inputs have fixed shapes (`is_static`), and of it the operators that
+    have: with open ones, a batch's too, it is slow, splits the model into many pieces, or fails (onnxruntime, CoreML
+    provider, RequireStaticInputShapes). A configuration that asks for CoreML gets it for any model.
     Raises: EngineError where one is named that this onnxruntime does not have.
     """
     parameters = Parameters(config)
@@ -55,6 +63,9 @@ def choose(available: list[str], kind: str, device_id: int, config: Any) -> list
         wants_coreml = parameters.flag("metal") or parameters.flag("neural_engine")
         if not chosen and (kind == "KIND_GPU" or wants_coreml):
             chosen = [_bare(name) for name in (CUDA, COREML) if name in available][:1]
+            if chosen == [_bare(COREML)] and not wants_coreml:
+                only_static = parameters.text(_ONLY_STATIC, "1")
+                chosen = [(COREML, {_ONLY_STATIC: only_static})] if only_static != "1" or is_static() else []
     found: dict[str, dict[str, str]] = {}
     for name, options in chosen:
         found.setdefault(name, {}).update({**_own_options(name, parameters, device_id), **options})

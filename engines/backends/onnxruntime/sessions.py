@@ -49,6 +49,11 @@ def inspect(ort: Any, path: Path) -> Any:
         raise internal(f"onnx runtime error: {error}") from error
 
 
+def has_fixed_shapes(ort: Any, path: Path) -> bool:
+    """Whether each input of a model has one shape, its batch axis too. Raises: EngineError."""
+    return all(-1 not in tensor.dims for tensor in tensors(inspect(ort, path).get_inputs()))
+
+
 def _options(ort: Any, config: Any, num_threads: int, backend_options: Mapping[str, str]) -> Any:
     parameters = Parameters(config)
     settings = ort.SessionOptions()

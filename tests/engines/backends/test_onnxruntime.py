@@ -1,5 +1,7 @@
 """ONNX models: completed, checked and run as Triton's backend does, with onnxruntime's own answers."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,8 @@ ort = pytest.importorskip("onnxruntime")
 from onnx import TensorProto, helper  # noqa: E402
 
 from engines.backends import onnxruntime  # noqa: E402
-from engines.backends.onnxruntime import providers  # noqa: E402
+from engines.backends.onnxruntime import providers, sessions  # noqa: E402
+from engines.backends.onnxruntime.coreml_cache import cached  # noqa: E402
 from engines.errors import EngineError  # noqa: E402
 from tests.engines.backends.support import answers, configuration, spec  # noqa: E402
 
@@ -247,7 +250,7 @@ TRT = """optimization { execution_accelerators { gpu_execution_accelerator {
     ("available", "kind", "text", "chosen"),
     [
         (PLAIN, "KIND_GPU", "", [CPU]),
-        (MAC, "KIND_GPU", "", [coreml(), CPU]),
+        (MAC, "KIND_GPU", "", [coreml(RequireStaticInputShapes="1"), CPU]),
         (MAC, "KIND_CPU", "", [CPU]),
         (MAC, "KIND_CPU", parameter("neural_engine", "true"), [coreml(MLComputeUnits="CPUAndNeuralEngine"), CPU]),
         (MAC, "KIND_CPU", parameter("metal", "true"), [coreml(MLComputeUnits="CPUAndGPU"), CPU]),
@@ -289,7 +292,87 @@ TRT = """optimization { execution_accelerators { gpu_execution_accelerator {
     ],
 )
 def test_providers_follow_the_configuration_the_kind_and_what_is_there(available, kind, text, chosen):
+    """For a model whose inputs have fixed shapes."""
     assert providers.choose(available, kind, 1, configuration(text)) == chosen
+
+
+@pytest.mark.parametrize(
+    ("text", "chosen"),
+    [
+        ("", [CPU]),
+        (parameter("ModelFormat", "NeuralNetwork"), [CPU]),
+        (parameter("RequireStaticInputShapes", "0"), [coreml(RequireStaticInputShapes="0"), CPU]),
+        (parameter("metal", "true"), [coreml(MLComputeUnits="CPUAndGPU"), CPU]),
+        (parameter("EXECUTION_PROVIDERS", "CoreMLExecutionProvider"), [coreml(), CPU]),
+    ],
+)
+def test_open_shapes_stay_on_the_cpu_of_a_mac_unless_coreml_is_asked_for(text, chosen):
+    """By the kind alone CoreML gets no model with open shapes; one that asks for CoreML does."""
+    assert providers.choose(MAC, "KIND_GPU", 0, configuration(text), lambda: False) == chosen
+
+
+def test_cuda_takes_open_shapes():
+    """The shapes of a model matter to CoreML alone."""
+    assert providers.choose(NVIDIA, "KIND_GPU", 1, configuration(""), lambda: False) == [cuda(), CPU]
+
+
+@pytest.mark.parametrize(("shape", "provider"), [((2, 3), "CoreML"), (("rows", 3), "CPU"), ((None, 3), "CPU")])
+def test_the_models_own_shapes_count(saved, monkeypatch, tmp_path, shape, provider):
+    """What a session of a Mac is made with: CoreML and a folder for what it compiles, or the CPU alone."""
+    monkeypatch.setenv("POINTSMAN_CACHE", str(tmp_path / "cache"))
+    directory = saved(
+        [("Identity", ["x"], ["y"])], [("x", TensorProto.FLOAT, shape)], [("y", TensorProto.FLOAT, shape)]
+    )
+    made = []
+
+    def make(ort, path, config, chosen, *more):
+        made.extend(chosen)
+        return original(ort, path, config, [CPU], *more)
+
+    original = sessions.make
+    monkeypatch.setattr(sessions, "make", make)
+    monkeypatch.setattr(ort, "get_available_providers", lambda: MAC)
+    loaded(directory, kind="KIND_GPU")
+    assert made[0][0] == f"{provider}ExecutionProvider"
+    if provider == "CoreML":
+        assert Path(made[0][1]["ModelCacheDirectory"]).parent == tmp_path / "cache" / "onnx-coreml"
+        assert made[0][1]["RequireStaticInputShapes"] == "1"
+
+
+def folder_of(path, chosen=None, version="1.23.2", here="a Mac"):
+    with cached(chosen or [coreml(), CPU], path, version, lambda: here) as complete:
+        assert complete[-1] == CPU
+        return complete[0][1].get("ModelCacheDirectory")
+
+
+def test_each_model_has_a_folder_for_what_coreml_compiles_of_it(tmp_path, monkeypatch):
+    """One folder for equal models, wherever they lie; another for other weights, options, versions and machines."""
+    monkeypatch.setenv("POINTSMAN_CACHE", str(tmp_path / "cache"))
+    first, second = tmp_path / "a" / "model.onnx", tmp_path / "b" / "model.onnx"
+    for path in (first, second):
+        path.parent.mkdir()
+        path.write_bytes(b"graph")
+    folder = folder_of(first)
+    assert Path(folder).is_dir()
+    assert folder_of(first) == folder_of(second) == folder
+    others = [folder_of(first, [coreml(MLComputeUnits="CPUOnly"), CPU]), folder_of(first, version="1.24.0")]
+    others.append(folder_of(first, here="another Mac"))
+    (second.parent / "weights.bin").write_bytes(b"external")
+    others.append(folder_of(second))
+    assert len({folder, *others}) == 5
+
+
+def test_a_folder_is_named_only_where_it_is_of_use(tmp_path, monkeypatch):
+    """Not without CoreML, nor where the configuration names one, nor for an onnxruntime that refuses the option, nor
+    where it cannot be made: the model loads all the same."""
+    monkeypatch.setenv("POINTSMAN_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"graph")
+    assert folder_of(path, [cuda(), CPU]) is None
+    assert folder_of(path, [coreml(ModelCacheDirectory="/mine"), CPU]) == "/mine"
+    assert folder_of(path, version="1.20.1") is None
+    (tmp_path / "cache").write_text("a file")
+    assert folder_of(path) is None
 
 
 @pytest.mark.parametrize(
@@ -311,7 +394,7 @@ def test_a_provider_that_is_not_there_is_an_error(text, message):
 @pytest.mark.metal
 @pytest.mark.skipif("CoreMLExecutionProvider" not in ort.get_available_providers(), reason="needs CoreML")
 def test_a_gpu_instance_runs_by_coreml_on_a_mac(linear):
-    backend = loaded(linear, kind="KIND_GPU")
+    backend = loaded(linear, 'name: "net" parameters { key: "metal" value { string_value: "true" } }', kind="KIND_GPU")
     assert backend.placement["providers"][0] == "CoreMLExecutionProvider"
     (request,) = answers(backend, {"x": np.ones((1, 3), np.float32)})
     np.testing.assert_allclose(request.answer["y"], WEIGHT.sum(0, keepdims=True), rtol=1e-2)
