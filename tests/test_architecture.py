@@ -57,6 +57,7 @@ ENGINE_FLOORS = {
     "engines.host": 5,
     "engines.convert": 5,
     "engines.analyze": 6,
+    "engines.doctor": 6,
     "engines.fleet": 6,
     "engines.cli": 7,
     "engines.__main__": 8,

@@ -11,6 +11,7 @@ import typer
 
 from engines.cli.analyze import analyze
 from engines.cli.convert import convert
+from engines.cli.doctor import doctor
 from engines.cli.fleet import fleet
 from engines.cli.host import host
 from engines.cli.llm import llm
@@ -43,7 +44,7 @@ def exiting(command: Callable[P, int | None]) -> Callable[P, None]:
     return run
 
 
-for _command in (host, fleet, samples, analyze, convert):
+for _command in (host, fleet, samples, analyze, convert, doctor):
     app.command()(exiting(_command))
 llm.command("bench")(exiting(bench))
 app.add_typer(llm)

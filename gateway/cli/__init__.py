@@ -11,6 +11,7 @@ import typer
 
 from gateway.cli import conversations, experiments, keys, limits, operating, recordings, rules, shadow
 from gateway.cli.check import check
+from gateway.cli.doctor import doctor
 from gateway.cli.explain import explain
 from gateway.cli.fleet import drain, engines
 from gateway.cli.replay import replay
@@ -48,7 +49,7 @@ def _exiting(command: Callable[P, int | None]) -> Callable[P, None]:
 
 
 _COMMANDS: tuple[Callable[..., int | None], ...] = (
-    *(up, serve, check, explain, replay, engines, drain),
+    *(up, serve, check, explain, replay, engines, drain, doctor),
     *(operating.models, operating.load, operating.unload, operating.requests, operating.cancel),
     *(operating.log_level, operating.audit),
 )

@@ -131,10 +131,16 @@ def available_memory(device: torch.device, weight_bytes: int, claimed_bytes: int
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return weight_bytes + int(share * free)
-    total, free = _ram()
-    if device.type == "mps":
-        total = torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
-    return weight_bytes + int(share * max(0, min(free, total - claimed_bytes)))
+    _, free = _ram()
+    own = torch.mps.driver_allocated_memory() if device.type == "mps" else 0
+    return weight_bytes + int(share * max(0, min(free, total_memory(device) - own - claimed_bytes)))
+
+
+def total_memory(device: torch.device) -> int:
+    """All that engines on a device can have together: a Mac's GPU has what Metal recommends of the machine's."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[1])
+    return int(torch.mps.recommended_max_memory()) if device.type == "mps" else _ram()[0]
 
 
 def _ram() -> tuple[int, int]:

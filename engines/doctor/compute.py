@@ -1,0 +1,220 @@
+"""What computes here, whether it computes right, and how fast it is."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from engines.doctor.finding import Finding, fail, ok, skipped, warn
+
+# Until 2.13 a copy to the GPU may read its source after it was freed (PR 181017; wheels 2.7 to 2.12 read).
+_OLDEST_TORCH_OF_MACS = (2, 13)
+_DISPATCHES, _ROUNDS = 2000, 5
+# Slower than this, decoding a small model is bound by the processor that hands out work.
+_SLOW_DISPATCH_US = 30.0
+_PROMPT_TOKENS, _ANSWER_TOKENS, _BATCHES = 32, 32, (1, 8)
+# These change what kernels compute, or how much memory they may take.
+_VARIABLES = ("PYTORCH_MPS_FAST_MATH", "PYTORCH_MPS_HIGH_WATERMARK_RATIO", "PYTORCH_ENABLE_MPS_FALLBACK")
+
+
+def torch_version() -> Finding:
+    """torch's version; on a Mac an older one may copy freed memory to the GPU."""
+    import torch
+
+    found = f"torch {torch.__version__}"
+    release = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    if sys.platform == "darwin" and release < _OLDEST_TORCH_OF_MACS:
+        return fail(f"{found}: copies to the GPU may read freed memory: wrong tokens", 'pip install "torch>=2.13"')
+    return ok(found)
+
+
+def gpu() -> Finding:
+    """The device that `auto` takes, tried with an allocation."""
+    import torch
+
+    from engines.paged.bench.machine import describe_machine
+    from engines.paged.cache.memory import readable
+    from engines.paged.device import choose_device, mps_failure
+
+    variables = [name for name in _VARIABLES if os.environ.get(name)]
+    if sys.platform == "darwin":
+        if not torch.backends.mps.is_available():
+            return fail("torch says that MPS is not available", "use a Python for arm64 and torch's own wheel")
+        if why := mps_failure():
+            return fail(
+                f"MPS is there but cannot be used: {why}", "a virtual Mac has no GPU: use --device cpu, or a real one"
+            )
+    device = choose_device("auto")
+    told = f"auto computes on {device.type}: {describe_machine(device)['gpu'] or describe_machine(device)['chip']}"
+    if device.type == "mps":
+        told += f", {readable(torch.mps.recommended_max_memory())} recommended for the GPU"
+    if os.environ.get("PYTORCH_MPS_FAST_MATH", "0") != "0":
+        return warn(f"{told}; PYTORCH_MPS_FAST_MATH is set: kernels rely on safe mathematics", "unset it")
+    return ok(told, variables=variables)
+
+
+def kernels(deep: bool = False) -> Finding:
+    """Metal's kernels against the reference: on a Mac's GPU, or with --deep as this processor simulates them."""
+    import torch
+
+    from engines.paged.device import choose_device
+    from engines.paged.ops.metal.check_cases import GROUPS
+    from engines.paged.ops.metal.ops import MetalOps
+    from engines.paged.ops.metal.self_check import find_failures
+
+    device = choose_device("auto")
+    if device.type == "mps":
+        ops, where = MetalOps(torch.mps.compile_shader, device), "this GPU"
+    elif deep:
+        from engines.paged.ops.sim import compile_shader
+
+        ops, where = MetalOps(compile_shader, "cpu"), "the simulator"
+    else:
+        return skipped("there is no Apple GPU here", "--deep tries the kernels in the simulator, for minutes")
+    began = time.perf_counter()
+    failed = find_failures(ops, (torch.float16, torch.bfloat16))
+    seconds = time.perf_counter() - began
+    told = f"{len(GROUPS) - len(failed)} of {len(GROUPS)} groups of kernels agree with the reference on {where}"
+    if failed:
+        reasons = "; ".join(f"{group}: {why}" for group, why in sorted(failed.items()))
+        cure = "torch computes these, slower; attach this report to an issue"
+        return warn(f"{told}; {reasons}", cure, failed=failed, seconds=seconds)
+    return ok(f"{told} ({seconds:.1f} s)", seconds=seconds)
+
+
+def replacements() -> Finding:
+    """What computes where a kernel fails: torch on the GPU, the compiled attention and torch on the processor."""
+    import torch
+
+    from engines.paged.device import choose_device
+    from engines.paged.ops.metal.check_cases import GROUPS
+    from engines.paged.ops.metal.self_check import disagreements
+    from engines.paged.ops.reference import ReferenceOps
+
+    device = choose_device("auto")
+    failed = disagreements(ReferenceOps(device), (torch.float16, torch.bfloat16), GROUPS)
+    told = f"torch on {device.type}: {len(GROUPS) - len(failed)} of {len(GROUPS)} groups agree with the reference"
+    if failed:
+        reasons = "; ".join(f"{group}: {why}" for group, why in sorted(failed.items()))
+        return fail(f"{told}; {reasons}", "update torch and the system, or use --device cpu", failed=failed)
+    return ok(told)
+
+
+def native() -> Finding:
+    """Attention on the processor, compiled and compared with torch's."""
+    import torch
+
+    from engines.errors import EngineError
+    from engines.paged.ops.native import NativeOps
+
+    dtypes = (torch.float32, torch.bfloat16)
+    try:
+        for dtype in dtypes:
+            NativeOps(is_required=True).prepare_attention(8, 2, 64, dtype)
+    except EngineError as error:
+        return warn(f"torch attends on the processor, slower: {error}", "see the check of the compiler")
+    return ok(f"the compiled attention agrees with torch in {' and '.join(str(d)[6:] for d in dtypes)}")
+
+
+def dispatch(deep: bool = False) -> Finding:
+    """Microseconds from one dispatch of a tiny kernel to the next: what Python, torch and Metal need for each."""
+    import torch
+
+    from engines.paged.bench.bandwidth import synchronize
+    from engines.paged.device import choose_device
+    from engines.paged.ops.metal.ops import MetalOps
+
+    device = choose_device("auto")
+    if device.type == "mps":
+        ops = MetalOps(torch.mps.compile_shader, device)
+    elif deep:
+        from engines.paged.ops.sim import compile_shader
+
+        device = torch.device("cpu")
+        ops = MetalOps(compile_shader, device)
+    else:
+        return skipped("there is no Apple GPU here", "--deep measures the simulator's")
+    source = torch.zeros(256, dtype=torch.int32, device=device)
+    target = torch.empty_like(source)
+    library = ops.kernels.load("ordering")
+    rounds = []
+    for _ in range(_ROUNDS + 1):  # the first one warms up
+        synchronize(device)
+        began = time.perf_counter()
+        for _ in range(_DISPATCHES):
+            library.run("ordering_forth", (1,), 256, target, source)
+        encoded = time.perf_counter()
+        synchronize(device)
+        rounds.append((encoded - began, time.perf_counter() - began))
+    encode, whole = (1e6 * min(times) / _DISPATCHES for times in zip(*rounds[1:], strict=True))
+    told = f"{whole:.1f} us per dispatch, {encode:.1f} of them to encode it ({device.type})"
+    figures = {"encode_us": encode, "whole_us": whole, "device": device.type}
+    if device.type == "mps" and whole > _SLOW_DISPATCH_US:
+        return warn(told, "close other programs and measure again; attach this report to an issue", **figures)
+    return ok(told, **figures)
+
+
+def bandwidth() -> Finding:
+    """Bytes a second of the memory that the device computes from: what decoding is bound by."""
+    from engines.paged.bench.bandwidth import measure_bandwidth
+    from engines.paged.cache.memory import available_memory
+    from engines.paged.device import choose_device, use_threads
+
+    use_threads(None)
+    device = choose_device("auto")
+    measured = measure_bandwidth(device, available_memory(device, 0))
+    told = f"{measured.best / 1e9:.1f} GB/s ({device.type}): read {max(measured.read) / 1e9:.1f}, "
+    told += f"copy {max(measured.copy) / 1e9:.1f}"
+    return ok(told, read=list(measured.read), copy=list(measured.copy), buffer_bytes=measured.buffer_bytes)
+
+
+def tokens() -> Finding:
+    """Tokens a second of the sample model, which is so small that what is measured is the engine, not the memory."""
+    from engines.paged.bench.study import Wish, carry_out
+    from engines.paged.device import choose_device
+    from engines.paged.options import EngineOptions
+    from engines.samples.repository import MODELS
+
+    folder = MODELS / "storyteller" / "1"
+    told, figures = [], {}
+    for device in dict.fromkeys(("cpu", choose_device("auto").type)):
+        options = EngineOptions(device=device)
+        measured = carry_out(
+            Wish(folder, options, _BATCHES, _PROMPT_TOKENS, _ANSWER_TOKENS, 1), lambda what, done, total: None
+        )
+        rates = {point.batch: point.tokens_per_second for point in measured.points}
+        told.append(f"{device}: " + ", ".join(f"{rate:,.0f} tokens/s with {batch}" for batch, rate in rates.items()))
+        figures[device] = {str(batch): rate for batch, rate in rates.items()}
+    return ok("storyteller on " + "; ".join(told), **figures)
+
+
+def coreml() -> Finding:
+    """A model made, compiled and asked by CoreML, on each choice of units."""
+    import coremltools as ct
+    import numpy as np
+    from coremltools.converters.mil import Builder
+
+    program = Builder.program(input_specs=[Builder.TensorSpec(shape=(1, 8))])(
+        lambda x: Builder.add(x=x, y=np.float32(1))
+    )
+    expected = np.full((1, 8), 3, np.float32)
+    times, wrong = {}, []
+    for units in ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL"):
+        model = ct.convert(
+            program,
+            convert_to="mlprogram",
+            compute_units=getattr(ct.ComputeUnit, units),
+            minimum_deployment_target=ct.target.macOS13,
+        )
+        name = model.get_spec().description.input[0].name
+        began = time.perf_counter()
+        (answer,) = model.predict({name: np.full((1, 8), 2, np.float32)}).values()
+        times[units] = time.perf_counter() - began
+        if not np.allclose(answer, expected, rtol=1e-3):
+            wrong.append(units)
+    if wrong:
+        return fail(
+            f"CoreML computes 2 + 1 wrong on {', '.join(wrong)}", "update macOS; attach this report to an issue"
+        )
+    return ok("CoreML answers right on " + ", ".join(times), seconds=times)

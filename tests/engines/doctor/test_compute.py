@@ -1,0 +1,130 @@
+"""What computes: figures on this machine, verdicts by fakes of a Mac's torch."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from engines.doctor import budget, compute  # noqa: E402
+from engines.doctor.finding import Status  # noqa: E402
+from engines.paged.ops.metal import self_check  # noqa: E402
+
+
+@pytest.mark.parametrize(
+    "platform, version, status",
+    [
+        ("darwin", "2.12.1", Status.FAIL),
+        ("darwin", "2.13.0", Status.OK),
+        ("darwin", "3.0.0", Status.OK),
+        ("linux", "2.7.0+cpu", Status.OK),
+    ],
+)
+def test_torch_versions(platform: str, version: str, status: Status, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before 2.13 a Mac's torch may copy freed memory to the GPU: that is a failure, and on Linux none."""
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(torch, "__version__", version)
+    found = compute.torch_version()
+    assert found.status is status
+    assert status is Status.OK or found.cure == 'pip install "torch>=2.13"'
+
+
+def test_a_virtual_mac(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MPS without memory is a failure that names the way out."""
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr("engines.paged.device.mps_failure", lambda: "MPS backend out of memory")
+    found = compute.gpu()
+    assert found.status is Status.FAIL
+    assert "MPS backend out of memory" in found.found
+    assert "--device cpu" in found.cure
+
+
+def test_fast_mathematics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable that changes what kernels compute is warned of."""
+    assert compute.gpu().status is Status.OK
+    monkeypatch.setenv("PYTORCH_MPS_FAST_MATH", "1")
+    assert compute.gpu().status is Status.WARN
+
+
+def test_without_an_apple_gpu() -> None:
+    """Kernels and dispatches are skipped, and say what --deep would do."""
+    assert [compute.kernels().status, compute.dispatch().status] == [Status.SKIPPED] * 2
+    assert "--deep" in compute.kernels().cure
+
+
+def test_replacements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch computes what the reference does here; where it does not the check fails and names the group."""
+    assert compute.replacements().status is Status.OK
+    wrong = {"attention_decode": "a long context in float16: a result is off by 2"}
+    monkeypatch.setattr(self_check, "disagreements", lambda ops, dtypes, groups: wrong)
+    found = compute.replacements()
+    assert found.status is Status.FAIL
+    assert "attention_decode: a long context in float16" in found.found
+
+
+def test_figures_of_this_machine() -> None:
+    """Attention compiles and agrees; the memory has a bandwidth."""
+    assert compute.native().status is Status.OK
+    measured = compute.bandwidth()
+    assert measured.status is Status.OK
+    assert min(measured.figures["read"]) > 1e8
+
+
+PUBLISHED = {
+    "Llama 3.2 1B": 1.236e9,
+    "Llama 3.2 3B": 3.213e9,
+    "Qwen3 4B": 4.022e9,
+    "Mistral 7B": 7.248e9,
+    "Qwen2.5 7B": 7.616e9,
+    "Llama 3.1 8B": 8.030e9,
+    "Qwen3 8B": 8.191e9,
+    "Qwen2.5 14B": 14.77e9,
+    "Qwen3 30B-A3B": 30.53e9,
+    "Qwen2.5 32B": 32.76e9,
+    "Mixtral 8x7B": 46.70e9,
+    "Llama 3.3 70B": 70.55e9,
+}
+
+
+def test_weights_of_popular_models() -> None:
+    """What is computed from their configurations is what their model cards say, to one in a hundred."""
+    computed = {model.name: model.num_weights for model in budget.POPULAR}
+    assert computed == pytest.approx(PUBLISHED, rel=0.01)
+
+
+def test_what_fits() -> None:
+    """A Mac of 16 GB: an 8B model fits in 4 bits, is tight in 8, and does not fit in 16; more bits never need less."""
+    available, total = 8 << 30, 12 << 30
+    model = next(model for model in budget.POPULAR if model.name == "Llama 3.1 8B")
+    needed = [model.needed_bytes(kind, "mps") for kind in ("int4", "int8", "fp16")]
+    assert [budget.verdict(each, available, total) for each in needed] == [budget.FITS, budget.TIGHT, budget.NO]
+    for each in budget.POPULAR:
+        sizes = [each.needed_bytes(kind, "mps") for kind in ("int4", "int8", "fp16")]
+        assert sizes == sorted(sizes)
+
+
+def test_the_budget_of_this_machine() -> None:
+    """The table has a verdict for each model and size."""
+    figures = budget.budget().figures
+    assert len(figures["models"]) == len(budget.POPULAR)
+    assert {verdict for kinds in figures["models"].values() for verdict in kinds.values()} <= {"fits", "tight", "no"}
+
+
+@pytest.mark.parametrize("wrong, status", [(False, Status.OK), (True, Status.FAIL)])
+def test_a_round_trip_by_coreml(wrong: bool, status: Status, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model is really made; CoreML itself, which only a Mac has, is played by numpy, once right and once wrong."""
+    ct = pytest.importorskip("coremltools")
+    asked = []
+
+    def predict(model: object, inputs: dict[str, object]) -> dict[str, object]:
+        ((name, value),) = inputs.items()
+        asked.append(name)
+        return {"sum": value + (2 if wrong else 1)}
+
+    monkeypatch.setattr(ct.models.MLModel, "predict", predict)
+    found = compute.coreml()
+    assert found.status is status
+    assert asked == ["x"] * 4

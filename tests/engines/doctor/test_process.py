@@ -1,0 +1,77 @@
+"""A check always comes to a finding, whatever becomes of its process."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines.doctor.finding import Check, Finding, Status, ok, skipped
+from engines.doctor.process import examine
+from tests.support.waiting import eventually
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def _from_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+
+
+def trouble(name: str, **more: Any) -> Finding:
+    deep = more.pop("deep", False)
+    return examine(Check("it", f"tests.engines.doctor.trouble:{name}", **more), deep)
+
+
+def test_an_exception_is_a_finding() -> None:
+    """Its first line is shown, its traceback is for the report."""
+    found = trouble("raises")
+    assert (found.status, found.found) == (Status.FAIL, "it raised ValueError: the disk is upside down")
+    assert any("trouble.py" in line for line in found.figures["traceback"])
+
+
+def test_a_crash_is_a_finding() -> None:
+    """A driver's crash names its signal, and keeps what was printed of it."""
+    found = trouble("crashes")
+    assert (found.status, found.found) == (Status.FAIL, "it crashed: SIGSEGV")
+    assert any("trouble.py" in line for line in found.figures["errors"])  # faulthandler's
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return (Path("/proc") / str(pid) / "stat").exists() and " Z " in Path(f"/proc/{pid}/stat").read_text()
+
+
+def test_a_hang_ends_with_all_it_started(tmp_path: Path) -> None:
+    """A check that does not end is killed after its time, and its children with it."""
+    pids = tmp_path / "pids"
+    found = trouble("hangs", seconds=3.0, arguments={"pid_file": str(pids)})
+    assert (found.status, found.found) == (Status.FAIL, "it did not end within 3 s")
+    assert all(eventually(lambda pid=pid: is_gone(pid)) for pid in map(int, pids.read_text().split()))
+
+
+def test_an_exit_is_a_finding() -> None:
+    """A process that ends without a finding is one, with its last words."""
+    assert trouble("exits").found == "it ended with status 1: no more"
+
+
+def test_what_libraries_print_is_no_finding() -> None:
+    """The last line counts."""
+    assert trouble("prints") == ok("found", number=1)
+
+
+def test_depth_reaches_the_checks_that_take_it() -> None:
+    assert trouble("depth", takes_deep=True).found == "shallow"
+    assert trouble("depth", takes_deep=True, deep=True).found == "deep"
+
+
+def test_what_does_not_apply_is_skipped() -> None:
+    """Other systems' checks, and those whose packages are not here, do not start a process."""
+    assert trouble("nothing", platforms=("amiga",)) == skipped("only on amiga")
+    found = trouble("nothing", needs=("json", "nowhere_to_be_found"), extra="llm")
+    assert found == skipped("nowhere_to_be_found not installed", 'pip install "pointsman[llm]"')

@@ -1,0 +1,158 @@
+"""Checks of the system: here, and as they find a Mac by what its programs print."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from engines.doctor import system, tools
+from engines.doctor.command import Printed, printed
+from engines.doctor.finding import Status
+
+Mac = Callable[..., None]
+
+AWAKE = "System-wide power settings:\nCurrently in use:\n sleep                0\n lowpowermode         0\n"
+SLEEPY = "Currently in use:\n disksleep            10\n sleep                1\n lowpowermode         1\n"
+HELD = "Currently in use:\n sleep                1 (sleep prevented by caffeinate)\n"
+CHARGED = "Now drawing from 'AC Power'\n -InternalBattery-0 (id=1)\t100%; charged"
+DRAINING = "Now drawing from 'Battery Power'\n -InternalBattery-0 (id=1)\t61%; discharging"
+
+
+@pytest.fixture
+def mac(monkeypatch: pytest.MonkeyPatch) -> Mac:
+    """`mac({command: (status, text)}, release="15.5")`: from then on this is a Mac whose programs answer so."""
+
+    def pretend(answers: dict[str, tuple[int, str]], release: str = "15.5") -> None:
+        monkeypatch.setattr(sys, "platform", "darwin")
+        monkeypatch.setattr(platform, "mac_ver", lambda: (release, ("", "", ""), "arm64"))
+        for module in (system, tools):
+            monkeypatch.setattr(module, "printed", lambda *argv: Printed(*answers.get(" ".join(argv), (-1, "no"))))
+
+    return pretend
+
+
+def test_this_python_is_fine() -> None:
+    """The tests run on a Python that the doctor likes."""
+    assert system.python().status is Status.OK
+    assert platform.python_version() in system.python().found
+
+
+def test_a_mac_without_waitid(mac: Mac, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python before 3.13 works on a Mac, and 3.13 is advised."""
+    mac({})
+    monkeypatch.delattr(os, "waitid")
+    found = system.python()
+    assert found.status is Status.WARN
+    assert "os.waitid" in found.found
+    assert "brew install python@3.13" in found.cure
+
+
+@pytest.mark.parametrize(
+    "answers, release, expected",
+    [
+        ({"sysctl -n sysctl.proc_translated": (0, "1")}, "15.5", "translated by Rosetta"),
+        ({"sysctl -n sysctl.proc_translated": (0, "0")}, "13.7", "have no wheels"),
+    ],
+)
+def test_a_mac_that_cannot(mac: Mac, answers: dict[str, tuple[int, str]], release: str, expected: str) -> None:
+    """A Python for Intel, and a macOS before 14, fail with what to do."""
+    mac(answers, release)
+    found = system.python()
+    assert found.status is Status.FAIL
+    assert expected in found.found
+    assert found.cure
+
+
+@pytest.mark.parametrize(
+    "version, status", [((3, 10), Status.FAIL), ((3, 11), Status.OK), ((3, 14), Status.OK), ((3, 15), Status.WARN)]
+)
+def test_versions_of_python(version: tuple[int, int], status: Status, monkeypatch: pytest.MonkeyPatch) -> None:
+    """3.11 to 3.14 are right; older ones do not work, newer ones may lack wheels."""
+    monkeypatch.setattr(sys, "version_info", (*version, 0, "final", 0))
+    assert system.python().status is status
+
+
+@pytest.mark.parametrize(
+    "limits, status",
+    [((256, resource.RLIM_INFINITY), Status.OK), ((256, 10_240), Status.OK), ((256, 1024), Status.WARN)],
+)
+def test_descriptors(limits: tuple[int, int], status: Status, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Mac's soft limit of 256 is raised; a hard one below 10240 is not, and says how many connections it allows."""
+    monkeypatch.setattr(resource, "getrlimit", lambda which: limits)
+    found = system.descriptors()
+    assert found.status is status
+    assert status is Status.OK or "994 connections" in found.found
+
+
+def test_shared_memory_here() -> None:
+    """Linux tells one object from another."""
+    assert "cannot be told apart" not in system.shared_memory().found
+
+
+def test_shared_memory_of_a_mac(monkeypatch: pytest.MonkeyPatch) -> None:
+    """XNU's fstat gives no identity: that is known, and no fault."""
+    monkeypatch.setattr(os, "fstat", lambda descriptor: SimpleNamespace(st_dev=0, st_ino=0, st_size=4096, st_mode=0))
+    found = system.shared_memory()
+    assert found.status is Status.OK
+    assert "cannot be told apart" in found.found
+
+
+@pytest.mark.parametrize(
+    "settings, battery, cures",
+    [
+        (AWAKE, CHARGED, []),
+        (HELD, CHARGED, []),
+        (SLEEPY, CHARGED, ["caffeinate -s`", "Low Power Mode"]),
+        (AWAKE, DRAINING, ["charger"]),
+    ],
+)
+def test_power(mac: Mac, settings: str, battery: str, cures: list[str]) -> None:
+    """A Mac that will sleep, runs on battery or saves power is warned of, with what to do about each."""
+    mac({"pmset -g": (0, settings), "pmset -g batt": (0, battery)})
+    found = system.power()
+    assert found.status is (Status.WARN if cures else Status.OK)
+    words = ("caffeinate -s`", "charger", "Low Power Mode")
+    assert [word for word in words if word in found.cure] == cures
+
+
+def test_no_command_line_tools(mac: Mac) -> None:
+    """A Mac without the tools is told so without running /usr/bin/clang++, whose stub opens a dialog."""
+    mac({"xcode-select -p": (2, "xcode-select: error: unable to get active developer directory")})
+    found = tools.compiler()
+    assert found.status is Status.WARN
+    assert found.cure == "xcode-select --install"
+
+
+def test_the_compiler_here() -> None:
+    """A compiler that works is named."""
+    pytest.importorskip("torch")
+    assert tools.compiler().status is Status.OK
+
+
+def test_redis_here() -> None:
+    """The redis-server that the gateway would take is started, asked and stopped."""
+    found = tools.redis()
+    assert found.status is Status.OK
+    assert "starts and answers" in found.found
+
+
+def test_no_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a redis-server the cure on a Mac is brew's."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr("gateway.redis.server_folder.find_spec", lambda name: None)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    found = tools.redis()
+    assert found.status is Status.FAIL
+    assert found.cure.startswith("brew install redis")
+
+
+def test_programs_that_are_not_there() -> None:
+    """Asking one gives a status and no exception."""
+    assert printed("/nowhere/at-all").status == -1
+    assert printed("sh", "-c", "echo out; echo err >&2; exit 3") == Printed(3, "out\nerr")
