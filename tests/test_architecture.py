@@ -35,6 +35,7 @@ FLOORS = {
     "gateway.parity": 5,
     "gateway.supervision": 6,
     "gateway.demo": 6,
+    "gateway.service": 6,
     "gateway.cli": 7,
     "gateway.__main__": 8,
 }

@@ -10,6 +10,7 @@ from typing import Annotated, ParamSpec
 import typer
 
 from gateway.cli import conversations, experiments, keys, limits, operating, recordings, rules, shadow
+from gateway.cli import service as service_commands
 from gateway.cli.check import check
 from gateway.cli.doctor import doctor
 from gateway.cli.explain import explain
@@ -62,6 +63,7 @@ app.add_typer(conversations.app, name="conversations", no_args_is_help=True)
 app.add_typer(keys.app, name="keys", no_args_is_help=True)
 app.add_typer(shadow.app, name="shadow", no_args_is_help=True)
 app.add_typer(rules.app, name="rules", no_args_is_help=True)
+app.add_typer(service_commands.app, name="service", no_args_is_help=True)
 app.add_typer(recordings.app, name="recordings", no_args_is_help=True)
 for _name in SERVICES:
     app.command(_name, context_settings=CONTEXT, add_help_option=False)(service(_name))

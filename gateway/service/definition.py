@@ -1,0 +1,87 @@
+"""What a service runs, as whom, and where; checked before anything is written."""
+
+from __future__ import annotations
+
+import pwd
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+# Commands that go on until they are stopped.
+COMMANDS = ("serve", "fleet", "host", "llm")
+# As many open files as a Mac allows any program (OPEN_MAX); its default for services is 256.
+NUM_FILES = 10_240
+# What marks a file as written here.
+MARK = "written by `pointsman service`"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PASSWORD = re.compile(r"://[^/\s@]*@")
+# Beyond these a value would need quoting that launchd's shell and systemd do differently.
+_UNQUOTABLE = re.compile(r"['\\\x00-\x1f\x7f]")
+
+
+class ServiceError(Exception):
+    """It cannot be done; the message says what is wrong and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceDefinition:
+    """One service.
+
+    program       what starts Pointsman: a list of arguments
+    arguments     what follows: a command and its options
+    user          whose rights it has; None: the user's own service, by whoever is logged in
+    environment   variables with values that nobody else may read
+    stop_seconds  from SIGTERM to SIGKILL; the drain of requests must fit into it
+    """
+
+    name: str
+    program: Sequence[str]
+    arguments: Sequence[str]
+    user: str | None
+    home: Path
+    directory: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    stop_seconds: int = 90
+
+    @property
+    def command(self) -> list[str]:
+        return [*self.program, *self.arguments]
+
+    @property
+    def search_path(self) -> str:
+        """PATH: services get a short one, without Homebrew's programs (redis-server is one)."""
+        folders = [str(Path(self.program[0]).parent), "/opt/homebrew/bin", "/usr/local/bin"]
+        return ":".join(dict.fromkeys([*folders, "/usr/bin", "/bin", "/usr/sbin", "/sbin"]))
+
+
+def check(definition: ServiceDefinition) -> None:
+    """Raises: ServiceError."""
+    if _NAME.fullmatch(definition.name) is None:
+        raise ServiceError(f"--name '{definition.name}': letters, digits, '.', '-' and '_', 64 at most")
+    if not definition.arguments or definition.arguments[0] not in COMMANDS:
+        raise ServiceError(
+            f"what to run comes after --, and begins with {', '.join(COMMANDS)}: "
+            "pointsman service install -- serve --rules rules.yaml"
+        )
+    for argument in definition.arguments:
+        if _PASSWORD.search(argument):
+            raise ServiceError(
+                "an argument has credentials in a URL, which everybody on this machine could read: give it as a "
+                "variable, for instance --env POINTSMAN_REDIS=redis://..."
+            )
+    for name, value in definition.environment.items():
+        if _VARIABLE.fullmatch(name) is None:
+            raise ServiceError(f"--env: '{name}' is no name of a variable")
+        if _UNQUOTABLE.search(value):
+            raise ServiceError(f"--env {name}: the value has a quote, a backslash or a control character")
+
+
+def home_of(user: str) -> Path:
+    """Raises: ServiceError."""
+    try:
+        return Path(pwd.getpwnam(user).pw_dir)
+    except KeyError as error:
+        raise ServiceError(f"--user '{user}': there is no such user") from error

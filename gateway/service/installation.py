@@ -1,0 +1,139 @@
+"""Files of a service, written and removed; commands of its manager, run."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from gateway.service.definition import MARK, ServiceDefinition, ServiceError, check
+from gateway.service.managers import Command, Manager
+
+Say = Callable[[str], None]
+Run = Callable[[Command], int]
+
+_PAUSE_SECONDS = 0.5
+
+
+def run(command: Command) -> int:
+    """The exit status; 127 where there is no such program."""
+    try:
+        return subprocess.run(command, check=False).returncode
+    except OSError:
+        return 127
+
+
+def install(
+    manager: Manager,
+    definition: ServiceDefinition,
+    say: Say,
+    *,
+    is_dry: bool = False,
+    force: bool = False,
+    run: Run = run,
+) -> None:
+    """Write the files, and start the service. A file that is not ours is left as it is, unless forced.
+
+    Raises: ServiceError; OSError where a file cannot be written.
+    """
+    check(definition)
+    path = manager.path(definition)
+    environment_file = manager.environment_file(definition) if definition.environment else None
+    text = manager.text(definition)
+    if is_dry:
+        say(f"would write {path}:\n{text.decode()}")
+        if environment_file is not None:
+            say(f"would write {environment_file} (0600): {', '.join(definition.environment)}")
+        for command in manager.starts(definition):
+            say(f"would run: {' '.join(command)}")
+        return
+    is_there = _is_ours(path, force)
+    if environment_file is not None:
+        lines = [f"# {MARK}", *(f"{name}='{value}'" for name, value in definition.environment.items())]
+        _write(environment_file, ("\n".join(lines) + "\n").encode(), 0o600)
+        _give(environment_file, definition)
+    log = manager.log(definition)
+    if log is not None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.touch(0o640)
+        _give(log, definition)
+    if is_there:
+        for command in manager.stops(definition):
+            run(command)
+    _write(path, text, 0o644)
+    say(f"written: {path}")
+    patience = definition.stop_seconds if is_there else 0
+    for command in manager.starts(definition):
+        if status := _run_until_done(command, run, patience):
+            raise ServiceError(f"{' '.join(command)} ended with status {status}; the file stays: {path}")
+    for hint in manager.hints(definition):
+        say(hint)
+
+
+def uninstall(
+    manager: Manager,
+    definition: ServiceDefinition,
+    say: Say,
+    *,
+    is_dry: bool = False,
+    force: bool = False,
+    run: Run = run,
+) -> None:
+    """Stop the service and remove its files. Raises: ServiceError; OSError."""
+    path, environment_file = manager.path(definition), manager.environment_file(definition)
+    if is_dry:
+        for command in (*manager.stops(definition), ("rm", "-f", str(path), str(environment_file))):
+            say(f"would run: {' '.join(command)}")
+        return
+    if not _is_ours(path, force):
+        raise ServiceError(f"{path} is not there: nothing to uninstall")
+    for command in manager.stops(definition):
+        run(command)
+    path.unlink()
+    environment_file.unlink(missing_ok=True)
+    for command in manager.removed(definition):
+        run(command)
+    say(f"removed: {path}")
+
+
+def _run_until_done(command: Command, run: Run, patience: float) -> int:
+    """The status. launchd ends a service after `bootout` has returned, and until then refuses to start it again."""
+    until = time.monotonic() + patience
+    while (status := run(command)) and time.monotonic() < until:
+        time.sleep(_PAUSE_SECONDS)
+    return status
+
+
+def _is_ours(path: Path, force: bool) -> bool:
+    """Whether the file is there. Raises: ServiceError where somebody else has written it, and nothing is forced."""
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return False
+    if MARK.encode() not in text and not force:
+        raise ServiceError(f"{path} was not {MARK}: choose another --name, or --force")
+    return True
+
+
+def _write(path: Path, text: bytes, mode: int) -> None:
+    """Aside, and then renamed: nobody reads half of it, nor, with a mode of 0600, any of it too early."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text)
+            os.fchmod(file.fileno(), mode)
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _give(path: Path, definition: ServiceDefinition) -> None:
+    """What root has written for a daemon is its user's to read or to append to. The folder stays root's."""
+    if definition.user is not None and os.geteuid() == 0:
+        user = pwd.getpwnam(definition.user)
+        os.chown(path, user.pw_uid, user.pw_gid)

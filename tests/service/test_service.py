@@ -1,0 +1,280 @@
+"""Services of launchd and systemd: what is written, for whom, and what is left alone."""
+
+from __future__ import annotations
+
+import os
+import plistlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.service.definition import ServiceDefinition, ServiceError, check, home_of
+from gateway.service.installation import install, run, uninstall
+from gateway.service.managers import Command, Launchd, Manager, Systemd
+
+Make = Callable[..., ServiceDefinition]
+ODD = ["serve", "--rules", 'a "b" c', "--redact", "50%x", "--host", "$HOME", "--data-dir", "back\\slash", "--x", "it's"]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """A definition whose user is the one who runs the tests."""
+
+    def make(*arguments: str, **more: Any) -> ServiceDefinition:
+        home = tmp_path / "home"
+        home.mkdir(exist_ok=True)
+        values = {"name": "gate", "user": _user(), "home": home, "directory": tmp_path} | more
+        return ServiceDefinition(program=["/opt/pointsman/bin/pointsman"], arguments=arguments or ODD, **values)
+
+    return make
+
+
+def _user() -> str:
+    import getpass
+
+    return getpass.getuser()
+
+
+@pytest.fixture(params=[Launchd, Systemd])
+def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Manager:
+    """Each of the two, with the machine's folders in one of the test's."""
+    kind: type[Launchd | Systemd] = request.param
+    return kind(tmp_path / "machine")
+
+
+class Recorder:
+    """Runs nothing, and remembers."""
+
+    def __init__(self, status: int = 0) -> None:
+        self.commands: list[Command] = []
+        self.said: list[str] = []
+        self._status = status
+
+    def run(self, command: Command) -> int:
+        self.commands.append(command)
+        return self._status
+
+    def programs(self) -> list[str]:
+        return [" ".join(command[:2]) for command in self.commands]
+
+
+def installed(manager: Manager, definition: ServiceDefinition, **more: Any) -> Recorder:
+    recorder = Recorder()
+    install(manager, definition, recorder.said.append, run=recorder.run, **more)
+    return recorder
+
+
+def test_a_daemon_of_a_mac(make: Make, tmp_path: Path) -> None:
+    """The property list that launchd reads has what a server needs: its user, files, PATH, and arguments as given."""
+    definition = make()
+    installed(Launchd(tmp_path / "machine"), definition)
+    path = tmp_path / "machine" / "Library" / "LaunchDaemons" / "pointsman.gate.plist"
+    values = plistlib.loads(path.read_bytes())
+    assert values["ProgramArguments"] == ["/opt/pointsman/bin/pointsman", *ODD]
+    assert values["UserName"] == definition.user
+    assert values["KeepAlive"] is True
+    assert values["SoftResourceLimits"] == values["HardResourceLimits"] == {"NumberOfFiles": 10_240}
+    assert "/opt/homebrew/bin" in values["EnvironmentVariables"]["PATH"]
+    assert values["WorkingDirectory"] == str(tmp_path)
+    assert Path(values["StandardErrorPath"]).stat().st_uid == os.getuid()
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_an_agent_of_a_mac(make: Make, tmp_path: Path) -> None:
+    """The user's own lies in the user's home, has no UserName, and is started in the user's session."""
+    recorder = installed(Launchd(tmp_path / "machine"), make(user=None))
+    path = tmp_path / "home" / "Library" / "LaunchAgents" / "pointsman.gate.plist"
+    assert "UserName" not in plistlib.loads(path.read_bytes())
+    assert recorder.commands[-1] == ("launchctl", "bootstrap", f"gui/{os.getuid()}", str(path))
+    assert not (tmp_path / "machine").exists()
+
+
+@pytest.mark.parametrize("user", [None, "me"])
+def test_systemd_takes_the_unit(make: Make, tmp_path: Path, user: str | None) -> None:
+    """systemd itself finds nothing wrong with it, odd arguments and a variable file included."""
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("needs systemd-analyze")
+    definition = replace(make(user=user and _user(), environment={"A": "b"}), program=[sys.executable, "-m", "gateway"])
+    path = tmp_path / "pointsman-gate.service"
+    path.write_bytes(Systemd(tmp_path).text(definition))
+    scope = "--user" if user is None else "--system"
+    done = subprocess.run(
+        ["systemd-analyze", scope, "verify", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
+    )
+    assert str(path) not in done.stderr
+    assert "pointsman" not in done.stderr, done.stderr
+
+
+def test_a_unit_says_what_a_server_needs(make: Make, tmp_path: Path) -> None:
+    """SIGTERM to the supervisor alone, time for the drain, a restart after failures; nothing is expanded."""
+    lines = Systemd(tmp_path).text(make(stop_seconds=120)).decode().split("\n")
+    assert {"KillSignal=SIGTERM", "KillMode=mixed", "TimeoutStopSec=120", "Restart=on-failure"} <= set(lines)
+    assert {"LimitNOFILE=65536", f"User={_user()}", "WantedBy=multi-user.target"} <= set(lines)
+    (command,) = [line for line in lines if line.startswith("ExecStart=")]
+    assert command.startswith('ExecStart="/opt/pointsman/bin/pointsman" "serve" "--rules" "a \\"b\\" c"')
+    assert '"50%%x"' in command
+    assert '"$$HOME"' in command
+    assert '"back\\\\slash"' in command
+
+
+def test_variables_are_for_their_user_alone(make: Make, manager: Manager) -> None:
+    """A value stands in a file of mode 0600 and nowhere else: not in the service's file, nor in what is shown."""
+    definition = make(environment={"POINTSMAN_REDIS": "redis://ann:hunter2@db $x:6379"})
+    recorder = installed(manager, definition)
+    path = manager.environment_file(definition)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert b"hunter2" not in manager.path(definition).read_bytes()
+    assert "hunter2" not in "".join(recorder.said)
+    install(manager, definition, recorder.said.append, is_dry=True)
+    assert "hunter2" not in "".join(recorder.said)
+    # as a shell reads it, and systemd reads the same of single quotes
+    done = subprocess.run(
+        ["/bin/sh", "-c", 'set -a; . "$0"; set +a; exec "$@"', str(path), "printenv", "POINTSMAN_REDIS"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "redis://ann:hunter2@db $x:6379\n"
+
+
+def test_the_command_of_a_mac_has_the_variables(make: Make, tmp_path: Path) -> None:
+    """What launchd starts reads the file, and becomes the program with its arguments."""
+    definition = replace(make("serve", "a b", environment={"WORD": "from the file"}), program=["/bin/sh", "-c"])
+    definition = replace(definition, arguments=['printf "%s:%s" "$WORD" "$0"', "serve"])
+    manager = Launchd(tmp_path / "machine")
+    with pytest.raises(ServiceError):
+        installed(manager, definition)  # it is no command of ours
+    from gateway.service.installation import _write
+
+    _write(manager.environment_file(definition), b"WORD='from the file'\n", 0o600)
+    command = plistlib.loads(manager.text(definition))["ProgramArguments"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "from the file:serve"
+
+
+def test_files_of_others_are_left_alone(make: Make, manager: Manager) -> None:
+    """A file that something else has written is neither replaced nor removed without force; our own is."""
+    definition = make()
+    path = manager.path(definition)
+    path.parent.mkdir(parents=True)
+    path.write_text("somebody's")
+    for action in (install, uninstall):
+        with pytest.raises(ServiceError, match=r"was not written by .*--force"):
+            action(manager, definition, print, run=Recorder().run)
+    assert path.read_text() == "somebody's"
+    installed(manager, definition, force=True)
+    assert path.read_text() != "somebody's"
+    again = installed(manager, replace(definition, arguments=["serve", "--rules", "other"]))
+    assert b"other" in path.read_bytes()
+    assert again.commands[0] == manager.stops(definition)[0]  # the old one ends first
+
+
+def test_a_service_that_is_still_ending(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """launchd refuses to start what it has not ended yet: it is tried again until the old one must be gone."""
+    monkeypatch.setattr("gateway.service.installation._PAUSE_SECONDS", 0.0)
+    manager, definition = Launchd(tmp_path / "machine"), make()
+    installed(manager, definition)
+    statuses = iter([0, 0, 5, 5, 0])
+    install(manager, definition, print, run=lambda command: next(statuses))
+    assert not list(statuses)
+
+
+def test_uninstalling(make: Make, manager: Manager) -> None:
+    """It is stopped, its files go, and a second time there is nothing to uninstall."""
+    definition = make(environment={"A": "b"})
+    installed(manager, definition)
+    recorder = Recorder(status=3)  # it may not run
+    uninstall(manager, definition, recorder.said.append, run=recorder.run)
+    assert recorder.commands == [*manager.stops(definition), *manager.removed(definition)]
+    assert not manager.path(definition).exists()
+    assert not manager.environment_file(definition).exists()
+    with pytest.raises(ServiceError, match="nothing to uninstall"):
+        uninstall(manager, definition, print, run=recorder.run)
+
+
+def test_a_dry_run_does_nothing(make: Make, manager: Manager, tmp_path: Path) -> None:
+    """It shows the file and the commands."""
+    definition, recorder = make(environment={"A": "b"}), Recorder()
+    install(manager, definition, recorder.said.append, is_dry=True, run=recorder.run)
+    uninstall(manager, definition, recorder.said.append, is_dry=True, run=recorder.run)
+    assert not recorder.commands
+    assert not manager.path(definition).exists()
+    assert str(manager.path(definition)) in "".join(recorder.said)
+
+
+def test_a_manager_that_refuses(make: Make, manager: Manager) -> None:
+    """Its command and status are in the error; hints follow where it works."""
+    recorder = Recorder(status=5)
+    with pytest.raises(ServiceError, match="ended with status 5"):
+        install(manager, make(), recorder.said.append, run=recorder.run)
+    assert any("its log: " in line for line in installed(manager, make()).said)
+    assert run(("/nowhere/launchctl",)) == 127
+
+
+def test_a_macs_private_folders(make: Make, tmp_path: Path) -> None:
+    """A service that works in Documents is told that macOS keeps it out."""
+    manager, home = Launchd(tmp_path / "machine"), tmp_path / "home"
+    assert any("Documents" in hint for hint in manager.hints(make(directory=home / "Documents" / "rules")))
+    assert not any("Documents" in hint for hint in manager.hints(make()))
+
+
+@pytest.mark.parametrize(
+    "arguments, more, message",
+    [
+        (["serve"], {"name": "a/b"}, "--name 'a/b'"),
+        (["check", "rules.yaml"], {}, "begins with serve, fleet, host, llm"),
+        (["serve", "--redis", "redis://u:p@h"], {}, "--env POINTSMAN_REDIS"),
+        (["serve"], {"environment": {"A-B": "c"}}, "no name of a variable"),
+        (["serve"], {"environment": {"A": "it's"}}, "--env A: the value has a quote"),
+        (["serve"], {"environment": {"A": "two\nlines"}}, "--env A"),
+    ],
+)
+def test_what_is_refused(make: Make, arguments: list[str], more: dict[str, Any], message: str) -> None:
+    """Each refusal names what is wrong; none repeats a secret."""
+    with pytest.raises(ServiceError) as error:
+        check(make(*arguments, **more))
+    assert message in str(error.value)
+    assert "u:p@" not in str(error.value)
+
+
+def test_a_user_that_is_not_there() -> None:
+    with pytest.raises(ServiceError, match="no such user"):
+        home_of("nobody-of-this-name")
+
+
+def pointsman(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gateway", "service", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_the_command() -> None:
+    """Arguments after -- are the service's, whatever they look like; the name is the command's."""
+    done = pointsman("install", "--dry-run", "--agent", "--", "serve", "--rules", "x.yaml", "--workers", "1")
+    assert done.returncode == 0, done.stderr
+    assert "pointsman-serve.service" in done.stdout or "pointsman.serve.plist" in done.stdout
+    assert '"--workers" "1"' in done.stdout or "<string>--workers</string>" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["install", "--dry-run", "--", "check"], "begins with serve"),
+        (["install", "--dry-run", "--env", "SECRET", "--", "serve"], "NAME=VALUE"),
+        (["install", "--dry-run", "--directory", "/nowhere", "--", "serve"], "no folder /nowhere"),
+        (["install", "--dry-run", "--agent", "--user", "me", "--", "serve"], "leave --user out"),
+    ],
+)
+def test_the_commands_refusals(arguments: list[str], message: str) -> None:
+    """They end with a message and a status other than 0."""
+    done = pointsman(*arguments)
+    assert done.returncode != 0
+    assert message in " ".join((done.stdout + done.stderr).replace("│", "").split())
