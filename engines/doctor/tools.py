@@ -27,13 +27,13 @@ def compiler() -> Finding:
     cure = "xcode-select --install" if sys.platform == "darwin" else "apt install clang, or pip install ziglang"
     options = ("-x", "c++", "-std=c++17", "-shared", "-fPIC")
     try:
-        name = compiling.compiler_version().partition("\n")[0]
+        about = printed(*compiling.compiler(), "--version").text.partition("\n")[0]
         with tempfile.TemporaryDirectory() as folder:
             compiling.build('extern "C" int one() { return 1; }\n', options, Path(folder))
     except Exception as error:  # of the many ways in which a compiler is broken each is this finding
         why = str(error).strip().partition("\n")[0]
         return warn(f"no C++ compiler that works: {why}: models on the processor attend by plain torch, slower", cure)
-    return ok(name)
+    return ok(about)
 
 
 def redis() -> Finding:
