@@ -120,6 +120,6 @@ def _summarize(console: Console, found: dict[str, Finding]) -> None:
 def _print_json(found: dict[str, Finding]) -> None:
     from json import dumps
 
-    from engines.doctor.report import redacted
+    from engines.doctor.report import redacted_values
 
-    print(redacted(dumps({name: finding.to_json() for name, finding in found.items()}, indent=1)))
+    print(dumps(redacted_values({name: finding.to_json() for name, finding in found.items()}), indent=1))

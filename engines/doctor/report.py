@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from engines.doctor.finding import Finding
 
@@ -25,7 +26,7 @@ def markdown(findings: Mapping[str, Finding]) -> str:
     out; the environment's values are not in it at all."""
     rows = [f"| {name} | {found.status.value} | {_cell(found.found)} | {_cell(found.cure)} |"
             for name, found in findings.items()]  # fmt: skip
-    details = [f"### {name}\n\n```json\n{json.dumps(dict(found.figures), indent=1, default=str)}\n```\n"
+    details = [f"### {name}\n\n```json\n{json.dumps(redacted_values(found.figures), indent=1, default=str)}\n```\n"
                for name, found in findings.items() if found.figures]  # fmt: skip
     head = f"# pointsman doctor\n\n{time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}, {platform.platform()}\n"
     table = "| check | | found | what to do |\n|---|---|---|---|\n" + "\n".join(rows)
@@ -41,6 +42,15 @@ def redacted(text: str) -> str:
         if len(private) > 2:
             text = re.sub(rf"(?<![\w-]){re.escape(private)}(?![\w-])", shown, text)
     return text
+
+
+def redacted_values(values: Any) -> Any:
+    """The same of each text in values of JSON, which stay such."""
+    if isinstance(values, str):
+        return redacted(values)
+    if isinstance(values, Mapping):
+        return {name: redacted_values(value) for name, value in values.items()}
+    return [redacted_values(value) for value in values] if isinstance(values, list | tuple) else values
 
 
 def _home() -> str:

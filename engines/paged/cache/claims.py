@@ -51,9 +51,14 @@ class MemoryClaims:
             descriptor, name = tempfile.mkstemp(_SUFFIX, f"{os.getpid()}-", self.folder)
         except OSError:
             return MemoryClaim(None, None)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        os.write(descriptor, b"%d\n" % num_bytes)
-        return MemoryClaim(descriptor, Path(name))
+        claim = MemoryClaim(descriptor, Path(name))
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            os.write(descriptor, b"%d\n" % num_bytes)
+        except OSError as error:  # a file system without locks, or a full one
+            _log.debug("other engines are not told of this one's memory: %s", error)
+            claim.release()
+        return claim
 
     def _open_lock(self) -> int:
         self.folder.mkdir(parents=True, exist_ok=True)

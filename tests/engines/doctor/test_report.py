@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engines.doctor.finding import fail, ok
-from engines.doctor.report import markdown, redacted
+from engines.doctor.report import markdown, redacted, redacted_values
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,12 @@ def test_the_home_folder_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "/Users/ann/models, /private/ann, ann's, annotated, /Users/anna"
     assert Path.home() == Path("/Users/ann")
     assert redacted(text) == "~/models, /private/USER, USER's, annotated, /Users/anna"
+
+
+def test_values_stay_json() -> None:
+    """A secret inside a text of JSON goes, and what is left is JSON still."""
+    values = {"url": "http://a:b@c", "lines": ["token=abc", 1.5, None, True]}
+    assert redacted_values(values) == {"url": "http://***@c", "lines": ["token=***", 1.5, None, True]}
 
 
 def test_a_report_has_every_finding() -> None:

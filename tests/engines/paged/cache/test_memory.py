@@ -206,3 +206,26 @@ def test_mps_that_has_no_memory_is_not_chosen(caplog: pytest.LogCaptureFixture) 
     with pytest.raises(EngineError, match="mps is there but cannot be used: MPS backend out of memory"):
         choose_device("mps")
     assert choose_device("cpu").type == "cpu"
+
+
+def test_an_engine_claims_what_it_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While an engine lives its plan counts for others, and what others have claimed it does not plan for."""
+    for module in ("tokenizers", "safetensors", "llguidance"):
+        pytest.importorskip(module)
+    from engines.paged import assembling
+    from engines.paged.engine import PagedEngine
+    from engines.samples.repository import MODELS
+
+    monkeypatch.setattr(assembling, "MemoryClaims", lambda: MemoryClaims(tmp_path))
+    folder, options = MODELS / "storyteller" / "1", EngineOptions(device="cpu", ops="reference", max_sequences=2)
+    engine = PagedEngine.load(folder, options)
+    assert claimed(tmp_path) == engine.memory.total_bytes
+    engine.stop()
+    del engine
+    gc.collect()
+    assert claimed(tmp_path) == 0
+    with (
+        claimant(tmp_path, psutil.virtual_memory().total),
+        pytest.raises(EngineError, match="raise memory_gb"),
+    ):
+        PagedEngine.load(folder, options)
