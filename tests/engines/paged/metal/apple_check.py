@@ -6,7 +6,8 @@ looked for in the syntax tree and in the words. Source of what is refused: the M
 version 4, section 1.5.4 first. test_apple_check.py shows it, and that torch's and MLX's kernels are accepted.
 
 What it cannot know: what Apple's library declares beyond ours, what its back end refuses, and methods: those without an
-address space are `thread` ones to Apple, and any to this clang.
+address space are `thread` ones to Apple, and any to this clang. OpenCL's own words (local, global, private) are no
+names here, though they are in Metal.
 """
 
 from __future__ import annotations

@@ -18,8 +18,16 @@ from tests.engines.paged.metal.apple_check import complaints
 FILES = sorted(path.stem for path in KERNELS.glob("*.metal"))
 
 
-class Recorded(Exception):  # noqa: N818 - no error: the source is what was wanted
-    pass
+# Constants of models that the check at the start has not: (family, constants beside T).
+MODELS = (
+    *(("linear", {"BITS": bits, "GROUP": group}) for bits in (4, 8) for group in (32, 128)),
+    *(("experts", {"BITS": bits, "GROUP": group}) for bits in (4, 8) for group in (32, 128)),
+    *(("attention_decode", {"D": d, "H": 8, "G": g, "S": 32}) for d in (80, 96, 128, 256) for g in (1, 8)),
+    *(("attention_prefill", {"D": d, "H": 8, "G": 1, "S": 16, "KEYS": keys}) for d, keys in ((80, 32), (256, 16))),
+    *(("rope", {"D": d, "H": 14, "G": 2, "R": r}) for d, r in ((64, 64), (80, 32), (128, 128), (256, 64))),
+    *(("norm", {"WIDTH": width}) for width in (64, 896, 8192)),
+    *(("embed", {"WIDTH": width}) for width in (64, 4096)),
+)
 
 
 @cache
@@ -43,6 +51,8 @@ def sources(dtype: torch.dtype) -> dict[str, str]:
     keys = torch.zeros(1, 2, 16, 1, 8, dtype=dtype)
     ops.pack_blocks(keys, keys, torch.tensor([1]))
     ops.kernels.load("ordering")
+    for family, constants in MODELS:
+        ops.kernels.load(family, T=dtype, **constants)
     families = [re.findall(r'#line 1 "(\w+)\.metal"', text)[1] for text in found]  # behind the prelude
     return {f"{i} {family}": text for i, (family, text) in enumerate(zip(families, found, strict=True))}
 
