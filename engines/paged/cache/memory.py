@@ -12,7 +12,7 @@ import torch
 
 from engines.errors import EngineError, ErrorCode
 from engines.paged.model.config import ModelConfig
-from engines.paged.ops.metal.linear import MOST_UNPACKED
+from engines.paged.ops.metal.linear import LEAST_ROWS_OF_TORCH, LEAST_ROWS_TO_UNPACK, MOST_UNPACKED
 from engines.paged.options import EngineOptions
 
 GIB = 1 << 30
@@ -84,13 +84,17 @@ def plan_memory(
     block_bytes = options.block_size * (config.kv_bytes_per_token + draft_bytes_per_token)
     rows = options.max_batch_tokens
     widest = max(config.intermediate_size, config.num_heads * config.head_size)
-    activations = rows * (_HIDDEN_WIDTHS * config.hidden_size + 3 * widest) * element_bytes
+    activations_of_row = (_HIDDEN_WIDTHS * config.hidden_size + 3 * widest) * element_bytes
+    activations = rows * activations_of_row
     # What attention gathers for one layer at a time.
     gathered = 2 * max_context * config.num_kv_heads * config.head_size * element_bytes
     logits = _LOGIT_COPIES * options.max_sequences * config.vocab_size * _FLOAT_BYTES
     workspace = activations + gathered + logits
     if device_type == "mps":
         workspace += _unpacked_bytes(config, options, element_bytes)
+        workspace += _replay_bytes(
+            config, options, activations_of_row + config.vocab_size * (element_bytes + _FLOAT_BYTES)
+        )
     budget = int(options.memory_gb * GIB) if options.memory_gb is not None else available_bytes
     blocks_of_context = -(-max_context // options.block_size)
     wanted = options.max_sequences * blocks_of_context + 1
@@ -114,10 +118,23 @@ def plan_memory(
 
 def _unpacked_bytes(config: ModelConfig, options: EngineOptions, element_bytes: int) -> int:
     """The scratch into which a prompt's packed matrices are unpacked (ops/metal/linear.py): as large as the largest."""
-    if options.deterministic or (options.quantize is None and config.quantization is None):
+    if options.deterministic or not _is_packed(config, options):
         return 0
     rows = max(2 * config.intermediate_size, (config.num_heads + 2 * config.num_kv_heads) * config.head_size)
     return min(MOST_UNPACKED, rows * config.hidden_size) * element_bytes
+
+
+def _replay_bytes(config: ModelConfig, options: EngineOptions, bytes_of_row: int) -> int:
+    """The activations and logits of captured decoding steps (ops/metal/replay.py), in a power of two. Where torch
+    multiplies nothing is captured."""
+    if options.deterministic:
+        return 0
+    most_rows = (LEAST_ROWS_TO_UNPACK if _is_packed(config, options) else LEAST_ROWS_OF_TORCH) - 1
+    return 1 << (min(options.max_sequences, most_rows) * bytes_of_row - 1).bit_length()
+
+
+def _is_packed(config: ModelConfig, options: EngineOptions) -> bool:
+    return options.quantize is not None or config.quantization is not None
 
 
 def available_memory(device: torch.device, weight_bytes: int, claimed_bytes: int = 0) -> int:

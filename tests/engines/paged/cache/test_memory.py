@@ -105,15 +105,32 @@ def test_the_scratch_of_packed_matrices_is_planned(device_type: str, scratch: in
     def workspace(config: ModelConfig, options: EngineOptions) -> int:
         return plan_memory(config, options, GIB, 100 * GIB, 4096, device_type=device_type).workspace_bytes
 
-    dense = workspace(LLAMA_1B, EngineOptions())
-    assert workspace(LLAMA_1B, EngineOptions(quantize="int4")) - dense == scratch
+    options = EngineOptions(max_sequences=32)
+    dense = workspace(LLAMA_1B, options)
+    assert workspace(LLAMA_1B, replace(options, quantize="int4")) - dense == scratch
     packed = replace(LLAMA_1B, quantization=QuantizationSpec(4, 64))
-    assert workspace(packed, EngineOptions()) - dense == scratch
+    assert workspace(packed, options) - dense == scratch
     huge = replace(packed, intermediate_size=100_000)
-    assert (
-        workspace(huge, EngineOptions()) - workspace(replace(huge, quantization=None), EngineOptions()) == 2 * scratch
-    )
-    assert workspace(packed, EngineOptions(deterministic=True)) == dense  # its products unpack nothing
+    assert workspace(huge, options) - workspace(replace(huge, quantization=None), options) == 2 * scratch
+    exact = replace(options, deterministic=True)
+    assert workspace(packed, exact) == workspace(LLAMA_1B, exact)  # its products unpack nothing
+
+
+def test_captured_steps_are_planned() -> None:
+    """A Mac's plan has room for results of the decoding steps that are replayed: of as many rows as are computed
+    without torch. Elsewhere, and in deterministic mode, no step is."""
+
+    def replay(config: ModelConfig, options: EngineOptions) -> int:
+        plans = (plan_memory(config, options, GIB, 100 * GIB, 4096, device_type=each) for each in ("mps", "cpu"))
+        on_mps, on_cpu = (plan.workspace_bytes for plan in plans)
+        return on_mps - on_cpu
+
+    options = EngineOptions(max_sequences=64)
+    row = (6 * 2048 + 3 * 8192) * 2 + 128_256 * (2 + 4)
+    assert 32 * row < replay(LLAMA_1B, options) == 32 * MIB < 64 * row
+    packed = replace(LLAMA_1B, quantization=QuantizationSpec(4, 64))
+    assert replay(packed, options) == 64 * MIB + 64 * MIB  # 64 rows, and the scratch of its matrices
+    assert replay(LLAMA_1B, replace(options, deterministic=True)) == 0
 
 
 CLAIMANT = """
