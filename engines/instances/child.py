@@ -78,9 +78,17 @@ class Child:
         self.signal(signal.SIGKILL)
 
     def _wait(self) -> None:
+        """Wait until the process ends, and then kill what the model has started: it outlives the process in its group,
+        and holds on to what is shared.
+
+        CPython has waitid on macOS only since 3.13. Without it the process is reaped first. Its group's id is free for
+        others only when the group is empty (XNU bsd/kern/kern_fork.c: a new process gets no id that is a group's), and
+        ids are given out in sequence: none comes round between these two calls.
+        """
         if hasattr(os, "waitid"):
             os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
-        # What the model has started outlives it in its process group, and holds on to what is shared.
+        else:
+            self.process.wait()
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         exit_code = self.process.wait()

@@ -227,6 +227,28 @@ def alive(process: int) -> bool:
         return False
 
 
+def test_a_process_is_waited_for_where_python_has_no_waitid(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on macOS before Python 3.13: the process serves until it ends; then what it has started ends as well."""
+    monkeypatch.delattr(os, "waitid", raising=False)
+    code = """
+    def execute(self, requests):
+        import subprocess
+        text = pb.get_input_tensor_by_name(requests[0], "text").as_numpy()[0]
+        if text == b"exit":
+            os._exit(3)
+        child = str(subprocess.Popen(["sleep", "60"]).pid).encode()
+        return [pb.InferenceResponse([pb.Tensor("text", np.array([child], object))])]
+    """
+    running = stage.start(model(tmp_path / "leaving", code))
+    (child,) = texts(stage.ask(running, tensor("text", ["start"])))
+    assert alive(int(child))
+    (failing,) = stage.execute(running, request(tensor("text", ["exit"])))
+    assert failing.error().message == "Stub process 'leaving_0_0' is not healthy."
+    eventually(lambda: not alive(int(child)))
+
+
 def test_loading_has_a_time(stage: Stage, tmp_path: Path) -> None:
     """What is not there in time is ended."""
     spec = model(tmp_path / "slow", "def initialize(self, args):\n    time.sleep(60)")
