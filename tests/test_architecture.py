@@ -13,6 +13,7 @@ REPOSITORY = Path(__file__).parents[1]
 FLOORS = {
     "gateway.protocol": 0,
     "gateway.yaml": 0,
+    "gateway.net": 0,
     "gateway.wire": 1,
     "gateway.redis": 1,
     "gateway.config": 1,
@@ -40,7 +41,7 @@ FLOORS = {
     "gateway.__main__": 8,
 }
 # Engines are services of their own: they share the gateway's language, and nothing else of it.
-ENGINES_USE = {"gateway.protocol", "gateway.wire", "gateway.yaml", "gateway.redis"}
+ENGINES_USE = {"gateway.protocol", "gateway.wire", "gateway.yaml", "gateway.net", "gateway.redis"}
 ENGINE_FLOORS = {
     "engines.errors": 0,
     "engines.processes": 0,

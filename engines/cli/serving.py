@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import json
 import logging
 import os
-import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -17,14 +15,12 @@ from pathlib import Path
 from engines.host.logs import LogSettings
 from engines.host.server import Host, Ports, StartError
 from engines.host.settings import Address, HostSettings
+from gateway.net import descriptors
 
 _log = logging.getLogger("engines.host")
 
 # No inference makes cycles, so collections find little: the default of 700 would have them cost more than scheduling.
 _GC_THRESHOLD = 20_000
-
-# As many as a Mac allows any program.
-_MAX_DESCRIPTORS = 10_240
 
 
 class Audience:
@@ -51,7 +47,7 @@ class Audience:
 
 def run(settings: HostSettings, logs: LogSettings, ready_file: Path | None, audience: Audience | None = None) -> int:
     """Serve until SIGTERM or SIGINT; the exit code."""
-    _allow_many_descriptors()
+    descriptors.raise_limit()  # a connection takes one, an instance a few
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve(settings, logs, ready_file, audience or Audience()))
 
@@ -128,15 +124,6 @@ def _write_ready(path: Path, ports: Ports) -> None:
         aside.replace(path)
     except OSError as error:
         raise StartError(f"cannot write {path}: {error.strerror}") from error
-
-
-def _allow_many_descriptors() -> None:
-    """A connection is one, an instance a few; a Mac's shell leaves its programs 256."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MAX_DESCRIPTORS)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):  # it stays as it is
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -24,6 +24,7 @@ from gateway.dataplane.sampling import Known, Sampler
 from gateway.dataplane.snapshot import NO_LOADS, NO_RUNS, NO_WEIGHTS, Health, Loads, Models, Runs, Snapshot, Weights
 from gateway.dataplane.wheel import Wheel
 from gateway.limits.limiter import Limiter
+from gateway.net import descriptors
 from gateway.news.kinds import ConditionChanged, EndpointDrained, SessionMoved
 from gateway.news.news import News
 from gateway.observability.access_log import AccessLog, Entry
@@ -94,6 +95,7 @@ class DataPlane:
         self.limiter = Limiter(settings.workers, store)
         self.tap = Tap(self.loop, captures)
         self.connections: set[Connection] = set()
+        self._descriptors = descriptors.DescriptorWatch()
         self.num_lingering = 0  # of the connections: answered for the last time, and read on for a moment
         self.is_draining = False
         self.tells_ends = False  # whether anybody is told of requests that have ended
@@ -297,6 +299,7 @@ class DataPlane:
             store=self._store_use(),
             sessions=self._session_use(),
             captures=dict(self.tap.counts),
+            descriptors=(descriptors.num_open(), descriptors.limit()),
         )
 
     def _session_use(self) -> SessionUse:
@@ -349,6 +352,7 @@ class DataPlane:
         for engine in self.snapshot.engines.values():
             for endpoint in engine.endpoints:
                 endpoint.close_stale(now)
+        self._descriptors.look()
         self.wheel.rest()
         self.keeper.book.flush()
         self.limiter.sweep(now)

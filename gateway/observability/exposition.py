@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -56,6 +57,7 @@ class ExpositionState:
     arms: Mapping[ArmKey, ArmCounts] = field(default_factory=dict)  # of experiments
     runs: Mapping[str, RunFacts] = field(default_factory=dict)  # by experiment
     shadows: Mapping[str, ShadowCounts] = field(default_factory=dict)  # by route
+    descriptors: Mapping[int, tuple[int, int]] = field(default_factory=dict)  # by worker's process id: open, at most
 
 
 def render(state: ExpositionState) -> bytes:
@@ -178,9 +180,18 @@ class _State(Collector):
                 kv_use.add_metric(key, load.kv_use)
         yield from (running, waiting, kv_use)
 
+    def _descriptors(self) -> Iterator[Metric]:
+        num_open = GaugeMetricFamily("pointsman_open_fds", "Open file descriptors of a worker.", labels=["worker"])
+        most = GaugeMetricFamily("pointsman_max_fds", "How many of them it may have open.", labels=["worker"])
+        for pid, (used, limit) in self._state.descriptors.items():
+            num_open.add_metric([str(pid)], used)
+            most.add_metric([str(pid)], limit or math.inf)
+        yield from (num_open, most)
+
     def _process(self) -> Iterator[Metric]:
         state = self._state
         yield GaugeMetricFamily("pointsman_connections", "Open client connections.", value=state.connections)
+        yield from self._descriptors()
         yield GaugeMetricFamily("pointsman_rules_number", "The rules' snapshot in force.", value=state.rules_number)
         reloads = CounterMetricFamily("pointsman_rules_reloads", "Readings of changed rule files.", labels=["result"])
         reloads.add_metric(["ok"], state.reloads_ok)

@@ -190,6 +190,7 @@ class Snapshot:
     limits: list[LimitSnapshot] = field(default_factory=list)
     arms: list[ArmCounts] = field(default_factory=list)  # of experiments, since the worker began
     captures: dict[tuple[str, str], int] = field(default_factory=dict)  # (route, captured | why not) -> requests
+    descriptors: tuple[int, int] = (0, 0)  # file descriptors: open, and how many may be (0: any number)
 
 
 class Metrics:

@@ -22,6 +22,7 @@ from gateway.config.rules import LoadedRules
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.experiments.experiments import Experiments
+from gateway.net import descriptors
 from gateway.observability.exposition import ExpositionState
 from gateway.observability.live import LiveRequest
 from gateway.observability.logs import log_level, set_log_level
@@ -158,6 +159,7 @@ class Supervisor(RuleKeeping):
         return ExpositionState(
             series=workforce.tally.series(),
             connections=workforce.tally.connections,
+            descriptors=workforce.tally.descriptors(),
             health=self._prober.health,
             models=self._prober.models,
             loads={**workforce.tally.loads(), **self._prober.loads},
@@ -186,6 +188,7 @@ class Supervisor(RuleKeeping):
         Raises: AccessError, PortError, StartError.
         """
         settings, loop = self._settings, asyncio.get_running_loop()
+        descriptors.raise_limit()
         access = admin_access(settings)
         self._book.open(loaded)
         self._take_signals(loop)

@@ -75,6 +75,10 @@ class Tally:
     def connections(self) -> int:
         return sum(snapshot.connections for snapshot in self._living.values())
 
+    def descriptors(self) -> dict[int, tuple[int, int]]:
+        """By a worker's process id, the file descriptors that it has open, and may have."""
+        return {worker.pid: snapshot.descriptors for worker, snapshot in self._living.items()}
+
     def breakers_open(self) -> dict[tuple[str, str], bool]:
         """By engine and endpoint, whether some worker leaves it out now."""
         found: dict[tuple[str, str], bool] = {}

@@ -1,0 +1,74 @@
+"""How many file descriptors a process may open, and what it says when they run out."""
+
+import logging
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from gateway.net import descriptors
+from tests.support.child import REPOSITORY
+from tests.support.descriptors import MAC_SOFT_LIMIT, soft_limit
+
+
+@pytest.fixture
+def few() -> Iterator[list[int]]:
+    """At most 20 more than are open now; a list for those that the test opens."""
+    opened: list[int] = []
+    with soft_limit(descriptors.num_open() + 20):
+        yield opened
+        for descriptor in opened:
+            os.close(descriptor)
+
+
+def limits_of_a_new_process(before: str) -> list[str]:
+    """Its soft and hard limit after `raise_limit`, where it is started with a Mac's soft limit."""
+    code = f"import resource; from gateway.net import descriptors; {before}; descriptors.raise_limit(); "
+    code += "print(*resource.getrlimit(resource.RLIMIT_NOFILE))"
+    with soft_limit(MAC_SOFT_LIMIT):
+        done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+def test_the_soft_limit_is_raised_to_what_macos_allows_a_program() -> None:
+    """10,240 where the hard limit is higher, else the hard limit, which stays as it is."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert limits_of_a_new_process("pass") == [str(min(hard, 10_240)), str(hard)]
+    assert limits_of_a_new_process("resource.setrlimit(resource.RLIMIT_NOFILE, (256, 300))") == ["300", "300"]
+
+
+def test_open_descriptors_are_counted(few: list[int]) -> None:
+    """Each one that is opened counts; where none is left the limit is the count."""
+    before = descriptors.num_open()
+    few += [os.dup(2) for _ in range(3)]
+    assert descriptors.num_open() == before + 3
+    with pytest.raises(OSError):
+        while True:
+            few.append(os.dup(2))
+    assert descriptors.num_open() == descriptors.limit()
+
+
+def test_few_descriptors_are_reported_once(few: list[int], caplog: pytest.LogCaptureFixture) -> None:
+    """When nine tenths are open, with both numbers and the cure; again only after there was room."""
+    watch = descriptors.DescriptorWatch()
+    watch.look()
+    assert not caplog.messages
+    with pytest.raises(OSError):
+        while True:
+            few.append(os.dup(2))
+    with caplog.at_level(logging.WARNING):
+        watch.look()
+        watch.look()
+    (line,) = caplog.messages
+    most = descriptors.limit()
+    assert f"has {most} of {most} file descriptors open" in line and "ulimit -n" in line
+    held = [few.pop() for _ in range(len(few))]
+    for descriptor in held:
+        os.close(descriptor)
+    watch.look()
+    few += [os.dup(2) for _ in range(len(held))]
+    watch.look()
+    assert len(caplog.messages) == 2
