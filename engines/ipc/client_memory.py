@@ -14,7 +14,11 @@ MAX_MAPPED = 32
 
 
 class ClientMemory:
-    """The objects that requests have named of late. One that a client makes anew under its old name is mapped anew."""
+    """The objects that requests have named of late. One that a client creates again under its old name is mapped again.
+
+    fstat(2) identifies an object on Linux. On macOS it gives neither device nor inode (XNU bsd/kern/posix_shm.c,
+    `pshm_stat`), so that two objects of one name and size look the same: there each request maps what it names.
+    """
 
     def __init__(self) -> None:
         self._mapped: OrderedDict[str, tuple[tuple[int, int, int], mmap.mmap]] = OrderedDict()
@@ -42,6 +46,8 @@ class ClientMemory:
             raise invalid(f"Unable to open shared memory region: '{key}' ({error.strerror})") from error
         try:
             status = os.fstat(descriptor)
+            if not status.st_dev and not status.st_ino:
+                return mmap.mmap(descriptor, status.st_size)
             identity = (status.st_dev, status.st_ino, status.st_size)
             known = self._mapped.get(name)
             if known is None or known[0] != identity:

@@ -1,7 +1,9 @@
 """Clients' shared memory is found by its name, as it is now."""
 
+import os
 from collections.abc import Iterator
 from multiprocessing.shared_memory import SharedMemory as Region
+from types import SimpleNamespace
 
 import pytest
 
@@ -39,6 +41,25 @@ def test_a_region_made_anew_is_mapped_anew(region: Region) -> None:
     again = Region(NAME, create=True, size=8192)
     again.buf[5000:5002] = b"hi"
     assert bytes(memory.view(SharedMemory(NAME, 5000, 2))) == b"hi"
+    again.close()
+
+
+def test_a_region_of_the_same_name_and_size_is_mapped_again(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where fstat tells no object from another, as on macOS; what was read before stays readable."""
+
+    def fstat(descriptor: int) -> SimpleNamespace:
+        return SimpleNamespace(st_dev=0, st_ino=0, st_size=real(descriptor).st_size)
+
+    real = os.fstat
+    monkeypatch.setattr(os, "fstat", fstat)
+    memory = ClientMemory()
+    region.buf[:3] = b"one"
+    first = memory.view(SharedMemory(NAME, 0, 3))
+    region.unlink()
+    again = Region(NAME, create=True, size=4096)
+    again.buf[:3] = b"two"
+    assert bytes(memory.view(SharedMemory(NAME, 0, 3))) == b"two"
+    assert bytes(first) == b"one"
     again.close()
 
 
