@@ -169,7 +169,7 @@ def spawn(
                 kept(descriptor, unused)
             for descriptor in (taken, given):
                 kept(descriptor, theirs)
-            sent, received = kept(open_shared_file(), unused), kept(open_shared_file(), unused)
+            sent, received = (kept(open_shared_file(limit_bytes), unused) for _ in range(2))
             channels.append((ChannelEnds(outgoing, incoming, sent, received), (taken, given)))
         life, lifeline = os.pipe()
         kept(life, theirs), kept(lifeline, unused)

@@ -2,13 +2,21 @@
 
 The file has no name (a memfd, or one that is unlinked at once), so it is gone when both processes are. It grows by
 doubling. A block belongs to its receiver until the last view of it is gone; then its offset travels back.
+
+macOS has no memfd. A file on disk will not do there: CPython's mmap has the disk flushed at each mapping of one
+(F_FULLFSYNC, Modules/mmapmodule.c). A POSIX shared memory object is never flushed (XNU bsd/kern/kern_descrip.c answers
+EBADF at once, which CPython ignores), but has its size set once (bsd/kern/posix_shm.c, `pshm_truncate`): it is as large
+as the limit from the beginning, and mapped once. Its pages take memory when they are written first.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
+import secrets
+import sys
 import tempfile
 import weakref
 from bisect import insort
@@ -26,6 +34,10 @@ GROWTH_BYTES = 1 << 20
 KEPT_BYTES = 64 << 20
 DEFAULT_LIMIT_BYTES = 4 << 30
 
+USES_POSIX_SHM = sys.platform == "darwin"
+# Has the system take pages back whose content nobody needs. On Linux MADV_FREE is for private memory alone.
+_TAKE_BACK = getattr(mmap, "MADV_REMOVE", None) or getattr(mmap, "MADV_FREE", None)
+
 
 class ArenaFullError(Exception):
     """More tensors are under way than the limit of shared memory allows."""
@@ -37,12 +49,32 @@ class ArenaFullError(Exception):
         )
 
 
-def open_shared_file() -> int:
-    """A file without a name, as a descriptor that children do not inherit."""
+def open_shared_file(limit_bytes: int = DEFAULT_LIMIT_BYTES) -> int:
+    """A file without a name, as a descriptor that children do not inherit: empty, or of its final size where it cannot
+    grow.
+
+    Raises: OSError.
+    """
+    if USES_POSIX_SHM:
+        return _open_shm(limit_bytes)
     if hasattr(os, "memfd_create"):
         return os.memfd_create("pointsman", os.MFD_CLOEXEC)
     descriptor, path = tempfile.mkstemp(prefix="pointsman-")
     Path(path).unlink()
+    return descriptor
+
+
+def _open_shm(size: int) -> int:
+    import _posixshmem  # type: ignore[import-not-found]  # the way to a name without its resource tracker
+
+    name = f"/pointsman-{secrets.token_hex(8)}"  # macOS: at most 31 characters (PSHMNAMLEN of <sys/posix_shm.h>)
+    descriptor: int = _posixshmem.shm_open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        _posixshmem.shm_unlink(name)
+        os.ftruncate(descriptor, size)
+    except BaseException:
+        os.close(descriptor)
+        raise
     return descriptor
 
 
@@ -53,7 +85,8 @@ class Arena:
         self._descriptor = descriptor
         self._limit_bytes = limit_bytes
         self._map: mmap.mmap | None = None
-        self._size = 0
+        self._final_bytes = os.fstat(descriptor).st_size  # of a file that cannot grow; 0: it can
+        self._size = 0  # what blocks and holes take
         self._holes: list[Block] = []  # in order, never touching
         self._used: dict[int, int] = {}
         self.used_bytes = 0
@@ -129,8 +162,14 @@ class Arena:
         return start
 
     def _resize(self, size: int) -> None:
-        os.ftruncate(self._descriptor, size)
-        self._map = mmap.mmap(self._descriptor, size)
+        if not self._final_bytes:
+            os.ftruncate(self._descriptor, size)
+            self._map = mmap.mmap(self._descriptor, size)
+        elif self._map is None:
+            self._map = mmap.mmap(self._descriptor, self._final_bytes)
+        elif size < self._size and _TAKE_BACK is not None:
+            with contextlib.suppress(OSError):  # it stays for the next tensors
+                self._map.madvise(_TAKE_BACK, size, self._size - size)
         self._size = size
 
 

@@ -1,21 +1,42 @@
 """Blocks of shared memory: handed out, looked at, given back."""
 
+import _posixshmem
+import ctypes
 import gc
+import mmap
 import os
 import random
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
 
 import pytest
 
-from engines.ipc.arena import GROWTH_BYTES, KEPT_BYTES, Arena, ArenaFullError, Mapping, open_shared_file
+from engines.ipc import arena as arenas
+from engines.ipc.arena import (
+    DEFAULT_LIMIT_BYTES,
+    GROWTH_BYTES,
+    KEPT_BYTES,
+    Arena,
+    ArenaFullError,
+    Mapping,
+    open_shared_file,
+)
 
 LIMIT = 256 << 20
+
+
+@pytest.fixture(autouse=True, params=["a file that grows", "POSIX shared memory"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Linux's kind of file, and the Mac's."""
+    monkeypatch.setattr(arenas, "USES_POSIX_SHM", request.param == "POSIX shared memory")
+    return str(request.param)
 
 
 @pytest.fixture
 def pair() -> Iterator[tuple[Arena, Mapping]]:
     """Both sides of one file."""
-    descriptor = open_shared_file()
+    descriptor = open_shared_file(LIMIT)
     arena, mapping = Arena(descriptor, LIMIT), Mapping(os.dup(descriptor))
     yield arena, mapping
     arena.close()
@@ -39,7 +60,7 @@ def test_a_block_lives_as_long_as_its_last_view(pair: tuple[Arena, Mapping]) -> 
 
 def test_views_stay_valid_while_the_file_grows_and_after_it_is_closed() -> None:
     """Each sees the same memory through its own mapping."""
-    descriptor = open_shared_file()
+    descriptor = open_shared_file(LIMIT)
     arena, mapping = Arena(descriptor, LIMIT), Mapping(os.dup(descriptor))
     first = memoryview(mapping.view(*arena.put(b"a" * 100)))
     second = memoryview(mapping.view(*arena.put(b"b" * (3 * GROWTH_BYTES))))
@@ -50,7 +71,7 @@ def test_views_stay_valid_while_the_file_grows_and_after_it_is_closed() -> None:
 
 def test_there_is_a_limit() -> None:
     """The error says what is used; what is freed can be used again."""
-    arena = Arena(open_shared_file(), 2 * GROWTH_BYTES)
+    arena = Arena(open_shared_file(2 * GROWTH_BYTES), 2 * GROWTH_BYTES)
     offset, _ = arena.put(b"x" * GROWTH_BYTES)
     with pytest.raises(ArenaFullError, match=f"{GROWTH_BYTES} of {2 * GROWTH_BYTES} bytes are used"):
         arena.put(b"x" * (GROWTH_BYTES + 1))
@@ -59,17 +80,61 @@ def test_there_is_a_limit() -> None:
     arena.close()
 
 
+def taken(descriptor: int) -> int:
+    """The bytes of memory that a file takes."""
+    return os.fstat(descriptor).st_blocks * 512
+
+
 def test_an_arena_gives_memory_back() -> None:
     """Once nothing of it is used."""
-    descriptor = open_shared_file()
+    descriptor = open_shared_file(LIMIT)
     arena = Arena(descriptor, LIMIT)
     offsets = [arena.put(bytes(KEPT_BYTES))[0] for _ in range(2)]
-    assert os.fstat(descriptor).st_size >= 2 * KEPT_BYTES
+    assert taken(descriptor) >= 2 * KEPT_BYTES
     for offset in offsets:
         arena.free(offset)
-    assert os.fstat(descriptor).st_size == KEPT_BYTES
+    assert taken(descriptor) == KEPT_BYTES
     assert arena.put(b"x" * KEPT_BYTES)[0] == 0
     arena.close()
+
+
+def test_shared_memory_without_a_name_has_its_size_set_once_and_is_mapped_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """macOS allows one ftruncate, and names of 31 characters; the limit takes no memory before it is written."""
+    names: list[str] = []
+    sizes: list[int] = []
+    mapped: list[int] = []
+
+    def shm_open(name: str, flags: int, mode: int) -> int:
+        names.append(name)
+        return int(real_open(name, flags, mode))
+
+    def ftruncate(descriptor: int, size: int) -> None:
+        sizes.append(size)
+        real_truncate(descriptor, size)
+
+    class Mmap(mmap.mmap):
+        def __new__(cls, descriptor: int, size: int) -> Self:
+            mapped.append(size)
+            return super().__new__(cls, descriptor, size)
+
+    monkeypatch.setattr(arenas, "USES_POSIX_SHM", True)
+    real_open, real_truncate = _posixshmem.shm_open, os.ftruncate
+    monkeypatch.setattr(_posixshmem, "shm_open", shm_open)
+    monkeypatch.setattr(os, "ftruncate", ftruncate)
+    monkeypatch.setattr(arenas.mmap, "mmap", Mmap)
+    descriptor = open_shared_file()
+    arena, mapping = Arena(descriptor), Mapping(os.dup(descriptor))
+    (name,) = names
+    assert len(name) <= 31 and not Path("/dev/shm", name[1:]).exists()
+    for _ in range(2):  # larger than what is kept: it grows, is given back, and grows again
+        offset, size = arena.put(bytes(2 * KEPT_BYTES))
+        assert ctypes.sizeof(mapping.view(offset, size)) == size
+        for freed in mapping.take_freed():
+            arena.free(freed)
+    assert sizes == [DEFAULT_LIMIT_BYTES] and mapped == [DEFAULT_LIMIT_BYTES] * 2
+    assert taken(descriptor) <= KEPT_BYTES  # the pages that were written, not the limit
+    arena.close()
+    mapping.close()
 
 
 def test_a_random_walk(pair: tuple[Arena, Mapping]) -> None:
