@@ -2,18 +2,45 @@
 #
 #   . scripts/venv.sh EXTRA
 
+# What a Python must be for the packages to have builds for it.
+is_supported() {
+    "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' >/dev/null 2>&1
+}
+
+# On a Mac without the Command Line Tools /usr/bin/python3 is a stub that opens a dialog.
+is_stub() {
+    [ "$(uname -s)" = Darwin ] && [ "$(command -v "$1")" = /usr/bin/python3 ] && ! xcode-select -p >/dev/null 2>&1
+}
+
 find_python() {
-    # One that the packages have builds for; POINTSMAN_PYTHON chooses another.
-    for candidate in ${POINTSMAN_PYTHON:-} python3.11 python3.12 python3.13 python3; do
-        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+    local candidate candidates="python3.11 python3.12 python3.13 python3.14"
+    if [ -n "${POINTSMAN_PYTHON:-}" ]; then
+        if "$POINTSMAN_PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+            echo "$POINTSMAN_PYTHON"
+            return
+        fi
+        echo "POINTSMAN_PYTHON=$POINTSMAN_PYTHON is not a Python of 3.11 or newer." >&2
+        exit 1
+    fi
+    if [ "$(uname -s)" = Darwin ]; then
+        candidates="python3.13 python3.12 python3.14 python3.11" # 3.13 is the first that has os.waitid there
+    fi
+    for candidate in $candidates python3; do
+        if command -v "$candidate" >/dev/null 2>&1 && ! is_stub "$candidate" && is_supported "$candidate"; then
             echo "$candidate"
             return
         fi
     done
-    echo "Pointsman needs Python 3.11 or newer; none of python3.11, python3.12, python3.13, python3 is." >&2
-    echo "Install one (Debian: apt install python3 python3-venv; macOS: brew install python@3.12)," >&2
+    echo "Pointsman needs Python 3.11, 3.12, 3.13 or 3.14; none is found here." >&2
+    echo "Install one (Debian: apt install python3 python3-venv; macOS: brew install python@3.13)," >&2
     echo "or name it: POINTSMAN_PYTHON=/path/to/python $0" >&2
     exit 1
+}
+
+pip_install() {
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check "$@" 2>&1 |
+        { grep --line-buffered -v '^WARNING' >&2 || true; }
+    return "${PIPESTATUS[0]}"
 }
 
 install_pointsman() {
@@ -31,14 +58,12 @@ install_pointsman() {
     fi
     if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
         echo "Installing Pointsman with its '$extra' extra into .venv (a few minutes, once)" >&2
-        if [ "$extra" = dev ] && ! .venv/bin/python -c 'import torch' 2>/dev/null; then
-            # This release first, so that a build for the CPU is taken where there is one.
-            .venv/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 2>&1 |
-                { grep --line-buffered -v '^WARNING' >&2 || true; }
+        # torch's release first, so that a build for the CPU is taken where there is one.
+        if ! { [ "$extra" != dev ] || .venv/bin/python -c 'import torch' 2>/dev/null || pip_install torch==2.13.0; } ||
+            ! pip_install --editable ".[$extra]"; then
+            echo "The installation failed; see above." >&2
+            exit 1
         fi
-        .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[$extra]" 2>&1 |
-            { grep --line-buffered -v '^WARNING' >&2 || true; }
-        [ "${PIPESTATUS[0]}" = 0 ] || { echo "The installation failed; see above." >&2; exit 1; }
         echo "$wanted" >"$stamp"
     fi
 }
