@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
+
+from gateway.net import ports
 
 # Connections that wait to be taken.
 BACKLOG = 2048
@@ -17,6 +21,8 @@ def bind(host: str, port: int) -> socket.socket:
     family, kind, protocol, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
     bound = socket.socket(family, kind, protocol)
     try:
+        if ports.is_taken(str(address[0]), port):
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port just left may be taken again at once
         bound.bind(address)
     except OSError:

@@ -6,6 +6,8 @@ import errno
 import socket
 import sys
 
+from gateway.net import ports
+
 # Linux spreads connections over all sockets that listen on a port with SO_REUSEPORT; elsewhere one of them gets all,
 # so there the workers share a single socket.
 WORKERS_BIND = sys.platform == "linux"
@@ -20,6 +22,7 @@ def listen(host: str, port: int, option: str) -> socket.socket:
 
     Raises: PortError.
     """
+    _refuse_if_answered(host, port, option)
     listener = _socket(host)
     try:
         listener.bind((host, port))
@@ -55,8 +58,14 @@ class ReservedPort:
     def _refuse_if_taken(cls, host: str, port: int, option: str) -> None:
         """With SO_REUSEPORT a second gateway of this user would share the port unseen, and answer by its own rules."""
         if port:
+            _refuse_if_answered(host, port, option)
             with _socket(host) as probe:
                 _bind(probe, host, port, option)
+
+
+def _refuse_if_answered(host: str, port: int, option: str) -> None:
+    if ports.is_taken(host, port):
+        raise _refusal(OSError(errno.EADDRINUSE, ""), host, port, option)
 
 
 def _bind(taker: socket.socket, host: str, port: int, option: str) -> None:

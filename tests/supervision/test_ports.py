@@ -1,8 +1,15 @@
 """Ports that are taken, and what is said of them."""
 
+import socket
+from collections.abc import Callable
+
 import pytest
 
-from gateway.supervision.ports import PortError, listen
+from engines.fleet.ports import can_bind
+from engines.host import listening
+from gateway.net import ports as net_ports
+from gateway.supervision import ports
+from gateway.supervision.ports import PortError, ReservedPort, listen
 
 
 def test_a_listening_port_is_one_process_alone() -> None:
@@ -17,3 +24,47 @@ def test_an_address_that_is_not_ours_is_told() -> None:
     """An address of another machine is refused by name."""
     with pytest.raises(PortError, match=r"^cannot listen on 192\.0\.2\.1:0: "):
         listen("192.0.2.1", 0, "--admin-port")
+
+
+class LenientSocket(socket.socket):
+    """Binds beside others with SO_REUSEADDR, as on BSD's systems, where their address is another one."""
+
+    def bind(self, address: tuple[str, int]) -> None:
+        self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        super().bind(address)
+
+
+TAKERS: list[Callable[[str, int], object]] = [
+    lambda host, port: listen(host, port, "--admin-port"),
+    lambda host, port: ReservedPort(host, port, "--http-port"),
+    listening.bind,
+]
+
+
+@pytest.mark.parametrize("take", TAKERS, ids=["listen", "ReservedPort", "an engine host"])
+@pytest.mark.parametrize(("theirs", "ours"), [("0.0.0.0", "127.0.0.1"), ("127.0.0.1", "0.0.0.0")])
+def test_a_port_that_another_address_listens_on_is_in_use(
+    monkeypatch: pytest.MonkeyPatch, take: Callable[[str, int], object], theirs: str, ours: str
+) -> None:
+    """Also where bind(2) does not refuse it, as on macOS: it is connected to first."""
+    monkeypatch.setattr(socket, "socket", LenientSocket)
+    monkeypatch.setattr(net_ports, "BIND_REFUSES_ALL", False)
+    with LenientSocket(socket.AF_INET, socket.SOCK_STREAM) as other:
+        other.bind((theirs, 0))
+        other.listen()
+        port = other.getsockname()[1]
+        assert not can_bind(ours, port)
+        with pytest.raises((PortError, OSError), match="in use"):
+            take(ours, port)
+    assert can_bind(ours, port)
+
+
+def test_workers_may_share_one_listener(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where SO_REUSEPORT does not spread connections, the port is a socket that listens, for workers to inherit."""
+    monkeypatch.setattr(ports, "WORKERS_BIND", False)
+    reserved = ReservedPort("127.0.0.1", 0, "--http-port")
+    assert reserved.listener is not None
+    with socket.create_connection(("127.0.0.1", reserved.port)):
+        connection, _ = reserved.listener.accept()
+    connection.close()
+    reserved.close()

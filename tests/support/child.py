@@ -39,12 +39,13 @@ class Child:
     def start_module(cls, arguments: Sequence[str], directory: Path) -> Self:
         """Run `python -m ARGUMENTS --ready-file ready.json`. It answers once `wait_ready` returns."""
         directory.mkdir(parents=True, exist_ok=True)
+        paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
         with (directory / f"{cls.what}.log").open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", *arguments, "--ready-file", "ready.json"],
                 cwd=directory,
                 # Found as in the checkout even where it is not installed; unbuffered, so that the log is whole.
-                env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
