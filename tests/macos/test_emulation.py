@@ -92,8 +92,9 @@ def test_what_we_decide_by_platform_is_decided_as_on_macos() -> None:
 @pytest.mark.parametrize("loop", ["asyncio.new_event_loop", "uvloop.new_event_loop"])
 def test_backlogs_are_cut(loop: str) -> None:
     """To kern.ipc.somaxconn, whichever event loop listens."""
-    assert told(
-        f"""
+    assert (
+        told(
+            f"""
         import asyncio, socket, struct
         import uvloop
         loop = {loop}()
@@ -104,4 +105,6 @@ def test_backlogs_are_cut(loop: str) -> None:
         info = listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
         print(json.dumps(struct.unpack_from("7I", info, 8)[5]))
         """
-    ) == 128
+        )
+        == 128
+    )
