@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from engines.samples.repository import MODELS
+from gateway.net.descriptors import raise_limit
 from tests.engines.paged.front.llm_process import LLMProcess
 from tests.support.child import REPOSITORY
 from tests.support.host import HostProcess
@@ -61,6 +62,7 @@ def test_a_gateway_before_an_engine_host(gateway: GatewayProcess, host: HostProc
     assert json.loads(reply.body)["outputs"][0]["data"] == [14] * 300_000
 
     head = f"POST /v2/models/adder/infer HTTP/1.1\r\nhost: it\r\ncontent-length: {len(body())}\r\n\r\n".encode()
+    raise_limit()  # of this test, which holds the other end of each
     with ExitStack() as stack:
         clients = [
             stack.enter_context(socket.create_connection(("127.0.0.1", gateway.http_port), timeout=60))

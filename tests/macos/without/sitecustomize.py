@@ -2,7 +2,8 @@
 on PYTHONPATH.
 
 Gone are functions and constants, so that code that asks for them finds none; what macOS does otherwise is done so.
-`sys.platform` stays: compiled packages would look for files that are not here. test_emulation.py tests this module.
+`sys.platform` stays, and with it what packages take for granted on Linux (the constants of `socket`); what our own modules
+decide by it is set. test_emulation.py tests this module.
 """
 
 import errno
@@ -21,7 +22,6 @@ _GONE_FROM_OS = {
 _GONE = {
     "fcntl": {"F_SETPIPE_SZ", "F_GETPIPE_SZ", "F_OFD_SETLK"},
     "select": {"epoll"},
-    "socket": {"SOCK_CLOEXEC", "SOCK_NONBLOCK", "SO_PEERCRED", "TCP_USER_TIMEOUT", "TCP_QUICKACK", "TCP_CORK"},
 }
 # Modules of ours that decide by sys.platform, as they decide on macOS.
 _DECIDED = {
