@@ -14,7 +14,6 @@ def fair_share_of_cores(config: Any) -> int:
 
 def available_cores() -> int:
     """Cores that this process may run on."""
-    try:
+    if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS has no affinity
-        return os.cpu_count() or 1
+    return os.cpu_count() or 1  # macOS has no affinity

@@ -60,10 +60,7 @@ def interpreter_for(config: Any, directory: Path, num_processes: int) -> Interpr
 
 def threads_each(num_processes: int) -> int:
     """CPU threads for each of so many processes that work at the same time."""
-    try:
-        num_cpus = len(os.sched_getaffinity(0))
-    except AttributeError:
-        num_cpus = os.cpu_count() or 1
+    num_cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, num_cpus // max(1, num_processes))
 
 

@@ -58,7 +58,8 @@ def open_shared_file(limit_bytes: int = DEFAULT_LIMIT_BYTES) -> int:
     if USES_POSIX_SHM:
         return _open_shm(limit_bytes)
     if hasattr(os, "memfd_create"):
-        return os.memfd_create("pointsman", os.MFD_CLOEXEC)
+        memfd: int = os.memfd_create("pointsman")  # closed in children unless it is passed on
+        return memfd
     descriptor, path = tempfile.mkstemp(prefix="pointsman-")
     Path(path).unlink()
     return descriptor

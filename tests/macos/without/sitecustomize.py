@@ -2,8 +2,8 @@
 on PYTHONPATH.
 
 Gone are functions and constants, so that code that asks for them finds none; what macOS does otherwise is done so.
-`sys.platform` stays, and with it what packages take for granted on Linux (the constants of `socket`); what our own modules
-decide by it is set. test_emulation.py tests this module.
+`sys.platform` stays, and with it what packages take for granted on Linux (the constants of `socket`); what modules of
+ours decide by it is set. test_emulation.py tests this module.
 """
 
 import errno
