@@ -6,6 +6,8 @@ Source: Triton pytorch_backend, README (names, parameters) and `src/model.py` (e
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,16 @@ EXTRA = "torch"
 INSTANCES_SHARE_A_PROCESS = True
 
 
+def allow_metal_fallback(platform: str = sys.platform) -> None:
+    """Have operations that Metal lacks run on the CPU, unless the user has decided otherwise. Without it such an
+    operation fails each request. torch reads the variable once, when it is loaded (aten/src/ATen/mps/MPSFallback.mm).
+    """
+    if platform == "darwin":
+        os.environ.setdefault("PYTORCH_ENABLE_MPS_FALLBACK", "1")
+
+
 def create() -> Backend:
+    allow_metal_fallback()
     from engines.backends.pytorch.backend import PyTorchBackend
 
     return PyTorchBackend()
@@ -28,6 +39,7 @@ def complete(config: Any, directory: Path, options: Mapping[str, str] | None = N
 
     Raises: EngineError where they are open and the file does not tell them.
     """
+    allow_metal_fallback()
     from engines.backends.pytorch.completion import complete
 
     complete(config, directory)

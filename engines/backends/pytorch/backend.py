@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,9 @@ from engines.backends.pytorch.tensors import to_array, to_torch, torch_dtype
 from engines.backends.signature import Signature
 
 _log = logging.getLogger(__name__)
+_LEFT = "'%s' runs on the CPU, as it fails on %s: %s"
+# Requests that may fail on a device before one succeeds, and are run again on the CPU.
+_MAX_TRIALS = 3
 _shared: dict[tuple[Path, str], models.TorchModel] = {}
 _shared_lock = threading.Lock()
 
@@ -30,18 +33,41 @@ class PyTorchBackend:
         self._settings = settings = Settings.of(spec)
         self._signature = Signature.of(spec.config)
         self._batcher = Batcher(self._run, self._signature, "PyTorch execute failure")
-        self._device = devices.choose(torch, spec.kind, spec.device_id, settings.device)
-        self._on_device = devices.caller(self._device.type)
+        datatypes = {tensor.datatype for tensor in (*self._signature.inputs, *self._signature.outputs)}
+        self._use(devices.choose(torch, spec.kind, spec.device_id, settings.device, datatypes))
+        self._num_trials = (
+            _MAX_TRIALS if self._device.type in devices.INCOMPLETE and not devices.is_named(settings.device) else 0
+        )
         path = instance_file(spec, *models.NAMES)
         if path.suffix == ".pt" and (path.with_name("model.py")).exists():
             path = path.with_name("model.py")  # an eager class whose weights are called model.pt
-        self._model = self._on_device(lambda: self._load(path, spec))
+        self._load_here: Callable[[], Any] = lambda: self._on_device(lambda: self._load(path, spec))
+        self._load_or_leave(spec.name)
         names = [tensor.name for tensor in self._signature.inputs]
         self._positions = (
             {} if self._model.arguments.takes_dict else input_positions(names, self._model.arguments, spec.model)
         )
+        self._name = spec.name
         self.placement = {"device": str(self._device), "form": self._model.form}
         _log.info("'%s' runs %s on %s", spec.name, self._model.form, self._device)
+
+    def _use(self, device: Any) -> None:
+        self._device, self._on_device = device, devices.caller(device.type)
+
+    def _load_or_leave(self, name: str) -> None:
+        """Load the model, on the CPU where the device that it was given by its kind cannot hold it."""
+        try:
+            self._model = self._load_here()
+        except Exception as error:
+            if not self._num_trials:
+                raise
+            device, self._num_trials = self._device, 0
+            self._use(self._torch.device("cpu"))
+            try:
+                self._model = self._load_here()
+            except Exception:
+                raise error from None
+            _log.warning(_LEFT, name, device, error)
 
     def _load(self, path: Path, spec: InstanceSpec) -> models.TorchModel:
         torch, settings = self._torch, self._settings
@@ -69,7 +95,30 @@ class PyTorchBackend:
         self._batcher.execute(requests)
 
     def _run(self, inputs: dict[str, Array]) -> dict[str, Array]:
+        if self._num_trials:
+            return self._try(inputs)
         outputs: dict[str, Array] = self._on_device(lambda: self._run_here(inputs))
+        return outputs
+
+    def _try(self, inputs: dict[str, Array]) -> dict[str, Array]:
+        """Run a model that has not run yet on its device, which lacks some operations. Where that fails and the CPU
+        does not, be it in the warm-up, the model stays on the CPU."""
+        try:
+            outputs: dict[str, Array] = self._on_device(lambda: self._run_here(inputs))
+        except Exception as error:
+            self._num_trials -= 1
+            device, model = self._device, self._model
+            try:
+                self._use(self._torch.device("cpu"))
+                self._model = self._load_here()
+                outputs = self._run_here(inputs)
+            except Exception:  # it is not the device
+                self._use(device)
+                self._model = model
+                raise error from None
+            self.placement = {**self.placement, "device": str(self._device)}
+            _log.warning(_LEFT, self._name, device, error)
+        self._num_trials = 0
         return outputs
 
     def _run_here(self, inputs: dict[str, Array]) -> dict[str, Array]:

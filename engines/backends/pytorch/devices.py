@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -19,17 +19,37 @@ _T = TypeVar("_T")
 OnDevice = Callable[[Callable[[], Any]], Any]
 
 _SINGLE_THREADED = {"mps"}
+# What lacks some of torch's operations: a model that fails there may run on the CPU.
+INCOMPLETE = {"mps"}
+_LACKS = {"mps": {"FP64"}}
 _threads: dict[str, ThreadPoolExecutor] = {}
 _lock = threading.Lock()
 
 
-def choose(torch: Any, kind: str, device_id: int, wanted: str = "") -> Any:
-    """The device of an instance: the one that is asked for by name, else by its kind. KIND_GPU is CUDA or Metal, and
-    the CPU where there is neither, which is logged; KIND_MODEL is the CPU until the model says otherwise.
+def is_named(wanted: str) -> bool:
+    """Whether the parameter DEVICE names a device."""
+    return bool(wanted) and wanted.lower() != "auto"
 
-    Raises: EngineError where `wanted` is no device of this machine.
+
+def choose(torch: Any, kind: str, device_id: int, wanted: str = "", datatypes: Iterable[str] = ()) -> Any:
+    """The device of an instance: the one that is asked for by name, else by its kind. KIND_GPU is CUDA or Metal, and
+    the CPU where there is neither or it lacks one of the model's `datatypes`, which is logged; KIND_MODEL is the CPU
+    until the model says otherwise.
+
+    Raises: EngineError where `wanted` is no device of this machine, or lacks a datatype.
     """
-    if wanted and wanted.lower() != "auto":
+    device = _choose(torch, kind, device_id, wanted)
+    missing = sorted(_LACKS.get(device.type, set()) & set(datatypes))
+    if not missing:
+        return device
+    if is_named(wanted):
+        raise invalid(f"parameter 'DEVICE' is '{wanted}', which has no {missing[0]}: the model's tensors are of it")
+    _log.warning("an instance of KIND_GPU runs on the CPU: %s has no %s", device, missing[0])
+    return torch.device("cpu")
+
+
+def _choose(torch: Any, kind: str, device_id: int, wanted: str) -> Any:
+    if is_named(wanted):
         try:
             device = torch.device(wanted.lower())
             torch.empty(0, device=device)

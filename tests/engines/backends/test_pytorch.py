@@ -1,5 +1,7 @@
 """Torch's models in each of their forms answer what torch itself does."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -352,6 +354,56 @@ def test_a_gpu_instance_runs_on_the_cpu_where_there_is_no_gpu(net, start, monkey
     (request,) = answers(backend, {"image": batch(1)})
     np.testing.assert_allclose(request.answer["scores"], expected(net, batch(1)), rtol=1e-5)
     assert "neither CUDA nor Metal" in caplog.text
+
+
+@pytest.fixture
+def on_meta(monkeypatch):
+    """KIND_GPU is a device that computes nothing, and lacks what Metal may lack: reading what it has computed fails."""
+    monkeypatch.setattr(devices, "_choose", lambda *_: torch.device("meta"))
+    monkeypatch.setattr(devices, "INCOMPLETE", {"meta"})
+    monkeypatch.setattr(devices, "_LACKS", {"meta": {"FP64"}})
+
+
+def test_a_model_that_fails_on_its_gpu_at_first_runs_on_the_cpu(net, start, on_meta, caplog):
+    """The first request, be it the warm-up's, is answered; later ones go to the CPU at once, and the log says why."""
+    backend = start(lambda path: save_eager(net, path), kind="KIND_GPU")
+    assert backend.placement["device"] == "meta"
+    (request,) = answers(backend, {"image": batch(2)})
+    np.testing.assert_allclose(request.answer["scores"], expected(net, batch(2)), rtol=1e-5)
+    assert backend.placement["device"] == "cpu"
+    (line,) = [each for each in caplog.messages if "runs on the CPU" in each]
+    assert line.startswith("'net_0_0' runs on the CPU, as it fails on meta: ")
+
+
+def test_a_request_that_fails_on_the_cpu_too_moves_nothing(net, start, on_meta, monkeypatch):
+    """Its error is the first one; the model stays where it is."""
+    backend = start(lambda path: save_eager(net, path), kind="KIND_GPU")
+    (request,) = answers(backend, {"image": np.zeros((1, 2, 8, 8), np.float32)})
+    assert request.error is not None
+    assert backend._device.type == "meta" and backend.placement["device"] == "meta"
+
+
+def test_a_gpu_without_a_datatype_of_the_model_is_not_taken(net, start, on_meta, caplog):
+    """Metal has no FP64: the CPU runs such a model, and a device that is asked for by name is refused."""
+    text = CONFIG.replace("TYPE_FP32", "TYPE_FP64")
+    backend = start(lambda path: save_eager(net, path), text, kind="KIND_GPU")
+    assert backend.placement["device"] == "cpu"
+    assert "an instance of KIND_GPU runs on the CPU: meta has no FP64" in caplog.messages
+    named = text + 'parameters { key: "DEVICE" value { string_value: "meta" } }'
+    with pytest.raises(EngineError, match="parameter 'DEVICE' is 'meta', which has no FP64"):
+        start(lambda path: save_eager(net, path), named, kind="KIND_GPU")
+
+
+def test_operations_that_metal_lacks_run_on_the_cpu(monkeypatch):
+    """On macOS, before torch is loaded; what the user has set stays, and other systems are left alone."""
+    monkeypatch.delenv("PYTORCH_ENABLE_MPS_FALLBACK", raising=False)
+    pytorch.allow_metal_fallback("linux")
+    assert "PYTORCH_ENABLE_MPS_FALLBACK" not in os.environ
+    pytorch.allow_metal_fallback("darwin")
+    assert os.environ["PYTORCH_ENABLE_MPS_FALLBACK"] == "1"
+    monkeypatch.setenv("PYTORCH_ENABLE_MPS_FALLBACK", "0")
+    pytorch.allow_metal_fallback("darwin")
+    assert os.environ["PYTORCH_ENABLE_MPS_FALLBACK"] == "0"
 
 
 @pytest.mark.metal
