@@ -21,8 +21,6 @@ _AGENT = """\
 _FURTHER = {
     # The language model is asked by OpenAI's API; clients of V2 reach it all the same.
     "stories": "    protocol: openai\n    ready: /v2/health/ready\n",
-    # Agents beside those that people wait for make way for them.
-    "vision": "    power: background\n",
 }
 
 _FIRST = """\
