@@ -11,6 +11,7 @@ import errno
 import logging
 import os
 import resource
+from pathlib import Path
 
 _log = logging.getLogger("pointsman")
 
@@ -37,7 +38,11 @@ def limit() -> int:
 
 
 def num_open() -> int:
-    """How many this process has open. Takes time in proportion: a few milliseconds where they are 10,000."""
+    """How many this process has open. Linux has the number at hand since 6.2 (proc_pid_fd(5)); elsewhere they are
+    listed, which takes a millisecond for some 1,500."""
+    with contextlib.suppress(OSError):
+        if counted := Path("/proc/self/fd").stat().st_size:
+            return min(counted, limit() or counted)  # more, where the limit was lowered afterwards
     try:
         return len(os.listdir("/dev/fd")) - 1  # noqa: PTH208  # the one that lists; Path.iterdir makes paths of them all
     except OSError as error:

@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -40,8 +41,13 @@ def test_the_soft_limit_is_raised_to_what_macos_allows_a_program() -> None:
     assert limits_of_a_new_process("resource.setrlimit(resource.RLIMIT_NOFILE, (256, 300))") == ["300", "300"]
 
 
-def test_open_descriptors_are_counted(few: list[int]) -> None:
-    """Each one that is opened counts; where none is left the limit is the count."""
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_open_descriptors_are_counted(few: list[int], is_listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each one that is opened counts; where none is left the limit is the count. So it is where they must be listed."""
+    counted = descriptors.num_open()
+    if is_listed:
+        monkeypatch.setattr(descriptors, "Path", lambda _: Path("/nowhere"))
+    assert descriptors.num_open() == counted
     before = descriptors.num_open()
     few += [os.dup(2) for _ in range(3)]
     assert descriptors.num_open() == before + 3
