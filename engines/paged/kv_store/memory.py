@@ -43,7 +43,7 @@ class BlockMemory:
         """Their content as it is behind all that the device was given so far: keys and values of each cache, [n, 2, L,
         S, G, D]."""
         ids = self._ops.staging.put(blocks, torch.int64)
-        return HostCopy(*(self._ops.pack_blocks(cache.keys, cache.values, ids) for cache in self._caches))
+        return HostCopy(self.device, *(self._ops.pack_blocks(cache.keys, cache.values, ids) for cache in self._caches))
 
     @torch.inference_mode()
     def copy_in(self, blocks: Sequence[int], arrays: Sequence[Tensor]) -> None:

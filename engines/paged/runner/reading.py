@@ -15,8 +15,8 @@ class HostCopy:
     """Tensors that the host will read. The copies are in the device's queue behind what computes them, and before
     the next step: to wait for them is not to wait for that."""
 
-    def __init__(self, *tensors: Tensor) -> None:
-        device = tensors[0].device
+    def __init__(self, device: torch.device, *tensors: Tensor) -> None:
+        """`tensors` of the device; without any, `values` waits for what the device was given before."""
         self._event: Any = None
         if device.type == "cpu":
             self._tensors = tensors

@@ -41,7 +41,7 @@ class Launched:
 
     plan: Plan
     drafts: list[tuple[int, ...]]  # by piece
-    copy: HostCopy | None  # tokens, log probabilities, and the likeliest ones; None where no row was sampled
+    copy: HostCopy  # tokens, log probabilities, and the likeliest ones; nothing where no row was sampled
     num_top: int
     prompts: dict[int, list[TokenLogprob]]  # by index of the piece
     guess_seconds: float = 0.0  # what a draft model takes for one guess
@@ -87,8 +87,7 @@ class Runner:
         scores, seats = self._decode(pieces) if self._is_steady(pieces) else self._compute(pieces, prompts)
         drafts = [piece.drafts for piece in pieces]
         if scores is None:
-            # Nothing of this step will be read: what it was sent is kept until the next one is.
-            return Launched(plan, drafts, None, 0, prompts, self._guess_seconds)
+            return self._launched(plan, drafts, 0, prompts)
         sampled = [piece for piece in pieces if piece.num_samples]
         num_top = max(piece.sequence.request.params.num_likeliest for piece in sampled)
         likeliest = top_logprobs(scores, num_top) if num_top else ()
@@ -97,21 +96,29 @@ class Runner:
         sampling.last_tokens, sampling.seats = self._last_tokens, seats
         tokens, logprobs = self._ops.sample(scores, sampling)
         self._sampler.count(asks, tokens)
-        copy = HostCopy(tokens, logprobs, *likeliest)
-        sources = self._ops.staging.take_sources()
-        return Launched(plan, drafts, copy, num_top, prompts, self._guess_seconds, sources)
+        return self._launched(plan, drafts, num_top, prompts, tokens, logprobs, *likeliest)
 
-    @property
-    def _guess_seconds(self) -> float:
-        return 0.0 if self._draft is None else self._draft.guess_seconds
+    def _launched(
+        self,
+        plan: Plan,
+        drafts: list[tuple[int, ...]],
+        num_top: int,
+        prompts: dict[int, list[TokenLogprob]],
+        *yielded: Tensor,
+    ) -> Launched:
+        copy = HostCopy(self._ops.device, *yielded)
+        guess_seconds = 0.0 if self._draft is None else self._draft.guess_seconds
+        return Launched(plan, drafts, copy, num_top, prompts, guess_seconds, self._ops.staging.take_sources())
 
     def collect(self, launched: Launched) -> list[Sampled]:
-        """What the step has yielded, by piece; waits for the device where it must."""
+        """What the step has yielded, by piece. Waits until the device is through with it, also where it yields nothing:
+        steps that only read prompts must not pile up before what comes next."""
         results = []
-        if launched.copy is None:
-            return [Sampled([], [], [], launched.prompts.get(i, [])) for i in range(len(launched.plan.pieces))]
-        tokens, logprobs, *likeliest = [tensor.tolist() for tensor in launched.copy.values()]
+        values = [tensor.tolist() for tensor in launched.copy.values()]
         launched.sources.clear()
+        if not values:
+            return [Sampled([], [], [], launched.prompts.get(i, [])) for i in range(len(launched.plan.pieces))]
+        tokens, logprobs, *likeliest = values
         row = 0
         for index, (piece, drafts) in enumerate(zip(launched.plan.pieces, launched.drafts, strict=True)):
             end = row + piece.num_samples
@@ -154,7 +161,9 @@ class Runner:
         """Logits of all rows of a steady step, and the seats of their tokens."""
         (batch, _, seats), layout = self._builder.build_fixed(pieces)
         keys, values = self._cache.keys, self._cache.values
-        return self._ops.replay(layout, batch, lambda: self._decoder.next_logits(batch, keys, values)), seats
+        return self._ops.replay(
+            (id(self._decoder), layout), batch, lambda: self._decoder.next_logits(batch, keys, values)
+        ), seats
 
     def _compute(
         self, pieces: Many[Piece], prompts: dict[int, list[TokenLogprob]]

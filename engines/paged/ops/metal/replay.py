@@ -12,11 +12,12 @@ for a change of type.
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,25 +35,32 @@ _ALLOCATIONS = frozenset(
 _CONVERSIONS = frozenset({_aten.to, _aten._to_copy})
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Result:
     """Memory that the step writes: from its first call to its last one."""
 
-    tensors: list[Tensor]  # of this memory, of one shape
+    shape: torch.Size
+    dtype: torch.dtype
     first: int | None = None
     last: int = 0
     offset: int = 0
 
     @property
     def num_bytes(self) -> int:
-        return -(-self.tensors[0].nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+        return self.shape.numel() * self.dtype.itemsize
+
+    @property
+    def end(self) -> int:
+        return self.offset + -(-self.num_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+
+    def place(self, memory: Tensor) -> Tensor:
+        return memory[self.offset : self.offset + self.num_bytes].view(self.dtype).view(self.shape)
 
 
-@dataclass(slots=True)
-class _Call:
+class _Call(NamedTuple):
     function: Callable[..., Any]
-    args: tuple[Any, ...]
-    options: dict[str, Any] = field(default_factory=dict)
+    args: tuple[Any, ...]  # a result stands for its tensor
+    options: dict[str, Any]
 
 
 class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -63,69 +71,73 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.calls: list[_Call] = []
         self.kernels: Counter[str] = Counter()
         self.refusal = ""  # why it cannot be replayed
-        self._results: dict[int, _Result] = {}
+        # By id. A result's tensor is not kept, so that its memory serves the next: an id may come again.
+        self._results: dict[int, tuple[weakref.ref[Tensor], _Result]] = {}
 
     def add(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], **options: Any) -> None:
         """A kernel that is run."""
         self.kernels[name] += 1
-        self._note(_Call(function, args, options))
+        self._note(function, args, options)
+
+    def result_of(self, tensor: Any) -> _Result | None:
+        """What a tensor is of the step's own results."""
+        found = self._results.get(id(tensor))
+        return None if found is None or found[0]() is not tensor else found[1]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
+        read = [each for each in map(self.result_of, args) if each is not None]
         if func in _ALLOCATIONS:
-            self._results[id(out)] = _Result([out])
-        elif func is _aten.detach.default and id(args[0]) in self._results:
-            # What torch.empty hands out where Python has seen its result: another tensor of the same memory.
-            result = self._results[id(out)] = self._results[id(args[0])]
-            result.tensors.append(out)
-        elif func.overloadpacket in _CONVERSIONS and id(args[0]) in self._results and out.device == args[0].device:
-            if out is args[0]:
-                return out
-            self._results[id(out)] = _Result([out])
-            self._note(_Call(_aten.copy_.default, (out, args[0])))
-        elif any(id(arg) in self._results for arg in args) or not _is_view(func):
+            self._register(out, _Result(out.shape, out.dtype))
+        elif args and out is args[0]:
+            pass  # `contiguous` or `to` of what is so already
+        elif func is _aten.detach.default and read:
+            self._register(out, read[0])  # what torch.empty hands out where Python has seen its result
+        elif func.overloadpacket in _CONVERSIONS and read and out.device == args[0].device:
+            self._register(out, _Result(out.shape, out.dtype))
+            self._note(_aten.copy_.default, (out, args[0]), {})
+        elif read or not _is_view(func):
             self.refusal = self.refusal or f"torch computes {func} in it"
         return out
 
-    def _note(self, call: _Call) -> None:
-        place = len(self.calls)
-        for arg in call.args:
-            result = self._results.get(id(arg))
-            if result is not None:
-                result.first, result.last = place if result.first is None else result.first, place
-        self.calls.append(call)
+    def _register(self, tensor: Tensor, result: _Result) -> None:
+        self._results[id(tensor)] = (weakref.ref(tensor), result)
 
-    def plan(self, returned: Tensor) -> tuple[list[_Result], int]:
-        """The results with their offsets in one piece of memory, and its size in bytes. What is returned keeps its
-        place to the end."""
-        if id(returned) in self._results:
-            self._results[id(returned)].last = len(self.calls)
-        else:
-            self.refusal = self.refusal or "what it returns is not its own"
-        placed: list[_Result] = []
-        for result in {id(each): each for each in self._results.values()}.values():
-            if result.first is None:
-                continue
-            others = sorted((each.offset, each.num_bytes) for each in placed if each.last >= result.first)
-            for offset, num_bytes in others:
-                if offset - result.offset >= result.num_bytes:
-                    break
-                result.offset = max(result.offset, offset + num_bytes)
-            placed.append(result)
-        return placed, max((each.offset + each.num_bytes for each in placed), default=0)
+    def _note(self, function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        place = len(self.calls)
+        given = tuple(self.result_of(arg) or arg if isinstance(arg, Tensor) else arg for arg in args)
+        for arg in given:
+            if isinstance(arg, _Result):
+                arg.first, arg.last = place if arg.first is None else arg.first, place
+        self.calls.append(_Call(function, given, options))
+
+
+def _plan(calls: Sequence[_Call], returned: _Result) -> int:
+    """Give results their offsets in one piece of memory; its size in bytes. What is returned keeps its place to the
+    end."""
+    returned.last = len(calls)
+    placed: list[_Result] = []
+    for result in dict.fromkeys(arg for call in calls for arg in call.args if isinstance(arg, _Result)):
+        for other in sorted(placed, key=lambda each: each.offset):
+            is_in_use = result.first is not None and other.last >= result.first
+            if is_in_use and other.offset < result.end and result.offset < other.end:
+                result.offset = other.end
+        placed.append(result)
+    return max((each.end for each in placed), default=0)
 
 
 class CapturedStep:
     """The calls of a step, and what it returns."""
 
-    def __init__(self, capture: Capture, results: Sequence[_Result], returned: Tensor, memory: Tensor) -> None:
-        here = {id(each): _placed(result, memory) for result in results for each in result.tensors}
+    def __init__(self, capture: Capture, returned: _Result, memory: Tensor) -> None:
+        results = {arg for call in capture.calls for arg in call.args if isinstance(arg, _Result)}
+        here = {result: result.place(memory) for result in results}
         self._calls: list[Callable[[], Any]] = [
-            partial(call.function, *(here.get(id(arg), arg) for arg in call.args), **call.options)
-            for call in capture.calls
+            partial(function, *(here[arg] if isinstance(arg, _Result) else arg for arg in args), **options)
+            for function, args, options in capture.calls
         ]
         self.kernels = capture.kernels
-        self.returned = here[id(returned)]
+        self.returned = here[returned]
 
     def __repr__(self) -> str:
         return f"<CapturedStep of {len(self._calls)} calls>"
@@ -157,24 +169,26 @@ class CapturedSteps:
 
     def keep(self, layout: Hashable, capture: Capture, returned: Tensor) -> None:
         """Have a step that was just computed replayed from now on, where that is possible."""
-        results, num_bytes = capture.plan(returned)
-        if capture.refusal:
+        result = capture.result_of(returned)
+        if capture.refusal or result is None:
             self._steps[layout] = None
         else:
+            num_bytes = _plan(capture.calls, result)
             if self._memory is None or self._memory.numel() < num_bytes:
-                # What was captured before keeps the memory that it has: so it is doubled, not enlarged by little.
+                # Those that have less are captured again when they come, so that there is one memory, and no more.
+                self._steps.clear()
+                self._memory = None
                 size = 1 << (num_bytes - 1).bit_length()
                 self._memory = torch.empty(size, dtype=torch.uint8, device=self._device)
-            self._steps[layout] = CapturedStep(capture, results, returned, self._memory)
+            self._steps[layout] = CapturedStep(capture, result, self._memory)
         if len(self._steps) > MAX_CAPTURED:
             del self._steps[next(iter(self._steps))]
 
 
-def _placed(result: _Result, memory: Tensor) -> Tensor:
-    tensor = result.tensors[0]
-    return memory[result.offset : result.offset + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
-
-
 def _is_view(func: Any) -> bool:
+    """Whether it returns another look at its argument. One that torch composes of others may copy as well, whatever
+    its schema says (`contiguous`, `to`, `reshape`): what it has copied would not change with its source."""
+    if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+        return False
     returned = func._schema.returns
     return bool(returned) and all(each.alias_info is not None and not each.alias_info.is_write for each in returned)

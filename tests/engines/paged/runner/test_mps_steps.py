@@ -162,6 +162,27 @@ def test_no_step_waits_where_requests_come_and_go(start_engine: StartEngine) -> 
     assert device.num_waits == before, device.waits[before]
 
 
+def test_steps_of_prompts_do_not_pile_up(start_engine: StartEngine) -> None:
+    """However long a prompt is, the device is never given more than the step after the one that it computes: who comes,
+    and who leaves, is served behind two steps at most."""
+    engine, device = start_engine(tiny_model("llama"), max_context=600, max_batch_tokens=16)
+    runner = engine._parts.runner
+    waiting: list[int] = []
+    given: list[int] = []
+    real = runner.launch
+
+    def launch(plan: Any) -> Any:
+        waiting.append(len(device._stream))
+        launched = real(plan)
+        given.append(len(device._stream) - waiting[-1])
+        return launched
+
+    runner.launch = launch  # type: ignore[method-assign]
+    answer_of(engine, [(7 * i) % 200 for i in range(500)], max_tokens=2)
+    assert len(waiting) > 30
+    assert all(before <= max(given) for before in waiting)
+
+
 def test_a_failed_step_lets_go_of_nothing_too_early(start_engine: StartEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a step fails, the device is waited for before the memory goes that the step before still reads and
     writes."""

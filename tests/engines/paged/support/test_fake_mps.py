@@ -72,7 +72,7 @@ def test_an_event_is_past_when_the_stream_is(monkeypatch: pytest.MonkeyPatch) ->
     with FakeMps() as device:
         device.install(monkeypatch)
         x = torch.full((2,), 3.0, device=MPS)
-        copy = HostCopy(x * 2)
+        copy = HostCopy(MPS, x * 2)
         x.add_(1)
         assert [each.tolist() for each in copy.values()] == [[6.0, 6.0]]
         assert len(device._stream) == 1 and device.num_waits == 0
