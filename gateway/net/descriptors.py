@@ -50,10 +50,10 @@ def num_open() -> int:
 
 
 class DescriptorWatch:
-    """Says in the log when few descriptors are left: once, until there are more again."""
+    """Says in the log when few descriptors are left, and when none is: each once, until there are more again."""
 
     def __init__(self) -> None:
-        self._has_said = False
+        self._said = 0.0  # the share of which the log says that it is open; 0: nothing
 
     def __repr__(self) -> str:
         return f"<DescriptorWatch {num_open()} of {limit()}>"
@@ -61,14 +61,15 @@ class DescriptorWatch:
     def look(self) -> None:
         """Takes a microsecond or two, however many are open."""
         most = limit()
-        few_left = bool(most) and _lowest_free(most) >= _FEW_LEFT * most
-        if few_left and not self._has_said:
+        share = _lowest_free(most) / most if most else 0.0
+        reached = next((each for each in (1.0, _FEW_LEFT) if share >= each), 0.0)
+        if reached > self._said:
             _log.warning(
                 "process %d has %d of %d file descriptors open: connections beyond that are closed without an answer; "
                 "raise the limit (ulimit -n), or start more workers",
                 *(os.getpid(), num_open(), most),
             )
-        self._has_said = few_left
+        self._said = max(self._said, reached) if reached else 0.0
 
 
 def _lowest_free(most: int) -> int:

@@ -71,6 +71,11 @@ def test_few_descriptors_are_reported_once(few: list[int], caplog: pytest.LogCap
     (line,) = caplog.messages
     most = descriptors.limit()
     assert f"has {most} of {most} file descriptors open" in line and "ulimit -n" in line
+    os.close(few.pop())
+    watch.look()
+    few.append(os.dup(2))
+    watch.look()
+    assert len(caplog.messages) == 1
     held = [few.pop() for _ in range(len(few))]
     for descriptor in held:
         os.close(descriptor)

@@ -42,6 +42,7 @@ class DeviceTensor(Tensor):
 
     @staticmethod
     def __new__(cls, memory: Tensor) -> DeviceTensor:
+        assert memory.dtype != torch.float64, "MPS has no float64"
         with torch.inference_mode(False):  # else it could be no view of what was made before
             made: DeviceTensor = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
                 cls, memory.size(), memory.stride(), memory.storage_offset(), dtype=memory.dtype, device=MPS
