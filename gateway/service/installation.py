@@ -41,17 +41,18 @@ def install(
     """
     check(definition)
     path = manager.path(definition)
-    environment_file = manager.environment_file(definition) if definition.environment else None
+    environment_file = manager.environment_file(definition)
     text = manager.text(definition)
     if is_dry:
         say(f"would write {path}:\n{text.decode()}")
-        if environment_file is not None:
+        if definition.environment:
             say(f"would write {environment_file} (0600): {', '.join(definition.environment)}")
         for command in manager.starts(definition):
             say(f"would run: {' '.join(command)}")
         return
     is_there = _is_ours(path, force)
-    if environment_file is not None:
+    if definition.environment:
+        _is_ours(environment_file, force)
         lines = [f"# {MARK}", *(f"{name}='{value}'" for name, value in definition.environment.items())]
         _write(environment_file, ("\n".join(lines) + "\n").encode(), 0o600)
         _give(environment_file, definition)
@@ -65,6 +66,9 @@ def install(
             run(command)
     _write(path, text, 0o644)
     say(f"written: {path}")
+    if not definition.environment and _is_marked(environment_file):
+        environment_file.unlink()  # of an earlier installation: its secrets have no use any more
+        say(f"removed: {environment_file}")
     patience = definition.stop_seconds if is_there else 0
     for command in manager.starts(definition):
         if status := _run_until_done(command, run, patience):
@@ -82,18 +86,24 @@ def uninstall(
     force: bool = False,
     run: Run = run,
 ) -> None:
-    """Stop the service and remove its files. Raises: ServiceError; OSError."""
+    """Stop the service and remove its files. Variables that something else has written stay, unless forced.
+
+    Raises: ServiceError; OSError.
+    """
     path, environment_file = manager.path(definition), manager.environment_file(definition)
     if is_dry:
-        for command in (*manager.stops(definition), ("rm", "-f", str(path), str(environment_file))):
+        for command in (*manager.stops(definition), ("rm", "-f", str(path))):
             say(f"would run: {' '.join(command)}")
+        say(f"would remove {environment_file} if it was {MARK}")
         return
     if not _is_ours(path, force):
         raise ServiceError(f"{path} is not there: nothing to uninstall")
     for command in manager.stops(definition):
         run(command)
     path.unlink()
-    environment_file.unlink(missing_ok=True)
+    marked = _is_marked(environment_file)
+    if marked or (force and marked is not None):
+        environment_file.unlink()
     for command in manager.removed(definition):
         run(command)
     say(f"removed: {path}")
@@ -109,13 +119,18 @@ def _run_until_done(command: Command, run: Run, patience: float) -> int:
 
 def _is_ours(path: Path, force: bool) -> bool:
     """Whether the file is there. Raises: ServiceError where somebody else has written it, and nothing is forced."""
-    try:
-        text = path.read_bytes()
-    except FileNotFoundError:
-        return False
-    if MARK.encode() not in text and not force:
+    marked = _is_marked(path)
+    if marked is False and not force:
         raise ServiceError(f"{path} was not {MARK}: choose another --name, or --force")
-    return True
+    return marked is not None
+
+
+def _is_marked(path: Path) -> bool | None:
+    """Whether the file was written here; None: it is not there."""
+    try:
+        return MARK.encode() in path.read_bytes()
+    except FileNotFoundError:
+        return None
 
 
 def _write(path: Path, text: bytes, mode: int) -> None:

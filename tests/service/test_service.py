@@ -178,6 +178,32 @@ def test_files_of_others_are_left_alone(make: Make, manager: Manager) -> None:
     assert again.commands[0] == manager.stops(definition)[0]  # the old one ends first
 
 
+def test_variables_of_others_are_left_alone(make: Make, manager: Manager) -> None:
+    """A file of variables that something else has written is neither replaced nor removed without force."""
+    bare, definition = make(), make(environment={"A": "b"})
+    path = manager.environment_file(definition)
+    path.parent.mkdir(parents=True)
+    path.write_text("SECRET=theirs")
+    with pytest.raises(ServiceError, match=r"gate\.env was not written by .*--force"):
+        installed(manager, definition)
+    assert not manager.path(definition).exists()
+    installed(manager, bare)
+    uninstall(manager, bare, print, run=Recorder().run)
+    assert not manager.path(bare).exists()
+    assert path.read_text() == "SECRET=theirs"
+    installed(manager, definition, force=True)
+    assert "A='b'" in path.read_text()
+
+
+def test_a_reinstallation_without_variables_removes_the_old_ones(make: Make, manager: Manager) -> None:
+    """Secrets of the earlier installation do not stay on disk."""
+    definition = make(environment={"A": "hunter2"})
+    installed(manager, definition)
+    recorder = installed(manager, make())
+    assert not manager.environment_file(definition).exists()
+    assert f"removed: {manager.environment_file(definition)}" in recorder.said
+
+
 def test_a_service_that_is_still_ending(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """launchd refuses to start what it has not ended yet: it is tried again until the old one must be gone."""
     monkeypatch.setattr("gateway.service.installation._PAUSE_SECONDS", 0.0)
@@ -233,6 +259,16 @@ def test_a_macs_private_folders(make: Make, tmp_path: Path) -> None:
         (["serve"], {"name": "a/b"}, "--name 'a/b'"),
         (["check", "rules.yaml"], {}, "begins with serve, fleet, host, llm"),
         (["serve", "--redis", "redis://u:p@h"], {}, "--env POINTSMAN_REDIS"),
+        (["serve", "--redis", "redis://u:p/w@h"], {}, "--env POINTSMAN_REDIS"),
+        (["serve", "--redis", "redis://u:p w@h"], {}, "--env POINTSMAN_REDIS"),
+        (["serve", "--api-key", "hunter2"], {}, "--api-key may have a secret"),
+        (["serve", "--HF_TOKEN=hunter2"], {}, "--HF_TOKEN may have a secret"),
+        (["--rules", "x"], {"name": "--rules"}, "a command is missing: what comes after -- begins with serve"),
+        (["serve", "--host", "x\nExecStartPre=/bin/evil"], {}, "argument 3 has a control character"),
+        (["serve", "\x01"], {}, "argument 2 has a control character"),
+        (["serve", "\udcff"], {}, "argument 2 has a control character, or is not UTF-8"),
+        (["serve"], {"directory": Path("/tmp/a\nUser=root")}, "--directory has a control character"),
+        (["serve"], {"home": Path("/tmp/a\rb")}, "the home folder has a control character"),
         (["serve"], {"environment": {"A-B": "c"}}, "no name of a variable"),
         (["serve"], {"environment": {"A": "it's"}}, "--env A: the value has a quote"),
         (["serve"], {"environment": {"A": "two\nlines"}}, "--env A"),
@@ -243,7 +279,29 @@ def test_what_is_refused(make: Make, arguments: list[str], more: dict[str, Any],
     with pytest.raises(ServiceError) as error:
         check(make(*arguments, **more))
     assert message in str(error.value)
-    assert "u:p@" not in str(error.value)
+    assert not any(text in str(error.value) for text in ("u:p", "hunter2", "\n"))
+
+
+def test_a_program_with_a_line_break_is_refused(make: Make) -> None:
+    """Its path stands in the service's file as the arguments do."""
+    with pytest.raises(ServiceError, match="the program has a control character"):
+        check(replace(make("serve"), program=["/opt/a\nb/pointsman"]))
+
+
+def test_what_is_no_secret(make: Make) -> None:
+    """URLs without credentials, and all options that the commands have, are taken."""
+    from typer.main import get_command
+
+    import engines.cli.app
+    import gateway.cli
+
+    check(make("serve", "--rules", "https://host/a@v1", "--redis", "redis://h:6379/0"))
+    for app, names in ((gateway.cli.app, ("serve",)), (engines.cli.app.app, ("fleet", "host", "llm"))):
+        commands = get_command(app).commands  # type: ignore[attr-defined]
+        for name in names:
+            options = [option for parameter in commands[name].params for option in parameter.opts]
+            assert options
+            check(make(name, *options))
 
 
 def test_a_user_that_is_not_there() -> None:
@@ -268,6 +326,7 @@ def test_the_command() -> None:
     "arguments, message",
     [
         (["install", "--dry-run", "--", "check"], "begins with serve"),
+        (["install", "--dry-run", "--", "--rules", "x"], "a command is missing"),
         (["install", "--dry-run", "--env", "SECRET", "--", "serve"], "NAME=VALUE"),
         (["install", "--dry-run", "--directory", "/nowhere", "--", "serve"], "no folder /nowhere"),
         (["install", "--dry-run", "--agent", "--user", "me", "--", "serve"], "leave --user out"),
