@@ -60,7 +60,10 @@ def test_macs_try_what_they_can() -> None:
     commands = {name: " ".join(step.get("run", "") for step in job["steps"]) for name, job in jobs.items()}
     assert '-m "not metal"' in commands["test"]
     assert "-m metal" in commands["metal"]
-    assert "metal_sources.py build/metal --compile" in commands["kernels"]
+    found = re.search(
+        r"-downloadComponent MetalToolchain.*metal_sources\.py build/metal --compile", commands["kernels"]
+    )
+    assert found  # newer Xcodes come without Metal's compiler
     assert jobs["test"]["runs-on"] == jobs["kernels"]["runs-on"] == "macos-15"
     assert "self-hosted" in jobs["metal"]["runs-on"]
     assert "pull_request" in jobs["metal"]["if"]

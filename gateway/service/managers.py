@@ -113,8 +113,6 @@ class Launchd:
     def hints(self, definition: ServiceDefinition) -> list[str]:
         hints = [
             f"its log: tail -f {self.log(definition)}",
-            "if engines in your network are down with 'No route to host': System Settings > Privacy & Security > "
-            "Local Network (`pointsman doctor --rules PATH` tries them, but from Terminal, which is always allowed)",
             "a Mac that sleeps does not serve: sudo pmset -c sleep 0",
         ]
         if _is_private(definition):
@@ -123,7 +121,12 @@ class Launchd:
                 f"{definition.directory}: move its files elsewhere"
             )
         if definition.user is None:
-            hints.append("an agent starts when you log in, and ends when you log out; without --agent it is a daemon")
+            hints += [
+                "an agent starts when you log in, and ends when you log out; without --agent it is a daemon",
+                "an agent needs consent to use your network (a daemon does not): if engines are down with 'No route to "
+                "host', System Settings > Privacy & Security > Local Network. From Terminal, which is always allowed, "
+                "`pointsman doctor --rules PATH` tries the engines",
+            ]
         return hints
 
 

@@ -12,12 +12,18 @@ NO_ROUTE = OSError(65, "No route to host")
 @pytest.mark.parametrize(
     "host", ["192.168.1.20", "10.0.0.7", "172.16.3.4", "169.254.9.9", "fd00::7", "[fe80::1%en0]", "gpu.local", "gpu"]
 )
-def test_no_route_to_the_own_network_has_a_cause(host: str) -> None:
-    """On a Mac errno 65 for a private address, or for a name, names the setting that allows it."""
+def test_no_route_to_the_own_network_may_have_a_cause(host: str) -> None:
+    """On a Mac errno 65 for a private address, or for a name of the own network, names the setting as one cause of
+    two: a machine that is off gives the same errno."""
     assert local_network_hint(NO_ROUTE, host, "darwin") == HINT
+    assert "may not be allowed" in HINT
+    assert "off or unreachable" in HINT
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "[::1]", "localhost", "api.localhost", "0.0.0.0", "8.8.8.8"])
+@pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1", "::1", "[::1]", "localhost", "api.localhost", "0.0.0.0", "8.8.8.8", "2606:4700::1", "api.openai.com"],
+)
 def test_loopback_and_the_internet_need_no_leave(host: str) -> None:
     """The setting has no part in connects within the machine or to public addresses."""
     assert local_network_hint(NO_ROUTE, host, "darwin") == ""
@@ -35,3 +41,11 @@ def test_several_addresses_fail_as_one_error() -> None:
     """asyncio joins the errors of a name's addresses into one without an errno: its text counts."""
     several = OSError("Multiple exceptions: [Errno 65] Connect call failed ('10.0.0.7', 80), [Errno 61] refused")
     assert local_network_hint(several, "gpu.local", "darwin") == HINT
+
+
+@pytest.mark.parametrize("address, hint", [("10.0.0.7", HINT), ("fe80::1%en0", HINT), ("140.82.112.3", "")])
+def test_the_address_in_the_text_counts(address: str, hint: str) -> None:
+    """A public name may have a private address, and a name of one label a public one: asyncio's text tells."""
+    error = OSError(65, f"Connect call failed ('{address}', 443)")
+    assert local_network_hint(error, "gpu.company.com", "darwin") == hint
+    assert local_network_hint(error, "gpu", "darwin") == hint

@@ -253,6 +253,13 @@ def test_a_macs_private_folders(make: Make, tmp_path: Path) -> None:
     assert not any("Documents" in hint for hint in manager.hints(make()))
 
 
+def test_consent_to_the_network_is_for_agents(make: Make, tmp_path: Path) -> None:
+    """An agent's hints name Local Network; a daemon, whichever its user is, has access (TN3179)."""
+    manager = Launchd(tmp_path / "machine")
+    assert any("Local Network" in hint for hint in manager.hints(make(user=None)))
+    assert not any("Local Network" in hint for hint in manager.hints(make()))
+
+
 @pytest.mark.parametrize(
     "arguments, more, message",
     [
