@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from engines.doctor.command import printed
 from engines.doctor.finding import Finding, ok, warn
+from engines.paged.cache.claims import MemoryClaims
 from engines.paged.cache.memory import available_memory, plan_memory, readable, total_memory
 from engines.paged.device import choose_device
 from engines.paged.model.config import Experts, ModelConfig
@@ -109,7 +110,8 @@ def verdict(needed: int, available: int, total: int) -> str:
 def budget() -> Finding:
     """The memory that an engine would take now, and a table of what that is enough for."""
     device = choose_device("auto")
-    available, total = available_memory(device, 0), total_memory(device)
+    with MemoryClaims().planning() as claimed:
+        available, total = available_memory(device, 0, claimed), total_memory(device)
     table = {
         model.name: {
             kind: verdict(model.needed_bytes(kind, device.type), available, total) for kind in BYTES_PER_WEIGHT
@@ -121,11 +123,19 @@ def budget() -> Finding:
         for model in POPULAR
     }
     told = f"{readable(available)} for engines now, of {readable(total)} that {device.type} may have"
+    told += f", less {readable(claimed)} that engines here have claimed" if claimed else ""
     if device.type == "mps":
         wired = printed("sysctl", "-n", "iogpu.wired_limit_mb")
         told += f"; iogpu.wired_limit_mb {wired.text}" if wired.is_good else ""
     largest = [f"{name} {kind}" for name, kinds in table.items() for kind, found in kinds.items() if found == FITS]
-    figures = {"available": available, "total": total, "context": CONTEXT, "models": table, "gib": sizes}
+    figures = {
+        "available": available,
+        "claimed": claimed,
+        "total": total,
+        "context": CONTEXT,
+        "models": table,
+        "gib": sizes,
+    }
     if not largest:
         return warn(f"{told}: none of {len(POPULAR)} popular models fits", "close other programs", **figures)
     return ok(f"{told}: {len(largest)} of {3 * len(POPULAR)} popular models and sizes fit", **figures)

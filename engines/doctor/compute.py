@@ -73,7 +73,7 @@ def kernels(deep: bool = False) -> Finding:
     else:
         return skipped("there is no Apple GPU here", "--deep tries the kernels in the simulator, for minutes")
     began = time.perf_counter()
-    failed = find_failures(ops, (torch.float16, torch.bfloat16))
+    failed = find_failures(ops, (torch.float32, torch.float16, torch.bfloat16))
     seconds = time.perf_counter() - began
     told = f"{len(GROUPS) - len(failed)} of {len(GROUPS)} groups of kernels agree with the reference on {where}"
     if failed:
@@ -93,7 +93,7 @@ def replacements() -> Finding:
     from engines.paged.ops.reference import ReferenceOps
 
     device = choose_device("auto")
-    failed = disagreements(ReferenceOps(device), (torch.float16, torch.bfloat16), GROUPS)
+    failed = disagreements(ReferenceOps(device), (torch.float32, torch.float16, torch.bfloat16), GROUPS)
     told = f"torch on {device.type}: {len(GROUPS) - len(failed)} of {len(GROUPS)} groups agree with the reference"
     if failed:
         reasons = "; ".join(f"{group}: {why}" for group, why in sorted(failed.items()))

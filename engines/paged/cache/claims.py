@@ -1,4 +1,5 @@
-"""What the engines of one machine have planned to take of its memory, so that two do not plan for the same bytes.
+"""What the engines of one machine (or container) have planned to take of its memory, so that two do not plan for the
+same bytes.
 
 A claim is a file that its engine holds a lock on (flock). The kernel releases it when the process ends, so a file that
 can be locked belongs to an engine that has ended, whichever process has its pid by now.
@@ -10,27 +11,34 @@ import fcntl
 import logging
 import os
 import tempfile
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from engines.paged.cache.memory_domain import memory_domain
 from engines.paged.ops.compiling import cache_root
 
 _log = logging.getLogger(__name__)
 
+# How long an engine waits for another's plan, which takes milliseconds; the other may be stopped by a debugger.
+PATIENCE_SECONDS = 30.0
+_PAUSE_SECONDS = 0.02
 _SUFFIX = ".claim"
 
 
 class MemoryClaims:
-    """The claims in one folder; by default this user's, of all programs."""
+    """The claims in one folder; by default this user's, of all programs that share memory with this one."""
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self.folder = folder or cache_root() / "memory"
+    def __init__(self, folder: Path | None = None, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        self.folder = folder or cache_root() / "memory" / memory_domain()
+        self._patience_seconds = patience_seconds
 
     @contextmanager
     def planning(self) -> Iterator[int]:
-        """Bytes that living engines have claimed. Others wait with their plans until this one has claimed its own.
+        """Bytes that living engines have claimed. Others wait with their plans until this one has claimed its own, but
+        no longer than their patience: then they plan with the claims that they see, and log that.
 
         Where the folder cannot be used nobody else is known of, and nobody waits.
         """
@@ -64,11 +72,26 @@ class MemoryClaims:
         self.folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if not self._lock(descriptor):
+                message = "another engine has planned its memory for %g s: this one no longer waits for it (%s)"
+                _log.warning(message, self._patience_seconds, self.folder)
         except OSError:
             os.close(descriptor)
             raise
         return descriptor
+
+    def _lock(self, descriptor: int) -> bool:
+        """Whether it is locked, within the time that there is."""
+        until = time.monotonic() + self._patience_seconds
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    return False
+                time.sleep(_PAUSE_SECONDS)
+            else:
+                return True
 
     def _claimed(self) -> int:
         total = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from engines.doctor import budget, compute  # noqa: E402
 from engines.doctor.finding import Status  # noqa: E402
+from engines.paged.cache.claims import MemoryClaims  # noqa: E402
 from engines.paged.ops.metal import self_check  # noqa: E402
 
 
@@ -58,11 +60,23 @@ def test_without_an_apple_gpu() -> None:
 def test_replacements(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch computes what the reference does here; where it does not the check fails and names the group."""
     assert compute.replacements().status is Status.OK
-    wrong = {"attention_decode": "a long context in float16: a result is off by 2"}
-    monkeypatch.setattr(self_check, "disagreements", lambda ops, dtypes, groups: wrong)
+    wrong = {"attention_decode": "a long context in float32: a result is off by 2"}
+    monkeypatch.setattr(
+        self_check, "disagreements", lambda ops, dtypes, groups: wrong if torch.float32 in dtypes else {}
+    )
     found = compute.replacements()
     assert found.status is Status.FAIL
-    assert "attention_decode: a long context in float16" in found.found
+    assert "attention_decode: a long context in float32" in found.found
+
+
+def test_kernels_are_tried_in_every_datatype(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that is wrong in float32 alone is found: models of float32 are served, too."""
+    monkeypatch.setattr(
+        self_check, "find_failures", lambda ops, dtypes: {"linear": "in float32"} if torch.float32 in dtypes else {}
+    )
+    found = compute.kernels(deep=True)
+    assert found.status is Status.WARN
+    assert "linear: in float32" in found.found
 
 
 def test_figures_of_this_machine() -> None:
@@ -111,6 +125,20 @@ def test_the_budget_of_this_machine() -> None:
     figures = budget.budget().figures
     assert len(figures["models"]) == len(budget.POPULAR)
     assert {verdict for kinds in figures["models"].values() for verdict in kinds.values()} <= {"fits", "tight", "no"}
+
+
+def test_the_budget_counts_claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an engine here has claimed is not free for another."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    total = budget.budget().figures["total"]
+    claims = MemoryClaims()
+    with claims.planning():
+        claim = claims.claim(total)
+    found = budget.budget()
+    assert found.figures["available"] == 0
+    assert "that engines here have claimed" in found.found
+    claim.release()
+    assert budget.budget().figures["available"] > 0
 
 
 @pytest.mark.parametrize("wrong, status", [(False, Status.OK), (True, Status.FAIL)])

@@ -17,6 +17,7 @@ import torch
 
 from engines.errors import EngineError
 from engines.paged import device as device_module
+from engines.paged.cache import memory_domain
 from engines.paged.cache.claims import MemoryClaims
 from engines.paged.cache.memory import GIB, MIB, available_memory, plan_memory
 from engines.paged.device import choose_device
@@ -199,6 +200,50 @@ def test_a_folder_that_cannot_be_used_stops_nobody(tmp_path: Path) -> None:
     with claims.planning() as others:
         assert others == 0
         claims.claim(GIB).release()
+
+
+def test_a_plan_that_takes_too_long_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An engine whose patience ends plans with the claims that it sees, and says so."""
+    with MemoryClaims(tmp_path).planning():
+        claim = MemoryClaims(tmp_path).claim(GIB)
+        with MemoryClaims(tmp_path, patience_seconds=0).planning() as others:
+            assert others == GIB
+    assert "no longer waits" in caplog.text
+    caplog.clear()
+    assert claimed(tmp_path) == GIB
+    assert not caplog.text
+    claim.release()
+
+
+def test_claims_are_of_those_who_share_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache on NFS, or in a volume of several containers, has a folder for each machine's start and container."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    here = MemoryClaims().folder
+    assert here == MemoryClaims().folder
+    assert here.parent == tmp_path / "pointsman" / "memory"
+    monkeypatch.setattr(sys, "platform", "linux")
+    (tmp_path / "boot_id").write_text("another-boot\n")
+    monkeypatch.setattr(memory_domain, "_CGROUP", tmp_path)
+    elsewhere = MemoryClaims().folder
+    monkeypatch.setattr(memory_domain, "_BOOT_ID", tmp_path / "boot_id")
+    later = MemoryClaims().folder
+    assert later.name == f"another-boot-{tmp_path.stat().st_ino}"
+    monkeypatch.setattr(memory_domain, "_BOOT_ID", tmp_path / "missing")
+    unknown = MemoryClaims().folder
+    assert len({here, elsewhere, later, unknown}) == 4
+
+
+def test_the_domain_of_a_mac(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is what sysctl prints of this start of the system, without a cgroup."""
+
+    def sysctl(command: list[str], **_: object) -> SimpleNamespace:
+        assert command == ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
+        return SimpleNamespace(stdout="6C2B8A10-0000-4444-8888-1234567890AB\n")
+
+    monkeypatch.setattr(subprocess, "run", sysctl)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(memory_domain, "_CGROUP", Path("/nowhere"))
+    assert memory_domain.memory_domain() == "6C2B8A10-0000-4444-8888-1234567890AB-0"
 
 
 @pytest.fixture
