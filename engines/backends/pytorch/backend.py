@@ -16,11 +16,10 @@ from engines.backends.pytorch.naming import input_positions, outputs_of
 from engines.backends.pytorch.settings import Settings, apply_to_process, around_a_run
 from engines.backends.pytorch.tensors import to_array, to_torch, torch_dtype
 from engines.backends.signature import Signature
+from engines.errors import EngineError
 
 _log = logging.getLogger(__name__)
 _LEFT = "'%s' runs on the CPU, as it fails on %s: %s"
-# Requests that may fail on a device before one succeeds, and are run again on the CPU.
-_MAX_TRIALS = 3
 _shared: dict[tuple[Path, str], models.TorchModel] = {}
 _shared_lock = threading.Lock()
 
@@ -35,9 +34,8 @@ class PyTorchBackend:
         self._batcher = Batcher(self._run, self._signature, "PyTorch execute failure")
         datatypes = {tensor.datatype for tensor in (*self._signature.inputs, *self._signature.outputs)}
         self._use(devices.choose(torch, spec.kind, spec.device_id, settings.device, datatypes))
-        self._num_trials = (
-            _MAX_TRIALS if self._device.type in devices.INCOMPLETE and not devices.is_named(settings.device) else 0
-        )
+        self._is_settled = self._device.type not in devices.INCOMPLETE or devices.is_named(settings.device)
+        self._cpu_model = None
         path = instance_file(spec, *models.NAMES)
         if path.suffix == ".pt" and (path.with_name("model.py")).exists():
             path = path.with_name("model.py")  # an eager class whose weights are called model.pt
@@ -59,9 +57,9 @@ class PyTorchBackend:
         try:
             self._model = self._load_here()
         except Exception as error:
-            if not self._num_trials:
+            if self._is_settled:
                 raise
-            device, self._num_trials = self._device, 0
+            device, self._is_settled = self._device, True
             self._use(self._torch.device("cpu"))
             try:
                 self._model = self._load_here()
@@ -95,31 +93,40 @@ class PyTorchBackend:
         self._batcher.execute(requests)
 
     def _run(self, inputs: dict[str, Array]) -> dict[str, Array]:
-        if self._num_trials:
+        if not self._is_settled:
             return self._try(inputs)
         outputs: dict[str, Array] = self._on_device(lambda: self._run_here(inputs))
         return outputs
 
     def _try(self, inputs: dict[str, Array]) -> dict[str, Array]:
         """Run a model that has not run yet on its device, which lacks some operations. Where that fails and the CPU
-        does not, be it in the warm-up, the model stays on the CPU."""
+        does not, be it in the warm-up, the model stays on the CPU. What fails on both is the request's own fault and
+        settles nothing: the CPU's copy is loaded once, and kept until one of the two has answered."""
+        device, model = self._device, self._model
         try:
             outputs: dict[str, Array] = self._on_device(lambda: self._run_here(inputs))
+        except EngineError:  # of the inputs, or of what the model returned
+            raise
         except Exception as error:
-            self._num_trials -= 1
-            device, model = self._device, self._model
+            self._use(self._torch.device("cpu"))
             try:
-                self._use(self._torch.device("cpu"))
-                self._model = self._load_here()
-                outputs = self._run_here(inputs)
-            except Exception:  # it is not the device
+                outputs = self._run_on_cpu(inputs)
+            except Exception:
                 self._use(device)
                 self._model = model
                 raise error from None
             self.placement = {**self.placement, "device": str(self._device)}
             _log.warning(_LEFT, self._name, device, error)
-        self._num_trials = 0
+        self._is_settled, self._cpu_model = True, None
         return outputs
+
+    def _run_on_cpu(self, inputs: dict[str, Array]) -> dict[str, Array]:
+        if self._cpu_model is None:
+            self._is_settled = True  # where it cannot be loaded, it is not tried again
+            self._cpu_model = self._load_here()
+            self._is_settled = False
+        self._model = self._cpu_model
+        return self._run_here(inputs)
 
     def _run_here(self, inputs: dict[str, Array]) -> dict[str, Array]:
         torch, settings, model = self._torch, self._settings, self._model
@@ -156,13 +163,14 @@ class PyTorchBackend:
 
     def finalize(self) -> None:
         def let_go() -> None:
-            self._model = None
+            self._model = self._cpu_model = None
             if self._device.type in ("cuda", "mps"):
                 getattr(self._torch, self._device.type).empty_cache()
 
         self._on_device(let_go)
 
     _model: Any
+    _cpu_model: Any
 
 
 def _own_device(model: models.TorchModel, default: Any) -> Any:

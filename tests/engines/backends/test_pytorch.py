@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from engines.backends import pytorch  # noqa: E402
 from engines.backends.loading import python_module  # noqa: E402
-from engines.backends.pytorch import devices  # noqa: E402
+from engines.backends.pytorch import devices, models  # noqa: E402
 from engines.errors import EngineError  # noqa: E402
 from tests.engines.backends.support import answers, configuration, spec  # noqa: E402
 
@@ -375,12 +375,75 @@ def test_a_model_that_fails_on_its_gpu_at_first_runs_on_the_cpu(net, start, on_m
     assert line.startswith("'net_0_0' runs on the CPU, as it fails on meta: ")
 
 
-def test_a_request_that_fails_on_the_cpu_too_moves_nothing(net, start, on_meta, monkeypatch):
-    """Its error is the first one; the model stays where it is."""
-    backend = start(lambda path: save_eager(net, path), kind="KIND_GPU")
-    (request,) = answers(backend, {"image": np.zeros((1, 2, 8, 8), np.float32)})
-    assert request.error is not None
+@pytest.fixture
+def loads(monkeypatch):
+    """The devices that models were loaded onto, in order."""
+    seen = []
+    load = models.load
+
+    def remember(torch, path, device, **more):
+        seen.append(device.type)
+        return load(torch, path, device, **more)
+
+    monkeypatch.setattr(models, "load", remember)
+    return seen
+
+
+def test_requests_that_fail_on_the_cpu_too_settle_nothing(net, start, on_meta, loads):
+    """Their errors are the device's, the model stays where it is, and the CPU's copy is loaded once; a good request
+    after any number of them, or in one batch with them, still finds out that the device fails."""
+    text = CONFIG.replace("[ 3, 8, 8 ]", "[ -1, 8, 8 ]")
+    bad = {"image": np.zeros((1, 2, 8, 8), np.float32)}
+    backend = start(lambda path: save_eager(net, path), text, kind="KIND_GPU")
+    for _ in range(3):
+        assert all(request.error is not None for request in answers(backend, bad, bad))
     assert backend._device.type == "meta" and backend.placement["device"] == "meta"
+    assert loads == ["meta", "cpu"]
+    *failed, good = answers(backend, bad, bad, {"image": batch(2)})
+    assert all(request.error is not None for request in failed)
+    np.testing.assert_allclose(good.answer["scores"], expected(net, batch(2)), rtol=1e-5)
+    assert backend.placement["device"] == "cpu"
+    assert loads == ["meta", "cpu"]
+
+
+def test_a_device_that_answers_is_kept(net, start, monkeypatch, loads):
+    """Once a request has been answered there, no later failure loads a copy onto the CPU."""
+    monkeypatch.setattr(devices, "INCOMPLETE", {"cpu"})
+    text = CONFIG.replace("[ 3, 8, 8 ]", "[ -1, 8, 8 ]")
+    backend = start(lambda path: save_eager(net, path), text)
+    bad = {"image": np.zeros((1, 2, 8, 8), np.float32)}
+    answers(backend, {"image": batch(1)})
+    assert all(request.error is not None for request in answers(backend, bad, bad))
+    assert loads == ["cpu"]
+
+
+def test_inputs_that_are_refused_load_nothing(start, on_meta, loads):
+    """A string that is not UTF-8 is refused before the model runs: the device has no part in that."""
+    text = """
+    name: "net" max_batch_size: 0
+    input { name: "words" data_type: TYPE_STRING dims: -1 } output { name: "scores" data_type: TYPE_FP32 dims: -1 }
+    """
+    eager = "import torch\nclass Net(torch.nn.Module):\n    def forward(self, words):\n        return torch.ones(1)\n"
+    backend = start(lambda path: (path / "model.py").write_text(eager), text, kind="KIND_GPU")
+    (request,) = answers(backend, {"words": np.array([b"\xff"], object)})
+    assert "not UTF-8" in str(request.error)
+    assert loads == ["meta"]
+
+
+def test_a_copy_that_the_cpu_cannot_hold_is_tried_once(net, start, on_meta, monkeypatch):
+    """The error is the device's, and later requests do not try it again."""
+    backend = start(lambda path: save_eager(net, path), kind="KIND_GPU")
+    tried = []
+
+    def load(*_, **__):
+        tried.append(1)
+        raise MemoryError
+
+    monkeypatch.setattr(models, "load", load)
+    for _ in range(3):
+        (request,) = answers(backend, {"image": batch(1)})
+        assert "meta" in str(request.error)
+    assert len(tried) == 1
 
 
 def test_a_gpu_without_a_datatype_of_the_model_is_not_taken(net, start, on_meta, caplog):
