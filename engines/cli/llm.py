@@ -108,8 +108,8 @@ def serve(
             metavar="URL",
             envvar="POINTSMAN_KV_STORE",
             help="A Redis that keeps what was computed of prompts, for this server once it is started anew and for "
-            "others of the same model: redis://[user:password@]host[:6379][/db], rediss:// over TLS, "
-            "unix:///socket, redis+sentinel://, redis+cluster://.",
+            "others of the same model: redis://host:6379/0, with user:password@ before the host where it needs them, "
+            "rediss:// over TLS, unix:///socket, redis+sentinel://, redis+cluster://.",
             show_default="none",
             rich_help_panel=_STORE,
         ),
