@@ -116,12 +116,12 @@ def _run(
 
     from engines.cli.llm_bench_display import Bars, tell
     from engines.errors import EngineError
-    from engines.paged.bench import picture
-    from engines.paged.bench.study import Wish, carry_out
+    from engines.paged.bench import plot as bench_plot
+    from engines.paged.bench.runner import Wish, carry_out
 
     if not (model / "config.json").exists():
         return _refuse(f"--model {model} is no Hugging Face folder: it has no config.json")
-    if plot is not None and not picture.can_draw():
+    if plot is not None and not bench_plot.can_draw():
         return _refuse("--plot: matplotlib is not installed here: pip install matplotlib")
     for path in (plot, report):
         if path is not None and not path.absolute().parent.is_dir():
@@ -135,7 +135,7 @@ def _run(
             report.write_text(json.dumps(findings.to_json(), indent=1) + "\n")
             console.print(f"written: {report}", markup=False, soft_wrap=True)
         if plot is not None:
-            picture.draw(findings, plot)
+            bench_plot.draw(findings, plot)
             console.print(f"drawn: {plot}", markup=False, soft_wrap=True)
     except EngineError as error:
         return _refuse(str(error))

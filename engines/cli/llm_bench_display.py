@@ -12,7 +12,7 @@ from rich.table import Table
 
 from engines.paged.bench.figures import Figures, percentile
 from engines.paged.bench.load import gaps
-from engines.paged.bench.study import Findings
+from engines.paged.bench.runner import Findings
 
 EIGHTHS = "▏▎▍▌▋▊▉█"
 LEVELS = " ▁▂▃▄▅▆▇█"

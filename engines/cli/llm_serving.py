@@ -23,7 +23,7 @@ from engines.errors import EngineError
 from engines.host.logs import LogSettings
 from engines.host.server import Host, LoadError, StartError
 from engines.host.settings import Address, HostSettings
-from engines.paged.model.reading import read_config
+from engines.paged.model.config_reader import read_config
 from gateway.protocol.protobuf import Message, message
 
 _VERSION = "1"

@@ -171,7 +171,7 @@ def bandwidth() -> Finding:
 
 def tokens() -> Finding:
     """Tokens a second of the sample model, which is so small that what is measured is the engine, not the memory."""
-    from engines.paged.bench.study import Wish, carry_out
+    from engines.paged.bench.runner import Wish, carry_out
     from engines.paged.device import choose_device
     from engines.paged.options import EngineOptions
     from engines.samples.repository import MODELS

@@ -22,14 +22,14 @@ def compiler() -> Finding:
                 "the Command Line Tools are not installed: models on the processor attend by plain torch, slower",
                 "xcode-select --install",
             )
-    from engines.paged.ops import compiling
+    from engines.paged.ops import cpp_compiler
 
     cure = "xcode-select --install" if sys.platform == "darwin" else "apt install clang, or pip install ziglang"
     options = ("-x", "c++", "-std=c++17", "-shared", "-fPIC")
     try:
-        about = printed(*compiling.compiler(), "--version").text.partition("\n")[0]
+        about = printed(*cpp_compiler.compiler(), "--version").text.partition("\n")[0]
         with tempfile.TemporaryDirectory() as folder:
-            compiling.build('extern "C" int one() { return 1; }\n', options, Path(folder))
+            cpp_compiler.build('extern "C" int one() { return 1; }\n', options, Path(folder))
     except Exception as error:  # of the many ways in which a compiler is broken each is this finding
         why = str(error).strip().partition("\n")[0]
         return warn(f"no C++ compiler that works: {why}: models on the processor attend by plain torch, slower", cure)

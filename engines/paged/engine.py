@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from engines.errors import unavailable
-from engines.paged.admitting import Admission
-from engines.paged.assembling import Parts, Progress, assemble
+from engines.paged.admission import Admission
+from engines.paged.api_types import GenerateRequest, Listener
+from engines.paged.builder import Parts, Progress, assemble
 from engines.paged.cache.block_pool import BlockPool
-from engines.paged.generating.loop import EngineLoop
-from engines.paged.generating.pacing import Pacing
-from engines.paged.generating.statistics import Statistics
-from engines.paged.generating.under_way import UnderWay
-from engines.paged.kv_store.exchange import Exchange
+from engines.paged.device_thread import OwnThread
+from engines.paged.generation.loop import EngineLoop
+from engines.paged.generation.prefill_pacing import Pacing
+from engines.paged.generation.request_table import RequestTable
+from engines.paged.generation.statistics import Statistics
+from engines.paged.kv_store.kv_transfer import KVTransfer
 from engines.paged.options import DETERMINISTIC_CHUNK, EngineOptions
-from engines.paged.own_thread import OwnThread
 from engines.paged.scheduling.scheduler import Scheduler
-from engines.paged.values import GenerateRequest, Listener
 
 # Nobody's next token comes later than twice what it would, for others' prompts.
 PREFILL_STRETCH = 2.0
@@ -55,7 +55,7 @@ class PagedEngine:
             chunk=DETERMINISTIC_CHUNK if options.deterministic else None,
         )
         pacing = Pacing(PREFILL_STRETCH, LEAST_PREFILL_ROWS, options.max_batch_tokens)
-        under_way = UnderWay(
+        request_table = RequestTable(
             self._scheduler,
             pacing,
             self.statistics,
@@ -66,10 +66,10 @@ class PagedEngine:
         )
         is_gpu = parts.device.type != "cpu"
         ahead = is_gpu if options.run_ahead is None else options.run_ahead
-        self._loop = EngineLoop(self._scheduler, parts.runner, pacing, under_way, ahead=ahead)
-        if parts.shelf is not None:
-            self._loop.exchange = Exchange(
-                parts.shelf,
+        self._loop = EngineLoop(self._scheduler, parts.runner, pacing, request_table, ahead=ahead)
+        if parts.block_store is not None:
+            self._loop.exchange = KVTransfer(
+                parts.block_store,
                 self._scheduler,
                 deadline_seconds=options.kv_deadline,
                 always=options.kv_fetch == "always",
@@ -178,5 +178,5 @@ class PagedEngine:
             "memory_text": str(memory),
             "quantization": self._parts.loaded.report.quantization,
             "fingerprint": self._parts.loaded.fingerprint,
-            "kv_store": None if self._parts.shelf is None else self._parts.shelf.about,
+            "kv_store": None if self._parts.block_store is None else self._parts.block_store.about,
         }

@@ -105,8 +105,8 @@ class Asked:
 
     def first_token(self, prompt: list[int]) -> float:
         """Raises: BenchError for a wrong token, or none."""
+        from engines.paged.api_types import GenerateRequest, Output
         from engines.paged.sampling.params import SamplingParams
-        from engines.paged.values import GenerateRequest, Output
 
         tokens: list[int] = []
         times: list[float] = []
@@ -131,10 +131,14 @@ class Asked:
 
         Raises: BenchError where it is not.
         """
-        shelf = self.engine._parts.shelf
-        assert shelf is not None
-        if not shelf.store.flush(WAIT_SECONDS) or shelf.store.counts.dropped or shelf.store.counts.failures:
-            raise BenchError(f"not all blocks were stored: {shelf.store.counts}")
+        block_store = self.engine._parts.block_store
+        assert block_store is not None
+        if (
+            not block_store.store.flush(WAIT_SECONDS)
+            or block_store.store.counts.dropped
+            or block_store.store.counts.failures
+        ):
+            raise BenchError(f"not all blocks were stored: {block_store.store.counts}")
 
 
 def carry_out(setup: Setup, url: str, progress: Progress) -> Measured:

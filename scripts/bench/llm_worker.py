@@ -50,8 +50,8 @@ class Ours:
         return f"{told['ops']} ops, blocks of {told['memory']['block_size']}, {told['dtype']}"
 
     def ask(self, requests: Sequence[Request]) -> list[Answer]:
+        from engines.paged.api_types import GenerateRequest, Output
         from engines.paged.sampling.params import SamplingParams
-        from engines.paged.values import GenerateRequest, Output
 
         heard: SimpleQueue[tuple[int, float, Output]] = SimpleQueue()
         self._asked += 1

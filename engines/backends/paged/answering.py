@@ -17,7 +17,7 @@ from engines.backends.contract import Array, BackendRequest
 from engines.backends.paged.asking import Asked
 from engines.backends.paged.logprobs import LogprobWriter
 from engines.errors import EngineError, ErrorCode, internal
-from engines.paged.values import FinishReason, Output, TokenLogprob, Usage
+from engines.paged.api_types import FinishReason, Output, TokenLogprob, Usage
 
 _log = logging.getLogger(__name__)
 

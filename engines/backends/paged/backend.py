@@ -19,7 +19,7 @@ from engines.backends.paged.meters import Host, Meters
 from engines.backends.paged.progress import Loading
 from engines.backends.paged.settings import LIBRARIES, read_settings
 from engines.errors import EngineError, internal
-from engines.paged.model.reading import read_config
+from engines.paged.model.config_reader import read_config
 
 if TYPE_CHECKING:
     from engines.backends.paged.prompting import Prompting

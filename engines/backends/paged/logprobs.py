@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from engines.paged.values import TokenLogprob
+from engines.paged.api_types import TokenLogprob
 
 _MAX_TOKENS = 65536
 # JSON has no infinity: what cannot come is told as vLLM tells it.

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from engines.paged.generating.statistics import Histogram, Statistics
+from engines.paged.generation.statistics import Histogram, Statistics
 
 _log = logging.getLogger(__name__)
 

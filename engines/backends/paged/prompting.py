@@ -8,10 +8,10 @@ from typing import Any
 
 from engines.backends.paged.asking import Asked, Chat
 from engines.errors import invalid
+from engines.paged.api_types import GenerateRequest
 from engines.paged.sampling.params import SamplingParams
-from engines.paged.sampling.reading import read_default_params, read_params
+from engines.paged.sampling.params_parser import read_default_params, read_params
 from engines.paged.text.tokenizer import Tokenizer
-from engines.paged.values import GenerateRequest
 
 # A longer text is first looked at in pieces of so many characters: to make tokens of megabytes takes half a minute and
 # gigabytes, for a prompt that is refused.

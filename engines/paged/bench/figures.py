@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engines.paged.bench.load import Round, gaps
-from engines.paged.bench.traffic import cache_bytes_per_step, weight_bytes_per_step
+from engines.paged.bench.memory_traffic import cache_bytes_per_step, weight_bytes_per_step
 from engines.paged.model.config import ModelConfig
 
 

@@ -10,8 +10,8 @@ from queue import SimpleQueue
 from typing import Protocol
 
 from engines.errors import EngineError, ErrorCode
+from engines.paged.api_types import GenerateRequest, Listener, Output
 from engines.paged.sampling.params import SamplingParams
-from engines.paged.values import GenerateRequest, Listener, Output
 
 
 class Engine(Protocol):

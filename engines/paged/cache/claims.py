@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from engines.paged.cache.memory_domain import memory_domain
-from engines.paged.ops.compiling import cache_root
+from engines.paged.ops.cpp_compiler import cache_root
 
 _log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from engines.paged.model.config import ModelConfig
-from engines.paged.ops.contract import LayerCache
+from engines.paged.ops.interface import LayerCache
 
 
 class KVCache:

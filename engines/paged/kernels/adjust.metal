@@ -3,7 +3,7 @@
 //   adjust     scores = logits, masked and penalised; for rows that draw: / temperature, + noise where all may be drawn
 //   add_bias   scores[row, id] += value
 //
-// Order and arithmetic are sampling/adjusting.py's.
+// Order and arithmetic are sampling/logits_processors.py's.
 
 // What is asked of `adjust`, as bits.
 constant constexpr uint MASK = 1, REPETITION = 2, PRESENCE = 4, FREQUENCY = 8, TEMPERATURE = 16, NOISE = 32;

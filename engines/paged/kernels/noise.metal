@@ -1,5 +1,5 @@
 // The noise that tokens are drawn by, a pure function of (seed, position, id): squares32 and Gumbel, the integers to the bit
-// as in sampling/noise.py, which has their reasons.
+// as in sampling/gumbel_noise.py, which has their reasons.
 
 inline ulong splitmix64(ulong z) {
   z += 0x9E3779B97F4A7C15UL;

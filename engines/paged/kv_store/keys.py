@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from engines.paged.values import GenerateRequest
+from engines.paged.api_types import GenerateRequest
 from engines.state.envelope import tenant_secret
 
 PREFIX = "pointsman:1:kv"

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from engines.paged.cache.kv_cache import KVCache
-from engines.paged.ops.contract import Ops
-from engines.paged.runner.reading import HostCopy
+from engines.paged.ops.interface import Ops
+from engines.paged.runner.host_copy import HostCopy
 
 
 class BlockMemory:

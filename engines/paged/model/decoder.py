@@ -20,7 +20,7 @@ from torch import Tensor
 from engines.paged.model.adapters import AdapterRows, Site
 from engines.paged.model.config import ModelConfig
 from engines.paged.model.rope import rope_tables
-from engines.paged.ops.contract import Batch, LayerCache, Ops
+from engines.paged.ops.interface import Batch, LayerCache, Ops
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from engines.paged.ops.contract import Dense, Quantized, Weight
+from engines.paged.ops.interface import Dense, Quantized, Weight
 
 # Numbers that are worked on at once, so that what is between stays in a core's cache.
 CHUNK = 1 << 18

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engines.paged.ops.contract import Batch
-from engines.paged.scheduling.plan import Piece
+from engines.paged.ops.interface import Batch
+from engines.paged.scheduling.batch_plan import ScheduledChunk
 from engines.paged.staging import Staging
 
 # Block tables of steps at fixed addresses are as wide as a power of two, this one or a higher: few layouts serve all
@@ -55,14 +55,14 @@ class BatchBuilder:
         self._fixed: dict[Layout, tuple[Tensor, tuple[Tensor, ...]]] = {}
         self._memory: Tensor | None = None
 
-    def build(self, pieces: Many[Piece]) -> StepInputs:
+    def build(self, pieces: Many[ScheduledChunk]) -> StepInputs:
         """The rows of these pieces, those of one row first, in memory of their own."""
         layout = _layout_of(pieces)
         host, is_known = self._write(pieces, layout)
         parts: tuple[Tensor, ...] = self._staging.copy(host).split(layout.sizes)  # type: ignore[no-untyped-call]
         return self._inputs(pieces, layout, parts, None if is_known else self._last_tokens)
 
-    def build_fixed(self, pieces: Many[Piece]) -> tuple[StepInputs, Layout]:
+    def build_fixed(self, pieces: Many[ScheduledChunk]) -> tuple[StepInputs, Layout]:
         """The same in memory that the next step has, too: steps of one layout lie at the same addresses."""
         exact = _layout_of(pieces)
         layout = exact._replace(width=1 << (max(exact.width, _LEAST_WIDTH) - 1).bit_length())
@@ -83,7 +83,7 @@ class BatchBuilder:
         return target, target.split(layout.sizes)  # type: ignore[no-untyped-call]
 
     def _inputs(
-        self, pieces: Many[Piece], layout: Layout, parts: tuple[Tensor, ...], last_tokens: Tensor | None
+        self, pieces: Many[ScheduledChunk], layout: Layout, parts: tuple[Tensor, ...], last_tokens: Tensor | None
     ) -> StepInputs:
         tokens, positions, slots, row_sequences, starts, lens, tables, sampled_rows, seats = parts
         batch = Batch(
@@ -102,7 +102,7 @@ class BatchBuilder:
         )
         return StepInputs(batch, None if layout.num_sampled == layout.num_rows else sampled_rows, seats)
 
-    def _write(self, pieces: Many[Piece], layout: Layout) -> tuple[Tensor, bool]:
+    def _write(self, pieces: Many[ScheduledChunk], layout: Layout) -> tuple[Tensor, bool]:
         """The buffer on the host, and whether the host knows all of its tokens. One that it does not know is -1 - its
         seat."""
         host = torch.zeros(sum(layout.sizes), dtype=torch.int32)
@@ -146,7 +146,7 @@ class BatchBuilder:
         return host, is_known
 
 
-def _layout_of(pieces: Many[Piece]) -> Layout:
+def _layout_of(pieces: Many[ScheduledChunk]) -> Layout:
     return Layout(
         sum(piece.count for piece in pieces),
         len(pieces),

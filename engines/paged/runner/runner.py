@@ -12,17 +12,17 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from engines.paged.api_types import TokenLogprob
 from engines.paged.cache.kv_cache import KVCache
 from engines.paged.model.decoder import Decoder
-from engines.paged.ops.contract import Ops
+from engines.paged.ops.interface import Ops
 from engines.paged.runner.batch import BatchBuilder, StepInputs
-from engines.paged.runner.drafting import DraftModel
-from engines.paged.runner.prompt_scores import score_prompts
-from engines.paged.runner.reading import HostCopy
+from engines.paged.runner.draft_model import DraftModel
+from engines.paged.runner.host_copy import HostCopy
+from engines.paged.runner.prompt_logprobs import score_prompts
 from engines.paged.runner.sampler import Sampler
 from engines.paged.sampling.reference import top_logprobs
-from engines.paged.scheduling.plan import Piece, Plan
-from engines.paged.values import TokenLogprob
+from engines.paged.scheduling.batch_plan import ScheduledChunk, SchedulerOutput
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class Sampled:
 class Launched:
     """A step that the device works on."""
 
-    plan: Plan
+    plan: SchedulerOutput
     drafts: list[tuple[int, ...]]  # by piece
     copy: HostCopy  # tokens, log probabilities, and the likeliest ones; nothing where no row was sampled
     num_top: int
@@ -73,7 +73,7 @@ class Runner:
         self._builder = BatchBuilder(ops.staging, block_size, self._last_tokens)
 
     @torch.inference_mode()
-    def launch(self, plan: Plan) -> Launched:
+    def launch(self, plan: SchedulerOutput) -> Launched:
         """Give the device a step."""
         for copies in _apart(plan.copies):
             pairs = self._ops.staging.put(copies, torch.int64)
@@ -100,7 +100,7 @@ class Runner:
 
     def _launched(
         self,
-        plan: Plan,
+        plan: SchedulerOutput,
         drafts: list[tuple[int, ...]],
         num_top: int,
         prompts: dict[int, list[TokenLogprob]],
@@ -143,7 +143,7 @@ class Runner:
             self._ops.synchronize()
         self._ops.staging.take_sources()
 
-    def _is_steady(self, pieces: Many[Piece]) -> bool:
+    def _is_steady(self, pieces: Many[ScheduledChunk]) -> bool:
         """Whether each piece is a sequence's next token, and nothing is computed but the model: such steps come again
         and again."""
         return (
@@ -157,7 +157,7 @@ class Runner:
             )
         )
 
-    def _decode(self, pieces: Many[Piece]) -> tuple[Tensor | None, Tensor | None]:
+    def _decode(self, pieces: Many[ScheduledChunk]) -> tuple[Tensor | None, Tensor | None]:
         """Logits of all rows of a steady step, and the seats of their tokens."""
         (batch, _, seats), layout = self._builder.build_fixed(pieces)
         keys, values = self._cache.keys, self._cache.values
@@ -166,7 +166,7 @@ class Runner:
         ), seats
 
     def _compute(
-        self, pieces: Many[Piece], prompts: dict[int, list[TokenLogprob]]
+        self, pieces: Many[ScheduledChunk], prompts: dict[int, list[TokenLogprob]]
     ) -> tuple[Tensor | None, Tensor | None]:
         """Logits of the rows that are sampled, and the seats of their tokens; None where no row is."""
         parts = [(piece,) for piece in pieces] if self._deterministic else [pieces]
@@ -182,7 +182,7 @@ class Runner:
         return (logits[0], seats[0]) if len(logits) == 1 else (torch.cat(logits), torch.cat(seats))
 
     def _forward(
-        self, inputs: StepInputs, pieces: Many[Piece], prompts: dict[int, list[TokenLogprob]], first: int
+        self, inputs: StepInputs, pieces: Many[ScheduledChunk], prompts: dict[int, list[TokenLogprob]], first: int
     ) -> Tensor | None:
         """Compute the rows of these pieces: the hidden states of those that are sampled, None where none is."""
         batch, sampled_rows, seats = inputs

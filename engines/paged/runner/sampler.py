@@ -8,10 +8,10 @@ from collections.abc import Sequence as Many
 from torch import Tensor
 
 from engines.paged.model.adapters import Adapter, AdapterRows, adapter_rows
-from engines.paged.ops.contract import SamplingBatch
-from engines.paged.sampling.batch import Ask, Drawing, SamplingBatches
+from engines.paged.ops.interface import SamplingBatch
+from engines.paged.sampling.batch import SampledRows, SamplingBatches, SequenceSampling
 from engines.paged.sampling.grammar import Matcher
-from engines.paged.scheduling.plan import Piece
+from engines.paged.scheduling.batch_plan import ScheduledChunk
 from engines.paged.scheduling.sequence import Sequence
 from engines.paged.staging import Staging
 
@@ -24,7 +24,7 @@ class Sampler:
         self._batches = batches
         self._adapters = adapters
         self._staging = staging
-        self._drawings: dict[Sequence, Drawing] = {}
+        self._drawings: dict[Sequence, SequenceSampling] = {}
 
     def admit(self, sequence: Sequence, seed: int, matcher: Matcher | None) -> bool:
         """Know a sequence from now on; whether its next row can be made only once the host knows its last token."""
@@ -38,26 +38,27 @@ class Sampler:
         if drawing is not None:
             self._batches.release(drawing)
 
-    def asks(self, pieces: Many[Piece]) -> list[Ask]:
+    def asks(self, pieces: Many[ScheduledChunk]) -> list[SampledRows]:
         """What these pieces ask of sampling, in their order: for `batch` and `count`."""
         return [
-            Ask(self._drawings[piece.sequence], piece.end - piece.num_samples + 1, piece.drafts) for piece in pieces
+            SampledRows(self._drawings[piece.sequence], piece.end - piece.num_samples + 1, piece.drafts)
+            for piece in pieces
         ]
 
-    def batch(self, asks: Many[Ask]) -> SamplingBatch:
+    def batch(self, asks: Many[SampledRows]) -> SamplingBatch:
         """How the rows that were asked for are sampled."""
         return self._batches.build(asks)
 
-    def guesses(self, pieces: Many[Piece], step: int) -> SamplingBatch:
+    def guesses(self, pieces: Many[ScheduledChunk], step: int) -> SamplingBatch:
         """How a draft model draws the token `step` places behind the next one of each piece: with the same noise."""
-        asks = [Ask(self._drawings[piece.sequence], piece.start + 1 + step) for piece in pieces]
+        asks = [SampledRows(self._drawings[piece.sequence], piece.start + 1 + step) for piece in pieces]
         return self._batches.build(asks, plain=True)
 
-    def count(self, asks: Many[Ask], tokens: Tensor) -> None:
+    def count(self, asks: Many[SampledRows], tokens: Tensor) -> None:
         """These were sampled, [m] on the device: penalties look at them from the next step on."""
         self._batches.count(asks, tokens)
 
-    def adapters(self, pieces: Many[Piece]) -> AdapterRows | None:
+    def adapters(self, pieces: Many[ScheduledChunk]) -> AdapterRows | None:
         """Which rows of a step have which adapter."""
         if not self._adapters:
             return None

@@ -2,7 +2,7 @@
 
 batches = SamplingBatches(vocab_size, staging, eos_ids, encode)
 drawing = batches.admit(sequence, params, seed, matcher)       on any thread
-asks = [Ask(drawing, position, drafts), ...]
+asks = [SampledRows(drawing, position, drafts), ...]
 tokens, logprobs = ops.sample(logits, batches.build(asks))
 batches.count(asks, tokens)
 batches.release(drawing)
@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engines.paged.ops.contract import SamplingBatch
-from engines.paged.sampling.columns import Ask, ColumnCache, rows_of
-from engines.paged.sampling.drawing import Bias, Drawing, Encode, Masking, Writing
+from engines.paged.ops.interface import SamplingBatch
 from engines.paged.sampling.params import SamplingParams
 from engines.paged.sampling.penalties import NOBODY, PenaltyTable
+from engines.paged.sampling.sampling_tensors import SampledRows, SamplingTensorCache, rows_of
+from engines.paged.sampling.sequence_sampling import Bias, Encode, SequenceSampling, TokenHistory, TokenMasker
 from engines.paged.staging import Staging
 
 _WORD_BITS = 32
@@ -42,25 +42,27 @@ class SamplingBatches:
         self._vocab_size, self._staging = vocab_size, staging
         self._eos_ids, self._encode = eos_ids, encode
         self._table = PenaltyTable(vocab_size, staging)
-        self._cache, self._plain_cache = ColumnCache(staging), ColumnCache(staging)
+        self._cache, self._plain_cache = SamplingTensorCache(staging), SamplingTensorCache(staging)
         self._version = 0  # of the rows that the next two belong to
         self._penalties: _Penalties | None = None
         self._bias: tuple[Tensor, Tensor, Tensor] | None = None
         self._banned: list[frozenset[int]] = []
 
-    def admit(self, writing: Writing, params: SamplingParams, seed: int, matcher: Masking | None = None) -> Drawing:
+    def admit(
+        self, writing: TokenHistory, params: SamplingParams, seed: int, matcher: TokenMasker | None = None
+    ) -> SequenceSampling:
         """A sequence that will be sampled; `seed` in 0 .. 2^64 - 1. Where its `needs_host`, rows are asked for only
         when `writing.tokens` has all tokens before them."""
-        return Drawing(writing, params, seed, matcher, self._eos_ids, self._encode)
+        return SequenceSampling(writing, params, seed, matcher, self._eos_ids, self._encode)
 
-    def release(self, drawing: Drawing) -> None:
+    def release(self, drawing: SequenceSampling) -> None:
         if drawing.seat >= 0:
             self._table.release(drawing.seat)
             drawing.seat = -1
         self._cache.forget()
         self._plain_cache.forget()
 
-    def build(self, asks: Sequence[Ask], plain: bool = False) -> SamplingBatch:
+    def build(self, asks: Sequence[SampledRows], plain: bool = False) -> SamplingBatch:
         """The rows of these sequences, in their order. `plain`: temperature and filters alone, as for the guesses of a
         draft model."""
         cache = self._plain_cache if plain else self._cache
@@ -88,7 +90,7 @@ class SamplingBatches:
             batch.allowed = self._allowed(asks)
         return batch
 
-    def count(self, asks: Sequence[Ask], tokens: Tensor) -> None:
+    def count(self, asks: Sequence[SampledRows], tokens: Tensor) -> None:
         """What was sampled stands in the texts now: tokens [m] on the device, in the order of the batch's rows. Rows
         with drafts are counted when the host knows which of them were right."""
         if not any(ask.drawing.is_penalized for ask in asks):
@@ -104,7 +106,7 @@ class SamplingBatches:
             chosen = tokens if len(rows) == row else tokens[self._staging.put(rows, torch.int64)]
             self._table.count(self._staging.put(seats, torch.int64), chosen)
 
-    def _penalize(self, batch: SamplingBatch, asks: Sequence[Ask]) -> None:
+    def _penalize(self, batch: SamplingBatch, asks: Sequence[SampledRows]) -> None:
         for ask in asks:
             if ask.drawing.is_penalized:
                 self._keep_count(ask)
@@ -119,7 +121,7 @@ class SamplingBatches:
         if penalties.repetition is not None:
             batch.seen_in_prompt = self._table.seen_by(penalties.seats)
 
-    def _keep_count(self, ask: Ask) -> None:
+    def _keep_count(self, ask: SampledRows) -> None:
         """Have its seat count the tokens before the position: no fewer, and none that were taken back."""
         drawing, writing = ask.drawing, ask.drawing.writing
         if drawing.seat < 0:
@@ -134,7 +136,7 @@ class SamplingBatches:
             self._table.add(drawing.seat, writing.tokens[first + drawing.num_counted : first + expected])
             drawing.num_counted = expected
 
-    def _make_penalties(self, asks: Sequence[Ask]) -> _Penalties:
+    def _make_penalties(self, asks: Sequence[SampledRows]) -> _Penalties:
         drawings = rows_of(asks)
         seats = [drawing.seat if drawing.is_penalized else NOBODY for drawing in drawings]
         params = [drawing.params for drawing in drawings]
@@ -145,7 +147,7 @@ class SamplingBatches:
             self._unless([each.frequency_penalty for each in params], 0.0),
         )
 
-    def _add_bias(self, batch: SamplingBatch, asks: Sequence[Ask]) -> None:
+    def _add_bias(self, batch: SamplingBatch, asks: Sequence[SampledRows]) -> None:
         banned = [
             drawing.banned(position + j, drafts[:j])
             for drawing, position, drafts in asks
@@ -155,7 +157,9 @@ class SamplingBatches:
             self._banned, self._bias = banned, self._make_bias(asks, banned)
         batch.bias_rows, batch.bias_ids, batch.bias_values = self._bias
 
-    def _make_bias(self, asks: Sequence[Ask], banned: Sequence[frozenset[int]]) -> tuple[Tensor, Tensor, Tensor]:
+    def _make_bias(
+        self, asks: Sequence[SampledRows], banned: Sequence[frozenset[int]]
+    ) -> tuple[Tensor, Tensor, Tensor]:
         biases: list[tuple[int, Bias]] = []
         for row, (drawing, ban) in enumerate(zip(rows_of(asks), banned, strict=True)):
             if (bias := drawing.bias(ban)) is not None:
@@ -170,7 +174,7 @@ class SamplingBatches:
             copy(torch.cat([bias.values for _, bias in biases])),
         )
 
-    def _allowed(self, asks: Sequence[Ask]) -> Tensor:
+    def _allowed(self, asks: Sequence[SampledRows]) -> Tensor:
         """Rows without a grammar are free. Ids that a grammar's tokenizer does not have cannot come."""
         num_words = -(-self._vocab_size // _WORD_BITS)
         allowed = np.full((sum(1 + len(ask.drafts) for ask in asks), num_words), -1, np.int32)
@@ -189,4 +193,4 @@ class SamplingBatches:
         return self._staging.put(values) if any(value != nothing for value in values) else None
 
 
-__all__ = ["Ask", "Drawing", "SamplingBatches"]
+__all__ = ["SampledRows", "SamplingBatches", "SequenceSampling"]

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engines.paged.ops.contract import SamplingBatch
-from engines.paged.sampling.adjusting import adjust_, is_adjusting
+from engines.paged.ops.interface import SamplingBatch
 from engines.paged.sampling.filters import is_filtering, keep_, kept_ids
-from engines.paged.sampling.noise import add_noise_, add_row_noise_, noise_of, row_key, row_keys
+from engines.paged.sampling.gumbel_noise import add_noise_, add_row_noise_, noise_of, row_key, row_keys
+from engines.paged.sampling.logits_processors import adjust_, is_adjusting
 
 _MASK = (1 << 64) - 1
 # A vocabulary whose rows together make one piece of noise faster than each its own.

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from engines.paged.api_types import FinishReason
 from engines.paged.cache.block_pool import BlockPool
-from engines.paged.scheduling.holdings import Holdings, TakeNote
-from engines.paged.scheduling.plan import Piece, Plan
+from engines.paged.scheduling.batch_plan import ScheduledChunk, SchedulerOutput
+from engines.paged.scheduling.block_manager import BlockManager, TakeNote
 from engines.paged.scheduling.sequence import Sequence, Status
-from engines.paged.scheduling.waiting import WaitingLine
-from engines.paged.values import FinishReason
+from engines.paged.scheduling.waiting_queue import WaitingLine
 
 # Asked of a waiting sequence, with the names of its blocks and how many of the first are here: whether it is to wait
 # for more of them, until `fetched` is called.
@@ -46,7 +46,7 @@ class Scheduler:
         """`chunk` (deterministic mode): prompts are cut at its multiples only, answers are caught up with token by
         token, and only what was computed so is ever shared; a multiple of the block size."""
         self.pool = pool
-        self.holdings = Holdings(pool, block_size, shares=prefix_cache, chunk=chunk)
+        self.block_manager = BlockManager(pool, block_size, shares=prefix_cache, chunk=chunk)
         self.max_sequences = max_sequences
         self.max_batch_tokens = max_batch_tokens
         self._chunk = chunk
@@ -56,7 +56,7 @@ class Scheduler:
         self._look_up: LookUp | None = None
         self._hurried: set[Sequence] = set()  # those with a deadline
         self._slots = list(range(max_sequences - 1, -1, -1))
-        self._pieces: dict[Sequence, Piece] = {}  # of the plan that is being made
+        self._pieces: dict[Sequence, ScheduledChunk] = {}  # of the plan that is being made
         self._copies: dict[Sequence, tuple[int, int]] = {}
         self.num_preemptions = 0
         self.num_prompt_tokens = 0  # of admitted prompts
@@ -69,7 +69,7 @@ class Scheduler:
     def exchange_with(self, look_up: LookUp, take_note: TakeNote) -> None:
         """Know of blocks outside: ask there before a sequence is admitted, and tell of those that are full."""
         self._look_up = look_up
-        self.holdings.take_note = take_note
+        self.block_manager.take_note = take_note
 
     def add(self, sequence: Sequence) -> None:
         """Have a sequence wait for its turn."""
@@ -104,7 +104,7 @@ class Scheduler:
 
     # A step
 
-    def plan(self, prefill_rows: int | None = None) -> Plan | None:
+    def plan(self, prefill_rows: int | None = None) -> SchedulerOutput | None:
         """The next step, None where there is nothing to compute. `prefill_rows` bounds the rows of prompts while
         somebody decodes."""
         self._pieces, self._copies = {}, {}
@@ -136,7 +136,7 @@ class Scheduler:
                 self._preempt(self._least_urgent(self.running))
         return self._close()
 
-    def advance(self, piece: Piece, tokens: list[int]) -> None:
+    def advance(self, piece: ScheduledChunk, tokens: list[int]) -> None:
         """A piece has been computed, and yielded these tokens: of guesses, those that were right and one more."""
         sequence = piece.sequence
         if piece.num_samples:
@@ -146,11 +146,11 @@ class Scheduler:
         sequence.tokens += tokens
         if piece.drafts and sequence.status is Status.RUNNING:
             sequence.num_computed = piece.start + len(tokens)
-        self.holdings.name_full(sequence)
+        self.block_manager.name_full(sequence)
 
     def move(self, moves: list[tuple[Sequence, Sequence, list[int]]]) -> None:
-        """Let sequences go on from others, see `Holdings.move`; those that have no seat wait for one."""
-        self.holdings.move(moves)
+        """Let sequences go on from others, see `BlockManager.move`; those that have no seat wait for one."""
+        self.block_manager.move(moves)
         for sequence, _, _ in moves:
             sequence.rests = False
             if sequence.status is Status.WAITING:
@@ -174,7 +174,7 @@ class Scheduler:
         drafts = sequence.drafts[: left - 1]
         room = sequence.max_tokens - sequence.num_tokens - 1  # behind the token that the step yields for sure
         drafts = drafts[: max(0, room)]
-        if drafts and not self.holdings.has_room(sequence, sequence.num_computed + 1 + len(drafts)):
+        if drafts and not self.block_manager.has_room(sequence, sequence.num_computed + 1 + len(drafts)):
             drafts = []  # nobody is sent away for a guess
         if not self._hold(sequence, sequence.num_computed + 1 + len(drafts)):
             return 0
@@ -193,7 +193,7 @@ class Scheduler:
         return self._take(sequence, count, 1 if count == lacking else 0)
 
     def _take(self, sequence: Sequence, count: int, num_samples: int, drafts: tuple[int, ...] = ()) -> int:
-        self._pieces[sequence] = Piece(sequence, sequence.num_computed, count, num_samples, drafts)
+        self._pieces[sequence] = ScheduledChunk(sequence, sequence.num_computed, count, num_samples, drafts)
         return count
 
     def _fetches(self, sequence: Sequence) -> bool:
@@ -203,7 +203,7 @@ class Scheduler:
         if len(self.running) + len(self.fetching) >= self.max_sequences:
             return False  # what is found may be gone before there is a seat
         sequence.was_looked_up = True
-        names, num_here = self.holdings.chain(sequence)
+        names, num_here = self.block_manager.chain(sequence)
         if num_here == len(names) or not self._look_up(sequence, names, num_here):
             return False
         self.waiting.remove(sequence)
@@ -216,11 +216,11 @@ class Scheduler:
         if sequence.num_in_flight:
             return False  # it was preempted while a step computes its next token: that one must be known first
         # Each that runs may want its next block soon, and should get it without sending anybody away.
-        while len(self.running) >= self.max_sequences or not self.holdings.fits(sequence, len(self.running)):
+        while len(self.running) >= self.max_sequences or not self.block_manager.fits(sequence, len(self.running)):
             if not self._send_away_for(sequence):
                 return False
         self.waiting.remove(sequence)
-        self.holdings.occupy(sequence)
+        self.block_manager.occupy(sequence)
         if not sequence.num_preempted:
             sequence.num_cached = sequence.num_computed
             self.num_prompt_tokens += sequence.num_prompt
@@ -251,12 +251,12 @@ class Scheduler:
     def _hold(self, sequence: Sequence, end: int) -> bool:
         """Have blocks to write positions up to `end`, by sending others away where there is no other way; False
         where it was this sequence that had to go."""
-        while not self.holdings.has_room(sequence, end):
+        while not self.block_manager.has_room(sequence, end):
             victim = self._least_urgent(self.running)
             self._preempt(victim)
             if victim is sequence:
                 return False
-        copy = self.holdings.extend(sequence, end)
+        copy = self.block_manager.extend(sequence, end)
         if copy is not None:
             self._copies[sequence] = copy
         return True
@@ -278,11 +278,11 @@ class Scheduler:
             self.add(sequence)
 
     def _let_go(self, sequence: Sequence) -> None:
-        self.holdings.let_go(sequence)
+        self.block_manager.let_go(sequence)
         self._slots.append(sequence.slot)
         sequence.slot = -1
 
-    def _close(self) -> Plan | None:
+    def _close(self) -> SchedulerOutput | None:
         """The plan as it is now, counted as computed: the device runs steps in the order in which they are launched."""
         pieces = sorted(self._pieces.values(), key=lambda piece: piece.count > 1)
         copies = tuple(self._copies.values())
@@ -294,14 +294,14 @@ class Scheduler:
             sequence.num_computed = piece.end
             sequence.num_in_flight += piece.num_samples > 0
             sequence.drafts = []
-            self.holdings.name_full(sequence)
-        return Plan(tuple(pieces), copies)
+            self.block_manager.name_full(sequence)
+        return SchedulerOutput(tuple(pieces), copies)
 
     # Invariants
 
     def check(self) -> None:
         """Raise AssertionError unless everything adds up."""
-        self.holdings.check(self.running)
+        self.block_manager.check(self.running)
         for sequence in self.waiting:
             assert not sequence.blocks and sequence.slot == -1 and sequence.status is Status.WAITING, sequence
         for sequence in self.fetching:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
-from engines.paged.cache import prefix
-from engines.paged.values import FinishReason, GenerateRequest
+from engines.paged.api_types import FinishReason, GenerateRequest
+from engines.paged.cache import block_hash
 
 
 class Status(Enum):
@@ -75,7 +75,7 @@ class Sequence:
         self.was_looked_up = False  # outside, since it waits
         self.early: Any = None  # what was asked outside before its turn
         self.parent: Sequence | None = None  # whose prompt's blocks can be shared: another choice of the request
-        self._names = [prefix.root(f"{request.adapter or ''}\0{request.cache_salt}")]
+        self._names = [block_hash.root(f"{request.adapter or ''}\0{request.cache_salt}")]
 
     def __repr__(self) -> str:
         return (
@@ -108,7 +108,7 @@ class Sequence:
         names, size = self._names, self.block_size
         while len(names) <= num_blocks:
             begin = (len(names) - 1) * size
-            names.append(prefix.extend(names[-1], self.tokens[begin : begin + size]))
+            names.append(block_hash.extend(names[-1], self.tokens[begin : begin + size]))
         return names[1 : num_blocks + 1]
 
     def rewrite(self, tokens: list[int]) -> None:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import tokenizers
 
-from engines.paged.text.pieces import Kind, Pieces
+from engines.paged.text.token_bytes import Kind, Pieces
 
 _UNKNOWN = "\ufffd"  # what bytes that are no UTF-8 are decoded to
 # A character has at most four bytes: what still ends in U+FFFD after as many tokens will not become one.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from engines.paged.api_types import TokenLogprob
 from engines.paged.text.tokenizer import Tokenizer
-from engines.paged.values import TokenLogprob
 
 # JSON has no infinities; OpenAI's own number for what could not have come.
 _IMPOSSIBLE = -9999.0

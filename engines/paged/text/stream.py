@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from engines.paged.sampling.params import SamplingParams
-from engines.paged.text.stop_texts import StopTexts
+from engines.paged.text.stop_strings import StopTexts
 from engines.paged.text.tokenizer import Tokenizer
 
 

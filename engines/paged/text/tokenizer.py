@@ -12,9 +12,9 @@ import tokenizers
 
 from engines.errors import invalid
 from engines.paged.json_files import read_object
-from engines.paged.text.chat import read_chat_template
+from engines.paged.text.chat_template import read_chat_template
 from engines.paged.text.detokenizer import Detokenizer, make_detokenizer
-from engines.paged.text.pieces import Pieces
+from engines.paged.text.token_bytes import Pieces
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.llm.templates import Template
 from gateway.protocol.llm.values import Message, Tool

@@ -1,5 +1,5 @@
 """Weights: safetensors folders of all families, MLX's quantized ones too; quantization at load; LoRA adapters."""
 
-from engines.paged.weights.loading import LoadedModel, LoadReport, load_model
+from engines.paged.weights.loader import LoadedModel, LoadReport, load_model
 
 __all__ = ["LoadReport", "LoadedModel", "load_model"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engines.paged.ops.contract import Quantized
+from engines.paged.ops.interface import Quantized
 from engines.paged.ops.packing import CHUNK, pack
 
 SCHEMES = {"int8": 8, "int4": 4}

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from engines.errors import invalid
-from engines.paged.ops.contract import Batch, LayerCache
-from engines.paged.ops.metal.family import Family, check
+from engines.paged.ops.interface import Batch, LayerCache
+from engines.paged.ops.metal.base import Family, check
 
 # Rows of a sequence that decode reads the keys for one by one; more share them in a tile, of which 32 would be idle.
 MAX_DECODE_ROWS = 8

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engines.paged.ops.metal.family import Family, check
+from engines.paged.ops.metal.base import Family, check
 from engines.paged.ops.metal.kernels import Library
 
 GROUP = 256

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engines.paged.ops.contract import Batch, Dense, LayerCache, Ops, Quantized, SamplingBatch, Weight
+from engines.paged.ops.interface import Batch, Dense, LayerCache, Ops, Quantized, SamplingBatch, Weight
 from engines.paged.ops.packing import pack
 
 # Methods that stand and fall together: what one prepares another computes with. The two groups of attention share a

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from engines.paged.ops.contract import Batch, LayerCache, Ops
+from engines.paged.ops.interface import Batch, LayerCache, Ops
 from engines.paged.ops.metal.attention import MAX_DECODE_ROWS
 from engines.paged.ops.metal.check_cases import GROUPS
 from engines.paged.ops.metal.ops import MetalOps

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from engines.errors import invalid
-from engines.paged.ops.contract import Quantized, Weight
-from engines.paged.ops.metal.family import check
+from engines.paged.ops.interface import Quantized, Weight
+from engines.paged.ops.metal.base import check
 from engines.paged.ops.metal.matrix import Matrix, MatrixFamily
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from engines.errors import invalid
-from engines.paged.ops.contract import Weight
-from engines.paged.ops.metal.family import check
+from engines.paged.ops.interface import Weight
+from engines.paged.ops.metal.base import check
 from engines.paged.ops.metal.linear import GEMV_GROUP_ROWS, GEMV_THREADS, MOST_GEMV_ROWS, TILE, TILE_THREADS
 from engines.paged.ops.metal.matrix import Matrix, MatrixFamily, interleave
 from engines.paged.ops.packing import join

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engines.paged.ops.contract import Weight
-from engines.paged.ops.metal.family import check
+from engines.paged.ops.interface import Weight
+from engines.paged.ops.metal.base import check
 from engines.paged.ops.metal.matrix import Matrix, MatrixFamily, interleave
 from engines.paged.ops.packing import join
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from engines.errors import invalid
-from engines.paged.ops.contract import Dense, Quantized, Weight
-from engines.paged.ops.metal.family import Family
+from engines.paged.ops.interface import Dense, Quantized, Weight
+from engines.paged.ops.metal.base import Family
 from engines.paged.ops.metal.kernels import Library
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from engines.paged.ops.metal.family import Family, check
+from engines.paged.ops.metal.base import Family, check
 
 GROUP = 256  # kernels/norm.metal: NORM_THREADS
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engines.paged.ops.contract import Batch
+from engines.paged.ops.interface import Batch
 from engines.paged.ops.metal.attention import AttentionOps, num_partitions
 from engines.paged.ops.metal.blocks import BlockOps
 from engines.paged.ops.metal.embedding import EmbeddingOps

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engines.paged.ops.contract import Batch, LayerCache
-from engines.paged.ops.metal.family import Family, check
+from engines.paged.ops.interface import Batch, LayerCache
+from engines.paged.ops.metal.base import Family, check
 
 HEADS_A_GROUP = 4  # kernels/rope.metal: a simdgroup each
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engines.paged.ops.contract import SamplingBatch
-from engines.paged.ops.metal.family import Family, check
+from engines.paged.ops.interface import SamplingBatch
+from engines.paged.ops.metal.base import Family, check
 from engines.paged.ops.metal.kernels import Library
 
 # What is asked of the kernel `adjust`, as sample.metal has it.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from engines.errors import unavailable
-from engines.paged.ops.contract import Ops
+from engines.paged.ops.interface import Ops
 from engines.paged.ops.metal.check_cases import GROUPS, Case, cases
 from engines.paged.ops.metal.composed_ops import ComposedOps
 from engines.paged.ops.metal.ops import MetalOps

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from engines.paged.ops import compiling
+from engines.paged.ops import cpp_compiler
 from engines.paged.ops.metal.check_cases import GROUPS
 from engines.paged.ops.metal.kernels import KERNELS
 from engines.paged.ops.metal.ops import MetalOps
@@ -72,7 +72,7 @@ def verdict_file(ops: MetalOps, dtypes: Sequence[torch.dtype]) -> VerdictFile:
     for folder, pattern in _SOURCES:
         for path in sorted(folder.glob(pattern)):
             digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return VerdictFile(compiling.cache_root() / "metal-self-check" / f"{digest.hexdigest()[:40]}.json")
+    return VerdictFile(cpp_compiler.cache_root() / "metal-self-check" / f"{digest.hexdigest()[:40]}.json")
 
 
 def gpu_name() -> str:

@@ -9,7 +9,7 @@ import logging
 import torch
 
 from engines.errors import unavailable
-from engines.paged.ops.compiling import CompileError, NoCompilerError
+from engines.paged.ops.cpp_compiler import CompileError, NoCompilerError
 from engines.paged.ops.native.decode import NativeDecode
 from engines.paged.ops.native.library import load_kernel
 from engines.paged.ops.native.self_check import check

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from engines.paged.ops import compiling
+from engines.paged.ops import cpp_compiler
 
 _SOURCE = Path(__file__).with_name("attention.cpp")
 _TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
@@ -60,10 +60,10 @@ def load_kernel(heads: int, kv_heads: int, head_size: int, dtype: torch.dtype) -
         raise ValueError(f"{dtype} is none of {', '.join(map(str, _TYPES))}")
     defined = (f"-DD={head_size}", f"-DG={kv_heads}", f"-DR={heads // kv_heads}", f"-DTYPE={_TYPES[dtype]}")
     language = ("-x", "c++", "-std=c++17", "-shared", "-fPIC", "-fno-exceptions", "-fno-rtti", "-w")
-    folder = compiling.cache_root() / "native"
-    command, machine = compiling.suited(_PROBES.get(dtype, ""), _MACHINES)
+    folder = cpp_compiler.cache_root() / "native"
+    command, machine = cpp_compiler.suited(_PROBES.get(dtype, ""), _MACHINES)
     options = (*language, "-O3", *machine, *defined)
-    return Kernel(compiling.build(_SOURCE.read_text(), options, folder, _processor(), command=command), kv_heads)
+    return Kernel(cpp_compiler.build(_SOURCE.read_text(), options, folder, _processor(), command=command), kv_heads)
 
 
 def _processor() -> str:

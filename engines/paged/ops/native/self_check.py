@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from engines.paged.ops.compiling import CompileError
+from engines.paged.ops.cpp_compiler import CompileError
 from engines.paged.ops.native.decode import Decoding, NativeDecode
 
 # By how much it may differ from torch in float32: rounding of the result.

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from engines.paged.ops.contract import Batch, LayerCache
+from engines.paged.ops.interface import Batch, LayerCache
 from engines.paged.ops.reference.plain import plain_attention
 
 # A decoding sequence is attended in a call of its own from here: below, a call more (some 40 us) costs more than going

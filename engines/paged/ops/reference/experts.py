@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engines.paged.ops.contract import Weight
+from engines.paged.ops.interface import Weight
 from engines.paged.ops.reference.linear import AnyLinear, GateUp, prepare_gate_up, prepare_linear
 
 

@@ -27,9 +27,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor
 
-from engines.paged.ops.contract import Dense, Quantized, Weight
+from engines.paged.ops.interface import Dense, Quantized, Weight
 from engines.paged.ops.packing import dequantize, join, moved, unpack
-from engines.paged.ops.reference.blocked import BlockedLinear, block, can_block
+from engines.paged.ops.reference.onednn_linear import BlockedLinear, block, can_block
 
 # Rows for which torch's 4-bit kernel is faster than a dense product, by the processor's instructions.
 _KERNEL_ROWS = {"AVX512": 4, "AVX2": 2}

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor
 
-from engines.paged.ops.contract import Batch, LayerCache, SamplingBatch, Weight
+from engines.paged.ops.interface import Batch, LayerCache, SamplingBatch, Weight
 from engines.paged.ops.reference import experts as mixture
 from engines.paged.ops.reference import linear as matrices
 from engines.paged.ops.reference import rotary

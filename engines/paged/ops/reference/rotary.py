@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor
 
-from engines.paged.ops.contract import Batch, LayerCache
+from engines.paged.ops.interface import Batch, LayerCache
 
 
 def rope_write(

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from engines.paged.ops import compiling
-from engines.paged.ops.compiling import CompileError, NoCompilerError
+from engines.paged.ops import cpp_compiler
+from engines.paged.ops.cpp_compiler import CompileError, NoCompilerError
 
 INCLUDE = Path(__file__).parent / "include"
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g1")
@@ -43,7 +43,7 @@ def _headers_digest() -> str:
 def cache_folder() -> Path:
     if given := os.environ.get("POINTSMAN_SIM_CACHE"):
         return Path(given)
-    return compiling.cache_root() / "metal-sim"
+    return cpp_compiler.cache_root() / "metal-sim"
 
 
 def flags(sanitize: bool) -> tuple[str, ...]:
@@ -63,7 +63,7 @@ def build(text: str, sanitize: bool = False) -> Path:
     Raises: SyntaxError with the compiler's own words; NoCompilerError.
     """
     try:
-        return compiling.build(text, flags(sanitize), cache_folder(), _headers_digest())
+        return cpp_compiler.build(text, flags(sanitize), cache_folder(), _headers_digest())
     except CompileError as error:
         raise SyntaxError(f"program_source: {error}") from error
 
@@ -74,7 +74,7 @@ def sanitizer_environment() -> dict[str, str]:
 
     Raises: NoCompilerError.
     """
-    for command in compiling.candidates():
+    for command in cpp_compiler.candidates():
         for name in _RUNTIMES:
             asked = [*command, f"-print-file-name={name}"]
             runtime = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
@@ -97,10 +97,10 @@ def sanitizer_environment() -> dict[str, str]:
 _RUNTIMES = (f"libclang_rt.asan-{platform.machine()}.so", "libasan.so")
 
 
-def _loads_sanitized(command: compiling.Command, environment: Mapping[str, str]) -> bool:
+def _loads_sanitized(command: cpp_compiler.Command, environment: Mapping[str, str]) -> bool:
     text = 'extern "C" int half(int *value) { return *value / 2; }'
     try:
-        path = compiling.build(text, flags(sanitize=True), cache_folder(), command=command)
+        path = cpp_compiler.build(text, flags(sanitize=True), cache_folder(), command=command)
     except CompileError:
         return False
     program = [sys.executable, "-c", f"import ctypes; ctypes.CDLL({str(path)!r})"]

@@ -4,8 +4,8 @@ import pytest
 
 from engines.paged.bench.figures import figures, percentile
 from engines.paged.bench.load import Heard, Round, gaps
-from engines.paged.bench.traffic import cache_bytes_per_step, weight_bytes_per_step
-from tests.engines.paged.bench.test_traffic import LLAMA
+from engines.paged.bench.memory_traffic import cache_bytes_per_step, weight_bytes_per_step
+from tests.engines.paged.bench.test_memory_traffic import LLAMA
 
 # Two requests: the second one's prompt is read later, and it ends later.
 ROUND = Round(2, 10, (Heard(0.0, (1.0, 2.0, 3.0, 4.0)), Heard(0.0, (2.0, 3.0, 4.0, 5.0))))

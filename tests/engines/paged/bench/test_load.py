@@ -3,8 +3,8 @@
 import pytest
 
 from engines.errors import EngineError
+from engines.paged.api_types import FinishReason, GenerateRequest, Listener, Output
 from engines.paged.bench.load import Load, run_round
-from engines.paged.values import FinishReason, GenerateRequest, Listener, Output
 
 LOAD = Load(prompt_tokens=5, output_tokens=3, vocabulary=50)
 

@@ -274,11 +274,11 @@ def test_an_engine_claims_what_it_plans(tmp_path: Path, monkeypatch: pytest.Monk
     """While an engine lives its plan counts for others, and what others have claimed it does not plan for."""
     for module in ("tokenizers", "safetensors", "llguidance"):
         pytest.importorskip(module)
-    from engines.paged import assembling
+    from engines.paged import builder
     from engines.paged.engine import PagedEngine
     from engines.samples.repository import MODELS
 
-    monkeypatch.setattr(assembling, "MemoryClaims", lambda: MemoryClaims(tmp_path))
+    monkeypatch.setattr(builder, "MemoryClaims", lambda: MemoryClaims(tmp_path))
     folder, options = MODELS / "storyteller" / "1", EngineOptions(device="cpu", ops="reference", max_sequences=2)
     engine = PagedEngine.load(folder, options)
     assert claimed(tmp_path) == engine.memory.total_bytes

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from engines.paged.api_types import FinishReason, GenerateRequest, Output, TokenLogprob
 from engines.paged.engine import PagedEngine
 from engines.paged.sampling.params import SamplingParams
-from engines.paged.values import FinishReason, GenerateRequest, Output, TokenLogprob
 
 _ids = itertools.count()
 

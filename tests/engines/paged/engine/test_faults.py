@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from engines.paged.api_types import FinishReason
 from engines.paged.engine import PagedEngine
-from engines.paged.values import FinishReason
 from tests.engines.paged.engine.asking import answer_of, ask, finish
 
 PROMPT = list(range(40))

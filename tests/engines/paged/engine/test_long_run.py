@@ -8,8 +8,8 @@ from pathlib import Path
 
 import psutil
 
+from engines.paged.api_types import FinishReason
 from engines.paged.engine import PagedEngine
-from engines.paged.values import FinishReason
 from tests.engines.paged.engine.asking import Answer, answer_of, ask, finish
 
 # The whole 10,000 by POINTSMAN_LONG_RUN=10000: about half a minute for each thousand.

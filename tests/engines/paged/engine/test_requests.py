@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from engines.errors import EngineError
+from engines.paged.api_types import FinishReason, GenerateRequest
 from engines.paged.engine import PagedEngine
 from engines.paged.options import EngineOptions
 from engines.paged.sampling.params import GrammarSpec, SamplingParams
-from engines.paged.values import FinishReason, GenerateRequest
 from tests.engines.paged.engine.asking import Answer, answer_of, ask, finish
 
 Make = Callable[..., PagedEngine]

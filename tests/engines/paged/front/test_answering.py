@@ -11,7 +11,7 @@ from engines.backends.paged.answering import Answering
 from engines.backends.paged.asking import Asked
 from engines.backends.paged.logprobs import LogprobWriter
 from engines.errors import ErrorCode
-from engines.paged.values import FinishReason, Output, TokenLogprob, Usage
+from engines.paged.api_types import FinishReason, Output, TokenLogprob, Usage
 from tests.engines.backends.support import Request
 
 STOP, LENGTH, CANCELLED = FinishReason.STOP, FinishReason.LENGTH, FinishReason.CANCELLED

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from engines.errors import EngineError
+from engines.paged.api_types import FinishReason, GenerateRequest
 from engines.paged.engine import PagedEngine
 from engines.paged.kv_store.memory import BlockMemory
 from engines.paged.options import DETERMINISTIC_CHUNK, EngineOptions, Speculation
 from engines.paged.sampling.params import SamplingParams
 from engines.paged.scheduling.sequence import Sequence, Status
-from engines.paged.values import FinishReason, GenerateRequest
 from tests.engines.paged.engine.asking import Answer, answer_of, ask, finish
 from tests.engines.paged.front.llm_process import adapter_folder
 from tests.engines.paged.kv_store.conftest import EngineOf
@@ -27,8 +27,8 @@ BLOCK = 16
 
 def settle(engine: PagedEngine) -> None:
     """Wait until what it has computed is stored, as far as it ever will be."""
-    shelf = engine._parts.shelf
-    assert shelf is not None and shelf.store.flush(10)
+    block_store = engine._parts.block_store
+    assert block_store is not None and block_store.store.flush(10)
 
 
 def cached(answer: Answer) -> int:
@@ -188,11 +188,11 @@ def test_a_block_that_is_missing_ends_what_is_found(redis_server: RedisServer, e
     writer = engine_of(redis_server)
     expected = answer_of(writer, PROMPT, **SEEDED).tokens()
     settle(writer)
-    shelf, keys = writer._parts.shelf, redis_server.names()
-    assert shelf is not None
+    block_store, keys = writer._parts.block_store, redis_server.names()
+    assert block_store is not None
     request = GenerateRequest("x", tuple(PROMPT), SamplingParams())
     chain = Sequence(request, 0, 0, BLOCK).names(12)
-    redis_server.client.delete(shelf._keys.of(request, chain[5]))
+    redis_server.client.delete(block_store._keys.of(request, chain[5]))
     reader = engine_of(redis_server)
     answer = answer_of(reader, PROMPT, **SEEDED)
     assert answer.tokens() == expected
@@ -207,15 +207,15 @@ def test_what_is_faster_computed_is_not_fetched(redis_server: RedisServer, engin
     answer_of(writer, PROMPT, max_tokens=1)
     settle(writer)
     reader = engine_of(redis_server, kv_fetch="auto")
-    shelf = reader._parts.shelf
-    assert shelf is not None
+    block_store = reader._parts.block_store
+    assert block_store is not None
     reader._loop._pacing._row_seconds = 1e-6
-    shelf.cost.learn(0, 10.0)
+    block_store.cost.learn(0, 10.0)
     answer = answer_of(reader, PROMPT, max_tokens=1)
     assert cached(answer) == 0
     assert reader.stats()["kv_store_declined_total"] == 192
-    shelf.cost.round_trip_seconds = 0.0
-    shelf.cost.seconds_per_byte = 0.0
+    block_store.cost.round_trip_seconds = 0.0
+    block_store.cost.seconds_per_byte = 0.0
     assert cached(answer_of(reader, [9, *PROMPT], max_tokens=1)) == 0, "another text"
     assert reader.stats()["kv_store_queries_total"] == 192
 

@@ -11,8 +11,8 @@ from time import monotonic, sleep
 
 import pytest
 
+from engines.paged.api_types import FinishReason
 from engines.paged.engine import PagedEngine
-from engines.paged.values import FinishReason
 from tests.engines.paged.engine.asking import answer_of, ask, finish
 from tests.engines.paged.kv_store.conftest import EngineOf
 from tests.engines.paged.kv_store.test_engines import PROMPT, SEEDED, cached, settle
@@ -141,19 +141,19 @@ def test_steps_go_on_while_one_waits(expected: list[int], redis_server: RedisSer
     """A request that waits for a frozen Redis holds up nobody: others are answered meanwhile, and it is cancelled in a
     moment, with nothing left behind."""
     engine = engine_of(redis_server, kv_deadline=60.0)
-    shelf = engine._parts.shelf
-    assert shelf is not None
+    block_store = engine._parts.block_store
+    assert block_store is not None
     found = threading.Event()
-    find = shelf.find
+    find = block_store.find
 
     def slow(*arguments: object) -> int:
         found.wait(30)
         return find(*arguments)  # type: ignore[arg-type]
 
-    shelf.find = slow  # type: ignore[method-assign]
+    block_store.find = slow  # type: ignore[method-assign]
     waits = ask(engine, PROMPT, **SEEDED)
     eventually(lambda: engine.stats()["num_requests_fetching"])
-    shelf.find = find  # type: ignore[method-assign]
+    block_store.find = find  # type: ignore[method-assign]
     other = answer_of(engine, [1, 2, 3], max_tokens=20)
     assert len(other.tokens()) == 20
     assert not waits.outputs and engine.stats()["kv_cache_blocks_used"] == 0
@@ -167,10 +167,10 @@ def test_steps_go_on_while_one_waits(expected: list[int], redis_server: RedisSer
 def test_who_has_no_time_left_is_told_so(expected: list[int], redis_server: RedisServer, engine_of: EngineOf) -> None:
     """A request's own deadline holds while it waits for stored blocks, too."""
     engine = engine_of(redis_server, kv_deadline=60.0)
-    shelf = engine._parts.shelf
-    assert shelf is not None
+    block_store = engine._parts.block_store
+    assert block_store is not None
     over = threading.Event()
-    shelf.find = lambda *arguments: over.wait(30) and 0  # type: ignore[method-assign,assignment]
+    block_store.find = lambda *arguments: over.wait(30) and 0  # type: ignore[method-assign,assignment]
     late = ask(engine, PROMPT, deadline=monotonic() + 0.2, **SEEDED)
     finish(late)
     over.set()
@@ -182,15 +182,15 @@ def test_blocks_that_cannot_be_loaded_are_computed(
 ) -> None:
     """A device without room for them, once: nothing that was not filled is found by its name."""
     engine = engine_of(redis_server)
-    shelf = engine._parts.shelf
-    assert shelf is not None
-    copy_in = shelf.memory.copy_in
+    block_store = engine._parts.block_store
+    assert block_store is not None
+    copy_in = block_store.memory.copy_in
 
     def fails(*arguments: object) -> None:
-        shelf.memory.copy_in = copy_in  # type: ignore[method-assign]
+        block_store.memory.copy_in = copy_in  # type: ignore[method-assign]
         raise RuntimeError("no room")
 
-    shelf.memory.copy_in = fails  # type: ignore[method-assign]
+    block_store.memory.copy_in = fails  # type: ignore[method-assign]
     answer = answer_of(engine, PROMPT, **SEEDED)
     assert (answer.tokens(), cached(answer)) == (expected, 0)
 
@@ -199,8 +199,8 @@ def test_a_long_text_is_read_as_fast_as_it_is_loaded(
     expected: list[int], redis_server: RedisServer, engine_of: EngineOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reads wait for the engine, so that a text of any length takes little memory beside the cache."""
-    monkeypatch.setattr("engines.paged.kv_store.shelf.READ_BYTES", 1)  # a block a read
-    monkeypatch.setattr("engines.paged.kv_store.fetching._MAX_AHEAD", 1)
+    monkeypatch.setattr("engines.paged.kv_store.block_store.READ_BYTES", 1)  # a block a read
+    monkeypatch.setattr("engines.paged.kv_store.prefetch._MAX_AHEAD", 1)
     answer = answer_of(engine_of(redis_server), PROMPT, **SEEDED)
     assert (answer.tokens(), cached(answer)) == (expected, 192)
 
@@ -258,7 +258,7 @@ def test_a_slow_redis_is_waited_for_no_longer_than_said(
     expected: list[int], redis_server: RedisServer, engine_of: EngineOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What has come by the deadline is used, the rest is computed."""
-    monkeypatch.setattr("engines.paged.kv_store.shelf.READ_BYTES", 1)  # a block a read
+    monkeypatch.setattr("engines.paged.kv_store.block_store.READ_BYTES", 1)  # a block a read
     with slow_proxy(redis_server.socket, 50_000, redis_server.socket.parent) as path:
         engine = engine_of(redis_server, kv_store=f"unix://{path}", kv_deadline=1.5)
         answer = answer_of(engine, PROMPT, **SEEDED)
@@ -271,7 +271,7 @@ def test_what_comes_slowly_and_would_be_computed_more_slowly_is_waited_for(
     expected: list[int], redis_server: RedisServer, engine_of: EngineOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The deadline is for those who would be faster without a store."""
-    monkeypatch.setattr("engines.paged.kv_store.shelf.READ_BYTES", 1)  # a block a read
+    monkeypatch.setattr("engines.paged.kv_store.block_store.READ_BYTES", 1)  # a block a read
     with slow_proxy(redis_server.socket, 100_000, redis_server.socket.parent) as path:
         engine = engine_of(redis_server, kv_store=f"unix://{path}", kv_deadline=1.0)
         engine._loop._pacing._row_seconds = 0.1

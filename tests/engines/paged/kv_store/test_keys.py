@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from engines.paged.cache import prefix
+from engines.paged.api_types import GenerateRequest
+from engines.paged.cache import block_hash
 from engines.paged.kv_store.keys import BlockKeys, Numbers
 from engines.paged.sampling.params import SamplingParams
-from engines.paged.values import GenerateRequest
 
 NUMBERS = Numbers("ab" * 32, "bfloat16", 16, "raw")
-NAME = prefix.extend(prefix.root("\0"), list(range(16)))
+NAME = block_hash.extend(block_hash.root("\0"), list(range(16)))
 KEY = (
     "pointsman:1:kv:1ea04caa140c50b01699deb41febb0e91bad6991dec38b3032970d058dfedea5:"
     "42cbe0be40d7ae596ea186ebcb94b882ac7cbc3cd2dafef4acaae338a39f69d3"

@@ -9,8 +9,8 @@ import torch
 
 from engines.paged.cache.kv_cache import KVCache
 from engines.paged.kv_store.memory import BlockMemory
-from engines.paged.model.reading import read_config
-from engines.paged.ops.contract import Ops
+from engines.paged.model.config_reader import read_config
+from engines.paged.ops.interface import Ops
 from engines.paged.ops.reference import ReferenceOps
 from tests.engines.paged.support.fake_mps import FakeMps
 from tests.engines.paged.support.tiny_models import tiny_model

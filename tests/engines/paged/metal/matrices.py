@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engines.paged.ops.contract import Dense, Quantized, Weight
+from engines.paged.ops.interface import Dense, Quantized, Weight
 from engines.paged.ops.packing import expand, pack
 
 EPS = {torch.float32: 2e-6, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}

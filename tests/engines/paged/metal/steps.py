@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engines.paged.ops.contract import Batch, LayerCache
+from engines.paged.ops.interface import Batch, LayerCache
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engines.paged.ops.contract import Dense
+from engines.paged.ops.interface import Dense
 from tests.engines.paged.metal.conftest import MakeOps
 
 

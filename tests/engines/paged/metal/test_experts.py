@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from engines.errors import EngineError
-from engines.paged.ops.contract import Dense, Weight
+from engines.paged.ops.interface import Dense, Weight
 from engines.paged.ops.metal import MetalOps
 from engines.paged.ops.metal.linear import TILE
 from engines.paged.ops.reference.experts import route

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from engines.errors import EngineError
-from engines.paged.ops.contract import Dense, Quantized
+from engines.paged.ops.interface import Dense, Quantized
 from engines.paged.ops.metal.linear import LEAST_ROWS_TO_UNPACK, LinearOps
 from tests.engines.paged.metal.conftest import MakeOps
 from tests.engines.paged.metal.matrices import Format, assert_product, assert_within, numbers

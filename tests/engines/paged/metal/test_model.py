@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from engines.paged.model.decoder import Decoder
-from engines.paged.ops.contract import Ops
+from engines.paged.ops.interface import Ops
 from engines.paged.ops.reference import ReferenceOps
 from engines.paged.weights import load_model
 from tests.engines.paged.metal.conftest import MakeOps

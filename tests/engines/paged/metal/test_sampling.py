@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from engines.paged.ops.contract import SamplingBatch
+from engines.paged.ops.interface import SamplingBatch
 from engines.paged.ops.metal import MetalOps
 from engines.paged.ops.metal.kernels import source
-from engines.paged.sampling.noise import gumbel, noise_at, row_keys, squares32
+from engines.paged.sampling.gumbel_noise import gumbel, noise_at, row_keys, squares32
 from engines.paged.sampling.reference import sample
 from tests.engines.paged.metal.conftest import MakeOps
 
@@ -210,8 +210,8 @@ kernel void show_gumbel(device float *noise [[buffer(0)]], device const uint *bi
 
 
 def test_noise_is_the_same_everywhere(metal_ops: MakeOps) -> None:
-    """The integers are those of sampling/noise.py to the bit, for any seed, position and id; the floats but for a few
-    units in the last place, also at both ends of what 32 bits can be."""
+    """The integers are those of sampling/gumbel_noise.py to the bit, for any seed, position and id; the floats but for
+    a few units in the last place, also at both ends of what 32 bits can be."""
     ops, count = metal_ops(), 500
     library = ops.kernels._compile(source("sample", {}) + SHOW_NOISE)
     generator = torch.Generator().manual_seed(0)

@@ -17,7 +17,7 @@ import torch
 
 from engines.errors import EngineError
 from engines.paged.ops import sim
-from engines.paged.ops.contract import Dense, Ops
+from engines.paged.ops.interface import Dense, Ops
 from engines.paged.ops.metal import MetalOps, replay, self_check
 from engines.paged.ops.metal import verdict as verdict_module
 from engines.paged.ops.metal.check_cases import GROUPS, cases

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from engines.paged.ops import compiling, sim
+from engines.paged.ops import cpp_compiler, sim
 
 THREAD = """uint i [[thread_position_in_grid]], uint lane [[thread_index_in_simdgroup]],
             uint simdgroup [[simdgroup_index_in_threadgroup]]"""
@@ -382,7 +382,7 @@ def test_same_source_is_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.undo()
 
     monkeypatch.setenv("POINTSMAN_SIM_CACHE", str(tmp_path))
-    monkeypatch.setattr(compiling, "UNUSED_SECONDS", -1)
+    monkeypatch.setattr(cpp_compiler, "UNUSED_SECONDS", -1)
     compiled("y[i] = 2.0f;")
     assert library not in list(tmp_path.glob("*.so"))
     assert len(list(tmp_path.glob("*.so"))) == 1

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from engines.paged.model.config_reader import read_config
 from engines.paged.model.decoder import Decoder
-from engines.paged.model.reading import read_config
 from engines.paged.model.rope import rope_tables
 from engines.paged.ops.reference import ReferenceOps
 from engines.paged.weights import load_model

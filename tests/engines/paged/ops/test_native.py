@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from engines.errors import EngineError
-from engines.paged.ops import compiling
-from engines.paged.ops.choosing import choose_ops
-from engines.paged.ops.compiling import CompileError, NoCompilerError
-from engines.paged.ops.contract import LayerCache
+from engines.paged.ops import cpp_compiler
+from engines.paged.ops.cpp_compiler import CompileError, NoCompilerError
+from engines.paged.ops.interface import LayerCache
 from engines.paged.ops.native import NativeOps, library
 from engines.paged.ops.native.decode import NativeDecode
 from engines.paged.ops.native.library import load_kernel
 from engines.paged.ops.native.self_check import check
 from engines.paged.ops.reference import ReferenceOps
+from engines.paged.ops.select import choose_ops
 from tests.engines.paged.support.paging import batch_of
 
 CPU = torch.device("cpu")
@@ -32,7 +32,7 @@ LENGTHS = [1, 2, 15, 16, 17, 127, 128, 129, 300]
 @pytest.fixture(scope="module", autouse=True)
 def has_a_compiler() -> None:
     try:
-        compiling.compiler()
+        cpp_compiler.compiler()
     except NoCompilerError as error:
         pytest.skip(str(error))
 
@@ -129,7 +129,7 @@ def test_work_is_shared_out_by_dispatch_on_a_mac(monkeypatch: pytest.MonkeyPatch
     cache, q = cached(2, 64, torch.float32), torch.randn(len(LENGTHS), 4, 64)
     batch = batch_of([1] * len(LENGTHS), LENGTHS, tables(LENGTHS), BLOCK)
     expected = native(4, 2, 64, torch.float32).attention(q, cache, batch, 0.1, 0)
-    stand_in = ctypes.CDLL(str(compiling.build(DISPATCH, ("-x", "c++", "-shared", "-fPIC", "-pthread"), tmp_path)))
+    stand_in = ctypes.CDLL(str(cpp_compiler.build(DISPATCH, ("-x", "c++", "-shared", "-fPIC", "-pthread"), tmp_path)))
     with monkeypatch.context() as patched:
         patched.setattr(library, "sys", SimpleNamespace(platform="darwin"))
         patched.setattr(
@@ -175,7 +175,7 @@ def test_large_scores_overflow_nothing() -> None:
 
 def test_without_a_compiler_torch_attends(monkeypatch: pytest.MonkeyPatch) -> None:
     """`auto` takes torch where nothing can be compiled; who asked for `native` is told what is missing."""
-    monkeypatch.setattr(compiling, "candidates", lambda: iter(()))
+    monkeypatch.setattr(cpp_compiler, "candidates", lambda: iter(()))
     ops = choose_ops("auto", CPU, torch.float32)
     ops.prepare_attention(4, 2, 64, torch.float32)
     cache, q = cached(2, 64, torch.float32), torch.randn(1, 4, 64)
@@ -188,7 +188,7 @@ def test_without_a_compiler_torch_attends(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_source_that_cannot_be_compiled_says_why(tmp_path: Path) -> None:
     """The compiler's own words are the error."""
     with pytest.raises(CompileError, match="nonsense"):
-        compiling.build("nonsense here;", ("-x", "c++", "-shared", "-fPIC"), tmp_path)
+        cpp_compiler.build("nonsense here;", ("-x", "c++", "-shared", "-fPIC"), tmp_path)
 
 
 @pytest.mark.parametrize("size, dtype, why", [(40, torch.float32, "multiple of 16"), (64, torch.float64, "is none of")])

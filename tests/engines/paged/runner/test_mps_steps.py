@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from engines.paged import assembling
+from engines.paged import builder
+from engines.paged.api_types import Output
+from engines.paged.device_thread import OwnThread
 from engines.paged.engine import PagedEngine
 from engines.paged.options import EngineOptions, Speculation
-from engines.paged.own_thread import OwnThread
 from engines.paged.sampling.params import GrammarSpec
-from engines.paged.values import Output
 from tests.engines.paged.engine.asking import Answer, answer_of, ask, finish
 from tests.engines.paged.support.fake_mps import MPS, FakeMps
 from tests.engines.paged.support.tiny_models import tiny_model
@@ -42,11 +42,11 @@ def start_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[StartEngine]:
         thread.begin(device.__enter__).result()
         settings = EngineOptions(**{**SETTINGS, **options})
         with monkeypatch.context() as patch:
-            patch.setattr(assembling, "choose_device", lambda name: MPS)
+            patch.setattr(builder, "choose_device", lambda name: MPS)
             patch.setattr(
-                assembling, "choose_ops", lambda *_, deterministic: device.metal_ops(is_deterministic=deterministic)
+                builder, "choose_ops", lambda *_, deterministic: device.metal_ops(is_deterministic=deterministic)
             )
-            engine = PagedEngine(thread.begin(lambda: assembling.assemble(folder, settings, None)).result(), thread)
+            engine = PagedEngine(thread.begin(lambda: builder.assemble(folder, settings, None)).result(), thread)
         engine.start()
         engines.append(engine)
         return engine, device

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from engines.paged.sampling.batch import Ask, SamplingBatches
+from engines.paged.sampling.batch import SampledRows, SamplingBatches
 from engines.paged.sampling.params import SamplingParams
 from engines.paged.sampling.reference import sample
 from engines.paged.staging import Staging
@@ -46,7 +46,7 @@ def batches():
 
 
 def ask(drawing, *drafts):
-    return Ask(drawing, len(drawing.writing.tokens), drafts)
+    return SampledRows(drawing, len(drawing.writing.tokens), drafts)
 
 
 def test_columns():
@@ -168,7 +168,7 @@ def test_a_draft_models_rows():
     made = batches()
     drawing = made.admit(Text([1, 2]), SamplingParams(presence_penalty=1.0, logit_bias={1: 1.0}, top_k=4), 1)
     main = made.build([ask(drawing, 5)])
-    plain = made.build([Ask(drawing, 3)], plain=True)
+    plain = made.build([SampledRows(drawing, 3)], plain=True)
     assert (plain.positions.tolist(), plain.top_k.tolist()) == ([3], [4])
     assert plain.output_counts is plain.bias_ids is None
     assert made.build([ask(drawing, 5)]).temperature is main.temperature
@@ -238,10 +238,10 @@ def test_tokens_are_counted_before_they_are_read():
     made = batches()
     text = Text([1])
     drawing = made.admit(text, SamplingParams(temperature=0.0, frequency_penalty=1.0), 1)
-    first = [Ask(drawing, 1)]
+    first = [SampledRows(drawing, 1)]
     made.build(first)
     made.count(first, torch.tensor([9], dtype=torch.int32))
-    counts = made.build([Ask(drawing, 2)]).output_counts
+    counts = made.build([SampledRows(drawing, 2)]).output_counts
     assert counts.nonzero().tolist() == [[0, 9]]
     assert text.answer == []
 
@@ -255,7 +255,7 @@ def test_inside_and_outside_of_inference_mode():
         with torch.inference_mode(inference):
             rows = [ask(drawing)]
             drawn, _ = sample(torch.zeros(1, VOCABULARY), made.build(rows))
-            noisy, _ = sample(torch.zeros(1, 5000), made.build([Ask(drawing, 1)], plain=True))
+            noisy, _ = sample(torch.zeros(1, 5000), made.build([SampledRows(drawing, 1)], plain=True))
             made.count(rows, drawn)
             tokens.append((drawn.item(), noisy.item()))
             drawing.writing.answer.append(tokens[-1][0])

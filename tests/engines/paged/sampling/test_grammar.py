@@ -10,7 +10,7 @@ import torch
 
 from engines.errors import EngineError, ErrorCode
 from engines.paged.sampling import grammar
-from engines.paged.sampling.batch import Ask, SamplingBatches
+from engines.paged.sampling.batch import SampledRows, SamplingBatches
 from engines.paged.sampling.grammar import GrammarCompiler
 from engines.paged.sampling.params import GrammarSpec, SamplingParams
 from engines.paged.sampling.reference import sample
@@ -50,7 +50,7 @@ def generated(spec, seed, tokenizer=BYTES, most=400, favoured="", spread=2.0):
     for letter in favoured:
         logits[ids(letter, tokenizer)[-1]] += 8
     for _ in range(most):
-        batch = batches.build([Ask(drawing, len(text.tokens))])
+        batch = batches.build([SampledRows(drawing, len(text.tokens))])
         token = sample(logits[None], batch)[0].item()
         if token in tokenizer.eos_ids:
             return tokenizer.decode(text.answer), walk.may_end

@@ -7,10 +7,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from engines.paged.ops.contract import SamplingBatch
+from engines.paged.ops.interface import SamplingBatch
 from engines.paged.sampling import reference
-from engines.paged.sampling.adjusting import unpacked
 from engines.paged.sampling.filters import keep_, kept_ids
+from engines.paged.sampling.logits_processors import unpacked
 from engines.paged.sampling.reference import logprobs_of, sample, top_logprobs
 
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+from engines.paged.api_types import GenerateRequest
 from engines.paged.sampling.params import SamplingParams
 from engines.paged.scheduling.scheduler import Scheduler
 from engines.paged.scheduling.sequence import Sequence
-from engines.paged.values import GenerateRequest
 
 
 def digest(previous: int, token: int) -> int:
@@ -49,7 +49,7 @@ class Outside:
 
     def know(self, tokens: tuple[int, ...]) -> None:
         """Keep what another engine has computed of a text."""
-        size = self.scheduler.holdings.block_size
+        size = self.scheduler.block_manager.block_size
         text = Sequence(GenerateRequest("other", tokens, SamplingParams()), 0, 0, size)
         states = list(accumulate(tokens, digest, initial=0))[1:]
         for place, name in enumerate(text.names(len(tokens) // size)):
@@ -84,7 +84,7 @@ class Outside:
                 continue
             self.coming.remove(each)
             end = each.first + len(each.content)
-            for place, block in self.scheduler.holdings.adopt(each.names[:end], each.first, 2):
+            for place, block in self.scheduler.block_manager.adopt(each.names[:end], each.first, 2):
                 self.cache[block] = list(each.content[place - each.first])
                 self.num_loaded += 1
             check()

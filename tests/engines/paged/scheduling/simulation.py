@@ -9,12 +9,12 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+from engines.paged.api_types import FinishReason, GenerateRequest
 from engines.paged.cache.block_pool import BlockPool
 from engines.paged.sampling.params import SamplingParams
-from engines.paged.scheduling.plan import Plan
+from engines.paged.scheduling.batch_plan import SchedulerOutput
 from engines.paged.scheduling.scheduler import Scheduler
 from engines.paged.scheduling.sequence import Sequence, Status
-from engines.paged.values import FinishReason, GenerateRequest
 from tests.engines.paged.scheduling.outside import Outside, digest
 
 VOCABULARY = 50
@@ -42,9 +42,9 @@ class Simulation:
     dice: random.Random = field(default_factory=lambda: random.Random(1))
 
     def __post_init__(self) -> None:
-        size = self.scheduler.holdings.block_size
+        size = self.scheduler.block_manager.block_size
         self.cache = [[-1] * size for _ in range(self.scheduler.pool.num_blocks)]
-        self.in_flight: tuple[Plan, list[list[int]]] | None = None
+        self.in_flight: tuple[SchedulerOutput, list[list[int]]] | None = None
         self.last: dict[int, int] = {}  # by slot, as on the device
         self.num_rows = 0
         self.chunk = self.scheduler._chunk or 0  # where prompts are cut at fixed places, one piece goes beside the rest
@@ -55,13 +55,13 @@ class Simulation:
         self.arrivals += 1
         params = SamplingParams(max_tokens=max_tokens)
         request = GenerateRequest(str(self.arrivals), prompt, params, **fields)  # type: ignore[arg-type]
-        sequence = Sequence(request, 0, self.arrivals, self.scheduler.holdings.block_size)
+        sequence = Sequence(request, 0, self.arrivals, self.scheduler.block_manager.block_size)
         sequence.needs_host = bool(self.guess)
         self.scheduler.add(sequence)
         return sequence
 
-    def step(self, prefill_rows: int | None = None) -> Plan | None:
-        """Plan and compute one step; read it, or the one before."""
+    def step(self, prefill_rows: int | None = None) -> SchedulerOutput | None:
+        """SchedulerOutput and compute one step; read it, or the one before."""
         if self.outside is not None:
             self.outside.copy_out()
             self.outside.arrive(self.scheduler.check)
@@ -77,8 +77,8 @@ class Simulation:
             self.scheduler.check()
         return plan
 
-    def compute(self, plan: Plan) -> list[list[int]]:
-        size = self.scheduler.holdings.block_size
+    def compute(self, plan: SchedulerOutput) -> list[list[int]]:
+        size = self.scheduler.block_manager.block_size
         for source, target in plan.copies:
             self.cache[target] = list(self.cache[source])
         assert plan.num_rows <= self.scheduler.max_batch_tokens + self.chunk
@@ -120,7 +120,7 @@ class Simulation:
             results.append(yielded)
         return results
 
-    def read(self, plan: Plan, results: list[list[int]]) -> None:
+    def read(self, plan: SchedulerOutput, results: list[list[int]]) -> None:
         for piece, tokens in zip(plan.pieces, results, strict=True):
             sequence = piece.sequence
             self.scheduler.advance(piece, tokens)

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
+from engines.paged.api_types import FinishReason, GenerateRequest
 from engines.paged.sampling.params import SamplingParams
 from engines.paged.scheduling.sequence import Sequence, Status
-from engines.paged.values import FinishReason, GenerateRequest
 from tests.engines.paged.scheduling.simulation import Simulation, simulation, text_of
 
 
@@ -228,11 +228,11 @@ def test_what_is_loaded_takes_no_room_from_those_who_run() -> None:
     """Stored blocks come as far as there is room beside a block for each that runs, and the chain's own first blocks
     make none."""
     it, prompt = stored(num_blocks=12)
-    holdings = it.scheduler.holdings
+    block_manager = it.scheduler.block_manager
     names = Sequence(GenerateRequest("x", prompt, SamplingParams()), 0, 9, 4).names(10)
-    first = holdings.adopt(names[:3], 0, 0)
+    first = block_manager.adopt(names[:3], 0, 0)
     assert [place for place, _ in first] == [0, 1, 2]
-    more = holdings.adopt(names, 3, 2)
+    more = block_manager.adopt(names, 3, 2)
     assert [place for place, _ in more] == [3, 4, 5, 6, 7, 8]
     assert it.scheduler.pool.find(names) == [block for _, block in first + more]
     it.scheduler.check()

@@ -1,6 +1,6 @@
 """Guesses of what comes next, and how many are worth it."""
 
-from engines.paged.speculation.judge import Judge
+from engines.paged.speculation.draft_length import DraftLength
 from engines.paged.speculation.ngram import NgramIndex
 
 
@@ -37,7 +37,7 @@ def test_an_index_grows_with_its_text() -> None:
 
 def test_right_guesses_make_bold() -> None:
     """Where all guesses are right and cost little, as many are made as may be."""
-    judge = Judge(6)
+    judge = DraftLength(6)
     for _ in range(20):
         judge.learn(4, 4)
     assert judge.num_guesses(0.05) == 6
@@ -45,7 +45,7 @@ def test_right_guesses_make_bold() -> None:
 
 def test_guesses_that_lose_are_left_out_and_tried_again() -> None:
     """Wrong ones at a price stop it; one in a while is tried, and it comes back when that is right."""
-    judge = Judge(4)
+    judge = DraftLength(4)
     for _ in range(30):
         judge.learn(4, 0)
     asked = [judge.num_guesses(0.3) for _ in range(100)]
@@ -59,7 +59,7 @@ def test_guesses_that_lose_are_left_out_and_tried_again() -> None:
 
 def test_dear_guesses_need_to_be_right() -> None:
     """At a rate of one half, guesses that cost a tenth of a step are made, and such that cost one are not."""
-    judge = Judge(4)
+    judge = DraftLength(4)
     for _ in range(40):
         judge.learn(2, 1)
     assert judge.num_guesses(0.1) > 0

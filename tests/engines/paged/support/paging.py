@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from engines.paged.model.decoder import Decoder
-from engines.paged.ops.contract import Batch
+from engines.paged.ops.interface import Batch
 
 torch.set_num_threads(1)  # tiny tensors: a second thread only waits
 

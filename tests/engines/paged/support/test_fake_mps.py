@@ -8,7 +8,7 @@ import torch
 
 from engines.paged.ops.metal import MetalOps
 from engines.paged.ops.metal.kernels import Kernels
-from engines.paged.runner.reading import HostCopy
+from engines.paged.runner.host_copy import HostCopy
 from tests.engines.paged.support.fake_mps import MPS, FakeMps
 
 

@@ -3,9 +3,9 @@
 import json
 import math
 
+from engines.paged.api_types import TokenLogprob
 from engines.paged.text.logprobs import told_logprob
 from engines.paged.text.tokenizer import Tokenizer
-from engines.paged.values import TokenLogprob
 from tests.engines.paged.text import tiny_tokenizers
 
 TOKENIZER = Tokenizer(tiny_tokenizers.byte_level())

@@ -1,0 +1,131 @@
+"""Requests as they come in: checked, and made into what the engine works on."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import replace
+
+from engines.errors import invalid
+from engines.paged.api_types import GenerateRequest, Listener
+from engines.paged.builder import Parts
+from engines.paged.generation.beams import BeamSearch
+from engines.paged.generation.choice import Choice
+from engines.paged.generation.generation import Generation
+from engines.paged.sampling.params import SamplingParams
+from engines.paged.scheduling.sequence import Sequence
+from engines.paged.speculation.draft_length import DraftLength
+from engines.paged.speculation.ngram import NgramIndex
+from engines.paged.text.stream import TextStream
+
+_SEED_BYTES = 8
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+_NOT_WITH_BEAMS = (
+    *("stop", "grammar", "min_tokens", "logit_bias", "bad_words", "logprobs"),
+    *("repetition_penalty", "presence_penalty", "frequency_penalty"),
+)
+_NOTHING = SamplingParams()
+
+
+class Admission:
+    """The engine's door. Any thread may come."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._arrivals = 0
+        self._lock = threading.Lock()
+
+    def generation(self, request: GenerateRequest, listener: Listener) -> Generation:
+        """A request ready to be scheduled.
+
+        Raises: EngineError where it cannot be answered: the field, and what would do.
+        """
+        parts = self._parts
+        request = self._checked(request)
+        params = request.params
+        beams = self._beams(params)
+        matcher = parts.grammars.compile(params.grammar) if params.grammar is not None else None
+        with self._lock:
+            self._arrivals += 1
+            arrival = self._arrivals
+        choices = []
+        for index in range(beams.width if beams is not None else max(params.n, params.best_of or 0)):
+            sequence = Sequence(request, index, arrival, parts.options.block_size)
+            own = matcher if matcher is None or not index else matcher.fork()
+            choice = Choice(sequence, TextStream(parts.tokenizer, params), parts.eos_ids, own)
+            needs_host = parts.sampler.admit(sequence, _seed_of(params.seed, index), own)
+            if beams is None:
+                self._let_guess(choice)
+            sequence.needs_host = needs_host or choice.judge is not None or beams is not None
+            choices.append(choice)
+        return Generation(request, choices, listener, time.monotonic(), beams)
+
+    def withdraw(self, generation: Generation) -> None:
+        """Forget a request that nobody has taken."""
+        for choice in generation.choices:
+            self._parts.sampler.release(choice.sequence)
+
+    def _checked(self, request: GenerateRequest) -> GenerateRequest:
+        """The request, its answer bounded by the context."""
+        prompt, params, max_context = request.prompt, request.params, self._parts.max_context
+        if not prompt:
+            raise invalid("the prompt is empty: it must have at least one token")
+        vocabulary = self._parts.config.vocab_size
+        for where, ids in (
+            ("prompt", prompt),
+            ("logit_bias", params.logit_bias),
+            ("stop_token_ids", params.stop_token_ids),
+        ):
+            wrong = next((token for token in ids if not 0 <= token < vocabulary), None)
+            if wrong is not None:
+                raise invalid(f"{where}: {wrong} is no token of this model, whose ids are 0 .. {vocabulary - 1}")
+        if len(prompt) >= max_context:
+            raise invalid(
+                f"the prompt has {len(prompt)} tokens, and the context holds {max_context}, the answer included: "
+                "shorten the prompt, or serve with a larger max_context"
+            )
+        adapters = self._parts.options.adapters
+        if request.adapter is not None and request.adapter not in adapters:
+            known = ", ".join(sorted(adapters)) or "none"
+            raise invalid(f"adapter '{request.adapter}' is not loaded; loaded are: {known}")
+        room = max_context - len(prompt)
+        return replace(request, params=replace(params, max_tokens=min(params.max_tokens, room)))
+
+    def _beams(self, params: SamplingParams) -> BeamSearch | None:
+        width, seats = params.beam_width, self._parts.options.max_sequences
+        if width < 2:
+            return None
+        for field in _NOT_WITH_BEAMS:
+            # What a model's folder recommends is meant for sampling: nobody has asked for it here.
+            if getattr(params, field) not in (getattr(_NOTHING, field), getattr(self._parts.default_params, field)):
+                raise invalid(f"{field}: beam search has no place for it; sample instead (beam_width 0)")
+        if params.n > width:
+            raise invalid(f"n: {params.n} answers are more than {width} beams (beam_width) can give")
+        if width > seats:
+            raise invalid(f"beam_width: {width} is more than the engine's {seats} seats")
+        stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._parts.eos_ids)
+        return BeamSearch(
+            width,
+            params.max_tokens,
+            stop_ids,
+            length_penalty=params.length_penalty,
+            early_stopping=params.early_stopping,
+        )
+
+    def _let_guess(self, choice: Choice) -> None:
+        options = self._parts.options
+        speculation = options.speculation
+        if speculation is None or options.deterministic:
+            return
+        choice.judge = DraftLength(speculation.num_tokens)
+        if speculation.method == "ngram":
+            choice.ngrams = NgramIndex(speculation.ngram_min, speculation.ngram_max)
+
+
+def _seed_of(seed: int | None, choice: int) -> int:
+    """Of one choice: the first has the request's own."""
+    if seed is None:
+        return int.from_bytes(os.urandom(_SEED_BYTES), "little")
+    return (seed + choice * _GOLDEN) & _MASK

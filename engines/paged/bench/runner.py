@@ -1,0 +1,174 @@
+"""A whole measurement: the memory's bandwidth, a warm-up, then rounds of every batch size in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engines.errors import invalid
+from engines.paged.bench.bandwidth import Bandwidth, measure_bandwidth
+from engines.paged.bench.figures import Figures, figures
+from engines.paged.bench.load import Load, Round, run_round
+from engines.paged.bench.machine import describe_machine
+from engines.paged.builder import assemble
+from engines.paged.cache.memory import available_memory
+from engines.paged.device import choose_device, use_threads
+from engines.paged.device_thread import OwnThread
+from engines.paged.engine import PagedEngine
+from engines.paged.options import EngineOptions
+
+# What is being done, done so far, in all.
+Progress = Callable[[str, int, int], None]
+
+WARM_UP_SEED = -1
+WARM_UP_TOKENS = 4
+# A report of another form has another number.
+REPORT_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What to measure."""
+
+    model: Path
+    options: EngineOptions
+    batches: Sequence[int] = (1, 8, 32)
+    prompt_tokens: int = 128
+    output_tokens: int = 64
+    rounds: int = 3
+
+    @property
+    def context_tokens(self) -> int:
+        return self.prompt_tokens + self.output_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What was measured, and on what."""
+
+    wish: Wish
+    machine: dict[str, Any]
+    engine: dict[str, Any]  # as the engine describes itself
+    bandwidth: Bandwidth
+    rounds: Sequence[Round]
+    points: Sequence[Figures]  # one a batch size
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, each sample of each round: times in seconds, those of tokens counted from their submission."""
+        options = {name: value for name, value in asdict(self.wish.options).items() if name != "adapters"}
+        return {
+            "report": "pointsman llm bench",
+            "format": REPORT_FORMAT,
+            "machine": self.machine,
+            "model": self.wish.model.name,
+            "engine": self.engine,
+            "options": {name: str(value) if isinstance(value, Path) else value for name, value in options.items()},
+            "prompt_tokens": self.wish.prompt_tokens,
+            "output_tokens": self.wish.output_tokens,
+            "bandwidth": asdict(self.bandwidth) | {"best": self.bandwidth.best},
+            "points": [asdict(point) for point in self.points],
+            "rounds": [_round_json(measured) for measured in self.rounds],
+        }
+
+
+def carry_out(wish: Wish, progress: Progress) -> Findings:
+    """Measure the machine, load the model, measure it, and end the engine. Raises: EngineError."""
+    _check(wish)
+    device = choose_device(wish.options.device)
+    thread = OwnThread("paged-engine")  # whatever computes on a GPU does so on one thread
+    try:
+        bandwidth, machine = thread.begin(lambda: _measure_machine(wish.options, device, progress)).result()
+        engine = PagedEngine(thread.begin(lambda: assemble(wish.model, sized(wish), progress)).result(), thread)
+    except BaseException:
+        thread.end()
+        raise
+    try:
+        if wish.context_tokens > engine.config.max_positions:
+            raise invalid(
+                f"{wish.prompt_tokens} tokens of prompt and {wish.output_tokens} of answer are more than the "
+                f"{engine.config.max_positions} that this model knows: ask for fewer"
+            )
+        rounds = _measure(engine, wish, progress)
+    finally:
+        engine.stop()
+    quantize, group = wish.options.quantize, wish.options.quantize_group
+    points = []
+    for batch in wish.batches:
+        own = [measured for measured in rounds if measured.batch == batch]
+        points.append(figures(own, engine.config, quantize, group, bandwidth.best))
+    told = engine.describe() | {"shape": asdict(engine.config) | {"windows": sorted(set(engine.config.windows))}}
+    return Findings(wish, machine, _plain(told), bandwidth, rounds, points)
+
+
+def sized(wish: Wish) -> EngineOptions:
+    """The wish's options, with seats and cache for the largest batch where they say nothing."""
+    options = wish.options
+    most = max(wish.batches)
+    found = replace(options, max_sequences=max(options.max_sequences, most))
+    if options.memory_gb is None and options.num_blocks is None:
+        # A block more for each, as one is taken ahead of the token that needs it.
+        blocks = most * (-(-wish.context_tokens // options.block_size) + 1)
+        found = replace(found, num_blocks=blocks)
+    if options.max_context is None:
+        found = replace(found, max_context=wish.context_tokens)
+    return found
+
+
+def _check(wish: Wish) -> None:
+    """Raises: EngineError where nothing could be measured."""
+    if not wish.batches or min(wish.batches) < 1:
+        raise invalid("batches: at least one number of sequences is needed, 1 or more: 1,8,32")
+    if wish.prompt_tokens < 1:
+        raise invalid(f"prompt_tokens: {wish.prompt_tokens} is no length of a prompt; 1 is the least")
+    if wish.output_tokens < 2:
+        raise invalid(f"tokens: {wish.output_tokens} leaves no time between two tokens; 2 is the least")
+    if wish.rounds < 1:
+        raise invalid("rounds: at least one is needed")
+
+
+def _measure_machine(
+    options: EngineOptions, device: torch.device, progress: Progress
+) -> tuple[Bandwidth, dict[str, Any]]:
+    """Before a model is loaded, and with the threads that it will have."""
+    use_threads(options.threads)
+    free = available_memory(device, 0)
+    bandwidth = measure_bandwidth(device, free, lambda done, total: progress("memory bandwidth", done, total))
+    return bandwidth, describe_machine(device)
+
+
+def _measure(engine: PagedEngine, wish: Wish, progress: Progress) -> list[Round]:
+    engine.start()
+    vocabulary = engine.config.vocab_size
+    warm = Load(wish.prompt_tokens, min(WARM_UP_TOKENS, wish.output_tokens), vocabulary)
+    for done, batch in enumerate(wish.batches):
+        progress("warming up", done, len(wish.batches))
+        run_round(engine, warm, batch, WARM_UP_SEED)
+    load = Load(wish.prompt_tokens, wish.output_tokens, vocabulary)
+    found: list[Round] = []
+    total = wish.rounds * len(wish.batches)
+    for number in range(wish.rounds):
+        for batch in wish.batches:
+            progress(f"{batch} at a time, round {number + 1} of {wish.rounds}", len(found), total)
+            found.append(run_round(engine, load, batch, number))
+    progress("measured", total, total)
+    return found
+
+
+def _round_json(measured: Round) -> dict[str, Any]:
+    return {
+        "batch": measured.batch,
+        "requests": [[round(at - heard.submitted, 6) for at in heard.token_times] for heard in measured.requests],
+    }
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it."""
+    if isinstance(value, dict):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(each) for each in value]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

@@ -1,0 +1,194 @@
+"""An engine's parts, from a model's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engines.errors import EngineError, invalid
+from engines.paged.cache.claims import MemoryClaim, MemoryClaims
+from engines.paged.cache.kv_cache import KVCache
+from engines.paged.cache.memory import MemoryPlan, available_memory, plan_memory
+from engines.paged.device import choose_device, choose_dtype, use_threads
+from engines.paged.kv_store.block_store import BlockStore
+from engines.paged.kv_store.factory import open_block_store
+from engines.paged.kv_store.memory import BlockMemory
+from engines.paged.model.config import ModelConfig
+from engines.paged.model.config_reader import read_config
+from engines.paged.ops.interface import Ops
+from engines.paged.ops.select import choose_ops
+from engines.paged.options import EngineOptions, Speculation, check_options
+from engines.paged.runner.draft_model import DraftModel
+from engines.paged.runner.runner import Runner
+from engines.paged.runner.sampler import Sampler
+from engines.paged.sampling.batch import SamplingBatches
+from engines.paged.sampling.grammar import GrammarCompiler
+from engines.paged.sampling.params import SamplingParams
+from engines.paged.sampling.params_parser import read_default_params
+from engines.paged.text.tokenizer import Tokenizer
+from engines.paged.weights.loader import LoadedModel, load_model
+from engines.paged.weights.lora import load_adapter
+
+Progress = Callable[[str, int, int], None]  # what is being done, done so far, in all
+
+# A context is halved until one fits into memory, but not below so many blocks: that is no context.
+_LEAST_BLOCKS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What an engine is made of. `max_context` is in tokens, prompt and answer; `default_params` are where a request
+    is silent, as the folder has it."""
+
+    options: EngineOptions
+    device: torch.device
+    ops: Ops
+    loaded: LoadedModel
+    tokenizer: Tokenizer
+    eos_ids: frozenset[int]
+    default_params: SamplingParams
+    grammars: GrammarCompiler
+    memory: MemoryPlan
+    max_context: int
+    sampler: Sampler
+    runner: Runner
+    block_store: BlockStore | None  # of blocks that outlive the engine
+    claim: MemoryClaim  # counts for other engines of this machine while this one lives
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.loaded.config
+
+
+def assemble(directory: Path, options: EngineOptions, progress: Progress | None) -> Parts:
+    """Read and prepare everything, on the thread that will run it.
+
+    Raises: EngineError that names the file, the field or the option, and what would do.
+    """
+    check_options(options)
+    device = choose_device(options.device)
+    use_threads(options.threads)  # torch keeps that by thread
+    dtype = choose_dtype(options.dtype, read_config(directory).dtype, device)
+    ops = choose_ops(options.ops, device, getattr(torch, dtype), deterministic=options.deterministic)
+    tokenizer = Tokenizer.load(directory)
+    loaded = load_model(
+        directory,
+        ops,
+        dtype=dtype,
+        quantize=options.quantize,
+        quantize_group=options.quantize_group,
+        num_positions=options.max_context,
+        progress=_stage(progress, "weights"),
+    )
+    config = loaded.config
+    ops.prepare_attention(config.num_heads, config.num_kv_heads, config.head_size, getattr(torch, dtype))
+    adapters = {name: load_adapter(name, path, config, device) for name, path in options.adapters.items()}
+    # Where a draft model was trained on shorter texts than these, its guesses become poor there, and fewer.
+    num_positions = options.max_context or config.max_positions
+    draft = _load_draft(options.speculation, ops, dtype, config, num_positions, progress)
+    if draft is not None:
+        shape = draft.config
+        ops.prepare_attention(shape.num_heads, shape.num_kv_heads, shape.head_size, getattr(torch, dtype))
+    weight_bytes = sum(each.weight_bytes for each in (loaded, draft) if each is not None)
+    weight_bytes += sum(each.num_bytes for each in adapters.values())
+    claims = MemoryClaims()
+    with claims.planning() as claimed_bytes:
+        available = available_memory(device, weight_bytes, claimed_bytes)
+        memory, max_context = _plan(config, draft, options, weight_bytes, available, device.type)
+        claim = claims.claim(memory.total_bytes if device.type != "cuda" else 0)
+    eos_ids = tokenizer.eos_ids | frozenset(config.eos_token_ids)
+    grammars = GrammarCompiler(tokenizer, eos_ids)
+    grammars.prepare()
+    batches = SamplingBatches(config.vocab_size, ops.staging, eos_ids, lambda text: tokenizer.encode(text, False))
+    sampler = Sampler(batches, adapters, ops.staging)
+    cache = KVCache(config, memory.num_blocks, options.block_size, device)
+    draft_cache = None if draft is None else KVCache(draft.config, memory.num_blocks, memory.block_size, device)
+    runner = Runner(
+        ops,
+        loaded.decoder,
+        cache,
+        sampler,
+        block_size=options.block_size,
+        max_sequences=options.max_sequences,
+        deterministic=options.deterministic,
+        draft=None if draft is None or draft_cache is None else DraftModel(ops, draft.decoder, draft_cache),
+    )
+    block_store = open_block_store(
+        options,
+        BlockMemory([each for each in (cache, draft_cache) if each is not None], ops),
+        loaded.fingerprint,
+        None if draft is None else draft.fingerprint,
+        {name: adapter.fingerprint for name, adapter in adapters.items()},
+    )
+    return Parts(
+        options,
+        device,
+        ops,
+        loaded,
+        tokenizer,
+        eos_ids,
+        read_default_params(directory),
+        grammars,
+        memory,
+        max_context,
+        sampler,
+        runner,
+        block_store,
+        claim,
+    )
+
+
+def _stage(progress: Progress | None, name: str) -> Callable[[int, int], None] | None:
+    return None if progress is None else lambda done, total: progress(name, done, total)
+
+
+def _load_draft(
+    speculation: Speculation | None,
+    ops: Any,
+    dtype: str,
+    config: ModelConfig,
+    num_positions: int,
+    progress: Progress | None,
+) -> LoadedModel | None:
+    if speculation is None or speculation.method != "draft":
+        return None
+    if speculation.draft is None:
+        raise invalid("speculation: method 'draft' needs the folder of a draft model")
+    draft = load_model(
+        speculation.draft,
+        ops,
+        dtype=dtype,
+        num_positions=num_positions,
+        progress=_stage(progress, "draft model's weights"),
+    )
+    if draft.config.vocab_size > config.vocab_size:
+        raise invalid(
+            f"speculation: the draft model '{speculation.draft}' has {draft.config.vocab_size} tokens, the model "
+            f"{config.vocab_size}: they must share a tokenizer"
+        )
+    return draft
+
+
+def _plan(
+    config: ModelConfig,
+    draft: LoadedModel | None,
+    options: EngineOptions,
+    weight_bytes: int,
+    available: int,
+    device_type: str,
+) -> tuple[MemoryPlan, int]:
+    """The memory, and how long a context it holds: where nobody asked for a length, as long as fits."""
+    more = draft.config.kv_bytes_per_token if draft is not None else 0
+    max_context = options.max_context or config.max_positions
+    while True:
+        try:
+            memory = plan_memory(config, options, weight_bytes, available, max_context, more, device_type)
+            return memory, max_context
+        except EngineError:
+            if options.max_context is not None or max_context <= _LEAST_BLOCKS * options.block_size:
+                raise
+            max_context //= 2

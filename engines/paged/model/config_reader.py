@@ -1,0 +1,153 @@
+"""A decoder's shape from a Hugging Face folder: config.json and generation_config.json, in every spelling since
+transformers 4, and in MLX's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from engines.paged.model.config import Experts, ModelConfig, QuantizationSpec
+from engines.paged.model.families import Family, family_of
+from engines.paged.model.fields import Fields
+from engines.paged.model.rope_config import read_rope
+
+CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
+DTYPES = ("float32", "float16", "bfloat16")
+
+
+def read_config(directory: Path) -> ModelConfig:
+    """What config.json says, checked. Where it leaves a field out, transformers' default for the family holds.
+
+    Raises: EngineError that names file and field: not there, no JSON, of the wrong type, of a size that cannot be, or
+        a kind of model, activation, rotation or quantization that this engine does not have.
+    """
+    fields = Fields.of_file(directory / CONFIG)
+    family = family_of(fields)
+    if (activation := fields.text("hidden_act", "silu")) not in ("silu", "swish"):
+        raise fields.wrong("hidden_act", f"'{activation}' is not supported; silu is")
+    hidden_size = fields.integer("hidden_size")
+    num_layers = fields.integer("num_hidden_layers")
+    num_heads = fields.integer("num_attention_heads")
+    num_kv_heads = fields.integer("num_key_value_heads", num_heads)
+    if num_heads % num_kv_heads:
+        raise fields.wrong("num_key_value_heads", f"{num_kv_heads} does not divide num_attention_heads, {num_heads}")
+    head_size = _head_size(fields, family, hidden_size, num_heads)
+    max_positions = fields.integer("max_position_embeddings", family.max_positions)
+    theta, scaling, max_positions = read_rope(fields, family.rope_theta, max_positions)
+    attention_bias = fields.boolean("attention_bias", False) if family.reads_attention_bias else False
+    return ModelConfig(
+        architecture=family.architecture,
+        vocab_size=fields.integer("vocab_size"),
+        hidden_size=hidden_size,
+        intermediate_size=fields.integer("intermediate_size"),
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_size=head_size,
+        rms_norm_eps=fields.number("rms_norm_eps", family.rms_norm_eps),
+        rope_theta=theta,
+        rotary_size=head_size,
+        max_positions=max_positions,
+        windows=family.windows(fields, num_layers),
+        rope_scaling=scaling,
+        tie_embeddings=fields.boolean("tie_word_embeddings", False),
+        qkv_bias=attention_bias or family.has_qkv_bias(fields),
+        output_bias=attention_bias,
+        mlp_bias=fields.boolean("mlp_bias", False) if family.reads_mlp_bias else False,
+        qk_norm=family.qk_norm,
+        experts=_experts(fields, family, num_layers),
+        dtype=_dtype(fields),
+        quantization=_quantization(fields),
+        bos_token_id=_token_ids(fields, "bos_token_id")[0] if _token_ids(fields, "bos_token_id") else None,
+        eos_token_ids=_eos_token_ids(directory, fields),
+    )
+
+
+def _head_size(fields: Fields, family: Family, hidden_size: int, num_heads: int) -> int:
+    head_size = fields.optional_integer("head_dim") or family.head_size
+    if head_size is None:
+        if hidden_size % num_heads:
+            raise fields.wrong("num_attention_heads", f"{num_heads} does not divide hidden_size, {hidden_size}")
+        head_size = hidden_size // num_heads
+    if head_size % 2:
+        raise fields.wrong("head_dim", f"{head_size} is odd: halves of a head are rotated against each other")
+    return head_size
+
+
+def _experts(fields: Fields, family: Family, num_layers: int) -> Experts | None:
+    if family.experts is None:
+        return None
+    names = family.experts
+    num_experts = fields.integer(*names.num_experts)
+    per_token = fields.integer("num_experts_per_tok", names.per_token)
+    if per_token > num_experts:
+        raise fields.wrong("num_experts_per_tok", f"{per_token} is more than there are experts, {num_experts}")
+    every = fields.integer("decoder_sparse_step", 1)
+    dense = fields.integers("mlp_only_layers")
+    return Experts(
+        num_experts=num_experts,
+        experts_per_token=per_token,
+        intermediate_size=fields.integer(names.intermediate_size),
+        renormalize=fields.boolean("norm_topk_prob", False) if names.reads_renormalize else True,
+        layers=frozenset(at for at in range(num_layers) if at not in dense and (at + 1) % every == 0)
+        if names.reads_layers
+        else frozenset(range(num_layers)),
+        shared_intermediate_size=fields.integer("shared_expert_intermediate_size") if names.has_shared else 0,
+    )
+
+
+def _dtype(fields: Fields) -> str:
+    """The weights' own: `dtype`, or `torch_dtype` as it was called before."""
+    name = "dtype" if fields.has("dtype") else "torch_dtype"
+    dtype = fields.text(name, "float32").removeprefix("torch.")
+    if dtype not in DTYPES:
+        raise fields.wrong(name, f"'{dtype}' is not supported; {', '.join(DTYPES)} are")
+    return dtype
+
+
+def _quantization(fields: Fields) -> QuantizationSpec | None:
+    """MLX's `quantization`: {bits, group_size} and, by a module's path, others or false. mlx-lm writes it as
+    `quantization_config` too, where other tools say by `quant_method` what only they read."""
+    name = "quantization" if fields.has("quantization") else "quantization_config"
+    if not fields.has(name):
+        return None
+    table = fields.table(name)
+    if name == "quantization_config" and table.has("quant_method"):
+        method = table.text("quant_method", "")
+        raise table.wrong("quant_method", f"'{method}' is not supported; dense weights and MLX's affine ones are")
+    overrides = {
+        path: _bits_and_group(table.table(path)) if isinstance(value, dict) else None
+        for path, value in table.values.items()
+        if isinstance(value, dict) or value is False
+    }
+    bits, group_size = _bits_and_group(table)
+    return QuantizationSpec(bits, group_size, overrides)
+
+
+def _bits_and_group(table: Fields) -> tuple[int, int]:
+    if (mode := table.text("mode", "affine")) != "affine":
+        raise table.wrong("mode", f"'{mode}' is not supported; affine is")
+    bits, group_size = table.integer("bits", 4), table.integer("group_size", 64)
+    if bits not in (2, 3, 4, 5, 6, 8):
+        raise table.wrong("bits", f"{bits} is not supported; 2, 3, 4, 5, 6 and 8 are")
+    if group_size not in (32, 64, 128):
+        raise table.wrong("group_size", f"{group_size} is not supported; 32, 64 and 128 are")
+    return bits, group_size
+
+
+def _eos_token_ids(directory: Path, fields: Fields) -> tuple[int, ...]:
+    """Those of generation_config.json, then config.json's own: chat models end turns with one, texts with another."""
+    ids: list[int] = []
+    if (directory / GENERATION_CONFIG).is_file():
+        ids += _token_ids(Fields.of_file(directory / GENERATION_CONFIG), "eos_token_id")
+    ids += _token_ids(fields, "eos_token_id")
+    return tuple(dict.fromkeys(ids))
+
+
+def _token_ids(fields: Fields, name: str) -> list[int]:
+    """One id, a list of them, or none."""
+    value: Any = fields.values.get(name)
+    ids = [] if value is None else value if isinstance(value, list) else [value]
+    if not all(isinstance(each, int) and not isinstance(each, bool) and each >= 0 for each in ids):
+        raise fields.wrong(name, f"{value!r} is no token id and no list of them")
+    return ids

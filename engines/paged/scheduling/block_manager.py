@@ -1,0 +1,169 @@
+"""Who has which blocks, and what of them others may share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Many
+
+from engines.paged.cache.block_pool import NULL_BLOCK, BlockPool
+from engines.paged.scheduling.sequence import Sequence, Status
+
+# Blocks kept empty behind a new sequence, while there are enough: longer answers go on elsewhere.
+_LARGEST_ROOM = 64
+# Told of blocks that are full of a sequence's tokens: which name each has.
+TakeNote = Callable[[Sequence, bytes, int], None]
+
+
+class BlockManager:
+    """The blocks of sequences: taken from a pool, named once they are full, shared, copied before they are written."""
+
+    def __init__(self, pool: BlockPool, block_size: int, *, shares: bool, chunk: int | None) -> None:
+        """`shares`: equal beginnings are computed once. `chunk`: only whole chunks of prompts are shared."""
+        if chunk is not None and chunk % block_size:
+            raise ValueError(f"chunks of {chunk} tokens are not whole blocks of {block_size}")
+        self.pool = pool
+        self.block_size = block_size
+        self._shares = shares
+        self._chunk = chunk
+        self.take_note: TakeNote | None = None
+
+    def num_blocks(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
+
+    def fits(self, sequence: Sequence, reserve: int) -> bool:
+        """Whether blocks for all tokens of a waiting sequence are free, and `reserve` beside."""
+        shared, _ = self._found(sequence)
+        wanted = self.num_blocks(sequence.num_tokens) - len(shared) + self.pool.num_cached(shared)
+        return wanted + reserve <= self.pool.num_free
+
+    def occupy(self, sequence: Sequence) -> None:
+        """Give a sequence blocks for all its tokens: those that hold them already, and new ones."""
+        shared, num_computed = self._found(sequence)
+        self.pool.share(shared)
+        missing = self.num_blocks(sequence.num_tokens) - len(shared)
+        room = self.num_blocks(sequence.max_tokens) - self.num_blocks(sequence.num_tokens)
+        last = shared[-1] if shared else NULL_BLOCK
+        sequence.blocks = shared + self.pool.allocate(missing, last, min(room, _LARGEST_ROOM))
+        sequence.num_computed = num_computed
+        sequence.num_named = min(len(shared), num_computed // self.block_size)
+        if self.take_note is not None and self._shares:
+            for name, block in zip(sequence.names(sequence.num_named), shared, strict=False):
+                self.take_note(sequence, name, block)
+
+    def chain(self, sequence: Sequence) -> tuple[list[bytes], int]:
+        """The names of those blocks of a sequence that others may have computed, and how many of the first are here."""
+        if not self._shares or sequence.tells_prompt or sequence.choice:
+            return [], 0
+        names = sequence.names((sequence.num_tokens - 1) // self.block_size)
+        if self._chunk is not None:
+            of_chunk = self._chunk // self.block_size
+            del names[len(names) // of_chunk * of_chunk :]
+        return names, len(self.pool.find(names))
+
+    def adopt(self, names: Many[bytes], first: int, reserve: int) -> list[tuple[int, int]]:
+        """Blocks for what comes from outside: the names of a chain from place `first` on, as far as they are not here
+        and `reserve` blocks stay free. (place, block) of each, to be filled before the next step. Nobody holds them:
+        they are found by their names, like all that is cached."""
+        here = [self.pool.find((name,)) for name in names]
+        held = [block for found in here for block in found]
+        self.pool.share(held)  # the chain's own blocks make no room for those behind them
+        missing = [place for place in range(first, len(names)) if not here[place]]
+        del missing[max(0, self.pool.num_free - reserve) :]
+        blocks = self.pool.allocate(len(missing))
+        for place, block in zip(missing, blocks, strict=True):
+            self.pool.name(block, names[place])
+            here[place] = [block]
+        self.pool.free([block for found in here for block in found])
+        return list(zip(missing, blocks, strict=True))
+
+    def has_room(self, sequence: Sequence, end: int) -> bool:
+        """Whether `extend` finds the blocks that it needs."""
+        missing, is_shared = self._missing(sequence, end)
+        return missing + is_shared <= self.pool.num_free
+
+    def extend(self, sequence: Sequence, end: int) -> tuple[int, int] | None:
+        """Have blocks of one's own to write positions up to `end`; what must be copied first, (from, to)."""
+        missing, is_shared = self._missing(sequence, end)
+        copy = None
+        if is_shared:
+            index = sequence.num_computed // self.block_size
+            old, (new,) = sequence.blocks[index], self.pool.allocate(1)
+            sequence.blocks[index] = new
+            self.pool.free((old,))
+            copy = old, new
+        if missing:
+            last = sequence.blocks[-1] if sequence.blocks else NULL_BLOCK
+            sequence.blocks += self.pool.allocate(missing, after=last)
+        return copy
+
+    def let_go(self, sequence: Sequence) -> None:
+        """Free all of them."""
+        self.pool.free(sequence.blocks)
+        sequence.blocks = []
+        sequence.num_computed = sequence.num_named = 0
+
+    def name_full(self, sequence: Sequence) -> None:
+        """Name the blocks that are full of known tokens, so that others find them."""
+        if not self._shares or sequence.status is not Status.RUNNING:
+            return
+        num_tokens = min(sequence.num_computed, len(sequence.tokens))
+        if self._chunk is not None:
+            num_tokens = min(num_tokens, sequence.num_prompt // self._chunk * self._chunk)
+        full = num_tokens // self.block_size
+        if full > sequence.num_named:
+            names = sequence.names(full)
+            for index in range(sequence.num_named, full):
+                self.pool.name(sequence.blocks[index], names[index])
+                if self.take_note is not None:
+                    self.take_note(sequence, names[index], sequence.blocks[index])
+            sequence.num_named = full
+
+    def move(self, moves: list[tuple[Sequence, Sequence, list[int]]]) -> None:
+        """Let sequences go on from others of their request (beams): (sequence, whose blocks it takes over, its tokens
+        from now on). What two of them write into a block of both, each writes into a copy."""
+        taken = [(list(parent.blocks), parent.num_computed) for _, parent, _ in moves]
+        for blocks, _ in taken:
+            self.pool.share(blocks)
+        for (sequence, _, tokens), (blocks, num_computed) in zip(moves, taken, strict=True):
+            sequence.rewrite(tokens)
+            if sequence.status is not Status.RUNNING:
+                self.pool.free(blocks)  # it waits for room, and computes everything anew
+                continue
+            self.pool.free(sequence.blocks)
+            sequence.blocks = blocks
+            sequence.num_computed = min(num_computed, len(blocks) * self.block_size)
+            sequence.num_named = min(sequence.num_named, sequence.num_computed // self.block_size)
+
+    def check(self, running: Iterable[Sequence]) -> None:
+        """Raise AssertionError unless the books are in order."""
+        self.pool.check([sequence.blocks for sequence in running])
+        for sequence in running:
+            assert sequence.num_computed <= len(sequence.blocks) * self.block_size, sequence
+            assert len(sequence.blocks) <= self.num_blocks(max(sequence.max_tokens, sequence.num_tokens)), sequence
+
+    def _found(self, sequence: Sequence) -> tuple[list[int], int]:
+        """Blocks that hold its first tokens already, and how many tokens these are; the last one is always computed
+        anew, for what follows it."""
+        parent = sequence.parent
+        if (
+            parent is not None
+            and self._chunk is None
+            and parent.status is Status.RUNNING
+            and parent.num_computed >= sequence.num_prompt
+            and len(sequence.tokens) == sequence.num_prompt
+        ):
+            return parent.blocks[: self.num_blocks(sequence.num_prompt)], sequence.num_prompt - 1
+        if not self._shares or sequence.tells_prompt:
+            return [], 0
+        blocks = self.pool.find(sequence.names((sequence.num_tokens - 1) // self.block_size))
+        if self._chunk is not None:
+            of_chunk = self._chunk // self.block_size
+            del blocks[len(blocks) // of_chunk * of_chunk :]
+        return blocks, len(blocks) * self.block_size
+
+    def _missing(self, sequence: Sequence, end: int) -> tuple[int, bool]:
+        """Blocks to allocate so that positions up to `end` can be written, and whether the first one written is
+        another's too and must be copied."""
+        first = sequence.num_computed // self.block_size
+        is_shared = first < len(sequence.blocks) and self.pool.references(sequence.blocks[first]) > 1
+        return max(0, self.num_blocks(end) - len(sequence.blocks)), is_shared

@@ -1,0 +1,39 @@
+"""Which operations are chosen, and what is settled for them first."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from engines.paged.ops.reference import ReferenceOps
+from engines.paged.ops.reference.plain import plain_attention
+from engines.paged.ops.select import FAST_MATH, choose_ops
+
+
+@pytest.mark.parametrize("value, warnings", [("1", 1), ("", 1), ("0", 0), (None, 0)])
+def test_fast_math_is_off_on_mps(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, value: str | None, warnings: int
+) -> None:
+    """PYTORCH_MPS_FAST_MATH is gone before torch compiles its first kernel; one who set it reads so in the log."""
+    if value is None:
+        monkeypatch.delenv(FAST_MATH, raising=False)
+    else:
+        monkeypatch.setenv(FAST_MATH, value)
+    choose_ops("reference", torch.device("mps"), torch.float16)
+    assert FAST_MATH not in os.environ
+    assert len(caplog.messages) == warnings
+
+
+def test_other_devices_leave_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable is torch's on MPS, and of no concern elsewhere."""
+    monkeypatch.setenv(FAST_MATH, "1")
+    choose_ops("reference", torch.device("cpu"), torch.float32)
+    assert os.environ[FAST_MATH] == "1"
+
+
+def test_reference_attends_plainly_on_mps() -> None:
+    """torch's own attention is not used where it has been silently wrong."""
+    assert ReferenceOps("mps")._attention._dot_product is plain_attention
+    assert ReferenceOps("cpu")._attention._dot_product is torch.nn.functional.scaled_dot_product_attention

@@ -1,0 +1,133 @@
+"""Texts that end an answer."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engines.paged.sampling.params import SamplingParams
+from engines.paged.text.stop_strings import StopTexts
+from engines.paged.text.stream import TextStream, Told
+from engines.paged.text.tokenizer import Tokenizer
+from tests.engines.paged.text import tiny_tokenizers
+
+
+def run(stops, pieces, include=False):
+    """(texts told piece by piece, the stop text)."""
+    looking, texts = StopTexts(stops, include), []
+    for piece in pieces:
+        text, stop = looking.push(piece)
+        texts.append(text)
+        if stop is not None:
+            return texts, stop
+    return [*texts, looking.flush()], None
+
+
+CASES = [
+    # stops, pieces, told piece by piece, the stop
+    (["STOP"], ["ab", "c"], ["ab", "c", ""], None),
+    (["STOP"], ["abSTOPcd"], ["ab"], "STOP"),
+    (["STOP"], ["abS", "TO", "Px"], ["ab", "", ""], "STOP"),
+    (["STOP"], ["abS", "T", "a"], ["ab", "", "STa", ""], None),
+    (["STOP"], ["abST"], ["ab", "ST"], None),
+    (["SSTOP"], ["SS", "S", "TOP"], ["", "S", ""], "SSTOP"),
+    (["\n\n"], ["a\n", "b\n", "\n"], ["a", "\nb", ""], "\n\n"),
+    # the text that ends first, and the longest of those that end there
+    (["abcd", "bc"], ["xabc", "d"], ["xa"], "bc"),
+    (["c", "bc", "abc"], ["xabcy"], ["x"], "abc"),
+    (["END", "</s>"], ["a</s>bEND"], ["a"], "</s>"),
+]
+
+
+@pytest.mark.parametrize("stops, pieces, texts, stop", CASES)
+def test_stop_texts(stops, pieces, texts, stop):
+    """Text is told as soon as no stop text can begin in it, and none of it after a stop text."""
+    assert run(stops, pieces) == (texts, stop)
+
+
+def test_the_stop_text_may_be_told():
+    """A request may want to see the text that ended its answer."""
+    assert run(["END"], ["aE", "NDb"], include=True) == (["a", "END"], "END")
+
+
+@given(
+    text=st.text("ab\n", max_size=30),
+    stops=st.lists(st.text("ab\n", min_size=1, max_size=4), min_size=1, max_size=4),
+    cuts=st.lists(st.integers(0, 30)),
+    include=st.booleans(),
+)
+def test_cuts_do_not_matter(text, stops, cuts, include):
+    """However the text comes, what is told and what ends it is the same, and as the whole text says."""
+    places = sorted({0, len(text), *(min(cut, len(text)) for cut in cuts)})
+    texts, stop = run(stops, [text[a:b] for a, b in pairwise(places)], include)
+    ends = [(end, -len(each), each) for end in range(len(text) + 1) for each in stops if text[:end].endswith(each)]
+    if not ends:
+        assert ("".join(texts), stop) == (text, None)
+    else:
+        end, length, found = min(ends)
+        assert ("".join(texts), stop) == (text[: end if include else end + length], found)
+
+
+def test_nothing_is_held_that_cannot_stop():
+    """What is held back at any time is the beginning of a stop text."""
+    looking = StopTexts(["hello", "help"])
+    assert [looking.push(letter)[0] for letter in "hhelx hel"] == ["", "h", "", "", "helx", " ", "", "", ""]
+    assert looking.flush() == "hel"
+
+
+def stream(**params):
+    return TextStream(TOKENIZER, SamplingParams(**params))
+
+
+TOKENIZER = Tokenizer(tiny_tokenizers.byte_level())
+
+
+def ids(text):
+    return TOKENIZER.encode(text, add_special_tokens=False)
+
+
+def test_a_stream_of_tokens():
+    """A choice's text ends at its stop text, and its tokens at the one that completed it."""
+    tokens = ids("one. two")
+    choice = stream(stop=("e.",))
+    told = choice.push(tokens)
+    assert (told.text, told.stop) == ("on", "e.")
+    assert TOKENIZER.decode(tokens[: told.num_tokens]) == "one."
+
+
+def test_a_stream_without_stops():
+    """Tokens are told at once; what is no character yet, at the end."""
+    choice = stream()
+    tokens = ids("a🙂")
+    assert choice.push(tokens[:-1]) == Told("a", None, len(tokens) - 1)
+    assert choice.flush() == Told("\ufffd")
+
+
+def test_a_stream_before_its_min_tokens():
+    """Stop texts among a request's first tokens end nothing; those after do."""
+    choice = stream(stop=("b",))
+    assert choice.push(ids("abab"), may_stop=False).text == "abab"
+    told = choice.push(ids("cab"))
+    assert (told.text, told.stop) == ("ca", "b")
+
+
+def test_the_end_tells_what_was_held_back():
+    """The beginning of a stop text that never came whole is told at the end."""
+    choice = stream(stop=("END",))
+    assert choice.push(ids("aEN")).text == "a"
+    assert choice.flush() == Told("EN")
+
+
+def test_bytes_at_the_end_may_complete_a_stop_text():
+    """A stop text may end in what is only at the end known to be no character."""
+    choice = stream(stop=("a\ufffd",))
+    assert choice.push(ids("a🙂")[:-1]).text == ""
+    assert choice.flush() == Told("", "a\ufffd")
+
+
+def test_special_tokens_are_seen_where_asked_for():
+    """A special token is no text, unless the request wants to see special tokens."""
+    tokens = [*ids("a"), TOKENIZER.backend.token_to_id("<|eos|>"), *ids("b")]
+    assert stream().push(tokens).text == "ab"
+    assert stream(skip_special_tokens=False).push(tokens).text == "a<|eos|>b"
