@@ -12,7 +12,7 @@ from engines.messages import InferRequest, InferResponse, Tensor
 Sink = Callable[[InferResponse | None, bool], None]
 
 
-class Call:
+class InferenceCall:
     """A request, and the way back to who asked.
 
     Whoever holds the call sets `on_cancel`: it is called once, where the client no longer wants the answer. A call
@@ -44,7 +44,7 @@ class Call:
     def __init__(self, request: InferRequest, sink: Sink, arrived_ns: int = 0) -> None:
         self.request = request
         self._sink = sink
-        self._on_end: Callable[[Call], None] | None = None
+        self._on_end: Callable[[InferenceCall], None] | None = None
         self.on_cancel: Callable[[], None] | None = None
         self.controls: tuple[Tensor, ...] = ()  # inputs that a sequence batcher adds
         self.state_key: str | None = None  # whose implicit state the instance keeps between steps
@@ -61,9 +61,9 @@ class Call:
 
     def __repr__(self) -> str:
         state = "over" if self.is_over else "cancelled" if self.is_cancelled else "open"
-        return f"<Call {self.request.model} {self.request.id!r}: {state}, {self.num_responses} responses>"
+        return f"<InferenceCall {self.request.model} {self.request.id!r}: {state}, {self.num_responses} responses>"
 
-    def when_over(self, on_end: Callable[[Call], None]) -> None:
+    def when_over(self, on_end: Callable[[InferenceCall], None]) -> None:
         """Have `on_end` called when the call has ended (statistics)."""
         self._on_end = on_end
 
@@ -118,4 +118,4 @@ def _nobody(response: InferResponse | None, is_final: bool) -> None:
     """The sink of calls that are over."""
 
 
-Submit = Callable[[Call], None]
+Submit = Callable[[InferenceCall], None]

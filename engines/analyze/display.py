@@ -7,14 +7,14 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from engines.analyze.points import Candidate, Measurement
-from engines.analyze.study import Progress, Study
+from engines.analyze.models import Candidate, Measurement
+from engines.analyze.sweep import Progress, Sweep
 
 
 class Display:
     """As a context manager it gives the callbacks of a study."""
 
-    def __init__(self, study: Study, console: Console) -> None:
+    def __init__(self, study: Sweep, console: Console) -> None:
         self._study = study
         self._console = console
         # A bar in a pipe would be one line, at the end.

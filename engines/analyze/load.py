@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 import httptools
 import orjson
 
+from engines.analyze.convergence import Window
 from engines.analyze.errors import AnalyzeError
 from engines.analyze.inputs import Body
-from engines.analyze.steady import Window
 
 _CONNECT_SECONDS = 5.0
 # A connection that broke is made again after this long: a server that is gone is not hammered.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engines.analyze.points import Budget, Measurement
+from engines.analyze.models import Budget, Measurement
 
 # Within this share of the best throughput, the smaller configuration is the better one: runs differ by as much.
 TOLERANCE = 0.03

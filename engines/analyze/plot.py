@@ -5,16 +5,16 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
+from engines.analyze.models import Candidate, Measurement
 from engines.analyze.pareto import Recommendation, pareto_front
-from engines.analyze.points import Candidate, Measurement
-from engines.analyze.study import Study
+from engines.analyze.sweep import Sweep
 
 
 def can_plot() -> bool:
     return find_spec("matplotlib") is not None
 
 
-def draw(study: Study, recommendation: Recommendation | None, path: Path) -> None:
+def draw(study: Sweep, recommendation: Recommendation | None, path: Path) -> None:
     """Write a PNG: a line a configuration, its points the concurrencies. Raises: ImportError, OSError."""
     import matplotlib
 

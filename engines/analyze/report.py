@@ -12,9 +12,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from engines.analyze.models import Measurement
 from engines.analyze.pareto import Recommendation, pareto_front
-from engines.analyze.points import Measurement
-from engines.analyze.study import Study
+from engines.analyze.sweep import Sweep
 
 # A pipe has no width; rich would take 80 columns and fold the figures.
 PIPE_COLUMNS = 240
@@ -24,7 +24,7 @@ _COLUMNS = (
 )
 
 
-def result_table(study: Study, recommendation: Recommendation | None) -> Table:
+def result_table(study: Sweep, recommendation: Recommendation | None) -> Table:
     """Every measurement, by throughput; `*` marks the Pareto front, `>` the recommended one."""
     front = pareto_front(study.measurements)
     table = Table(title=f"{study.wish.model} on {study.server_name}", caption="* Pareto front   > recommended")
@@ -37,7 +37,7 @@ def result_table(study: Study, recommendation: Recommendation | None) -> Table:
     return table
 
 
-def _cells(measured: Measurement, study: Study) -> list[Text]:
+def _cells(measured: Measurement, study: Sweep) -> list[Text]:
     candidate, latency, server = measured.candidate, measured.latency, measured.server
     texts = [
         str(candidate.instances),
@@ -56,7 +56,7 @@ def _cells(measured: Measurement, study: Study) -> list[Text]:
     return [Text(text) for text in texts]
 
 
-def remarks(measured: Measurement, study: Study) -> list[str]:
+def remarks(measured: Measurement, study: Sweep) -> list[str]:
     """What must be known of a measurement beside its figures."""
     found = [f"over {what}" for what in study.wish.budget.excess(measured) if what != "errors"]
     if measured.num_errors:
@@ -68,7 +68,7 @@ def remarks(measured: Measurement, study: Study) -> list[str]:
     return found
 
 
-def to_json(study: Study, recommendation: Recommendation | None) -> str:
+def to_json(study: Sweep, recommendation: Recommendation | None) -> str:
     """Everything, for programs."""
     front = pareto_front(study.measurements)
     told: dict[str, Any] = {
@@ -91,7 +91,7 @@ def to_json(study: Study, recommendation: Recommendation | None) -> str:
     return json.dumps(told, indent=1) + "\n"
 
 
-def to_csv(study: Study) -> str:
+def to_csv(study: Sweep) -> str:
     """One line a measurement."""
     front = pareto_front(study.measurements)
     text = io.StringIO()

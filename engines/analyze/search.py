@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 from math import isinf
 
-from engines.analyze.points import Budget, Candidate, Measurement, Space
+from engines.analyze.models import Budget, Candidate, Measurement, Space
 
 Search = Generator[Candidate, float, None]
 

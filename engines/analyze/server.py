@@ -10,7 +10,7 @@ import httpx
 import orjson
 
 from engines.analyze.errors import AnalyzeError
-from engines.analyze.points import ServerTimes
+from engines.analyze.models import ServerTimes
 
 # A load waits for the model's files, and for its instances to warm up.
 _LOAD_SECONDS = 600.0

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from engines.backends.contract import Array, BackendRequest, numpy_datatype
+from engines.backends.interfaces import Array, BackendRequest, numpy_datatype
 from engines.backends.signature import Signature, TensorSpec
 from engines.errors import EngineError, ErrorCode, internal, invalid
 

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from engines.backends.batching import Batcher
-from engines.backends.completing import DEFAULT_MAX_BATCH_SIZE, Found, fill_in, is_complete
-from engines.backends.contract import Array, Backend, BackendRequest, InstanceSpec
+from engines.backends.config_completion import DEFAULT_MAX_BATCH_SIZE, Found, fill_in, is_complete
 from engines.backends.cores import fair_share_of_cores
-from engines.backends.loading import instance_file, last_version, library, model_file
+from engines.backends.interfaces import Array, Backend, BackendRequest, InstanceSpec
+from engines.backends.model_files import instance_file, last_version, library, model_file
 from engines.backends.signature import Parameters, Signature
 from engines.errors import internal, invalid
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from engines.analyze.pareto import Recommendation
-    from engines.analyze.study import Study, Wish
+    from engines.analyze.sweep import Sweep, SweepRequest
 
 T = TypeVar("T")
 
@@ -93,11 +93,11 @@ def analyze(
     """
     from engines.analyze.errors import AnalyzeError
     from engines.analyze.load import check_url
-    from engines.analyze.measuring import Pace
-    from engines.analyze.points import Budget
-    from engines.analyze.study import Wish
+    from engines.analyze.measurement import Pace
+    from engines.analyze.models import Budget
+    from engines.analyze.sweep import SweepRequest
 
-    wish = Wish(
+    wish = SweepRequest(
         model=model,
         budget=Budget(latency_budget_ms, None if memory_budget_mb is None else int(memory_budget_mb * 2**20)),
         pace=Pace(warmup_seconds, window_seconds, max_windows),
@@ -155,19 +155,19 @@ def _shape(text: str) -> tuple[str, tuple[int, ...]]:
 # The run
 
 
-def _run(wish: Wish, url: str, repository: str | None, folder: Path) -> int:
+def _run(wish: SweepRequest, url: str, repository: str | None, folder: Path) -> int:
     import asyncio
 
     from rich.console import Console
 
     from engines.analyze.errors import AnalyzeError
     from engines.analyze.report import PIPE_COLUMNS
-    from engines.analyze.study import Study
+    from engines.analyze.sweep import Sweep
 
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = PIPE_COLUMNS
-    study = Study(wish)
+    study = Sweep(wish)
     is_interrupted = False
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         try:
@@ -194,13 +194,13 @@ def _loop_factory() -> Callable[[], AbstractEventLoop] | None:
     return factory
 
 
-async def _study(study: Study, url: str, repository: str | None, folder: Path, console: Console) -> None:
+async def _study(study: Sweep, url: str, repository: str | None, folder: Path, console: Console) -> None:
     import asyncio
     import signal
 
-    from engines.analyze import study as studying
+    from engines.analyze import sweep as studying
     from engines.analyze.display import Display
-    from engines.analyze.hosting import hosting
+    from engines.analyze.local_host import hosting
     from engines.analyze.server import Server
 
     task = asyncio.current_task()
@@ -226,9 +226,9 @@ def _weigh(pid: int) -> int | None:
     return memory_of(members) if members else None
 
 
-def _tell(study: Study, folder: Path, console: Console) -> int:
+def _tell(study: Sweep, folder: Path, console: Console) -> int:
     """Print the table and write the files; the exit status."""
-    from engines.analyze import override, plot, report
+    from engines.analyze import config_override, plot, report
     from engines.analyze.pareto import recommend
 
     for note in study.notes:
@@ -239,9 +239,9 @@ def _tell(study: Study, folder: Path, console: Console) -> int:
     chosen = recommend(study.measurements, study.wish.budget)
     console.print(report.result_table(study, chosen))
     written = {"results.json": report.to_json(study, chosen), "results.csv": report.to_csv(study)}
-    if chosen is not None and override.has_settings(study.config):
-        written["config.pbtxt"] = override.config_pbtxt(
-            override.with_candidate(study.config, chosen.measured.candidate)
+    if chosen is not None and config_override.has_settings(study.config):
+        written["config.pbtxt"] = config_override.config_pbtxt(
+            config_override.with_candidate(study.config, chosen.measured.candidate)
         )
     for name, text in written.items():
         (folder / name).write_text(text)
@@ -257,8 +257,8 @@ def _tell(study: Study, folder: Path, console: Console) -> int:
     return _recommend(chosen, study, folder, console)
 
 
-def _recommend(chosen: Recommendation | None, study: Study, folder: Path, console: Console) -> int:
-    from engines.analyze import override
+def _recommend(chosen: Recommendation | None, study: Sweep, folder: Path, console: Console) -> int:
+    from engines.analyze import config_override
 
     if chosen is None:
         console.print("every measurement had errors: see the table; is --input-file or --shape needed?", style="red")
@@ -269,6 +269,6 @@ def _recommend(chosen: Recommendation | None, study: Study, folder: Path, consol
     if not chosen.is_within_budget:
         console.print("raise the budget, try smaller --concurrency, or make the model faster", style="yellow")
         return 3
-    if override.has_settings(study.config):
+    if config_override.has_settings(study.config):
         console.print(f"to take it: copy {folder / 'config.pbtxt'} over the model's own and load the model again")
     return 0

@@ -177,7 +177,7 @@ def serve(
         return
     if model is None:
         raise typer.BadParameter("name the folder of a model", param_hint="--model")
-    from engines.cli.llm_serving import Serving, serve_folder
+    from engines.cli.llm_command import Serving, serve_folder
 
     options = {
         "device": device,

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from engines.backends.paged.progress import find_progress
+from engines.backends.paged.load_progress import find_progress
 
 
 class Display:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engines.backends.loading import library
-from engines.convert import checking, entry, package, sources
+from engines.backends.model_files import library
+from engines.convert import package, repository_entry, sources, verification
 from engines.convert.errors import ConversionError
 from engines.convert.tensors import TensorShape, random_inputs
 from engines.errors import EngineError
@@ -36,7 +36,7 @@ class Result:
 
     entry: Path
     files: tuple[Path, ...]
-    check: checking.Check | None
+    check: verification.Check | None
 
 
 Progress = Callable[[str], None]
@@ -68,11 +68,11 @@ def convert(request: Request, progress: Progress) -> Result:
     try:
         made = package.make(ct, source, version, rows, request.precision, request.enumerated, progress)
         progress("reading the packages again")
-        problems = checking.structure_problems(ct, made, source)
+        problems = verification.structure_problems(ct, made, source)
         if problems:
             raise ConversionError("the packages are not what was asked for: " + "; ".join(problems))
         progress("comparing with the source")
-        checked = checking.check(ct, source, made, request.precision)
+        checked = verification.check(ct, source, made, request.precision)
         if not checked.passed:
             raise ConversionError(
                 f"the converted model is off by {checked.worst:.2%} of an output's largest element, and "
@@ -82,7 +82,7 @@ def convert(request: Request, progress: Progress) -> Result:
         progress("writing config.pbtxt")
         sample = {} if source.config.output else source.reference(random_inputs(source.inputs, rows[0]))
         labels = request.model if request.model.is_dir() else request.model.parent
-        entry.write(place, entry.coreml_config(source, name, rows, sample), labels)
+        repository_entry.write(place, repository_entry.coreml_config(source, name, rows, sample), labels)
     except BaseException:
         _undo(place, version)
         raise
@@ -109,7 +109,7 @@ def fall_back(request: Request, progress: Progress) -> Result:
             shutil.copyfile(weights, version / weights.name)
         progress("writing config.pbtxt")
         labels = request.model if request.model.is_dir() else request.model.parent
-        entry.write(place, entry.fallback_config(config, name), labels)
+        repository_entry.write(place, repository_entry.fallback_config(config, name), labels)
     except BaseException:
         _undo(place, version)
         raise

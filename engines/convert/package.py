@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from engines.backends.loading import library
+from engines.backends.model_files import library
 from engines.convert.errors import ConversionError, first_line
 from engines.convert.sources import Source
 from engines.convert.tensors import full_shape, random_inputs

@@ -9,12 +9,12 @@ from typing import Any
 
 from google.protobuf import text_format
 
-from engines.backends.completing import DEFAULT_MAX_BATCH_SIZE, is_complete
-from engines.backends.loading import last_version, library
-from engines.backends.onnxruntime import completion as onnx_completion
-from engines.backends.pytorch import completion as torch_completion
+from engines.backends.config_completion import DEFAULT_MAX_BATCH_SIZE, is_complete
+from engines.backends.model_files import last_version, library
+from engines.backends.onnxruntime import autocomplete as onnx_completion
+from engines.backends.pytorch import autocomplete as torch_completion
 from engines.backends.pytorch import models
-from engines.backends.pytorch.naming import input_positions, outputs_of
+from engines.backends.pytorch.argument_names import input_positions, outputs_of
 from engines.backends.signature import Signature
 from engines.convert.errors import ConversionError, first_line
 from engines.convert.tensors import Array, TensorShape, with_sizes

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engines.backends.contract import numpy_datatype
+from engines.backends.interfaces import numpy_datatype
 from engines.convert.errors import ConversionError
 
 Array = npt.NDArray[Any]

@@ -15,12 +15,12 @@ from typing import Any
 from engines.fleet.backoff import Backoff
 from engines.fleet.cgroups import Cgroups
 from engines.fleet.child import Child, describe_end
-from engines.fleet.files import Remembered, tail
-from engines.fleet.judgement import Judgement, Probe, State, Verdict
-from engines.fleet.placeholders import fill
-from engines.fleet.power import PowerPlan, plan
-from engines.fleet.probing import probe
+from engines.fleet.files import SavedState, tail
+from engines.fleet.health_state import HealthState, Probe, State, Verdict
+from engines.fleet.power_class import PowerPlan, plan
+from engines.fleet.probe import probe
 from engines.fleet.spec import AgentSpec
+from engines.fleet.templating import fill
 from engines.processes import Process, memory_of, tree
 
 _log = logging.getLogger("pointsman.fleet")
@@ -31,7 +31,7 @@ _LOOP_AFTER = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class AgentContext:
     """What an agent needs of its fleet."""
 
     directory: Path
@@ -45,7 +45,7 @@ class Surroundings:
 class Agent:
     """One agent of the fleet; `run` is its life, `stop` ends it."""
 
-    def __init__(self, spec: AgentSpec, ports: Mapping[str, int], around: Surroundings) -> None:
+    def __init__(self, spec: AgentSpec, ports: Mapping[str, int], around: AgentContext) -> None:
         self.spec = spec
         self.ports = dict(ports)
         self.state = State.STOPPED
@@ -57,7 +57,7 @@ class Agent:
         self.was_killed = False
         self._around = around
         self._child: Child | None = None
-        self._judgement: Judgement | None = None
+        self._judgement: HealthState | None = None
         self._backoff = Backoff(spec.backoff)
         self._stop_wished = asyncio.Event()
         self._restart_wished: asyncio.Future[str] | None = None
@@ -74,9 +74,9 @@ class Agent:
         return self._around.directory / "logs" / f"{self.spec.name}.log"
 
     @property
-    def remembered(self) -> Remembered:
+    def remembered(self) -> SavedState:
         started = self._child.started if self._child is not None else ""
-        return Remembered(self.pid or 0, started, self.ports)
+        return SavedState(self.pid or 0, started, self.ports)
 
     # Its life
 
@@ -114,7 +114,7 @@ class Agent:
             self.last_end = f"it cannot be started: {error.strerror or error}"
             return 0.0
         loop = asyncio.get_running_loop()
-        self._judgement = judgement = Judgement(self.spec, loop.time())
+        self._judgement = judgement = HealthState(self.spec, loop.time())
         self._restart_wished = loop.create_future()
         self._become(State.STARTING)
         watching = loop.create_task(self._watch(judgement))
@@ -174,7 +174,7 @@ class Agent:
 
     # Watching
 
-    async def _watch(self, judgement: Judgement) -> str:
+    async def _watch(self, judgement: HealthState) -> str:
         """Ask for readiness again and again; return why it must be restarted."""
         loop = asyncio.get_running_loop()
         url = None if self.spec.ready is None else fill(self.spec.ready, self._url_facts())

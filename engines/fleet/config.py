@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from engines.fleet.placeholders import port_names, unknown
 from engines.fleet.spec import READY_PATHS, AgentProtocol, AgentSpec, BackoffSpec, FleetSpec, Power
+from engines.fleet.templating import port_names, unknown
 from engines.fleet.values import argument, port_range, variable
 from gateway.yaml import values
 from gateway.yaml.location import Location

@@ -51,7 +51,7 @@ class Lock:
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class SavedState:
     """What is known of an agent's last process: enough to find it again after this program was killed."""
 
     pid: int
@@ -59,12 +59,12 @@ class Remembered:
     ports: Mapping[str, int] = field(default_factory=dict)
 
 
-def read_state(path: Path) -> dict[str, Remembered]:
+def read_state(path: Path) -> dict[str, SavedState]:
     """What an earlier fleet has left in its state file; nothing where there is none, or none that can be read."""
     try:
         agents = json.loads(path.read_text())["agents"]
         return {
-            str(name): Remembered(
+            str(name): SavedState(
                 int(agent["pid"]),
                 str(agent["started"]),
                 {str(port): int(number) for port, number in agent["ports"].items()},
@@ -75,7 +75,7 @@ def read_state(path: Path) -> dict[str, Remembered]:
         return {}
 
 
-def write_state(path: Path, agents: Mapping[str, Remembered]) -> None:
+def write_state(path: Path, agents: Mapping[str, SavedState]) -> None:
     """Raises: OSError."""
     told = {
         name: {"pid": agent.pid, "started": agent.started, "ports": dict(agent.ports)} for name, agent in agents.items()

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import yaml
 
 from engines.fleet.files import write_whole
-from engines.fleet.placeholders import fill
 from engines.fleet.spec import READY_PATHS, AgentProtocol, AgentSpec, FleetSpec
+from engines.fleet.templating import fill
 
 _NOTE = "# Kept by `pointsman fleet`: written anew when the fleet's file changes, so edit that one.\n"
 

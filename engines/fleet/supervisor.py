@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from engines.fleet.agent import Agent, Surroundings
-from engines.fleet.bookkeeping import Bookkeeping
+from engines.fleet.agent import Agent, AgentContext
 from engines.fleet.cgroups import Cgroups, NoCgroupsError, find
 from engines.fleet.child import end_orphan
 from engines.fleet.config import load_fleet
 from engines.fleet.files import Lock, keep_to_size
-from engines.fleet.judgement import State
+from engines.fleet.health_state import State
 from engines.fleet.ports import NoFreePortError, allot, can_bind
 from engines.fleet.spec import AgentSpec, FleetSpec
+from engines.fleet.state_files import Bookkeeping
 from engines.processes import processes
 
 _log = logging.getLogger("pointsman.fleet")
@@ -110,7 +110,7 @@ class Supervisor:
         self._books.register(self.fleet, ports)
 
     def _begin(self, spec: AgentSpec, ports: Mapping[str, int]) -> None:
-        around = Surroundings(
+        around = AgentContext(
             directory=self.fleet.directory,
             address=self.fleet.address,
             is_free=self._is_free,

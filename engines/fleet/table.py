@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from engines.fleet.agent import Agent
-from engines.fleet.judgement import State
+from engines.fleet.health_state import State
 
 _COLOURS = {
     State.READY: "green",

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from engines.errors import EngineError, ErrorCode, internal, invalid
-from engines.host.exposition import Family, Sample
-from engines.instances.control import Change
+from engines.host.prometheus_text import Family, Sample
+from engines.instances.host_interfaces import Change
 
 Labels = tuple[tuple[str, str], ...]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from engines.host.devices import DeviceMemory, device_memory, system_usage
-from engines.host.exposition import Family, Sample
+from engines.host.prometheus_text import Family, Sample
 from engines.host.statistics import Duration, Statistics
 from engines.processes import memory_of_one
 from engines.scheduling.cache import ResponseCache

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
-from engines.host import exposition
-from engines.host.exposition import Family
+from engines.host import prometheus_text
+from engines.host.prometheus_text import Family
 
 Event = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Event]]
@@ -26,7 +26,7 @@ class MetricsApp:
         if scope["method"] not in ("GET", "HEAD"):
             status, body = 405, b'{"error":"Method Not Allowed"}'
         elif scope["path"] in ("/metrics", "/metrics/"):
-            body = exposition.write(self._families())
-        headers = [(b"content-type", exposition.CONTENT_TYPE.encode()), (b"content-length", b"%d" % len(body))]
+            body = prometheus_text.write(self._families())
+        headers = [(b"content-type", prometheus_text.CONTENT_TYPE.encode()), (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})

@@ -7,16 +7,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from engines.calls import Call
+from engines.calls import InferenceCall
 from engines.errors import EngineError, unavailable
-from engines.host.inputs import RequestCheck
+from engines.host.request_validation import RequestCheck
 from engines.host.reshaping import Reshapes
+from engines.host.response_interceptors import Watcher, watch
 from engines.host.statistics import Statistics
 from engines.host.tracing import PARENT, Sampler, Trace, Tracer
-from engines.host.watching import Watcher, watch
 from engines.messages import InferResponse
-from engines.repository.contract import ModelSpec
-from engines.scheduling.contract import Scheduler
+from engines.repository.interfaces import ModelSpec
+from engines.scheduling.interfaces import Scheduler
 
 Finish = Callable[[], Awaitable[None]]
 
@@ -87,7 +87,7 @@ class Model:
         """The labels of an output's classes; none where it has none."""
         return self.spec.labels.get(output, ())
 
-    def submit(self, call: Call) -> None:
+    def submit(self, call: InferenceCall) -> None:
         """Take a call that is for this version. It may end at once, with an error. Never raises."""
         try:
             call.batch_size = self._check(call.request)
@@ -124,7 +124,7 @@ class Model:
     def _follow_settings(self) -> None:
         self._sampler = self._tracer.sampler(self.name)
 
-    def _ended(self, call: Call) -> None:
+    def _ended(self, call: InferenceCall) -> None:
         self.num_in_flight -= 1
         self.statistics.call_ended(call)
         if self._is_ensemble and call.error is None:
@@ -132,7 +132,7 @@ class Model:
         if self._is_closing and not self.num_in_flight and self._has_drained is not None:
             self._has_drained.set()
 
-    def _watch(self, call: Call) -> None:
+    def _watch(self, call: InferenceCall) -> None:
         watchers: list[Watcher] = []
         request = call.request
         if self._reshapes:
@@ -151,7 +151,7 @@ class Model:
         if watchers:
             watch(call, watchers)
 
-    def _trace(self, call: Call) -> Trace | None:
+    def _trace(self, call: InferenceCall) -> Trace | None:
         request = call.request
         if PARENT in request.trace:
             parent = self._tracer.parent_of(request)
@@ -181,8 +181,8 @@ class Model:
 
         return count
 
-    def _ended_traced(self, trace: Trace) -> Callable[[Call], None]:
-        def ended(call: Call) -> None:
+    def _ended_traced(self, trace: Trace) -> Callable[[InferenceCall], None]:
+        def ended(call: InferenceCall) -> None:
             self._ended(call)
             self._tracer.close_for_steps(trace)
             trace.end(call, self._now_ns())

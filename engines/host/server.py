@@ -10,27 +10,27 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from engines.calls import Call
+from engines.calls import InferenceCall
 from engines.errors import EngineError
 from engines.host import metrics
-from engines.host.caching import response_cache
+from engines.host.cache_setup import response_cache
 from engines.host.clock import LoopClock
-from engines.host.exposition import Family
 from engines.host.grpc.server import GrpcServer
-from engines.host.listening import bind
-from engines.host.loading import Loader
 from engines.host.logs import LogSettings
 from engines.host.metrics_app import MetricsApp
 from engines.host.model_control import RepositoryControl
+from engines.host.model_loader import Loader
 from engines.host.otlp import OpenTelemetryMissingError, exporter
+from engines.host.prometheus_text import Family
 from engines.host.rest.app import RestApp
 from engines.host.rest.server import RestServer
 from engines.host.rpcs.context import Context
 from engines.host.service import Service
 from engines.host.settings import Address, HostSettings
 from engines.host.shared_memory import SharedMemoryRegions
+from engines.host.sockets import bind
 from engines.host.tracing import Tracer
-from engines.instances.plan import count_gpus
+from engines.instances.instance_groups import count_gpus
 from engines.repository import Mode, Repository
 
 _log = logging.getLogger(__name__)
@@ -178,7 +178,7 @@ class Host:
         with suppress(EngineError):
             await closing
 
-    def _infer(self, call: Call) -> None:
+    def _infer(self, call: InferenceCall) -> None:
         """What models ask of others; the service is made after what loads them."""
         self.service.infer(call)
 

@@ -7,9 +7,9 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
-from engines.calls import Call
+from engines.calls import InferenceCall
 from engines.errors import EngineError, ErrorCode, unavailable
-from engines.host.restricted import Restrictions
+from engines.host.restricted_apis import Restrictions
 from engines.host.rpcs.context import Context
 from engines.host.rpcs.metadata import model_metadata
 from engines.host.rpcs.table import RPCS
@@ -53,7 +53,7 @@ class Service:
         """All versions that serve, by name and version."""
         return cast("Sequence[Model]", self._context.served())
 
-    def infer(self, call: Call) -> None:
+    def infer(self, call: InferenceCall) -> None:
         """Take a call; it may end at once, with an error. Never raises."""
         request = call.request
         if self._context.logs.log_verbose_level:

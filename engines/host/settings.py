@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from engines.host.fronts import Limits
-from engines.host.restricted import Restrictions
+from engines.host.frontend_api import Limits
+from engines.host.restricted_apis import Restrictions
 from engines.host.trace_settings import TraceSettings
 
 # The names of Triton's, and what "--backend-config" and "--cache-config" say by backend and by cache.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from engines.calls import Call
+from engines.calls import InferenceCall
 from engines.errors import ErrorCode
 
 # Why a request failed, as `nv_inference_request_failure` has it.
@@ -70,7 +70,7 @@ class Statistics:
         self.compute_output = Duration()
         self.cache_hits = Duration()
         self.cache_misses = Duration()
-        self._hits: set[Call] = set()  # answered from the cache, and about to end
+        self._hits: set[InferenceCall] = set()  # answered from the cache, and about to end
         self.failures = dict.fromkeys(REASONS, 0)
         self.batches: dict[int, BatchDurations] = {}
         self.responses: dict[int, ResponseDurations] = {}
@@ -82,7 +82,7 @@ class Statistics:
             f"in {self.execution_count} executions>"
         )
 
-    def call_ended(self, call: Call) -> None:
+    def call_ended(self, call: InferenceCall) -> None:
         """Count a call. A decoupled model's answers may be errors: a request that it has taken has succeeded."""
         lasted = self._now_ns() - call.arrived_ns
         self.num_responses += call.num_responses
@@ -103,7 +103,7 @@ class Statistics:
         self.compute_infer.add(call.compute_infer_ns)
         self.compute_output.add(call.compute_output_ns)
 
-    def batch_ended(self, batch_size: int, call: Call) -> None:
+    def batch_ended(self, batch_size: int, call: InferenceCall) -> None:
         """Count an execution; `call` is one of its calls, and has the times of all."""
         self.last_inference_ms = self._now_ms()
         self.execution_count += 1
@@ -114,12 +114,12 @@ class Statistics:
         durations.compute_infer.add(call.compute_infer_ns)
         durations.compute_output.add(call.compute_output_ns)
 
-    def cache_hit(self, call: Call, looked_up_ns: int) -> None:
+    def cache_hit(self, call: InferenceCall, looked_up_ns: int) -> None:
         """The response cache has the answer to a call, which ends now; looking took so long."""
         self.cache_hits.add(looked_up_ns)
         self._hits.add(call)
 
-    def cache_miss(self, call: Call, took_ns: int) -> None:
+    def cache_miss(self, call: InferenceCall, took_ns: int) -> None:
         """Count a look in vain and the insertion that follows it: Triton adds them to the requests' time."""
         self.cache_misses.add(took_ns)
         self.success.ns += took_ns
@@ -170,7 +170,7 @@ def _write(duration: Duration, made: Any) -> None:
     made.count, made.ns = duration.count, duration.ns
 
 
-def _reason(call: Call) -> str:
+def _reason(call: InferenceCall) -> str:
     assert call.error is not None
     if call.error.code is ErrorCode.CANCELLED:
         return "CANCELED"

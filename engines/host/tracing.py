@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import count as counter
 from typing import Any
 
-from engines.calls import Call
+from engines.calls import InferenceCall
 from engines.host.trace_files import TraceFiles
 from engines.host.trace_settings import TraceSettings, TraceSettingsBook
 from engines.host.trace_tensors import written_tensor
@@ -75,7 +75,7 @@ class Trace:
         for tensor in tensors:
             self._tensors.append({"id": self.number, "activity": activity, "tensor": written_tensor(tensor)})
 
-    def end(self, call: Call, now_ns: int) -> None:
+    def end(self, call: InferenceCall, now_ns: int) -> None:
         """Take the times of the call; the whole goes out when all of its parts have ended."""
         computed = call.started_ns
         timestamps = [("REQUEST_START", call.arrived_ns), ("QUEUE_START", call.arrived_ns)]

@@ -13,10 +13,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from engines.calls import Call
+from engines.calls import InferenceCall
 from engines.errors import invalid
 from engines.messages import InferRequest, InferResponse, Tensor
-from engines.scheduling.contract import Instance
+from engines.scheduling.interfaces import Instance
 from gateway.protocol.datatypes import ELEMENT_BYTES, config_datatype
 
 _FOLDER = "warmup"
@@ -65,7 +65,7 @@ async def _run(instance: Instance, sample: Sample) -> None:
     calls = []
     for _ in range(sample.batch_size):
         end: asyncio.Future[None] = loop.create_future()
-        call = Call(sample.request, _sink(end, errors))
+        call = InferenceCall(sample.request, _sink(end, errors))
         call.controls = sample.controls
         ends.append(end)
         calls.append(call)

@@ -9,11 +9,11 @@ from functools import partial
 from time import monotonic_ns
 from typing import Any
 
-from engines.calls import Call, Submit
+from engines.calls import InferenceCall, Submit
 from engines.errors import EngineError, ErrorCode, internal, unavailable
-from engines.instances.plan import InstancePlan
-from engines.instances.questions import Questions
-from engines.ipc import kinds
+from engines.instances.host_requests import HostRequests
+from engines.instances.instance_groups import InstancePlan
+from engines.ipc import message_kinds
 from engines.ipc.arena import ArenaFullError
 from engines.ipc.channel import Channel
 from engines.ipc.frames import Message
@@ -29,16 +29,16 @@ _EMPTY: dict[str, Any] = {}
 
 # A call, its response and whether that is the last; without a response it ends, or is to come again where this is not
 # the last. No call: nobody waits for it any more.
-Answer = tuple[Call | None, InferResponse | None, bool]
+Answer = tuple[InferenceCall | None, InferResponse | None, bool]
 
 
 class ProcessInstance:
-    """`engines.scheduling.contract.Instance` in a process of its own, or a thread of one."""
+    """`engines.scheduling.interfaces.Instance` in a process of its own, or a thread of one."""
 
     def __init__(
         self,
         plan: InstancePlan,
-        questions: Questions,
+        questions: HostRequests,
         *,
         resubmit: Submit | None,
         execution_timeout_seconds: float | None,
@@ -53,7 +53,7 @@ class ProcessInstance:
         self._memory_limit_bytes = memory_limit_bytes
         self._loop = asyncio.get_running_loop()
         self._channel: Channel | None = None
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, InferenceCall] = {}
         self._last_number = 0
         self._batch = 0
         self._done: Callable[[], None] | None = None  # of the batch that runs
@@ -100,9 +100,9 @@ class ProcessInstance:
 
     def forget(self, state_key: str) -> None:
         """A sequence is over whose implicit state it may keep."""
-        self.send(kinds.FORGET, state_key)
+        self.send(message_kinds.FORGET, state_key)
 
-    def execute(self, calls: Sequence[Call], done: Callable[[], None]) -> None:
+    def execute(self, calls: Sequence[InferenceCall], done: Callable[[], None]) -> None:
         """Run the calls as one batch, as the contract says."""
         if not self.is_available:
             self._fail(calls, internal(f"Stub process '{self.name}' is not healthy."))
@@ -118,7 +118,7 @@ class ProcessInstance:
         self._done = done
         if self._execution_timeout_seconds is not None:
             self._deadline = self._loop.call_later(self._execution_timeout_seconds, self._run_over)
-        self._channel.send(kinds.EXECUTE, self._batch, requests)
+        self._channel.send(message_kinds.EXECUTE, self._batch, requests)
 
     def lose(self, error: EngineError) -> None:
         """Its process is gone: what it has not answered fails with this error, and it is free of its batch."""
@@ -138,7 +138,7 @@ class ProcessInstance:
         if done is not None:
             done()
 
-    def _pack(self, call: Call, now_ns: int) -> tuple[Any, ...] | None:
+    def _pack(self, call: InferenceCall, now_ns: int) -> tuple[Any, ...] | None:
         """A call as a request of a batch; None where it fails before."""
         assert self._channel is not None
         request = call.request
@@ -175,15 +175,15 @@ class ProcessInstance:
     def receive(self, message: Message) -> None:
         """What its process says."""
         kind = message[0]
-        if kind == kinds.DONE:
+        if kind == message_kinds.DONE:
             self._finish_batch(message)
-        elif kind == kinds.RESPONSE:
+        elif kind == message_kinds.RESPONSE:
             _, _, number, is_final, outputs, parameters, error, *times = message
             self._hand_over(*self._read(number, is_final, outputs, parameters, error, times))
-        elif kind in (kinds.LOADED, kinds.STARTED, kinds.FAILED, kinds.STOPPED):
+        elif kind in (message_kinds.LOADED, message_kinds.STARTED, message_kinds.FAILED, message_kinds.STOPPED):
             if self.on_setup is not None:
                 self.on_setup(message)
-        elif kind != kinds.FREED:
+        elif kind != message_kinds.FREED:
             assert self._channel is not None
             self._questions.take(message, self._channel)
 
@@ -241,7 +241,7 @@ class ProcessInstance:
         call.compute_input_ns, call.compute_infer_ns, call.compute_output_ns = times
         return call, response, is_final
 
-    def _hand_over(self, call: Call | None, response: InferResponse | None, is_final: bool) -> None:
+    def _hand_over(self, call: InferenceCall | None, response: InferResponse | None, is_final: bool) -> None:
         if call is None:
             return
         if response is not None:
@@ -251,7 +251,7 @@ class ProcessInstance:
         else:
             self._reschedule(call)
 
-    def _reschedule(self, call: Call) -> None:
+    def _reschedule(self, call: InferenceCall) -> None:
         """The model wants a call to come again."""
         if self._resubmit is None:
             call.fail(unavailable(f"model instance '{self.name}' cannot have its requests scheduled anew here"))
@@ -263,13 +263,13 @@ class ProcessInstance:
         if self._channel is not None:
             mapping = self._channel.mapping
             if mapping.freed:
-                self._channel.send(kinds.FREED)
+                self._channel.send(message_kinds.FREED)
             if mapping.has_views:
                 self._flush = self._loop.call_later(FLUSH_SECONDS, self._tell_freed)
 
     def _cancel(self, number: int) -> None:
         if number in self._calls:
-            self.send(kinds.CANCEL, number)
+            self.send(message_kinds.CANCEL, number)
 
     def _run_over(self) -> None:
         self._deadline = None
@@ -277,7 +277,7 @@ class ProcessInstance:
             self.on_overdue(f"the execution takes longer than {self._execution_timeout_seconds:g} seconds")
 
     @staticmethod
-    def _fail(calls: Sequence[Call], error: EngineError) -> None:
+    def _fail(calls: Sequence[InferenceCall], error: EngineError) -> None:
         for call in calls:
             call.fail(error)
 

@@ -10,14 +10,14 @@ from typing import Any
 
 from engines.calls import Submit
 from engines.errors import invalid
-from engines.instances.control import CustomMetrics, ModelControl
+from engines.instances.host_interfaces import CustomMetrics, ModelControl
+from engines.instances.host_requests import HostRequests
 from engines.instances.instance import ProcessInstance
+from engines.instances.instance_groups import count_gpus, fill_in_groups, plan
 from engines.instances.interpreter import interpreter_for
 from engines.instances.model_process import Limits, ModelProcess
-from engines.instances.plan import count_gpus, fill_in_groups, plan
-from engines.instances.questions import Questions
-from engines.repository.contract import ModelSpec
-from engines.scheduling.contract import Instance
+from engines.repository.interfaces import ModelSpec
+from engines.scheduling.interfaces import Instance
 
 EXECUTION_TIMEOUT_PARAMETER = "EXECUTION_TIMEOUT_SECONDS"
 MEMORY_PARAMETER = "MAX_MEMORY_MB"
@@ -80,7 +80,7 @@ async def start(
     instances = [
         ProcessInstance(
             each,
-            Questions(each.name, infer, control, metrics),
+            HostRequests(each.name, infer, control, metrics),
             resubmit=resubmit,
             execution_timeout_seconds=timeout_seconds,
             memory_limit_bytes=None if memory_mb is None else int(memory_mb * (1 << 20)),

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from engines.errors import EngineError, ErrorCode, internal, unavailable
-from engines.instances.child import ChannelEnds, Child, spawn
 from engines.instances.instance import ProcessInstance
 from engines.instances.interpreter import Interpreter
-from engines.ipc import arena, kinds
+from engines.instances.process import ChannelEnds, ModelChild, spawn
+from engines.ipc import arena, message_kinds
 from engines.ipc.channel import Channel
 from engines.ipc.frames import Message
-from engines.scheduling.contract import Instance
+from engines.scheduling.interfaces import Instance
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class ModelProcess:
         self._limits = limits
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
-        self._child: Child | None = None
+        self._child: ModelChild | None = None
         self._awaited: dict[str, asyncio.Future[Message]] = {}
         self._restart: asyncio.Task[None] | None = None
         self._replacement: asyncio.Task[None] | None = None
@@ -82,7 +82,7 @@ class ModelProcess:
         self._connect(instances[0], ends[0])
         self.instances = [instances[0]]
         try:
-            message = await self._ask(instances[0], kinds.LOAD, {**self._fields, "completes": completes})
+            message = await self._ask(instances[0], message_kinds.LOAD, {**self._fields, "completes": completes})
         except BaseException:
             for unused in ends[1:]:
                 unused.close()
@@ -104,7 +104,7 @@ class ModelProcess:
         """
         plans = [(instance, instance.plan) for instance in self.instances]
         told = await asyncio.gather(
-            *(self._ask(each, kinds.START, plan.name, plan.kind, plan.device_id) for each, plan in plans)
+            *(self._ask(each, message_kinds.START, plan.name, plan.kind, plan.device_id) for each, plan in plans)
         )
         for instance, (_, _, placement) in zip(self.instances, told, strict=True):
             instance.make_ready(placement)
@@ -124,7 +124,7 @@ class ModelProcess:
             return
         if self._serves:
             for instance in self.instances:
-                instance.send(kinds.STOP)
+                instance.send(message_kinds.STOP)
             if await has_exited(child, self._limits.stop_seconds):
                 return
             log.warning("%s: does not stop within %g s", self.name, self._limits.stop_seconds)
@@ -161,7 +161,7 @@ class ModelProcess:
         future = self._awaited.get(key)
         if future is None or future.done():
             return
-        if message[0] == kinds.FAILED:
+        if message[0] == message_kinds.FAILED:
             future.set_exception(EngineError(ErrorCode(message[2]), message[3]))
         else:
             future.set_result(message)
@@ -229,7 +229,7 @@ class ModelProcess:
         self._replacement = asyncio.ensure_future(end())
 
 
-async def has_exited(child: Child, timeout_seconds: float) -> bool:
+async def has_exited(child: ModelChild, timeout_seconds: float) -> bool:
     """Wait for the end of a process for so long: whether it came."""
     try:
         async with asyncio.timeout(timeout_seconds):

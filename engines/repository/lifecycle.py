@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from engines.errors import EngineError, ErrorCode, internal, invalid, unavailable
 from engines.repository import config as configuration
-from engines.repository.contract import Load, LoadedModel, ModelSpec
 from engines.repository.fingerprint import Fingerprint
+from engines.repository.interfaces import Load, LoadedModel, ModelSpec
 from engines.repository.layout import read_labels
 from engines.repository.sources import Source
 from engines.repository.states import State, Version, as_engine_error

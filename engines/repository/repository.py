@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from engines.errors import EngineError, internal, invalid, unavailable
-from engines.repository.contract import Load, LoadedModel
-from engines.repository.graph import steps
+from engines.repository.dependency_graph import steps
+from engines.repository.interfaces import Load, LoadedModel
 from engines.repository.layout import DUPLICATE
 from engines.repository.lifecycle import Lifecycle
-from engines.repository.polling import Known, Polled, Shelf
+from engines.repository.poller import Known, Polled, Shelf
 from engines.repository.sources import Override
 from engines.repository.states import IndexEntry, State
 from engines.repository.updates import Change, Updates

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from engines.errors import EngineError, ErrorCode, internal
-from engines.repository.contract import LoadedModel
+from engines.repository.interfaces import LoadedModel
 from engines.repository.sources import Source
 
 

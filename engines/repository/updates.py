@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 
 from engines.errors import EngineError
 from engines.repository.config.problems import ConfigError
-from engines.repository.graph import dependents, problem, steps
+from engines.repository.dependency_graph import dependents, problem, steps
+from engines.repository.ensemble_checks import check_mapping
 from engines.repository.lifecycle import Lifecycle
-from engines.repository.mapping import check_mapping
-from engines.repository.polling import Known
+from engines.repository.poller import Known
 from engines.repository.sources import Source
 from gateway.protocol.protobuf import Message
 

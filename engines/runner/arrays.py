@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from engines.backends.contract import Array, numpy_datatype
+from engines.backends.interfaces import Array, numpy_datatype
 from engines.errors import invalid
 from engines.ipc.arena import Arena, Mapping
 from engines.ipc.client_memory import ClientMemory

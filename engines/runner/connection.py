@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from engines.ipc import kinds
+from engines.ipc import message_kinds
 from engines.ipc.frames import FrameReader, Message, encode
 from engines.runner.arrays import ArrayStore
 
@@ -164,16 +164,16 @@ class Connection:
             if message[1]:
                 self.arrays.free(message[1])
             kind = message[0]
-            if kind == kinds.CANCEL:
+            if kind == message_kinds.CANCEL:
                 self._cancelled.add(message[2])
                 if (told := self._on_cancel.pop(message[2], None)) is not None:
                     told()
-            elif kind in (kinds.ANSWER, kinds.RESULT):
+            elif kind in (message_kinds.ANSWER, message_kinds.RESULT):
                 if message[2] in self._answers:
                     self._answers[message[2]].append(message)
-                elif kind == kinds.ANSWER and message[3]:
+                elif kind == message_kinds.ANSWER and message[3]:
                     self._let_go(message[3])
-            elif kind != kinds.FREED:
+            elif kind != message_kinds.FREED:
                 self._work.append(message)
 
     def _let_go(self, outputs: list[Any]) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from time import monotonic_ns
 from typing import Any, Protocol
 
-from engines.backends.contract import Backend
+from engines.backends.interfaces import Backend
 from engines.errors import EngineError, internal
-from engines.ipc import kinds
-from engines.runner.requests import Home, Request, Response
+from engines.ipc import message_kinds
+from engines.runner.requests import Request, RequestOrigin, Response
 
 
-class Workplace(Home, Protocol):
+class ExecutionContext(RequestOrigin, Protocol):
     """The instance that runs it."""
 
     backend: Backend
@@ -26,7 +26,7 @@ class Execution:
 
     __slots__ = ("_number", "_responses", "_started_ns", "input_ns", "instance", "output_ns")
 
-    def __init__(self, instance: Workplace, number: int) -> None:
+    def __init__(self, instance: ExecutionContext, number: int) -> None:
         self.instance = instance
         self._number = number
         self._responses: list[Response] | None = None if instance.signature.is_decoupled else []
@@ -61,7 +61,7 @@ class Execution:
         requests.clear()  # those that nobody holds are answered by this
         responses, self._responses = self._responses, None
         instance.connection.send(
-            kinds.DONE,
+            message_kinds.DONE,
             self._number,
             self.input_ns,
             monotonic_ns() - self._started_ns - self.output_ns,
@@ -76,7 +76,9 @@ class Execution:
             self.instance.connection.forget(response[0])
         if self._responses is None or at_once:
             inference_ns = monotonic_ns() - self._started_ns - self.output_ns
-            self.instance.connection.send(kinds.RESPONSE, *response, self.input_ns, inference_ns, self.output_ns)
+            self.instance.connection.send(
+                message_kinds.RESPONSE, *response, self.input_ns, inference_ns, self.output_ns
+            )
         else:
             self._responses.append(response)
 

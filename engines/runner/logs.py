@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 
-from engines.ipc import kinds
+from engines.ipc import message_kinds
 from engines.runner.connection import Connection, HostGoneError
 
 LOGGER = "engines"
@@ -26,7 +26,7 @@ class HostHandler(logging.Handler):
             self.handleError(record)
             return
         with contextlib.suppress(HostGoneError):
-            self._connection.send(kinds.LOG, level, text, record.filename, record.lineno)
+            self._connection.send(message_kinds.LOG, level, text, record.filename, record.lineno)
 
 
 def log_to_host(connection: Connection) -> None:

@@ -14,14 +14,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from engines.backends.contract import InstanceSpec
+from engines.backends.interfaces import InstanceSpec
 from engines.errors import EngineError, ErrorCode
-from engines.ipc import kinds
+from engines.ipc import message_kinds
 from engines.ipc.arena import Arena, Mapping
 from engines.runner.arrays import ArrayStore
 from engines.runner.connection import Connection, HostGoneError
+from engines.runner.host_client import HostLink
 from engines.runner.instance import RunningInstance, as_error
-from engines.runner.link import HostLink
 from engines.runner.logs import log_to_host
 from gateway.protocol import protobuf
 
@@ -107,10 +107,10 @@ def serve(connections: list[Connection]) -> int:
                 module.complete(config, Path(fields["directory"]), fields["options"])
     except BaseException as error:
         failure = as_error(error)
-        first.send(kinds.FAILED, failure.code.value, failure.message)
+        first.send(message_kinds.FAILED, failure.code.value, failure.message)
         return 1
     shares = bool(getattr(module, "INSTANCES_SHARE_A_PROCESS", False))
-    first.send(kinds.LOADED, config.SerializeToString(), shares)
+    first.send(message_kinds.LOADED, config.SerializeToString(), shares)
     used = connections if shares else connections[:1]
     del connections
     exit_codes: list[int] = []
@@ -150,8 +150,8 @@ def serve_one(module: Any, connection: Connection, fields: dict[str, Any], confi
     """One instance, from its start to its stop."""
     try:
         message = connection.next_work()
-        if message[0] == kinds.STOP:
-            connection.send(kinds.STOPPED)
+        if message[0] == message_kinds.STOP:
+            connection.send(message_kinds.STOPPED)
             return 0
         _, _, name, kind, device_id = message
         backend = module.create()

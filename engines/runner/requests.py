@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from time import monotonic_ns
 from typing import Any, Protocol
 
-from engines.backends.contract import Array
+from engines.backends.interfaces import Array
 from engines.errors import EngineError, ErrorCode, internal
 from engines.ipc.arena import ArenaFullError
 from engines.messages import Scalar, SharedMemory
@@ -17,7 +17,7 @@ Places = dict[str, SharedMemory]
 SEQUENCE_START, SEQUENCE_END = 1, 2
 
 
-class Home(Protocol):
+class RequestOrigin(Protocol):
     """The instance that a request is at."""
 
     connection: Connection
@@ -26,10 +26,10 @@ class Home(Protocol):
     model: str
 
 
-class Way(Protocol):
+class ResponsePath(Protocol):
     """The execution that a request is part of: the way back for its answers."""
 
-    instance: Any  # a Home
+    instance: Any  # a RequestOrigin
     output_ns: int
 
     def take(self, response: Response, at_once: bool) -> None: ...
@@ -60,7 +60,7 @@ class Request:
         "wanted",
     )
 
-    def __init__(self, execution: Way, packed: tuple[Any, ...]) -> None:
+    def __init__(self, execution: ResponsePath, packed: tuple[Any, ...]) -> None:
         self.is_over = True  # until it is whole: one that cannot be read is answered by its execution
         self._execution = execution
         (
@@ -77,7 +77,7 @@ class Request:
             self.trace,
             self.state_key,
         ) = packed
-        instance: Home = execution.instance
+        instance: RequestOrigin = execution.instance
         self.wanted: tuple[str, ...] = wanted or instance.signature.output_names
         self._places: Places | None = {name: SharedMemory(*place) for name, *place in places} if places else None
         read = instance.connection.arrays.read
@@ -104,12 +104,12 @@ class Request:
 
     @property
     def is_cancelled(self) -> bool:
-        home: Home = self._execution.instance
+        home: RequestOrigin = self._execution.instance
         return home.connection.is_cancelled(self._number)
 
     def when_cancelled(self, told: Callable[[], None]) -> None:
         """Have `told` called once, on another thread, where nobody wants the answer any more; see `Connection`."""
-        home: Home = self._execution.instance
+        home: RequestOrigin = self._execution.instance
         home.connection.when_cancelled(self._number, told)
         if self.is_over:  # meanwhile
             home.connection.forget(self._number)
@@ -134,7 +134,7 @@ class Request:
         error = None
         packed = []
         execution = self._execution
-        instance: Home = execution.instance
+        instance: RequestOrigin = execution.instance
         rules, write = instance.signature.outputs, instance.connection.arrays.write
         wanted, places = self.wanted, self._places
         try:
@@ -186,7 +186,7 @@ class Request:
             model = self._execution.instance.model
             self.fail(internal(f"model '{model}' has let go of the request without a response"), at_once=True)
 
-    def _keep_state(self, instance: Home, outputs: dict[str, Array]) -> Any:
+    def _keep_state(self, instance: RequestOrigin, outputs: dict[str, Array]) -> Any:
         names = instance.states.outputs.keys() & outputs.keys()
         instance.states.keep(
             self.state_key,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engines.backends.contract import Array
+from engines.backends.interfaces import Array
 from engines.errors import internal
 from engines.runner.arrays import datatype_of
 from gateway.protocol.datatypes import config_datatype

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from functools import partial
 
-from engines.calls import Call
+from engines.calls import InferenceCall
 from engines.errors import EngineError, unavailable
-from engines.scheduling.contract import Clock, Timer
+from engines.scheduling.error_texts import SEQUENCE_TIMEOUT_EXPIRED
+from engines.scheduling.interfaces import Clock, Timer
 from engines.scheduling.slots import SequenceId
-from engines.scheduling.texts import SEQUENCE_TIMEOUT_EXPIRED
 
 
 class Backlog:
@@ -22,7 +22,7 @@ class Backlog:
 
     def __init__(self, sequence_id: SequenceId) -> None:
         self.sequence_id = sequence_id
-        self.calls: list[Call] = []
+        self.calls: list[InferenceCall] = []
         self.expires_ns = 0
         self.is_complete = False  # its last request is here
 
@@ -46,14 +46,14 @@ class Backlogs:
         """Where more requests of a sequence go."""
         return self._incomplete.get(sequence_id)
 
-    def open(self, call: Call) -> None:
+    def open(self, call: InferenceCall) -> None:
         """A sequence starts here."""
         backlog = Backlog(call.request.sequence_id)
         self._waiting[backlog] = None
         self._incomplete[backlog.sequence_id] = backlog
         self.add(backlog, call)
 
-    def add(self, backlog: Backlog, call: Call) -> None:
+    def add(self, backlog: Backlog, call: InferenceCall) -> None:
         backlog.calls.append(call)
         call.on_cancel = partial(self._cancelled, backlog)
         if call.request.timeout_us:

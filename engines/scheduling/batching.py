@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engines.calls import Call
+from engines.calls import InferenceCall
 from engines.errors import EngineError, unavailable
-from engines.scheduling.contract import Clock, Instance, Timer
+from engines.scheduling.error_texts import TIMEOUT_EXPIRED, queue_full, stopping
+from engines.scheduling.instance_pool import InstancePool
+from engines.scheduling.interfaces import Clock, Instance, Timer
 from engines.scheduling.ordering import Order
 from engines.scheduling.queues import PriorityQueue, Waiting
 from engines.scheduling.rate_limiter import Enrol
-from engines.scheduling.seats import Seats
 from engines.scheduling.shapes import SameShapes
-from engines.scheduling.texts import TIMEOUT_EXPIRED, queue_full, stopping
 
 # Where each request may bring a timeout of its own, late ones are looked for at most this often.
 REJECTION_PERIOD_NS = 1_000_000
@@ -28,7 +28,7 @@ REJECTION_PERIOD_NS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """When a batch is large enough; all in rows (`Call.batch_size`)."""
+    """When a batch is large enough; all in rows (`InferenceCall.batch_size`)."""
 
     preferred: frozenset[int]
     max_preferred: int
@@ -64,7 +64,7 @@ class DynamicBatcher:
         enrol: Enrol | None = None,
         on_lost: Callable[[], None] | None = None,
     ) -> None:
-        """Raises: EngineError, as `Seats` does."""
+        """Raises: EngineError, as `InstancePool` does."""
         self._clock = clock
         self._sizes = Sizes.of(config, batching)
         self._same = SameShapes(config)
@@ -78,7 +78,7 @@ class DynamicBatcher:
         self._rejection_ns = 0
         self._is_stopped = False
         self._is_dispatching = False
-        self._seats = Seats(instances, clock, self._dispatch, on_lost, enrol)
+        self._seats = InstancePool(instances, clock, self._dispatch, on_lost, enrol)
 
     def __repr__(self) -> str:
         return f"<DynamicBatcher: {len(self._queue)} waiting, {self._seats}>"
@@ -87,7 +87,7 @@ class DynamicBatcher:
     def num_pending(self) -> int:
         return len(self._queue)
 
-    def submit(self, call: Call) -> None:
+    def submit(self, call: InferenceCall) -> None:
         if self._is_stopped:
             call.fail(stopping(call))
             return

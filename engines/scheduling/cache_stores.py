@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from engines.messages import InferResponse, Tensor
 from engines.scheduling.cache import Found, Usage
-from engines.scheduling.contract import Clock
+from engines.scheduling.interfaces import Clock
 
 # What an entry costs beside its data: a few objects each.
 ENTRY_BYTES = 512

@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from engines.calls import Call, Submit
-from engines.scheduling.contract import Instance
+from engines.calls import InferenceCall, Submit
 from engines.scheduling.ensemble_graph import Graph, Step
 from engines.scheduling.ensemble_run import Run, Target
-from engines.scheduling.texts import stopping
+from engines.scheduling.error_texts import stopping
+from engines.scheduling.interfaces import Instance
 
 # Gives the way to a version of a model ("" is what its policy says). Raises: EngineError where it does not serve.
 SubmitTo = Callable[[str, str], Submit]
@@ -48,7 +48,7 @@ class Ensemble:
         """Requests to steps that wait for others to the same step to end (`max_inflight_requests`)."""
         return sum(gate.num_waiting for gate in self._gates)
 
-    def submit(self, call: Call) -> None:
+    def submit(self, call: InferenceCall) -> None:
         if self._is_stopped:
             call.fail(stopping(call))
         elif call.is_cancelled:
@@ -76,7 +76,7 @@ class Ensemble:
         return Target(submit, read[1], read[2])
 
     def enter(self, step: int, go: Callable[[], None]) -> None:
-        """Call `go` when a request may go to a step; `leave` is to be called when that has ended."""
+        """InferenceCall `go` when a request may go to a step; `leave` is to be called when that has ended."""
         if self._gates:
             self._gates[step].enter(go)
         else:

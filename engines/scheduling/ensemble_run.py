@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from engines.calls import Call, Submit
+from engines.calls import InferenceCall, Submit
 from engines.errors import EngineError, invalid
 from engines.messages import InferRequest, InferResponse, Scalar, Tensor, WantedOutput
 from engines.scheduling.ensemble_graph import Graph, Step
 from engines.scheduling.ensemble_tensors import Standing, Tensors, fitted
-from engines.scheduling.texts import tag
+from engines.scheduling.error_texts import tag
 
 # Tensors that have just been made, by name and number.
 New = Sequence[tuple[str, int]]
@@ -57,7 +57,7 @@ class Run:
         "_wanted",
     )
 
-    def __init__(self, ensemble: Steps, call: Call) -> None:
+    def __init__(self, ensemble: Steps, call: InferenceCall) -> None:
         request = call.request
         self._ensemble = ensemble
         self._call = call
@@ -66,7 +66,7 @@ class Run:
         self._tensors = Tensors(ensemble.graph.needed(self._wanted), self._wanted)
         self._standing = Standing(request.sequence_id, request.sequence_start, request.sequence_end)
         self._targets: list[Target] = []  # of each step
-        self._running: set[Call] = set()
+        self._running: set[InferenceCall] = set()
         self._num_in_flight = 0  # steps that have not ended, those too that are still to be sent off
         self._has_answered = False
 
@@ -131,7 +131,7 @@ class Run:
 
     def _send(self, step: Step, request: InferRequest) -> None:
         sink = _StepSink(self, step, self._standing_of(request))
-        sink.call = call = Call(request, sink)
+        sink.call = call = InferenceCall(request, sink)
         if self._call.is_over:  # it has failed while this step waited
             call.fail_cancelled()
             return
@@ -265,7 +265,7 @@ class _StepSink:
 
     __slots__ = ("_run", "call", "standing", "step")
 
-    call: Call
+    call: InferenceCall
 
     def __init__(self, run: Run, step: Step, standing: Standing) -> None:
         self._run = run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from engines.calls import Call, Sink
+from engines.calls import InferenceCall, Sink
 from engines.messages import InferResponse
 
 
@@ -20,7 +20,7 @@ class Order:
     def __repr__(self) -> str:
         return f"<Order: {len(self._lanes)} in line>"
 
-    def join(self, call: Call) -> None:
+    def join(self, call: InferenceCall) -> None:
         """Put a call at the end of the line."""
         call.through(self._lane)
 

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from engines.calls import Call
+from engines.calls import InferenceCall
 from engines.scheduling.shapes import Shapes
 
 REJECT = 0  # ModelQueuePolicy.TimeoutAction; the other is DELAY
@@ -20,7 +20,7 @@ class Waiting:
 
     __slots__ = ("_on_cancel", "call", "deadline_ns", "queue", "shapes", "since_ns")
 
-    def __init__(self, call: Call, since_ns: int, on_cancel: Callable[[Waiting], None]) -> None:
+    def __init__(self, call: InferenceCall, since_ns: int, on_cancel: Callable[[Waiting], None]) -> None:
         self.call = call
         self.since_ns = since_ns
         self.deadline_ns = 0

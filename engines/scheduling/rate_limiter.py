@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engines.errors import invalid
-from engines.scheduling.contract import Instance
+from engines.scheduling.interfaces import Instance
 
 GLOBAL = -1
 PER_DEVICE = -2  # a limit that holds for each device by itself

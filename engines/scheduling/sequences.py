@@ -15,17 +15,17 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
-from engines.calls import Call
+from engines.calls import InferenceCall
 from engines.errors import EngineError, invalid, unavailable
 from engines.messages import InferRequest, Tensor
 from engines.scheduling.backlog import Backlogs
-from engines.scheduling.contract import Clock, Instance, Timer
 from engines.scheduling.controls import Controls
-from engines.scheduling.direct import DirectBatcher
-from engines.scheduling.oldest import OldestBatcher
+from engines.scheduling.direct_sequences import DirectBatcher
+from engines.scheduling.error_texts import STOPPING
+from engines.scheduling.interfaces import Clock, Instance, Timer
+from engines.scheduling.oldest_sequences import OldestBatcher
 from engines.scheduling.rate_limiter import Enrol
 from engines.scheduling.slots import Batcher, SequenceId, Slot
-from engines.scheduling.texts import STOPPING
 
 # Where the configuration says nothing: Triton's SEQUENCE_IDLE_DEFAULT_MICROSECONDS.
 DEFAULT_IDLE_US = 1_000_000
@@ -78,7 +78,7 @@ class SequenceScheduler:
     def num_pending(self) -> int:
         return self._backlogs.num_calls + sum(batcher.num_pending for batcher in self._batchers)
 
-    def submit(self, call: Call) -> None:
+    def submit(self, call: InferenceCall) -> None:
         if self._is_stopped:
             call.fail(unavailable(STOPPING))
             return
@@ -122,7 +122,7 @@ class SequenceScheduler:
 
     # What batchers ask.
 
-    def prepare(self, slot: Slot, call: Call) -> None:
+    def prepare(self, slot: Slot, call: InferenceCall) -> None:
         """Make a call ready to run in its slot."""
         call.on_cancel = None
         if self._has_state:
@@ -170,7 +170,7 @@ class SequenceScheduler:
         name = batcher.instance.name
         batcher.fail_waiting(unavailable(f"model instance '{name}' has gone, and its sequences with it"))
 
-    def _checked(self, call: Call) -> tuple[Tensor, ...]:
+    def _checked(self, call: InferenceCall) -> tuple[Tensor, ...]:
         """The control inputs of a call that may go on.
 
         Raises: EngineError.
@@ -203,7 +203,7 @@ class SequenceScheduler:
         for slot in batcher.slots:
             batcher.arrived(slot)
 
-    def _enqueue(self, slot: Slot, call: Call) -> None:
+    def _enqueue(self, slot: Slot, call: InferenceCall) -> None:
         if call.request.sequence_end:
             self._forget(slot)
         else:
@@ -243,11 +243,11 @@ class SequenceScheduler:
         slot.queue.append(None)
         slot.batcher.arrived(slot)
 
-    def _cancelled(self, slot: Slot, call: Call) -> None:
+    def _cancelled(self, slot: Slot, call: InferenceCall) -> None:
         """The sequence is over where a request is missing; those behind it fail with it."""
         if call not in slot.queue:
             return
-        kept, cut = deque[Call | None](), list[Call]()
+        kept, cut = deque[InferenceCall | None](), list[InferenceCall]()
         for waiting in slot.queue:
             if cut or waiting is call:
                 cut.extend((waiting,) if waiting is not None else ())

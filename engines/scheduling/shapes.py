@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engines.calls import Call
+from engines.calls import InferenceCall
 from engines.messages import Raw, SharedMemory
 
 # Of each input that counts, by name: its shape without the batch axis (None where any will do), and its data where that
@@ -31,7 +31,7 @@ class SameShapes:
         self._first_axis = 1 if config.max_batch_size > 0 else 0
         self.is_needed = bool(self._compares_data) or self._has_optional
 
-    def of(self, call: Call) -> Shapes:
+    def of(self, call: InferenceCall) -> Shapes:
         shapes: Shapes = {}
         for tensor in call.request.inputs:
             compares_data = self._compares_data.get(tensor.name)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from typing import Protocol
 
-from engines.calls import Call
+from engines.calls import InferenceCall
 from engines.errors import EngineError
-from engines.scheduling.contract import Instance
+from engines.scheduling.interfaces import Instance
 
 SequenceId = int | str
 
@@ -22,7 +22,7 @@ class Slot:
         self.batcher = batcher
         self.index = index
         self.sequence_id: SequenceId = 0
-        self.queue: deque[Call | None] = deque()
+        self.queue: deque[InferenceCall | None] = deque()
         self.state_key: str | None = None  # of its implicit state, in the instance
         self.touched_ns = 0
         self.is_in_flight = False  # a request of it has gone to the dynamic batcher (oldest first)
@@ -35,7 +35,7 @@ class Slot:
 class Sequences(Protocol):
     """The scheduler, as batchers see it."""
 
-    def prepare(self, slot: Slot, call: Call) -> None: ...
+    def prepare(self, slot: Slot, call: InferenceCall) -> None: ...
 
     def release(self, slot: Slot, *, was_ended: bool) -> None: ...
 

@@ -7,9 +7,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from time import monotonic, perf_counter
 
-from engines.state.contract import Make
 from engines.state.counts import StateCounts
-from engines.state.envelope import CorruptError, ForeignError, seal, tenant_secret, unseal
+from engines.state.interfaces import Make
+from engines.state.sealed_value import CorruptError, ForeignError, seal, tenant_secret, unseal
 from engines.state.values import State
 
 DEFAULT_MAX_BYTES = 256 << 20

@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 
 from redis.exceptions import OutOfMemoryError
 
-from engines.state.behind import Offered, WriteBehind
-from engines.state.contract import Make
+from engines.state.blocking_client import Pipelines
 from engines.state.counts import StateCounts
-from engines.state.envelope import CorruptError, ForeignError, seal, tenant_secret, unseal
-from engines.state.pipelines import Pipelines
+from engines.state.interfaces import Make
+from engines.state.sealed_value import CorruptError, ForeignError, seal, tenant_secret, unseal
 from engines.state.values import State
+from engines.state.write_behind import Offered, WriteBehind
 from gateway.redis.address import RedisAddress
 from gateway.redis.breaker import Pause
 

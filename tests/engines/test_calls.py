@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 
-from engines.calls import Call
+from engines.calls import InferenceCall
 from engines.errors import internal
 from engines.messages import InferRequest, InferResponse
 
@@ -14,7 +14,7 @@ class Asker:
     """Holds its call, which holds it by its sink."""
 
     def __init__(self) -> None:
-        self.call = Call(InferRequest("m"), self.take)
+        self.call = InferenceCall(InferRequest("m"), self.take)
         self.call.on_cancel = self.call.fail_cancelled
         self.call.when_over(lambda call: self.take(None, True))
         self.taken: list[bool] = []

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from engines.fleet.ports import can_bind
-from engines.host import listening
+from engines.host import sockets
 from gateway.net import ports as net_ports
 from gateway.supervision import ports
 from gateway.supervision.ports import PortError, ReservedPort, listen
@@ -37,7 +37,7 @@ class LenientSocket(socket.socket):
 TAKERS: list[Callable[[str, int], object]] = [
     lambda host, port: listen(host, port, "--admin-port"),
     lambda host, port: ReservedPort(host, port, "--http-port"),
-    listening.bind,
+    sockets.bind,
 ]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from engines.backends.contract import Backend
+from engines.backends.interfaces import Backend
 
 EXTRA = "coreml"
 # CoreML serialises predictions of one loaded model; each instance loads its own, from one compiled copy.
@@ -32,6 +32,6 @@ def complete(config: Any, directory: Path, options: Mapping[str, str] | None = N
 
     Raises: EngineError.
     """
-    from engines.backends.coreml.completion import complete
+    from engines.backends.coreml.autocomplete import complete
 
     complete(config, directory)

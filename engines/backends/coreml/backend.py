@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from engines.backends.batching import Batcher, join
-from engines.backends.contract import Array, BackendRequest, InstanceSpec, numpy_datatype
-from engines.backends.coreml import buckets, memory, packages
-from engines.backends.coreml.compiled import Model, compile_once
+from engines.backends.coreml import buckets, disk_cache, packages
+from engines.backends.coreml.compile_cache import Model, compile_once
 from engines.backends.coreml.placement import UNITS, Placement, Predict, devices_of, measure
-from engines.backends.loading import library
+from engines.backends.interfaces import Array, BackendRequest, InstanceSpec, numpy_datatype
+from engines.backends.model_files import library
 from engines.backends.signature import Parameters, Signature
 from engines.errors import EngineError, ErrorCode, invalid
 
@@ -42,7 +42,7 @@ class CoreMLBackend:
 
     def initialize(self, spec: InstanceSpec) -> None:
         ct = self._ct if self._ct is not None else on_a_mac()
-        cache = self._cache or memory.cache_directory()
+        cache = self._cache or disk_cache.cache_directory()
         self._signature = signature = Signature.of(spec.config)
         paths = packages.find(spec.version_directory, spec.config.default_model_filename)
         found = [packages.read(ct, path) for path in paths]
@@ -50,11 +50,11 @@ class CoreMLBackend:
         self._features = {feature.name: feature for package in found for feature in package.inputs}
         self._buckets = buckets.of_packages(found, batches=signature.max_batch_size > 0)
         units = _configured_units(Parameters(spec.config), spec.kind)
-        remembered = memory.Memory(cache, memory.machine())
+        remembered = disk_cache.DiskCache(cache, disk_cache.machine())
         self._models: dict[Path, Model] = {}
         self.placement = {}
         for path in paths:
-            digest = memory.digest(path)
+            digest = disk_cache.digest(path)
             compiled = compile_once(ct, path, digest, cache)
             placed = self._place(ct, path, compiled, digest, units, remembered)
             self._models[path] = Model(ct, compiled, placed.units)
@@ -63,7 +63,7 @@ class CoreMLBackend:
         _log.info("'%s' runs on %s", spec.name, json.dumps(self.placement))
 
     def _place(
-        self, ct: Any, path: Path, compiled: Path, digest: str, units: str, remembered: memory.Memory
+        self, ct: Any, path: Path, compiled: Path, digest: str, units: str, remembered: disk_cache.DiskCache
     ) -> Placement:
         if units != "auto":
             return Placement(units)

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from engines.backends.completing import is_complete
-from engines.backends.contract import Backend
+from engines.backends.config_completion import is_complete
+from engines.backends.interfaces import Backend
 from engines.errors import invalid
 
 EXTRA = "jax"

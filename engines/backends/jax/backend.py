@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from engines.backends.batching import Batcher, power_of_two
-from engines.backends.contract import Array, BackendRequest, InstanceSpec, numpy_datatype
-from engines.backends.loading import instance_file, library, python_module
+from engines.backends.interfaces import Array, BackendRequest, InstanceSpec, numpy_datatype
+from engines.backends.model_files import instance_file, library, python_module
 from engines.backends.signature import Parameters, Signature
 from engines.errors import internal, invalid
 

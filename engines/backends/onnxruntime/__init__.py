@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from engines.backends.contract import Backend
+from engines.backends.interfaces import Backend
 
 EXTRA = "onnx"
 # A thread for each instance: onnxruntime lets go of the interpreter while it computes.
@@ -27,6 +27,6 @@ def complete(config: Any, directory: Path, options: Mapping[str, str] | None = N
 
     Raises: EngineError.
     """
-    from engines.backends.onnxruntime.completion import complete
+    from engines.backends.onnxruntime.autocomplete import complete
 
     complete(config, directory, options or {})

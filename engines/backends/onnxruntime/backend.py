@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from engines.backends.batching import Batcher
-from engines.backends.contract import Array, BackendRequest, InstanceSpec
 from engines.backends.cores import fair_share_of_cores
-from engines.backends.loading import library
+from engines.backends.interfaces import Array, BackendRequest, InstanceSpec
+from engines.backends.model_files import library
 from engines.backends.onnxruntime import providers, sessions
-from engines.backends.onnxruntime.completion import check, onnx_file
+from engines.backends.onnxruntime.autocomplete import check, onnx_file
 from engines.backends.onnxruntime.coreml_cache import cached
 from engines.backends.signature import Signature
 from engines.errors import invalid

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from engines.backends.coreml.memory import cache_directory, digest, machine
+from engines.backends.coreml.disk_cache import cache_directory, digest, machine
 from engines.backends.onnxruntime.providers import COREML, Provider
 
 _log = logging.getLogger(__name__)

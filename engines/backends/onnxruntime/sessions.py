@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from engines.backends.completing import Found
+from engines.backends.config_completion import Found
 from engines.backends.onnxruntime.providers import CPU, Provider
 from engines.backends.signature import Parameters
 from engines.errors import internal, invalid

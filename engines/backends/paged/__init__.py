@@ -9,8 +9,8 @@ Without MODEL the folder is the version's directory. Its tensors are those of Tr
 
 from __future__ import annotations
 
-from engines.backends.contract import Backend
-from engines.backends.paged.completion import complete
+from engines.backends.interfaces import Backend
+from engines.backends.paged.autocomplete import complete
 
 __all__ = ["complete", "create"]
 

@@ -10,19 +10,19 @@ from itertools import count
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from engines.backends.contract import BackendRequest, InstanceSpec
-from engines.backends.loading import library
-from engines.backends.paged.answering import Answering
-from engines.backends.paged.asking import read_request
+from engines.backends.interfaces import BackendRequest, InstanceSpec
+from engines.backends.model_files import library
+from engines.backends.paged.load_progress import Loading
 from engines.backends.paged.logprobs import LogprobWriter
-from engines.backends.paged.meters import Host, Meters
-from engines.backends.paged.progress import Loading
+from engines.backends.paged.metrics import EngineMetrics, Host
+from engines.backends.paged.request_parser import read_request
+from engines.backends.paged.response_stream import ResponseStream
 from engines.backends.paged.settings import LIBRARIES, read_settings
 from engines.errors import EngineError, internal
 from engines.paged.model.config_reader import read_config
 
 if TYPE_CHECKING:
-    from engines.backends.paged.prompting import Prompting
+    from engines.backends.paged.prompt_builder import Prompting
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class PagedBackend:
         self._engine: Any = None
         self._prompting: Prompting
         self._logprobs: LogprobWriter
-        self._meters: Meters | None = None
+        self._meters: EngineMetrics | None = None
         self._numbers = count(1)
 
     def __repr__(self) -> str:
@@ -57,7 +57,7 @@ class PagedBackend:
         read_config(folder)  # torch takes seconds to come, and a folder of another kind no time to see
         for module in LIBRARIES:
             library(module, "llm")
-        from engines.backends.paged.prompting import Prompting
+        from engines.backends.paged.prompt_builder import Prompting
         from engines.paged.engine import PagedEngine
 
         loading = Loading(spec.name, folder)
@@ -70,7 +70,7 @@ class PagedBackend:
         loading.end(self.placement)
         if self._host is not None:
             labels = {"model": spec.model, "version": str(spec.version), "model_name": spec.model, "engine": spec.name}
-            self._meters = Meters(self._host, engine, labels)
+            self._meters = EngineMetrics(self._host, engine, labels)
             self._meters.start()
 
     def execute(self, requests: Sequence[BackendRequest]) -> None:
@@ -97,7 +97,7 @@ class PagedBackend:
         asked = read_request(request)
         id = str(next(self._numbers))
         generation = self._prompting.generate_request(id, asked, arrived)
-        answering = Answering(
+        answering = ResponseStream(
             request,
             asked,
             num_choices=generation.params.n,

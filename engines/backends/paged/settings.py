@@ -19,10 +19,10 @@ from typing import Any
 
 import orjson
 
-from engines.backends.contract import InstanceSpec
+from engines.backends.interfaces import InstanceSpec
 from engines.errors import invalid
 from engines.paged.options import EngineOptions, Speculation
-from engines.state.opening import read_seconds, resolve
+from engines.state.factory import read_seconds, resolve
 from gateway.redis.address import read_address
 
 _log = logging.getLogger(__name__)

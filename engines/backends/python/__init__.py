@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from engines.backends.loading import last_version
+from engines.backends.model_files import last_version
 from engines.backends.python.model import PythonBackend, complete_version
 
 __all__ = ["INSTANCES_SHARE_A_PROCESS", "complete", "complete_version", "create"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from engines.backends.contract import Array
+from engines.backends.interfaces import Array
 
 BF16 = "BF16"
 TRITON_BF16 = 14

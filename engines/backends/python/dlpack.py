@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from engines.backends.contract import Array
+from engines.backends.interfaces import Array
 from engines.backends.python.errors import TritonModelException
 
 CPU, CUDA_HOST = 1, 3

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import ClassVar, TypeVar
 
 from engines.backends.python.errors import TritonModelException
-from engines.backends.python.link import session
+from engines.backends.python.host_link import session
 from engines.errors import EngineError
 
 T = TypeVar("T")

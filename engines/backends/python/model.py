@@ -11,9 +11,9 @@ from inspect import iscoroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engines.backends.contract import InstanceSpec
+from engines.backends.interfaces import InstanceSpec
 from engines.backends.python import utils
-from engines.backends.python.link import Link, session
+from engines.backends.python.host_link import Link, session
 from engines.backends.python.model_config import ModelConfig
 from engines.backends.python.requests import Incoming
 from engines.backends.python.responses import InferenceResponse, answer

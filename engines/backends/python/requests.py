@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from engines.backends.python.datatypes import BF16
 from engines.backends.python.errors import TritonError, TritonModelException
-from engines.backends.python.link import Answer, session
+from engines.backends.python.host_link import Answer, session
 from engines.backends.python.responses import (
     RESPONSE_COMPLETE_FINAL,
     InferenceResponse,

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from engines.backends.contract import Array
+from engines.backends.interfaces import Array
 from engines.backends.python import dlpack
 from engines.backends.python.datatypes import BF16, TRITON_BF16, numpy_to_triton_type
 from engines.backends.python.errors import TritonModelException

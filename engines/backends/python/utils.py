@@ -13,6 +13,7 @@ from engines.backends.python.datatypes import (
     triton_to_numpy_type,
 )
 from engines.backends.python.errors import TritonError, TritonModelException
+from engines.backends.python.host_link import session
 from engines.backends.python.host_services import (
     Logger,
     Metric,
@@ -21,7 +22,6 @@ from engines.backends.python.host_services import (
     load_model,
     unload_model,
 )
-from engines.backends.python.link import session
 from engines.backends.python.model_config import ModelConfig
 from engines.backends.python.requests import (
     MEMORY_CPU as TRITONSERVER_MEMORY_CPU,

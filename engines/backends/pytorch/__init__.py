@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from engines.backends.contract import Backend
+from engines.backends.interfaces import Backend
 
 EXTRA = "torch"
 # A thread for each instance: torch lets go of the interpreter while it computes, and they can share weights.
@@ -40,6 +40,6 @@ def complete(config: Any, directory: Path, options: Mapping[str, str] | None = N
     Raises: EngineError where they are open and the file does not tell them.
     """
     allow_metal_fallback()
-    from engines.backends.pytorch.completion import complete
+    from engines.backends.pytorch.autocomplete import complete
 
     complete(config, directory)

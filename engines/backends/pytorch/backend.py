@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from engines.backends.batching import Batcher
-from engines.backends.contract import Array, BackendRequest, InstanceSpec
-from engines.backends.loading import instance_file, library
+from engines.backends.interfaces import Array, BackendRequest, InstanceSpec
+from engines.backends.model_files import instance_file, library
 from engines.backends.pytorch import devices, models
-from engines.backends.pytorch.naming import input_positions, outputs_of
+from engines.backends.pytorch.argument_names import input_positions, outputs_of
 from engines.backends.pytorch.settings import Settings, apply_to_process, around_a_run
 from engines.backends.pytorch.tensors import to_array, to_torch, torch_dtype
 from engines.backends.signature import Signature

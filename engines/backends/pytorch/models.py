@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engines.backends.loading import library, python_module
-from engines.backends.pytorch.naming import Arguments
+from engines.backends.model_files import library, python_module
+from engines.backends.pytorch.argument_names import Arguments
 from engines.errors import EngineError, internal, invalid
 
 _log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from engines.backends.contract import InstanceSpec
 from engines.backends.cores import fair_share_of_cores
+from engines.backends.interfaces import InstanceSpec
 from engines.backends.signature import Parameters
 from engines.errors import invalid
 

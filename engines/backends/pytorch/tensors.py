@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from engines.backends.contract import Array
+from engines.backends.interfaces import Array
 from engines.errors import invalid
 
 

@@ -6,8 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 
 from engines.errors import internal
-from engines.host.grpc.front import CallOwner
-from engines.host.grpc.head import Head
+from engines.host.grpc.call_head import Head
 from engines.host.grpc.replies import (
     COMPRESSED_OPENINGS,
     DEADLINE_EXCEEDED,
@@ -21,6 +20,7 @@ from engines.host.grpc.replies import (
     too_large,
 )
 from engines.host.grpc.responses import framed
+from engines.host.grpc.server_context import CallOwner
 from engines.messages import Raw
 from gateway.protocol.grpc_status import read_timeout
 from gateway.wire.grpc import PREFIX, PREFIX_BYTES, decompress

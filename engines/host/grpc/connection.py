@@ -9,10 +9,10 @@ from typing import cast
 
 from engines.errors import EngineError
 from engines.host.grpc.call import BaseCall, RefusedCall
-from engines.host.grpc.front import CallOwner, GrpcFront, ServerCall
-from engines.host.grpc.head import Head
+from engines.host.grpc.call_head import Head
 from engines.host.grpc.infer_call import InferCall
 from engines.host.grpc.replies import UNIMPLEMENTED, StatusError
+from engines.host.grpc.server_context import CallOwner, GrpcFront, ServerCall
 from engines.host.grpc.service_calls import ControlCall, HealthCall, ReflectionCall
 from engines.host.grpc.stream_call import StreamInferCall
 from gateway.protocol import grpc_health, grpc_reflection

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from time import monotonic_ns
 
-from engines.calls import Call
+from engines.calls import InferenceCall
 from engines.errors import EngineError, ErrorCode, internal
-from engines.host.fronts import ServedModel, check_one_answer, read_version
+from engines.host.frontend_api import ServedModel, check_one_answer, read_version
 from engines.host.grpc.call import UnaryCall
-from engines.host.grpc.front import CallOwner
-from engines.host.grpc.head import Head
+from engines.host.grpc.call_head import Head
 from engines.host.grpc.requests import Asked
+from engines.host.grpc.server_context import CallOwner
 from engines.messages import InferResponse
 from gateway.wire.http2.stream import Stream
 
@@ -21,7 +21,7 @@ class InferCall(UnaryCall):
     __slots__ = ("_asked", "_call", "_model", "_num_responses", "_response")
 
     def __init__(self, owner: CallOwner, stream: Stream, head: Head) -> None:
-        self._call: Call | None = None
+        self._call: InferenceCall | None = None
         self._asked: Asked
         self._model: ServedModel
         self._response: InferResponse | None = None
@@ -41,7 +41,7 @@ class InferCall(UnaryCall):
         request = asked.infer_request(service.regions, head.plan.forwarded, head.trace, version)
         if model.is_decoupled:
             check_one_answer(model, request)
-        call = self._call = Call(request, self._respond, monotonic_ns())
+        call = self._call = InferenceCall(request, self._respond, monotonic_ns())
         service.infer(call)
 
     def abandon(self) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engines.errors import EngineError, invalid
-from engines.host.fronts import Regions
+from engines.host.frontend_api import Regions
 from engines.messages import Scalar, SharedMemory
 from gateway.protocol.conversion.parameters import ASKS_FOR_FINAL
 from gateway.protocol.protobuf import Message

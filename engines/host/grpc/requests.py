@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from engines.errors import EngineError, internal, invalid
-from engines.host.fronts import Regions, datatype_named
+from engines.host.frontend_api import Regions, datatype_named
 from engines.host.grpc.layouts import Layouts
 from engines.host.grpc.parameters import RequestParameters, read_num_classes, read_parameters, read_shared_memory
 from engines.messages import InferRequest, Raw, SharedMemory, Tensor, WantedOutput

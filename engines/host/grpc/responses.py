@@ -14,7 +14,7 @@ from typing import cast
 
 from engines.errors import invalid
 from engines.host.classification import classify
-from engines.host.fronts import ServedModel
+from engines.host.frontend_api import ServedModel
 from engines.messages import InferResponse, Raw, Scalar, SharedMemory, Tensor
 from gateway.protocol.conversion.parameters import set_for_reply
 from gateway.protocol.conversion.raw_contents import OUTPUT_TAG

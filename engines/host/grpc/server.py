@@ -7,10 +7,10 @@ import socket
 import ssl
 from time import monotonic
 
-from engines.host.fronts import FrontService, Limits
+from engines.host.frontend_api import FrontService, Limits
 from engines.host.grpc.connection import GrpcConnection
-from engines.host.grpc.front import GrpcFront
-from engines.host.listening import BACKLOG, bind
+from engines.host.grpc.server_context import GrpcFront
+from engines.host.sockets import BACKLOG, bind
 
 _SWEEP_SECONDS = 1.0
 _POLL_SECONDS = 0.02

@@ -12,9 +12,9 @@ from typing import Any
 
 from engines.errors import EngineError, internal
 from engines.host.grpc.call import BaseCall, UnaryCall
-from engines.host.grpc.front import CallOwner
-from engines.host.grpc.head import Head
+from engines.host.grpc.call_head import Head
 from engines.host.grpc.replies import UNAVAILABLE, StatusError
+from engines.host.grpc.server_context import CallOwner
 from gateway.protocol import grpc_health, grpc_reflection
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.protobuf import message, parse

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections import deque
 from time import monotonic_ns
 
-from engines.calls import Call
+from engines.calls import InferenceCall
 from engines.errors import EngineError
-from engines.host.fronts import ServedModel, read_version
+from engines.host.frontend_api import ServedModel, read_version
 from engines.host.grpc.call import BaseCall
-from engines.host.grpc.front import CallOwner
-from engines.host.grpc.head import Head
+from engines.host.grpc.call_head import Head
 from engines.host.grpc.replies import UNAVAILABLE, StatusError
 from engines.host.grpc.requests import Asked
 from engines.host.grpc.responses import empty_final, failed, failed_later, streamed
+from engines.host.grpc.server_context import CallOwner
 from engines.messages import InferResponse, Raw
 from gateway.wire.grpc import MessageReader, decompress
 from gateway.wire.http2.stream import Stream
@@ -30,8 +30,8 @@ class StreamInferCall(BaseCall):
 
     def __init__(self, owner: CallOwner, stream: Stream, head: Head) -> None:
         self._reader = MessageReader(owner.front.limits.max_message_bytes)
-        self._turns: deque[Turn] = deque()  # those that answer in their order
-        self._under_way: set[Turn] = set()
+        self._turns: deque[OrderedResponse] = deque()  # those that answer in their order
+        self._under_way: set[OrderedResponse] = set()
         self._owed = 0  # bytes whose window is not given back
         self._num_bytes = 0
         self._is_leaving = owner.front.is_draining
@@ -76,7 +76,7 @@ class StreamInferCall(BaseCall):
             owed, self._owed = self._owed, 0
             self.stream.credit(owed)
 
-    def turn_ended(self, turn: Turn) -> None:
+    def turn_ended(self, turn: OrderedResponse) -> None:
         """An inference is over: what it had to wait with is written in its turn."""
         self._under_way.discard(turn)
         turns = self._turns
@@ -106,7 +106,7 @@ class StreamInferCall(BaseCall):
 
     def _take(self, message: bytes) -> None:
         asked = self.front.read_request(message, 0, len(message))
-        turn = Turn(self, asked)
+        turn = OrderedResponse(self, asked)
         self._under_way.add(turn)
         try:
             version = read_version(asked.version)
@@ -135,7 +135,7 @@ class StreamInferCall(BaseCall):
         self.abandon()
 
 
-class Turn:
+class OrderedResponse:
     """One inference of a stream. `waiting` are its answers that wait for their turn."""
 
     __slots__ = ("_asked", "_call", "_is_starting", "_model", "_stream", "is_ordered", "is_over", "waiting")
@@ -144,14 +144,14 @@ class Turn:
         self._stream = stream
         self._asked = asked
         self._model: ServedModel | None = None
-        self._call: Call | None = None
+        self._call: InferenceCall | None = None
         self._is_starting = False
         self.is_ordered = True  # as long as nobody knows the model
         self.is_over = False
         self.waiting: list[list[Raw]] = []
 
     def __repr__(self) -> str:
-        return f"<Turn {self._asked!r}{' over' if self.is_over else ''}>"
+        return f"<OrderedResponse {self._asked!r}{' over' if self.is_over else ''}>"
 
     def find(self, version: str) -> None:
         """Raises: EngineError where there is no such model."""
@@ -163,7 +163,7 @@ class Turn:
         stream = self._stream
         service, head = stream.front.service, stream.head
         request = self._asked.infer_request(service.regions, head.plan.forwarded, head.trace, version)
-        call = self._call = Call(request, self._respond, monotonic_ns())
+        call = self._call = InferenceCall(request, self._respond, monotonic_ns())
         self._is_starting = True
         service.infer(call)
         self._is_starting = False

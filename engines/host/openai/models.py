@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from engines.errors import EngineError
-from engines.host.fronts import FrontService, ServedModel
+from engines.host.frontend_api import FrontService, ServedModel
 from gateway.protocol.errors import ErrorKind, GatewayError
 
 BACKEND = "paged"

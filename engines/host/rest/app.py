@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from functools import partial
 
 from engines.errors import EngineError, ErrorCode
-from engines.host.fronts import CATEGORIES, FrontService, Limits, read_version
-from engines.host.openai.front import OpenAIFront
+from engines.host.frontend_api import CATEGORIES, FrontService, Limits, read_version
+from engines.host.openai.handler import OpenAIFront
+from engines.host.rest.asgi_exchange import JSON, ClientGoneError, Exchange, Message, Receive, Send, error_json
 from engines.host.rest.control_bodies import check_control_body
-from engines.host.rest.exchange import JSON, ClientGoneError, Exchange, Message, Receive, Send, error_json
-from engines.host.rest.faults import told
-from engines.host.rest.heads import Direct
+from engines.host.rest.error_replies import told
 from engines.host.rest.inference import Inference
-from engines.host.rest.json_values import read_json
+from engines.host.rest.request_head import Direct
+from engines.host.rest.triton_json import read_json
 from gateway.protocol.conversion import control
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.llm.values import Dialect

@@ -12,11 +12,10 @@ from enum import Enum
 from time import monotonic
 from typing import cast
 
+from engines.host.rest.asgi_exchange import JSON, error_json
 from engines.host.rest.asgi_request import AsgiRequest
 from engines.host.rest.body_reader import BodyReader
-from engines.host.rest.exchange import JSON, error_json
-from engines.host.rest.front import RestFront
-from engines.host.rest.heads import (
+from engines.host.rest.request_head import (
     CLOSE_END,
     CONTINUE,
     KEEP_ALIVE_END,
@@ -26,6 +25,7 @@ from engines.host.rest.heads import (
     Plan,
     reply_head,
 )
+from engines.host.rest.server_context import RestFront
 from gateway.protocol.errors import GatewayError
 from gateway.wire.http1.head import HEAD_END
 

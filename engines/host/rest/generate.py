@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from engines.errors import EngineError, internal, invalid
-from engines.host.fronts import ServedModel
-from engines.host.rest.json_values import has, members, read_json, string
+from engines.host.frontend_api import ServedModel
 from engines.host.rest.parameters import read_scalar
 from engines.host.rest.responses import write_scalar
 from engines.host.rest.tensor_data import json_of_output, raw_of_flat_json
+from engines.host.rest.triton_json import has, members, read_json, string
 from engines.messages import InferRequest, InferResponse, Scalar, SharedMemory, Tensor
 from gateway.protocol.conversion import rest_json
 from gateway.protocol.conversion.generate import filled

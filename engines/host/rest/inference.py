@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from time import monotonic_ns
 
-from engines.calls import Call
+from engines.calls import InferenceCall
 from engines.errors import EngineError, ErrorCode, internal, invalid
-from engines.host.fronts import (
+from engines.host.frontend_api import (
     FrontService,
     HeaderForward,
     Limits,
@@ -22,14 +22,14 @@ from engines.host.fronts import (
     read_version,
     trace_of,
 )
-from engines.host.rest.answers import Answers
+from engines.host.rest.asgi_exchange import JSON, Exchange, error_json
 from engines.host.rest.compression import compress, decompress, is_compressed, preferred
-from engines.host.rest.exchange import JSON, Exchange, error_json
-from engines.host.rest.faults import told
+from engines.host.rest.error_replies import told
 from engines.host.rest.generate import read_generate, write_generate
-from engines.host.rest.heads import Fields, Tell
 from engines.host.rest.raw_request import read_raw_infer
+from engines.host.rest.request_head import Fields, Tell
 from engines.host.rest.requests import Forms, read_infer
+from engines.host.rest.response_queue import Answers
 from engines.host.rest.responses import ResponseWriter
 from engines.messages import InferRequest, InferResponse, Raw
 from gateway.protocol.conversion.sse import event_of
@@ -70,7 +70,7 @@ class Inference:
         body = await exchange.body(self._limits.max_body_bytes)
         request, forms = self.read(model, version, exchange.headers, body)
         answers = Answers(asyncio.get_running_loop(), _NO_LIMIT)
-        call = Call(request, answers.take, monotonic_ns())
+        call = InferenceCall(request, answers.take, monotonic_ns())
         self.service.infer(call)
         await answers.whole(call, exchange.receive, self._limits.disconnect_seconds)
         if answers.is_gone:
@@ -165,7 +165,9 @@ class Inference:
             watch.cancel()
             call.cancel()  # where it is not over
 
-    async def _begin(self, exchange: Exchange, model_name: str, version: str) -> tuple[ServedModel, Call, Answers]:
+    async def _begin(
+        self, exchange: Exchange, model_name: str, version: str
+    ) -> tuple[ServedModel, InferenceCall, Answers]:
         """A generate's call, under way."""
         service, headers = self.service, exchange.headers
         version = read_version(version)
@@ -176,7 +178,7 @@ class Inference:
         body = await exchange.body(self._limits.max_body_bytes)
         request = read_generate(body, metadata, model_name, version, trace_of(headers))
         answers = Answers(asyncio.get_running_loop(), self._limits.max_unsent_bytes)
-        call = Call(request, answers.take, monotonic_ns())
+        call = InferenceCall(request, answers.take, monotonic_ns())
         answers.overrun = call.cancel
         service.infer(call)
         answers.is_starting = False
@@ -236,7 +238,7 @@ class DirectInfer:
         self._inference = inference
         self._headers = headers
         self._tell = tell
-        self._call: Call | None = None
+        self._call: InferenceCall | None = None
         self._response: InferResponse | None = None
         self._num_responses = 0
         try:
@@ -245,7 +247,7 @@ class DirectInfer:
         except Exception as error:
             self._fail(error)
             return
-        call = self._call = Call(request, self._respond, monotonic_ns())
+        call = self._call = InferenceCall(request, self._respond, monotonic_ns())
         inference.service.infer(call)
 
     def __repr__(self) -> str:

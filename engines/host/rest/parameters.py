@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engines.errors import invalid
-from engines.host.rest.json_values import MAX_UINT64, flag, has, is_signed, members, string, unsigned
+from engines.host.rest.triton_json import MAX_UINT64, flag, has, is_signed, members, string, unsigned
 from engines.messages import Scalar
 
 _RESERVED = "triton_"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from math import prod
 
 from engines.errors import invalid
-from engines.host.fronts import ServedModel
+from engines.host.frontend_api import ServedModel
 from engines.host.rest.requests import ALL_IN_BINARY, Forms
 from engines.messages import InferRequest, Tensor
 from gateway.protocol.datatypes import ELEMENT_BYTES, config_datatype

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engines.errors import invalid
-from engines.host.fronts import Regions, datatype_named
-from engines.host.rest.json_values import (
+from engines.host.frontend_api import Regions, datatype_named
+from engines.host.rest.parameters import read_parameters
+from engines.host.rest.tensor_data import raw_of_json
+from engines.host.rest.triton_json import (
     MAX_UINT64,
     array,
     flag,
@@ -22,8 +24,6 @@ from engines.host.rest.json_values import (
     string,
     unsigned,
 )
-from engines.host.rest.parameters import read_parameters
-from engines.host.rest.tensor_data import raw_of_json
 from engines.messages import InferRequest, Raw, SharedMemory, Tensor, WantedOutput
 
 _NO_PARAMETERS: dict[str, Any] = {}

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import orjson
 
 from engines.host.classification import classify
-from engines.host.fronts import ServedModel
+from engines.host.frontend_api import ServedModel
 from engines.host.rest.requests import Forms
 from engines.host.rest.tensor_data import json_of_output
 from engines.messages import InferResponse, Raw, Scalar, SharedMemory, Tensor

@@ -7,11 +7,11 @@ import socket
 import ssl
 from time import monotonic
 
-from engines.host.fronts import Limits
-from engines.host.listening import BACKLOG, bind
+from engines.host.frontend_api import Limits
+from engines.host.rest.asgi_exchange import Application
 from engines.host.rest.connection import HttpConnection
-from engines.host.rest.exchange import Application
-from engines.host.rest.front import RestFront
+from engines.host.rest.server_context import RestFront
+from engines.host.sockets import BACKLOG, bind
 
 _POLL_SECONDS = 0.02
 _SWEEP_SECONDS = 1.0

@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from engines.errors import internal, invalid
-from engines.host.rest.json_values import is_signed
+from engines.host.rest.triton_json import is_signed
 from engines.messages import Raw
 from gateway.protocol.conversion import rest_json
 from gateway.protocol.conversion.tensors import flatten, json_of_raw, raw_of_elements, split_elements

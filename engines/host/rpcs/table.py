@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from engines.host.rpcs import health, memory, metadata, repository, settings, statistics
+from engines.host.rpcs import health, metadata, repository, settings, shared_memory, statistics
 from engines.host.rpcs.context import Context
 from gateway.protocol.protobuf import Message
 
@@ -21,12 +21,12 @@ RPCS: dict[str, Rpc] = {
     "RepositoryIndex": repository.repository_index,
     "RepositoryModelLoad": repository.repository_model_load,
     "RepositoryModelUnload": repository.repository_model_unload,
-    "SystemSharedMemoryStatus": memory.system_status,
-    "SystemSharedMemoryRegister": memory.system_register,
-    "SystemSharedMemoryUnregister": memory.system_unregister,
-    "CudaSharedMemoryStatus": memory.cuda_status,
-    "CudaSharedMemoryRegister": memory.cuda_register,
-    "CudaSharedMemoryUnregister": memory.cuda_unregister,
+    "SystemSharedMemoryStatus": shared_memory.system_status,
+    "SystemSharedMemoryRegister": shared_memory.system_register,
+    "SystemSharedMemoryUnregister": shared_memory.system_unregister,
+    "CudaSharedMemoryStatus": shared_memory.cuda_status,
+    "CudaSharedMemoryRegister": shared_memory.cuda_register,
+    "CudaSharedMemoryUnregister": shared_memory.cuda_unregister,
     "TraceSetting": settings.trace_setting,
     "LogSettings": settings.log_settings,
 }

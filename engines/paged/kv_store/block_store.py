@@ -14,7 +14,7 @@ from engines.paged.kv_store.cost import ReadCost
 from engines.paged.kv_store.keys import BlockKeys
 from engines.paged.kv_store.memory import BlockMemory
 from engines.paged.runner.host_copy import HostCopy
-from engines.state.contract import StateStore
+from engines.state.interfaces import StateStore
 from engines.state.values import State
 
 # One read: little enough to come within a deadline over a slow network, enough that round trips do not count.

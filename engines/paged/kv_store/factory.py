@@ -9,7 +9,7 @@ from engines.paged.kv_store.codec import CODECS, BlockCodec
 from engines.paged.kv_store.keys import BlockKeys, Numbers
 from engines.paged.kv_store.memory import BlockMemory
 from engines.paged.options import EngineOptions
-from engines.state.opening import open_store, read_secret
+from engines.state.factory import open_store, read_secret
 from engines.state.redis_store import RedisStateStore
 
 # How much of a fetch's deadline one answer of the store may take: a fetch has several.

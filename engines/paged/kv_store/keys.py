@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engines.paged.api_types import GenerateRequest
-from engines.state.envelope import tenant_secret
+from engines.state.sealed_value import tenant_secret
 
 PREFIX = "pointsman:1:kv"
 # Of how a block's arrays stand in a value: keys, then values, [layers, S, G, D] each; behind them a draft model's.

@@ -1,4 +1,5 @@
-"""What Triton refuses of an ensemble by its own configuration; what its models add is in `engines.repository.mapping`.
+"""What Triton refuses of an ensemble by its own configuration; `engines.repository.ensemble_checks` has what its models
+add.
 
 Source: Triton core `model_config_utils.cc` ValidateEnsembleSchedulingConfig, BuildEnsembleGraph.
 """

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from engines.analyze.convergence import Window, is_steady, latency_of
 from engines.analyze.errors import AnalyzeError
+from engines.analyze.models import Budget, Candidate, Latency, Measurement, Space
 from engines.analyze.pareto import pareto_front, recommend
-from engines.analyze.points import Budget, Candidate, Latency, Measurement, Space
 from engines.analyze.search import Search, coordinate, grid, score, sound, wants_more
-from engines.analyze.steady import Window, is_steady, latency_of
-from engines.analyze.study import Wish, space_for
+from engines.analyze.sweep import SweepRequest, space_for
 
 MIB = 2**20
 
@@ -213,15 +213,15 @@ def test_percentiles() -> None:
 SPACES = [
     (
         "the usual values, and its own",
-        Wish("m"),
+        SweepRequest("m"),
         Candidate(3, 6, 70),
         Space((1, 2, 3, 4), (1, 4, 6, 16, 64), (None, 0, 70, 500, 2000), ((),)),
     ),
-    ("those that are wished", Wish("m", instances=(8,), max_batch_sizes=(5,)), Candidate(1, 4, None), None),
-    ("no batches", Wish("m"), Candidate(1, 0), Space((1, 2, 4), (0,), (None,), ((),))),
+    ("those that are wished", SweepRequest("m", instances=(8,), max_batch_sizes=(5,)), Candidate(1, 4, None), None),
+    ("no batches", SweepRequest("m"), Candidate(1, 0), Space((1, 2, 4), (0,), (None,), ((),))),
     (
         "not less than a request's batch",
-        Wish("m", request_batch=8, queue_delays_us=(0,)),
+        SweepRequest("m", request_batch=8, queue_delays_us=(0,)),
         Candidate(1, 32),
         Space((1, 2, 4), (16, 32, 64), (0,), ((),)),
     ),
@@ -229,7 +229,7 @@ SPACES = [
 
 
 @pytest.mark.parametrize(("what", "wish", "start", "space"), SPACES, ids=[row[0] for row in SPACES])
-def test_spaces(what: str, wish: Wish, start: Candidate, space: Space | None) -> None:
+def test_spaces(what: str, wish: SweepRequest, start: Candidate, space: Space | None) -> None:
     """What is swept comes from the command line, else from the model."""
     found = space_for(wish, start)
     if space is None:
@@ -241,4 +241,4 @@ def test_spaces(what: str, wish: Wish, start: Candidate, space: Space | None) ->
 def test_a_model_without_batches_has_no_batch_sizes() -> None:
     """Who wishes some is told why."""
     with pytest.raises(AnalyzeError, match="m cannot be swept over batch sizes: max_batch_size is 0"):
-        space_for(Wish("m", max_batch_sizes=(4,)), Candidate(1, 0))
+        space_for(SweepRequest("m", max_batch_sizes=(4,)), Candidate(1, 0))

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from google.protobuf import text_format
 
-from engines.analyze import inputs, override
+from engines.analyze import config_override, inputs
+from engines.analyze.convergence import Window
 from engines.analyze.errors import AnalyzeError
 from engines.analyze.inputs import Body
 from engines.analyze.load import Load, check_url, request_bytes
-from engines.analyze.points import Candidate
-from engines.analyze.steady import Window
+from engines.analyze.models import Candidate
 from gateway.protocol.protobuf import message
 
 CONFIG: dict[str, Any] = {
@@ -138,15 +138,15 @@ def test_a_candidate_in_a_configuration() -> None:
         "instance_group": [{"name": "m_0", "kind": "KIND_CPU", "count": 1}],
         "dynamic_batching": {"preserve_ordering": True, "max_queue_delay_microseconds": "7"},
     }
-    assert override.candidate_of(config) == Candidate(1, 8, 7)
+    assert config_override.candidate_of(config) == Candidate(1, 8, 7)
     candidate = Candidate(4, 32, 100, (8, 16))
-    made = override.with_candidate(config, candidate)
-    assert override.candidate_of(made) == candidate
+    made = config_override.with_candidate(config, candidate)
+    assert config_override.candidate_of(made) == candidate
     assert made["instance_group"] == [{"name": "m_0", "kind": "KIND_CPU", "count": 4}]
     assert made["dynamic_batching"]["preserve_ordering"] is True
     assert made["input"] == CONFIG["input"]
-    assert "dynamic_batching" not in override.with_candidate(config, Candidate(1, 8))
-    read = text_format.Parse(override.config_pbtxt(made), message("inference.ModelConfig")())
+    assert "dynamic_batching" not in config_override.with_candidate(config, Candidate(1, 8))
+    read = text_format.Parse(config_override.config_pbtxt(made), message("inference.ModelConfig")())
     assert (read.max_batch_size, read.instance_group[0].count) == (32, 4)
     assert list(read.dynamic_batching.preferred_batch_size) == [8, 16]
 
@@ -161,7 +161,7 @@ def test_a_candidate_in_a_configuration() -> None:
 def test_models_that_cannot_be_swept(more: dict[str, Any], error: str) -> None:
     """The error says why."""
     with pytest.raises(AnalyzeError, match=f"m {error}"):
-        override.check_kind(CONFIG | more)
+        config_override.check_kind(CONFIG | more)
 
 
 @pytest.mark.parametrize("url", ["localhost:8000", "https://x:1", "http://x:1/v2", "grpc://x:1"])

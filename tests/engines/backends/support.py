@@ -9,7 +9,7 @@ from typing import Any
 
 from google.protobuf import text_format
 
-from engines.backends.contract import Array, Backend, InstanceSpec
+from engines.backends.interfaces import Array, Backend, InstanceSpec
 from engines.errors import EngineError
 from gateway.protocol.protobuf import message
 

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 from engines.backends.coreml import packages  # noqa: E402
 from engines.backends.coreml.backend import CoreMLBackend  # noqa: E402
 from engines.cli.app import app  # noqa: E402
-from engines.convert import checking, sources  # noqa: E402
+from engines.convert import sources, verification
 from engines.convert.errors import ConversionError  # noqa: E402
 from engines.convert.package import Made  # noqa: E402
 from engines.convert.tensors import TensorShape, parse_shape, with_sizes  # noqa: E402
@@ -275,7 +275,7 @@ def test_the_comparison_allows_what_the_precision_explains(source, error, precis
             return {"OUTPUT__0": y + error * np.abs(y).max()}
 
     made = [Made(Path("p"), (1, 4), ("OUTPUT__0",))]
-    checked = checking.check(
+    checked = verification.check(
         SimpleNamespace(models=SimpleNamespace(MLModel=Model)), source, made, precision, platform="darwin"
     )
     assert checked.worst == pytest.approx(error, abs=1e-6)
@@ -292,7 +292,7 @@ def test_the_comparison_allows_what_the_precision_explains(source, error, precis
     ],
 )
 def test_the_error_is_a_share_of_the_largest_element(answer, expected, error):
-    assert checking.error_of({"y": np.array(answer)}, {"y": np.array(expected)}) == error
+    assert verification.error_of({"y": np.array(answer)}, {"y": np.array(expected)}) == error
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ import pytest
 from engines import processes
 from engines.fleet import cgroups
 from engines.fleet.cgroups import Cgroups, NoCgroupsError
-from engines.fleet.files import Lock, LockedError, Remembered, keep_to_size, read_state, tail, write_state
+from engines.fleet.files import Lock, LockedError, SavedState, keep_to_size, read_state, tail, write_state
 from engines.fleet.ports import NoFreePortError, allot
-from engines.fleet.power import PowerPlan, plan
+from engines.fleet.power_class import PowerPlan, plan
 from engines.fleet.registration import rules_text
 from engines.fleet.spec import AgentProtocol, AgentSpec, FleetSpec, Power
 from gateway.config.rules import load_rules
@@ -124,7 +124,7 @@ def test_a_directory_has_one_fleet(tmp_path: Path) -> None:
 
 def test_the_state_file(tmp_path: Path) -> None:
     """It is read as it was written; what is none is nothing."""
-    state = {"a": Remembered(12, "99", {"http": 10})}
+    state = {"a": SavedState(12, "99", {"http": 10})}
     write_state(tmp_path / "state.json", state)
     assert read_state(tmp_path / "state.json") == state
     assert read_state(tmp_path / "none.json") == {}

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from engines.calls import Call
+from engines.calls import InferenceCall
 from engines.errors import EngineError, ErrorCode, internal, invalid
 from engines.messages import InferRequest, InferResponse, SharedMemory, Tensor
 from gateway.protocol.conversion.tensors import join_elements, split_elements
 from gateway.protocol.protobuf import Message, message
 
-Answer = Callable[[Call], None]
+Answer = Callable[[InferenceCall], None]
 
 
 @dataclass(eq=False)
@@ -77,8 +77,8 @@ class FakeService:
         self.regions = FakeRegions()
         self.restrictions = restrictions
         self.requests: list[InferRequest] = []
-        self.calls: list[Call] = []
-        self.sleeping: list[Call] = []
+        self.calls: list[InferenceCall] = []
+        self.sleeping: list[InferenceCall] = []
         self.rpcs: list[tuple[str, Message]] = []
         self.is_ready = True
         self.models = {model.name: model for model in self._models()}
@@ -95,7 +95,7 @@ class FakeService:
     def ready_models(self) -> list[FakeModel]:
         return list(self.models.values())
 
-    def infer(self, call: Call) -> None:
+    def infer(self, call: InferenceCall) -> None:
         self.requests.append(call.request)
         self.calls.append(call)
         model = self.models[call.request.model]
@@ -176,16 +176,16 @@ class FakeService:
         return made
 
 
-def named(call: Call) -> dict[str, Tensor]:
+def named(call: InferenceCall) -> dict[str, Tensor]:
     return {tensor.name: tensor for tensor in call.request.inputs}
 
 
-def wanted(call: Call, *outputs: Tensor) -> InferResponse:
+def wanted(call: InferenceCall, *outputs: Tensor) -> InferResponse:
     names = {output.name for output in call.request.outputs}
     return InferResponse(tuple(output for output in outputs if not names or output.name in names))
 
 
-def add(call: Call) -> None:
+def add(call: InferenceCall) -> None:
     inputs = named(call)
     a, b = (array("i", bytes(inputs[name].data)) for name in ("a", "b"))  # type: ignore[arg-type]
     shape = inputs["a"].shape
@@ -194,7 +194,7 @@ def add(call: Call) -> None:
     call.respond(answer, is_final=True)
 
 
-def upper(call: Call) -> None:
+def upper(call: InferenceCall) -> None:
     """The text in upper case, and behind it the request's parameters as JSON, where it has some."""
     text = text_of(call).upper()
     if call.request.parameters:
@@ -202,12 +202,12 @@ def upper(call: Call) -> None:
     call.respond(told(text), is_final=True)
 
 
-def fail(call: Call) -> None:
+def fail(call: InferenceCall) -> None:
     """Not at once: as a model does, and not as a check before it."""
     later(call, lambda: call.fail(internal(f"asked to fail: {text_of(call)}")))
 
 
-def repeat(call: Call) -> None:
+def repeat(call: InferenceCall) -> None:
     inputs: dict[str, Any] = named(call)
     count = array("i", bytes(inputs["count"].data))[0] if "count" in inputs else 1
     fail_after = array("i", bytes(inputs["fail_after"].data))[0] if "fail_after" in inputs else -1
@@ -227,23 +227,23 @@ def repeat(call: Call) -> None:
     later(call, answer)
 
 
-def classes(call: Call) -> None:
+def classes(call: InferenceCall) -> None:
     (scores,) = call.request.inputs
     call.respond(InferResponse((Tensor("probabilities", "FP32", scores.shape, scores.data),)), is_final=True)
 
 
-def echo(call: Call) -> None:
+def echo(call: InferenceCall) -> None:
     (tensor,) = call.request.inputs
     call.respond(InferResponse((Tensor("output", tensor.datatype, tensor.shape, tensor.data),)), is_final=True)
 
 
-def later(call: Call, what: Callable[[], None]) -> None:
+def later(call: InferenceCall, what: Callable[[], None]) -> None:
     import asyncio
 
     asyncio.get_running_loop().call_soon(what)
 
 
-def text_of(call: Call) -> str:
+def text_of(call: InferenceCall) -> str:
     data = named(call)["text_input"].data
     assert not isinstance(data, SharedMemory)
     return split_elements(data, 1)[0].decode()

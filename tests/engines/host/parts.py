@@ -7,9 +7,9 @@ from typing import Any
 
 from google.protobuf import text_format
 
-from engines.calls import Call
+from engines.calls import InferenceCall
 from engines.messages import InferRequest, InferResponse, Tensor
-from engines.repository.contract import ModelSpec
+from engines.repository.interfaces import ModelSpec
 from gateway.protocol.protobuf import message
 
 
@@ -33,7 +33,7 @@ class Asked:
     def __init__(self, request: InferRequest) -> None:
         self.answers: list[InferResponse] = []
         self.is_over = False
-        self.call = Call(request, self._answered)
+        self.call = InferenceCall(request, self._answered)
 
     def _answered(self, response: InferResponse | None, is_final: bool) -> None:
         assert not self.is_over
@@ -54,14 +54,14 @@ class FakeInstance:
     It keeps the promises of the contract: each call ends, and `done` is called once.
     """
 
-    def __init__(self, answer: Callable[[Call], Sequence[InferResponse]], name: str = "model_0_0") -> None:
+    def __init__(self, answer: Callable[[InferenceCall], Sequence[InferResponse]], name: str = "model_0_0") -> None:
         self.name = name
         self.is_available = True
-        self.batches: list[list[Call]] = []
+        self.batches: list[list[InferenceCall]] = []
         self._answer = answer
         self._done: list[Callable[[], None]] = []
 
-    def execute(self, calls: Sequence[Call], done: Callable[[], None]) -> None:
+    def execute(self, calls: Sequence[InferenceCall], done: Callable[[], None]) -> None:
         self.is_available = False
         self.batches.append(list(calls))
         self._done.append(done)

@@ -3,7 +3,7 @@
 import pytest
 
 from engines.errors import EngineError
-from engines.host import exposition
+from engines.host import prometheus_text
 from engines.host.custom_metrics import CustomMetrics
 
 
@@ -19,7 +19,7 @@ def test_metrics_are_told_as_text() -> None:
     seconds = metrics.metric(metrics.family("seconds", "Seconds", "histogram"), {}, (1.0, 0.1))
     for value in (0.1, 0.5, 7):
         metrics.change("observe", seconds, value)
-    assert exposition.write(metrics.families()).decode() == (
+    assert prometheus_text.write(metrics.families()).decode() == (
         "# HELP tokens Tokens\\nmade\n"
         "# TYPE tokens counter\n"
         'tokens{kind="x",model="a\\"b"} 2.5\n'

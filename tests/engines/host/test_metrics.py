@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from engines.host import exposition, metrics
-from engines.host.exposition import Family, Sample
+from engines.host import metrics, prometheus_text
 from engines.host.metrics_app import MetricsApp
+from engines.host.prometheus_text import Family, Sample
 from tests.engines.host.parts import config_of, ints
 from tests.engines.host.test_model import ECHO, Stage
 
@@ -40,7 +40,7 @@ def test_models_are_told_under_triton_s_names() -> None:
         stage.instance.run()
         stage.ask(ints("x", 1))
         stage.ask(ints("x", 1))  # waits for the one before it
-        return exposition.write(metrics.families([stage.model])).decode()
+        return prometheus_text.write(metrics.families([stage.model])).decode()
 
     text = asyncio.run(scenario())
     families = told(text)
@@ -68,7 +68,7 @@ def test_families_of_one_name_are_one() -> None:
         Family("b", "B", "gauge", ()),
         Family("a", "A", "gauge", (Sample(float("nan"), {"m": "y"}), Sample(1.5), Sample(float("inf")))),
     ]
-    assert exposition.write(families) == (
+    assert prometheus_text.write(families) == (
         b'# HELP a A\n# TYPE a gauge\na{m="x"} 1\na{m="y"} NaN\na 1.5\na +Inf\n'
     )  # fmt: skip
 

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from engines.calls import Call
+from engines.calls import InferenceCall
 from engines.errors import internal
 from engines.host.clock import LoopClock
-from engines.host.counting import CountedInstance
+from engines.host.execution_counter import CountedInstance
 from engines.host.model import Model
 from engines.host.statistics import Statistics
 from engines.host.trace_settings import TraceSettings
 from engines.host.tracing import Tracer
 from engines.messages import InferRequest, InferResponse, Tensor
-from engines.scheduling.build import scheduler_for
 from engines.scheduling.ensemble import Ensemble
+from engines.scheduling.factory import scheduler_for
 from tests.engines.host.parts import Asked, FakeInstance, config_of, ints, spec_of
 
 ECHO = """
@@ -29,7 +29,7 @@ ECHO = """
 """
 
 
-def echo(call: Call) -> Sequence[InferResponse]:
+def echo(call: InferenceCall) -> Sequence[InferResponse]:
     """Answer the first input as `y`."""
     return (InferResponse((replace(call.request.inputs[0], name="y"),)),)
 
@@ -40,7 +40,7 @@ class Stage:
     def __init__(
         self,
         config: Any,
-        answer: Callable[[Call], Sequence[InferResponse]] = echo,
+        answer: Callable[[InferenceCall], Sequence[InferResponse]] = echo,
         trace: TraceSettings | None = None,
     ) -> None:
         clock = LoopClock(asyncio.get_running_loop())

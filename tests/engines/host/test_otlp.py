@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from engines.calls import Call
+from engines.calls import InferenceCall
 from engines.host.otlp import OpenTelemetryMissingError, SpanExport, exporter
 from engines.host.trace_settings import TraceSettings
 from engines.host.tracing import Tracer
@@ -53,7 +53,9 @@ def test_a_request_is_a_span_below_its_caller_s() -> None:
     sampler = tracer.sampler("m")
     assert sampler is not None
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    call = Call(InferRequest("m", id="r", trace={"traceparent": parent}), lambda response, is_final: None, 1000)
+    call = InferenceCall(
+        InferRequest("m", id="r", trace={"traceparent": parent}), lambda response, is_final: None, 1000
+    )
     trace = sampler.sample("m", 3, call.request)
     assert trace is not None
     call.started_ns, call.compute_input_ns, call.compute_infer_ns, call.compute_output_ns = 2000, 10, 20, 30

@@ -17,7 +17,7 @@ from engines.host.trace_settings import TraceSettings
 from engines.host.tracing import Tracer
 from engines.messages import InferRequest
 from engines.repository import Mode, Repository
-from engines.repository.contract import ModelSpec
+from engines.repository.interfaces import ModelSpec
 from gateway.protocol.grpc_methods import RPCS as ALL_RPCS
 from gateway.protocol.protobuf import message
 from tests.engines.host.parts import Asked, ints

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engines.calls import Call
+from engines.calls import InferenceCall
 from engines.errors import EngineError, ErrorCode, internal, unavailable
 from engines.host.statistics import Statistics
 from engines.messages import InferRequest, InferResponse
@@ -17,9 +17,9 @@ class Clock:
         return self.ns
 
 
-def call(batch_size: int = 1, error: EngineError | None = None, started_ns: int = 300) -> Call:
+def call(batch_size: int = 1, error: EngineError | None = None, started_ns: int = 300) -> InferenceCall:
     """One that arrived at 100, was started at 300 and took 10, 20 and 30 ns."""
-    made = Call(InferRequest("m"), lambda response, is_final: None, 100)
+    made = InferenceCall(InferRequest("m"), lambda response, is_final: None, 100)
     made.batch_size = batch_size
     made.started_ns = started_ns
     made.compute_input_ns, made.compute_infer_ns, made.compute_output_ns = 10, 20, 30
@@ -94,7 +94,7 @@ def test_responses_of_streams_count_by_their_number() -> None:
 def test_a_decoupled_model_may_answer_with_errors() -> None:
     """An error behind answers is one of the stream's; the request itself has succeeded."""
     statistics = Statistics(Clock(), lambda: 0, is_decoupled=True)
-    streamed = Call(InferRequest("m"), lambda response, is_final: None, 100)
+    streamed = InferenceCall(InferRequest("m"), lambda response, is_final: None, 100)
     streamed.respond(InferResponse(), is_final=False)
     streamed.fail(internal("after one"))
     statistics.call_ended(streamed)

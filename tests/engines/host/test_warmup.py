@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.calls import Call
+from engines.calls import InferenceCall
 from engines.errors import EngineError, internal
 from engines.host.warmup import samples, warm_up
 from engines.messages import InferResponse, Tensor
@@ -35,7 +35,7 @@ WARM = config_of("""
 class Immediate(FakeInstance):
     """Answers at once."""
 
-    def execute(self, calls: Sequence[Call], done: object) -> None:
+    def execute(self, calls: Sequence[InferenceCall], done: object) -> None:
         super().execute(calls, done)  # type: ignore[arg-type]
         self.run()
 

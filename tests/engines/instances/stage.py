@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 import numpy as np
 from google.protobuf import text_format
 
-from engines.backends.contract import Array, numpy_datatype
-from engines.calls import Call
+from engines.backends.interfaces import Array, numpy_datatype
+from engines.calls import InferenceCall
 from engines.errors import EngineError, ErrorCode
 from engines.instances import InstanceSet, start
 from engines.messages import InferRequest, InferResponse, Tensor, WantedOutput
-from engines.repository.contract import ModelSpec
+from engines.repository.interfaces import ModelSpec
 from engines.runner.arrays import datatype_of, decode_bytes, encode_bytes
 from gateway.protocol import protobuf
 
@@ -83,7 +83,7 @@ class Answers:
     def __init__(self, asked: InferRequest, **fields: Any) -> None:
         self.responses: list[InferResponse] = []
         self.is_over = threading.Event()
-        self.call = Call(asked, self._take)
+        self.call = InferenceCall(asked, self._take)
         for name, value in fields.items():
             setattr(self.call, name, value)
 
@@ -121,7 +121,7 @@ class Stage:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(DEADLINE_SECONDS)
 
     def do(self, action: Callable[[], T]) -> T:
-        """Call it on the loop."""
+        """InferenceCall it on the loop."""
 
         async def act() -> T:
             return action()
@@ -167,10 +167,10 @@ class Stage:
         self.loop.close()
 
 
-def host_of(stage: Stage, **models: InstanceSet) -> Callable[[Call], None]:
+def host_of(stage: Stage, **models: InstanceSet) -> Callable[[InferenceCall], None]:
     """An `infer` that has these models answer, one batch after another."""
 
-    def submit(call: Call) -> None:
+    def submit(call: InferenceCall) -> None:
         running = models.get(call.request.model)
         if running is None:
             call.fail(EngineError(ErrorCode.NOT_FOUND, f"no model {call.request.model}"))

@@ -14,7 +14,7 @@ import pytest
 
 from engines.errors import EngineError, ErrorCode
 from engines.instances import InstanceSet, Limits
-from engines.instances.child import MAX_BYTES_A_SECOND
+from engines.instances.process import MAX_BYTES_A_SECOND
 from tests.engines.instances.stage import TEXT_CONFIG, Answers, Stage, model, request, tensor, texts
 from tests.support.waiting import eventually
 

@@ -3,11 +3,11 @@
 import asyncio
 from typing import Any
 
-from engines.calls import Call
+from engines.calls import InferenceCall
+from engines.instances.host_requests import HostRequests
 from engines.instances.instance import ProcessInstance
-from engines.instances.plan import InstancePlan
-from engines.instances.questions import Questions
-from engines.ipc import kinds
+from engines.instances.instance_groups import InstancePlan
+from engines.ipc import message_kinds
 from engines.messages import InferRequest
 
 
@@ -34,7 +34,7 @@ def test_the_next_batch_runs_while_answers_are_handed_over() -> None:
     async def run() -> None:
         instance = ProcessInstance(
             InstancePlan("m_0", "KIND_CPU"),
-            Questions("m_0", None, None, None),
+            HostRequests("m_0", None, None, None),
             resubmit=None,
             execution_timeout_seconds=None,
             memory_limit_bytes=None,
@@ -43,8 +43,8 @@ def test_the_next_batch_runs_while_answers_are_handed_over() -> None:
         instance.connect(channel)  # type: ignore[arg-type]
         instance.make_ready()
         happened: list[str] = []
-        first = Call(InferRequest("m"), lambda response, is_final: happened.append("answered"))
-        second = Call(InferRequest("m"), lambda response, is_final: None)
+        first = InferenceCall(InferRequest("m"), lambda response, is_final: happened.append("answered"))
+        second = InferenceCall(InferRequest("m"), lambda response, is_final: None)
 
         def done() -> None:
             assert (first.compute_input_ns, first.compute_infer_ns, first.compute_output_ns) == (1, 2, 3)
@@ -53,8 +53,10 @@ def test_the_next_batch_runs_while_answers_are_handed_over() -> None:
             happened.append("done")
 
         instance.execute([first], done)
-        instance.receive((kinds.DONE, (), 1, 1, 2, 3, 0, [(1, True, [("y", "INT32", (1,), b"1234")], None, None)]))
+        instance.receive(
+            (message_kinds.DONE, (), 1, 1, 2, 3, 0, [(1, True, [("y", "INT32", (1,), b"1234")], None, None)])
+        )
         assert happened == ["done", "answered"]
-        assert [message[0] for message in channel.sent] == [kinds.EXECUTE, kinds.EXECUTE]
+        assert [message[0] for message in channel.sent] == [message_kinds.EXECUTE, message_kinds.EXECUTE]
 
     asyncio.run(run())

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from engines.ipc import kinds
+from engines.ipc import message_kinds
 from engines.ipc.arena import Arena, Mapping, open_shared_file
 from engines.ipc.channel import PIPE_BYTES, Channel, open_pipe
 from engines.runner.arrays import ArrayStore
@@ -44,7 +44,7 @@ def test_messages_of_any_size_come_whole_and_in_order(size: int) -> None:
         loop = asyncio.get_running_loop()
         channel = Channel(loop, outgoing, incoming, Arena(sent), Mapping(received), take)
         for number in range(5):
-            channel.send(kinds.EXECUTE, number, b"x" * size)
+            channel.send(message_kinds.EXECUTE, number, b"x" * size)
         async with asyncio.timeout(20):
             await is_over.wait()
         channel.close()

@@ -5,7 +5,7 @@ import copy
 from pathlib import Path
 
 from engines.errors import EngineError, internal
-from engines.repository.contract import ModelSpec
+from engines.repository.interfaces import ModelSpec
 from engines.repository.states import IndexEntry
 
 XY = """

@@ -1,6 +1,6 @@
 """A clock that is moved by hand, instances that do what a test says, and calls that tell what became of them.
 
-The instances keep the promises of `engines.scheduling.contract.Instance`, and hold schedulers to theirs.
+The instances keep the promises of `engines.scheduling.interfaces.Instance`, and hold schedulers to theirs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from google.protobuf import text_format
 
-from engines.calls import Call
+from engines.calls import InferenceCall
 from engines.errors import EngineError, internal
 from engines.messages import InferRequest, InferResponse, Tensor
 from gateway.protocol.protobuf import message
@@ -78,15 +78,15 @@ class FakeInstance:
         self.device_id = device_id
         self.is_instant = is_instant
         self.is_up = True
-        self.batches: list[list[Call]] = []
-        self._running: tuple[list[Call], Callable[[], None]] | None = None
+        self.batches: list[list[InferenceCall]] = []
+        self._running: tuple[list[InferenceCall], Callable[[], None]] | None = None
 
     @property
     def is_available(self) -> bool:
         return self.is_up and self._running is None
 
     @property
-    def running(self) -> list[Call]:
+    def running(self) -> list[InferenceCall]:
         return self._running[0] if self._running else []
 
     @property
@@ -94,7 +94,7 @@ class FakeInstance:
         """The batches, by the ids of their requests."""
         return [[call.request.id for call in batch] for batch in self.batches]
 
-    def execute(self, calls: Sequence[Call], done: Callable[[], None]) -> None:
+    def execute(self, calls: Sequence[InferenceCall], done: Callable[[], None]) -> None:
         assert self.is_available, f"{self.name} is given a batch while it is not available"
         assert calls and not any(call.is_over for call in calls)
         assert all(call.started_ns for call in calls)
@@ -117,13 +117,13 @@ class FakeInstance:
             call.fail(internal("crashed"))
         done()
 
-    def _end(self) -> tuple[list[Call], Callable[[], None]]:
+    def _end(self) -> tuple[list[InferenceCall], Callable[[], None]]:
         assert self._running is not None, f"{self.name} has nothing to answer"
         running, self._running = self._running, None
         return running
 
 
-def answer_of(call: Call) -> InferResponse:
+def answer_of(call: InferenceCall) -> InferResponse:
     return InferResponse((Tensor("OUT", "BYTES", (1,), call.request.id.encode()),))
 
 
@@ -160,17 +160,17 @@ class Heard:
 class Asking:
     """A client: makes calls, and keeps what it hears."""
 
-    def __init__(self, submit: Callable[[Call], None], clock: HandClock) -> None:
+    def __init__(self, submit: Callable[[InferenceCall], None], clock: HandClock) -> None:
         self._submit = submit
         self._clock = clock
-        self.calls: dict[str, Call] = {}
+        self.calls: dict[str, InferenceCall] = {}
         self.heard: dict[str, Heard] = {}
         self.order: list[str] = []  # of ids, as they ended
 
-    def ask(self, id: str, *, rows: int = 1, inputs: Sequence[Tensor] = (), **more: Any) -> Call:
+    def ask(self, id: str, *, rows: int = 1, inputs: Sequence[Tensor] = (), **more: Any) -> InferenceCall:
         heard = Heard(self.order)
         heard.id = id
-        call = Call(InferRequest("m", id=id, inputs=tuple(inputs), **more), heard, self._clock.now_ns())
+        call = InferenceCall(InferRequest("m", id=id, inputs=tuple(inputs), **more), heard, self._clock.now_ns())
         call.batch_size = rows
         self.calls[id] = call
         self.heard[id] = heard

@@ -3,7 +3,7 @@
 import pytest
 
 from engines.messages import InferResponse, SharedMemory, Tensor
-from engines.scheduling.build import scheduler_for
+from engines.scheduling.factory import scheduler_for
 from tests.engines.scheduling.stage import CANCELLED, MS, US, Asking, FakeInstance, HandClock, config
 
 TIMED_OUT = "UNAVAILABLE: Request timeout expired"

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from engines.calls import Call
+from engines.calls import InferenceCall
 from engines.errors import invalid
 from engines.messages import InferRequest, InferResponse, SharedMemory, Tensor, WantedOutput
-from engines.scheduling.build import scheduler_for
 from engines.scheduling.cache import ResponseCache, is_cached, key_of
 from engines.scheduling.cache_stores import ENTRY_BYTES, LocalStore, RedisStore, decode, encode
-from engines.scheduling.cached import CachedScheduler, cached
+from engines.scheduling.cached_scheduler import CachedScheduler, cached
+from engines.scheduling.factory import scheduler_for
 from tests.engines.scheduling.stage import CANCELLED, MS, Asking, FakeInstance, HandClock, S, answer_of, config
 
 X = Tensor("X", "FP32", (1, 2), b"12345678")
@@ -165,10 +165,10 @@ class Told:
     def __init__(self) -> None:
         self.log: list[tuple[str, str, int]] = []
 
-    def cache_hit(self, call: Call, looked_up_ns: int) -> None:
+    def cache_hit(self, call: InferenceCall, looked_up_ns: int) -> None:
         self.log.append(("hit", call.request.id, looked_up_ns))
 
-    def cache_miss(self, call: Call, took_ns: int) -> None:
+    def cache_miss(self, call: InferenceCall, took_ns: int) -> None:
         self.log.append(("miss", call.request.id, took_ns))
 
 
@@ -186,7 +186,7 @@ class Cached:
         assert isinstance(self.scheduler, CachedScheduler)
         self.client = Asking(self.scheduler.submit, self.clock)
 
-    def ask(self, id: str, data: bytes) -> Call:
+    def ask(self, id: str, data: bytes) -> InferenceCall:
         return self.client.ask(id, inputs=[Tensor("X", "UINT8", (1, len(data)), data)])
 
     def answer(self, id: str) -> Tensor:
@@ -304,7 +304,7 @@ def test_what_is_written_to_redis_is_bounded():
     clock = HandClock()
     store = RedisStore(redis, clock, redis.spawn)
     for number in range(1000):
-        store.put(str(number), answer_of(Call(_request(b""), lambda *_: None)))
+        store.put(str(number), answer_of(InferenceCall(_request(b""), lambda *_: None)))
     assert len(redis.waiting) == 64
     redis.go_on()
     assert len(redis.values) == 64

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engines.calls import Call
+from engines.calls import InferenceCall
 from engines.errors import EngineError, ErrorCode, invalid
 from engines.messages import InferResponse, SharedMemory, Tensor, WantedOutput
 from engines.scheduling.ensemble import Ensemble
@@ -17,7 +17,7 @@ class Models:
     """The models of an ensemble: they keep what they are asked, until the test answers it."""
 
     def __init__(self) -> None:
-        self.asked: dict[str, list[Call]] = {}
+        self.asked: dict[str, list[InferenceCall]] = {}
         self.missing: set[str] = set()
         self.versions: list[str] = []
         self.configs: dict[str, str] = {}
@@ -31,7 +31,9 @@ class Models:
     def config_of(self, model: str, version: str):
         return config(self.configs.get(model, "max_batch_size: 8 input { name: 'i' dims: [2] }"))
 
-    def answer(self, model: str, *outputs: Tensor, number: int = 0, is_final: bool = True, **parameters) -> Call:
+    def answer(
+        self, model: str, *outputs: Tensor, number: int = 0, is_final: bool = True, **parameters
+    ) -> InferenceCall:
         call = self.asked[model][number]
         assert not call.is_over
         call.compute_infer_ns = 10
@@ -56,7 +58,7 @@ class Stage:
         self.scheduler = Ensemble(config(text), self.models.submit_to, self.models.config_of)
         self.client = Asking(self.scheduler.submit, HandClock())
 
-    def ask(self, id: str = "1", *inputs: Tensor, outputs: tuple[WantedOutput, ...] = (), **more) -> Call:
+    def ask(self, id: str = "1", *inputs: Tensor, outputs: tuple[WantedOutput, ...] = (), **more) -> InferenceCall:
         return self.client.ask(id, inputs=inputs or (x(),), outputs=outputs, **more)
 
     def outputs(self, id: str = "1") -> list[tuple[Tensor, ...]]:
@@ -399,7 +401,7 @@ def test_steps_that_are_answered_at_once():
     """Models that answer before `submit` returns: each tensor is still used once, and the answer comes once."""
     done = []
 
-    def submit(call: Call) -> None:
+    def submit(call: InferenceCall) -> None:
         done.append(call.request.model)
         call.respond(InferResponse((x("o"), x("p"))), is_final=True)
 

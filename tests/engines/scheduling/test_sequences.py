@@ -6,7 +6,7 @@ import pytest
 
 from engines.errors import EngineError
 from engines.messages import SharedMemory, Tensor
-from engines.scheduling.build import scheduler_for
+from engines.scheduling.factory import scheduler_for
 from tests.engines.scheduling.stage import CANCELLED, MS, US, Asking, FakeInstance, HandClock, S, config
 
 NO_START = (

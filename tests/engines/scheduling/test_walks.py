@@ -5,10 +5,10 @@ from collections import defaultdict
 
 import pytest
 
-from engines.calls import Call
+from engines.calls import InferenceCall
 from engines.messages import InferResponse, Tensor, WantedOutput
-from engines.scheduling.build import scheduler_for
 from engines.scheduling.ensemble import Ensemble
+from engines.scheduling.factory import scheduler_for
 from engines.scheduling.rate_limiter import GLOBAL, RateLimiter
 from tests.engines.scheduling.stage import MS, US, Asking, FakeInstance, HandClock, config
 
@@ -316,7 +316,7 @@ def test_an_ensemble_makes_what_its_graph_says(seed):
     """Whatever the order in which its steps are answered; each step runs once, and only if it is needed."""
     chance = random.Random(seed)
     graph = Graph(chance)
-    asked: list[Call] = []
+    asked: list[InferenceCall] = []
     ensemble = Ensemble(config(graph.config()), lambda model, version: asked.append)
     client = Asking(ensemble.submit, HandClock())
     client.ask(

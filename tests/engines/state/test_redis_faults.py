@@ -7,7 +7,7 @@ from time import monotonic
 
 import pytest
 
-from engines.state.opening import open_store
+from engines.state.factory import open_store
 from engines.state.redis_store import RedisStateStore
 from engines.state.values import Kind, Part, State
 from gateway.redis.address import read_address
@@ -125,7 +125,7 @@ def test_what_redis_has_evicted_is_wanted_again(
 ) -> None:
     """A value that was written some time ago and is used again is looked for, without being made; one that is there
     lives on, one that is gone is written anew."""
-    monkeypatch.setattr("engines.state.behind._RECENT_SECONDS", -1.0)
+    monkeypatch.setattr("engines.state.write_behind._RECENT_SECONDS", -1.0)
     for key in "ab":
         store.put(key, 3, lambda: value(b"one"))
     assert store.flush(5)

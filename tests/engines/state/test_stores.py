@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from engines.errors import EngineError
-from engines.state.contract import StateStore
+from engines.state.factory import open_store, read_seconds, read_secret
+from engines.state.interfaces import StateStore
 from engines.state.local_store import LocalStateStore
-from engines.state.opening import open_store, read_seconds, read_secret
 from engines.state.values import Kind, Part, State
 from tests.engines.state.redis_server import RedisServer
 

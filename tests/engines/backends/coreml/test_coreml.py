@@ -11,7 +11,7 @@ ct = pytest.importorskip("coremltools")
 torch = pytest.importorskip("torch")
 
 from engines.backends import coreml as backend_of_coreml  # noqa: E402
-from engines.backends.coreml import buckets, memory, packages  # noqa: E402
+from engines.backends.coreml import buckets, disk_cache, packages
 from engines.backends.coreml.backend import CoreMLBackend  # noqa: E402
 from engines.errors import EngineError  # noqa: E402
 from tests.engines.backends.coreml.fake import FakeCoreMLTools  # noqa: E402
@@ -290,17 +290,21 @@ def test_packages_with_the_same_content_have_the_same_digest(made, tmp_path):
 
     copy = tmp_path / "copy.mlpackage"
     shutil.copytree(made / "one.mlpackage", copy)
-    assert memory.digest(copy) == memory.digest(made / "one.mlpackage") != memory.digest(made / "four.mlpackage")
+    assert (
+        disk_cache.digest(copy)
+        == disk_cache.digest(made / "one.mlpackage")
+        != disk_cache.digest(made / "four.mlpackage")
+    )
     (copy / "more").write_text("x")
-    assert memory.digest(copy) != memory.digest(made / "one.mlpackage")
+    assert disk_cache.digest(copy) != disk_cache.digest(made / "one.mlpackage")
 
 
 @pytest.mark.parametrize("broken", ["", "nonsense", "{}", '{"machine": "m", "units": "TPU", "trials": []}'])
 def test_a_memory_that_cannot_be_read_is_none(tmp_path, broken):
-    kept = memory.Memory(tmp_path, "m")
+    kept = disk_cache.DiskCache(tmp_path, "m")
     kept.keep("d", SimpleNamespace(units="ALL", trials=()))
     assert kept.recall("d").units == "ALL"
-    assert memory.Memory(tmp_path, "other machine").recall("d") is None
+    assert disk_cache.DiskCache(tmp_path, "other machine").recall("d") is None
     (file,) = tmp_path.glob("d-*.json")
     file.write_text(broken)
     assert kept.recall("d") is None

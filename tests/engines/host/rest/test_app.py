@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from engines.host.fronts import Limits
+from engines.host.frontend_api import Limits
 from engines.host.rest.app import RestApp
 from tests.engines.host.fake_service import FakeService
 

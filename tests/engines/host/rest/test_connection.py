@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from engines.calls import Call
-from engines.host.fronts import Limits
+from engines.calls import InferenceCall
+from engines.host.frontend_api import Limits
 from engines.host.rest.app import RestApp
 from engines.host.rest.connection import MAX_HEAD_BYTES, HttpConnection
-from engines.host.rest.front import RestFront
+from engines.host.rest.server_context import RestFront
 from tests.engines.host.fake_service import FakeService
 
 BODY = json.dumps(
@@ -295,13 +295,13 @@ def test_an_inference_leaves_nothing_to_the_garbage_collector():
         stage.service.calls.clear()
         stage.service.requests.clear()
         gc.collect()
-        before = sum(type(each) is Call for each in gc.get_objects())
+        before = sum(type(each) is InferenceCall for each in gc.get_objects())
         gc.disable()
         try:
             stage.connection.data_received(post(BODY))
             stage.service.calls.clear()
             stage.service.requests.clear()
-            return sum(type(each) is Call for each in gc.get_objects()) - before
+            return sum(type(each) is InferenceCall for each in gc.get_objects()) - before
         finally:
             gc.enable()
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from engines.backends.paged.answering import Answering
-from engines.backends.paged.asking import Asked
 from engines.backends.paged.logprobs import LogprobWriter
+from engines.backends.paged.request_parser import ParsedRequest
+from engines.backends.paged.response_stream import ResponseStream
 from engines.errors import ErrorCode
 from engines.paged.api_types import FinishReason, Output, TokenLogprob, Usage
 from tests.engines.backends.support import Request
@@ -39,8 +39,8 @@ def _plain(value: Any) -> Any:
 def told(outputs: list[Output], *, n: int = 1, prompt: str = "", first: int = 0, **asked: Any) -> Stream:
     stream = Stream(inputs={})
     writer = LogprobWriter(lambda token_id: bytes([token_id]))
-    request = Asked("", {}, **asked)
-    answering = Answering(stream, request, num_choices=n, prompt=prompt, logprobs=writer, first_token=first)
+    request = ParsedRequest("", {}, **asked)
+    answering = ResponseStream(stream, request, num_choices=n, prompt=prompt, logprobs=writer, first_token=first)
     for output in outputs:
         answering(output)
     return stream
@@ -180,5 +180,7 @@ def test_an_answer_that_cannot_be_sent_harms_nobody() -> None:
         def respond(self, outputs: Any, **rest: Any) -> None:
             raise OSError("the host is gone")
 
-    answering = Answering(Gone(inputs={}), Asked("", {}), num_choices=1, prompt="", logprobs=LogprobWriter(bytes))
+    answering = ResponseStream(
+        Gone(inputs={}), ParsedRequest("", {}), num_choices=1, prompt="", logprobs=LogprobWriter(bytes)
+    )
     answering(more("a", 1, finish_reason=STOP, is_final=True))

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engines.backends.paged.asking import Asked, Chat, read_request
+from engines.backends.paged.request_parser import Chat, ParsedRequest, read_request
 from engines.errors import EngineError
 from gateway.protocol.llm.values import Message, Text, Tool
 from tests.engines.backends.support import Request
@@ -22,7 +22,7 @@ def flag(value: bool) -> Any:
     return np.array([value])
 
 
-def asked(parameters: dict[str, Any] | None = None, **inputs: Any) -> Asked:
+def asked(parameters: dict[str, Any] | None = None, **inputs: Any) -> ParsedRequest:
     return read_request(Request(inputs=inputs, parameters=parameters or {}))
 
 
@@ -32,7 +32,7 @@ USER = {"role": "user", "content": "Hi"}
 
 def test_a_text_alone() -> None:
     """A prompt and nothing else is answered once, with the prompt before the text, as vLLM's backend does."""
-    assert asked(**HELLO) == Asked("Hello", {}, repeats_prompt=True)
+    assert asked(**HELLO) == ParsedRequest("Hello", {}, repeats_prompt=True)
 
 
 def test_flags_say_what_is_told() -> None:

@@ -9,11 +9,11 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from engines.backends.paged.progress import Progress, find_progress
+from engines.backends.paged.load_progress import Progress, find_progress
 from engines.backends.paged.settings import read_settings
 from engines.cli.app import app
+from engines.cli.llm_command import Serving, serve_folder, write_repository
 from engines.cli.llm_display import Display
-from engines.cli.llm_serving import Serving, serve_folder, write_repository
 from engines.paged.options import EngineOptions, Speculation
 from tests.engines.backends.support import configuration, spec
 
@@ -65,7 +65,7 @@ def test_the_repository_has_the_options(tmp_path: Path) -> None:
 def test_the_command_lines_defaults_are_the_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bare `pointsman llm --model DIR` sets nothing that the engine would not."""
     asked: list[Serving] = []
-    monkeypatch.setattr("engines.cli.llm_serving.serve_folder", lambda each: asked.append(each) or 0)
+    monkeypatch.setattr("engines.cli.llm_command.serve_folder", lambda each: asked.append(each) or 0)
     result = CliRunner().invoke(app, ["llm", "--model", "/models/tiny"])
     assert result.exit_code == 0, result.output
     assert written(tmp_path, asked[0]) == (Path("/models/tiny"), EngineOptions())
@@ -112,7 +112,7 @@ def test_libraries_that_are_not_here_are_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With the extra that brings them."""
-    monkeypatch.setattr("engines.cli.llm_serving.find_spec", lambda name: None if name[0] == "t" else object())
+    monkeypatch.setattr("engines.cli.llm_command.find_spec", lambda name: None if name[0] == "t" else object())
     assert serve_folder(serving()) == 1
     assert capsys.readouterr().err == (
         'pointsman llm: torch, tokenizers: not installed here; pip install "pointsman[llm]"\n'

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from engines.host.openai.asking import infer_request
-from engines.host.openai.events import AnswerReader
 from engines.host.openai.prompts import split_prompts
+from engines.host.openai.reply_events import AnswerReader
+from engines.host.openai.request_builder import infer_request
 from engines.messages import InferRequest, InferResponse, SharedMemory, Tensor
 from gateway.protocol.conversion.tensors import join_elements, split_elements
 from gateway.protocol.errors import ErrorKind, GatewayError

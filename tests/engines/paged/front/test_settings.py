@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.backends.paged.completion import INPUTS, OUTPUTS, complete
+from engines.backends.paged.autocomplete import INPUTS, OUTPUTS, complete
 from engines.backends.paged.settings import read_options, read_settings
 from engines.errors import EngineError
 from engines.paged.options import EngineOptions, Speculation

@@ -1,0 +1,197 @@
+"""A request's tensors and parameters as what they ask of the engine.
+
+Source: Triton's vLLM backend, `src/utils/request.py` (_get_input_tensors); the schedule policy extension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import orjson
+
+from engines.backends.interfaces import BackendRequest
+from engines.errors import EngineError, ErrorCode, invalid
+from engines.messages import Scalar
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.chat_request_reader import read_request as read_chat
+from gateway.protocol.llm.values import Message, Tool
+
+# Request parameters that are no fields of sampling, wherever they stand.
+ADAPTERS = ("adapter", "lora_name")
+# The level of requests that name none: level 1 goes before it, level 200 after it.
+DEFAULT_LEVEL = 100
+_OWN = {*ADAPTERS, "cache_salt", "priority", "timeout", "tell_at_end"}
+# Of chats.
+_TEMPLATING = ("add_generation_prompt", "continue_final_message", "chat_template_kwargs")
+_PROMPTS = ("text_input", "messages", "input_ids")
+_NO_PROMPT = (
+    "one of 'text_input' (the prompt as text), 'messages' (a chat, as JSON in OpenAI's form) and 'input_ids' (the "
+    "prompt as token ids) must be given"
+)
+_LISTS = "[{"
+# Of vLLM's backend: JSON in the JSON.
+_GUIDES = ("structured_outputs", "guided_decoding")
+_MICROSECONDS = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A conversation; `options` are what else its template knows."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...] = ()
+    continues: bool = False  # the last message is the beginning of the answer
+    adds_prompt: bool = True  # of the assistant's turn
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+Prompt = str | tuple[int, ...] | Chat
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedRequest:
+    """One request. `fields` are those of sampling, unread. A higher `priority` goes first. `timeout_seconds` is None
+    where it may take any time."""
+
+    prompt: Prompt
+    fields: Mapping[str, Any]
+    streams: bool = False
+    repeats_prompt: bool = False
+    told: frozenset[str] = frozenset()  # the outputs that are told beside the text
+    tells_at_end: bool = False  # ... but for what belongs to tokens, once a choice has ended
+    adapter: str | None = None
+    cache_salt: str = ""
+    priority: int = 0
+    timeout_seconds: float | None = None
+    adds_special_tokens: bool = True  # to a text
+
+
+def read_request(request: BackendRequest) -> ParsedRequest:
+    """Raises: EngineError that names the tensor or the field, and what it has to be."""
+    inputs, parameters = request.inputs, request.parameters
+    fields = _sampling_fields(inputs, parameters)
+    own = {name: fields.pop(name) for name in (*ADAPTERS, "cache_salt") if fields.get(name) is not None}
+    own |= {name: value for name, value in parameters.items() if name in _OWN}
+    streams = _flag(inputs, "stream", False)
+    repeats_prompt = not _flag(inputs, "exclude_input_in_output", streams)
+    if streams and repeats_prompt:
+        raise invalid("When streaming, `exclude_input_in_output` = False is not allowed.")
+    adds_special_tokens = _checked(fields.pop("add_special_tokens", None), bool, "add_special_tokens", True)
+    timeout_us = request.timeout_us or _checked(own.get("timeout"), int, "timeout", 0)
+    return ParsedRequest(
+        prompt=_prompt(inputs, fields),
+        fields=fields,
+        streams=streams,
+        repeats_prompt=repeats_prompt,
+        told=frozenset(
+            name.removeprefix("return_") for name in inputs if name.startswith("return_") and _flag(inputs, name, False)
+        ),
+        tells_at_end=bool(own.get("tell_at_end", False)),
+        adapter=_adapter(own),
+        cache_salt=_checked(own.get("cache_salt"), str, "cache_salt", ""),
+        priority=_priority(request.priority or _checked(own.get("priority"), int, "priority", 0)),
+        timeout_seconds=timeout_us / _MICROSECONDS if timeout_us > 0 else None,
+        adds_special_tokens=adds_special_tokens,
+    )
+
+
+def _prompt(inputs: Mapping[str, Any], fields: dict[str, Any]) -> Prompt:
+    """The prompt; what its template is told is taken out of `fields`."""
+    given = [name for name in _PROMPTS if name in inputs]
+    if len(given) != 1:
+        raise invalid(_NO_PROMPT if not given else f"{' and '.join(map(repr, given))} are given; {_NO_PROMPT}")
+    match given[0]:
+        case "text_input":
+            return _text(inputs, "text_input")
+        case "input_ids":
+            return tuple(np.asarray(inputs["input_ids"]).ravel().tolist())
+        case _:
+            return _chat(inputs, fields)
+
+
+def _chat(inputs: Mapping[str, Any], fields: dict[str, Any]) -> Chat:
+    body = {"model": "-", "messages": _json(inputs, "messages")}
+    if "tools" in inputs:
+        body["tools"] = _json(inputs, "tools")
+    try:
+        read = read_chat(orjson.dumps(body))
+    except GatewayError as error:
+        code = ErrorCode.UNSUPPORTED if error.kind is ErrorKind.UNSUPPORTED else ErrorCode.INVALID_ARG
+        raise EngineError(code, error.message) from error
+    if read.has_media:
+        raise EngineError(
+            ErrorCode.UNSUPPORTED,
+            "'messages' hold an image, a sound or a file, and this engine's models read text alone",
+        )
+    told = {name: fields.pop(name, None) for name in _TEMPLATING}
+    return Chat(
+        read.messages,
+        read.tools,
+        _checked(told["continue_final_message"], bool, "continue_final_message", False),
+        _checked(told["add_generation_prompt"], bool, "add_generation_prompt", True),
+        _checked(told["chat_template_kwargs"], dict, "chat_template_kwargs", {}),
+    )
+
+
+def _sampling_fields(inputs: Mapping[str, Any], parameters: Mapping[str, Scalar]) -> dict[str, Any]:
+    """Those of the JSON text, else the request's parameters: scalars, of which lists and maps stand as their JSON."""
+    if "sampling_parameters" not in inputs:
+        return {name: _structured(value) for name, value in parameters.items() if name not in _OWN}
+    read = _json(inputs, "sampling_parameters") if _text(inputs, "sampling_parameters").strip() else {}
+    if not isinstance(read, dict):
+        raise invalid("'sampling_parameters' must be the text of a JSON object")
+    return read | {name: _structured(read[name]) for name in _GUIDES if name in read}
+
+
+def _structured(value: Scalar) -> Any:
+    if isinstance(value, str) and value[:1] in _LISTS and value:
+        try:
+            return orjson.loads(value)
+        except orjson.JSONDecodeError:
+            return value
+    return value
+
+
+def _adapter(own: Mapping[str, Any]) -> str | None:
+    given = [_checked(own[name], str, name, "") for name in ADAPTERS if name in own]
+    if len(set(given)) > 1:
+        raise invalid(f"'adapter' and 'lora_name' name two adapters, {given[0]} and {given[1]}; give one")
+    return given[0] or None if given else None
+
+
+def _priority(level: int) -> int:
+    """V2's levels: 1 goes first, 0 is none."""
+    return DEFAULT_LEVEL - level if level > 0 else 0
+
+
+def _text(inputs: Mapping[str, Any], name: str) -> str:
+    element = np.asarray(inputs[name]).ravel()[0]
+    try:
+        return element.decode() if isinstance(element, bytes) else str(element)
+    except UnicodeDecodeError as error:
+        raise invalid(f"'{name}' is no text in UTF-8: {error.reason} at byte {error.start}") from None
+
+
+def _json(inputs: Mapping[str, Any], name: str) -> Any:
+    try:
+        return orjson.loads(_text(inputs, name))
+    except orjson.JSONDecodeError as error:
+        raise invalid(f"'{name}' is no JSON: {error}") from None
+
+
+def _flag(inputs: Mapping[str, Any], name: str, default: bool) -> bool:
+    return bool(np.asarray(inputs[name]).ravel()[0]) if name in inputs else default
+
+
+_IN_WORDS = {bool: "true or false", int: "a whole number", str: "a text", dict: "an object"}
+
+
+def _checked(value: Any, kind: type, name: str, default: Any) -> Any:
+    if value is None:
+        return default
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise invalid(f"'{name}' must be {_IN_WORDS[kind]}")
+    return value

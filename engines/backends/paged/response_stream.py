@@ -1,0 +1,165 @@
+"""What the engine puts out as answers to a request: one after another where it streams, else one in the end.
+
+A streamed answer tells of one choice; which, where there are several, its parameter `sequence_index` says.
+Source: Triton's vLLM backend, `src/utils/request.py` (create_response); TensorRT-LLM's `sequence_index`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from engines.backends.interfaces import Array, BackendRequest
+from engines.backends.paged.logprobs import LogprobWriter
+from engines.backends.paged.request_parser import ParsedRequest
+from engines.errors import EngineError, ErrorCode, internal
+from engines.paged.api_types import FinishReason, Output, TokenLogprob, Usage
+
+_log = logging.getLogger(__name__)
+
+# What belongs to tokens is told with them.
+_OF_TOKENS = frozenset({"logprobs", "prompt_logprobs", "token_ids"})
+_FAILED = (FinishReason.CANCELLED, FinishReason.DEADLINE, FinishReason.ERROR)
+
+
+@dataclass(slots=True)
+class _News:
+    """What a choice has said and nobody has been told."""
+
+    texts: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    stop: str | int | None = None
+    cumulative_logprob: float = 0.0
+    num_tokens: int = 0  # that the next count tells of
+
+    def add(self, output: Output) -> None:
+        self.texts.append(output.text)
+        self.token_ids += output.token_ids
+        self.logprobs += output.logprobs
+        self.num_tokens += len(output.token_ids)
+        self.finish_reason, self.stop = output.finish_reason, output.stop
+        self.cumulative_logprob = output.cumulative_logprob
+
+    def take_text(self) -> str:
+        text = "".join(self.texts)
+        self.texts.clear()
+        return text
+
+
+class ResponseStream:
+    """The engine's listener of one request: called on the engine's thread, it neither blocks nor raises."""
+
+    def __init__(
+        self,
+        request: BackendRequest,
+        asked: ParsedRequest,
+        *,
+        num_choices: int,
+        prompt: str,
+        logprobs: LogprobWriter,
+        first_token: int = 0,
+    ) -> None:
+        """`prompt` stands before each choice's text, "" where it is not repeated; `first_token` is the prompt's."""
+        self._request = request
+        self._streams = asked.streams
+        self._told = asked.told
+        self._at_end = asked.told - _OF_TOKENS if asked.tells_at_end else frozenset()
+        self._logprobs = logprobs
+        self._prompt = prompt
+        self._choices = [_News() for _ in range(num_choices)]
+        self._first_token = first_token
+        self._prompt_scores: Sequence[TokenLogprob | None] = ()  # that nobody has been told
+        self._failure: EngineError | None = None
+
+    def __repr__(self) -> str:
+        ended = sum(choice.finish_reason is not None for choice in self._choices)
+        return f"<ResponseStream {self._request.id!r}: {ended} of {len(self._choices)} choices ended>"
+
+    def __call__(self, output: Output) -> None:
+        try:
+            self._take(output)
+        except Exception as error:  # whoever else the engine works for goes on
+            _log.exception("request %r gets no answer", self._request.id)
+            with suppress(Exception):  # the host is gone
+                self._request.fail(internal(f"the answer cannot be told: {type(error).__name__}: {error}"))
+
+    def _take(self, output: Output) -> None:
+        if output.finish_reason in _FAILED:
+            self._failure = self._failure or _failure(output)
+        else:
+            self._prompt_scores = output.prompt_logprobs or self._prompt_scores
+            self._choices[output.choice].add(output)
+            if self._streams and self._failure is None:
+                self._tell_more(output)
+                return
+        if not output.is_final:
+            return
+        if self._failure is not None:
+            self._request.fail(self._failure)
+        else:
+            self._request.respond(self._outputs(self._choices, self._told, output.usage))
+
+    def _tell_more(self, output: Output) -> None:
+        choice = self._choices[output.choice]
+        told = self._told if output.finish_reason is not None else self._told - self._at_end
+        outputs = self._outputs((choice,), told, output.usage)
+        parameters = {"sequence_index": output.choice} if len(self._choices) > 1 else None
+        self._request.respond(outputs, is_final=output.is_final, parameters=parameters)
+        choice.token_ids.clear()
+        choice.logprobs.clear()
+        self._prompt_scores = ()
+        if "num_output_tokens" in told:
+            choice.num_tokens = 0
+
+    def _outputs(self, choices: Sequence[_News], told: frozenset[str], usage: Usage) -> dict[str, Array]:
+        outputs = {"text_output": _texts([self._prompt + choice.take_text() for choice in choices])}
+        for name in told:
+            if name != "prompt_logprobs" or self._prompt_scores:
+                outputs[name] = self._output(name, choices, usage)
+        return outputs
+
+    def _output(self, name: str, choices: Sequence[_News], usage: Usage) -> Array:
+        match name:
+            case "finish_reason":
+                reasons = [choice.finish_reason for choice in choices]
+                return _texts([str(None if reason is None else reason.value) for reason in reasons])
+            case "stop_reason":
+                return _texts([str(choice.stop) for choice in choices])
+            case "cumulative_logprob":
+                return np.array([choice.cumulative_logprob for choice in choices], np.float32)
+            case "logprobs":
+                return _texts([self._logprobs.write(choice.logprobs) for choice in choices])
+            case "prompt_logprobs":
+                return _texts([self._logprobs.write_prompt(self._first_token, self._prompt_scores)])
+            case "token_ids":
+                return _texts([str(choice.token_ids) for choice in choices])
+            case "num_output_tokens":
+                return np.array([choice.num_tokens for choice in choices], np.uint32)
+            case "num_cached_tokens":
+                return np.array([usage.cached], np.uint32)
+            case _:
+                assert name == "num_input_tokens", name
+                return np.array([usage.prompt], np.uint32)
+
+
+def _texts(texts: Sequence[str]) -> Array:
+    array: Array = np.empty(len(texts), object)
+    array[:] = [text.encode("utf-8", "replace") for text in texts]
+    return array
+
+
+def _failure(output: Output) -> EngineError:
+    match output.finish_reason:
+        case FinishReason.CANCELLED:
+            return EngineError(ErrorCode.CANCELLED, "inference request is cancelled")
+        case FinishReason.DEADLINE:
+            what = f"Request timeout expired after {output.usage.completion} tokens"
+            return EngineError(ErrorCode.UNAVAILABLE, what)
+        case _:
+            return internal(output.error or "the engine has failed")

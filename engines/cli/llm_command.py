@@ -1,0 +1,163 @@
+"""What `pointsman llm` does: a model repository for one folder, a host on it, and what its user sees of that."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rich.console import Console
+
+from engines.backends.paged.settings import LIBRARIES
+from engines.cli.llm_display import Display
+from engines.cli.run_host import Audience, run, told_host
+from engines.errors import EngineError
+from engines.host.logs import LogSettings
+from engines.host.server import Host, LoadError, StartError
+from engines.host.settings import Address, HostSettings
+from engines.paged.model.config_reader import read_config
+from gateway.protocol.protobuf import Message, message
+
+_VERSION = "1"
+# What a repository says of a version that does not load, around the reason.
+_LOAD_FAILURE = re.compile(
+    rf"version {_VERSION} is at UNAVAILABLE state: (?:[A-Z][a-z]+(?: [a-z]+)?: )?(.*?);?", re.DOTALL
+)
+_PLACEMENT = "PLACEMENT"
+_STORE_VARIABLE = "POINTSMAN_KV_STORE"
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What the command line says. `options` are those of the engine by name, `ports` REST's, gRPC's and metrics'."""
+
+    model: Path
+    name: str
+    options: Mapping[str, str]
+    adapters: Mapping[str, Path]
+    host: str
+    ports: tuple[int, int, int]
+    exit_timeout_seconds: float
+    ready_file: Path | None
+    logs_info: bool
+    log_file: str
+
+
+def serve_folder(serving: Serving) -> int:
+    """Serve until SIGTERM or Ctrl-C; the exit code."""
+    logs = LogSettings(info=serving.logs_info, file=serving.log_file)
+    try:
+        logs.install()
+    except OSError as error:
+        return _refuse(f"cannot log to {serving.log_file}: {error.strerror}")
+    if problem := _problem(serving):
+        return _refuse(problem)
+    name = serving.name or serving.model.resolve().name
+    display = Display(Console(stderr=True, highlight=False), name)
+    with TemporaryDirectory(prefix="pointsman-llm-") as directory:
+        write_repository(Path(directory), name, serving)
+        settings = HostSettings(
+            repositories=(Path(directory),),
+            http=Address(serving.host, serving.ports[0]),
+            grpc=Address(serving.host, serving.ports[1]),
+            metrics=Address(serving.host, serving.ports[2]),
+            name="pointsman-llm",
+            exit_timeout_seconds=serving.exit_timeout_seconds,
+        )
+        with display.watching(logging.getLogger("engines.models")):
+            return run(settings, logs, serving.ready_file, _Teller(display, name))
+
+
+def write_repository(directory: Path, name: str, serving: Serving) -> None:
+    """A model repository with one entry, whose configuration names the folder."""
+    from google.protobuf import text_format
+
+    config: Message = message("inference.ModelConfig")(name=name, backend="paged")
+    group = config.instance_group.add(count=1)
+    group.kind = group.KIND_MODEL
+    folder = serving.model.expanduser().resolve()
+    adapters = {adapter: str(path.expanduser().resolve()) for adapter, path in serving.adapters.items()}
+    texts = {"model": str(folder), **serving.options}
+    if "kv_store" in texts:  # its URL may have a password, and clients are shown a model's parameters
+        os.environ[_STORE_VARIABLE] = texts["kv_store"]
+        texts["kv_store"] = f"env:{_STORE_VARIABLE}"
+    if adapters:
+        texts["adapters"] = json.dumps(adapters)
+    for option, text in texts.items():
+        config.parameters[option.upper()].string_value = text
+    (directory / name / _VERSION).mkdir(parents=True)
+    (directory / name / "config.pbtxt").write_text(text_format.MessageToString(config))
+
+
+def _problem(serving: Serving) -> str:
+    """What is wrong before anything is loaded, and what would do; "" where nothing is."""
+    absent = [name for name in LIBRARIES if find_spec(name) is None]
+    if absent:
+        return f'{", ".join(absent)}: not installed here; pip install "pointsman[llm]"'
+    if serving.name and (set(serving.name) & set("/\\\0") or serving.name.startswith(".")):
+        return f"--name '{serving.name}': a model's name has no slashes, and begins with no dot"
+    if problem := _folder_problem(serving.model.expanduser()):
+        return problem
+    missing = [f"{name}={folder}" for name, folder in serving.adapters.items() if not folder.expanduser().is_dir()]
+    return f"--adapter {missing[0]}: there is no such folder" if missing else ""
+
+
+def _folder_problem(folder: Path) -> str:
+    if folder.is_file():
+        return f"--model {folder} is a file: name the folder that it is in (config.json, *.safetensors, tokenizer.json)"
+    if not folder.exists():
+        text = f"--model {folder}: there is no such folder"
+        if len(folder.parts) == 2 and not folder.is_absolute():
+            text += (
+                f", and nothing is downloaded here. If it is a model of Hugging Face's, get it with: "
+                f"hf download {folder} --local-dir {folder.name}"
+            )
+        return text
+    if not (folder / "config.json").exists():
+        return (
+            f"--model {folder} is no Hugging Face folder: it has no config.json. Beside it belong *.safetensors and "
+            "tokenizer.json"
+        )
+    try:
+        read_config(folder)
+    except EngineError as error:
+        return error.message
+    return ""
+
+
+def _refuse(problem: str) -> int:
+    print(f"pointsman llm: {problem}", file=sys.stderr)
+    return 1
+
+
+class _Teller(Audience):
+    """Tells a user at a terminal."""
+
+    def __init__(self, display: Display, name: str) -> None:
+        self._display = display
+        self._name = name
+
+    def failed(self, error: StartError) -> None:
+        self._display.close()
+        reasons = list(error.failures.values()) if isinstance(error, LoadError) else [str(error)]
+        for reason in reasons:
+            found = _LOAD_FAILURE.fullmatch(reason)
+            _refuse(found[1] if found is not None else reason)
+
+    def serves(self, host: Host, settings: HostSettings) -> None:
+        config = host.service.model(self._name, "").config
+        told: dict[str, Any] = next(iter(json.loads(config.parameters[_PLACEMENT].string_value).values()))
+        ports = host.ports
+        assert settings.http is not None
+        self._display.tell_ready(told, told_host(settings.http), ports.http, ports.grpc, ports.metrics)
+
+    def stops(self) -> None:
+        self._display.tell_end()

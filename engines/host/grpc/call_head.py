@@ -1,0 +1,76 @@
+"""What a call's header fields say, read once for all calls of a connection that say the same.
+
+Source: grpc/grpc `doc/PROTOCOL-HTTP2.md`, `doc/compression.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from engines.host.frontend_api import TRACE_FIELDS, HeaderForward, trace_of
+from gateway.protocol.grpc_methods import RPCS_BY_PATH
+from gateway.wire.http2.fields import Block, Field
+
+_TIMEOUT = b"grpc-timeout"
+_OWN = TRACE_FIELDS | {_TIMEOUT}
+# Fields that clients send with another value each time.
+VOLATILE = _OWN | {b"x-request-id"}
+
+_CONTENT_TYPE = b"application/grpc"
+# In the order of preference.
+_COMPRESSIONS = (b"gzip", b"deflate")
+
+
+class Plan:
+    """What the calls with the same fields have in common. `compression` names how replies may be compressed, None where
+    they may not; `forwarded` are the headers that models get as parameters."""
+
+    __slots__ = ("compression", "encoding", "forwarded", "is_grpc", "path", "rpc", "values", "wants_grpc_errors")
+
+    def __init__(self, fields: Sequence[Field], forward: HeaderForward) -> None:
+        values = self.values = dict(reversed(fields))  # the first of each name
+        self.path = values[b":path"]
+        self.rpc = RPCS_BY_PATH.get(self.path)
+        kind = values.get(b"content-type", b"").partition(b";")[0].partition(b"+")[0]
+        self.is_grpc = values[b":method"] == b"POST" and kind == _CONTENT_TYPE
+        self.encoding = values.get(b"grpc-encoding", b"identity")
+        accepted = [name.strip() for name in values.get(b"grpc-accept-encoding", b"").split(b",")]
+        self.compression = next((name for name in _COMPRESSIONS if name in accepted), None)
+        self.wants_grpc_errors = values.get(b"triton_grpc_error") == b"true"
+        self.forwarded: Mapping[str, str] = forward.parameters(fields) if forward else {}
+
+    def __repr__(self) -> str:
+        return f"<Plan {self.path!r}>"
+
+
+class Head(NamedTuple):
+    """One call's fields, read. `timeout` is as it was written, None where the client waits for ever."""
+
+    plan: Plan
+    timeout: bytes | None
+    trace: Mapping[str, str]
+
+
+class HeadReader:
+    """Reads heads, and remembers them beside the blocks that they come in."""
+
+    __slots__ = ("_forward", "_own")
+
+    def __init__(self, forward: HeaderForward) -> None:
+        self._forward = forward
+        self._own = frozenset(name for name in _OWN if not forward.matches(name))
+
+    def __call__(self, block: Block) -> Head:
+        head: Head | None = block.note
+        if head is None:
+            head = block.note = self._read(block)
+        return head
+
+    def _read(self, block: Block) -> Head:
+        if block.base is not None and all(name in self._own for name, _ in block.own):
+            plan, timeout, trace = self(block.base)
+            values = dict(block.own)
+            return Head(plan, values.get(_TIMEOUT, timeout), trace_of(values) or trace)
+        plan = Plan(block.fields, self._forward)
+        return Head(plan, plan.values.get(_TIMEOUT), trace_of(plan.values))

@@ -1,0 +1,157 @@
+"""How a version of a model comes to serve: its instances or its graph, its scheduler, its warm-up."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
+
+from engines import instances
+from engines.calls import Submit
+from engines.host.clock import LoopClock
+from engines.host.custom_metrics import CustomMetrics
+from engines.host.execution_counter import CountedInstance
+from engines.host.model import Model
+from engines.host.model_control import RepositoryControl
+from engines.host.settings import HostSettings
+from engines.host.statistics import Statistics
+from engines.host.tracing import Tracer
+from engines.host.warmup import samples, warm_up
+from engines.repository.interfaces import ModelSpec
+from engines.scheduling.cache import ResponseCache, is_cached
+from engines.scheduling.cached_scheduler import cached
+from engines.scheduling.ensemble import Ensemble
+from engines.scheduling.factory import scheduler_for
+from engines.scheduling.interfaces import Instance, Scheduler
+from engines.scheduling.rate_limiter import RateLimiter
+
+# What finalising takes, where nothing holds it up.
+_MIN_STOP_SECONDS = 2.0
+
+
+class Loader:
+    """The repository's `Load`. `infer` takes requests between models; `control` finds and changes models for them."""
+
+    def __init__(
+        self,
+        settings: HostSettings,
+        tracer: Tracer,
+        control: RepositoryControl,
+        *,
+        infer: Submit,
+        cache: ResponseCache | None = None,
+    ) -> None:
+        self._settings = settings
+        self._tracer = tracer
+        self._control = control
+        self._find = control.model
+        self._infer = infer
+        self._cache = cache
+        self._limiter = RateLimiter(settings.rate_limits) if settings.is_rate_limited else None
+        self._clock = LoopClock(asyncio.get_running_loop())
+        # A model that does not stop holds the host up no longer than its requests may.
+        self._limits = instances.Limits(stop_seconds=max(_MIN_STOP_SECONDS, settings.exit_timeout_seconds))
+        self._models: set[Model] = set()
+        self.custom_metrics = CustomMetrics()
+
+    def __repr__(self) -> str:
+        return f"<Loader: {len(self._models)} versions loaded>"
+
+    @property
+    def models(self) -> Iterable[Model]:
+        """All versions that are loaded, those too that are being unloaded."""
+        return tuple(self._models)
+
+    async def __call__(self, spec: ModelSpec) -> Model:
+        """Raises: EngineError."""
+        if spec.config.HasField("ensemble_scheduling"):
+            return await self._ensemble(spec)
+        return await self._instances(spec)
+
+    async def _instances(self, spec: ModelSpec) -> Model:
+        """A model that runs in processes of its own."""
+        statistics = self._statistics(spec)
+        counted: dict[Instance, CountedInstance] = {}
+        scheduler: Scheduler | None = None
+
+        def changed(instance: Instance) -> None:
+            if scheduler is not None and instance in counted:
+                scheduler.instance_changed(counted[instance])
+
+        running = await instances.start(
+            spec,
+            backend_options=self._backend_options(spec.config.backend),
+            infer=self._infer,
+            on_change=changed,
+            control=self._control,
+            metrics=self.custom_metrics,
+            limits=self._limits,
+            completes=self._settings.completes_configs,
+        )
+        try:
+            counted = {instance: CountedInstance(instance, statistics) for instance in running.instances}
+            await warm_up(running.instances, samples(running.config, spec.directory))
+            scheduler = scheduler_for(
+                running.config,
+                list(counted.values()),
+                self._clock,
+                limiter=self._limiter,
+                drop_state=lambda instance, key: instance.forget(key),  # type: ignore[attr-defined]
+            )
+            return self._model(spec, running.config, scheduler, statistics, running.stop, pids=lambda: running.pids)
+        except BaseException:
+            await running.stop()
+            raise
+
+    async def _ensemble(self, spec: ModelSpec) -> Model:
+        """A graph of other models; it counts each request as an execution, as Triton does."""
+        statistics = self._statistics(spec)
+        scheduler = Ensemble(spec.config, self._submit_to, lambda name, version: self._find(name, version).config)
+        return self._model(spec, spec.config, scheduler, statistics, _nothing, is_ensemble=True)
+
+    def _model(
+        self,
+        spec: ModelSpec,
+        config: Any,
+        scheduler: Scheduler,
+        statistics: Statistics,
+        stop: Callable[[], Awaitable[None]],
+        *,
+        pids: Callable[[], Sequence[int]] = tuple,
+        is_ensemble: bool = False,
+    ) -> Model:
+        async def finish() -> None:
+            self._models.discard(made)
+            await stop()
+
+        made = Model(
+            spec,
+            config,
+            cached(config, str(spec.version), scheduler, self._cache, self._clock, statistics),
+            statistics=statistics,
+            tracer=self._tracer,
+            now_ns=self._clock.now_ns,
+            finish=finish,
+            pids=pids,
+            is_cached=self._cache is not None and is_cached(config),
+            is_ensemble=is_ensemble,
+        )
+        self._models.add(made)
+        return made
+
+    def _submit_to(self, name: str, version: str) -> Submit:
+        return self._find(name, version).submit
+
+    def _statistics(self, spec: ModelSpec) -> Statistics:
+        is_decoupled = spec.config.model_transaction_policy.decoupled
+        return Statistics(self._clock.now_ns, lambda: time.time_ns() // 1_000_000, is_decoupled=is_decoupled)
+
+    def _backend_options(self, backend: str) -> dict[str, str]:
+        """What is said for all backends, and for this one."""
+        options = self._settings.backend_options
+        return {**options.get("", {}), **options.get(backend, {})}
+
+
+async def _nothing() -> None:
+    """An ensemble has nothing to let go of."""

@@ -1,0 +1,186 @@
+"""The paths of OpenAI's API and of Anthropic's messages.
+
+Source: OpenAI API reference; Anthropic API reference; `gateway.protocol.llm`, which reads and writes their bodies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from time import monotonic_ns, time
+from uuid import uuid4
+
+from engines.calls import InferenceCall
+from engines.errors import EngineError, ErrorCode, internal, unavailable
+from engines.host.frontend_api import FrontService, Limits, trace_of
+from engines.host.openai.models import LanguageModels
+from engines.host.openai.prompts import split_prompts
+from engines.host.openai.reply_events import AnswerReader
+from engines.host.openai.request_builder import infer_request
+from engines.host.openai.tool_calls import ToolCallReader
+from engines.host.rest.asgi_exchange import JSON, Exchange
+from engines.host.rest.response_queue import Answers
+from engines.messages import InferRequest
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.dialects import SPOKEN
+from gateway.protocol.llm.errors import anthropic_error, openai_error
+from gateway.protocol.llm.translation import ReplyWriter
+from gateway.protocol.llm.values import Dialect, Event, Failed, Generation, Used
+from gateway.protocol.operations import Call as Asked
+from gateway.protocol.operations import Operation
+
+_EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")
+_NO_LIMIT = 2**63
+_KINDS = {ErrorCode.NOT_FOUND: "not_found", ErrorCode.UNAVAILABLE: "overloaded", ErrorCode.UNSUPPORTED: "unsupported"}
+
+
+class OpenAIFront:
+    """Answers requests of these dialects, errors too in their form."""
+
+    def __init__(self, service: FrontService, limits: Limits) -> None:
+        self._service = service
+        self._limits = limits
+        self.models = LanguageModels(service, int(time()))
+
+    def __repr__(self) -> str:
+        return f"<OpenAIFront of {self.models!r}>"
+
+    async def answer(self, exchange: Exchange, asked: Asked) -> None:
+        """Raises: ClientGoneError, and whatever nobody foresaw."""
+        assert asked.dialect is not None
+        try:
+            if asked.operation is Operation.MODEL_LIST:
+                body = self.models.listed() if asked.model is None else self.models.one(asked.model)
+                await exchange.reply(200, body, JSON)
+            elif asked.dialect is Dialect.EMBEDDINGS:
+                raise GatewayError(ErrorKind.UNSUPPORTED, "the language models of this host make no embeddings")
+            else:
+                await self._generate(exchange, asked.dialect)
+        except (EngineError, GatewayError) as error:
+            status, body = told(error, asked.dialect)
+            await exchange.reply(status, body, JSON)
+
+    async def _generate(self, exchange: Exchange, dialect: Dialect) -> None:
+        """Raises: EngineError or GatewayError, before anything is sent."""
+        if exchange.headers.get(b"content-encoding", b"identity") not in (b"", b"identity"):
+            raise GatewayError(ErrorKind.UNSUPPORTED, "the body is compressed; send it as it is")
+        spoken = SPOKEN[dialect]
+        bodies = [await exchange.body(self._limits.max_body_bytes)]
+        if dialect is Dialect.COMPLETIONS:
+            bodies = split_prompts(bodies[0])
+        generations = [spoken.read_request(body) for body in bodies]
+        first = generations[0]
+        id = f"{spoken.id_prefix}{uuid4().hex}"
+        requests = [self._request(generation, id, exchange) for generation in generations]
+        writer = spoken.reply_writer(first, id=id, created=int(time()), model=first.model)
+        asked = [self._ask(request, first.stream) for request in requests]
+        try:
+            if first.stream:
+                await _stream(exchange, *asked[0], writer, _reader(first))
+            else:
+                await self._whole(exchange, asked, writer, generations)
+        finally:
+            for call, _ in asked:
+                call.cancel()  # where it is not over
+
+    def _request(self, generation: Generation, id: str, exchange: Exchange) -> InferRequest:
+        """Raises: GatewayError."""
+        model, adapter = self.models.find(generation.model)
+        trace = trace_of(exchange.headers)
+        return infer_request(generation, model=model.served.name, adapter=adapter, id=id, trace=trace)
+
+    def _ask(self, request: InferRequest, streams: bool) -> tuple[InferenceCall, Answers]:
+        answers = Answers(asyncio.get_running_loop(), self._limits.max_unsent_bytes if streams else _NO_LIMIT)
+        call = InferenceCall(request, answers.take, monotonic_ns())
+        answers.overrun = call.cancel
+        self._service.infer(call)
+        answers.is_starting = False
+        return call, answers
+
+    async def _whole(
+        self,
+        exchange: Exchange,
+        asked: Sequence[tuple[InferenceCall, Answers]],
+        writer: ReplyWriter,
+        generations: Sequence[Generation],
+    ) -> None:
+        """One reply, of the choices of one prompt or of several.
+
+        Raises: EngineError.
+        """
+        events: list[Event] = []
+        used = Used()
+        num_choices = generations[0].options.get("n", 1)
+        for number, ((call, answers), generation) in enumerate(zip(asked, generations, strict=True)):
+            await answers.whole(call, exchange.receive, self._limits.disconnect_seconds)
+            if answers.is_gone:
+                return
+            if not answers.responses:
+                raise internal("the model has not answered")
+            response = answers.responses[0]
+            if response.error is not None:
+                raise response.error
+            reader = _reader(generation, number * num_choices)
+            events += reader.read(response)
+            used = Used(*map(sum, zip(used, reader.used, strict=True)))
+        status, body = writer.whole([*events, used])
+        await exchange.reply(status, body, JSON)
+
+
+async def _stream(
+    exchange: Exchange, call: InferenceCall, answers: Answers, writer: ReplyWriter, reader: AnswerReader
+) -> None:
+    """Events as they come. An error before the first makes the status, one after it is an event.
+
+    Raises: EngineError.
+    """
+    watch = asyncio.get_running_loop().create_task(answers.watch(call, exchange.receive))
+    has_begun = False
+    try:
+        while (response := await answers.next()) is not None:
+            error = response.error
+            if not has_begun:
+                if error is not None:
+                    raise error
+                has_begun = True
+                await exchange.start(200, (_EVENTS,))
+            events: list[Event] = reader.read(response) if error is None else [_failed(error)]
+            if told := writer.feed(events):
+                await exchange.more(told)
+        if answers.is_gone:
+            return
+        if not has_begun:
+            raise unavailable("the model has ended the request without an answer")
+        await exchange.more(writer.feed([reader.used]) + writer.end(), is_last=True)
+    finally:
+        watch.cancel()
+
+
+def _reader(generation: Generation, first_choice: int = 0) -> AnswerReader:
+    """Where the model may call tools, its calls are looked for in its text."""
+    calls = ToolCallReader(lambda: f"call_{uuid4().hex}") if generation.tools else None
+    return AnswerReader(generation, calls, first_choice)
+
+
+def _failed(error: EngineError) -> Failed:
+    return Failed(error.message, _status(error), _KINDS.get(error.code, ""))
+
+
+def told(error: EngineError | GatewayError, dialect: Dialect) -> tuple[int, bytes]:
+    """The status and the body of an error that came before anything was sent."""
+    if isinstance(error, GatewayError):
+        code, message = error.kind.value, error.message
+    else:
+        code, message = _KINDS.get(error.code, ""), error.message
+    status = _status(error)
+    if dialect is Dialect.MESSAGES:
+        return status, anthropic_error(message, status)
+    if status == 404:
+        code = "model_not_found"
+    return status, openai_error(message, status, code if code != ErrorKind.BAD_REQUEST.value else "")
+
+
+def _status(error: EngineError | GatewayError) -> int:
+    """What has no place is the client's to change: at a 501 clients of OpenAI's would try again."""
+    status = error.status.http
+    return 400 if status == 501 else status

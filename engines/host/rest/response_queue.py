@@ -1,0 +1,119 @@
+"""A call's answers, from where they come to whoever waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from engines.calls import InferenceCall
+from engines.host.rest.asgi_exchange import Receive
+from engines.messages import InferResponse, SharedMemory
+
+
+class Answers:
+    """Collects what a call's sink gets. `is_starting` until the call was handed over: an error before that is one of
+    the request, and not of the model. `overrun` is called once, where more than `max_bytes` wait; what comes after
+    that is dropped."""
+
+    __slots__ = (
+        "_loop",
+        "_waiter",
+        "failed_at_once",
+        "is_gone",
+        "is_over",
+        "is_starting",
+        "max_bytes",
+        "num_bytes",
+        "num_responses",
+        "overrun",
+        "responses",
+    )
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, max_bytes: int) -> None:
+        self._loop = loop
+        self.max_bytes = max_bytes
+        self.num_bytes = 0  # that wait
+        self.overrun: Callable[[], None] | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self.responses: deque[InferResponse] = deque()
+        self.num_responses = 0
+        self.is_over = False
+        self.is_starting = True
+        self.failed_at_once = False
+        self.is_gone = False  # the client
+
+    def __repr__(self) -> str:
+        return f"<Answers {self.num_responses}{', over' if self.is_over else ''}>"
+
+    def take(self, response: InferResponse | None, is_final: bool) -> None:
+        """The call's sink."""
+        if response is not None and self.num_bytes <= self.max_bytes:
+            self.num_responses += 1
+            self.num_bytes += _size(response)
+            self.responses.append(response)
+            if self.is_starting and response.error is not None:
+                self.failed_at_once = True
+            if self.num_bytes > self.max_bytes and self.overrun is not None:
+                self.overrun()
+        if is_final:
+            self.is_over = True
+        self._wake()
+
+    async def next(self) -> InferResponse | None:
+        """The next response; None where there is none any more, or nobody to tell it to."""
+        while not self.responses and not self.is_over and not self.is_gone:
+            await self._wait()
+        if not self.responses or self.is_gone:
+            return None
+        response = self.responses.popleft()
+        if self.num_bytes <= self.max_bytes:
+            self.num_bytes -= _size(response)
+        return response
+
+    async def whole(self, call: InferenceCall, receive: Receive, patience_seconds: float) -> None:
+        """Return when the call is over, or its client has gone. A client is watched from `patience_seconds` on."""
+        if self.is_over:
+            return
+        watch: asyncio.Task[None] | None = None
+
+        def begin() -> None:
+            nonlocal watch
+            watch = self._loop.create_task(self.watch(call, receive))
+
+        timer = self._loop.call_later(patience_seconds, begin)
+        try:
+            while not self.is_over and not self.is_gone:
+                await self._wait()
+        except asyncio.CancelledError:
+            call.cancel()
+            raise
+        finally:
+            timer.cancel()
+            if watch is not None:
+                watch.cancel()
+
+    async def watch(self, call: InferenceCall, receive: Receive) -> None:
+        """Cancel the call once its client has gone."""
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        if not self.is_over:
+            self.is_gone = True
+            call.cancel()
+            self._wake()
+
+    async def _wait(self) -> None:
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+
+def _size(response: InferResponse) -> int:
+    return sum([len(output.data) for output in response.outputs if not isinstance(output.data, SharedMemory)])

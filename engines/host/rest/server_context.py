@@ -1,0 +1,40 @@
+"""What the connections of one REST server share."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from engines.host.frontend_api import Limits
+from engines.host.rest.asgi_exchange import Application
+from engines.host.rest.request_head import Plan
+from gateway.wire.memo import Memo
+
+
+class Connection(Protocol):
+    """A client's connection, as its server sees it."""
+
+    def sweep(self, now: float) -> None: ...
+    def drain(self) -> None: ...
+
+    def close_if_idle(self) -> None: ...
+    def abort(self) -> None: ...
+
+
+class RestFront:
+    """Made once for each server; `idle_seconds` a client may be silent between two requests."""
+
+    def __init__(
+        self, application: Application, limits: Limits, loop: asyncio.AbstractEventLoop, idle_seconds: float
+    ) -> None:
+        self.application = application
+        self.limits = limits
+        self.loop = loop
+        self.idle_seconds = idle_seconds
+        self.read: Memo[Plan] = Memo(lambda head: Plan(head, application))
+        self.connections: set[Connection] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.is_draining = False
+
+    def __repr__(self) -> str:
+        return f"<RestFront: {len(self.connections)} connections, {len(self.tasks)} tasks>"

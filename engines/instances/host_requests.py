@@ -1,0 +1,183 @@
+"""What an instance asks the host: inferences of other models, control of models, metrics, lines for the log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from time import monotonic_ns
+from typing import Any
+
+from engines.calls import InferenceCall, Submit
+from engines.errors import EngineError, ErrorCode, internal, unavailable
+from engines.instances.host_interfaces import Change, CustomMetrics, ModelControl
+from engines.ipc import message_kinds
+from engines.ipc.arena import ArenaFullError
+from engines.ipc.channel import Channel
+from engines.ipc.frames import Message
+from engines.ipc.tensors import pack, unpack
+from engines.messages import InferRequest, InferResponse, WantedOutput
+
+log = logging.getLogger("engines.models")
+
+_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR, "verbose": logging.DEBUG}
+
+
+class HostRequests:
+    """The questions of one instance; they are dropped with its process."""
+
+    def __init__(
+        self, instance: str, infer: Submit | None, control: ModelControl | None, metrics: CustomMetrics | None
+    ) -> None:
+        self._instance = instance
+        self._infer = infer
+        self._control = control
+        self._metrics = metrics
+        self._inferences: dict[int, InferenceCall] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._made: list[Callable[[], None]] = []  # drop each custom metric, the last one first
+
+    def take(self, message: Message, channel: Channel) -> None:
+        """Answer a question, now or later."""
+        kind, _, *rest = message
+        if kind == message_kinds.INFER:
+            self._start(channel, *rest)
+        elif kind == message_kinds.INFER_CANCEL:
+            if call := self._inferences.get(rest[0]):
+                call.cancel()
+        elif kind == message_kinds.CONTROL:
+            self._answer_control(channel, *rest)
+        elif kind == message_kinds.METRIC:
+            self._measure(*rest)
+        elif kind == message_kinds.LOG:
+            level, text, file, line = rest
+            where = f" ({file}:{line})" if file else ""
+            log.log(_LEVELS.get(level, logging.INFO), "%s: %s%s", self._instance, text, where)
+
+    def drop(self) -> None:
+        """The process that asked is gone."""
+        inferences, self._inferences = self._inferences, {}
+        for call in inferences.values():
+            call.cancel()
+        for task in self._tasks:
+            task.cancel()
+        while self._made:
+            self._made.pop()()
+
+    def _start(
+        self,
+        channel: Channel,
+        number: int,
+        model: str,
+        version: str,
+        inputs: list[Any],
+        outputs: tuple[str, ...],
+        options: dict[str, Any],
+        is_decoupled: bool,
+    ) -> None:
+        tensors = tuple(unpack(each, channel.mapping) for each in inputs)
+        is_starting = True
+
+        def answer(response: InferResponse | None, is_final: bool) -> None:
+            if is_final:
+                self._inferences.pop(number, None)
+            packed, parameters, error = None, None, None
+            if response is not None:
+                parameters = dict(response.parameters)
+                if response.error is not None:
+                    failure = _refused(model, response.error) if is_starting else response.error
+                    error = (failure.code.value, failure.message)
+                try:
+                    packed = [pack(tensor, channel.arena) for tensor in response.outputs] if channel.is_open else None
+                except ArenaFullError as full:
+                    error = (ErrorCode.UNAVAILABLE.value, str(full))
+            channel.send(message_kinds.ANSWER, number, packed, parameters, error, is_final)
+
+        if self._infer is None:
+            answer(InferResponse(error=unavailable("this host runs no inferences for its models")), True)
+            return
+        if refusal := self._refusal(model, version, is_decoupled):
+            answer(InferResponse(error=internal(refusal)), True)
+            return
+        request = InferRequest(
+            model=model, version=version, inputs=tensors, outputs=tuple(map(WantedOutput, outputs)), **options
+        )
+        call = self._inferences[number] = InferenceCall(request, answer, monotonic_ns())
+        self._infer(call)
+        is_starting = False
+
+    def _refusal(self, model: str, version: str, is_decoupled: bool) -> str:
+        """Why the model is not asked at all; "" where it is."""
+        if self._control is None:
+            return ""
+        if not self._control.is_ready(model, version):
+            return f"Failed for execute the inference request. Model '{model}' is not ready."
+        if not is_decoupled and self._control.is_decoupled(model, version):
+            return (
+                f"Model {model} is using the decoupled. The current BLS request call doesn't support models using the "
+                "decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' "
+                "calls for decoupled models.'"
+            )
+        return ""
+
+    def _answer_control(self, channel: Channel, number: int, operation: str, arguments: tuple[Any, ...]) -> None:
+        if operation in ("load", "unload"):
+            task = asyncio.ensure_future(self._change_models(channel, number, operation, arguments))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return
+        value, error = None, None
+        try:
+            value = self._look_up(operation, *arguments)
+        except EngineError as failure:
+            error = (failure.code.value, failure.message)
+        channel.send(message_kinds.RESULT, number, value, error)
+
+    async def _change_models(self, channel: Channel, number: int, operation: str, arguments: tuple[Any, ...]) -> None:
+        error = None
+        try:
+            if self._control is None:
+                raise unavailable("this host has no control of models")
+            if operation == "load":
+                await self._control.load(*arguments)
+            else:
+                await self._control.unload(*arguments)
+        except EngineError as failure:
+            error = (failure.code.value, failure.message)
+        except Exception as failure:
+            error = (ErrorCode.INTERNAL.value, str(failure))
+        channel.send(message_kinds.RESULT, number, None, error)
+
+    def _look_up(self, operation: str, *arguments: Any) -> Any:
+        if operation == "is_ready":
+            if self._control is None:
+                raise unavailable("this host has no control of models")
+            return self._control.is_ready(*arguments)
+        metrics = self._metrics
+        if metrics is None:
+            raise unavailable("this host keeps no custom metrics")
+        if operation == "family":
+            family = metrics.family(*arguments)
+            self._made.append(lambda: metrics.drop_family(family))
+            return family
+        if operation == "metric":
+            metric = metrics.metric(*arguments)
+            self._made.append(lambda: metrics.drop_metric(metric))
+            return metric
+        return metrics.value(*arguments)
+
+    def _measure(self, operation: str, metric: int, value: Change) -> None:
+        if self._metrics is None:
+            return
+        try:
+            self._metrics.change(operation, metric, value)
+        except EngineError as error:
+            log.warning("%s: %s", self._instance, error.message)
+
+
+def _refused(model: str, error: EngineError) -> EngineError:
+    """A request that was never taken; one that the model fails later is told as it is.
+
+    Source: python_backend `src/request_executor.cc`, RequestExecutor::Infer.
+    """
+    return internal(f"Model {model} - Error when running inference: {error.message}")

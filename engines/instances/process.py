@@ -1,0 +1,190 @@
+"""An instance process as the operating system has it: started, listened to, ended, never left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+from engines.instances.interpreter import Interpreter
+from engines.ipc.arena import open_shared_file
+from engines.ipc.channel import open_pipe
+
+log = logging.getLogger("engines.models")
+
+MAX_LINE_BYTES = 64 * 1024
+# What a process may print in a second; one that prints more waits. It is the host that writes it down, and the host has
+# others to serve.
+MAX_BYTES_A_SECOND = 4 * 1024 * 1024
+# Lines that come together are written together from here on: one by one they take fifty times as long.
+_MANY_LINES = 32
+# A pipe holds less; whoever writes on and on in place of a process that has ended is not listened to.
+_MAX_LAST_BYTES = 1024 * 1024
+_RETURN = "\r"
+
+
+class ChannelEnds(NamedTuple):
+    """The host's ends of one instance's channel: the pipes to it and from it, and the files of the tensors that go and
+    come."""
+
+    outgoing: int
+    incoming: int
+    sent: int
+    received: int
+
+    def close(self) -> None:
+        for descriptor in self:
+            os.close(descriptor)
+
+
+class ModelChild:
+    """One running process. `on_exit` is called once, with its exit code, after everything it wrote has been logged."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], lifeline: int, output: int, name: str, on_exit: Callable[[int], None]
+    ) -> None:
+        self.process = process
+        self.exit_code: int | None = None
+        self.exited = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._lifeline = lifeline
+        self._output = output
+        self._name = name
+        self._line = b""
+        self._second = self._num_bytes = 0  # the second that it has printed so much in
+        self._pause: asyncio.TimerHandle | None = None
+        self._on_exit = on_exit
+        os.set_blocking(output, False)
+        self._loop.add_reader(output, self._read_output)
+        threading.Thread(target=self._wait, name=f"wait for {name}", daemon=True).start()
+
+    def __repr__(self) -> str:
+        state = "running" if self.exit_code is None else f"ended with {self.exit_code}"
+        return f"<ModelChild {self._name} {self.process.pid}: {state}>"
+
+    def signal(self, number: int) -> None:
+        """Signal the process and what it has started."""
+        if self.exit_code is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, number)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+
+    def _wait(self) -> None:
+        """Wait until the process ends, and then kill what the model has started: it outlives the process in its group,
+        and holds on to what is shared.
+
+        CPython has waitid on macOS only since 3.13. Without it the process is reaped first. Its group's id is free for
+        others only when the group is empty (XNU bsd/kern/kern_fork.c: a new process gets no id that is a group's), and
+        ids are given out in sequence: none comes round between these two calls.
+        """
+        if hasattr(os, "waitid"):
+            os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+        else:
+            self.process.wait()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        exit_code = self.process.wait()
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody wants to know
+            self._loop.call_soon_threadsafe(self._exit, exit_code)
+
+    def _exit(self, exit_code: int) -> None:
+        self.exit_code = exit_code
+        os.close(self._lifeline)
+        self._read_last()
+        if self._pause is not None:
+            self._pause.cancel()
+        self._loop.remove_reader(self._output)
+        os.close(self._output)
+        self.exited.set()
+        self._on_exit(exit_code)
+
+    def _read_output(self) -> None:
+        """Take what is there, but no more at a time than leaves room for others."""
+        num_bytes = self._read_lines()
+        if num_bytes is None:
+            self._loop.remove_reader(self._output)
+            return
+        second = int(self._loop.time())
+        if second != self._second:
+            self._second, self._num_bytes = second, 0
+        self._num_bytes += num_bytes
+        if self._num_bytes > MAX_BYTES_A_SECOND:
+            self._loop.remove_reader(self._output)
+            self._pause = self._loop.call_at(second + 1, self._loop.add_reader, self._output, self._read_output)
+
+    def _read_last(self) -> None:
+        """Take what the process has left."""
+        num_bytes = 0
+        while num_bytes < _MAX_LAST_BYTES and (more := self._read_lines()):
+            num_bytes += more
+        if self._line:
+            self._write([self._line])
+
+    def _read_lines(self) -> int | None:
+        """Write the lines that are there down: their bytes, 0 where there are none for now, None at the end."""
+        try:
+            data = os.read(self._output, MAX_LINE_BYTES)
+        except BlockingIOError:
+            return 0
+        if not data:
+            return None
+        *lines, self._line = (self._line + data).split(b"\n")
+        if len(self._line) > MAX_LINE_BYTES:
+            lines.append(self._line)
+            self._line = b""
+        self._write(lines)
+        return len(data)
+
+    def _write(self, lines: list[bytes]) -> None:
+        told = [f"{self._name}: {line.decode(errors='replace').rstrip(_RETURN)}" for line in lines]
+        for text in told if len(told) < _MANY_LINES else ["\n".join(told)]:
+            log.info("%s", text)
+
+
+def spawn(
+    name: str, interpreter: Interpreter, num_channels: int, limit_bytes: int, on_exit: Callable[[int], None]
+) -> tuple[ModelChild, list[ChannelEnds]]:
+    """Start a process for so many instances; `name` is what its lines in the log begin with.
+
+    Raises: OSError where the interpreter cannot be started.
+    """
+    with contextlib.ExitStack() as unused, contextlib.ExitStack() as theirs:
+
+        def kept(descriptor: int, ends: contextlib.ExitStack) -> int:
+            ends.callback(os.close, descriptor)
+            return descriptor
+
+        channels: list[tuple[ChannelEnds, tuple[int, int]]] = []
+        for _ in range(num_channels):
+            (taken, outgoing), (incoming, given) = open_pipe(), open_pipe()
+            for descriptor in (outgoing, incoming):
+                kept(descriptor, unused)
+            for descriptor in (taken, given):
+                kept(descriptor, theirs)
+            sent, received = (kept(open_shared_file(limit_bytes), unused) for _ in range(2))
+            channels.append((ChannelEnds(outgoing, incoming, sent, received), (taken, given)))
+        life, lifeline = os.pipe()
+        kept(life, theirs), kept(lifeline, unused)
+        output, written = os.pipe()
+        kept(output, unused), kept(written, theirs)
+        passed = [(*pipes, ends.sent, ends.received) for ends, pipes in channels]
+        arguments = [str(life), str(limit_bytes), *(",".join(map(str, channel)) for channel in passed)]
+        process = subprocess.Popen(
+            interpreter.command("engines.runner", *arguments),
+            env={**os.environ, **interpreter.environment},
+            stdin=subprocess.DEVNULL,
+            stdout=written,
+            stderr=written,
+            pass_fds=[life, *(descriptor for channel in passed for descriptor in channel)],
+            process_group=0,
+        )
+        unused.pop_all()
+    return ModelChild(process, lifeline, output, name, on_exit), [ends for ends, _ in channels]

@@ -1,0 +1,161 @@
+"""Looking at a repository: which models are there, and which of them are not as they were. It waits for disks and
+networks, so that it runs in a thread.
+
+Source: Triton core `model_repository_manager.cc` Poll, PollModels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from engines.errors import invalid
+from engines.repository.dependency_graph import steps
+from engines.repository.fingerprint import Fingerprint
+from engines.repository.layout import check_roots, model_directories
+from engines.repository.sources import Override, Source, find_fingerprint, read_override, read_source
+from engines.repository.states import as_engine_error
+from engines.repository.storage import Root, open_root
+
+NOT_FOUND = "model not found in any model repository"
+NOT_UNIQUE = "not unique across all model repositories"
+
+
+@dataclass(slots=True)
+class Known:
+    """A model that was asked for. `fingerprint` is of the files that it was last loaded from, `previous` of those
+    before: where the load fails it counts again. `problem` is why it cannot be loaded as its configuration stands,
+    `error` why its last load failed."""
+
+    source: Source
+    fingerprint: Fingerprint | None
+    previous: Fingerprint | None = None
+    is_explicit: bool = True
+    problem: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """`problems` tells of each model that cannot be had why; where it is known already, it stays as it was. `strangers`
+    are names that no root has."""
+
+    changed: dict[str, Source] = field(default_factory=dict)
+    unmodified: set[str] = field(default_factory=set)
+    duplicates: set[str] = field(default_factory=set)
+    problems: dict[str, str] = field(default_factory=dict)
+    strangers: set[str] = field(default_factory=set)
+
+
+class Shelf:
+    """The roots of a repository, and how its models are read. `may_complete`: whether models may leave their
+    configuration, or parts of it, to be completed. Copies of remote roots go into `cache_directory`."""
+
+    def __init__(
+        self,
+        roots: Sequence[str | Path],
+        *,
+        config_name: str = "",
+        may_complete: bool = True,
+        cache_directory: Path | None = None,
+    ) -> None:
+        self._given = tuple(roots)
+        self._config_name = config_name
+        self._may_complete = may_complete
+        self._cache_directory = cache_directory
+        self.roots: tuple[Root, ...] = ()
+
+    def open(self) -> None:
+        """Find the roots, and of those that are elsewhere the names of their models.
+
+        Raises: EngineError where one of them is no directory, or cannot be reached.
+        """
+        self.roots = tuple(open_root(root, self._cache_directory) for root in self._given)
+        for root in self.roots:
+            root.refresh_names()
+        check_roots(root.path for root in self.roots)
+
+    def refresh(self, model: str = "") -> None:
+        """Bring copies of remote roots up to date, or of one model there.
+
+        Raises: EngineError.
+        """
+        for root in self.roots:
+            root.refresh(model)
+
+    def directories(self) -> dict[str, list[Path]]:
+        """The directories of each model. Raises: EngineError."""
+        try:
+            return model_directories([root.path for root in self.roots])
+        except OSError as error:
+            raise invalid(f"failed to poll model repository '{error.filename}': {error.strerror}") from error
+
+    def poll_all(self, known: Mapping[str, Known]) -> Polled:
+        """Look at all models. Raises: EngineError where a root cannot be read."""
+        self.refresh()
+        polled = Polled()
+        for name, directories in self.directories().items():
+            if len(directories) > 1:
+                polled.duplicates.add(name)
+                polled.problems[name] = NOT_UNIQUE
+            else:
+                self._poll(name, directories[0], Override(), known, polled)
+        return polled
+
+    def poll(self, wanted: Mapping[str, Override], known: Mapping[str, Known]) -> Polled:
+        """Look at some models, and at those that ensembles among them need."""
+        polled, seen = Polled(), set[str]()
+        current = dict(wanted)
+        while current:
+            for name, override in current.items():
+                self._poll_named(name, override, known, polled)
+            seen |= current.keys()
+            looked_at = [polled.changed[name].config for name in current if name in polled.changed]
+            looked_at += [known[name].source.config for name in current if name in polled.unmodified]
+            needed = {name for config in looked_at for name in steps(config)}
+            current = {name: Override() for name in sorted(needed - seen)}
+        return polled
+
+    def _poll_named(self, name: str, override: Override, known: Mapping[str, Known], polled: Polled) -> None:
+        try:
+            if override.files:
+                polled.changed[name] = read_override(name, override, may_complete=self._may_complete)
+                return
+            directories = self._directories_of(name)
+        except Exception as error:  # a name or a path that no file system takes, a disk that is full
+            polled.problems[name] = as_engine_error(error).message
+            if override.files:
+                polled.strangers.add(name)
+            return
+        if len(directories) == 1:
+            self._poll(name, directories[0], override, known, polled)
+        else:
+            polled.problems[name] = NOT_UNIQUE if directories else NOT_FOUND
+            if not directories:
+                polled.strangers.add(name)
+
+    def _directories_of(self, name: str) -> list[Path]:
+        if name in ("", ".", "..") or "/" in name or "\0" in name:  # it would lead out of the repository
+            return []
+        self.refresh(name)
+        return [root.path / name for root in self.roots if (root.path / name).exists()]
+
+    def _poll(self, name: str, directory: Path, override: Override, known: Mapping[str, Known], polled: Polled) -> None:
+        try:
+            found = find_fingerprint(directory, self._config_name)
+            if override.config is None and name in known and known[name].fingerprint == found:
+                polled.unmodified.add(name)
+                return
+            polled.changed[name] = read_source(
+                name,
+                directory,
+                found,
+                config=override.config,
+                config_name=self._config_name,
+                may_complete=self._may_complete,
+            )
+        except Exception as error:  # one model's fault, whatever it is, is not the others'
+            polled.problems[name] = as_engine_error(error).message
+            if name in known:
+                polled.unmodified.add(name)

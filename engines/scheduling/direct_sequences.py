@@ -1,0 +1,159 @@
+"""Direct sequence batching: each slot has its place in the batch, so that a model may keep what it knows of a sequence
+by that place. A place whose slot has nothing to run is filled with a request that is not ready."""
+
+from __future__ import annotations
+
+import struct
+from functools import partial
+from math import prod
+from typing import Any
+
+from engines.calls import InferenceCall
+from engines.errors import EngineError
+from engines.messages import InferRequest, InferResponse, Tensor
+from engines.scheduling.controls import Controls
+from engines.scheduling.instance_pool import InstancePool
+from engines.scheduling.interfaces import Clock, Instance, Timer
+from engines.scheduling.rate_limiter import Enrol
+from engines.scheduling.shapes import SameShapes
+from engines.scheduling.slots import Sequences, Slot
+
+
+class DirectBatcher:
+    def __init__(
+        self, config: Any, instance: Instance, number: int, clock: Clock, sequences: Sequences, enrol: Enrol | None
+    ) -> None:
+        """Raises: EngineError, as `InstancePool` does."""
+        direct = config.sequence_batching.direct
+        self.instance = instance
+        self.number = number
+        self.is_open = False
+        self.slots = [Slot(self, index) for index in range(max(config.max_batch_size, 1))]
+        self._clock = clock
+        self._sequences = sequences
+        self._same = SameShapes(config)
+        self._controls_of_nobody = Controls(config).of_nobody()
+        self._has_state = len(config.sequence_batching.state) > 0
+        self._delay_ns = direct.max_queue_delay_microseconds * 1000
+        self._minimum_utilization = direct.minimum_slot_utilization
+        self._timer: Timer | None = None
+        self._is_dispatching = False
+        self._seats = InstancePool((instance,), clock, self._dispatch, partial(sequences.lost, self), enrol)
+
+    def __repr__(self) -> str:
+        return f"<DirectBatcher {self.instance.name}: {self.num_pending} waiting, {self._seats}>"
+
+    @property
+    def num_pending(self) -> int:
+        return sum(call is not None for slot in self.slots for call in slot.queue)
+
+    def changed(self) -> None:
+        self._seats.changed(self.instance)
+
+    def stop(self, error: EngineError) -> None:
+        self.fail_waiting(error)
+        self._seats.close()
+
+    def fail_waiting(self, error: EngineError) -> None:
+        self._stop_timer()
+        waiting = [call for slot in self.slots for call in slot.queue if call is not None]
+        for slot in self.slots:
+            slot.queue.clear()
+        for call in waiting:
+            call.fail(error)
+
+    def arrived(self, slot: Slot) -> None:
+        self._dispatch()
+
+    def _dispatch(self) -> None:
+        if self._is_dispatching:
+            return
+        self._is_dispatching = True
+        try:
+            while True:
+                self._release_ended()
+                if not self._seats.free:
+                    return
+                ready = [slot for slot in self.slots if slot.queue]
+                if not ready or self._waits_for_more(ready) or (seat := self._seats.take()) is None:
+                    return
+                self._seats.run(seat, self._batch(ready))
+        finally:
+            self._is_dispatching = False
+
+    def _release_ended(self) -> None:
+        """Give slots whose sequence is over, though no request has ended it, to the next ones."""
+        if not self._seats.free:
+            return  # its last request may be running
+        for slot in self.slots:
+            while slot.queue and slot.queue[0] is None:
+                slot.queue.popleft()
+                self._sequences.release(slot, was_ended=False)
+
+    def _waits_for_more(self, ready: list[Slot]) -> bool:
+        """Whether more slots are to have something to run before a batch does."""
+        self._stop_timer()
+        if not self._delay_ns or not self._minimum_utilization:
+            return False
+        if len(ready) / len(self.slots) >= self._minimum_utilization:
+            return False
+        latest = min(_front(slot).note for slot in ready) + self._delay_ns
+        if self._clock.now_ns() > latest:
+            return False
+        self._timer = self._clock.call_at(latest + 1, self._delay_over)
+        return True
+
+    def _delay_over(self) -> None:
+        self._timer = None
+        self._dispatch()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _batch(self, ready: list[Slot]) -> list[InferenceCall]:
+        """One call for each slot up to the last one that has one."""
+        model = _front(ready[0])
+        shapes = self._same.of(model) if self._same.is_needed else None
+        batch: list[InferenceCall] = []
+        for slot in self.slots[: ready[-1].index + 1]:
+            if not slot.queue or (shapes is not None and self._same.of(_front(slot)) != shapes):
+                batch.append(self._nobody(model))
+                continue
+            call = _front(slot)
+            slot.queue.popleft()
+            self._sequences.prepare(slot, call)
+            batch.append(call)
+            if call.request.sequence_end:
+                self._sequences.release(slot, was_ended=True)
+        return batch
+
+    def _nobody(self, model: InferenceCall) -> InferenceCall:
+        """A call that fills a place: inputs like another's, of zeros, and nobody who listens."""
+        request = model.request
+        inputs = tuple(_zeros(tensor) for tensor in request.inputs)
+        call = InferenceCall(InferRequest(request.model, request.version, inputs=inputs), _nobody_listens)
+        call.controls = self._controls_of_nobody
+        call.state_key = "" if self._has_state else None  # a state of its own, which nobody keeps
+        return call
+
+
+def _front(slot: Slot) -> InferenceCall:
+    call = slot.queue[0]
+    assert call is not None, "ended slots are released before batches are made"
+    return call
+
+
+def _zeros(tensor: Tensor) -> Tensor:
+    if tensor.datatype == "BYTES":
+        data = struct.pack("<I", 0) * prod(tensor.shape)  # so many empty strings
+    elif isinstance(tensor.data, bytes | memoryview):
+        data = bytes(memoryview(tensor.data).nbytes)
+    else:
+        data = bytes(tensor.data.num_bytes)
+    return Tensor(tensor.name, tensor.datatype, tensor.shape, data)
+
+
+def _nobody_listens(response: InferResponse | None, is_final: bool) -> None:
+    pass

@@ -1,0 +1,149 @@
+"""The instances of a scheduler: which are free, which are at work, and which wait for the rate limiter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from engines.calls import InferenceCall
+from engines.errors import EngineError
+from engines.scheduling.error_texts import execution_failed
+from engines.scheduling.interfaces import Clock, Instance
+from engines.scheduling.rate_limiter import Enrol, Quota
+
+
+class InstanceSlot:
+    """An instance as its scheduler sees it. Free, then held by the scheduler (`take`), then at work (`run`), then free
+    again; away where the instance is gone."""
+
+    __slots__ = ("_seats", "instance", "is_at_work", "is_free", "on_done", "quota")
+
+    def __init__(self, seats: InstancePool, instance: Instance) -> None:
+        self._seats = seats
+        self.instance = instance
+        self.is_free = False
+        self.is_at_work = False
+        self.quota: Quota | None = None
+        self.on_done = self.done  # bound once, not once a batch
+
+    def __repr__(self) -> str:
+        state = "free" if self.is_free else "at work" if self.is_at_work else "held"
+        return f"<InstanceSlot {self.instance.name}: {state}>"
+
+    def done(self) -> None:
+        """The instance is free for the next batch, or gone."""
+        if not self.is_at_work:
+            return
+        self.is_at_work = False
+        if self.quota is None:
+            self._seats.came_back(self)
+        else:
+            self.quota.release()
+            self._seats.came_back(self)
+            self.quota.pass_on()
+
+    def granted(self) -> None:
+        """The rate limiter has set resources aside that it waited for."""
+        self._seats.granted(self)
+
+
+class InstancePool:
+    """`on_free` is called whenever a seat may be taken, `on_lost` when an instance has gone."""
+
+    __slots__ = ("_clock", "_on_free", "_on_lost", "all", "free")
+
+    def __init__(
+        self,
+        instances: Sequence[Instance],
+        clock: Clock,
+        on_free: Callable[[], None],
+        on_lost: Callable[[], None] | None = None,
+        enrol: Enrol | None = None,
+    ) -> None:
+        """Raises: EngineError where the rate limiter can never let one of the instances run."""
+        self._clock = clock
+        self._on_free = on_free
+        self._on_lost = on_lost
+        self.all = [InstanceSlot(self, instance) for instance in instances]
+        # A stack: the instance that was at work last has the warmest caches.
+        self.free: list[InstanceSlot] = []
+        for seat in reversed(self.all):
+            if enrol is not None:
+                self._enrol(seat, enrol)
+            if seat.instance.is_available:
+                self._put(seat)
+
+    def __repr__(self) -> str:
+        return f"<InstancePool: {len(self.all)}, {len(self.free)} free>"
+
+    def take(self) -> InstanceSlot | None:
+        """A seat to run a batch on, None where there is none now."""
+        free = self.free
+        while free:
+            seat = free.pop()
+            seat.is_free = False
+            if seat.instance.is_available and (seat.quota is None or seat.quota.acquire()):
+                return seat
+        return None
+
+    def run(self, seat: InstanceSlot, calls: Sequence[InferenceCall]) -> None:
+        """Have the instance run a batch. The calls are its own from now on."""
+        now = self._clock.now_ns()
+        for call in calls:
+            call.started_ns = now
+        seat.is_at_work = True
+        try:
+            seat.instance.execute(calls, seat.on_done)
+        except Exception as error:  # an instance that breaks its promise costs its batch, not its seat
+            for call in calls:
+                call.fail(execution_failed(error))
+            seat.done()
+
+    def came_back(self, seat: InstanceSlot) -> None:
+        if seat.instance.is_available:
+            self._put(seat)
+            self._on_free()
+        elif self._on_lost is not None:
+            self._on_lost()
+
+    def changed(self, instance: Instance) -> None:
+        """An instance is available again, or gone."""
+        for seat in self.all:
+            if seat.instance is instance and not seat.is_at_work:
+                if instance.is_available and not seat.is_free:
+                    self.came_back(seat)
+                elif not instance.is_available:
+                    self._take_away(seat)
+
+    def close(self) -> None:
+        """Hold nothing of the rate limiter's any more."""
+        for seat in self.all:
+            if seat.quota is not None:
+                seat.quota.leave()
+
+    def _put(self, seat: InstanceSlot) -> None:
+        if not seat.is_free:
+            seat.is_free = True
+            self.free.append(seat)
+
+    def _take_away(self, seat: InstanceSlot) -> None:
+        if seat.is_free:
+            self.free.remove(seat)
+            seat.is_free = False
+        if seat.quota is not None:
+            seat.quota.withdraw()
+        if self._on_lost is not None:
+            self._on_lost()
+
+    def _enrol(self, seat: InstanceSlot, enrol: Enrol) -> None:
+        try:
+            seat.quota = enrol(seat.instance, seat.granted)
+        except EngineError:
+            self.close()
+            raise
+
+    def granted(self, seat: InstanceSlot) -> None:
+        if seat.instance.is_available:
+            self._put(seat)
+            self._on_free()
+        if not seat.is_at_work and seat.quota is not None:
+            seat.quota.withdraw()  # what it waited to run is no longer there

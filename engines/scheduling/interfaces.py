@@ -1,0 +1,60 @@
+"""What a scheduler and those around it are to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from engines.calls import InferenceCall
+
+
+class Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Clock(Protocol):
+    """Time, and a way to be called later: the event loop's, or a hand that a test moves."""
+
+    def now_ns(self) -> int: ...
+
+    def call_at(self, when_ns: int, callback: Callable[[], None]) -> Timer: ...
+
+
+class Instance(Protocol):
+    """One copy of a model that runs a batch at a time."""
+
+    @property
+    def name(self) -> str:
+        """`MODEL_GROUP_NUMBER`, as Triton names it."""
+        ...
+
+    @property
+    def is_available(self) -> bool:
+        """Whether it takes a batch now: it is loaded, idle and alive."""
+        ...
+
+    def execute(self, calls: Sequence[InferenceCall], done: Callable[[], None]) -> None:
+        """Run the calls as one batch. Each of them ends by itself; `done` is called once, when the instance is free for
+        the next one (for a decoupled model that is before the last response) or is gone."""
+        ...
+
+
+class Scheduler(Protocol):
+    """Decides which calls run when, and on which instance."""
+
+    def submit(self, call: InferenceCall) -> None:
+        """Take a call; it may end at once, with an error. Never raises."""
+        ...
+
+    def instance_changed(self, instance: Instance) -> None:
+        """An instance has become available again (it was started anew), or has gone."""
+        ...
+
+    @property
+    def num_pending(self) -> int:
+        """Calls that wait for an instance."""
+        ...
+
+    def stop(self) -> None:
+        """Take no more; calls that still wait fail as UNAVAILABLE."""
+        ...

@@ -1,0 +1,69 @@
+"""A store from what options and parameters say of it."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from engines.errors import invalid
+from engines.state.interfaces import StateStore
+from engines.state.local_store import LocalStateStore
+from engines.state.redis_store import RedisStateStore
+from gateway.redis.address import read_address
+
+LOCAL = "local"
+_ENVIRONMENT = "env:"
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_LEAST_SECRET_BYTES = 16
+
+
+def open_store(
+    url: str, *, secret: bytes | None = None, ttl_seconds: float = 86_400.0, deadline_seconds: float = 0.25
+) -> StateStore:
+    """Redis by its URL, or `local`: this process. It is not connected yet.
+
+    Raises: EngineError that says what the URL has to be.
+    """
+    if url == LOCAL:
+        return LocalStateStore(secret=secret, ttl_seconds=ttl_seconds)
+    try:
+        address = read_address(url)
+    except ValueError as error:
+        raise invalid(f"the state store is the URL of a Redis, or '{LOCAL}': {error}") from error
+    return RedisStateStore(address, secret=secret, ttl_seconds=ttl_seconds, deadline_seconds=deadline_seconds)
+
+
+def resolve(text: str) -> str:
+    """A URL as it stands, or that of the environment's variable NAME where the text is `env:NAME` ("" where there is
+    none): models' parameters are shown to clients, and a URL may have a password."""
+    return os.environ.get(text.removeprefix(_ENVIRONMENT), "") if text.startswith(_ENVIRONMENT) else text
+
+
+def read_seconds(text: str) -> float:
+    """`90`, `90s`, `15m`, `24h` or `7d`, as seconds.
+
+    Raises: ValueError that says what it has to be.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|[smhd]?)", text.strip().lower())
+    seconds = 0.0 if found is None else float(found[1]) * (0.001 if found[2] == "ms" else _UNITS[found[2] or "s"])
+    if seconds <= 0:
+        raise ValueError("a time above 0, as 500ms, 90s, 15m, 24h or 7d")
+    return seconds
+
+
+def read_secret(path: Path) -> bytes:
+    """The secret of a file, without the blanks around it.
+
+    Raises: EngineError where there is none, or one that is soon guessed.
+    """
+    try:
+        secret = path.read_bytes().strip()
+    except OSError as error:
+        raise invalid(f"the secret's file {path} cannot be read: {error.strerror}") from error
+    if len(secret) < _LEAST_SECRET_BYTES:
+        raise invalid(
+            f"the secret in {path} has {len(secret)} bytes, and needs {_LEAST_SECRET_BYTES} at least: "
+            "head -c 32 /dev/urandom | base64 makes one"
+        )
+    return secret

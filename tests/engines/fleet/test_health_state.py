@@ -1,0 +1,59 @@
+"""What is thought of an agent, by a clock that is moved by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from engines.fleet.health_state import HealthState, Probe, State
+from engines.fleet.spec import AgentSpec
+
+SPEC = AgentSpec(
+    "llm", ("server",), "llm", ready="http://x/ready", start_timeout=100.0, hang_timeout=10.0, memory_bytes=1000
+)
+YES, NO, NOTHING = Probe.YES, Probe.NO, Probe.NOTHING
+
+# name, probes as (second, outcome), the last state, the start of the reason to restart
+LIVES = [
+    ("it starts", [(1, NOTHING), (50, NOTHING)], State.STARTING, None),
+    ("it loads", [(1, NO), (99, NO)], State.STARTING, None),
+    ("it is ready", [(1, NOTHING), (2, YES)], State.READY, None),
+    ("it never gets ready", [(1, NOTHING), (100, NO)], State.STARTING, "it is not ready 100 s after its start"),
+    ("it says that it is not ready", [(1, YES), (2, NO), (500, NO)], State.UNREADY, None),
+    ("it is silent for a while", [(1, YES), (2, NOTHING), (11, NOTHING)], State.SILENT, None),
+    ("it hangs", [(1, YES), (2, NOTHING), (12, NOTHING)], State.SILENT, "it has not answered for 10 s"),
+    ("a word ends the silence", [(1, YES), (2, NOTHING), (9, NO), (15, NOTHING)], State.SILENT, None),
+    ("it comes back", [(1, YES), (2, NOTHING), (9, YES)], State.READY, None),
+]
+
+
+@pytest.mark.parametrize(("what", "probes", "state", "restart"), LIVES, ids=[row[0] for row in LIVES])
+def test_probes(what: str, probes: list[tuple[float, Probe]], state: State, restart: str | None) -> None:
+    """Silence restarts an agent that was ready; "not ready" does not, unless it was never ready in its time."""
+    judgement = HealthState(SPEC, 0.0)
+    for now, probe in probes:
+        verdict = judgement.probed(probe, now)
+    assert (verdict.state, verdict.restart) == (state, restart)
+
+
+@pytest.mark.parametrize(
+    ("samples", "restarts"),
+    [
+        ([1001, 1001, 1001], [False, False, True]),
+        ([1001, 1001, 1000, 1001], [False, False, False, False]),
+        ([1000, 1000, 1000, 1000], [False] * 4),
+    ],
+)
+def test_memory(samples: list[int], restarts: list[bool]) -> None:
+    """Three samples in a row above the budget, not fewer."""
+    judgement = HealthState(SPEC, 0.0)
+    assert [judgement.weighed(sample).restart is not None for sample in samples] == restarts
+
+
+def test_ready_seconds() -> None:
+    """The healthy time counts from the first readiness."""
+    judgement = HealthState(SPEC, 0.0)
+    judgement.probed(NO, 5.0)
+    assert judgement.ready_seconds(6.0) == 0.0
+    judgement.probed(YES, 10.0)
+    judgement.probed(NO, 20.0)
+    assert judgement.ready_seconds(30.0) == 20.0

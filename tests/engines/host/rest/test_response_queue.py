@@ -1,0 +1,72 @@
+"""A call's answers on their way to whoever waits for them."""
+
+import asyncio
+
+import pytest
+
+from engines.calls import InferenceCall
+from engines.host.rest.response_queue import Answers
+from engines.messages import InferRequest, InferResponse, Tensor
+
+
+def response(num_bytes):
+    return InferResponse((Tensor("x", "UINT8", (num_bytes,), bytes(num_bytes)),))
+
+
+def with_answers(work, max_bytes=1000):
+    async def run():
+        answers = Answers(asyncio.get_running_loop(), max_bytes)
+        await asyncio.wait_for(work(answers, InferenceCall(InferRequest("m"), answers.take)), 10)
+
+    asyncio.run(run())
+
+
+def test_answers_come_in_their_order():
+    """Those that wait, those that are waited for, and the end."""
+
+    async def work(answers, call):
+        call.respond(response(1), is_final=False)
+        assert (await answers.next()).outputs[0].shape == (1,)
+        waiting = asyncio.create_task(answers.next())
+        await asyncio.sleep(0)
+        call.respond(response(2), is_final=False)
+        assert (await waiting).outputs[0].shape == (2,)
+        call.finish()
+        assert await answers.next() is None
+
+    with_answers(work)
+
+
+@pytest.mark.parametrize("num_read", [0, 3])
+def test_what_waits_has_a_limit(num_read):
+    """The call is cancelled once; what came before is told, the rest is dropped. What was read does not count."""
+
+    async def work(answers, call):
+        cancels = []
+        answers.overrun = lambda: cancels.append(1)
+        for _ in range(num_read):
+            call.respond(response(400), is_final=False)
+            await answers.next()
+        for _ in range(5):
+            call.respond(response(400), is_final=False)
+        call.finish()
+        seen = 0
+        while await answers.next() is not None:
+            seen += 1
+        assert (seen, cancels) == (3, [1])
+
+    with_answers(work)
+
+
+def test_a_client_that_leaves_ends_the_wait():
+    """And cancels the call, which is not over."""
+
+    async def work(answers, call):
+        async def receive():
+            return {"type": "http.disconnect"}
+
+        await answers.whole(call, receive, 0.001)
+        assert (answers.is_gone, call.is_cancelled) == (True, True)
+        assert await answers.next() is None
+
+    with_answers(work)

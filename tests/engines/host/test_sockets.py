@@ -1,0 +1,31 @@
+"""Addresses are taken before anything is served there."""
+
+import socket
+
+import pytest
+
+from engines.host.sockets import bind
+
+
+@pytest.mark.parametrize("host, family", [("127.0.0.1", socket.AF_INET), ("localhost", socket.AF_INET)])
+def test_a_free_port(host: str, family: int) -> None:
+    """Of IPv4 where a name has both; nobody is let in before somebody listens."""
+    with bind(host, 0) as bound:
+        port = bound.getsockname()[1]
+        assert (bound.family, port > 0) == (family, True)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))
+        bound.listen()
+        socket.create_connection(("127.0.0.1", port)).close()
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="needs IPv6")
+def test_an_address_of_ipv6() -> None:
+    with bind("::1", 0) as bound:
+        assert bound.family == socket.AF_INET6
+
+
+def test_a_port_that_is_taken() -> None:
+    """Is told at once."""
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
+        bind("127.0.0.1", taken.getsockname()[1])

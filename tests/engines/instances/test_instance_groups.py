@@ -1,0 +1,96 @@
+"""Which instances a model gets."""
+
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+
+from engines.errors import EngineError
+from engines.instances.instance_groups import InstancePlan, fill_in_groups, plan
+from engines.instances.interpreter import interpreter_for, threads_each
+from gateway.protocol import protobuf
+
+CPU, GPU = "KIND_CPU", "KIND_GPU"
+
+
+def config(text: str):  # type: ignore[no-untyped-def]
+    message = protobuf.message("inference.ModelConfig")()
+    return text_format.Parse(f'name: "m" {text}', message, descriptor_pool=protobuf.pool())
+
+
+PLANS = [
+    ('backend: "python"', 2, [("m_0", CPU, 0)]),
+    ('backend: "pytorch"', 0, [("m_0", CPU, 0)]),
+    ('backend: "pytorch"', 2, [("m_0", GPU, 0), ("m_0", GPU, 1)]),
+    ("instance_group { count: 2 kind: KIND_CPU }", 0, [("m_0_0", CPU, 0), ("m_0_1", CPU, 0)]),
+    ("instance_group { kind: KIND_AUTO }", 0, [("m_0_0", CPU, 0)]),
+    ("instance_group { kind: KIND_AUTO gpus: [1] }", 1, [("m_0_0", CPU, 0)]),
+    ("instance_group { kind: KIND_GPU gpus: [1] }", 2, [("m_0_0", GPU, 1)]),
+    (
+        'instance_group { name: "a" kind: KIND_CPU } instance_group { kind: KIND_MODEL }',
+        0,
+        [("a_0", CPU, 0), ("m_1_0", "KIND_MODEL", 0)],
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "num_gpus", "expected"), PLANS, ids=range(len(PLANS)))
+def test_groups_become_instances(text: str, num_gpus: int, expected: list[tuple[str, str, int]]) -> None:
+    """Names, kinds and devices are Triton's."""
+    message = config(text)
+    fill_in_groups(message, num_gpus)
+    assert plan(message) == [InstancePlan(*each) for each in expected]
+
+
+REFUSED = [
+    (
+        "instance_group { kind: KIND_GPU }",
+        0,
+        "instance group m_0 of model m has kind KIND_GPU but no GPUs are available",
+    ),
+    (
+        "instance_group { kind: KIND_GPU gpus: [3] }",
+        2,
+        "specifies invalid or unsupported gpu id 3. GPUs that are here: 0, 1",
+    ),
+    ("instance_group { kind: KIND_CPU gpus: [0] }", 1, "has kind KIND_CPU but specifies one or more GPUs"),
+    ("instance_group { kind: KIND_MODEL gpus: [0] }", 1, "has kind KIND_MODEL but specifies one or more GPUs"),
+]
+
+
+@pytest.mark.parametrize(("text", "num_gpus", "message"), REFUSED)
+def test_what_is_not_there_is_refused(text: str, num_gpus: int, message: str) -> None:
+    """The text names the group."""
+    with pytest.raises(EngineError, match=message):
+        fill_in_groups(config(text), num_gpus)
+
+
+def environment(path: str) -> str:
+    return f'parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{path}" }} }}'
+
+
+@pytest.mark.parametrize(
+    ("path", "settings", "message"),
+    [
+        ("$$TRITON_MODEL_DIRECTORY/env.tar.gz", None, "is an archive of conda-pack, which this host does not unpack"),
+        ("$$TRITON_MODEL_DIRECTORY/nothing", None, "is no virtual environment: there is no .*/nothing/bin/python"),
+        ("$$TRITON_MODEL_DIRECTORY/env", "version = 3.6.1\n", "has Python 3.6, and this host runs Python 3"),
+    ],
+)
+def test_environments_that_cannot_be_used(tmp_path: Path, path: str, settings: str | None, message: str) -> None:
+    """The text says what is wrong, and what to do instead."""
+    if settings is not None:
+        (tmp_path / "env" / "bin").mkdir(parents=True)
+        (tmp_path / "env" / "bin" / "python").touch()
+        (tmp_path / "env" / "pyvenv.cfg").write_text(settings)
+    with pytest.raises(EngineError, match=message):
+        interpreter_for(config(environment(path)), tmp_path, 1)
+
+
+def test_instances_share_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each gets its part of the threads, unless the environment says otherwise."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("MKL_NUM_THREADS", "7")
+    made = interpreter_for(config(""), Path("/"), 1000).environment
+    assert made["OMP_NUM_THREADS"] == "1" and "MKL_NUM_THREADS" not in made
+    assert threads_each(1) >= threads_each(2) >= 1

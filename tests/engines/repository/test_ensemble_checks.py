@@ -1,0 +1,118 @@
+"""What is refused of an ensemble when its models are known."""
+
+import pytest
+
+from engines.repository.config import ConfigError, read
+from engines.repository.ensemble_checks import check_mapping
+
+DECOUPLED = "model_transaction_policy { decoupled: true }"
+
+
+def model(inputs: str, outputs: str, more: str = "") -> str:
+    return f'name: "m" {more} {tensors("input", inputs)} {tensors("output", outputs)}'
+
+
+def tensors(kind: str, text: str) -> str:
+    """`x:FP32:-1,3` as a tensor of the configuration."""
+    made = []
+    for given in text.split():
+        name, datatype, dims, *options = given.split(":")
+        optional = ", optional: true" if "optional" in options else ""
+        made.append(f'{{ name: "{name}", data_type: TYPE_{datatype}, dims: [ {dims} ]{optional} }}')
+    return f"{kind} [ {', '.join(made)} ]"
+
+
+def ensemble(inputs: str, outputs: str, *steps: str, more: str = "") -> str:
+    """Steps are written `model x=X -> y=Y`."""
+    made = []
+    for step in steps:
+        name, _, maps = step.partition(" ")
+        given, _, written = maps.partition("->")
+        pairs = [f'input_map {{ key: "{key}" value: "{value}" }}' for key, value in split(given)]
+        pairs += [f'output_map {{ key: "{key}" value: "{value}" }}' for key, value in split(written)]
+        made.append(f'{{ model_name: "{name}" model_version: -1 {" ".join(pairs)} }}')
+    listed = f"ensemble_scheduling {{ step [ {', '.join(made)} ] }}"
+    return f'name: "e" platform: "ensemble" {more} {tensors("input", inputs)} {tensors("output", outputs)} {listed}'
+
+
+def split(maps: str) -> list[tuple[str, ...]]:
+    return [tuple(pair.split("=")) for pair in maps.split()]
+
+
+PLAIN = model("x:FP32:-1", "y:FP32:-1")
+SIMPLE = ensemble("X:FP32:-1", "Y:FP32:-1", "m x=X -> y=Y")
+
+# The ensemble, its models, and what is wrong.
+WRONG = [
+    (
+        ensemble("X:FP32:-1", "Y:FP32:-1", "m z=X -> y=Y"),
+        {"m": PLAIN},
+        "in ensemble e, ensemble tensor X is mapping to non-existing input z in model m",
+    ),
+    (
+        ensemble("X:FP32:-1", "Y:FP32:-1", "m x=X -> z=Y"),
+        {"m": PLAIN},
+        "in ensemble e, ensemble tensor Y is mapped from non-existing output z in model m",
+    ),
+    (
+        SIMPLE,
+        {"m": model("x:FP32:-1 w:FP32:1", "y:FP32:-1")},
+        "in ensemble e, input w in model m is not mapped to any ensemble tensors",
+    ),
+    (
+        ensemble("X:INT32:-1", "Y:FP32:-1", "m x=X -> y=Y"),
+        {"m": PLAIN},
+        "in ensemble e, ensemble tensor X: inconsistent data type: TYPE_INT32 is inferred from model e while TYPE_FP32 "
+        "is inferred from model m",
+    ),
+    (
+        ensemble("X:FP32:3", "Y:FP32:-1", "m x=X -> y=Y"),
+        {"m": model("x:FP32:4", "y:FP32:-1")},
+        "in ensemble e, ensemble tensor X: inconsistent shape: [3] is inferred from model e while [4] is inferred from "
+        "model m",
+    ),
+    (
+        ensemble("X:FP32:3", "Y:FP32:-1", "m x=X -> y=Y", more="max_batch_size: 8"),
+        {"m": PLAIN.replace("name", "max_batch_size: 4 name", 1)},
+        "ensemble e allows maximum batch size 8, but it contains model m which only allows maximum batch size to be 4",
+    ),
+    (
+        ensemble("X:FP32:-1", "Y:FP32:-1", "d x=X -> y=a", "m x=X -> y=b", "two l=a r=b -> y=Y"),
+        {"m": PLAIN, "d": PLAIN + DECOUPLED, "two": model("l:FP32:-1 r:FP32:-1", "y:FP32:-1")},
+        "in ensemble e, step of model 'two' receives inputs originated from different decoupled models",
+    ),
+]
+
+
+@pytest.mark.parametrize("text, models, said", WRONG)
+def test_what_is_refused(text: str, models: dict[str, str], said: str) -> None:
+    """Names that a model lacks, datatypes and shapes that do not meet, batches too large; in Triton's words."""
+    with pytest.raises(ConfigError) as caught:
+        check_mapping(read(text), {name: read(config) for name, config in models.items()})
+    assert caught.value.message == said
+
+
+RIGHT = [
+    (SIMPLE, {"m": PLAIN}, False),
+    (SIMPLE, {"m": PLAIN + DECOUPLED}, True),
+    (SIMPLE, {"m": model("x:FP32:-1 w:FP32:1:optional", "y:FP32:-1")}, False),
+    # A model that does not batch takes the batch as its first axis.
+    (
+        ensemble("X:FP32:3", "Y:FP32:3", "m x=X -> y=Y", more="max_batch_size: 8"),
+        {"m": model("x:FP32:-1,3", "y:FP32:-1,3")},
+        False,
+    ),
+    # What parts behind a decoupled model may meet again.
+    (
+        ensemble("X:FP32:-1", "Y:FP32:-1", "d x=X -> y=a", "m x=a -> y=b", "two l=a r=b -> y=Y"),
+        {"m": PLAIN, "d": PLAIN + DECOUPLED, "two": model("l:FP32:-1 r:FP32:-1", "y:FP32:-1")},
+        True,
+    ),
+]
+
+
+@pytest.mark.parametrize("text, models, is_decoupled", RIGHT)
+def test_what_is_not_refused(text: str, models: dict[str, str], is_decoupled: bool) -> None:
+    """An ensemble is decoupled where one of its models is."""
+    found = check_mapping(read(text), {name: read(config) for name, config in models.items()})
+    assert found is is_decoupled

@@ -1,0 +1,143 @@
+"""The scheduler of models that batch nothing."""
+
+import pytest
+
+from engines.scheduling.factory import scheduler_for
+from engines.scheduling.fifo import DefaultScheduler
+from tests.engines.scheduling.stage import CANCELLED, Asking, FakeInstance, HandClock, config
+
+STOPPED = (
+    "UNAVAILABLE: [request id: {}] Server is stopping, scheduler for model has stopped accepting new inference requests"
+)
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+def test_without_batching_each_call_runs_alone(clock):
+    """Calls wait while all instances are at work, and the next one starts when one is free, in order."""
+    first, second = FakeInstance("m_0_0"), FakeInstance("m_0_1")
+    scheduler = scheduler_for(config('name: "m" max_batch_size: 8'), [first, second], clock)
+    client = Asking(scheduler.submit, clock)
+    for name in "abcd":
+        client.ask(name)
+    assert (first.ids, second.ids, scheduler.num_pending) == ([["a"]], [["b"]], 2)
+
+    second.answer()
+    first.answer()
+    assert (first.ids, second.ids, scheduler.num_pending) == ([["a"], ["d"]], [["b"], ["c"]], 0)
+    assert client.says() == ["answered", "answered", "waits", "waits"]
+    assert client.calls["a"].started_ns == clock.now
+
+
+def test_a_cancelled_call_leaves_the_queue_at_once(clock):
+    """One that waits fails as cancelled and is never run; one that runs is its instance's to end."""
+    instance = FakeInstance()
+    scheduler = DefaultScheduler([instance], clock)
+    client = Asking(scheduler.submit, clock)
+    for name in "abc":
+        client.ask(name)
+    client.calls["b"].cancel()
+    client.calls["a"].cancel()
+    assert client.says() == ["waits", CANCELLED, "waits"]
+    assert scheduler.num_pending == 1
+
+    instance.answer()
+    assert instance.ids == [["a"], ["c"]]
+
+
+def test_a_call_cancelled_before_it_comes_is_not_run(clock):
+    """Its client has lost interest while the request was read."""
+    instance = FakeInstance()
+    client = Asking(lambda call: (call.cancel(), DefaultScheduler([instance], clock).submit(call)), clock)
+    client.ask("a")
+    assert (client.says(), instance.batches) == ([CANCELLED], [])
+
+
+def test_an_instance_that_goes_is_not_used_until_it_is_back(clock):
+    """Calls wait for an instance that is started anew."""
+    instance = FakeInstance()
+    scheduler = DefaultScheduler([instance], clock)
+    client = Asking(scheduler.submit, clock)
+    client.ask("a")
+    client.ask("b")
+    instance.crash()
+    scheduler.instance_changed(instance)
+    client.ask("c")
+    assert client.says() == ["INTERNAL: crashed", "waits", "waits"]
+
+    instance.is_up = True
+    scheduler.instance_changed(instance)
+    scheduler.instance_changed(instance)
+    assert instance.ids == [["a"], ["b"]]
+    instance.answer()
+    instance.answer()
+    assert client.says() == ["INTERNAL: crashed", "answered", "answered"]
+
+
+def test_an_idle_instance_that_goes_is_not_used(clock):
+    """It is told of by `instance_changed`, or found out when it would be used."""
+    gone, silent, other = FakeInstance("m_0_0"), FakeInstance("m_0_1"), FakeInstance("m_0_2")
+    scheduler = DefaultScheduler([gone, silent, other], clock)
+    client = Asking(scheduler.submit, clock)
+    gone.is_up = silent.is_up = False
+    scheduler.instance_changed(gone)
+    client.ask("a")
+    client.ask("b")
+    assert (gone.batches, silent.batches, other.ids) == ([], [], [["a"]])
+
+
+def test_an_instance_that_is_not_there_yet_is_used_once_it_is(clock):
+    """A model may have calls before its instances are up."""
+    instance = FakeInstance()
+    instance.is_up = False
+    scheduler = DefaultScheduler([instance], clock)
+    client = Asking(scheduler.submit, clock)
+    client.ask("a")
+    instance.is_up = True
+    scheduler.instance_changed(instance)
+    assert instance.ids == [["a"]]
+
+
+def test_stopping_fails_what_waits(clock):
+    """What runs ends, what waits or comes later fails as unavailable."""
+    instance = FakeInstance()
+    scheduler = DefaultScheduler([instance], clock)
+    client = Asking(scheduler.submit, clock)
+    client.ask("a")
+    client.ask("b")
+    scheduler.stop()
+    client.ask("")
+    instance.answer()
+    assert client.says() == ["answered", STOPPED.format("b"), STOPPED.format("<id_unknown>")]
+
+
+def test_a_thousand_calls_that_are_answered_at_once(clock):
+    """An instance that is done before `execute` returns takes no stack for each call that waits."""
+    instance = FakeInstance()
+    scheduler = DefaultScheduler([instance], clock)
+    client = Asking(scheduler.submit, clock)
+    for number in range(3000):
+        client.ask(str(number))
+    instance.is_instant = True
+    instance.answer()
+    assert set(client.says()) == {"answered"}
+    assert client.order == [str(number) for number in range(3000)]
+
+
+def test_an_instance_that_raises_costs_its_call_only(clock):
+    """The call fails with what was raised, and the instance is used again."""
+
+    class Raising(FakeInstance):
+        def execute(self, calls, done):
+            if calls[0].request.id == "a":
+                raise BrokenPipeError("no one there")
+            super().execute(calls, done)
+
+    scheduler = DefaultScheduler([Raising(is_instant=True)], clock)
+    client = Asking(scheduler.submit, clock)
+    client.ask("a")
+    client.ask("b")
+    assert client.says() == ["INTERNAL: failed to hand the request to the model instance: no one there", "answered"]

@@ -1,0 +1,103 @@
+"""Values as bytes: what comes back is what was written, or nothing."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engines.state.sealed_value import ITEM_BYTES, CorruptError, ForeignError, seal, tenant_secret, unseal
+from engines.state.values import Codec, Kind, Part, State
+
+SECRET = b"0123456789abcdef"
+KEY = "pointsman:1:kv:00:ff"
+
+
+@st.composite
+def parts(draw: st.DrawFn) -> Part:
+    dtype = draw(st.sampled_from(sorted(ITEM_BYTES)))
+    shape = tuple(draw(st.lists(st.integers(0, 4), max_size=4)))
+    size = ITEM_BYTES[dtype]
+    for axis in shape:
+        size *= axis
+    return Part(dtype, shape, draw(st.binary(min_size=size, max_size=size)))
+
+
+states = st.builds(State, st.sampled_from(Kind), st.lists(parts(), max_size=4).map(tuple), st.sampled_from(Codec))
+secrets = st.none() | st.binary(min_size=1, max_size=40)
+
+
+def plain(state: State) -> State:
+    """The same with bytes in place of views."""
+    return State(state.kind, tuple(Part(p.dtype, p.shape, bytes(p.data)) for p in state.parts), state.codec)
+
+
+@given(states, secrets)
+def test_what_was_sealed_opens(state: State, secret: bytes | None) -> None:
+    """A value comes back whole, whatever its parts are."""
+    assert plain(unseal(KEY, seal(KEY, state, secret), secret)) == state
+
+
+@given(states, secrets, st.data())
+def test_a_flipped_byte_is_found(state: State, secret: bytes | None, data: st.DataObject) -> None:
+    """Wherever it is, with a secret or without."""
+    value = bytearray(seal(KEY, state, secret))
+    value[data.draw(st.integers(0, len(value) - 1))] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(CorruptError):
+        unseal(KEY, bytes(value), secret)
+
+
+@given(states, secrets, st.data())
+def test_a_cut_is_found(state: State, secret: bytes | None, data: st.DataObject) -> None:
+    """A value that ends too early, or goes on behind its end, is none."""
+    value = seal(KEY, state, secret)
+    for wrong in (value[: data.draw(st.integers(0, len(value) - 1))], value + data.draw(st.binary(min_size=1))):
+        with pytest.raises(CorruptError):
+            unseal(KEY, wrong, secret)
+
+
+@given(st.binary(max_size=200), secrets)
+def test_noise_is_no_value(noise: bytes, secret: bytes | None) -> None:
+    """Bytes that nobody of us has written are refused, never read."""
+    with pytest.raises(CorruptError):
+        unseal(KEY, noise, secret)
+
+
+@given(states)
+def test_a_value_opens_for_its_own_secret_alone(state: State) -> None:
+    """Not for another, nor for none, nor for another tenant's; and what was sealed without one is refused with one."""
+    with pytest.raises(ForeignError):
+        unseal(KEY, seal(KEY, state, SECRET), b"another")
+    with pytest.raises(ForeignError):
+        unseal(KEY, seal(KEY, state, SECRET), None)
+    with pytest.raises(ForeignError):
+        unseal(KEY, seal(KEY, state, None), SECRET)
+    with pytest.raises(ForeignError):
+        unseal(KEY, seal(KEY, state, tenant_secret(SECRET, "a")), tenant_secret(SECRET, "b"))
+
+
+def test_a_value_stands_for_its_own_key_alone() -> None:
+    """Moved to another key it is no value, so that nobody is answered from another text's blocks."""
+    value = seal(KEY, State(Kind.BLOCK, (Part("int8", (2,), b"ab"),)), SECRET)
+    with pytest.raises(CorruptError):
+        unseal(KEY + "0", value, SECRET)
+
+
+def test_the_form_is_the_same_everywhere() -> None:
+    """These very bytes, so that machines and releases understand each other: a change of the form is a new version."""
+    value = seal(KEY, State(Kind.BLOCK, (Part("float16", (1, 3), b"abcdef"), Part("int8", (), b"x")), Codec.INT8), None)
+    assert value[:8] == b"PMST\x01\x01\x01\x02"
+    assert value[12:44] == bytes(32)
+    assert value[44:] == (
+        b"float16\0\x02\x01\0\0\0\x03\0\0\0\x06\0\0\0\0\0\0\0" + b"int8\0\0\0\0\0\x01\0\0\0\0\0\0\0" + b"abcdef" + b"x"
+    )
+    sealed = seal(KEY, State(Kind.SEQUENCE, (Part("int8", (1,), b"x"),)), SECRET)
+    assert hashlib.sha256(sealed).hexdigest()[:16] == "f613ad652af2252d"
+
+
+def test_what_has_no_place_is_refused() -> None:
+    """Nine axes are more than any array of ours has."""
+    with pytest.raises(ValueError, match="8 axes"):
+        seal(KEY, State(Kind.BLOCK, (Part("int8", (1,) * 9, b"x"),)), None)
