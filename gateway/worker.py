@@ -21,7 +21,7 @@ from time import monotonic
 from typing import Any
 
 from gateway.config.settings import ListenerTls, Settings
-from gateway.control import (
+from gateway.control_messages import (
     AskRequests,
     AskSnapshot,
     Cancelled,
@@ -50,10 +50,10 @@ from gateway.dataplane.listener import Newcomer
 from gateway.dataplane.plane import DataPlane
 from gateway.dataplane.sampling import Sampler
 from gateway.dataplane.under_way import cancel_requests, list_requests
-from gateway.news.news import News
+from gateway.events.event_bus import EventBus
 from gateway.observability.logs import set_log_level, set_up_logging
 from gateway.protocol.feedback import Rating
-from gateway.redis.store import Store
+from gateway.redis.bounded_client import Store
 
 _log = logging.getLogger("gateway.worker")
 
@@ -236,12 +236,12 @@ class Worker:
             self._writer.write(encode(message))
 
 
-def _redis(start: Start) -> tuple[Store | None, News | None]:
+def _redis(start: Start) -> tuple[Store | None, EventBus | None]:
     """The control process, which uses the same Redis, tells the log of its outages."""
     if start.redis is None:
         return None, None
     store = Store(start.redis, deadline=start.settings.redis_deadline, is_quiet=True)
-    return store, News(store, is_quiet=True)
+    return store, EventBus(store, is_quiet=True)
 
 
 def keep_buffers() -> None:

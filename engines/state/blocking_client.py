@@ -10,7 +10,7 @@ from typing import Any
 from redis.exceptions import RedisError, ResponseError
 
 from gateway.redis.address import RedisAddress
-from gateway.redis.connecting import connect
+from gateway.redis.connections import connect
 
 
 class Pipelines:

@@ -23,7 +23,7 @@ from engines.state.sealed_value import CorruptError, ForeignError, seal, tenant_
 from engines.state.values import State
 from engines.state.write_behind import Offered, WriteBehind
 from gateway.redis.address import RedisAddress
-from gateway.redis.breaker import Pause
+from gateway.redis.circuit_breaker import Pause
 
 _log = logging.getLogger(__name__)
 

@@ -13,16 +13,16 @@ from fastapi import FastAPI, Response
 from gateway.admin.audit import Auditing, AuditLog, add_audit
 from gateway.admin.audit_file import AuditFile
 from gateway.admin.auth import Viewer
-from gateway.admin.bodies import JsonRoute
+from gateway.admin.auth_middleware import Access, AuthMiddleware
 from gateway.admin.conversations import add_conversations
-from gateway.admin.draining import add_draining
+from gateway.admin.drain import add_draining
 from gateway.admin.endpoints import EditState, add_endpoints
 from gateway.admin.engines import EngineState, add_engines
 from gateway.admin.errors import add_errors
+from gateway.admin.event_feed import Feed
 from gateway.admin.events import add_events
 from gateway.admin.experiments import ExperimentState, add_experiments
-from gateway.admin.feed import Feed
-from gateway.admin.gate import Access, Gate
+from gateway.admin.json_route import JsonRoute
 from gateway.admin.limits import add_limits
 from gateway.admin.log_level import LogState, add_log_level
 from gateway.admin.models import add_models
@@ -78,7 +78,7 @@ def make_app(
     )
     app.router.route_class = JsonRoute
     app.add_middleware(Auditing, log=log)
-    app.add_middleware(Gate, access=access)  # the last one added comes first
+    app.add_middleware(AuthMiddleware, access=access)  # the last one added comes first
 
     @app.get("/metrics", tags=["gateway"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:

@@ -17,11 +17,11 @@ import orjson
 from fastapi import FastAPI, HTTPException, Query
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.admin.asking_redis import PATIENCE_SECONDS, answered
 from gateway.admin.audit_file import AuditFile
 from gateway.admin.auth import ANONYMOUS, Admin, Caller
-from gateway.admin.secrets_cut import body_cut, query_cut
-from gateway.redis.store import Store
+from gateway.admin.redaction import body_cut, query_cut
+from gateway.admin.redis_errors import PATIENCE_SECONDS, answered
+from gateway.redis.bounded_client import Store
 
 Json = dict[str, Any]
 

@@ -1,6 +1,6 @@
 """Who calls the admin API, and what he may: dependencies that an endpoint names, `caller: Operator`.
 
-The gate (`gateway.admin.gate`) has found out who it is before an endpoint is asked; here it is only said who may.
+`gateway.admin.auth_middleware` has identified the caller before; this module says what each role may do.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Annotated
 from fastapi import Depends, HTTPException, Request, Security
 from fastapi.security import HTTPBearer
 
-from gateway.admin.keys import Role
+from gateway.admin.api_keys import Role
 
 _BEARER = HTTPBearer(
     auto_error=False,

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import orjson
 from fastapi import FastAPI, HTTPException, Query, Response
 
-from gateway.admin.asking_redis import PATIENCE_SECONDS, HasStore, answered, store_of
 from gateway.admin.auth import Operator, Viewer
-from gateway.conversations.keeping import Conversation, Whole, list_conversations
+from gateway.admin.redis_errors import PATIENCE_SECONDS, HasStore, answered, store_of
+from gateway.conversations.store import Conversation, Whole, list_conversations
 from gateway.conversations.turns import openai_message
 
 Json = dict[str, Any]

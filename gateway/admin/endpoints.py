@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from gateway.admin.auth import Admin
 from gateway.admin.rule_versions import REFUSED, version_told
 from gateway.config.specs import RulesSpec
-from gateway.versions import editing
-from gateway.versions.version import Version
+from gateway.rule_versions import editor
+from gateway.rule_versions.version import Version
 
 Json = dict[str, Any]
 
@@ -37,7 +37,7 @@ class EditState(Protocol):
     @property
     def rules(self) -> RulesSpec: ...
 
-    async def change(self, edit: editing.Edit, author: str, reason: str = "", source: str = "api") -> Version:
+    async def change(self, edit: editor.Edit, author: str, reason: str = "", source: str = "api") -> Version:
         """Raises: EditError, RulesRefused."""
         ...
 
@@ -71,7 +71,7 @@ def add_endpoints(app: FastAPI, state: EditState) -> None:
     async def added(name: str, wish: NewEndpoint, caller: Admin) -> Json:
         """Add an endpoint to an engine: it is probed, and gets work once it is ready."""
         _known(state, name)
-        edit = partial(editing.add_endpoint, engine=name, url=wish.url, grpc=wish.grpc or None, weight=wish.weight)
+        edit = partial(editor.add_endpoint, engine=name, url=wish.url, grpc=wish.grpc or None, weight=wish.weight)
         made = await state.change(edit, caller.name, wish.reason or f"{wish.url} is added to engine '{name}'")
         return {"engine": name, "url": wish.url, "version": version_told(made)}
 
@@ -81,7 +81,7 @@ def add_endpoints(app: FastAPI, state: EditState) -> None:
     ) -> Json:
         """Remove an endpoint from an engine: it gets nothing more, and what is under way there ends."""
         _known(state, name, url)
-        edit = partial(editing.remove_endpoint, engine=name, url=url)
+        edit = partial(editor.remove_endpoint, engine=name, url=url)
         made = await state.change(edit, caller.name, reason or f"{url} is removed from engine '{name}'")
         return {"engine": name, "url": url, "version": version_told(made)}
 
@@ -89,7 +89,7 @@ def add_endpoints(app: FastAPI, state: EditState) -> None:
     async def weighed(name: str, wish: EndpointWeight, caller: Admin) -> Json:
         """Give an endpoint another share of its engine's work."""
         _known(state, name, wish.url)
-        edit = partial(editing.set_endpoint_weight, engine=name, url=wish.url, weight=wish.weight)
+        edit = partial(editor.set_endpoint_weight, engine=name, url=wish.url, weight=wish.weight)
         why = wish.reason or f"{wish.url} of engine '{name}' has weight {wish.weight:g}"
         made = await state.change(edit, caller.name, why)
         return {"engine": name, "url": wish.url, "weight": wish.weight, "version": version_told(made)}

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from fastapi import FastAPI
 
 from gateway.admin.auth import Viewer
-from gateway.admin.draining import Drained, DrainState
+from gateway.admin.drain import DrainReply, DrainState
 from gateway.config.specs import RulesSpec
 from gateway.observability.exposition import ExpositionState
 from gateway.protocol.engine_load import Load
@@ -32,7 +32,7 @@ def add_engines(app: FastAPI, state: EngineState) -> None:
         return {"engines": engines_told(state.rules, await state.exposition(), state.drained)}
 
 
-def engines_told(rules: RulesSpec, state: ExpositionState, drained: Mapping[tuple[str, str], Drained]) -> list[Json]:
+def engines_told(rules: RulesSpec, state: ExpositionState, drained: Mapping[tuple[str, str], DrainReply]) -> list[Json]:
     """Every engine with its endpoints; credentials are never told."""
     requests: Counter[tuple[str, str]] = Counter()
     errors: Counter[tuple[str, str]] = Counter()
@@ -82,7 +82,7 @@ def _condition(state: ExpositionState, engine: str, url: str) -> str:
     return condition.value if condition is not None else "unknown"
 
 
-def _drained(drained: Drained | None) -> Json | None:
+def _drained(drained: DrainReply | None) -> Json | None:
     """Since when, and by whom; None where it gets new work."""
     return {"since": drained.since, "by": drained.by} if drained is not None else None
 

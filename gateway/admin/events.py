@@ -9,8 +9,8 @@ from fastapi import FastAPI, Query
 from fastapi.responses import StreamingResponse
 
 from gateway.admin.auth import Caller, Viewer
-from gateway.admin.feed import Feed
-from gateway.admin.gate import Access
+from gateway.admin.auth_middleware import Access
+from gateway.admin.event_feed import Feed
 
 # A comment in a silence, so that whoever stands between does not take the connection for dead.
 _PATIENCE_SECONDS = 10.0

@@ -8,22 +8,22 @@ from typing import Annotated, Any, Protocol
 from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel, Field
 
-from gateway.admin.asking_redis import PATIENCE_SECONDS, HasStore, answered, store_of
 from gateway.admin.auth import Admin, Caller, Operator
+from gateway.admin.redis_errors import PATIENCE_SECONDS, HasStore, answered, store_of
 from gateway.config.experiment_specs import ExperimentSpec
 from gateway.config.specs import RulesSpec
+from gateway.events.event_types import SessionMoved, write_item
+from gateway.events.redis_stream import add
 from gateway.experiments import commands
 from gateway.experiments.commands import CommandRefused
-from gateway.experiments.experiments import Experiments
+from gateway.experiments.controller import Experiments
+from gateway.experiments.experiment_state import Trial
 from gateway.experiments.runs import RunState
-from gateway.experiments.trial import Trial
-from gateway.news.kinds import SessionMoved, write_item
-from gateway.news.stream import add
-from gateway.protocol.session_name import bounded
+from gateway.protocol.session_id import bounded
 from gateway.redis.errors import StoreError
 from gateway.redis.script import Command
-from gateway.routing.experiments import keepsake
-from gateway.sessions.names import session_key
+from gateway.routing.assignment import keepsake
+from gateway.sessions.redis_keys import session_key
 from gateway.sessions.session import arm_field
 
 Json = dict[str, Any]

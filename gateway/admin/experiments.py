@@ -9,9 +9,9 @@ from typing import Annotated, Any, Protocol, TypeVar
 
 from fastapi import FastAPI, Query
 
-from gateway.admin.asking_redis import answered
 from gateway.admin.auth import Viewer
 from gateway.admin.experiment_commands import REFUSALS, CommandState, add_commands, unknown
+from gateway.admin.redis_errors import answered
 from gateway.config.specs import RulesSpec
 from gateway.observability.exposition import ExpositionState
 from gateway.redis.errors import StoreError

@@ -9,8 +9,8 @@ from collections import OrderedDict
 from pathlib import Path
 from time import monotonic
 
+from gateway.admin.api_keys import KeyEntry, KeysError, id_of, read_keys
 from gateway.admin.auth import Caller
-from gateway.admin.keys import KeyEntry, KeysError, id_of, read_keys
 
 _log = logging.getLogger("pointsman")
 

@@ -13,8 +13,8 @@ from gateway.admin.endpoints import CHANGED, EditState, Reason
 from gateway.admin.rule_versions import version_told
 from gateway.config.specs import LimitSpec, RulesSpec
 from gateway.observability.exposition import ExpositionState
-from gateway.observability.limit_counts import LimitSnapshot
-from gateway.versions import editing
+from gateway.observability.limit_stats import LimitSnapshot
+from gateway.rule_versions import editor
 
 _AMOUNTS = ("requests_per_second", "burst", "tokens_per_minute", "concurrency")
 
@@ -57,11 +57,11 @@ def add_limits(app: FastAPI, state: LimitState) -> None:
             raise HTTPException(404, f"there is no limit '{name}'; there are {known}")
         wanted = {field: getattr(amounts, field) for field in amounts.model_fields_set - {"reason"}}
         if not wanted:
-            raise HTTPException(400, f"say what is to change: one of {', '.join(editing.LIMIT_FIELDS)}")
+            raise HTTPException(400, f"say what is to change: one of {', '.join(editor.LIMIT_FIELDS)}")
 
-        def edit(texts: editing.RuleTexts) -> None:
+        def edit(texts: editor.RuleTexts) -> None:
             for field, value in sorted(wanted.items()):
-                editing.set_limit(texts, name, field, value)
+                editor.set_limit(texts, name, field, value)
 
         told = ", ".join(f"{field} {value}" for field, value in sorted(wanted.items()))
         made = await state.change(edit, caller.name, amounts.reason or f"limit '{name}': {told}")

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.auth import Operator, Viewer
-from gateway.admin.fleet_models import Outcome, Place, control_model, list_models, places_of
+from gateway.admin.model_control import Outcome, Place, control_model, list_models, places_of
 from gateway.config.specs import EngineSpec, RulesSpec
 from gateway.observability.exposition import ExpositionState
 from gateway.protocol.operations import Operation

@@ -16,8 +16,8 @@ from gateway.admin.auth import Operator, Viewer
 from gateway.admin.rule_trials import rules_of
 from gateway.admin.rule_versions import Files, Number, VersionState, check_may_bring
 from gateway.config.specs import RulesSpec
-from gateway.rehearsal.recording import NAME, NoRecordingError, Recording, RecordingError
-from gateway.rehearsal.replay import RecordingSpoiltError, Replay, read_facts
+from gateway.dry_run.recording import NAME, NoRecordingError, Recording, RecordingError
+from gateway.dry_run.replay import RecordingSpoiltError, Replay, read_facts
 
 Json = dict[str, Any]
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Protocol
 from fastapi import FastAPI, HTTPException, Path, Query
 
 from gateway.admin.auth import Operator, Viewer
-from gateway.observability.live import LiveRequest
+from gateway.observability.active_request import LiveRequest
 
 Json = dict[str, Any]
 

@@ -10,17 +10,17 @@ from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel, Field
 
 from gateway.admin.auth import Viewer
+from gateway.admin.redaction import expected_cut
 from gateway.admin.rule_versions import Files, VersionState, check_may_bring
-from gateway.admin.secrets_cut import expected_cut
 from gateway.config.routes import OPERATIONS
 from gateway.config.rule_test_specs import RequestSpec, TensorSpec
 from gateway.config.specs import RulesSpec
+from gateway.dry_run.request_description import facts_of
 from gateway.protocol.datatypes import DATATYPES
-from gateway.rehearsal.requests import facts_of
 from gateway.routing.decision import Decision, Target
 from gateway.routing.explain import Assignment, Check, Explanation, explain
 from gateway.routing.table import Table
-from gateway.versions.errors import RulesRefused
+from gateway.rule_versions.errors import RulesRefused
 from gateway.yaml.problems import suggest
 
 Json = dict[str, Any]
@@ -38,7 +38,7 @@ class Tensor(BaseModel):
     bytes: Annotated[int, Field(ge=0, le=2**63 - 1)] | None = None
 
 
-class RequestTold(BaseModel):
+class RequestDescription(BaseModel):
     """A request under the names that rules have for it; what is not given it has not."""
 
     model: Word
@@ -61,7 +61,7 @@ def add_rule_trials(app: FastAPI, state: VersionState) -> None:
     @app.post(
         "/rules/explain", tags=["rules"], responses={422: {"description": "files with mistakes; `problems` says where"}}
     )
-    async def explained(told: RequestTold, caller: Viewer) -> Json:
+    async def explained(told: RequestDescription, caller: Viewer) -> Json:
         """Where a request would go and why, route by route, by the rules in force or by `files` that nobody serves by,
         which an admin may bring. Nothing is sent."""
         check_may_bring(caller, told.files)
@@ -138,7 +138,7 @@ def _assignment(assignment: Assignment) -> Json:
     }
 
 
-def _spec(told: RequestTold) -> RequestSpec:
+def _spec(told: RequestDescription) -> RequestSpec:
     """Raises: HTTPException where a word is not known."""
     if told.operation not in OPERATIONS:
         raise HTTPException(422, f"operation: unknown value {told.operation!r}{suggest(told.operation, OPERATIONS)}")

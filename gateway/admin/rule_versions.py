@@ -9,14 +9,14 @@ from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
+from gateway.admin.api_keys import Role
 from gateway.admin.auth import Admin, Caller, Viewer
-from gateway.admin.keys import Role
-from gateway.admin.secrets_cut import text_cut
+from gateway.admin.redaction import text_cut
 from gateway.config.rules import LoadedRules
 from gateway.config.specs import RulesSpec
-from gateway.versions.diffing import diff_texts
-from gateway.versions.errors import EditError, NoSuchVersion, RulesRefused
-from gateway.versions.version import Version
+from gateway.rule_versions.diff import diff_texts
+from gateway.rule_versions.errors import EditError, NoSuchVersion, RulesRefused
+from gateway.rule_versions.version import Version
 from gateway.yaml.problems import Problem
 
 Json = dict[str, Any]

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 from fastapi import FastAPI
 
 from gateway.admin.auth import Viewer
+from gateway.admin.redaction import expected_cut
 from gateway.admin.rule_versions import version_told
-from gateway.admin.secrets_cut import expected_cut
 from gateway.config.specs import HistorySpec, MatchSpec, RulesSpec
-from gateway.versions.version import Version
+from gateway.rule_versions.version import Version
 
 Json = dict[str, Any]
 

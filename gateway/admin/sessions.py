@@ -11,15 +11,15 @@ from typing import Any, Protocol
 from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel
 
-from gateway.admin.asking_redis import PATIENCE_SECONDS, HasStore, answered, store_of
 from gateway.admin.auth import Operator, Viewer
+from gateway.admin.redis_errors import PATIENCE_SECONDS, HasStore, answered, store_of
 from gateway.config.specs import RulesSpec
-from gateway.news.kinds import SessionMoved, write_item
-from gateway.news.stream import add
-from gateway.protocol.session_name import bounded
+from gateway.events.event_types import SessionMoved, write_item
+from gateway.events.redis_stream import add
+from gateway.protocol.session_id import bounded
 from gateway.redis.script import Command
-from gateway.routing.experiments import arm_kept
-from gateway.sessions.names import session_key
+from gateway.routing.assignment import arm_kept
+from gateway.sessions.redis_keys import session_key
 from gateway.sessions.session import Session, flat, place_field
 
 Json = dict[str, Any]

@@ -9,15 +9,15 @@ from typing import Annotated, ParamSpec
 
 import typer
 
-from gateway.cli import conversations, experiments, keys, limits, operating, recordings, rules, shadow
+from gateway.cli import conversations, experiments, keys, limits, operator_commands, recordings, rules, shadow
 from gateway.cli import service as service_commands
 from gateway.cli.check import check
 from gateway.cli.doctor import doctor
+from gateway.cli.engine_commands import CONTEXT, SERVICES, service
+from gateway.cli.engines import drain, engines
 from gateway.cli.explain import explain
-from gateway.cli.fleet import drain, engines
 from gateway.cli.replay import replay
 from gateway.cli.serve import serve
-from gateway.cli.services import CONTEXT, SERVICES, service
 from gateway.cli.up import up
 
 P = ParamSpec("P")
@@ -51,14 +51,20 @@ def _exiting(command: Callable[P, int | None]) -> Callable[P, None]:
 
 _COMMANDS: tuple[Callable[..., int | None], ...] = (
     *(up, serve, check, explain, replay, engines, drain, doctor),
-    *(operating.models, operating.load, operating.unload, operating.requests, operating.cancel),
-    *(operating.log_level, operating.audit),
+    *(
+        operator_commands.models,
+        operator_commands.load,
+        operator_commands.unload,
+        operator_commands.requests,
+        operator_commands.cancel,
+    ),
+    *(operator_commands.log_level, operator_commands.audit),
 )
 for _command in _COMMANDS:
     app.command()(_exiting(_command))
 app.add_typer(experiments.app, name="experiments")
 app.add_typer(limits.app, name="limits")
-app.add_typer(operating.endpoints, name="endpoints", no_args_is_help=True)
+app.add_typer(operator_commands.endpoints, name="endpoints", no_args_is_help=True)
 app.add_typer(conversations.app, name="conversations", no_args_is_help=True)
 app.add_typer(keys.app, name="keys", no_args_is_help=True)
 app.add_typer(shadow.app, name="shadow", no_args_is_help=True)

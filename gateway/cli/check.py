@@ -30,7 +30,7 @@ def check(paths: RulePaths) -> int:
     must be set, as for serving. The tests that stand in the files are run, and one that fails is an error. Exit code: 0
     where the gateway would take the rules (there may be warnings), else 1.
     """
-    from gateway.rehearsal.rule_tests import tested
+    from gateway.dry_run.rule_tests import tested
 
     loaded = tested(load_rules(paths))
     print_problems(loaded)

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from gateway.cli.asking import ADMIN, Admin, Key, reply
+from gateway.cli.admin_client import ADMIN, Admin, Key, reply
 from gateway.cli.tables import console
 
 app = typer.Typer(help="List, show, export or delete the conversations that a running gateway keeps.")

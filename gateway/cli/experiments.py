@@ -9,7 +9,7 @@ from urllib.parse import quote
 import typer
 from rich.text import Text
 
-from gateway.cli.asking import ADMIN, Admin, Key, call, no_gateway, reply
+from gateway.cli.admin_client import ADMIN, Admin, Key, call, no_gateway, reply
 from gateway.cli.tables import Row, console, print_table
 
 app = typer.Typer(

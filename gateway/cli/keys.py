@@ -45,7 +45,7 @@ def add(
     ],
 ) -> None:
     """Make a key, and print it: it cannot be shown again."""
-    from gateway.admin.keys import Role, make_key, told
+    from gateway.admin.api_keys import Role, make_key, told
     from gateway.yaml import values
 
     try:
@@ -96,7 +96,7 @@ def _read(file: Path) -> Any:
     """The file's list as ruamel has it, which keeps comments; it is read as the gateway reads it, too."""
     from ruamel.yaml import YAML
 
-    from gateway.admin.keys import KeysError, read_keys
+    from gateway.admin.api_keys import KeysError, read_keys
 
     try:
         read_keys(file)

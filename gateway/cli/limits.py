@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import typer
 
-from gateway.cli.asking import ADMIN, Admin, Key, ask, call
+from gateway.cli.admin_client import ADMIN, Admin, Key, ask, call
 from gateway.cli.tables import Row, print_table
 
 app = typer.Typer(help="Show limits, or change what they allow, which is a version of the rules.")

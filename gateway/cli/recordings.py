@@ -9,9 +9,9 @@ from urllib.parse import quote
 
 import typer
 
-from gateway.cli.asking import ADMIN, Admin, Key, ask, call, reply
+from gateway.cli.admin_client import ADMIN, Admin, Key, ask, call, reply
 from gateway.cli.tables import Row, print_table
-from gateway.config import rule_values
+from gateway.config import value_parsers
 
 app = typer.Typer(help="Records of the traffic of a running gateway, to try other rules on.")
 
@@ -20,7 +20,7 @@ Name = Annotated[str, typer.Argument(help="A recording, as `pointsman recordings
 
 def _share(text: str) -> float:
     try:
-        return rule_values.share(text)
+        return value_parsers.share(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
 

@@ -27,7 +27,7 @@ def replay(
     Where an arm is drawn by chance it is no change that another one is drawn. Exit code: 0, or 1 where the recording or
     the rules cannot be read, or, with --fail-on-change, where a decision changes.
     """
-    from gateway.rehearsal.replay import RecordingSpoiltError, Replay
+    from gateway.dry_run.replay import RecordingSpoiltError, Replay
 
     candidate = _load(rules)
     trial = Replay(candidate, _load(against) if against else None)
@@ -74,7 +74,7 @@ def _run(trial: Any, recording: Path) -> list[str]:
     """
     from rich.progress import Progress
 
-    from gateway.rehearsal.replay import read_facts
+    from gateway.dry_run.replay import read_facts
 
     with recording.open("rb") as file, Progress(console=console(), transient=True) as progress:
         unrecorded: list[str] = trial.unrecorded(file.readline())

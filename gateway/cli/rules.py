@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.syntax import Syntax
 
-from gateway.cli.asking import ADMIN, Admin, Key, ask, call, refused, reply
+from gateway.cli.admin_client import ADMIN, Admin, Key, ask, call, refused, reply
 from gateway.cli.check import RulePaths
 from gateway.cli.replay import print_report
 from gateway.cli.tables import Row, console, print_table

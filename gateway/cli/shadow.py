@@ -10,7 +10,7 @@ from urllib.parse import quote
 import typer
 from rich.text import Text
 
-from gateway.cli.asking import ADMIN, Admin, Key, ask, call, reply
+from gateway.cli.admin_client import ADMIN, Admin, Key, ask, call, reply
 from gateway.cli.tables import Row, print_table
 
 app = typer.Typer(help="Show how the candidates of mirrored routes compare with the routes' own engines.")

@@ -104,8 +104,8 @@ def up(
 
     Everything stops with Ctrl-C.
     """
-    from gateway.demo.asking import ask_about_the_engine, ask_the_samples
-    from gateway.demo.children import DemoError
+    from gateway.demo.processes import DemoError
+    from gateway.demo.sample_requests import ask_about_the_engine, ask_the_samples
 
     if engine is not None and triton:
         raise typer.BadParameter("--engine and --triton: choose one")
@@ -168,7 +168,7 @@ def _start_samples(stack: ExitStack, console: Console, folder: Path) -> set[str]
 
     Raises: DemoError.
     """
-    from gateway.demo.children import DemoError, start
+    from gateway.demo.processes import DemoError, start
 
     with console.status("Writing sample models"):
         command = [sys.executable, "-m", "engines", "samples", str(folder)]
@@ -205,7 +205,7 @@ def _start_triton(stack: ExitStack, console: Console, folder: Path) -> None:
     """
     import shutil
 
-    from gateway.demo.children import DemoError
+    from gateway.demo.processes import DemoError
     from gateway.demo.triton import TritonDiedError, TritonNotReadyError, TritonProcess, why_unavailable
 
     reason = why_unavailable()
@@ -228,7 +228,7 @@ def _start_gateway(stack: ExitStack, folder: Path, rules: Path, more: Collection
 
     Raises: DemoError where it does not start; it has said why itself.
     """
-    from gateway.demo.children import start
+    from gateway.demo.processes import start
 
     ready = folder / "gateway.json"
     options = ("--rules", str(rules), "--ready-file", str(ready), "--drain-timeout", f"{_DRAIN_SECONDS:g}s")
@@ -246,7 +246,7 @@ def _start_gateway(stack: ExitStack, folder: Path, rules: Path, more: Collection
 
 
 def _tell_what_is_next(console: Console, gateway: _Gateway, models: Collection[str]) -> None:
-    from gateway.demo.storytelling import STORYTELLER
+    from gateway.demo.chat_demo import STORYTELLER
 
     base, admin, rules = gateway.base, gateway.admin, gateway.rules
     console.print("\n[bold]Where things are[/]")

@@ -15,9 +15,9 @@ from gateway.comparison.distribution import Distribution
 from gateway.config.experiment_specs import ShadowSpec
 
 if TYPE_CHECKING:  # its numbers come in as plain values
-    from gateway.comparison.judging import Verdict
     from gateway.comparison.tensors import TensorDifference
     from gateway.comparison.texts import TextDifference
+    from gateway.comparison.verdict import Verdict
 
 Json = dict[str, Any]
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gateway.comparison.said import Text
+from gateway.comparison.outputs import Text
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gateway.config import rule_values
+from gateway.config import value_parsers
 from gateway.config.addresses import endpoint_url, host_port
 from gateway.config.engine_checks import check_engine
 from gateway.config.specs import (
@@ -78,7 +78,7 @@ _HEALTH = Record(
     "health",
     HealthSpec,
     {
-        "path": scalar(rule_values.path),
+        "path": scalar(value_parsers.path),
         "interval": _span,
         "timeout": _positive_span,
         "unhealthy_after": scalar(_positive_count),
@@ -96,7 +96,7 @@ _RETRY = Record(
     {
         "attempts": scalar(_count),
         "idempotent": scalar(values.one_of(("safe", "infer"))),
-        "budget": scalar(values.at_least(0.0, rule_values.share)),
+        "budget": scalar(values.at_least(0.0, value_parsers.share)),
         "budget_floor": scalar(_count),
     },
 )
@@ -117,16 +117,16 @@ _TLS = Record(
     TlsSpec,
     {
         "verify": scalar(values.boolean),
-        "ca": scalar(rule_values.text),
-        "cert": scalar(rule_values.text),
-        "key": scalar(rule_values.text),
-        "server_name": scalar(rule_values.text),
+        "ca": scalar(value_parsers.text),
+        "cert": scalar(value_parsers.text),
+        "key": scalar(value_parsers.text),
+        "server_name": scalar(value_parsers.text),
     },
 )
 _LOAD = Record(
     "load",
     LoadSpec,
-    {"source": scalar(values.one_of(("none", "metrics", "orca"))), "path": scalar(rule_values.metrics_path)},
+    {"source": scalar(values.one_of(("none", "metrics", "orca"))), "path": scalar(value_parsers.metrics_path)},
 )
 _PREFIX = Record(
     "prefix",
@@ -177,9 +177,9 @@ _ENGINE = Record(
         "timeout": _span,
         "try_timeout": _span,
         "idle_timeout": _span,
-        "api_key": scalar(rule_values.text),
-        "headers": keyed(rule_values.header_name, scalar(rule_values.text)),
-        "base_path": scalar(rule_values.base_path),
+        "api_key": scalar(value_parsers.text),
+        "headers": keyed(value_parsers.header_name, scalar(value_parsers.text)),
+        "base_path": scalar(value_parsers.base_path),
         "dialects": _dialects,
         "always_stream": scalar(values.boolean),
         "unsupported": scalar(values.one_of(("refuse", "drop"))),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from gateway.config import ramps, rule_values
+from gateway.config import ramps, value_parsers
 from gateway.config.experiment_specs import ArmSpec, ExperimentSpec, LayerSpec
 from gateway.yaml import values
 from gateway.yaml.location import Location
@@ -25,7 +25,7 @@ def _unit(text: str) -> str:
     if text in ("session", "request"):
         return text
     if separator and kind == "header":
-        return f"header:{rule_values.header_name(name)}"
+        return f"header:{value_parsers.header_name(name)}"
     if separator and kind == "parameter" and name:
         return text
     raise ValueError(f"unknown unit {text!r}{suggest(text, _UNITS)}")
@@ -33,7 +33,7 @@ def _unit(text: str) -> str:
 
 def _share(text: str) -> float:
     """A share of units, from nobody to all."""
-    value = rule_values.share(text)
+    value = value_parsers.share(text)
     if not 0 <= value <= 1:
         raise ValueError(f"{text} is out of range: a share is from 0 to 1, or from 0% to 100%")
     return value
@@ -45,8 +45,8 @@ _ARM = Record(
     {
         "name": scalar(values.name),
         "engine": reference("engine"),
-        "weight": scalar(rule_values.weight),
-        "model": scalar(rule_values.text),
+        "weight": scalar(value_parsers.weight),
+        "model": scalar(value_parsers.text),
     },
     required=("name", "engine", "weight"),
 )
@@ -55,7 +55,7 @@ _EXPERIMENT = Record(
     ExperimentSpec,
     {
         "unit": scalar(_unit),
-        "salt": scalar(rule_values.text),
+        "salt": scalar(value_parsers.text),
         "arms": one_or_many(_ARM),
         "control": scalar(values.name),
         "layer": reference("layer"),
@@ -67,7 +67,7 @@ _EXPERIMENT = Record(
 _LAYER = Record(
     "a layer",
     LayerSpec,
-    {"unit": scalar(_unit), "holdout": scalar(_share), "salt": scalar(rule_values.text)},
+    {"unit": scalar(_unit), "holdout": scalar(_share), "salt": scalar(value_parsers.text)},
 )
 
 

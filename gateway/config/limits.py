@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.config import rule_values
+from gateway.config import value_parsers
 from gateway.config.specs import LimitSpec
 from gateway.yaml import values
 from gateway.yaml.nodes import Items, Map, Node
@@ -19,7 +19,7 @@ def _per(text: str) -> str:
     if text in _PER[:-1]:
         return text
     if separator and kind == "header":
-        return f"header:{rule_values.header_name(name)}"
+        return f"header:{value_parsers.header_name(name)}"
     raise ValueError(f"unknown value {text!r}{suggest(text, _PER)}")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from gateway.config import rule_values
+from gateway.config import value_parsers
 from gateway.config.experiment_specs import BanditSpec, ExperimentSpec, FuseSpec, GuardrailSpec, RampSpec
 from gateway.yaml import values
 from gateway.yaml.location import Location
@@ -44,7 +44,7 @@ def _metric_of_bandits(text: str) -> str:
 
 def _part(text: str) -> float:
     """A share of the whole that is more than nothing."""
-    found = rule_values.share(text)
+    found = value_parsers.share(text)
     if not found > 0:
         raise ValueError(f"{text} is too small: more than 0")
     if found > 1:
@@ -55,7 +55,7 @@ def _part(text: str) -> float:
 
 
 def _alpha(text: str) -> float:
-    found = rule_values.share(text)
+    found = value_parsers.share(text)
     if not 0 < found <= 0.5:
         raise ValueError(f"{text} is out of range: more than 0, up to 0.5")
     return found
@@ -66,7 +66,7 @@ def _bound_of(metric: str, bound: str) -> Callable[[str], float]:
     if bound in _RATIOS:
         return values.above_zero(values.number)
     if metric == "error_rate":
-        return rule_values.share
+        return value_parsers.share
     if metric.startswith(_TIMES):
         return values.duration
     return values.number
@@ -136,7 +136,7 @@ _BANDIT = Record(
     BanditSpec,
     {
         "metric": scalar(_metric_of_bandits),
-        "min_share": scalar(rule_values.share),
+        "min_share": scalar(value_parsers.share),
         "max_share": _part_reader,
         "every": _span,
         "half_life": _span,

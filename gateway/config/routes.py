@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from gateway.config import rule_values
+from gateway.config import value_parsers
 from gateway.config.sessions import read_session
 from gateway.config.shadows import read_shadow
 from gateway.config.specs import IdentitySpec, InputMatch, MatchSpec, RouteSpec
@@ -79,8 +79,8 @@ _MATCH = Record(
         "version": _texts,
         "protocol": one_or_many(scalar(values.one_of(PROTOCOLS))),
         "operation": one_or_many(scalar(values.one_of(OPERATIONS))),
-        "header": keyed(rule_values.header_name, _texts),
-        "parameter": keyed(rule_values.text, one_or_many(scalar(truth_in_json))),
+        "header": keyed(value_parsers.header_name, _texts),
+        "parameter": keyed(value_parsers.text, one_or_many(scalar(truth_in_json))),
         "input": one_or_many(_input),
         "tenant": _texts,
         "has_image": scalar(values.boolean),
@@ -94,7 +94,7 @@ _ROUTE = Record(
         "match": _MATCH,
         "engine": reference("engine"),
         "experiment": reference("experiment"),
-        "model": scalar(rule_values.text),
+        "model": scalar(value_parsers.text),
         "resume": scalar(values.boolean),
         "session": read_session,
         "shadow": read_shadow,
@@ -107,11 +107,11 @@ read_identity = Record(
     "identity",
     IdentitySpec,
     {
-        "session_header": scalar(rule_values.header_name),
-        "session_cookie": scalar(rule_values.text),
+        "session_header": scalar(value_parsers.header_name),
+        "session_cookie": scalar(value_parsers.text),
         "session_ttl": _positive_span,
-        "session_parameters": one_or_many(scalar(rule_values.text)),
-        "tenant_header": scalar(rule_values.header_name),
+        "session_parameters": one_or_many(scalar(value_parsers.text)),
+        "tenant_header": scalar(value_parsers.header_name),
     },
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gateway.config import rule_values
+from gateway.config import value_parsers
 from gateway.config.routes import OPERATIONS, PROTOCOLS, read_datatype, truth_in_json
 from gateway.config.rule_test_specs import ExpectSpec, RequestSpec, RuleTestSpec, TensorSpec
 from gateway.yaml import values
@@ -47,8 +47,8 @@ _REQUEST = Record(
         "version": _text,
         "protocol": scalar(values.one_of(PROTOCOLS)),
         "operation": scalar(values.one_of(OPERATIONS)),
-        "header": keyed(rule_values.header_name, _text),
-        "parameter": keyed(rule_values.text, scalar(parameter)),
+        "header": keyed(value_parsers.header_name, _text),
+        "parameter": keyed(value_parsers.text, scalar(parameter)),
         "input": one_or_many(_TENSOR),
         "session": _text,
         "tenant": _text,
@@ -63,7 +63,7 @@ _EXPECT = Record(
     {
         "route": scalar(values.name),
         "engine": scalar(values.name),
-        "model": scalar(rule_values.text),
+        "model": scalar(value_parsers.text),
         "experiment": scalar(values.name),
         "arm": scalar(values.name),
         "no_route": scalar(values.boolean),

@@ -16,7 +16,7 @@ from gateway.config.engines import read_engine
 from gateway.config.experiment_specs import ExperimentSpec, ForcingSpec, LayerSpec
 from gateway.config.experiments import check_layers, read_experiment, read_layer
 from gateway.config.files import RuleFile, digest_of, files_of, read_files
-from gateway.config.forcing import read_forcing
+from gateway.config.forced_arms import read_forcing
 from gateway.config.limits import read_limits
 from gateway.config.reachability import find_unreachable
 from gateway.config.routes import read_identity, read_route

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gateway.config import rule_values
+from gateway.config import value_parsers
 from gateway.config.experiment_specs import ExperimentSpec
 from gateway.config.specs import (
     EngineProtocol,
@@ -47,7 +47,7 @@ _HISTORY = Record(
         "required": scalar(values.boolean),
         "patience": scalar(values.above_zero(values.duration)),
         "engine_holds_state": scalar(values.boolean),
-        "session_field": scalar(rule_values.text),
+        "session_field": scalar(value_parsers.text),
     },
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gateway.config import rule_values
+from gateway.config import value_parsers
 from gateway.config.experiment_specs import ShadowSpec, ToleranceSpec
 from gateway.yaml import values
 from gateway.yaml.nodes import Node
@@ -18,7 +18,7 @@ _MOST_EXCERPT = 2000  # characters: a report has twenty of them, and is kept in 
 
 def _sample(text: str) -> float:
     """A share of requests: all of them, or fewer, but not none."""
-    value = rule_values.share(text)
+    value = value_parsers.share(text)
     if not 0 < value <= 1:
         raise ValueError(f"a sample of {text} is out of range: more than 0, and 1 (or 100%) at the most")
     return value
@@ -43,7 +43,7 @@ _SHADOW = Record(
     ShadowSpec,
     {
         "engine": reference("engine"),
-        "model": scalar(rule_values.text),
+        "model": scalar(value_parsers.text),
         "sample": scalar(_sample),
         "max_in_flight": _count,
         "max_bytes": scalar(values.between(_LEAST_BYTES, _MOST_BYTES, values.size)),

@@ -13,9 +13,9 @@ from typing import Any
 
 import orjson
 
+from gateway.protocol.llm.canonical import Media, Message, Reasoning, Text
 from gateway.protocol.llm.chat_request_reader import read_messages
 from gateway.protocol.llm.chat_request_writer import written_message
-from gateway.protocol.llm.values import Media, Message, Reasoning, Text
 
 SYSTEM_ROLES = ("system", "developer")
 

@@ -16,7 +16,7 @@ from gateway.dataplane.translating.calling import Calling
 from gateway.dataplane.translating.describing import Described
 from gateway.dataplane.translating.making import maker_for
 from gateway.dataplane.translating.translation import Ask, Translation
-from gateway.protocol.llm.values import OF_V2, Dialect
+from gateway.protocol.llm.canonical import OF_V2, Dialect
 from gateway.protocol.operations import INFERENCE_OPERATIONS
 
 # What engines are asked in for tensors.

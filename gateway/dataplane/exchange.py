@@ -28,10 +28,10 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.prompt import prompt_of_json
 from gateway.protocol.operations import INFERENCE_OPERATIONS
 from gateway.routing.decision import Decision, Undecided
-from gateway.sessions.input import Input, Sent
-from gateway.upstream.connection import UpstreamConnection
+from gateway.sessions.sequence_log import Input, Sent
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
+from gateway.upstream.http1_connection import UpstreamConnection
 from gateway.wire.http1.chunked import LAST_CHUNK, encode_chunk
 from gateway.wire.http1.head import UNTIL_CLOSE, ResponseHead
 

@@ -12,18 +12,18 @@ from time import time
 from zlib import crc32
 
 from gateway.dataplane.snapshot import Snapshot
-from gateway.news.kinds import FeedbackGiven, FeedbackTaken
-from gateway.news.news import News
-from gateway.observability.arm_counts import NUM_BUCKETS
+from gateway.events.event_bus import EventBus
+from gateway.events.event_types import FeedbackGiven, FeedbackTaken
+from gateway.observability.arm_stats import NUM_BUCKETS
 from gateway.observability.arms import Arms
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.feedback import Rating
-from gateway.routing.experiments import Split, encoded
-from gateway.sessions.book import SessionBook
+from gateway.routing.assignment import Split, encoded
 from gateway.sessions.session import Session
+from gateway.sessions.session_cache import SessionCache
 from gateway.yaml.problems import suggest
 
-# News are heard within milliseconds by all who live.
+# EventBus are heard within milliseconds by all who live.
 _PATIENCE_SECONDS = 0.5
 # Who sends feedback of requests that there never were must not fill the memory, nor the news.
 _MAX_ASKED = 256
@@ -34,7 +34,7 @@ _MAX_RATED = 20_000
 class FeedbackDesk:
     """Takes feedback in one worker; `by_control` asks the other workers of this gateway, where it is set."""
 
-    def __init__(self, arms: Arms, book: SessionBook, news: News | None) -> None:
+    def __init__(self, arms: Arms, book: SessionCache, news: EventBus | None) -> None:
         self._arms = arms
         self._book = book
         self._news = news

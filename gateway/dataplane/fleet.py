@@ -23,11 +23,11 @@ from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client, OwnAnswer
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.feedback import read_rating
-from gateway.protocol.merging import merge_index, merge_regions, merge_statistics
+from gateway.protocol.merge_replies import merge_index, merge_regions, merge_statistics
 from gateway.protocol.operations import Operation
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
-from gateway.upstream.fetch import Fetched, fetch
+from gateway.upstream.http_request import Fetched, fetch
 
 _log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ import orjson
 
 from gateway.dataplane.replies import JSON, error_body, error_told, reason_line
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.values import Dialect
-from gateway.upstream.fetch import Fetched
+from gateway.protocol.llm.canonical import Dialect
+from gateway.upstream.http_request import Fetched
 
 
 class Answer:

@@ -6,9 +6,9 @@ import random
 from zlib import crc32
 
 from gateway.dataplane.snapshot import Lane, Snapshot
-from gateway.observability.arm_counts import NUM_BUCKETS
+from gateway.observability.arm_stats import NUM_BUCKETS
 from gateway.protocol.operations import Call
-from gateway.routing.experiments import Split, encoded
+from gateway.routing.assignment import Split, encoded
 from gateway.routing.route import Route
 
 

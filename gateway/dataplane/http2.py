@@ -12,12 +12,12 @@ from gateway.dataplane.hangup import has_hung_up
 from gateway.dataplane.plane import DataPlane
 from gateway.dataplane.progress import Live
 from gateway.protocol.errors import GatewayError
-from gateway.upstream.carrier import Carrier
+from gateway.upstream.http2_transport import Http2Transport
 from gateway.wire.http2.connection import Http2Limits
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import MAX_WINDOW, ErrorCode, Http2Error
 from gateway.wire.http2.hpack import literals
-from gateway.wire.http2.owner import NOBODY
+from gateway.wire.http2.interfaces import NOBODY
 from gateway.wire.http2.stream import Stream
 
 # How long a client has to hear that the connection closes before streams that it opens are refused.
@@ -26,7 +26,7 @@ _LEAVE_SECONDS = 1.0
 Answer = Callable[["Http2Client", Stream, Block], Call]
 
 
-class Http2Client(Carrier):
+class Http2Client(Http2Transport):
     """Reads calls and hands each to who answers it; `answer` makes that choice."""
 
     __slots__ = ("_active_at", "_answer", "_leaves_at", "_unread", "_unsent", "is_tls", "passing", "peer", "plane")

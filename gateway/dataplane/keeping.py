@@ -13,12 +13,12 @@ from typing import TypeGuard
 
 from gateway.config.specs import Balance
 from gateway.dataplane.snapshot import Lane
-from gateway.protocol.condition import Condition
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.readiness import Condition
 from gateway.protocol.sequence import Sequence, name_of
-from gateway.sessions.book import SessionBook
-from gateway.sessions.input import InputKeeper
+from gateway.sessions.sequence_log import InputKeeper
 from gateway.sessions.session import Session
+from gateway.sessions.session_cache import SessionCache
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
 
@@ -42,7 +42,7 @@ class DisplacedError(GatewayError):
 class Keeper:
     """Keeps sessions where they are, in one worker."""
 
-    def __init__(self, book: SessionBook, inputs: InputKeeper) -> None:
+    def __init__(self, book: SessionCache, inputs: InputKeeper) -> None:
         self.book = book
         self.inputs = inputs
 

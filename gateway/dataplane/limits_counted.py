@@ -7,7 +7,7 @@ from heapq import nlargest
 from gateway.limits.account import Account
 from gateway.limits.limit import Limit
 from gateway.limits.limiter import Limiter
-from gateway.observability.limit_counts import MAX_SHOWN, AccountSnapshot, LimitSnapshot
+from gateway.observability.limit_stats import MAX_SHOWN, AccountSnapshot, LimitSnapshot
 
 
 def limits_counted(limiter: Limiter) -> list[LimitSnapshot]:

@@ -9,7 +9,7 @@ from gateway.dataplane.snapshot import Lane
 from gateway.observability.arms import Meter
 from gateway.protocol.engine_load import read_energy
 from gateway.protocol.errors import GatewayError
-from gateway.protocol.llm.values import Used
+from gateway.protocol.llm.canonical import Used
 from gateway.wire.http1.head import Field
 
 

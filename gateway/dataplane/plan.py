@@ -13,12 +13,12 @@ from gateway.dataplane.fork import Fork, fork_of
 from gateway.dataplane.snapshot import Lane, Snapshot
 from gateway.dataplane.timing import ASKED_BY
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.values import OF_V2, Dialect
+from gateway.protocol.llm.canonical import OF_V2, Dialect
 from gateway.protocol.operations import FLEET_OPERATIONS, INFERENCE_OPERATIONS, Call, Operation, read_path
-from gateway.protocol.session_name import read_text
+from gateway.protocol.session_id import read_text
 from gateway.routing.decision import Decision, Undecided
 from gateway.routing.facts import BodyFacts, Facts
-from gateway.routing.forcing import Forced
+from gateway.routing.forced_arms import Forced
 from gateway.upstream.engine import Engine
 from gateway.wire.http1.head import Field, RequestHead
 

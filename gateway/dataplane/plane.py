@@ -23,26 +23,26 @@ from gateway.dataplane.request import Reader
 from gateway.dataplane.sampling import Known, Sampler
 from gateway.dataplane.snapshot import NO_LOADS, NO_RUNS, NO_WEIGHTS, Health, Loads, Models, Runs, Snapshot, Weights
 from gateway.dataplane.wheel import Wheel
+from gateway.events.event_bus import EventBus
+from gateway.events.event_types import ConditionChanged, EndpointDrained, SessionMoved
 from gateway.limits.limiter import Limiter
 from gateway.net import descriptors
-from gateway.news.kinds import ConditionChanged, EndpointDrained, SessionMoved
-from gateway.news.news import News
 from gateway.observability.access_log import AccessLog, Entry
 from gateway.observability.metrics import Metrics
 from gateway.observability.metrics import Snapshot as Counters
-from gateway.observability.session_use import SessionUse
-from gateway.observability.store_use import StoreUse
-from gateway.protocol.condition import Condition
-from gateway.routing.asked import asked_parameters
+from gateway.observability.redis_stats import StoreUse
+from gateway.observability.session_stats import SessionUse
+from gateway.protocol.readiness import Condition
 from gateway.routing.decision import Target
-from gateway.sessions.book import SessionBook
-from gateway.sessions.input import InputKeeper
-from gateway.sessions.inputs import RedisInputs
-from gateway.sessions.local_inputs import LocalInputs
+from gateway.routing.rule_dependencies import asked_parameters
+from gateway.sessions.local_sequence_log import LocalInputs
+from gateway.sessions.redis_sequence_log import RedisInputs
+from gateway.sessions.sequence_log import InputKeeper
+from gateway.sessions.session_cache import SessionCache
 from gateway.wire.http1.head import RequestHead
 
 if TYPE_CHECKING:  # a worker without Redis need not load its client
-    from gateway.redis.store import Store
+    from gateway.redis.bounded_client import Store
 
 # How often connections are looked at for having been silent too long.
 _SWEEP_SECONDS = 1.0
@@ -83,7 +83,7 @@ class DataPlane:
         number: int,
         health: Health,
         store: Store | None = None,
-        news: News | None = None,
+        news: EventBus | None = None,
         captures: str = "",
     ) -> None:
         self.loop = asyncio.get_running_loop()
@@ -104,7 +104,7 @@ class DataPlane:
         self._sampler: Sampler | None = None
         self._asked_parameters = asked_parameters(rules)
         self.access_log = AccessLog(settings.log_format) if settings.access_log else None
-        book = SessionBook(store, self.loop, ttl=rules.identity.session_ttl, announce=self._announce)
+        book = SessionCache(store, self.loop, ttl=rules.identity.session_ttl, announce=self._announce)
         self.keeper = Keeper(book, _inputs(store, self.loop, book, settings.workers))
         if news is not None:
             news.listen(SessionMoved, lambda item: book.forget(item.name))
@@ -358,6 +358,6 @@ class DataPlane:
         self.limiter.sweep(now)
 
 
-def _inputs(store: Store | None, loop: asyncio.AbstractEventLoop, book: SessionBook, num_workers: int) -> InputKeeper:
+def _inputs(store: Store | None, loop: asyncio.AbstractEventLoop, book: SessionCache, num_workers: int) -> InputKeeper:
     """Who keeps sequences' inputs, of routes that replay them."""
     return RedisInputs(store, loop, book.take) if store is not None else LocalInputs(num_workers)

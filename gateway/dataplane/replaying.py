@@ -18,11 +18,11 @@ from gateway.dataplane.snapshot import Lane
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.sequence import Sequence
 from gateway.redis.errors import StoreError
-from gateway.sessions.input import Input, Sent, UnkeptError
-from gateway.upstream.ask import ask
+from gateway.sessions.sequence_log import Input, Sent, UnkeptError
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
-from gateway.upstream.fetch import fetch
+from gateway.upstream.grpc_request import ask
+from gateway.upstream.http_request import fetch
 from gateway.wire.http1.head import Field
 
 _log = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ from http.client import responses
 import orjson
 
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.canonical import OF_V2, Dialect
 from gateway.protocol.llm.errors import anthropic_error, openai_error
-from gateway.protocol.llm.values import OF_V2, Dialect
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 JSON = "application/json"

@@ -16,7 +16,7 @@ from gateway.dataplane.plan import Plan
 from gateway.dataplane.snapshot import Snapshot
 from gateway.dataplane.timing import Timing
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.session_name import read_name, read_text
+from gateway.protocol.session_id import read_name, read_text
 from gateway.wire.http1.head import Field, read_length, read_request_head
 from gateway.wire.memo import Memo
 

@@ -17,8 +17,8 @@ from gateway.dataplane.body import RequestBody, decoded
 from gateway.dataplane.request import Request
 from gateway.protocol.body_facts import NO_BODY, BodyFacts, Scalar
 from gateway.protocol.errors import GatewayError
+from gateway.protocol.llm.canonical import OF_V2
 from gateway.protocol.llm.facts import read_generation_facts
-from gateway.protocol.llm.values import OF_V2
 from gateway.protocol.operations import FLEET_OPERATIONS, INFERENCE_OPERATIONS
 from gateway.routing.decision import Target
 from gateway.routing.facts import Facts

@@ -11,7 +11,7 @@ from gateway.dataplane.replaying import GONE, NOT_STARTED, Replay
 from gateway.dataplane.snapshot import Lane
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.sequence import Sequence
-from gateway.sessions.input import Input
+from gateway.sessions.sequence_log import Input
 from gateway.upstream.endpoint import Endpoint
 
 

@@ -13,7 +13,7 @@ from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client, Handler
 from gateway.dataplane.snapshot import Lane
 from gateway.dataplane.talking.choosing import is_of_conversation, talking
-from gateway.protocol.llm.values import OF_V2
+from gateway.protocol.llm.canonical import OF_V2
 
 # What an engine is asked in by the client's own bytes, where the lane passes them.
 _AS_IT_IS = (None, *OF_V2)

@@ -15,19 +15,19 @@ from gateway.config.experiment_specs import ShadowSpec
 from gateway.config.settings import Settings
 from gateway.config.specs import EngineProtocol, RulesSpec
 from gateway.limits.limit import Limit
-from gateway.observability.arm_counts import NUM_BUCKETS
+from gateway.observability.arm_stats import NUM_BUCKETS
 from gateway.observability.arms import Meter
 from gateway.observability.metrics import Metrics, Series, SeriesKey
-from gateway.protocol.condition import Condition
 from gateway.protocol.engine_load import Load
-from gateway.protocol.llm.values import OF_TEXT, Dialect
+from gateway.protocol.llm.canonical import OF_TEXT, Dialect
 from gateway.protocol.operations import Call
-from gateway.routing.asked import asked_headers, unit_headers
+from gateway.protocol.readiness import Condition
+from gateway.routing.assignment import Split, encoded
 from gateway.routing.decision import Decision, Target
-from gateway.routing.experiments import Split, encoded
 from gateway.routing.route import Route
+from gateway.routing.rule_dependencies import asked_headers, unit_headers
 from gateway.routing.table import Table
-from gateway.routing.units import session_lookup
+from gateway.routing.unit_lookup import session_lookup
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
 

@@ -7,7 +7,7 @@ from heapq import nsmallest
 
 from gateway.dataplane.plane import Connection
 from gateway.dataplane.progress import Live, cancelled
-from gateway.observability.live import LiveRequest
+from gateway.observability.active_request import LiveRequest
 
 
 def list_requests(connections: Iterable[Connection], worker: int, now: float, limit: int) -> list[LiveRequest]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gateway.experiments.counts_text import Json, read_counts, write_counts
+from gateway.experiments.counts_json import Json, read_counts, write_counts
 from gateway.experiments.runs import Shares
-from gateway.observability.arm_counts import ArmCounts, ArmKey
-from gateway.statistics.counting import add, subtract
+from gateway.observability.arm_stats import ArmCounts, ArmKey
+from gateway.statistics.count_arithmetic import add, subtract
 from gateway.statistics.values import Stratum
 
 Counts = Mapping[str, ArmCounts]  # by arm

@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from gateway.config.experiment_specs import FuseSpec
-from gateway.observability.arm_counts import ArmCounts
+from gateway.observability.arm_stats import ArmCounts
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gateway.config.specs import LimitSpec
-from gateway.limits.slack import Ask, Say, Slack
-from gateway.limits.slots import ASK_AGAIN_SECONDS, Slots
-from gateway.limits.who import Who, digest, shown
+from gateway.limits.concurrency import ASK_AGAIN_SECONDS, Slots
+from gateway.limits.limit_key import Who, digest, shown
+from gateway.limits.local_allowance import Ask, Say, Slack
 
 _A_MINUTE = 60.0
 # Rounding must not make a turn of nothing.

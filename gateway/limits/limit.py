@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.config.specs import IdentitySpec, LimitSpec
 from gateway.limits.account import Account, Counts
-from gateway.limits.who import Who, reader_of
+from gateway.limits.limit_key import Who, reader_of
 
 # Who invents tenants or keys must not fill the memory: an account is about 1 KiB.
 MAX_ACCOUNTS = 10_000

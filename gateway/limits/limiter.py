@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterable
 from time import monotonic
 
 from gateway.limits.account import Account
-from gateway.limits.borrower import Borrower
+from gateway.limits.lease_client import Borrower
 from gateway.limits.limit import Limit
+from gateway.limits.limit_key import Asker
+from gateway.limits.local_allowance import Say
 from gateway.limits.pending import Grant, Pending, Waiter
-from gateway.limits.refusal import refusal
-from gateway.limits.slack import Say
-from gateway.limits.who import Asker
+from gateway.limits.rejection import refusal
 from gateway.protocol.errors import GatewayError
-from gateway.redis.store import Store
+from gateway.redis.bounded_client import Store
 
 # Requests of one account that may wait for their turn in a worker.
 _MAX_QUEUED = 1000

@@ -6,7 +6,7 @@ import asyncio
 from typing import Protocol
 
 from gateway.limits.account import Account
-from gateway.limits.who import Asker
+from gateway.limits.limit_key import Asker
 from gateway.protocol.errors import GatewayError
 
 # An answer that has come in time may be a few turns of the event loop away from who waits for it, and in a busy loop a

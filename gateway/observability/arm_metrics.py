@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 from prometheus_client.core import CounterMetricFamily, Metric
 
-from gateway.observability.arm_counts import ArmCounts
+from gateway.observability.arm_stats import ArmCounts
 
 _ARM = ("experiment", "arm")
 

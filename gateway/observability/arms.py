@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import log
 
-from gateway.observability.arm_counts import FIRST_SECONDS, LAST_BIN, NUM_BUCKETS, ArmCounts, ArmKey, Feedback, bin_of
+from gateway.observability.arm_stats import FIRST_SECONDS, LAST_BIN, NUM_BUCKETS, ArmCounts, ArmKey, Feedback, bin_of
 from gateway.protocol.errors import ErrorKind
 from gateway.protocol.grpc_status import OK
 

@@ -10,19 +10,19 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.observability.arm_counts import ArmCounts, ArmKey
 from gateway.observability.arm_metrics import arm_metrics
-from gateway.observability.limit_counts import LimitSnapshot
+from gateway.observability.arm_stats import ArmCounts, ArmKey
+from gateway.observability.experiment_metrics import RunFacts, run_metrics
 from gateway.observability.limit_metrics import limit_metrics
+from gateway.observability.limit_stats import LimitSnapshot
 from gateway.observability.metrics import SeriesKey, SeriesSnapshot
-from gateway.observability.run_metrics import RunFacts, run_metrics
-from gateway.observability.session_use import SessionUse, session_metrics
+from gateway.observability.redis_stats import StoreUse
+from gateway.observability.session_stats import SessionUse, session_metrics
 from gateway.observability.shadow_metrics import ShadowCounts, shadow_metrics
 from gateway.observability.store_metrics import store_metrics
-from gateway.observability.store_use import StoreUse
 from gateway.observability.token_metrics import LABELS, buckets, labels_of, token_metrics
-from gateway.protocol.condition import Condition
 from gateway.protocol.engine_load import Load
+from gateway.protocol.readiness import Condition
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 

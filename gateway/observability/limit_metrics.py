@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from gateway.observability.limit_counts import LimitSnapshot
+from gateway.observability.limit_stats import LimitSnapshot
 
 _COUNTERS: dict[str, tuple[str, Callable[[LimitSnapshot], int]]] = {
     "limit_admitted": ("Requests that a limit let go.", lambda limit: limit.admitted),

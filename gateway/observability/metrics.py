@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from gateway.observability.arm_counts import ArmCounts
+from gateway.observability.arm_stats import ArmCounts
 from gateway.observability.arms import Arms
-from gateway.observability.limit_counts import LimitSnapshot
-from gateway.observability.session_use import SessionUse
-from gateway.observability.store_use import StoreUse
+from gateway.observability.limit_stats import LimitSnapshot
+from gateway.observability.redis_stats import StoreUse
+from gateway.observability.session_stats import SessionUse
 from gateway.protocol.engine_load import Load
 
 Key = TypeVar("Key")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from gateway.observability.store_use import StoreUse
+from gateway.observability.redis_stats import StoreUse
 
 _FAILURES = ("late", "failed", "refused", "skipped")
 

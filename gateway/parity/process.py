@@ -17,7 +17,7 @@ from typing import cast
 
 from gateway.comparison.report import RouteReport
 from gateway.config.specs import RulesSpec
-from gateway.control import (
+from gateway.control_messages import (
     AskReports,
     AskSnapshot,
     Counters,
@@ -40,8 +40,8 @@ from gateway.dataplane.mirroring.capture import CaptureReader
 from gateway.dataplane.plane import DataPlane
 from gateway.observability.logs import set_up_logging
 from gateway.observability.metrics import SHADOW_ARM, Snapshot
-from gateway.parity.comparing import Comparing
-from gateway.parity.rules import shadow_rules
+from gateway.parity.comparator import Comparing
+from gateway.parity.shadow_rules import shadow_rules
 
 _log = logging.getLogger(__name__)
 

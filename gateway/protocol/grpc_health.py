@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_methods import SERVICE
-from gateway.protocol.message_head import fields
+from gateway.protocol.infer_message_head import fields
 
 HEALTH_SERVICE = "grpc.health.v1.Health"
 CHECK_PATH = f"/{HEALTH_SERVICE}/Check".encode("ascii")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from urllib.parse import quote, unquote
 
-from gateway.protocol.llm.values import Dialect
+from gateway.protocol.llm.canonical import Dialect
 
 
 class Operation(Enum):

@@ -5,7 +5,7 @@ Source: Triton's grpc_service.proto: ModelStreamInferResponse{error_message = 1,
 
 from __future__ import annotations
 
-from gateway.protocol.message_head import Names, fields, read_names, write_varint
+from gateway.protocol.infer_message_head import Names, fields, read_names, write_varint
 
 ERROR_TAG = 0x0A  # what a response begins with that tells of an error
 _ERROR_TAG = bytes([ERROR_TAG])

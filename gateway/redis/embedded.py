@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gateway.redis.address import RedisAddress
-from gateway.redis.server_folder import ServerFolder
+from gateway.redis.data_dir import ServerFolder
 
 _log = logging.getLogger("gateway.redis")
 

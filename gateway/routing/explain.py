@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from gateway.protocol.operations import FLEET_OPERATIONS, INFERENCE_OPERATIONS
+from gateway.routing.assignment import Stretch, encoded
 from gateway.routing.decision import Decision, Target, Undecided
-from gateway.routing.experiments import Stretch, encoded
 from gateway.routing.facts import NO_BODY, Facts
 from gateway.routing.layers import Part
 from gateway.routing.matchers import Condition, Subject

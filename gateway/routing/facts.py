@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from gateway.protocol.body_facts import NO_BODY, BodyFacts, InputFacts, Scalar
 from gateway.protocol.operations import Operation
-from gateway.routing.forcing import Forced
+from gateway.routing.forced_arms import Forced
 
 __all__ = ["NO_BODY", "BodyFacts", "Facts", "InputFacts", "Scalar"]
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 from gateway.config.globs import is_exact
 from gateway.config.specs import Balance, EngineSpec, IdentitySpec, RouteSpec
 from gateway.protocol.operations import INFERENCE_OPERATIONS
+from gateway.routing.assignment import Split
 from gateway.routing.decision import Decision, Target, Undecided
-from gateway.routing.experiments import Split
 from gateway.routing.facts import Facts
-from gateway.routing.forcing import Forced
+from gateway.routing.forced_arms import Forced
 from gateway.routing.matchers import compile_match
-from gateway.routing.units import LATER, Found, session_lookup, unit_lookup
+from gateway.routing.unit_lookup import LATER, Found, session_lookup, unit_lookup
 
 
 class Route:

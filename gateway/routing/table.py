@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable
 from gateway.config.globs import is_exact
 from gateway.config.specs import RulesSpec
 from gateway.protocol.operations import INFERENCE_OPERATIONS
+from gateway.routing.assignment import Split
 from gateway.routing.decision import Decision, Target, Undecided
-from gateway.routing.experiments import Split
 from gateway.routing.facts import Facts
-from gateway.routing.forcing import Forcing
+from gateway.routing.forced_arms import Forcing
 from gateway.routing.layers import memberships
 from gateway.routing.matchers import all_hold
 from gateway.routing.route import Route

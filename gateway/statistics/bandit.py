@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import exp, isfinite, lgamma, log, sqrt
 
-from gateway.observability.arm_counts import ArmCounts
+from gateway.observability.arm_stats import ArmCounts
 from gateway.statistics.bernoulli import design_effect
 from gateway.statistics.metrics import Series, is_rate, series_of
-from gateway.statistics.spread import whole_mean
+from gateway.statistics.variance import whole_mean
 
 # Points of each arm's density, over eight standard deviations to each side: shares are right to about 1e-3.
 _POINTS = 400

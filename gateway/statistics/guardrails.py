@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import inf
 
 from gateway.config.experiment_specs import GuardrailSpec
-from gateway.statistics.comparing import Estimates, comparison_of, estimates
+from gateway.statistics.comparison import Estimates, comparison_of, estimates
 from gateway.statistics.values import UNKNOWN, Breach, Interval, Stratum
 
 _BOUNDS = ("max", "max_increase", "max_decrease", "max_ratio", "min_ratio")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gateway.observability.arm_counts import NUM_BUCKETS, ArmCounts, Timing
+from gateway.observability.arm_stats import NUM_BUCKETS, ArmCounts, Timing
 
 LATENCIES = ("latency", "first_token", "per_token")
 _QUANTILE = re.compile(rf"({'|'.join(LATENCIES)})_p(50|90|95|99)")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.observability.arm_counts import ArmCounts
+from gateway.observability.arm_stats import ArmCounts
 from gateway.statistics.metrics import series_of
-from gateway.statistics.spread import Pair
 from gateway.statistics.values import Stratum
+from gateway.statistics.variance import Pair
 
 
 def shared(strata: Sequence[Stratum], control: str, arm: str) -> list[tuple[ArmCounts, ArmCounts]]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import ceil, erf, sqrt
 
-from gateway.statistics.averages import ENOUGH
+from gateway.statistics.confidence_sequences import boundary
+from gateway.statistics.means import ENOUGH
 from gateway.statistics.rates import ENOUGH_EVENTS, EXACT
-from gateway.statistics.sequences import boundary
 
 _MOST = 1e15
 

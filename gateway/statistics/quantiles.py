@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import exp, inf, log
 
-from gateway.observability.arm_counts import LAST_BIN, ArmCounts, Timing, bin_bound
+from gateway.observability.arm_stats import LAST_BIN, ArmCounts, Timing, bin_bound
 from gateway.statistics.bernoulli import Trials, log_evidence
+from gateway.statistics.confidence_sequences import TIGHTEST_AT
 from gateway.statistics.metrics import Quantile, Series, timing_of
 from gateway.statistics.periods import of_arm, shared
-from gateway.statistics.sequences import TIGHTEST_AT
-from gateway.statistics.spread import whole_mean
 from gateway.statistics.values import UNKNOWN, Interval, Stratum
+from gateway.statistics.variance import whole_mean
 
 # Of fewer buckets nobody can tell how far units differ: each bucket counts as one request.
 _LEAST_BUCKETS = 8

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from math import exp, inf
 
 from gateway.statistics import bernoulli
-from gateway.statistics.averages import difference_of, mean_interval, nums_of, p_value_of, ratio_of
 from gateway.statistics.bernoulli import Trials
+from gateway.statistics.means import difference_of, mean_interval, nums_of, p_value_of, ratio_of
 from gateway.statistics.metrics import Series, series_of
 from gateway.statistics.periods import of_arm, pairs_of, shared
-from gateway.statistics.spread import Means, means, neighbours, whole_mean
 from gateway.statistics.values import UNKNOWN, Interval, Stratum
+from gateway.statistics.variance import Means, means, neighbours, whole_mean
 
 # Errors (and successes) that either arm should have had by both arms' rate before their number is called normal.
 ENOUGH_EVENTS = 10

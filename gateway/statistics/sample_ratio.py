@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import exp, lgamma, log, sqrt
 
-from gateway.observability.arm_counts import NUM_BUCKETS, ArmCounts
-from gateway.statistics.sequences import normal, p_value
+from gateway.observability.arm_stats import NUM_BUCKETS, ArmCounts
+from gateway.statistics.confidence_sequences import normal, p_value
 from gateway.statistics.values import SampleRatio, Stratum
 
 # The prior knows as much as so many units: deviations of about a tenth are looked for first.

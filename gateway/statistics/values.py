@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf, isfinite, nan
 
 from gateway.config.experiment_specs import GuardrailSpec
-from gateway.observability.arm_counts import ArmCounts
+from gateway.observability.arm_stats import ArmCounts
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gateway.admin.gate import Access, is_loopback
+from gateway.admin.api_keys import KeysError
+from gateway.admin.auth_middleware import Access, is_loopback
 from gateway.admin.keyring import Keyring
-from gateway.admin.keys import KeysError
 from gateway.config.settings import Settings
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.news.kinds import EndpointDrained
+from gateway.events.event_types import EndpointDrained
 from gateway.redis.script import Command
 
 KEY = "pointsman:1:drained"

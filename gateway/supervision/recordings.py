@@ -18,8 +18,8 @@ from time import strftime, time
 from typing import Any, TextIO
 
 from gateway.config.specs import RulesSpec
-from gateway.rehearsal.recording import NAME, NoRecordingError, Recording, RecordingError, read_recording
-from gateway.routing.asked import asked_headers
+from gateway.dry_run.recording import NAME, NoRecordingError, Recording, RecordingError, read_recording
+from gateway.routing.rule_dependencies import asked_headers
 from gateway.supervision.decision_feed import DecisionFeed, Wish
 
 _log = logging.getLogger("pointsman")

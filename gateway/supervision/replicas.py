@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from time import time
 from typing import Any
 
-from gateway.news.kinds import ConditionChanged, EndpointDrained, ExperimentChanged, RulesActivated
-from gateway.news.news import News
-from gateway.protocol.condition import Condition
+from gateway.events.event_bus import EventBus
+from gateway.events.event_types import ConditionChanged, EndpointDrained, ExperimentChanged, RulesActivated
+from gateway.protocol.readiness import Condition
 from gateway.redis.address import RedisAddress
-from gateway.redis.ending import end
+from gateway.redis.asyncio_util import end
+from gateway.redis.bounded_client import Store, StoreError
 from gateway.redis.script import Script
-from gateway.redis.store import Store, StoreError
 from gateway.supervision.drains import DrainedSince, Drains, Key
 
 _log = logging.getLogger("pointsman")
@@ -91,7 +91,7 @@ class Replicas:
         self._conditions: Mapping[Key, Condition] = {}
         self._others: tuple[Replica, ...] = ()
         self._store: Store | None = None
-        self._news: News | None = None
+        self._news: EventBus | None = None
         self._refused = ""  # why drained endpoints could not be written or read, last time
         self._beating: asyncio.Task[None] | None = None
         self._is_due = asyncio.Event()
@@ -118,7 +118,7 @@ class Replicas:
         if self._address is None:
             return
         self._store = Store(self._address, deadline=_PATIENCE_SECONDS)
-        self._news = news = News(self._store)
+        self._news = news = EventBus(self._store)
         news.listen(RulesActivated, self._hear_rules)
         news.listen(ConditionChanged, lambda item: self._ears.condition_changed((item.engine, item.url)))
         news.listen(EndpointDrained, self._hear_drained)

@@ -13,16 +13,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import time
 
+from gateway.config.file_watcher import RuleFiles
 from gateway.config.files import digest_of, files_of
 from gateway.config.rules import LoadedRules
 from gateway.config.specs import RulesSpec
-from gateway.config.watch import RuleFiles
-from gateway.supervision import judging
-from gateway.versions.editing import Edit
-from gateway.versions.errors import NoSuchVersion, RulesRefused
-from gateway.versions.names import named
-from gateway.versions.store import VersionStore
-from gateway.versions.version import Version, placed
+from gateway.rule_versions.editor import Edit
+from gateway.rule_versions.errors import NoSuchVersion, RulesRefused
+from gateway.rule_versions.file_names import named
+from gateway.rule_versions.store import VersionStore
+from gateway.rule_versions.version import Version, placed
+from gateway.supervision import rule_validation
 
 _log = logging.getLogger("pointsman")
 
@@ -139,7 +139,7 @@ class Rulebook:
             try:
                 await self._until_due()
                 async with self._one_at_a_time:
-                    if self._take(await asyncio.to_thread(judging.judge_files, self._paths)):
+                    if self._take(await asyncio.to_thread(rule_validation.judge_files, self._paths)):
                         return self.rules
             except Exception:  # a fault of ours must not end the watch
                 _log.exception("cannot read the rules; rules %d stay in force", self.number)
@@ -206,7 +206,7 @@ class Rulebook:
 
         Raises: RulesRefused where their names cannot be.
         """
-        return await asyncio.to_thread(judging.judge_texts, named(files, self._base_files))
+        return await asyncio.to_thread(rule_validation.judge_texts, named(files, self._base_files))
 
     # One at a time
 
@@ -223,7 +223,7 @@ class Rulebook:
         if digest_of(file.content for file in files_of(texts)) == self.rules.digest:
             _log.info("what %s activates is in force already, as version %d", author, self.number)
             return self.in_force
-        loaded = await asyncio.to_thread(judging.judge_texts, texts)
+        loaded = await asyncio.to_thread(rule_validation.judge_texts, texts)
         if loaded.rules is None:
             _log.warning("rules of %s are refused; rules %d stay in force", author, self.number)
             raise RulesRefused(loaded.problems)
@@ -277,7 +277,7 @@ class Rulebook:
         if loaded.rules is not None and version.digest == loaded.rules.digest:
             return loaded
         try:
-            found = judging.judge_texts(self.texts_of(version.number))
+            found = rule_validation.judge_texts(self.texts_of(version.number))
             if found.rules is None:
                 raise RulesRefused(found.problems)
         except (NoSuchVersion, RulesRefused) as error:

@@ -15,30 +15,30 @@ from pathlib import Path
 from gateway.admin.app import make_app
 from gateway.admin.audit import audit_log
 from gateway.admin.audit_file import AuditFile
-from gateway.admin.feed import Feed
+from gateway.admin.event_feed import Feed
 from gateway.admin.playground import Inference
 from gateway.admin.server import AdminServer, admin_server
 from gateway.config.rules import LoadedRules
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
-from gateway.experiments.experiments import Experiments
+from gateway.experiments.controller import Experiments
 from gateway.net import descriptors
+from gateway.observability.active_request import LiveRequest
 from gateway.observability.exposition import ExpositionState
-from gateway.observability.live import LiveRequest
 from gateway.observability.logs import log_level, set_log_level
-from gateway.redis.store import Store
+from gateway.redis.bounded_client import Store
 from gateway.supervision.admin_access import admin_access
 from gateway.supervision.drains import DrainedSince
-from gateway.supervision.experimenting import make_experiments
+from gateway.supervision.experiment_wiring import make_experiments
 from gateway.supervision.ports import PortError, ReservedPort, listen
 from gateway.supervision.recordings import Recordings
-from gateway.supervision.redis_home import RedisHome, data_dir_of, versions_dir
+from gateway.supervision.redis_setup import RedisHome, data_dir_of, versions_dir
 from gateway.supervision.replicas import Ears, Replicas
-from gateway.supervision.rule_keeping import RuleKeeping
-from gateway.supervision.shadowing import Shadowing
-from gateway.supervision.watching import Watching
+from gateway.supervision.rule_manager import RuleKeeping
+from gateway.supervision.shadow_process import Shadowing
+from gateway.supervision.traffic_watch import Watching
+from gateway.supervision.worker_pool import StartError, WorkerPool
 from gateway.supervision.worker_process import COMMAND
-from gateway.supervision.workforce import StartError, Workforce
 from gateway.upstream.health import Findings, Prober
 
 _log = logging.getLogger("pointsman")
@@ -80,7 +80,7 @@ class Supervisor(RuleKeeping):
         self._stop_signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
         self._redis: RedisHome | None = None
         self._store: Store | None = None
-        self._workforce: Workforce | None = None
+        self._workforce: WorkerPool | None = None
         self._watching: Watching | None = None
         self._prober: Prober | None = None
         self._shadowing: Shadowing | None = None
@@ -206,7 +206,7 @@ class Supervisor(RuleKeeping):
         self._redis = redis = RedisHome(settings)
         self._store = store = Store(redis.address) if redis.address is not None else None
         self._prober = prober = Prober(self._health_changed)
-        self._workforce = workforce = Workforce(
+        self._workforce = workforce = WorkerPool(
             settings, self.rules, prober.health, ports, self._worker_command, redis.address
         )
         workforce.number = self._book.number

@@ -8,7 +8,7 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 
-from gateway.control import Decoder, Message, encode
+from gateway.control_messages import Decoder, Message, encode
 
 COMMAND = (sys.executable, "-m", "gateway.worker")
 

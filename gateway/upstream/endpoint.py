@@ -7,11 +7,11 @@ from time import monotonic
 from urllib.parse import urlsplit
 
 from gateway.config.specs import EndpointSpec, EngineSpec
-from gateway.protocol.condition import Condition
 from gateway.protocol.engine_load import Load
+from gateway.protocol.readiness import Condition
 from gateway.upstream.breaker import Breaker
-from gateway.upstream.pool import Pool
-from gateway.upstream.stream_pool import StreamPool
+from gateway.upstream.http1_pool import Pool
+from gateway.upstream.http2_pool import StreamPool
 from gateway.upstream.tls import client_tls
 
 NOT_READY = (Condition.UNREADY, Condition.DOWN)

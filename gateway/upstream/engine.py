@@ -7,12 +7,12 @@ from time import monotonic
 from types import MappingProxyType
 
 from gateway.config.specs import Balance, EndpointSpec, EngineSpec
-from gateway.protocol.condition import Condition
+from gateway.protocol.readiness import Condition
 from gateway.upstream.adapters import Adapter, adapter_for
 from gateway.upstream.balancing import by_session, chooser
 from gateway.upstream.endpoint import NOT_READY, Endpoint
 from gateway.upstream.prefix_index import PrefixIndex
-from gateway.upstream.retry import RetryBudget
+from gateway.upstream.retry_budget import RetryBudget
 from gateway.upstream.tls import endpoint_tls
 from gateway.upstream.weighted import by_session as by_weighted_session
 from gateway.upstream.weighted import shares, weighted_chooser

@@ -12,9 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from gateway.config.specs import EngineSpec, HealthSpec
-from gateway.protocol.condition import Condition
 from gateway.protocol.engine_load import Load
-from gateway.upstream.probing import Asker, asker_for
+from gateway.protocol.readiness import Condition
+from gateway.upstream.probe import Asker, asker_for
 
 _log = logging.getLogger(__name__)
 

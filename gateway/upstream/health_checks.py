@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from gateway.config.specs import EngineProtocol, EngineSpec
 from gateway.protocol.grpc_methods import RPCS
-from gateway.protocol.message_head import fields
+from gateway.protocol.infer_message_head import fields
 from gateway.protocol.torchserve.predictions import PING
-from gateway.upstream.ask import Answered
+from gateway.upstream.grpc_request import Answered
 
 _UNAVAILABLE = 14
 

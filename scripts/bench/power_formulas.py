@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gateway.statistics import averages, rates, sequences, spread
+from gateway.statistics import confidence_sequences, means, rates
 
 Array = np.ndarray
 STEPS = 40
@@ -52,7 +52,7 @@ class Contrast:
 
 def contrast(pairs: Sequence[Pair], of_control: float = -1.0, adjust: bool = False) -> Contrast:
     """arm + of_control * control."""
-    weights = _weights(pairs, spread.LEAST_IN_A_PERIOD)
+    weights = _weights(pairs, LEAST_IN_A_PERIOD)
     total = sum(weights)
     with np.errstate(all="ignore"):
         shares = [weight / total for weight in weights]
@@ -65,14 +65,14 @@ def contrast(pairs: Sequence[Pair], of_control: float = -1.0, adjust: bool = Fal
         degrees = variance**2 / (parts[0] ** 2 / control.degrees + parts[1] ** 2 / arm.degrees)
         is_known = (total > 0) & np.isfinite(variance) & (variance > 0)
         for mean in (control, arm):
-            is_known &= (mean.num >= averages.ENOUGH) & (mean.degrees >= averages.ENOUGH_DEGREES)
+            is_known &= (mean.num >= means.ENOUGH) & (mean.degrees >= means.ENOUGH_DEGREES)
         return Contrast(arm.estimate + of_control * control.estimate, np.sqrt(variance), degrees, total, is_known)
 
 
 def is_beyond(of: Contrast, alpha: float, bound: float = 0.0, one_sided: bool = False) -> Array:
     """Where the interval leaves the bound out; one-sided: where it lies above."""
     with np.errstate(all="ignore"):
-        u = sequences.RHO2 * of.num
+        u = confidence_sequences.RHO2 * of.num
         if one_sided:
             z = np.sqrt((1 + 1 / u) * 2 * np.log(1 + np.sqrt(1 + u) / (2 * alpha)))
         else:
@@ -235,8 +235,8 @@ def _adjusted(
     variance = asked[0].variance + asked[1].variance
     degrees = variance**2 / sum(each.variance**2 / each.degrees for each in asked)
     off = np.abs(asked[1].estimate - asked[0].estimate)
-    u = sequences.RHO2 * total
-    z = np.sqrt((1 + 1 / u) * (np.log(1 + u) - 2 * np.log(spread.PROMPTS_DIFFER)))
+    u = confidence_sequences.RHO2 * total
+    z = np.sqrt((1 + 1 / u) * (np.log(1 + u) - 2 * np.log(PROMPTS_DIFFER)))
     may = np.isfinite(variance) & (off <= student(z, degrees) * np.sqrt(variance))
     sides = [(control, asked[0]), (arm, asked[1])]
     slope = sum((mean.errors * sizes.errors).sum(-1) for mean, sizes in sides) / sum(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.power_formulas import STEPS, Array, Counts, mean_of
-from gateway.observability.arm_counts import bin_bound
+from gateway.observability.arm_stats import bin_bound
 from gateway.statistics import quantiles
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bench.power_formulas import Array, Pair, log_gamma
-from gateway.statistics import sample_ratio, sequences
+from gateway.statistics import confidence_sequences, sample_ratio
 
 
 def sample_ratio_p(seen: Sequence[tuple[Array, Array]], shares: Sequence[float]) -> Array:
@@ -44,6 +44,6 @@ def bucket_ratio_p(seen: Sequence[Pair], shares: Sequence[float]) -> Array:
         t = np.abs(beyond.sum(-1)) / np.sqrt((beyond**2).sum(-1))
         degrees = weigh - 1
         z = np.sqrt(degrees * np.log1p(t * t / degrees)) * (8 * degrees + 1) / (8 * degrees + 3)
-        u = sequences.RHO2 * time
+        u = confidence_sequences.RHO2 * time
         p = np.minimum(1.0, np.sqrt(1 + u) * np.exp(-z * z * u / (2 * (1 + u))))
         return np.where(weigh * np.minimum(share, 1 - share) >= sample_ratio.LEAST_BUCKETS, p, 1.0)

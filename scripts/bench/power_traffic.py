@@ -9,7 +9,7 @@ import numpy as np
 
 from bench.power_formulas import Array, Counts, Pair
 from bench.power_quantiles import Bins
-from gateway.observability.arm_counts import NUM_BUCKETS
+from gateway.observability.arm_stats import NUM_BUCKETS
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,16 +20,16 @@ from gateway.config.specs import (
     RulesSpec,
     SessionSpec,
 )
-from gateway.experiments.experiments import Experiments
-from gateway.experiments.local_home import LocalHome
+from gateway.experiments.controller import Experiments
+from gateway.experiments.local_coordination import LocalHome
+from gateway.observability.active_request import LiveRequest
 from gateway.observability.exposition import ExpositionState
-from gateway.observability.limit_counts import AccountSnapshot, LimitSnapshot
-from gateway.observability.live import LiveRequest
+from gateway.observability.limit_stats import AccountSnapshot, LimitSnapshot
 from gateway.observability.metrics import Metrics, SeriesKey, add_up
-from gateway.observability.session_use import SessionUse
-from gateway.protocol.condition import Condition
+from gateway.observability.session_stats import SessionUse
 from gateway.protocol.engine_load import Load
-from gateway.versions.version import Version
+from gateway.protocol.readiness import Condition
+from gateway.rule_versions.version import Version
 from tests.experiments.making import Workforce
 
 RULES = RulesSpec(

@@ -8,12 +8,12 @@ import yaml
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
+from gateway.admin.api_keys import KeysError, Role, make_key, read_keys, told
 from gateway.admin.app import make_app
 from gateway.admin.audit_file import AuditFile
 from gateway.admin.auth import admin, operator, viewer
-from gateway.admin.gate import Access
+from gateway.admin.auth_middleware import Access
 from gateway.admin.keyring import Attempts, GuessingError, Keyring
-from gateway.admin.keys import KeysError, Role, make_key, read_keys, told
 from tests.admin.test_app import BASE, State
 
 # Asked by whoever finds out whether the gateway lives, how it fares, or what the API is.

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, Phase, settings
 from schemathesis.checks import load_all_checks
 from schemathesis.specs.openapi import checks as of_openapi
 
+from gateway.admin.api_keys import Role
 from gateway.admin.app import make_app
-from gateway.admin.keys import Role
 from tests.admin.test_app import State
 from tests.admin.test_auth import write_keys
 from tests.support.canned_engine import CannedEngine

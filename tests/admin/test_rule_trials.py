@@ -8,16 +8,16 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from gateway.admin.gate import Access, Gate
+from gateway.admin.api_keys import Role
+from gateway.admin.auth_middleware import Access, AuthMiddleware
 from gateway.admin.keyring import Keyring
-from gateway.admin.keys import Role
 from gateway.admin.rule_trials import add_rule_trials
 from gateway.admin.rule_versions import add_rule_versions
 from gateway.admin.rules import routes_told
 from gateway.config.rules import LoadedRules, load_rules, load_texts
 from gateway.config.specs import RulesSpec
+from gateway.rule_versions.version import Version
 from gateway.supervision.rulebook import Rulebook
-from gateway.versions.version import Version
 from tests.admin.test_auth import bearer, write_keys
 
 RULES = """\
@@ -93,7 +93,7 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TestClient:
 
 def serving(book: Rulebook, access: Access) -> TestClient:
     app = FastAPI()
-    app.add_middleware(Gate, access=access)
+    app.add_middleware(AuthMiddleware, access=access)
     add_rule_versions(app, State(book))
     add_rule_trials(app, State(book))
     return TestClient(app, "http://localhost:8002")

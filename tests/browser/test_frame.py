@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from gateway.admin.keys import Role, make_key, told
+from gateway.admin.api_keys import Role, make_key, told
 from tests.browser.conftest import DESKTOP
 from tests.support.canned_engine import CannedEngine
 from tests.support.chromium import Mishaps

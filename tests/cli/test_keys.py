@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.admin.keys import read_keys
+from gateway.admin.api_keys import read_keys
 from tests.support.servers import GatewayProcess
 
 RULES = "{version: 1, engines: {it: {endpoints: ['http://127.0.0.1:1']}}, routes: [{name: all, engine: it}]}"

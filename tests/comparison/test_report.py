@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from gateway.comparison.distribution import Distribution
-from gateway.comparison.judging import Outcome, Verdict
+from gateway.comparison.outputs import Text
 from gateway.comparison.report import MAX_WORST, RouteReport
-from gateway.comparison.said import Text
 from gateway.comparison.tensors import compare, tensor_of
 from gateway.comparison.texts import compare as compare_texts
+from gateway.comparison.verdict import Outcome, Verdict
 from gateway.config.experiment_specs import ShadowSpec, ToleranceSpec
 
 SPEC = ShadowSpec("new")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.comparison.said import Text
+from gateway.comparison.outputs import Text
 from gateway.comparison.texts import TextDifference, compare
 
 # primary, candidate, first character, first token, prefix share

@@ -35,10 +35,10 @@ from gateway.config.specs import (
     RulesSpec,
     TlsSpec,
 )
+from gateway.dry_run import rule_tests
+from gateway.dry_run.rule_tests import failed_tests
 from gateway.protocol.body_facts import NO_BODY, BodyFacts, InputFacts
 from gateway.protocol.operations import Operation
-from gateway.rehearsal import rule_tests
-from gateway.rehearsal.rule_tests import failed_tests
 from gateway.routing.decision import Decision
 from gateway.routing.facts import Facts
 from gateway.routing.table import Table

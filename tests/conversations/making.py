@@ -1,8 +1,8 @@
 """Turns and conversations for tests, in a few letters."""
 
-from gateway.conversations.completing import Kept
+from gateway.conversations.prompt_assembly import Kept
 from gateway.conversations.turns import Turn, estimated_tokens, written, written_system
-from gateway.protocol.llm.values import Message, Text, ToolCall
+from gateway.protocol.llm.canonical import Message, Text, ToolCall
 
 
 def user(text: str) -> Message:

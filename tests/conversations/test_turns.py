@@ -5,7 +5,7 @@ import pytest
 
 from gateway.conversations.turns import Turn, estimated_tokens, openai_message, read, written
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.values import Media, Message, Reasoning, Text, ToolCall
+from gateway.protocol.llm.canonical import Media, Message, Reasoning, Text, ToolCall
 from tests.conversations.making import calls, result, said, user
 
 MESSAGES = [

@@ -6,7 +6,7 @@ from hashlib import sha256
 from typing import Any
 
 from gateway.dataplane.plane import DataPlane
-from gateway.observability.arm_counts import ArmCounts, ArmKey
+from gateway.observability.arm_stats import ArmCounts, ArmKey
 
 KEY = "swordfish"
 HASHED = sha256(KEY.encode()).hexdigest()

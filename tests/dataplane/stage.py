@@ -14,7 +14,7 @@ from gateway.config.rules import load_rules
 from gateway.config.settings import Limits, Settings
 from gateway.dataplane.connection import ClientConnection
 from gateway.dataplane.plane import DataPlane
-from gateway.redis.store import Store
+from gateway.redis.bounded_client import Store
 
 OK = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 11\r\n\r\n{"ok":true}'
 DEADLINE = 30.0

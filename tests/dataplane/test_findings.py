@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.protocol.condition import Condition
 from gateway.protocol.engine_load import Load
+from gateway.protocol.readiness import Condition
 from tests.dataplane.stage import Engine, load, rules, run, stage
 
 READY, DOWN = Condition.READY, Condition.DOWN

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.protocol.condition import Condition
+from gateway.protocol.readiness import Condition
 from tests.dataplane.stage import Engine, Reply, Stage, load, post, rules, run, stage
 
 INFER = "/v2/models/m/infer"

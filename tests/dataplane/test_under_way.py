@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.dataplane.under_way import cancel_requests, list_requests
-from gateway.observability.live import LiveRequest
+from gateway.observability.active_request import LiveRequest
 from tests.dataplane import generating
 from tests.dataplane.generating import ROLE, asked, chunk, token
 from tests.dataplane.grpc.peers import STREAM, UNARY, Call, GrpcClient, GrpcEngine

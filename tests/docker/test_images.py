@@ -17,7 +17,7 @@ import pytest
 import redis
 import yaml
 
-from gateway.admin.keys import Role, make_key, told
+from gateway.admin.api_keys import Role, make_key, told
 from tests.docker.bare import REPOSITORY, Image
 from tests.docker.test_files import COMPOSE, SERVICES
 from tests.support.ports import free_port

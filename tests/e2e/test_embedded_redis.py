@@ -11,7 +11,7 @@ import httpx
 import psutil
 import pytest
 
-from gateway.redis.server_folder import EmbeddedError, find_server
+from gateway.redis.data_dir import EmbeddedError, find_server
 from tests.supervision.stage import RULES
 from tests.support.child import REPOSITORY
 from tests.support.servers import GatewayProcess

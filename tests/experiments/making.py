@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from gateway.config.experiment_specs import ArmSpec, BanditSpec, ExperimentSpec, FuseSpec, GuardrailSpec, RampSpec
 from gateway.config.specs import EndpointSpec, EngineSpec, RulesSpec
-from gateway.experiments.experiments import Hands, RulesNotWritten
+from gateway.experiments.controller import Hands, RulesNotWritten
 from gateway.experiments.runs import Shares, weights_of
-from gateway.observability.arm_counts import NUM_BUCKETS, ArmCounts, ArmKey, bin_of
-from gateway.statistics.counting import add
+from gateway.observability.arm_stats import NUM_BUCKETS, ArmCounts, ArmKey, bin_of
+from gateway.statistics.count_arithmetic import add
 
 ARMS = (ArmSpec("old", "a", 90.0), ArmSpec("new", "b", 10.0))
 GUARDRAILS = (GuardrailSpec("error_rate", max_increase=0.02), GuardrailSpec("latency_p95", max_ratio=1.5))

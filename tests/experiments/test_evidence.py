@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from gateway.experiments.counts_text import read_counts, write_counts
+from gateway.experiments.counts_json import read_counts, write_counts
 from gateway.experiments.evidence import MAX_PERIODS, Evidence
-from gateway.experiments.series import MAX_POINTS, Series
-from gateway.observability.arm_counts import NUM_BUCKETS, ArmCounts, ArmKey, Feedback, Timing
+from gateway.experiments.timeseries import MAX_POINTS, Series
+from gateway.observability.arm_stats import NUM_BUCKETS, ArmCounts, ArmKey, Feedback, Timing
 from tests.experiments.making import counts
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from gateway.config.specs import IdentitySpec, LimitSpec
 from gateway.limits.account import Account, Counts
-from gateway.limits.lending import Inquiry
+from gateway.limits.lease_protocol import Inquiry
 from gateway.limits.limit import Limit
 from gateway.limits.limiter import Limiter
 from gateway.limits.pending import Grant, Pending

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.observability.arm_counts import NUM_BUCKETS, ArmCounts, ArmKey, bin_of
+from gateway.observability.arm_stats import NUM_BUCKETS, ArmCounts, ArmKey, bin_of
 from gateway.observability.arms import MAX_FEEDBACK_NAMES, Arms, Meter, Recent
 from gateway.protocol.errors import ErrorKind
 

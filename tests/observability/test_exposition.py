@@ -8,10 +8,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.observability.exposition import CONTENT_TYPE, ExpositionState, render
 from gateway.observability.metrics import LATENCY_BOUNDS, Metrics, SeriesKey, add_up
-from gateway.observability.session_use import SessionUse
-from gateway.observability.store_use import StoreUse
-from gateway.protocol.condition import Condition
+from gateway.observability.redis_stats import StoreUse
+from gateway.observability.session_stats import SessionUse
 from gateway.protocol.engine_load import Load
+from gateway.protocol.readiness import Condition
 
 SPLIT = SeriesKey("split", "new", "mac", "http://c:1")
 SPLIT_LABELS = {"route": "split", "arm": "new", "engine": "mac", "endpoint": "http://c:1"}

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.protocol.errors import GatewayError
-from gateway.protocol.message_head import Names, read_names
+from gateway.protocol.infer_message_head import Names, read_names
 from gateway.protocol.message_layouts import Layouts
 from gateway.protocol.protobuf import message
 

@@ -4,7 +4,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from gateway.protocol.llm.values import Dialect
+from gateway.protocol.llm.canonical import Dialect
 from gateway.protocol.operations import FLEET_OPERATIONS, MODEL_OPERATIONS, Operation, read_path
 
 GET, POST = ("GET",), ("POST",)

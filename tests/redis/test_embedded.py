@@ -13,8 +13,8 @@ import psutil
 import pytest
 import redis
 
+from gateway.redis.data_dir import EmbeddedError, ServerFolder, default_data_dir, find_server
 from gateway.redis.embedded import EmbeddedRedis
-from gateway.redis.server_folder import EmbeddedError, ServerFolder, default_data_dir, find_server
 from tests.support.waiting import eventually
 
 MEGABYTE = 1 << 20
@@ -143,7 +143,7 @@ OWNER = """
 import asyncio, sys
 from pathlib import Path
 from gateway.redis.embedded import EmbeddedRedis
-from gateway.redis.server_folder import ServerFolder, find_server
+from gateway.redis.data_dir import ServerFolder, find_server
 
 async def scene():
     server = EmbeddedRedis(ServerFolder.make(Path(sys.argv[1])), find_server(), max_memory_bytes=1 << 26)
@@ -237,7 +237,7 @@ def test_state_is_kept_where_the_system_says(monkeypatch: pytest.MonkeyPatch, tm
 
 def test_without_a_server_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is no redis-server, the message names the ways to have one."""
-    monkeypatch.setattr("gateway.redis.server_folder.find_spec", lambda name: None)
+    monkeypatch.setattr("gateway.redis.data_dir.find_spec", lambda name: None)
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(EmbeddedError, match=r"apt install redis-server, brew install redis.*--redis URL"):
         find_server()

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from gateway.config.experiment_specs import ArmSpec, ExperimentSpec, LayerSpec
-from gateway.routing.experiments import Split
+from gateway.routing.assignment import Split
 from gateway.routing.layers import memberships
 
 UNITS = [f"user-{number}" for number in range(20_000)]

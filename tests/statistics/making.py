@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gateway.observability.arm_counts import NUM_BUCKETS, ArmCounts, ArmKey, Feedback, Timing, bin_of
+from gateway.observability.arm_stats import NUM_BUCKETS, ArmCounts, ArmKey, Feedback, Timing, bin_of
 from gateway.statistics.values import Stratum
 
 CONTROL, ARM = "control", "candidate"

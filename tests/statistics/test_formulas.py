@@ -10,7 +10,7 @@ from bench.power_ratio import bucket_ratio_p, sample_ratio_p
 from bench.power_traffic import Requests, Traffic, binned, counted, requests, units
 
 from gateway.config.experiment_specs import GuardrailSpec
-from gateway.statistics.comparing import compare
+from gateway.statistics.comparison import compare
 from gateway.statistics.guardrails import breaches
 from gateway.statistics.sample_ratio import sample_ratio
 from gateway.statistics.values import Stratum

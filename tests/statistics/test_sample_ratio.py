@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gateway.observability.arm_counts import ArmCounts, ArmKey
+from gateway.observability.arm_stats import ArmCounts, ArmKey
 from gateway.statistics.sample_ratio import sample_ratio
 from gateway.statistics.values import Stratum
 from tests.statistics.making import buckets_of

@@ -16,7 +16,7 @@ import socket
 import sys
 from pathlib import Path
 
-from gateway.control import (
+from gateway.control_messages import (
     AskSnapshot,
     Counters,
     Decoder,

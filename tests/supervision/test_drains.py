@@ -2,7 +2,7 @@
 
 import json
 
-from gateway.news.kinds import EndpointDrained
+from gateway.events.event_types import EndpointDrained
 from gateway.supervision.drains import KEY, DrainedSince, Drains
 
 A, B = ("it", "http://a:1"), ("it", "http://b:1")

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from gateway.config.rules import load_rules, load_texts
+from gateway.rule_versions.editor import EditError, add_endpoint
+from gateway.rule_versions.errors import NoSuchVersion, RulesRefused
 from gateway.supervision import rulebook
 from gateway.supervision.rulebook import Rulebook
-from gateway.versions.editing import EditError, add_endpoint
-from gateway.versions.errors import NoSuchVersion, RulesRefused
 from tests.supervision.stage import RULES, loaded, rule_file
 
 DEADLINE_SECONDS = 30.0

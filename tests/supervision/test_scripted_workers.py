@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from gateway.config.settings import Settings
-from gateway.control import Counters, Message
-from gateway.protocol.condition import Condition
+from gateway.control_messages import Counters, Message
 from gateway.protocol.engine_load import Load
-from gateway.supervision import workforce
+from gateway.protocol.readiness import Condition
+from gateway.supervision import worker_pool
 from gateway.supervision.ports import ReservedPort
+from gateway.supervision.worker_pool import StartError, WorkerPool
 from gateway.supervision.worker_process import WorkerProcess
-from gateway.supervision.workforce import StartError, Workforce
 from gateway.upstream.health import Findings
 from tests.supervision.stage import any_rules, scripted
 
@@ -25,11 +25,11 @@ DEADLINE_SECONDS = 30.0
 
 
 @asynccontextmanager
-async def force_of(mode: str, folder: Path, workers: int = 1, hang_timeout: float = 30.0) -> AsyncIterator[Workforce]:
+async def force_of(mode: str, folder: Path, workers: int = 1, hang_timeout: float = 30.0) -> AsyncIterator[WorkerPool]:
     """Workers of one mode; what they hear is in `notes` in the folder."""
     port = ReservedPort("127.0.0.1", 0, "--http-port")
     settings = Settings(workers=workers, drain_timeout=0.1, hang_timeout=hang_timeout)
-    force = Workforce(settings, any_rules(folder), {}, [port], scripted(mode, folder / "notes"))
+    force = WorkerPool(settings, any_rules(folder), {}, [port], scripted(mode, folder / "notes"))
     try:
         yield force
     finally:
@@ -44,7 +44,7 @@ async def until(is_so: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def kill_worker(force: Workforce) -> None:
+def kill_worker(force: WorkerPool) -> None:
     """Kill the one worker, as the system does when memory is short."""
     (worker,) = force._workers
     os.kill(worker.pid, signal.SIGKILL)
@@ -72,7 +72,7 @@ def test_restarts_slow_down(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
             await until(lambda: force.restarts == 1 and force.num_serving == 1)
 
     asyncio.run(scene())
-    ended, first, second = [record.getMessage() for record in caplog.records if record.name == workforce.__name__]
+    ended, first, second = [record.getMessage() for record in caplog.records if record.name == worker_pool.__name__]
     assert ended.endswith("ended with status -9; starting another in 0.1 s")
     assert first == "cannot start a worker: a worker ended with status 3; trying again in 0.2 s"
     assert second == "cannot start a worker: a worker ended with status 3; trying again in 0.4 s"
@@ -80,15 +80,15 @@ def test_restarts_slow_down(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
 
 def test_a_worker_that_nobody_hears_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault of ours ends the listening to a worker, which serves on: it is killed when all are (`force_of` looks)."""
-    heard = Workforce._heard
+    heard = WorkerPool._heard
 
-    def fail(self: Workforce, worker: WorkerProcess, message: Message) -> None:
+    def fail(self: WorkerPool, worker: WorkerProcess, message: Message) -> None:
         if isinstance(message, Counters):
             raise RuntimeError("a fault of ours")
         heard(self, worker, message)
 
-    monkeypatch.setattr(Workforce, "_heard", fail)
-    monkeypatch.setattr(workforce, "_ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(WorkerPool, "_heard", fail)
+    monkeypatch.setattr(worker_pool, "_ANSWER_SECONDS", 0.2)
 
     async def scene() -> None:
         async with force_of("good", tmp_path) as force:
@@ -150,7 +150,7 @@ def test_counts_outlive_a_worker(tmp_path: Path) -> None:
 
 def test_a_silent_worker_holds_no_scrape_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A scrape waits for a busy worker's counters for a moment only, then does without."""
-    monkeypatch.setattr(workforce, "_ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(worker_pool, "_ANSWER_SECONDS", 0.05)
 
     async def scene() -> None:
         async with force_of("silent", tmp_path) as force:
@@ -169,7 +169,7 @@ def test_a_worker_that_hangs_is_started_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, limit: float, is_killed: bool
 ) -> None:
     """A worker that answers nothing for longer than the limit is killed and replaced; one that answers stays."""
-    monkeypatch.setattr(workforce, "_ANSWER_SECONDS", 0.2 if mode == "silent" else DEADLINE_SECONDS)
+    monkeypatch.setattr(worker_pool, "_ANSWER_SECONDS", 0.2 if mode == "silent" else DEADLINE_SECONDS)
 
     async def scene() -> None:
         async with force_of(mode, tmp_path, hang_timeout=limit) as force:
@@ -188,7 +188,7 @@ def test_a_worker_that_hangs_is_started_anew(
 @pytest.mark.parametrize("mode, goes", [("good", True), ("stubborn", False)])
 def test_drain_ends_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, goes: bool) -> None:
     """Draining lets workers end by themselves, and kills those that do not in time, which it tells."""
-    monkeypatch.setattr(workforce, "_KILL_MARGIN_SECONDS", 0.2)
+    monkeypatch.setattr(worker_pool, "_KILL_MARGIN_SECONDS", 0.2)
 
     async def scene() -> None:
         async with force_of(mode, tmp_path, workers=2) as force:

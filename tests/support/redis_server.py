@@ -13,7 +13,7 @@ from typing import Self
 import pytest
 import redis
 
-from gateway.redis.server_folder import EmbeddedError, find_server
+from gateway.redis.data_dir import EmbeddedError, find_server
 from tests.support.waiting import eventually
 
 

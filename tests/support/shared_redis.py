@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gateway.redis.address import read_address
-from gateway.redis.store import Store
+from gateway.redis.bounded_client import Store
 from tests.support.redis_server import RedisServer
 
 __all__ = ["redis_server", "shared_server", "stored"]

@@ -12,8 +12,8 @@ from typing import Any
 
 from gateway.config.specs import ConnectionSpec
 from gateway.protocol.errors import GatewayError
-from gateway.upstream.connection import UpstreamConnection
-from gateway.upstream.pool import Pool
+from gateway.upstream.http1_connection import UpstreamConnection
+from gateway.upstream.http1_pool import Pool
 from gateway.wire.http1.head import HEAD_END, ResponseHead
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: engine\r\n\r\n"

@@ -5,8 +5,8 @@ from time import monotonic
 import pytest
 
 from gateway.config.specs import EndpointSpec, EngineSpec, HealthSpec
-from gateway.protocol.condition import Condition
 from gateway.protocol.engine_load import Load
+from gateway.protocol.readiness import Condition
 from gateway.upstream.endpoint import Endpoint
 
 

@@ -16,7 +16,7 @@ from gateway.config.specs import (
     PrefixSpec,
     TlsSpec,
 )
-from gateway.protocol.condition import Condition
+from gateway.protocol.readiness import Condition
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
 from gateway.upstream.tls import endpoint_tls

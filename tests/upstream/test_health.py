@@ -12,8 +12,8 @@ import pytest
 import trustme
 
 from gateway.config.specs import EndpointSpec, EngineProtocol, EngineSpec, HealthSpec, LoadSpec, TlsSpec
-from gateway.protocol.condition import Condition
 from gateway.protocol.engine_load import Load
+from gateway.protocol.readiness import Condition
 from gateway.upstream import health as health_module
 from gateway.upstream.health import EndpointHealth, Findings, Prober
 

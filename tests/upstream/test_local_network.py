@@ -9,10 +9,10 @@ import sys
 import pytest
 
 from gateway.config.specs import ConnectionSpec, EndpointSpec, EngineSpec, HealthSpec
-from gateway.protocol.condition import Condition
 from gateway.protocol.local_network import HINT
+from gateway.protocol.readiness import Condition
 from gateway.upstream.health import Prober
-from gateway.upstream.pool import Pool
+from gateway.upstream.http1_pool import Pool
 from tests.upstream.stage import Caller
 
 

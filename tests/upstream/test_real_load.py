@@ -10,9 +10,9 @@ import pytest
 
 from gateway.config.specs import EndpointSpec, EngineSpec, LoadSpec
 from gateway.demo.triton import TritonProcess
-from gateway.protocol.condition import Condition
 from gateway.protocol.engine_load import Load
-from gateway.upstream.probing import asker_for
+from gateway.protocol.readiness import Condition
+from gateway.upstream.probe import asker_for
 from tests.dataplane.stage import run
 
 SLEEP = {"inputs": [{"name": "seconds", "shape": [1], "datatype": "FP32", "data": [0.5]}]}

@@ -16,8 +16,8 @@ from engines.backends.interfaces import BackendRequest
 from engines.errors import EngineError, ErrorCode, invalid
 from engines.messages import Scalar
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.canonical import Message, Tool
 from gateway.protocol.llm.chat_request_reader import read_request as read_chat
-from gateway.protocol.llm.values import Message, Tool
 
 # Request parameters that are no fields of sampling, wherever they stand.
 ADAPTERS = ("adapter", "lora_name")

@@ -6,7 +6,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from gateway.protocol.conversion.raw_contents import INPUT_TAG
 from gateway.protocol.errors import GatewayError
-from gateway.protocol.wire_fields import BYTES, read_tag, read_varint
+from gateway.protocol.protobuf_wire import BYTES, read_tag, read_varint
 
 Value = TypeVar("Value")
 

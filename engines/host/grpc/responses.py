@@ -20,7 +20,7 @@ from gateway.protocol.conversion.parameters import set_for_reply
 from gateway.protocol.conversion.raw_contents import OUTPUT_TAG
 from gateway.protocol.conversion.stream import stream_error
 from gateway.protocol.protobuf import message
-from gateway.protocol.wire_fields import write_varint
+from gateway.protocol.protobuf_wire import write_varint
 from gateway.wire.grpc import PREFIX
 
 MAX_MESSAGE_BYTES = 2**31 - 1

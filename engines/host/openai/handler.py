@@ -22,10 +22,10 @@ from engines.host.rest.asgi_exchange import JSON, Exchange
 from engines.host.rest.response_queue import Answers
 from engines.messages import InferRequest
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.canonical import Dialect, Event, Failed, Generation, Used
 from gateway.protocol.llm.dialects import SPOKEN
 from gateway.protocol.llm.errors import anthropic_error, openai_error
 from gateway.protocol.llm.translation import ReplyWriter
-from gateway.protocol.llm.values import Dialect, Event, Failed, Generation, Used
 from gateway.protocol.operations import Call as Asked
 from gateway.protocol.operations import Operation
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import orjson
 
-from gateway.protocol.llm.given import bad_request, optional, read_fields
+from gateway.protocol.llm.request_fields import bad_request, optional, read_fields
 
 
 def split_prompts(body: bytes) -> list[bytes]:

@@ -8,8 +8,8 @@ from typing import Any
 from engines.host.openai.tool_calls import ToolCallReader
 from engines.messages import InferResponse, SharedMemory, Tensor
 from gateway.protocol.conversion.tensors import split_elements
+from gateway.protocol.llm.canonical import Event, Finished, Generation, Started, TextDelta, Used
 from gateway.protocol.llm.generate_engine_reply import read_logprobs
-from gateway.protocol.llm.values import Event, Finished, Generation, Started, TextDelta, Used
 
 _NONE = "None"
 _COUNT_BYTES = 4

@@ -9,10 +9,10 @@ import orjson
 
 from engines.messages import InferRequest, Scalar, Tensor
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.canonical import Generation
 from gateway.protocol.llm.chat_request_writer import written_messages
-from gateway.protocol.llm.given import bad_request
 from gateway.protocol.llm.openai_options import written_tool
-from gateway.protocol.llm.values import Generation
+from gateway.protocol.llm.request_fields import bad_request
 
 # For the provider's own records, of which there are none: a reply is the same without them.
 _WITHOUT_EFFECT = frozenset(

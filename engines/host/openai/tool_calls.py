@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from gateway.protocol.llm.values import Event, Finished, TextDelta, ToolCallDelta
+from gateway.protocol.llm.canonical import Event, Finished, TextDelta, ToolCallDelta
 
 BEGIN, END = "<tool_call>", "</tool_call>"
 

@@ -19,7 +19,7 @@ from engines.host.rest.request_head import Direct
 from engines.host.rest.triton_json import read_json
 from gateway.protocol.conversion import control
 from gateway.protocol.errors import GatewayError
-from gateway.protocol.llm.values import Dialect
+from gateway.protocol.llm.canonical import Dialect
 from gateway.protocol.operations import Call, Operation, read_path
 
 _NOT_FOUND = error_json("Not Found")

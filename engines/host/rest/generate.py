@@ -16,7 +16,7 @@ from engines.host.rest.responses import write_scalar
 from engines.host.rest.tensor_data import json_of_output, raw_of_flat_json
 from engines.host.rest.triton_json import has, members, read_json, string
 from engines.messages import InferRequest, InferResponse, Scalar, SharedMemory, Tensor
-from gateway.protocol.conversion import rest_json
+from gateway.protocol.conversion import triton_json
 from gateway.protocol.conversion.generate import filled
 from gateway.protocol.protobuf import Message
 
@@ -60,13 +60,13 @@ def write_generate(model: ServedModel, id: str, response: InferResponse) -> byte
     reserved = (("id", id), ("model_name", model.name), ("model_version", model.version))
     for name, text in reserved:
         if text:
-            values[_bytes(name)] = rest_json.text(_bytes(text))
+            values[_bytes(name)] = triton_json.text(_bytes(text))
     for name, value in response.parameters.items():
         values.setdefault(_bytes(name), write_scalar(value))
     for output in response.outputs:
         if _bytes(output.name) not in values:
             values[_bytes(output.name)] = _flat(output)
-    return b"{" + b",".join([b"%b:%b" % (rest_json.text(name), values[name]) for name in sorted(values)]) + b"}"
+    return b"{" + b",".join([b"%b:%b" % (triton_json.text(name), values[name]) for name in sorted(values)]) + b"}"
 
 
 def _take(

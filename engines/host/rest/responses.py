@@ -16,7 +16,7 @@ from engines.host.frontend_api import ServedModel
 from engines.host.rest.requests import Forms
 from engines.host.rest.tensor_data import json_of_output
 from engines.messages import InferResponse, Raw, Scalar, SharedMemory, Tensor
-from gateway.protocol.conversion import rest_json
+from gateway.protocol.conversion import triton_json
 
 
 class Body(NamedTuple):
@@ -87,12 +87,12 @@ def write_scalar(value: Scalar) -> bytes:
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, float):
-        return rest_json.floats([value])[1:-1]
+        return triton_json.floats([value])[1:-1]
     return orjson.dumps(value)
 
 
 def _text(value: str) -> bytes:
-    return rest_json.text(value.encode("utf-8", "surrogateescape"))
+    return triton_json.text(value.encode("utf-8", "surrogateescape"))
 
 
 @lru_cache(maxsize=2048)

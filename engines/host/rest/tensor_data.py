@@ -12,7 +12,7 @@ from typing import Any
 from engines.errors import internal, invalid
 from engines.host.rest.triton_json import is_signed
 from engines.messages import Raw
-from gateway.protocol.conversion import rest_json
+from gateway.protocol.conversion import triton_json
 from gateway.protocol.conversion.tensors import flatten, json_of_raw, raw_of_elements, split_elements
 from gateway.protocol.datatypes import ELEMENT_BYTES
 
@@ -67,7 +67,7 @@ def _json_of_texts(raw: Raw, count: int) -> bytes:
     """Triton does not look at what stands behind the last of them."""
     if count and not raw:
         raise ValueError("it has no elements")
-    return b"[" + b",".join(map(rest_json.text, split_elements(raw, count))) + b"]"
+    return b"[" + b",".join(map(triton_json.text, split_elements(raw, count))) + b"]"
 
 
 def _raw_of_any(name: str, datatype: str, elements: list[Any], count: int) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 
 from engines.errors import EngineError, internal
 from engines.host.rest.rapidjson_errors import fault_of
-from gateway.protocol.conversion import rest_json
+from gateway.protocol.conversion import triton_json
 
 MAX_UINT64 = 2**64 - 1
 _MAX_INT64 = 2**63 - 1
@@ -18,7 +18,7 @@ _MAX_INT64 = 2**63 - 1
 def read_json(text: bytes) -> Any:
     """Raises: EngineError(INTERNAL) where it is none."""
     try:
-        return rest_json.read(text)
+        return triton_json.read(text)
     except ValueError:
         raise internal(fault_of(text)) from None
 

@@ -16,8 +16,8 @@ from engines.paged.text.chat_template import read_chat_template
 from engines.paged.text.detokenizer import Detokenizer, make_detokenizer
 from engines.paged.text.token_bytes import Pieces
 from gateway.protocol.errors import GatewayError
+from gateway.protocol.llm.canonical import Message, Tool
 from gateway.protocol.llm.templates import Template
-from gateway.protocol.llm.values import Message, Tool
 
 _NOTHING: frozenset[int] = frozenset()
 

@@ -24,7 +24,7 @@ from gateway.protocol.conversion.control_errors import rpc_error
 from gateway.protocol.conversion.infer import infer_response_of_rest, rest_of_infer_request
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_methods import Rpc
-from gateway.protocol.message_head import read_names
+from gateway.protocol.infer_message_head import read_names
 from gateway.protocol.operations import Operation, model_path
 from gateway.wire.http1.head import Field, RequestHead
 from gateway.wire.http2.stream import Stream

@@ -15,9 +15,9 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_methods import RPCS
 from gateway.protocol.operations import model_path
 from gateway.protocol.protobuf import message, parse
-from gateway.upstream.ask import ask
 from gateway.upstream.engine import Engine
-from gateway.upstream.fetch import fetch
+from gateway.upstream.grpc_request import ask
+from gateway.upstream.http_request import fetch
 
 # Whoever asks has a request that waits for the answer.
 _TIMEOUT_SECONDS = 10.0

@@ -34,12 +34,12 @@ from gateway.protocol.conversion.sse import SseReader
 from gateway.protocol.conversion.stream import stream_error, stream_response
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.grpc_status import INTERNAL, INVALID_ARGUMENT, UNAVAILABLE
-from gateway.protocol.message_head import Names
+from gateway.protocol.infer_message_head import Names
 from gateway.protocol.operations import model_path
-from gateway.wire.boundaries import Boundaries
 from gateway.wire.grpc import PREFIX, PREFIX_BYTES, MessageReader, decompress, framed
 from gateway.wire.http1.head import Field
 from gateway.wire.http2.stream import Stream
+from gateway.wire.message_boundaries import Boundaries
 
 _log = logging.getLogger(__name__)
 

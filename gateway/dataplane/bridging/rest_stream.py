@@ -12,7 +12,7 @@ from gateway.dataplane.replies import JSON, body_too_long, error_told, event_tol
 from gateway.dataplane.rest import handler_for
 from gateway.dataplane.seams import Handler
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.values import Dialect
+from gateway.protocol.llm.canonical import Dialect
 from gateway.wire.http1.head import Field
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import ErrorCode

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gateway.protocol.body_facts import NO_BODY, BodyFacts
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.infer_message_head import Names, NamesReader, facts_or_none, read_names, renamed
 from gateway.protocol.llm.prompt import prompt_of_message
-from gateway.protocol.message_head import Names, NamesReader, facts_or_none, read_names, renamed
 from gateway.protocol.message_layouts import read_repeated
 from gateway.wire.grpc import PREFIX, PREFIX_BYTES, decompress, framed, too_long
 

@@ -32,8 +32,8 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import OK, http_status
 from gateway.protocol.operations import Operation
 from gateway.routing.decision import Undecided
-from gateway.sessions.input import Input, Sent
-from gateway.upstream.stream_connection import StreamConnection
+from gateway.sessions.sequence_log import Input, Sent
+from gateway.upstream.http2_connection import StreamConnection
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.stream import Stream
 

@@ -13,15 +13,15 @@ from gateway.limits.pending import Grant
 from gateway.observability.arms import Meter, is_fault, is_the_arms, kind_of
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import OK, http_status
+from gateway.protocol.infer_message_head import Names
 from gateway.protocol.llm.prompt import prompt_of_message
-from gateway.protocol.message_head import Names
 from gateway.protocol.stream_messages import ERROR_TAG
-from gateway.upstream.stream_connection import StreamConnection
-from gateway.wire.boundaries import Boundaries
+from gateway.upstream.http2_connection import StreamConnection
 from gateway.wire.grpc import PREFIX_BYTES, MessageReader
 from gateway.wire.http2.fields import Block
-from gateway.wire.http2.passage import Passage
+from gateway.wire.http2.relay_fast_path import Passage
 from gateway.wire.http2.stream import Stream
+from gateway.wire.message_boundaries import Boundaries
 
 
 class Leg(StreamTries):

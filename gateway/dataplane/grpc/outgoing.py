@@ -6,7 +6,7 @@ from gateway.dataplane.grpc.client import CallClient
 from gateway.dataplane.grpc.plan import CallHead, Way
 from gateway.dataplane.grpc.replies import request_id_literal, timeout_literal
 from gateway.upstream.endpoint import Endpoint
-from gateway.upstream.stream_connection import StreamConnection
+from gateway.upstream.http2_connection import StreamConnection
 from gateway.wire.http2.stream import Receiver, Stream
 
 

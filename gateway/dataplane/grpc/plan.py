@@ -14,12 +14,12 @@ from gateway.protocol.body_facts import BodyFacts
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_methods import RPCS_BY_PATH
 from gateway.protocol.grpc_status import read_timeout
-from gateway.protocol.message_head import Names
+from gateway.protocol.infer_message_head import Names
 from gateway.protocol.operations import Operation
-from gateway.protocol.session_name import read_text
+from gateway.protocol.session_id import read_text
 from gateway.routing.decision import Decision, Undecided
 from gateway.routing.facts import Facts
-from gateway.routing.forcing import Forced
+from gateway.routing.forced_arms import Forced
 from gateway.upstream.endpoint import Endpoint
 from gateway.wire.http2.fields import Block, Field
 from gateway.wire.http2.hpack import Steady, literal_name, with_value

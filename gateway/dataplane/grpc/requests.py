@@ -14,7 +14,7 @@ from typing import Protocol
 from gateway.dataplane.grpc.plan import Way
 from gateway.dataplane.grpc.ways import Ways
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.message_head import Names, read_names
+from gateway.protocol.infer_message_head import Names, read_names
 from gateway.protocol.message_layouts import read_repeated
 from gateway.wire.grpc import PREFIX, PREFIX_BYTES, MessageReader, decompress, framed, too_long
 

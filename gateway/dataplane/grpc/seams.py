@@ -9,10 +9,10 @@ from gateway.dataplane.grpc.plan import Way
 from gateway.dataplane.grpc.replies import Relayed
 from gateway.dataplane.plane import DataPlane
 from gateway.protocol.errors import GatewayError
-from gateway.protocol.message_head import Names
-from gateway.wire.boundaries import Boundaries
+from gateway.protocol.infer_message_head import Names
 from gateway.wire.grpc import MessageReader
 from gateway.wire.http2.stream import Stream
+from gateway.wire.message_boundaries import Boundaries
 
 
 class LegOwner(Protocol):

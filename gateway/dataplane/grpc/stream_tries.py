@@ -11,7 +11,7 @@ from gateway.dataplane.snapshot import Lane
 from gateway.dataplane.tries import Tries
 from gateway.protocol.grpc_status import DEADLINE_EXCEEDED
 from gateway.upstream.endpoint import Endpoint
-from gateway.upstream.stream_connection import StreamConnection
+from gateway.upstream.http2_connection import StreamConnection
 from gateway.wire.http2.frames import ErrorCode
 from gateway.wire.http2.stream import Stream
 

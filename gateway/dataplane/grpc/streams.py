@@ -25,7 +25,7 @@ from gateway.dataplane.sampling import Known
 from gateway.dataplane.wheel import Slot
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import OK, http_status
-from gateway.protocol.message_head import Names, renamed
+from gateway.protocol.infer_message_head import Names, renamed
 from gateway.protocol.stream_messages import error_response
 from gateway.wire.grpc import PREFIX_BYTES, framed
 from gateway.wire.http2.fields import Block

@@ -12,7 +12,7 @@ from gateway.dataplane.plan import no_route
 from gateway.dataplane.snapshot import Lane
 from gateway.protocol.conversion.control import RpcError
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.message_head import Names, facts_or_none
+from gateway.protocol.infer_message_head import Names, facts_or_none
 from gateway.protocol.sequence import Sequence
 from gateway.routing.decision import Undecided
 from gateway.wire.grpc import PREFIX_BYTES

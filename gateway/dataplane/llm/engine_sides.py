@@ -14,12 +14,12 @@ from gateway.dataplane.remembered import Remembered
 from gateway.dataplane.snapshot import Lane
 from gateway.protocol.conversion.control import RpcError, rest_error, rest_response
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.canonical import Dialect, Generation
 from gateway.protocol.llm.dialects import SPOKEN
-from gateway.protocol.llm.generate_flavours import Flavour, Kind, flavour_of
-from gateway.protocol.llm.sides import GenerateSide, MLServerSide, OpenAISide, PromptSide
+from gateway.protocol.llm.engine_codecs import GenerateSide, MLServerSide, OpenAISide, PromptSide
+from gateway.protocol.llm.generate_signature import Flavour, Kind, flavour_of
 from gateway.protocol.llm.templates import Template, read_template
 from gateway.protocol.llm.translation import EngineSide
-from gateway.protocol.llm.values import Dialect, Generation
 
 # What an engine is asked in, first of those that it has: the one that says most.
 _FOR_MESSAGES = (Dialect.CHAT, Dialect.MESSAGES, Dialect.RESPONSES, Dialect.COMPLETIONS)

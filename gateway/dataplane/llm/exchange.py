@@ -14,11 +14,11 @@ from gateway.dataplane.measuring import Generated
 from gateway.dataplane.request import Request
 from gateway.dataplane.seams import Client
 from gateway.dataplane.snapshot import Lane
-from gateway.limits.tokens import expected_tokens, prompt_tokens
-from gateway.protocol.condition import Condition
+from gateway.limits.token_estimate import expected_tokens, prompt_tokens
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.canonical import Dialect, Used
 from gateway.protocol.llm.usage import ReplyUsage, StreamUsage, whole_usage
-from gateway.protocol.llm.values import Dialect, Used
+from gateway.protocol.readiness import Condition
 from gateway.upstream.engine import Engine
 from gateway.wire.http1.chunked import LAST_CHUNK, ChunkedDecoder
 from gateway.wire.http1.head import CHUNKED, UNTIL_CLOSE, ResponseHead

@@ -12,15 +12,15 @@ from gateway.dataplane.request import Request
 from gateway.dataplane.snapshot import Lane
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm import generate_client, infer_text
+from gateway.protocol.llm.canonical import Dialect, Generation
 from gateway.protocol.llm.dialects import SPOKEN, MakeWriter
 from gateway.protocol.llm.embedding_translation import EmbeddingByInfer, InferByEmbedding
 from gateway.protocol.llm.embeddings import EmbeddingsRequest
 from gateway.protocol.llm.embeddings import read_request as read_embeddings
 from gateway.protocol.llm.embeddings_v2 import signature_of
 from gateway.protocol.llm.translation import EngineSide, GenerationTranslator
-from gateway.protocol.llm.values import Dialect, Generation
 from gateway.protocol.operations import Operation
-from gateway.protocol.translating import Translator
+from gateway.protocol.translator import Translator
 from gateway.protocol.v2_facts import read_body_facts
 
 # What the text to go on with is called by models behind V2.

@@ -17,7 +17,7 @@ from gateway.routing.decision import Target
 from gateway.routing.facts import Facts
 from gateway.upstream.discovery import read_models
 from gateway.upstream.engine import Engine
-from gateway.upstream.fetch import fetch
+from gateway.upstream.http_request import fetch
 
 _ASKED = (Operation.CHAT, Operation.COMPLETION, Operation.EMBEDDING)
 _SINCE = int(time())

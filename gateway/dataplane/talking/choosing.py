@@ -12,7 +12,7 @@ from gateway.dataplane.standing_aside import WaitingForWhole
 from gateway.dataplane.talking.holding import held_by_engine
 from gateway.dataplane.talking.talking import Talking
 from gateway.dataplane.translating.translation import Ask
-from gateway.protocol.llm.values import OF_TEXT, Dialect
+from gateway.protocol.llm.canonical import OF_TEXT, Dialect
 from gateway.protocol.operations import Operation
 from gateway.protocol.v2_facts import read_body_facts
 

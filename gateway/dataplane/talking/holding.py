@@ -13,14 +13,14 @@ from typing import Any
 
 import orjson
 
-from gateway.conversations.keeping import conversation_id
+from gateway.conversations.store import conversation_id
 from gateway.dataplane.body import told_json_bytes
 from gateway.dataplane.plan import Plan
 from gateway.dataplane.request import Request
 from gateway.dataplane.snapshot import Lane
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.values import OF_V2
-from gateway.protocol.session_name import may_stand_in_a_field
+from gateway.protocol.llm.canonical import OF_V2
+from gateway.protocol.session_id import may_stand_in_a_field
 
 _PARAMETER = "session_id"  # V2's
 _PARAMETERS = "parameters"

@@ -16,9 +16,9 @@ from functools import partial
 import orjson
 
 from gateway.config.specs import HistorySpec
-from gateway.conversations.answer import HeardWriter
-from gateway.conversations.keeping import Conversation
-from gateway.conversations.talk import Talk
+from gateway.conversations.assistant_message import HeardWriter
+from gateway.conversations.conversation_turn import Talk
+from gateway.conversations.store import Conversation
 from gateway.dataplane.llm.engine_sides import find_side, known_side
 from gateway.dataplane.llm.making import read_generation, translator_of, turn_generation
 from gateway.dataplane.request import Request
@@ -26,11 +26,11 @@ from gateway.dataplane.seams import Client
 from gateway.dataplane.snapshot import Lane
 from gateway.dataplane.translating.translation import Ask, Translation
 from gateway.protocol.errors import ErrorKind
+from gateway.protocol.llm.canonical import Dialect, Generation
 from gateway.protocol.llm.dialects import MakeWriter
 from gateway.protocol.llm.options import OPTIONS
 from gateway.protocol.llm.translation import ReplyWriter
-from gateway.protocol.llm.values import Dialect, Generation
-from gateway.protocol.translating import Reply, Translator
+from gateway.protocol.translator import Reply, Translator
 
 _log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.dataplane.plan import Plan
 from gateway.dataplane.request import Request
 from gateway.dataplane.snapshot import Lane
-from gateway.protocol.translating import EngineRequest
+from gateway.protocol.translator import EngineRequest
 from gateway.wire.http1.head import Field
 
 _LENGTH = b"content-length"

@@ -18,9 +18,9 @@ from gateway.limits.pending import Grant
 from gateway.observability.metrics import Series
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import http_status
-from gateway.protocol.translating import GRPC, JSON
-from gateway.upstream.ask import Answered, ask
+from gateway.protocol.translator import GRPC, JSON
 from gateway.upstream.endpoint import Endpoint
+from gateway.upstream.grpc_request import Answered, ask
 
 _log = logging.getLogger(__name__)
 

@@ -18,14 +18,13 @@ from gateway.dataplane.seams import Client, OwnAnswer
 from gateway.dataplane.snapshot import Lane
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import http_status
+from gateway.protocol.llm.canonical import Dialect
 from gateway.protocol.llm.embeddings_v2 import embeddings_metadata
 from gateway.protocol.llm.errors import read_error
-from gateway.protocol.llm.openai_model import openai_config, openai_metadata
-from gateway.protocol.llm.values import Dialect
+from gateway.protocol.llm.v2_metadata_for_openai import openai_config, openai_metadata
 from gateway.protocol.operations import Operation
 from gateway.protocol.tfserving.inference import error_text
-from gateway.protocol.tfserving.rpcs import metadata_call, status_call
-from gateway.protocol.tfserving.served import (
+from gateway.protocol.tfserving.model_info import (
     Signatures,
     config_of,
     metadata_of,
@@ -35,14 +34,15 @@ from gateway.protocol.tfserving.served import (
     read_versions_message,
     ready_of,
 )
-from gateway.protocol.tfserving.targets import Target, target
+from gateway.protocol.tfserving.model_path import Target, target
+from gateway.protocol.tfserving.rpcs import metadata_call, status_call
 from gateway.protocol.torchserve.translator import ModelTranslator
 from gateway.protocol.torchserve.translator import metadata_of as torchserve_metadata
-from gateway.protocol.translating import Reply
-from gateway.upstream.ask import ask
+from gateway.protocol.translator import Reply
 from gateway.upstream.discovery import read_models
 from gateway.upstream.engine import Engine
-from gateway.upstream.fetch import Fetched, fetch
+from gateway.upstream.grpc_request import ask
+from gateway.upstream.http_request import Fetched, fetch
 
 # Whoever asks has a request that waits for the answer.
 _TIMEOUT_SECONDS = 10.0

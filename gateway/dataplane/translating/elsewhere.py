@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.dataplane.snapshot import Lane, Snapshot
 from gateway.dataplane.tries import Tries
-from gateway.protocol.condition import Condition
+from gateway.protocol.readiness import Condition
 from gateway.upstream.endpoint import Endpoint
 
 # How often one generation goes on elsewhere.

@@ -7,7 +7,7 @@ from gateway.dataplane.llm.making import make_embedding, make_generation
 from gateway.dataplane.snapshot import Lane
 from gateway.dataplane.translating.predicting import make_for_mlserver, make_infer_stream, make_prediction
 from gateway.dataplane.translating.translation import Make
-from gateway.protocol.llm.values import Dialect
+from gateway.protocol.llm.canonical import Dialect
 from gateway.protocol.operations import Call
 
 

@@ -13,12 +13,12 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.mlserver.infer_stream import InferStreamTranslator
 from gateway.protocol.mlserver.translator import translator as mlserver_translator
 from gateway.protocol.operations import Operation
-from gateway.protocol.tfserving.calling import CallTranslation
+from gateway.protocol.tfserving.grpc_translator import CallTranslation
 from gateway.protocol.tfserving.inference import InferTranslation
-from gateway.protocol.torchserve.asking import Envelope
-from gateway.protocol.torchserve.calling import CallTranslator
+from gateway.protocol.torchserve.grpc_translator import CallTranslator
+from gateway.protocol.torchserve.request import Envelope
 from gateway.protocol.torchserve.translator import translator
-from gateway.protocol.translating import Translator
+from gateway.protocol.translator import Translator
 
 
 def make_prediction(request: Request, body: bytes, lane: Lane) -> Translator | Awaitable[Translator]:

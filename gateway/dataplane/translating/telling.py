@@ -6,7 +6,7 @@ from gateway.dataplane.plan import Plan
 from gateway.dataplane.seams import Client
 from gateway.dataplane.timing import FIELD
 from gateway.protocol.errors import GatewayError
-from gateway.protocol.translating import Reply
+from gateway.protocol.translator import Reply
 from gateway.wire.http1.chunked import LAST_CHUNK, encode_chunk
 from gateway.wire.http1.head import Field
 

@@ -25,7 +25,7 @@ from gateway.dataplane.translating.inner import inner_client
 from gateway.dataplane.translating.telling import HEAD_BYTES, Telling
 from gateway.dataplane.tries import Tries
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.translating import EngineRequest, Reply, Resumable, Translator
+from gateway.protocol.translator import EngineRequest, Reply, Resumable, Translator
 from gateway.wire.http1.head import Field
 
 _log = logging.getLogger(__name__)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gateway.protocol.conversion import control_memory as memory
 from gateway.protocol.conversion import control_repository as repository
 from gateway.protocol.conversion import control_settings as settings
+from gateway.protocol.conversion import control_shared_memory as memory
 from gateway.protocol.conversion.control_messages import Json, read_fields, write_fields
 from gateway.protocol.conversion.control_paths import Path
 from gateway.protocol.protobuf import Message

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from gateway.protocol.conversion import RestBody, raw_contents, rest_bodies, rest_json
+from gateway.protocol.conversion import RestBody, raw_contents, rest_bodies, triton_json
+from gateway.protocol.conversion.errors import about, refusing, unsupported
 from gateway.protocol.conversion.messages import SHARED_MEMORY, read_request, read_response
 from gateway.protocol.conversion.parameters import (
     ASKS_FOR_FINAL,
@@ -24,7 +25,6 @@ from gateway.protocol.conversion.parameters import (
     set_for_reply,
     set_for_request,
 )
-from gateway.protocol.conversion.refusals import about, refusing, unsupported
 from gateway.protocol.conversion.sse import event_of
 from gateway.protocol.conversion.tensors import Raw, element_count, flatten, json_of_raw, raw_of_elements
 from gateway.protocol.errors import ErrorKind
@@ -100,7 +100,7 @@ def generate_of_infer_response(message: bytes) -> bytes:
             values.setdefault(key, value)
         for output, raw in zip(response.outputs, data, strict=True):
             values.setdefault(output.name, orjson.Fragment(_flat_json("output", output, raw)))
-        return rest_json.write(dict(sorted(values.items())))
+        return triton_json.write(dict(sorted(values.items())))
 
 
 def sse_of_infer_response(message: bytes) -> bytes:
@@ -110,7 +110,7 @@ def sse_of_infer_response(message: bytes) -> bytes:
 
 def error_json(text: str) -> bytes:
     """The JSON object of an error, as all of Triton's REST replies have it."""
-    return rest_json.write({"error": text.encode("utf-8", "replace").decode()})
+    return triton_json.write({"error": text.encode("utf-8", "replace").decode()})
 
 
 def sse_of_error(text: str) -> bytes:
@@ -146,12 +146,12 @@ def generate_of_infer_request(message: bytes, metadata: bytes = b"") -> RestBody
             if open_shape is not None and filled(open_shape, element_count(shape)) != shape:
                 raise unsupported(f"input '{tensor.name}' has shape {shape}, which a generate request does not tell")
             written = _flat_json("input", tensor, raw)
-            if not rest_json.is_utf8(written):
+            if not triton_json.is_utf8(written):
                 raise unsupported(f"input '{tensor.name}' has bytes that are not UTF-8, which JSON does not hold")
             content[tensor.name] = orjson.Fragment(written)
         if parameters := json_of_request(request.parameters):
             content[_PARAMETERS] = parameters
-        return RestBody(rest_json.write(content))
+        return RestBody(triton_json.write(content))
 
 
 def infer_response_of_generate(body: bytes, metadata: bytes, *, id: str = "", model: str = "") -> bytes:

@@ -15,7 +15,8 @@ from typing import Any
 
 import orjson
 
-from gateway.protocol.conversion import RestBody, raw_contents, rest_bodies, rest_json
+from gateway.protocol.conversion import RestBody, raw_contents, rest_bodies, triton_json
+from gateway.protocol.conversion.errors import about, refusing, unsupported
 from gateway.protocol.conversion.messages import SHARED_MEMORY, read_request, read_response
 from gateway.protocol.conversion.parameters import (
     BINARY_DATA_OUTPUT,
@@ -26,7 +27,6 @@ from gateway.protocol.conversion.parameters import (
     set_for_reply,
     set_for_request,
 )
-from gateway.protocol.conversion.refusals import about, refusing, unsupported
 from gateway.protocol.conversion.rest_bodies import Tail
 from gateway.protocol.conversion.tensors import Raw, element_count, flatten, json_of_raw, raw_of_elements
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -179,7 +179,7 @@ def _json_data(output: Message, raw: Raw) -> orjson.Fragment:
 
 def _body(head: dict[str, Any], raws: list[Raw]) -> RestBody:
     """JSON with raw tensors behind it. Triton tells the length of the JSON only where there are any bytes behind."""
-    written = rest_json.write(head)
+    written = triton_json.write(head)
     if not any(raws):
         return RestBody(written)
     return RestBody(b"".join((written, *raws)), len(written))

@@ -6,7 +6,7 @@ Source: Triton's grpc_service.proto; `grpc/infer_handler.cc` (InferGRPCToInput).
 from __future__ import annotations
 
 from gateway.protocol.conversion import raw_contents
-from gateway.protocol.conversion.refusals import about
+from gateway.protocol.conversion.errors import about
 from gateway.protocol.conversion.tensors import Raw, raw_of_contents
 from gateway.protocol.protobuf import Message, parse
 

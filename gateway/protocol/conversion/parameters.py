@@ -17,8 +17,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gateway.protocol.conversion import rest_json
-from gateway.protocol.conversion.refusals import unsupported
+from gateway.protocol.conversion import triton_json
+from gateway.protocol.conversion.errors import unsupported
 from gateway.protocol.protobuf import Message
 
 # Of a request, REST's own: how the outputs travel.
@@ -36,7 +36,7 @@ _MAX_INT64, _MAX_UINT64 = 2**63 - 1, 2**64 - 1
 
 
 def json_of(parameters: Mapping[str, Message], leave_out: Iterable[str] = ()) -> dict[str, Any]:
-    """A map of InferParameters as an object for `rest_json.write`.
+    """A map of InferParameters as an object for `triton_json.write`.
 
     Raises: ValueError where one has no value.
     """
@@ -47,7 +47,7 @@ def json_of(parameters: Mapping[str, Message], leave_out: Iterable[str] = ()) ->
         chosen = parameter.WhichOneof("parameter_choice")
         if chosen is None:
             raise ValueError(f"parameter '{name}' has no value")
-        values[name] = rest_json.scalar(getattr(parameter, chosen))
+        values[name] = triton_json.scalar(getattr(parameter, chosen))
     return values
 
 

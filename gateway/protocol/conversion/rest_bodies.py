@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, TypeGuard
 
-from gateway.protocol.conversion import rest_json
+from gateway.protocol.conversion import triton_json
 
 _MAX_INT64 = 2**63 - 1
 # numpy's limit, and v2_facts': without one, a shape of a million axes keeps the event loop.
@@ -43,7 +43,7 @@ def cut(body: bytes, head_bytes: int | None) -> tuple[dict[str, Any], Tail]:
 
 def read_object(text: bytes) -> dict[str, Any]:
     try:
-        value = rest_json.read(text)
+        value = triton_json.read(text)
     except ValueError as error:
         raise ValueError(f"failed to parse the JSON: {error}") from None
     if not isinstance(value, dict):

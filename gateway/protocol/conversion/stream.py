@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gateway.protocol.conversion import raw_contents
+from gateway.protocol.conversion.errors import refusing
 from gateway.protocol.conversion.parameters import IS_FINAL
-from gateway.protocol.conversion.refusals import refusing
 from gateway.protocol.errors import ErrorKind
-from gateway.protocol.message_head import write_varint
+from gateway.protocol.infer_message_head import write_varint
 from gateway.protocol.protobuf import message, parse
 
 _ERROR_TAG, _RESPONSE_TAG = 0x0A, 0x12  # fields 1 and 2, bytes

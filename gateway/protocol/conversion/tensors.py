@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
-from gateway.protocol.conversion import rest_json
+from gateway.protocol.conversion import triton_json
 from gateway.protocol.datatypes import DATATYPES, ELEMENT_BYTES
 from gateway.protocol.protobuf import Message
 
@@ -121,15 +121,15 @@ def json_of_raw(datatype: str, raw: Raw, count: int) -> bytes:
             f"sending {datatype} data via JSON is not supported. Please use the binary data format for output"
         )
     if datatype == "BYTES":
-        return b"[" + b",".join(map(rest_json.text, split_elements(raw, count))) + b"]"
+        return b"[" + b",".join(map(triton_json.text, split_elements(raw, count))) + b"]"
     if datatype not in ELEMENT_BYTES:
         raise ValueError(f"its datatype is {datatype!r}, and none of {', '.join(DATATYPES)}")
     if len(raw) != count * ELEMENT_BYTES[datatype]:
         raise ValueError(f"{len(raw)} bytes of data are not {count} elements of {datatype}")
     if datatype == "BOOL":
-        return rest_json.write([byte != 0 for byte in raw])
+        return triton_json.write([byte != 0 for byte in raw])
     values = read_array(_CODES[datatype], raw).tolist()
-    return rest_json.write(values) if datatype in _INTEGERS else rest_json.floats(values)
+    return triton_json.write(values) if datatype in _INTEGERS else triton_json.floats(values)
 
 
 def raw_of_contents(datatype: str, contents: Message) -> bytes:

@@ -10,9 +10,9 @@ from typing import Any
 import orjson
 
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.canonical import Media, Part, Reasoning, Text, ToolCall
 from gateway.protocol.llm.data_urls import data_url, split_data_url
-from gateway.protocol.llm.given import Fields, checked, optional, required
-from gateway.protocol.llm.values import Media, Part, Reasoning, Text, ToolCall
+from gateway.protocol.llm.request_fields import Fields, checked, optional, required
 
 __all__ = ["read_call", "read_parts", "written_call", "written_content"]
 

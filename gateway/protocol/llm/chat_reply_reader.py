@@ -13,9 +13,9 @@ from typing import Any
 import orjson
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.given import Fields
+from gateway.protocol.llm.canonical import Event, ReasoningDelta, TextDelta, ToolCallDelta
 from gateway.protocol.llm.openai_reply_reader import OpenAIReplyReader, text_of
-from gateway.protocol.llm.values import Event, ReasoningDelta, TextDelta, ToolCallDelta
+from gateway.protocol.llm.request_fields import Fields
 
 __all__ = ["ReplyReader"]
 

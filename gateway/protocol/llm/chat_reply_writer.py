@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 import orjson
 
-from gateway.protocol.llm.given import Fields
+from gateway.protocol.llm.canonical import Event, Finished, Generation, ReasoningDelta, TextDelta, ToolCallDelta
 from gateway.protocol.llm.openai_reply_writer import OpenAIReplyWriter
-from gateway.protocol.llm.values import Event, Finished, Generation, ReasoningDelta, TextDelta, ToolCallDelta
+from gateway.protocol.llm.request_fields import Fields
 
 __all__ = ["ReplyWriter"]
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from gateway.protocol.llm.canonical import Generation, Message, Reasoning, ToolCall
 from gateway.protocol.llm.chat_parts import read_call, read_parts
-from gateway.protocol.llm.given import Fields, bad_request, objects, optional, read_fields, required
 from gateway.protocol.llm.openai_options import read_options, read_stream, read_tool_choice, read_tools
-from gateway.protocol.llm.values import Generation, Message, Reasoning, ToolCall
+from gateway.protocol.llm.request_fields import Fields, bad_request, objects, optional, read_fields, required
 
 __all__ = ["read_messages", "read_request"]
 

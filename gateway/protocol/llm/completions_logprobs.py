@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gateway.protocol.llm.given import Fields
+from gateway.protocol.llm.request_fields import Fields
 
 __all__ = ["from_completions", "to_completions"]
 

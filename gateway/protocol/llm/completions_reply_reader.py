@@ -5,10 +5,10 @@ Source: OpenAI API reference, "The completion object".
 
 from __future__ import annotations
 
+from gateway.protocol.llm.canonical import Event, TextDelta
 from gateway.protocol.llm.completions_logprobs import from_completions
-from gateway.protocol.llm.given import Fields
 from gateway.protocol.llm.openai_reply_reader import OpenAIReplyReader, text_of
-from gateway.protocol.llm.values import Event, TextDelta
+from gateway.protocol.llm.request_fields import Fields
 
 __all__ = ["ReplyReader"]
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import orjson
 
+from gateway.protocol.llm.canonical import Event, Finished, Generation, ReasoningDelta, TextDelta
 from gateway.protocol.llm.completions_logprobs import to_completions
-from gateway.protocol.llm.given import Fields
 from gateway.protocol.llm.openai_reply_writer import OpenAIReplyWriter
-from gateway.protocol.llm.values import Event, Finished, Generation, ReasoningDelta, TextDelta
+from gateway.protocol.llm.request_fields import Fields
 
 __all__ = ["ReplyWriter"]
 

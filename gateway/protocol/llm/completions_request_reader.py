@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.protocol.llm.given import bad_request, optional, read_fields, required
+from gateway.protocol.llm.canonical import Generation
 from gateway.protocol.llm.openai_options import read_options, read_stream
-from gateway.protocol.llm.values import Generation
+from gateway.protocol.llm.request_fields import bad_request, optional, read_fields, required
 
 __all__ = ["DEFAULT_MAX_TOKENS", "read_request"]
 

@@ -8,10 +8,10 @@ Source: OpenAI API reference, "Create completion"; vLLM's and SGLang's extra par
 from __future__ import annotations
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.given import Fields, dumped
+from gateway.protocol.llm.canonical import Generation
 from gateway.protocol.llm.openai_options import EXTRAS, OF_BOTH
 from gateway.protocol.llm.options import taken
-from gateway.protocol.llm.values import Generation
+from gateway.protocol.llm.request_fields import Fields, dumped
 
 __all__ = ["ENGINE", "write_request"]
 

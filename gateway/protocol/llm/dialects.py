@@ -24,8 +24,8 @@ from gateway.protocol.llm import (
     responses_request_reader,
     responses_request_writer,
 )
+from gateway.protocol.llm.canonical import Dialect, Generation
 from gateway.protocol.llm.translation import ReplyReader, ReplyWriter
-from gateway.protocol.llm.values import Dialect, Generation
 
 
 class MakeWriter(Protocol):

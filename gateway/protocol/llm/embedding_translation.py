@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import orjson
 
+from gateway.protocol.llm.canonical import Dialect
 from gateway.protocol.llm.embeddings import EmbeddingsRequest, read_reply, write_reply, write_request
 from gateway.protocol.llm.embeddings_v2 import Signature, read_infer, read_infer_reply, write_infer, write_infer_reply
 from gateway.protocol.llm.errors import openai_error, read_error
-from gateway.protocol.llm.values import Dialect
 from gateway.protocol.operations import model_path
-from gateway.protocol.translating import EngineRequest, Reply, WholeTranslator, in_rest
+from gateway.protocol.translator import EngineRequest, Reply, WholeTranslator, in_rest
 
 
 class EmbeddingByInfer(WholeTranslator):

@@ -18,6 +18,7 @@ from typing import Any
 import orjson
 
 from gateway.protocol.conversion import RestBody, raw_contents
+from gateway.protocol.conversion.errors import refusing, unsupported
 from gateway.protocol.conversion.infer import (
     WantedOutputs,
     infer_request_of_rest,
@@ -27,7 +28,6 @@ from gateway.protocol.conversion.infer import (
 from gateway.protocol.conversion.messages import read_request as read_message
 from gateway.protocol.conversion.messages import read_response
 from gateway.protocol.conversion.parameters import json_of_request
-from gateway.protocol.conversion.refusals import refusing, unsupported
 from gateway.protocol.conversion.tensors import Raw, element_count, split_elements
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.embeddings import Embeddings, EmbeddingsRequest

@@ -12,12 +12,12 @@ from typing import Any
 import orjson
 
 from gateway.protocol.conversion import rest_bodies
-from gateway.protocol.conversion.refusals import refusing
+from gateway.protocol.conversion.errors import refusing
 from gateway.protocol.conversion.sse import event_of
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.text_fields import TextRequest, text_request
-from gateway.protocol.llm.text_told import ToldText
-from gateway.protocol.llm.values import Event, Failed, Generation, TextDelta
+from gateway.protocol.llm.canonical import Event, Failed, Generation, TextDelta
+from gateway.protocol.llm.v2_text_reply import ToldText
+from gateway.protocol.llm.v2_text_request import TextRequest, text_request
 
 _PARAMETERS = "parameters"
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import orjson
 
-from gateway.protocol.conversion import rest_json
+from gateway.protocol.conversion import triton_json
 from gateway.protocol.conversion.sse import SseReader
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.canonical import Event, Failed, Finished, Generation, Started, TextDelta, Used
 from gateway.protocol.llm.errors import read_error
-from gateway.protocol.llm.generate_flavours import Flavour, Kind
-from gateway.protocol.llm.values import Event, Failed, Finished, Generation, Started, TextDelta, Used
+from gateway.protocol.llm.generate_signature import Flavour, Kind
 
 # Python's None as text: the choice goes on.
 _GOES_ON = (None, "None", "")
@@ -155,7 +155,7 @@ def _parsed(body: bytes) -> dict[str, Any]:
         reply = orjson.loads(body)
     except orjson.JSONDecodeError:  # Triton writes NaN too, and bytes of a character that is not whole
         try:
-            reply = rest_json.read(body.decode("utf-8", "replace").encode())
+            reply = triton_json.read(body.decode("utf-8", "replace").encode())
         except ValueError as error:
             raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"the engine's reply is no JSON: {error}") from None
     if type(reply) is not dict:

@@ -11,10 +11,10 @@ from typing import Any
 import orjson
 
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.canonical import Generation, Media
 from gateway.protocol.llm.data_urls import split_data_url
-from gateway.protocol.llm.generate_flavours import Flavour, Kind
+from gateway.protocol.llm.generate_signature import Flavour, Kind
 from gateway.protocol.llm.options import OPTIONS, taken
-from gateway.protocol.llm.values import Generation, Media
 
 # What OpenAI's completions, and vLLM's own parameters, fall back to; a chat that ends after 16 tokens is no chat, so it
 # has a default that is an answer's length.

@@ -10,11 +10,7 @@ from typing import Any
 import orjson
 
 from gateway.protocol.conversion.sse import SseReader
-from gateway.protocol.llm.errors import read_error
-from gateway.protocol.llm.messages_request_reader import REDACTED
-from gateway.protocol.llm.reply_fields import MALFORMED, misunderstood, read_told, text_in
-from gateway.protocol.llm.usage import read_usage
-from gateway.protocol.llm.values import (
+from gateway.protocol.llm.canonical import (
     Event,
     Failed,
     Finished,
@@ -24,6 +20,10 @@ from gateway.protocol.llm.values import (
     ToolCallDelta,
     Used,
 )
+from gateway.protocol.llm.errors import read_error
+from gateway.protocol.llm.messages_request_reader import REDACTED
+from gateway.protocol.llm.reply_fields import MALFORMED, misunderstood, read_told, text_in
+from gateway.protocol.llm.usage import read_usage
 
 _REASONS = {
     "max_tokens": "length",

@@ -11,9 +11,7 @@ from typing import Any
 import orjson
 
 from gateway.protocol.errors import STATUSES, ErrorKind
-from gateway.protocol.llm.errors import anthropic_error
-from gateway.protocol.llm.messages_request_reader import REDACTED
-from gateway.protocol.llm.values import (
+from gateway.protocol.llm.canonical import (
     Event,
     Failed,
     Finished,
@@ -24,6 +22,8 @@ from gateway.protocol.llm.values import (
     ToolCallDelta,
     Used,
 )
+from gateway.protocol.llm.errors import anthropic_error
+from gateway.protocol.llm.messages_request_reader import REDACTED
 
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 _KINDS = {kind.value: STATUSES[kind].http for kind in ErrorKind}

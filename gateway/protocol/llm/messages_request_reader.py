@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from gateway.protocol.llm.canonical import Generation, Media, Message, Part, Reasoning, Text, Tool, ToolCall
 from gateway.protocol.llm.data_urls import data_url
-from gateway.protocol.llm.given import (
+from gateway.protocol.llm.request_fields import (
     NUMBER,
     Fields,
     bad_request,
@@ -24,7 +25,6 @@ from gateway.protocol.llm.given import (
     required,
     texts,
 )
-from gateway.protocol.llm.values import Generation, Media, Message, Part, Reasoning, Text, Tool, ToolCall
 
 # What a tool's result begins with where it tells of a failure (`is_error`), for which other dialects have no field.
 FAILED_RESULT = Text("Error: ")

@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.given import NUMBER, Fields, bad_request, checked, objects, optional, required, texts
-from gateway.protocol.llm.values import Tool
+from gateway.protocol.llm.canonical import Tool
+from gateway.protocol.llm.request_fields import NUMBER, Fields, bad_request, checked, objects, optional, required, texts
 
 __all__ = ["EXTRAS", "OF_BOTH", "read_options", "read_tool_choice", "read_tools", "written_thinking", "written_tool"]
 

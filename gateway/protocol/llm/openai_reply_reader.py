@@ -11,10 +11,10 @@ import orjson
 
 from gateway.protocol.conversion.sse import SseReader
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.canonical import Event, Failed, Finished, Started
 from gateway.protocol.llm.errors import read_error
-from gateway.protocol.llm.given import Fields
+from gateway.protocol.llm.request_fields import Fields
 from gateway.protocol.llm.usage import read_usage
-from gateway.protocol.llm.values import Event, Failed, Finished, Started
 
 __all__ = ["OpenAIReplyReader", "text_of"]
 

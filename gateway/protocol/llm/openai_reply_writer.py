@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import orjson
 
+from gateway.protocol.llm.canonical import Event, Failed, Generation, Started, Used
 from gateway.protocol.llm.errors import openai_error
-from gateway.protocol.llm.given import Fields
-from gateway.protocol.llm.values import Event, Failed, Generation, Started, Used
+from gateway.protocol.llm.request_fields import Fields
 
 __all__ = ["OpenAIReplyWriter"]
 

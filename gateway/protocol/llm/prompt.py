@@ -7,7 +7,7 @@ parses them, and what stands behind the prompt only matters once that is the sam
 from __future__ import annotations
 
 from gateway.protocol.errors import GatewayError
-from gateway.protocol.wire_fields import BYTES, fields
+from gateway.protocol.protobuf_wire import BYTES, fields
 
 # What holds a prompt, in all dialects; the system prompt of Anthropic's stands beside the messages.
 _KEYS = (b'"system"', b'"messages"', b'"prompt"', b'"input"', b'"text_input"', b'"inputs"')

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gateway.protocol.llm.values import Generation, Tool, Used
+from gateway.protocol.llm.canonical import Generation, Tool, Used
 
 Fields = dict[str, Any]
 

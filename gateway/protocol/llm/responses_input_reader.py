@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from gateway.protocol.llm.canonical import Media, Message, Part, Reasoning, Text, ToolCall
 from gateway.protocol.llm.data_urls import data_url
-from gateway.protocol.llm.given import Fields, bad_request, objects, optional, required
-from gateway.protocol.llm.values import Media, Message, Part, Reasoning, Text, ToolCall
+from gateway.protocol.llm.request_fields import Fields, bad_request, objects, optional, required
 
 _ROLES = ("user", "assistant", "system", "developer")
 

@@ -11,10 +11,7 @@ from typing import Any
 import orjson
 
 from gateway.protocol.conversion.sse import SseReader
-from gateway.protocol.llm.errors import read_error
-from gateway.protocol.llm.reply_fields import MALFORMED, misunderstood, read_told, text_in
-from gateway.protocol.llm.usage import read_usage
-from gateway.protocol.llm.values import (
+from gateway.protocol.llm.canonical import (
     Event,
     Failed,
     Finished,
@@ -23,6 +20,9 @@ from gateway.protocol.llm.values import (
     TextDelta,
     ToolCallDelta,
 )
+from gateway.protocol.llm.errors import read_error
+from gateway.protocol.llm.reply_fields import MALFORMED, misunderstood, read_told, text_in
+from gateway.protocol.llm.usage import read_usage
 
 # Of failures, which have no status of their own.
 _STATUSES = {"rate_limit_exceeded": 429, "invalid_prompt": 400, "context_length_exceeded": 400}

@@ -9,10 +9,7 @@ from collections.abc import Sequence
 
 import orjson
 
-from gateway.protocol.llm.errors import openai_error
-from gateway.protocol.llm.responses_fields import Fields, told_back, usage_fields
-from gateway.protocol.llm.responses_output import CallItem, MessageItem, OutputItem, ReasoningItem
-from gateway.protocol.llm.values import (
+from gateway.protocol.llm.canonical import (
     Event,
     Failed,
     Finished,
@@ -23,6 +20,9 @@ from gateway.protocol.llm.values import (
     ToolCallDelta,
     Used,
 )
+from gateway.protocol.llm.errors import openai_error
+from gateway.protocol.llm.responses_fields import Fields, told_back, usage_fields
+from gateway.protocol.llm.responses_output import CallItem, MessageItem, OutputItem, ReasoningItem
 
 # The reasons for which a response is incomplete, of those for which a choice ends.
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}

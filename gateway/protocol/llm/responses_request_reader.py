@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.protocol.llm.given import (
+from gateway.protocol.llm.canonical import Generation, Message, Text, Tool
+from gateway.protocol.llm.request_fields import (
     NUMBER,
     Fields,
     Kind,
@@ -26,7 +27,6 @@ from gateway.protocol.llm.given import (
 )
 from gateway.protocol.llm.responses_fields import response_format_of
 from gateway.protocol.llm.responses_input_reader import read_input
-from gateway.protocol.llm.values import Generation, Message, Text, Tool
 
 _KEPT_NOWHERE = {
     "previous_response_id": "send the whole conversation as 'input'",

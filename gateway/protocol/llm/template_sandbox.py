@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
-from gateway.protocol.llm.template_bounds import STEP, Bounds
+from gateway.protocol.llm.template_limits import STEP, Bounds
 
 if TYPE_CHECKING:
     from jinja2 import Environment, nodes

@@ -11,8 +11,8 @@ from typing import Any
 import orjson
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.template_bounds import MAX_OUTPUT_CHARS, Bounds, TooMuchError
-from gateway.protocol.llm.values import Media, Message, Reasoning, Text, Tool
+from gateway.protocol.llm.canonical import Media, Message, Reasoning, Text, Tool
+from gateway.protocol.llm.template_limits import MAX_OUTPUT_CHARS, Bounds, TooMuchError
 
 _DEFAULT, _WITH_TOOLS = "default", "tool_use"
 

@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 import orjson
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.values import (
+from gateway.protocol.llm.canonical import (
     Event,
     Failed,
     Finished,
@@ -24,7 +24,7 @@ from gateway.protocol.llm.values import (
     TextDelta,
     ToolCallDelta,
 )
-from gateway.protocol.translating import BINARY, JSON, EngineRequest, Reply
+from gateway.protocol.translator import BINARY, JSON, EngineRequest, Reply
 
 _END_OF_EVENT = b"}\n\n"
 _EVENTS = "text/event-stream"

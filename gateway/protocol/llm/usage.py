@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from gateway.protocol.llm.values import Used
+from gateway.protocol.llm.canonical import Used
 
 __all__ = ["ReplyUsage", "StreamUsage", "read_usage", "whole_usage"]
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import orjson
 
-from gateway.protocol.conversion import rest_json
+from gateway.protocol.conversion import triton_json
+from gateway.protocol.conversion.errors import about, refusing, unsupported
 from gateway.protocol.conversion.messages import SHARED_MEMORY, read_request
 from gateway.protocol.conversion.parameters import json_of_request
-from gateway.protocol.conversion.refusals import about, refusing, unsupported
 from gateway.protocol.conversion.rest_bodies import parameters, read_object
 from gateway.protocol.conversion.tensors import element_count, flatten, json_of_raw
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.errors import read_error
-from gateway.protocol.translating import Reply
+from gateway.protocol.translator import Reply
 
 NAME = "mlserver"  # in its server metadata
 
@@ -110,7 +110,7 @@ def json_infer_request(message: bytes) -> bytes:
                 raise unsupported(f"input '{tensor.name}' is in shared memory, which MLServer does not read")
             with about(f"input '{tensor.name}'"):
                 written = json_of_raw(tensor.datatype, raw, element_count(tensor.shape))
-            if not rest_json.is_utf8(written):
+            if not triton_json.is_utf8(written):
                 raise unsupported(f"input '{tensor.name}' has bytes that are not UTF-8, which JSON does not hold")
             declared = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
             inputs.append(declared | {"data": orjson.Fragment(written)})
@@ -120,7 +120,7 @@ def json_infer_request(message: bytes) -> bytes:
                     raise unsupported(f"'{key}' of output '{output.name}': MLServer has nothing like it")
         if request.outputs:
             made["outputs"] = [{"name": output.name} for output in request.outputs]
-        return rest_json.write(made)
+        return triton_json.write(made)
 
 
 def error_of(reply: Reply) -> Reply:

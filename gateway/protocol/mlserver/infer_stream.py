@@ -11,13 +11,13 @@ from typing import Any
 
 import orjson
 
-from gateway.protocol.conversion.refusals import about, refusing, unsupported
+from gateway.protocol.conversion.errors import about, refusing, unsupported
 from gateway.protocol.conversion.rest_bodies import array, label, parameters, read_object, string
 from gateway.protocol.conversion.sse import SseReader, event_of
 from gateway.protocol.conversion.tensors import flatten
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import model_path
-from gateway.protocol.translating import EngineRequest, Reply
+from gateway.protocol.translator import EngineRequest, Reply
 
 _RESERVED = ("id", "model_name", "model_version")
 # What Triton tells of a reply beside its outputs.

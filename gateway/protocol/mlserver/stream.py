@@ -7,7 +7,7 @@ infer_response = 2}.
 from __future__ import annotations
 
 from gateway.protocol.errors import GatewayError
-from gateway.protocol.wire_fields import BYTES, fields, write_varint
+from gateway.protocol.protobuf_wire import BYTES, fields, write_varint
 
 _RESPONSE_TAG = b"\x12"  # of ModelStreamInferResponse: infer_response = 2
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import orjson
 
+from gateway.protocol.conversion.errors import unsupported
 from gateway.protocol.conversion.infer import (
     WantedOutputs,
     infer_request_of_rest,
     infer_response_of_rest,
     rest_of_infer_response,
 )
-from gateway.protocol.conversion.refusals import unsupported
 from gateway.protocol.conversion.sse import SseReader, event_of
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.mlserver.bodies import error_of, generate_of_inference, inference_of_generate, json_infer_request
 from gateway.protocol.operations import Operation, model_path
-from gateway.protocol.translating import EngineRequest, Reply, Translator, WholeTranslator, in_rest
+from gateway.protocol.translator import EngineRequest, Reply, Translator, WholeTranslator, in_rest
 
 
 def translator(

@@ -23,10 +23,10 @@ from typing import Any
 
 import orjson
 
-from gateway.protocol.conversion.refusals import about, unsupported
+from gateway.protocol.conversion.errors import about, unsupported
 from gateway.protocol.conversion.tensors import element_count, join_elements, split_elements
 from gateway.protocol.protobuf import Message
-from gateway.protocol.tfserving.asked import Asked
+from gateway.protocol.tfserving.infer_request import Asked
 from gateway.protocol.tfserving.json_tensors import Tensor, numbers, read
 from gateway.protocol.tfserving.predict import batch_size, rows
 

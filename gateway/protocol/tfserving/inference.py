@@ -8,17 +8,17 @@ from typing import Any
 import orjson
 
 from gateway.protocol.conversion import raw_contents
+from gateway.protocol.conversion.errors import refusing, unsupported
 from gateway.protocol.conversion.infer import infer_request_of_rest, rest_of_infer_response
-from gateway.protocol.conversion.refusals import refusing, unsupported
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.protobuf import message
 from gateway.protocol.tfserving import examples, predict
-from gateway.protocol.tfserving.asked import Asked, Method, read_asked
+from gateway.protocol.tfserving.infer_request import Asked, Method, read_asked
 from gateway.protocol.tfserving.json_tensors import Tensor, read_json
+from gateway.protocol.tfserving.model_info import Signatures
+from gateway.protocol.tfserving.model_path import Target
 from gateway.protocol.tfserving.rpcs import EngineCall, infer_call, read_infer
-from gateway.protocol.tfserving.served import Signatures
-from gateway.protocol.tfserving.targets import Target
-from gateway.protocol.translating import EngineRequest, Reply, WholeTranslator, in_rest
+from gateway.protocol.translator import EngineRequest, Reply, WholeTranslator, in_rest
 
 _MAX_ERROR_BYTES = 2000
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import orjson
 
-from gateway.protocol.conversion import rest_json
+from gateway.protocol.conversion import triton_json
 from gateway.protocol.conversion.tensors import (
     Raw,
     element_count,
@@ -122,7 +122,7 @@ def read_json(body: bytes) -> Any:
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        if b"NaN" not in body and b"Infinity" not in body and rest_json.is_utf8(body):
+        if b"NaN" not in body and b"Infinity" not in body and triton_json.is_utf8(body):
             raise ValueError(str(error)) from None
     try:
         return json.loads(body.decode("utf-8", "surrogateescape"))
@@ -137,8 +137,8 @@ def is_base64(value: Any) -> bool:
 
 def _special(number: float) -> orjson.Fragment:
     if isnan(number):
-        return orjson.Fragment(rest_json.NAN)
-    return orjson.Fragment(rest_json.INFINITY if number > 0 else rest_json.NEGATIVE_INFINITY)
+        return orjson.Fragment(triton_json.NAN)
+    return orjson.Fragment(triton_json.INFINITY if number > 0 else triton_json.NEGATIVE_INFINITY)
 
 
 def _texts(tensor: Tensor) -> Iterator[Any]:

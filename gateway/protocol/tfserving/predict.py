@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
-from gateway.protocol.conversion.refusals import about
-from gateway.protocol.tfserving.asked import Asked
+from gateway.protocol.conversion.errors import about
+from gateway.protocol.tfserving.infer_request import Asked
 from gateway.protocol.tfserving.json_tensors import Tensor, is_base64, read, value
 
 _UNNAMED = "output_0"

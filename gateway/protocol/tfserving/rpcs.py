@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gateway.protocol.conversion import raw_contents
-from gateway.protocol.conversion.refusals import about
+from gateway.protocol.conversion.errors import about
 from gateway.protocol.protobuf import Message
 from gateway.protocol.tfserving import examples, tensor_proto
-from gateway.protocol.tfserving.asked import Asked, Method
+from gateway.protocol.tfserving.infer_request import Asked, Method
 from gateway.protocol.tfserving.json_tensors import Tensor
 from gateway.protocol.tfserving.messages import message, parse
-from gateway.protocol.tfserving.targets import Target
+from gateway.protocol.tfserving.model_path import Target
 
 PREDICTION_SERVICE = "tensorflow.serving.PredictionService"
 MODEL_SERVICE = "tensorflow.serving.ModelService"

@@ -14,7 +14,7 @@ from gateway.protocol.conversion import raw_contents
 from gateway.protocol.conversion.tensors import Raw, element_count, join_elements, narrow, split_elements
 from gateway.protocol.datatypes import ELEMENT_BYTES
 from gateway.protocol.errors import GatewayError
-from gateway.protocol.message_head import read_varint
+from gateway.protocol.infer_message_head import read_varint
 from gateway.protocol.protobuf import Message
 from gateway.protocol.tfserving.datatypes import number_of, of_number
 from gateway.protocol.tfserving.json_tensors import Tensor, check

@@ -10,7 +10,7 @@ from __future__ import annotations
 import orjson
 
 from gateway.protocol.llm.errors import read_error
-from gateway.protocol.translating import Reply
+from gateway.protocol.translator import Reply
 
 _STATUSES = {
     (400, "InvalidKeyException"): 401,

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gateway.protocol.conversion.refusals import unsupported
+from gateway.protocol.conversion.errors import unsupported
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.torchserve.asking import Asked, Envelope
-from gateway.protocol.wire_fields import fields, write_varint
+from gateway.protocol.protobuf_wire import fields, write_varint
+from gateway.protocol.torchserve.request import Asked, Envelope
 
 _SERVICE = "/org.pytorch.serve.grpc.inference.InferenceAPIsService/"
 PREDICTIONS = _SERVICE + "Predictions"

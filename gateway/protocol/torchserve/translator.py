@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import orjson
 
+from gateway.protocol.conversion.errors import unsupported
 from gateway.protocol.conversion.infer import WantedOutputs, infer_request_of_rest, rest_of_infer_response
-from gateway.protocol.conversion.refusals import unsupported
 from gateway.protocol.operations import Operation
-from gateway.protocol.torchserve.answering import OUTPUT, answered
-from gateway.protocol.torchserve.asking import Asked, Envelope, asked, http_request, predictions_path
 from gateway.protocol.torchserve.errors import error_of
-from gateway.protocol.torchserve.generating import GenerateTranslator
-from gateway.protocol.translating import EngineRequest, Reply, Translator, WholeTranslator, in_rest
+from gateway.protocol.torchserve.generate import GenerateTranslator
+from gateway.protocol.torchserve.reply import OUTPUT, answered
+from gateway.protocol.torchserve.request import Asked, Envelope, asked, http_request, predictions_path
+from gateway.protocol.translator import EngineRequest, Reply, Translator, WholeTranslator, in_rest
 
 PLATFORM = "torchserve"
 

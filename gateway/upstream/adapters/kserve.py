@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.protocol.llm.values import Dialect
+from gateway.protocol.llm.canonical import Dialect
 from gateway.protocol.operations import Call, path_segment
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from gateway.wire.http2 import frames
 from gateway.wire.http2.frame_reader import FrameReader
 from gateway.wire.http2.frames import PREFACE, STREAM_MASK, ErrorCode, Http2Error, Setting
-from gateway.wire.http2.owner import Http2Limits, Owner
+from gateway.wire.http2.interfaces import ConnectionOwner, Http2Limits
 from gateway.wire.http2.state import ConnectionState
 from gateway.wire.http2.stream import Receiver, Stream
 
-__all__ = ["Http2Connection", "Http2Limits", "Owner"]
+__all__ = ["ConnectionOwner", "Http2Connection", "Http2Limits"]
 
 # A connection's window would let one slow stream stop all others, so it is as good as open; each stream's own is small.
 _CONNECTION_WINDOW = 1 << 30
@@ -22,7 +22,7 @@ class Http2Connection(ConnectionState):
     __slots__ = ("_reader",)
 
     def __init__(
-        self, owner: Owner, limits: Http2Limits, *, is_client: bool, volatile: frozenset[bytes] = frozenset()
+        self, owner: ConnectionOwner, limits: Http2Limits, *, is_client: bool, volatile: frozenset[bytes] = frozenset()
     ) -> None:
         """`volatile` names fields that the peer sends with another value each time, see `FieldDecoder`."""
         super().__init__(owner, limits, is_client=is_client, volatile=volatile)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.wire.http2.control import READERS
+from gateway.wire.http2.control_frames import READERS
 from gateway.wire.http2.frames import (
     ACK,
     CONTINUATION,
@@ -20,7 +20,7 @@ from gateway.wire.http2.frames import (
     Http2Error,
     unpack_head,
 )
-from gateway.wire.http2.messages import RETURN_AT, return_window, take_block, take_data
+from gateway.wire.http2.message_frames import RETURN_AT, return_window, take_block, take_data
 from gateway.wire.http2.state import ConnectionState
 
 # CONTINUATION frames of one block: a block of the longest allowed length needs far fewer.

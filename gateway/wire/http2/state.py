@@ -6,10 +6,10 @@ from collections import deque
 
 from gateway.wire.http2 import frames
 from gateway.wire.http2.field_decoder import FieldDecoder
+from gateway.wire.http2.flood_guard import FloodGuard
 from gateway.wire.http2.frames import ErrorCode, Http2Error
 from gateway.wire.http2.hpack import FieldEncoder
-from gateway.wire.http2.owner import NOBODY, Http2Limits, Owner
-from gateway.wire.http2.patience import Patience
+from gateway.wire.http2.interfaces import NOBODY, ConnectionOwner, Http2Limits
 from gateway.wire.http2.stream import Stream
 
 # Streams this side has reset, of which the peer may not know yet.
@@ -47,7 +47,7 @@ class ConnectionState:
     )
 
     def __init__(
-        self, owner: Owner, limits: Http2Limits, *, is_client: bool, volatile: frozenset[bytes] = frozenset()
+        self, owner: ConnectionOwner, limits: Http2Limits, *, is_client: bool, volatile: frozenset[bytes] = frozenset()
     ) -> None:
         self.owner = owner
         self.limits = limits
@@ -69,7 +69,7 @@ class ConnectionState:
         # What the peer may send
         self.window = max(limits.window_bytes, frames.DEFAULT_WINDOW)  # no less may come before SETTINGS has arrived
         self.owed = 0  # of the connection's window
-        self.patience = Patience(None if is_client else limits.max_resets)  # an engine breaks off what it likes
+        self.patience = FloodGuard(None if is_client else limits.max_resets)  # an engine breaks off what it likes
         self.last_id = 0  # the last stream that the peer opened
         self.last_taken: int | None = None  # the last of these that is served, once GOAWAY told so
         self.next_id = 1 if is_client else 2

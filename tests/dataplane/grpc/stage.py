@@ -18,7 +18,7 @@ from gateway.dataplane import plane as plane_module
 from gateway.dataplane.listener import Newcomer
 from gateway.dataplane.plane import DataPlane
 from gateway.observability.access_log import AccessLog
-from gateway.redis.store import Store
+from gateway.redis.bounded_client import Store
 from tests.dataplane.grpc.peers import GrpcClient, GrpcEngine
 from tests.dataplane.stage import Engine, Stage, held_of_limits, load, until
 

@@ -145,7 +145,7 @@ def test_redis_here() -> None:
 def test_no_redis(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a redis-server the cure on a Mac is brew's."""
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr("gateway.redis.server_folder.find_spec", lambda name: None)
+    monkeypatch.setattr("gateway.redis.data_dir.find_spec", lambda name: None)
     monkeypatch.setattr(sys, "platform", "darwin")
     found = tools.redis()
     assert found.status is Status.FAIL

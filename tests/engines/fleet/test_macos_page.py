@@ -13,7 +13,7 @@ import pytest
 
 from engines.fleet.config import load_fleet
 from gateway.config.rules import load_rules
-from gateway.rehearsal import rule_tests
+from gateway.dry_run import rule_tests
 
 REPOSITORY = Path(__file__).parents[3]
 PAGE = (REPOSITORY / "engines" / "MACOS.md").read_text()

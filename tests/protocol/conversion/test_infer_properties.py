@@ -18,7 +18,7 @@ from gateway.protocol.conversion.infer import (
     rest_of_infer_request,
     rest_of_infer_response,
 )
-from gateway.protocol.conversion.rest_json import read
+from gateway.protocol.conversion.triton_json import read
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.protobuf import parse
 from tests.protocol.conversion.inferences import (

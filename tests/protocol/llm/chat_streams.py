@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from gateway.protocol.llm.values import (
+from gateway.protocol.llm.canonical import (
     Event,
     Failed,
     Finished,

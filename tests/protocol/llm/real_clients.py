@@ -12,7 +12,7 @@ from gateway.protocol.llm import (
     responses_reply_writer,
     responses_request_reader,
 )
-from gateway.protocol.llm.values import Event, Generation
+from gateway.protocol.llm.canonical import Event, Generation
 
 
 class Answering:

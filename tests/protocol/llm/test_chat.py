@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from gateway.protocol.llm.canonical import Generation, Media, Message, Reasoning, Text, Tool, ToolCall
 from gateway.protocol.llm.chat_request_reader import read_request
 from gateway.protocol.llm.chat_request_writer import write_request
-from gateway.protocol.llm.values import Generation, Media, Message, Reasoning, Text, Tool, ToolCall
 
 USER = '{"role":"user","content":"hi"}'
 HI = Message("user", (Text("hi"),))

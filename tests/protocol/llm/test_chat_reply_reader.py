@@ -10,9 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.chat_reply_reader import ReplyReader
-from gateway.protocol.llm.chat_reply_writer import ReplyWriter
-from gateway.protocol.llm.values import (
+from gateway.protocol.llm.canonical import (
     Event,
     Failed,
     Finished,
@@ -22,6 +20,8 @@ from gateway.protocol.llm.values import (
     ToolCallDelta,
     Used,
 )
+from gateway.protocol.llm.chat_reply_reader import ReplyReader
+from gateway.protocol.llm.chat_reply_writer import ReplyWriter
 from tests.protocol.llm.chat_streams import BEGUN, STREAMS
 
 

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.protocol.llm.chat_reply_reader import ReplyReader
-from gateway.protocol.llm.chat_reply_writer import ReplyWriter
-from gateway.protocol.llm.values import (
+from gateway.protocol.llm.canonical import (
     Failed,
     Finished,
     Generation,
@@ -19,6 +17,8 @@ from gateway.protocol.llm.values import (
     ToolCallDelta,
     Used,
 )
+from gateway.protocol.llm.chat_reply_reader import ReplyReader
+from gateway.protocol.llm.chat_reply_writer import ReplyWriter
 from tests.protocol.llm.chat_streams import BEGUN, LOGPROBS, STREAMS
 
 

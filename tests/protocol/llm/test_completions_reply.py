@@ -9,10 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.protocol.llm.completions_logprobs import from_completions, to_completions
-from gateway.protocol.llm.completions_reply_reader import ReplyReader
-from gateway.protocol.llm.completions_reply_writer import ReplyWriter
-from gateway.protocol.llm.values import (
+from gateway.protocol.llm.canonical import (
     Event,
     Failed,
     Finished,
@@ -23,6 +20,9 @@ from gateway.protocol.llm.values import (
     ToolCallDelta,
     Used,
 )
+from gateway.protocol.llm.completions_logprobs import from_completions, to_completions
+from gateway.protocol.llm.completions_reply_reader import ReplyReader
+from gateway.protocol.llm.completions_reply_writer import ReplyWriter
 
 BOTH_LOGPROBS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     "with alternatives": (

@@ -9,10 +9,10 @@ import orjson
 import pytest
 
 from gateway.demo.triton import TritonProcess
+from gateway.protocol.llm.canonical import Event, Failed, Finished, Generation, Started, TextDelta
 from gateway.protocol.llm.generate_engine_reply import GenerateReplyReader
 from gateway.protocol.llm.generate_engine_request import write_request
-from gateway.protocol.llm.generate_flavours import flavour_of
-from gateway.protocol.llm.values import Event, Failed, Finished, Generation, Started, TextDelta
+from gateway.protocol.llm.generate_signature import flavour_of
 
 _DIRECT = build_opener(ProxyHandler({}))
 

@@ -11,10 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm import generate_client
-from gateway.protocol.llm.generate_client import GenerateReplyWriter
-from gateway.protocol.llm.generate_engine_reply import GenerateReplyReader
-from gateway.protocol.llm.generate_flavours import Flavour, Kind
-from gateway.protocol.llm.values import (
+from gateway.protocol.llm.canonical import (
     Failed,
     Finished,
     Generation,
@@ -26,6 +23,9 @@ from gateway.protocol.llm.values import (
     TextDelta,
     Used,
 )
+from gateway.protocol.llm.generate_client import GenerateReplyWriter
+from gateway.protocol.llm.generate_engine_reply import GenerateReplyReader
+from gateway.protocol.llm.generate_signature import Flavour, Kind
 
 # Requests of clients
 

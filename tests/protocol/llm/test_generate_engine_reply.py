@@ -11,9 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.generate_engine_reply import GenerateReplyReader
-from gateway.protocol.llm.generate_flavours import flavour_of
-from gateway.protocol.llm.values import (
+from gateway.protocol.llm.canonical import (
     Event,
     Failed,
     Finished,
@@ -22,6 +20,8 @@ from gateway.protocol.llm.values import (
     TextDelta,
     Used,
 )
+from gateway.protocol.llm.generate_engine_reply import GenerateReplyReader
+from gateway.protocol.llm.generate_signature import flavour_of
 from tests.protocol.llm.v2_models import (
     LLM_API,
     REPEATER,

@@ -8,15 +8,15 @@ import orjson
 import pytest
 
 from gateway.protocol.errors import GatewayError
-from gateway.protocol.llm.generate_engine_request import write_request
-from gateway.protocol.llm.generate_flavours import flavour_of
-from gateway.protocol.llm.values import (
+from gateway.protocol.llm.canonical import (
     Generation,
     Media,
     Message,
     Text,
     Tool,
 )
+from gateway.protocol.llm.generate_engine_request import write_request
+from gateway.protocol.llm.generate_signature import flavour_of
 from tests.protocol.llm.v2_models import (
     LLM_API,
     REPEATER,

@@ -16,11 +16,11 @@ from gateway.protocol.conversion.generate import generate_of_infer_request, infe
 from gateway.protocol.conversion.infer import infer_request_of_rest
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm import generate_client, infer_text
-from gateway.protocol.llm.generate_flavours import Kind, flavour_of
+from gateway.protocol.llm.canonical import Failed, Finished, TextDelta, Used
+from gateway.protocol.llm.generate_signature import Kind, flavour_of
 from gateway.protocol.llm.infer_text import InferReplyWriter
-from gateway.protocol.llm.openai_model import openai_config, openai_metadata
-from gateway.protocol.llm.text_fields import TextRequest
-from gateway.protocol.llm.values import Failed, Finished, TextDelta, Used
+from gateway.protocol.llm.v2_metadata_for_openai import openai_config, openai_metadata
+from gateway.protocol.llm.v2_text_request import TextRequest
 
 REPLY = [TextDelta("Grüße"), Finished("length"), Used(3, 2)]
 

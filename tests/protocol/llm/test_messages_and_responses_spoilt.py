@@ -19,7 +19,7 @@ from gateway.protocol.llm import (
     responses_request_reader,
     responses_request_writer,
 )
-from gateway.protocol.llm.values import Generation
+from gateway.protocol.llm.canonical import Generation
 
 from . import test_messages_reply, test_messages_request, test_responses_reply, test_responses_request
 

@@ -3,7 +3,7 @@
 import anthropic
 import pytest
 
-from gateway.protocol.llm.values import (
+from gateway.protocol.llm.canonical import (
     Failed,
     Finished,
     Generation,

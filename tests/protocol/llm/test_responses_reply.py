@@ -7,9 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.responses_reply_reader import ReplyReader
-from gateway.protocol.llm.responses_reply_writer import ReplyWriter
-from gateway.protocol.llm.values import (
+from gateway.protocol.llm.canonical import (
     Failed,
     Finished,
     Generation,
@@ -21,6 +19,8 @@ from gateway.protocol.llm.values import (
     ToolCallDelta,
     Used,
 )
+from gateway.protocol.llm.responses_reply_reader import ReplyReader
+from gateway.protocol.llm.responses_reply_writer import ReplyWriter
 
 
 def stream_of(*events: dict) -> bytes:

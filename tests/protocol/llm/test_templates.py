@@ -10,8 +10,8 @@ import orjson
 import pytest
 
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.canonical import Media, Message, Reasoning, Text, Tool, ToolCall
 from gateway.protocol.llm.templates import read_template
-from gateway.protocol.llm.values import Media, Message, Reasoning, Text, Tool, ToolCall
 
 HI = [{"role": "user", "content": "Hi"}]
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.protocol.llm.canonical import Used
 from gateway.protocol.llm.usage import ReplyUsage, StreamUsage, read_usage, whole_usage
-from gateway.protocol.llm.values import Used
 
 USAGES = {
     "OpenAI, chat": (

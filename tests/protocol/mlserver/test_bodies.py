@@ -9,7 +9,7 @@ import pytest
 
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.mlserver.bodies import error_of, generate_of_inference, inference_of_generate, is_mlserver
-from gateway.protocol.translating import Reply
+from gateway.protocol.translator import Reply
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from gateway.protocol.mlserver.bodies import is_mlserver
 from gateway.protocol.mlserver.stream import is_bare_response, wrapped
 from gateway.protocol.mlserver.translator import GenerateTranslator, InferTranslator
 from gateway.protocol.protobuf import message, parse
-from gateway.protocol.translating import JSON, Reply, Translator
+from gateway.protocol.translator import JSON, Reply, Translator
 from tests.support.mlserver import MLServer
 from tests.support.outsiders import fetch
 

@@ -15,8 +15,8 @@ from gateway.protocol.protobuf import parse
 from gateway.protocol.tfserving import messages
 from gateway.protocol.tfserving.inference import Inference, InferTranslation, inference
 from gateway.protocol.tfserving.json_tensors import read_json
-from gateway.protocol.tfserving.served import Signature, Signatures, TensorInfo
-from gateway.protocol.translating import Reply
+from gateway.protocol.tfserving.model_info import Signature, Signatures, TensorInfo
+from gateway.protocol.translator import Reply
 from tests.protocol.conversion.inferences import Tensor, request_of, tensors
 from tests.protocol.tfserving.test_json_tensors import canonical
 

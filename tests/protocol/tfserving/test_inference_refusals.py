@@ -7,7 +7,7 @@ import pytest
 
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.tfserving.inference import InferTranslation, inference
-from gateway.protocol.translating import Reply
+from gateway.protocol.translator import Reply
 from tests.protocol.conversion.inferences import Tensor, request_of
 from tests.protocol.tfserving.translations import BOTH, PAIR, X, translation
 

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.protocol.protobuf import parse
 from gateway.protocol.tfserving.inference import InferTranslation, error_text, inference
-from gateway.protocol.translating import Reply
+from gateway.protocol.translator import Reply
 from tests.protocol.conversion.inferences import Tensor, request_of
 from tests.protocol.tfserving.exchanges import NOT_FOUND
 from tests.protocol.tfserving.translations import BOTH, PAIR, TWO, X, translation

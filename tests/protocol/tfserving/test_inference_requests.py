@@ -9,9 +9,9 @@ import pytest
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.tfserving import messages
 from gateway.protocol.tfserving.inference import InferTranslation, inference
+from gateway.protocol.tfserving.model_path import target
 from gateway.protocol.tfserving.rpcs import metadata_call, status_call
-from gateway.protocol.tfserving.targets import target
-from gateway.protocol.translating import Translator
+from gateway.protocol.translator import Translator
 from tests.protocol.conversion.inferences import Tensor, request_of
 from tests.protocol.tfserving.translations import BOTH, PAIR, THREE, TWO, X, translation
 from tests.protocol.tfserving.vectors import FEATURES, REQUESTS

@@ -12,15 +12,15 @@ import orjson
 import pytest
 
 from gateway.protocol.tfserving.inference import InferTranslation
-from gateway.protocol.tfserving.rpcs import EngineCall, metadata_call, status_call
-from gateway.protocol.tfserving.served import (
+from gateway.protocol.tfserving.model_info import (
     read_signatures,
     read_signatures_message,
     read_versions_message,
     ready_of,
 )
-from gateway.protocol.tfserving.targets import target
-from gateway.protocol.translating import Reply
+from gateway.protocol.tfserving.model_path import target
+from gateway.protocol.tfserving.rpcs import EngineCall, metadata_call, status_call
+from gateway.protocol.translator import Reply
 from tests.protocol.tfserving.exchanges import DOCUMENTED
 from tests.support.tfserving import TfServing, answer
 

@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 
 from gateway.protocol.tfserving.inference import InferTranslation
-from gateway.protocol.tfserving.served import Signature, Signatures, TensorInfo, read_signatures
+from gateway.protocol.tfserving.model_info import Signature, Signatures, TensorInfo, read_signatures
 from tests.protocol.tfserving.exchanges import HALF_PLUS_THREE, HALF_PLUS_TWO
 
 TWO = read_signatures(HALF_PLUS_TWO)

@@ -10,7 +10,7 @@ import pytest
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import Operation
 from gateway.protocol.torchserve.translator import translator
-from gateway.protocol.translating import Reply, Translator
+from gateway.protocol.translator import Reply, Translator
 
 
 def made(parameters: dict[str, Any] | None = None, outputs: list[dict[str, Any]] | None = None) -> Translator:

@@ -9,9 +9,9 @@ import pytest
 
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import Operation
-from gateway.protocol.torchserve.asking import Envelope
+from gateway.protocol.torchserve.request import Envelope
 from gateway.protocol.torchserve.translator import translator
-from gateway.protocol.translating import EngineRequest
+from gateway.protocol.translator import EngineRequest
 
 
 def tensor(name: str, datatype: str, shape: list[int], data: list[Any]) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from hpack import Encoder
 from gateway.wire.http2 import frames
 from gateway.wire.http2.connection import Http2Limits
 from gateway.wire.http2.fields import Field
+from gateway.wire.http2.flood_guard import FloodGuard
 from gateway.wire.http2.frames import ACK, END_HEADERS, ErrorCode, Setting, frame, rst_stream, settings, window_update
 from gateway.wire.http2.hpack import Steady
-from gateway.wire.http2.patience import Patience
 from tests.wire.http2.sides import REPLY, REQUEST, Side, client, data, errors, headers, server
 
 CALM = ErrorCode.ENHANCE_YOUR_CALM
@@ -254,9 +254,9 @@ def test_what_is_held_of_unfinished_frames() -> None:
 
 def test_patience_tells_its_state() -> None:
     """Its `repr` is what an operator sees of it."""
-    patience = Patience(100)
+    patience = FloodGuard(100)
     patience.count_idle_frame(0)
     patience.count_reset()
-    assert repr(patience) == "<Patience 1 idle frames, 1 resets>"
+    assert repr(patience) == "<FloodGuard 1 idle frames, 1 resets>"
     patience.tick(0)
-    assert repr(patience) == "<Patience 0 idle frames, 0 resets>"
+    assert repr(patience) == "<FloodGuard 0 idle frames, 0 resets>"

@@ -8,7 +8,7 @@ import pytest
 
 from engines.backends.paged.request_parser import Chat, ParsedRequest, read_request
 from engines.errors import EngineError
-from gateway.protocol.llm.values import Message, Text, Tool
+from gateway.protocol.llm.canonical import Message, Text, Tool
 from tests.engines.backends.support import Request
 
 

@@ -12,7 +12,7 @@ from engines.messages import InferRequest, InferResponse, SharedMemory, Tensor
 from gateway.protocol.conversion.tensors import join_elements, split_elements
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm import chat_request_reader, completions_request_reader
-from gateway.protocol.llm.values import Finished, Generation, Started, TextDelta, Used
+from gateway.protocol.llm.canonical import Finished, Generation, Started, TextDelta, Used
 
 USER = {"role": "user", "content": "Hi"}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}

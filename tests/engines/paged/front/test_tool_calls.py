@@ -5,7 +5,7 @@ from itertools import count
 import pytest
 
 from engines.host.openai.tool_calls import ToolCallReader
-from gateway.protocol.llm.values import Event, Finished, TextDelta, ToolCallDelta, Used
+from gateway.protocol.llm.canonical import Event, Finished, TextDelta, ToolCallDelta, Used
 
 ROME = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
 CALL = ToolCallDelta(0, "call_1", "weather", '{"city":"Rome"}')

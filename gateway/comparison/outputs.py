@@ -1,0 +1,171 @@
+"""What an answer says: tensors and texts, by the names of outputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import orjson
+
+from gateway.comparison.reply import Answer
+from gateway.comparison.tensors import Tensor, tensor_of, tensor_of_raw
+from gateway.protocol.conversion.infer import infer_response_of_rest
+from gateway.protocol.conversion.messages import SHARED_MEMORY, read_response
+from gateway.protocol.conversion.sse import SseReader
+from gateway.protocol.conversion.tensors import element_count, split_elements
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.canonical import (
+    OF_V2,
+    Dialect,
+    Event,
+    Failed,
+    Finished,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallDelta,
+)
+from gateway.protocol.llm.dialects import SPOKEN
+from gateway.protocol.llm.embeddings import read_reply
+from gateway.protocol.operations import Call, Operation
+
+# What generate writes beside a model's outputs.
+_NOT_OUTPUTS = ("id", "model_name", "model_version", "parameters", "sequence_id", "sequence_start", "sequence_end")
+
+
+@dataclass(slots=True)
+class Text:
+    """A text that an engine has written; `finish` is why it ended, `tool_calls` a line each."""
+
+    text: str = ""
+    finish: str = ""
+    tool_calls: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class ParsedOutputs:
+    """All of an answer."""
+
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    texts: dict[str, Text] = field(default_factory=dict)
+
+
+def read(answer: Answer, call: Call) -> ParsedOutputs:
+    """What a good answer to this call says.
+
+    Raises: GatewayError(UPSTREAM_PROTOCOL) where it cannot be read, or tells of a failure in its middle.
+    """
+    try:
+        if call.dialect is Dialect.EMBEDDINGS:
+            return _embeddings(answer.body)
+        if call.dialect is not None and call.dialect not in OF_V2:
+            return _generation(answer, call.dialect)
+        if call.operation is Operation.INFER:
+            message = answer.body if answer.is_call else infer_response_of_rest(answer.body, answer.head_bytes)
+            return _inference(message)
+        return _generated(answer)
+    except (ValueError, KeyError, TypeError) as error:
+        raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"the answer cannot be read: {error}") from error
+
+
+# Tensors
+
+
+def _inference(message: bytes) -> ParsedOutputs:
+    """Of a serialised ModelInferResponse."""
+    said = ParsedOutputs()
+    response, data = read_response(message)
+    for output, raw in zip(response.outputs, data, strict=True):
+        if SHARED_MEMORY in output.parameters:
+            continue
+        shape = tuple(output.shape)
+        if output.datatype != "BYTES":
+            said.tensors[output.name] = tensor_of_raw(output.datatype, shape, bytes(raw))
+            continue
+        elements = split_elements(raw, element_count(shape))
+        for place, element in enumerate(elements):
+            name = output.name if len(elements) == 1 else f"{output.name}[{place}]"
+            said.texts[name] = Text(element.decode("utf-8", "backslashreplace"))
+    return said
+
+
+def _embeddings(body: bytes) -> ParsedOutputs:
+    vectors = [np.frombuffer(vector, "<f4") for vector in read_reply(body).vectors]
+    return ParsedOutputs({f"embedding[{place}]": tensor_of("FP32", vector) for place, vector in enumerate(vectors)})
+
+
+# Texts
+
+
+def _generation(answer: Answer, dialect: Dialect) -> ParsedOutputs:
+    """Of OpenAI's API, or Anthropic's."""
+    reader = SPOKEN[dialect].reply_reader()
+    if answer.is_stream:
+        events = [*reader.feed(answer.body), *reader.end()]
+    else:
+        events = reader.whole(answer.status, answer.body)
+    texts: dict[str, Text] = {}
+    calls: dict[tuple[int, int], list[str]] = {}
+    for event in events:
+        _take(event, texts, calls)
+    if not any(isinstance(event, Finished) for event in events):
+        raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "the answer breaks off")
+    for (index, _), (name, arguments) in sorted(calls.items()):
+        choice = texts.setdefault(_choice(index), Text())
+        choice.tool_calls = (*choice.tool_calls, f"{name} {_same_json(arguments)}")
+    return ParsedOutputs(texts=texts)
+
+
+def _take(event: Event, texts: dict[str, Text], calls: dict[tuple[int, int], list[str]]) -> None:
+    match event:
+        case TextDelta():
+            texts.setdefault(_choice(event.index), Text()).text += event.text
+        case ReasoningDelta():
+            texts.setdefault(f"{_choice(event.index)} reasoning", Text()).text += event.text
+        case ToolCallDelta():
+            call = calls.setdefault((event.index, event.position), ["", ""])
+            call[0] += event.name
+            call[1] += event.arguments
+        case Finished():
+            texts.setdefault(_choice(event.index), Text()).finish = event.reason
+        case Failed():
+            raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"the engine says: {event.message}")
+
+
+def _choice(index: int) -> str:
+    return f"choice {index}"
+
+
+def _same_json(text: str) -> str:
+    """JSON written in one way, so that spaces and the order of keys make no difference."""
+    try:
+        return orjson.dumps(orjson.loads(text), option=orjson.OPT_SORT_KEYS).decode()
+    except orjson.JSONDecodeError:
+        return text
+
+
+def _generated(answer: Answer) -> ParsedOutputs:
+    """Of generate, or of generate_stream's events: texts are joined, numbers stand in a row."""
+    events = SseReader().feed(answer.body + b"\n\n") if answer.is_stream else [answer.body]
+    texts: dict[str, Text] = {}
+    numbers: dict[str, list[Any]] = {}
+    for event in events:
+        told = orjson.loads(event)
+        if not isinstance(told, dict):
+            raise ValueError("it is no JSON object")
+        if "error" in told:
+            raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"the engine says: {told['error']}")
+        for name, value in told.items():
+            _sort(name, value, texts, numbers)
+    tensors = {name: tensor_of("FP64", np.asarray(values, np.float64)) for name, values in numbers.items()}
+    return ParsedOutputs(tensors, texts)
+
+
+def _sort(name: str, value: Any, texts: dict[str, Text], numbers: dict[str, list[Any]]) -> None:
+    if name in _NOT_OUTPUTS:
+        return
+    values = value if isinstance(value, list) else [value]
+    if all(isinstance(each, str) for each in values):
+        texts.setdefault(name, Text()).text += "".join(values)
+    elif all(isinstance(each, int | float) for each in values):
+        numbers.setdefault(name, []).extend(values)

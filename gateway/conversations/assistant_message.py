@@ -1,0 +1,79 @@
+"""What an assistant says in one reply, gathered from the events that its client reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gateway.protocol.llm.canonical import Event, Failed, Message, Text, TextDelta, ToolCall, ToolCallDelta, Used
+from gateway.protocol.llm.translation import HasTensors, ReplyWriter
+
+
+class Answer:
+    """The first choice of a reply; others are read, and forgotten."""
+
+    def __init__(self) -> None:
+        self._text: list[str] = []
+        self._calls: dict[int, list[str]] = {}  # position -> id, name, arguments
+        self.used: Used | None = None
+        self.has_failed = False
+
+    def __repr__(self) -> str:
+        return f"<Answer: {len(self._text)} texts, {len(self._calls)} calls, {self.used}>"
+
+    def hear(self, events: Sequence[Event]) -> None:
+        """More of the reply."""
+        for event in events:
+            kind = type(event)
+            if kind is TextDelta:
+                if event.index == 0:  # type: ignore[union-attr]  # mypy does not narrow by `type(...) is`
+                    self._text.append(event.text)  # type: ignore[union-attr]
+            elif isinstance(event, ToolCallDelta):
+                if event.index == 0:
+                    self._add_call(event)
+            elif isinstance(event, Used):
+                self.used = event
+            elif isinstance(event, Failed):
+                self.has_failed = True
+
+    def message(self, without: str = "", *, is_cut: bool = False) -> Message | None:
+        """The message; None where the assistant has said nothing. `without` is what the engine repeated before it; of
+        an answer that is cut no calls are kept, since nobody knows the rest of them."""
+        text = "".join(self._text).removeprefix(without)
+        calls = () if is_cut else tuple(ToolCall(*self._calls[at]) for at in sorted(self._calls))
+        return Message("assistant", (Text(text),) if text else (), calls) if text or calls else None
+
+    def _add_call(self, event: ToolCallDelta) -> None:
+        call = self._calls.setdefault(event.position, ["", "", ""])
+        call[0] = call[0] or event.id
+        call[1] = call[1] or event.name
+        call[2] += event.arguments
+
+
+class HeardWriter:
+    """A `ReplyWriter` whose events an answer hears: they are what the client reads, wherever they came from."""
+
+    def __init__(self, writer: ReplyWriter, answer: Answer) -> None:
+        self._writer = writer
+        self._answer = answer
+
+    def __repr__(self) -> str:
+        return f"<HeardWriter {self._answer!r}>"
+
+    @property
+    def head_bytes(self) -> int | None:
+        """See `HasTensors`."""
+        return self._writer.head_bytes if isinstance(self._writer, HasTensors) else None
+
+    def feed(self, events: Sequence[Event]) -> bytes:
+        self._answer.hear(events)
+        return self._writer.feed(events)
+
+    def end(self) -> bytes:
+        return self._writer.end()
+
+    def whole(self, events: Sequence[Event]) -> tuple[int, bytes]:
+        self._answer.hear(events)
+        return self._writer.whole(events)
+
+    def failed(self, message: str, kind: str) -> bytes:
+        return self._writer.failed(message, kind)

@@ -1,0 +1,191 @@
+"""Conversations in Redis: read, written, listed, deleted; each call in one step there."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from gateway.conversations import redis_scripts
+from gateway.conversations.prompt_assembly import NOTHING, Kept
+from gateway.conversations.retention import Limits
+from gateway.conversations.turns import Turn, read, read_system, written, written_system
+from gateway.protocol.errors import GatewayError
+from gateway.protocol.llm.canonical import Message
+from gateway.protocol.session_id import bounded
+from gateway.redis.address import Layout
+from gateway.redis.bounded_client import Store
+from gateway.redis.errors import StoreError
+from gateway.redis.script import Command, Script
+
+Json = dict[str, Any]
+
+_PREFIX = "pointsman:1:talk:"
+_ID_LENGTH = 32  # hexadecimal digits: 128 bits, so that nobody meets another's by chance
+_READ = Script(redis_scripts.READ)
+_WRITE = Script(redis_scripts.WRITE)
+# Of a listing, the fields that tell what a conversation is.
+_TOLD = ("session", "tenant", "created", "updated", "revision", "bytes", "tokens", "dropped")
+_NUMBERS = frozenset(_TOLD) - {"session", "tenant"}
+
+
+def conversation_id(session: str, tenant: str) -> str:
+    """The id that a conversation has in Redis. The tenant is part of it, so that nobody reads another's by its session;
+    a length before it keeps one's end from being the other's beginning."""
+    told = _encoded(tenant)
+    salted = b"%d:%b%b" % (len(told), told, _encoded(session))
+    return hashlib.sha256(salted).hexdigest()[:_ID_LENGTH]
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What is to be written at once: what was asked, and the answer."""
+
+    turns: tuple[Turn, ...]
+    system: tuple[Message, ...] = ()  # empty: as it was
+    epoch: str = ""  # of what was read; empty: whatever there is
+    replaced_revision: int | None = None  # these turns take the place of what was read; None: they follow it
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A conversation as operators see it: `about` are the fields of its hash, `turns` OpenAI's messages with fields of
+    ours."""
+
+    about: Json
+    system: list[Json]
+    turns: list[Json]
+
+
+class Conversation:
+    """One session's. Every method raises StoreError where Redis does not answer within `patience` seconds."""
+
+    def __init__(self, store: Store, session: str, tenant: str = "", *, patience: float = 0.05) -> None:
+        self._store = store
+        self._session = session = bounded(session)
+        self._tenant = tenant
+        self._patience = patience
+        self.key = f"{_PREFIX}{{{conversation_id(session, tenant)}}}"
+        self._keys = (self.key, f"{self.key}:turns")
+
+    def __repr__(self) -> str:
+        return f"<Conversation {self.key}>"
+
+    async def read(self) -> Kept:
+        """What is kept; nothing where there is no such conversation."""
+        (answer,) = await self._ask(_READ.command(self._keys, ()))
+        (epoch, revision, dropped, system), turns = answer
+        if epoch is None:
+            return NOTHING
+        try:
+            return Kept(
+                epoch.decode(),
+                int(revision or 0),
+                int(dropped or 0),
+                read_system(system or b""),
+                len(system or b""),
+                tuple(read(turn) for turn in turns),
+                tuple(len(turn) for turn in turns),
+            )
+        except (ValueError, KeyError, TypeError, GatewayError) as error:
+            raise StoreError(f"{self.key} holds what no gateway has written: {error}") from error
+
+    def writing(self, exchange: Exchange, *, now: int, ttl: float, limits: Limits | None) -> Command:
+        """The command that writes an exchange and drops what is too much then; limits None: nothing is dropped.
+
+        Raises: GatewayError(UNSUPPORTED) where a turn has no form to be kept in.
+        """
+        replaced = "" if exchange.replaced_revision is None else exchange.replaced_revision
+        most = ("", "", "") if limits is None else (limits.max_turns, limits.max_bytes, limits.max_tokens)
+        head = (exchange.epoch, replaced, secrets.token_hex(8), now, round(ttl * 1000), *most)
+        told = (written_system(exchange.system), _encoded(self._session), _encoded(self._tenant))
+        return _WRITE.command(self._keys, (*head, *told, *(written(turn) for turn in exchange.turns)))
+
+    async def write(self, command: Command) -> str:
+        """Do what `writing` says: `kept`, `gone` or `changed`, see `redis_scripts.WRITE`."""
+        (answer,) = await self._ask(command)
+        outcome: str = answer[0].decode()
+        return outcome
+
+    def tell(self, command: Command) -> None:
+        """Have it done soon, for a client that has left; not while Redis is away, since what waits for it is kept in
+        memory."""
+        if self._store.is_available:
+            self._store.tell(command)
+
+    async def whole(self) -> Whole | None:
+        """All that there is, for operators; None where there is no such conversation."""
+        told, kept = await self._ask(("HMGET", self.key, *_TOLD, "system"), ("LRANGE", self._keys[1], 0, -1))
+        *values, system = told
+        if values[_TOLD.index("session")] is None:
+            return None
+        try:
+            turns = [_object(turn) for turn in kept]
+            return Whole(_about(values), orjson.loads(system) if system else [], turns)
+        except ValueError as error:
+            raise StoreError(f"{self.key} holds what no gateway has written: {error}") from error
+
+    async def delete(self) -> bool:
+        """Forget it; whether there was one. What is under way in it is not kept any more."""
+        (count,) = await self._ask(("DEL", *self._keys))
+        return bool(count)
+
+    async def _ask(self, *commands: Command) -> list[Any]:
+        answers = await self._store.ask(commands, self._patience)
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise StoreError(f"Redis refuses: {answer}") from answer
+        return answers
+
+
+async def list_conversations(store: Store, cursor: int, limit: int, *, patience: float) -> tuple[list[Json], int]:
+    """Some conversations, about `limit` of them, and the cursor for more, 0 where there are none. As of Redis' SCAN:
+    one that is there all the time is told at least once.
+
+    Raises: StoreError; of a cluster, where every server has a cursor of its own.
+    """
+    if store.address.layout is Layout.CLUSTER:
+        raise StoreError("the conversations of a cluster cannot be listed: every server has a cursor of its own")
+    scan = ("SCAN", cursor, "MATCH", f"{_PREFIX}{{*}}", "COUNT", limit, "TYPE", "hash")
+    (answer,) = await store.ask([scan], patience)
+    if isinstance(answer, Exception):
+        raise StoreError(f"Redis refuses: {answer}") from answer
+    following, keys = answer
+    told = await store.ask([("HMGET", key, *_TOLD) for key in keys], patience) if keys else []
+    found = []
+    for values in told:
+        with suppress(ValueError):  # somebody else has written there: it is no conversation
+            if _is_there(values):
+                found.append(_about(values))
+    return found, int(following)
+
+
+def _encoded(text: str) -> bytes:
+    """A client's text, whatever it is: what is no text is no reason to take Redis for broken."""
+    return text.encode("utf-8", "replace")
+
+
+def _is_there(values: Sequence[bytes | None] | Exception) -> bool:
+    """Whether it is a conversation, and still there."""
+    return not isinstance(values, Exception) and values[_TOLD.index("session")] is not None
+
+
+def _about(values: Sequence[bytes | None]) -> Json:
+    """Raises: ValueError where no gateway has written it."""
+    return {
+        name: int(value or 0) if name in _NUMBERS else (value or b"").decode()
+        for name, value in zip(_TOLD, values, strict=True)
+    }
+
+
+def _object(data: bytes) -> Json:
+    """Raises: ValueError."""
+    found = orjson.loads(data)
+    if not isinstance(found, dict):
+        raise ValueError(f"{data[:40]!r} is no JSON object")
+    return found

@@ -1,0 +1,207 @@
+"""Recorded traffic, decided again: how other rules would have changed where requests go."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from time import perf_counter_ns
+from typing import Any
+
+from gateway.config.specs import RulesSpec
+from gateway.dry_run.request_description import Outcome, outcome_of
+from gateway.protocol.operations import Operation
+from gateway.routing.facts import BodyFacts, Facts, InputFacts
+from gateway.routing.forced_arms import Forced
+from gateway.routing.rule_dependencies import asked_headers, asked_parameters
+from gateway.routing.table import Table
+
+Json = dict[str, Any]
+
+_MAX_EXAMPLES = 5
+# Kinds of changes that are told one by one; there are no more kinds in files that people write.
+_MAX_KINDS = 200
+
+
+class RecordingSpoiltError(ValueError):
+    """A line of a recording cannot be read; the message has its number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A recorded request, and what became of it. `left_out` are parameters of its body that were not recorded."""
+
+    id: str
+    facts: Facts
+    then: Outcome
+    left_out: frozenset[str] = frozenset()
+
+
+def read_facts(lines: Iterable[str | bytes]) -> Iterator[Fact]:
+    """The facts of a recording; its first and its last line tell of itself.
+
+    Raises: RecordingSpoiltError.
+    """
+    for number, line in enumerate(lines, 1):
+        if line[-1:] not in ("\n", b"\n"):
+            return  # it is being written
+        try:
+            told = json.loads(line)
+            if number == 1:
+                if told.get("recording") != 1:
+                    raise ValueError("it does not begin as a recording of this version does")
+            elif "end" not in told:
+                yield _fact(told)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RecordingSpoiltError(f"line {number} cannot be read: {error!r}") from error
+
+
+def _fact(told: Mapping[str, Any]) -> Fact:
+    known = told["facts"]
+    forced = known.get("force")
+    body = None
+    if known["body"]:
+        inputs = (
+            InputFacts(each["name"], each["datatype"], tuple(each["shape"]), each["bytes"]) for each in known["input"]
+        )
+        body = BodyFacts(known["parameter"], tuple(inputs), known["has_image"])
+    facts = Facts(
+        told["model"],
+        told["version"],
+        told["protocol"],
+        Operation(told["operation"]),
+        known["header"],
+        body,
+        told["session"],
+        forced=Forced(*forced.split("=", 1)) if forced else None,
+    )
+    then = Outcome(told["route"], told["engine"], None, told["experiment"], told["arm"])
+    return Fact(told["id"], facts, then, frozenset(known.get("left_out", ())))
+
+
+@dataclass(slots=True)
+class Change:
+    """Requests that go from one place to another one."""
+
+    count: int = 0
+    examples: list[Json] = field(default_factory=list)
+
+
+class Replay:
+    """Decides facts by candidate rules, and by others, or as it was when they were recorded."""
+
+    def __init__(self, candidate: RulesSpec, against: RulesSpec | None = None) -> None:
+        self._candidate = Table(candidate)
+        self._against = Table(against) if against is not None else None
+        self._asked = asked_parameters(candidate)
+        self._headers = asked_headers(candidate)
+        self._changes: dict[str, dict[tuple[str, str], Change]] = {"route": {}, "engine": {}, "arm": {}}
+        self._tests: Counter[str] = Counter()
+        self._nanoseconds: list[int] = []
+
+    def unrecorded(self, first_line: str | bytes) -> list[str]:
+        """The headers that the candidate asks for and of which the recording has nothing: they count as missing.
+
+        Raises: RecordingSpoiltError.
+        """
+        try:
+            return sorted(self._headers - {*json.loads(first_line)["headers"]})
+        except (ValueError, KeyError, TypeError) as error:
+            raise RecordingSpoiltError(f"line 1 cannot be read: {error!r}") from error
+
+    def take(self, fact: Fact) -> None:
+        """Decide one."""
+        self._tests["facts"] += 1
+        throw = _throw(fact.id)
+        started = perf_counter_ns()
+        after = self._decide(self._candidate, fact, throw)
+        self._nanoseconds.append(perf_counter_ns() - started)
+        before = self._decide(self._against, fact, throw) if self._against is not None else fact.then
+        if after is None or before is None or fact.left_out & self._asked:
+            self._tests["unknown"] += 1
+            return
+        if after.route is None and before.route is not None:
+            self._tests["lost"] += 1
+        changed = [
+            self._note("route", before.route, after.route, fact),
+            not self._may_be(before, after) and self._note("engine", before.engine, after.engine, fact),
+            not self._by_chance(before, after) and self._note("arm", _arm(before), _arm(after), fact),
+        ]
+        self._tests["changed"] += any(changed)
+
+    @property
+    def changed(self) -> int:
+        return self._tests["changed"]
+
+    def report(self) -> Json:
+        """What has been found; times are microseconds for each decision."""
+        times = sorted(self._nanoseconds)
+        return {
+            "facts": self._tests["facts"],
+            "changed": self._tests["changed"],
+            "unchanged": self._tests["facts"] - self._tests["changed"] - self._tests["unknown"],
+            "unknown": self._tests["unknown"],
+            "without_route": self._tests["lost"],
+            "decide_p50": _microseconds(times, 0.5),
+            "decide_p99": _microseconds(times, 0.99),
+            "changes": {
+                what: [
+                    {"from": before, "to": after, "count": change.count, "examples": change.examples}
+                    for (before, after), change in sorted(changes.items(), key=lambda item: -item[1].count)
+                ]
+                for what, changes in self._changes.items()
+            },
+        }
+
+    def _decide(self, table: Table, fact: Fact, throw: float) -> Outcome | None:
+        """None where the rules ask for what was not recorded."""
+        try:
+            return outcome_of(table, fact.facts, lambda: throw)
+        except ValueError:
+            return None
+
+    def _may_be(self, before: Outcome, after: Outcome) -> bool:
+        """Whether only chance has chosen another engine than the one that was recorded."""
+        return self._against is None and after.by_chance and before.engine in after.engines
+
+    def _by_chance(self, before: Outcome, after: Outcome) -> bool:
+        return self._against is None and after.by_chance and before.experiment == after.experiment
+
+    def _note(self, what: str, before: str | None, after: str | None, fact: Fact) -> bool:
+        if before == after:
+            return False
+        changes, key = self._changes[what], (before or "none", after or "none")
+        if key not in changes and len(changes) >= _MAX_KINDS:
+            key = ("others", "others")
+        change = changes.setdefault(key, Change())
+        change.count += 1
+        if len(change.examples) < _MAX_EXAMPLES:
+            change.examples.append(_told(fact))
+        return True
+
+
+def _arm(outcome: Outcome) -> str | None:
+    return f"{outcome.experiment}: {outcome.arm or 'not its own'}" if outcome.experiment is not None else None
+
+
+def _told(fact: Fact) -> Json:
+    facts = fact.facts
+    return {
+        "id": fact.id,
+        "model": facts.model,
+        "protocol": facts.protocol,
+        "operation": facts.operation.value,
+        "header": dict(facts.headers),
+        "session": facts.session,
+    }
+
+
+def _throw(id: str) -> float:
+    """The same number for the same request, so that chance is the same for both rules."""
+    return int.from_bytes(blake2b(id.encode(), digest_size=6).digest(), "big") / 2**48
+
+
+def _microseconds(times: list[int], quantile: float) -> float | None:
+    return round(times[min(len(times) - 1, int(quantile * len(times)))] / 1000, 2) if times else None

@@ -1,0 +1,201 @@
+"""Runs in Redis, for all gateways that share it: states, the words of each gateway, one leader, and decisions.
+
+One gateway leads for as long as it renews its lease; its number (a token that grows) stands in each of its writes, so
+that one who was paused and believes to lead changes nothing. All keys have one hash tag: a cluster keeps them together.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from gateway.experiments.coordination import MAX_DECISIONS, Found, Json, Word
+from gateway.experiments.runs import RunState, read_state, write_state
+from gateway.redis.bounded_client import Store
+from gateway.redis.errors import StoreError
+from gateway.redis.script import Command, Script
+
+_STATES = "pointsman:1:experiments:{all}"
+_LEADER = "pointsman:1:experiments:{all}:leader"
+_TOKEN = "pointsman:1:experiments:{all}:token"
+_WORDS = "pointsman:1:experiments:{all}:words"
+_DECISIONS = "pointsman:1:experiments:{all}:decisions"
+_EVIDENCE = "pointsman:1:experiments:{all}:evidence:"
+
+# Who is silent for so long is gone; and so many ticks, where these are longer.
+_STALE_SECONDS = 15.0
+_STALE_TICKS = 3
+# A leader that says nothing leads for so long, and for so many ticks.
+_LEASE_SECONDS = 6.0
+_LEASE_TICKS = 1.5
+# Evidence of an experiment that nobody looks at any more.
+_EVIDENCE_SECONDS = 30 * 24 * 3600
+_PATIENCE_SECONDS = 1.0
+
+# KEYS: states, leader, token, words; ARGV: who, its word, lease (ms), stale (s). A word is "SECONDS JSON".
+_BEAT = Script(
+    """
+    if redis.replicate_commands then redis.replicate_commands() end
+    local time = redis.call('TIME')
+    local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+    local leader = redis.call('GET', KEYS[2])
+    if not leader then
+        leader = string.format('%d', redis.call('INCR', KEYS[3])) .. ' ' .. ARGV[1]
+        redis.call('SET', KEYS[2], leader, 'PX', ARGV[3])
+    elseif string.match(leader, '^%d+ (.*)$') == ARGV[1] then
+        redis.call('PEXPIRE', KEYS[2], ARGV[3])
+    end
+    redis.call('HSET', KEYS[4], ARGV[1], string.format('%.3f ', now) .. ARGV[2])
+    redis.call('EXPIRE', KEYS[4], 10 * ARGV[4])
+    local words = {}
+    if string.match(leader, '^%d+ (.*)$') == ARGV[1] then
+        words = redis.call('HGETALL', KEYS[4])
+        for at = 1, #words, 2 do
+            local said = tonumber(string.match(words[at + 1], '^([%d.]+) '))
+            if not said or now - said > tonumber(ARGV[4]) then redis.call('HDEL', KEYS[4], words[at]) end
+        end
+    end
+    return {string.format('%.3f', now), leader, redis.call('HGETALL', KEYS[1]), words}
+    """
+)
+
+# KEYS: states, leader, decisions; ARGV: token ('' where none is asked for), name, revision before, the new state
+# ("REVISION JSON", '' removes it), decision ('' for none), how many are kept.
+_CHANGE = Script(
+    """
+    local leader = redis.call('GET', KEYS[2]) or ''
+    if ARGV[1] ~= '' and string.match(leader, '^(%d+) ') ~= ARGV[1] then return 0 end
+    local known = redis.call('HGET', KEYS[1], ARGV[2])
+    local revision = known and string.match(known, '^(%d+) ') or '0'
+    if revision ~= ARGV[3] then return 0 end
+    if ARGV[4] == '' then redis.call('HDEL', KEYS[1], ARGV[2]) else redis.call('HSET', KEYS[1], ARGV[2], ARGV[4]) end
+    if ARGV[5] ~= '' then
+        redis.call('LPUSH', KEYS[3], ARGV[5])
+        redis.call('LTRIM', KEYS[3], 0, ARGV[6] - 1)
+    end
+    return 1
+    """
+)
+
+# KEYS: leader, evidence; ARGV: token, whether all before it goes (1), seconds to live, names and values in turn.
+_KEEP = Script(
+    """
+    local leader = redis.call('GET', KEYS[1]) or ''
+    if string.match(leader, '^(%d+) ') ~= ARGV[1] then return 0 end
+    if ARGV[2] == '1' then redis.call('DEL', KEYS[2]) end
+    for at = 4, #ARGV, 2 do redis.call('HSET', KEYS[2], ARGV[at], ARGV[at + 1]) end
+    redis.call('EXPIRE', KEYS[2], ARGV[3])
+    return 1
+    """
+)
+
+# KEYS: leader, words; ARGV: who.
+_LEAVE = Script(
+    """
+    local leader = redis.call('GET', KEYS[1]) or ''
+    if string.match(leader, '^%d+ (.*)$') == ARGV[1] then redis.call('DEL', KEYS[1]) end
+    redis.call('HDEL', KEYS[2], ARGV[1])
+    """
+)
+
+
+class SharedHome:
+    """`tick` is how seldom a gateway may speak, `lease` how long a leader leads that does not, in seconds. The store
+    stays the caller's."""
+
+    def __init__(self, store: Store, me: str, *, tick: float = 5.0, lease: float | None = None) -> None:
+        self.me = me
+        self._store = store
+        self._lease_ms = int(1000 * (lease if lease is not None else max(_LEASE_SECONDS, _LEASE_TICKS * tick)))
+        self._stale = max(_STALE_SECONDS, _STALE_TICKS * tick)
+
+    def __repr__(self) -> str:
+        return f"<SharedHome of {self.me} at {self._store.address}>"
+
+    async def beat(self, experiments: Mapping[str, Json]) -> Found:
+        word = json.dumps(experiments, separators=(",", ":"))
+        keys = [_STATES, _LEADER, _TOKEN, _WORDS]
+        answer = await self._ask(_BEAT.command(keys, [self.me, word, self._lease_ms, self._stale]))
+        now, leader, states, words = answer
+        token, _, name = leader.decode(errors="replace").partition(" ")
+        return Found(
+            float(now),
+            _states(_pairs(states)),
+            int(token) if name == self.me else None,
+            name,
+            _words(_pairs(words), float(now), self._stale),
+        )
+
+    async def change(
+        self, name: str, state: RunState | None, before: int, decision: Json | None, token: int | None
+    ) -> bool:
+        told = f"{state.revision} {write_state(state)}" if state is not None else ""
+        recorded = json.dumps(decision, separators=(",", ":")) if decision is not None else ""
+        asked = ["" if token is None else token, name, before, told, recorded, MAX_DECISIONS]
+        return bool(await self._ask(_CHANGE.command([_STATES, _LEADER, _DECISIONS], asked)))
+
+    async def record(self, decision: Json) -> None:
+        told = json.dumps(decision, separators=(",", ":"))
+        await self._ask(("LPUSH", _DECISIONS, told), ("LTRIM", _DECISIONS, 0, MAX_DECISIONS - 1))
+
+    async def decisions(self, limit: int) -> list[Json]:
+        found = await self._ask(("LRANGE", _DECISIONS, 0, limit - 1))
+        return [told for told in map(_json, found) if isinstance(told, dict)]
+
+    async def keep(self, name: str, parts: Mapping[str, Json | list[Json]], token: int, *, is_new: bool) -> None:
+        told = [text for part, value in parts.items() for text in (part, json.dumps(value, separators=(",", ":")))]
+        await self._ask(_KEEP.command([_LEADER, _EVIDENCE + name], [token, int(is_new), _EVIDENCE_SECONDS, *told]))
+
+    async def kept(self, name: str, parts: Sequence[str] = ()) -> dict[str, Any]:
+        key = _EVIDENCE + name
+        if parts:
+            values = await self._ask(("HMGET", key, *parts))
+            found = {part: value for part, value in zip(parts, values, strict=True) if value is not None}
+        else:
+            found = {part.decode(): value for part, value in _pairs(await self._ask(("HGETALL", key))).items()}
+        return {part: told for part, value in found.items() if (told := _json(value)) is not None}
+
+    async def close(self) -> None:
+        """Let another one lead at once."""
+        with suppress(StoreError):
+            await self._ask(_LEAVE.command([_LEADER, _WORDS], [self.me]))
+
+    async def _ask(self, *commands: Command) -> Any:
+        """The answer to the first.
+
+        Raises: StoreError, where Redis refuses, too.
+        """
+        answers = await self._store.ask(commands, _PATIENCE_SECONDS)
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise StoreError(f"Redis refuses what experiments keep: {answer}") from answer
+        return answers[0]
+
+
+def _pairs(answer: Any) -> dict[bytes, bytes]:
+    return answer if isinstance(answer, dict) else dict(zip(answer[::2], answer[1::2], strict=True))
+
+
+def _json(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def _states(told: dict[bytes, bytes]) -> dict[str, RunState]:
+    read = {name.decode(): read_state(text.partition(b" ")[2]) for name, text in told.items()}
+    return {name: state for name, state in read.items() if state is not None}
+
+
+def _words(told: dict[bytes, bytes], now: float, stale: float) -> dict[str, Word]:
+    """Those that are not stale."""
+    found = {}
+    for name, text in told.items():
+        said, _, word = text.partition(b" ")
+        experiments = _json(word)
+        if now - float(said) <= stale and isinstance(experiments, dict):
+            found[name.decode()] = Word(max(0.0, now - float(said)), experiments)
+    return found

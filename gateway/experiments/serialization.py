@@ -1,0 +1,209 @@
+"""An experiment as JSON: for operators, for charts, for the record, and for gateways that do not lead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any
+
+from gateway.experiments.experiment_state import Trial
+from gateway.observability.arm_stats import ArmCounts
+from gateway.statistics.values import Breach, Comparison, Interval, SampleRatio
+
+Json = dict[str, Any]
+
+
+def told_of(trial: Trial) -> Json:
+    """All that is known of an experiment here. What is unknown or has no bound is null."""
+    spec, state = trial.spec, trial.state
+    judgement = trial.judgement
+    counts = trial.evidence.totals()
+    in_force = state.in_force if state is not None and trial.is_in_force else trial.declared.fresh().weights
+    return {
+        "name": spec.name,
+        "unit": spec.unit,
+        "layer": spec.layer,
+        "share": spec.share,
+        "control": spec.control_arm.name,
+        "metric": spec.metric,
+        "goal": spec.goal,
+        "alpha": spec.alpha,
+        "status": state.status.value if state is not None else "unknown",
+        "since": state.since if state is not None else None,
+        "by": state.by if state is not None else "",
+        "reason": state.reason if state is not None else "",
+        "next": trial.action.reason,
+        "ramp": _ramp(trial),
+        "bandit": _bandit(trial),
+        "arms": [
+            {
+                "name": arm.name,
+                "engine": arm.engine,
+                "model": arm.model,
+                "weight": arm.weight,
+                "share": in_force.get(arm.name, 0.0),
+                "counts": _counts(counts.get(arm.name)),
+            }
+            for arm in spec.arms
+        ],
+        "comparisons": {arm: [_comparison(each) for each in found] for arm, found in judgement.comparisons.items()}
+        if judgement is not None
+        else {},
+        "guardrails": {arm: [_guardrail(each) for each in found] for arm, found in judgement.guardrails.items()}
+        if judgement is not None
+        else {},
+        "sample_ratio": _sample_ratio(judgement.sample_ratio) if judgement is not None else None,
+    }
+
+
+def point_of(trial: Trial, now: float) -> Json:
+    """What a chart shows of this moment: [estimate, low, high] of each metric's difference and ratio, by arm."""
+    assert trial.state is not None
+    found = trial.judgement.comparisons if trial.judgement is not None else {}
+    return {
+        "time": round(now, 3),
+        "status": trial.state.status.value,
+        "step": trial.state.step,
+        "shares": dict(trial.state.in_force),
+        "comparisons": {
+            arm: {
+                each.metric: {
+                    "control": _interval(each.control),
+                    "arm": _interval(each.arm),
+                    "difference": _interval(each.difference),
+                    "ratio": _interval(each.ratio),
+                }
+                for each in comparisons
+            }
+            for arm, comparisons in found.items()
+        },
+    }
+
+
+def numbers_of(trial: Trial) -> Json:
+    """What a decision was made by."""
+    told: Json = {
+        "requests": {arm: sum(counts.requests) for arm, counts in trial.evidence.totals().items()},
+        "errors": {arm: sum(counts.errors) for arm, counts in trial.evidence.totals().items()},
+    }
+    if trial.judgement is not None:
+        told["comparisons"] = {
+            arm: {
+                each.metric: {"difference": _interval(each.difference), "ratio": _interval(each.ratio)}
+                for each in found
+            }
+            for arm, found in trial.judgement.comparisons.items()
+        }
+        told["guardrails"] = {
+            arm: [_guardrail(each) for each in found] for arm, found in trial.judgement.guardrails.items()
+        }
+    return told
+
+
+def _ramp(trial: Trial) -> Json | None:
+    ramp, state = trial.spec.ramp, trial.state
+    if ramp is None:
+        return None
+    return {
+        "arm": ramp.arm,
+        "steps": list(ramp.steps),
+        "step": state.step if state is not None and state.step else None,
+        "requests": trial.evidence.requests(ramp.arm),
+        "min_requests": ramp.min_requests,
+        "min_time": ramp.min_time,
+        "fuse": {
+            "error_rate": ramp.fuse.error_rate,
+            "min_requests": ramp.fuse.min_requests,
+            "window": ramp.fuse.window,
+        },
+    }
+
+
+def _bandit(trial: Trial) -> Json | None:
+    bandit = trial.spec.bandit
+    if bandit is None:
+        return None
+    return {
+        "metric": bandit.metric,
+        "min_share": bandit.min_share,
+        "max_share": bandit.max_share,
+        "every": bandit.every,
+        "half_life": bandit.half_life,
+    }
+
+
+def _counts(counts: ArmCounts | None) -> Json:
+    """What was counted of an arm in this run."""
+    if counts is None:
+        return {"requests": 0, "errors": 0}
+    told: Json = {
+        "requests": sum(counts.requests),
+        "errors": sum(counts.errors),
+        "kinds": dict(counts.kinds),
+        "units": sum(counts.units),
+        "crossed": counts.crossed,
+        "forced": counts.forced,
+    }
+    if any(counts.generations):
+        told["prompt_tokens"] = sum(counts.prompt_tokens)
+        told["output_tokens"] = sum(counts.output_tokens)
+    if counts.joules_requests:
+        told["joules"] = _number(counts.joules)
+        told["joules_per_request"] = _number(counts.joules / counts.joules_requests)
+    if counts.feedback:
+        told["feedback"] = {
+            name: {"values": sum(said.count), "labels": dict(said.labels)} for name, said in counts.feedback.items()
+        }
+    return told
+
+
+def _comparison(found: Comparison) -> Json:
+    return {
+        "metric": found.metric,
+        "control": _interval(found.control),
+        "arm": _interval(found.arm),
+        "difference": _interval(found.difference),
+        "ratio": _interval(found.ratio),
+        "n_control": found.n_control,
+        "n_arm": found.n_arm,
+        "p_value": _number(found.p_value),
+        "is_different": found.is_different,
+        "adjusted": found.adjusted,
+    }
+
+
+def _guardrail(found: Breach) -> Json:
+    return {
+        "metric": found.guardrail.metric,
+        "bound": found.bound_name,
+        "limit": _number(abs(found.bound)),
+        "value": _interval(found.value),
+        "breached": found.is_breached,
+        "cleared": found.is_cleared,
+    }
+
+
+def _sample_ratio(found: SampleRatio | None) -> Json | None:
+    if found is None:
+        return None
+    return {
+        "p_value": _number(found.p_value),
+        "mismatched": found.is_mismatched,
+        "expected": _numbers(found.expected),
+        "seen": _numbers(found.seen),
+        "counted": found.counted,
+    }
+
+
+def _interval(found: Interval | None) -> list[float | None] | None:
+    """Estimate, low, high."""
+    return [_number(found.estimate), _number(found.low), _number(found.high)] if found is not None else None
+
+
+def _numbers(found: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: _number(value) for name, value in found.items()}
+
+
+def _number(value: float) -> float | None:
+    """JSON has no infinity."""
+    return float(f"{value:.6g}") if isfinite(value) else None

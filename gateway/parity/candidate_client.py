@@ -1,0 +1,175 @@
+"""A captured request, asked once more: of the candidate, by the data plane of this process."""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+
+from gateway.comparison.reply import Answer, plain
+from gateway.dataplane.bridging.reply_stream import ReplyStream
+from gateway.dataplane.bridging.rest_client import RestClient
+from gateway.dataplane.grpc.call import RelayedCall
+from gateway.dataplane.grpc.plan import CallHead, CallPlan
+from gateway.dataplane.llm.model_in_body import answerer_by
+from gateway.dataplane.mirroring.capture import Capture
+from gateway.dataplane.plane import DataPlane
+from gateway.dataplane.replies import error_told, status_told
+from gateway.dataplane.seams import Handler
+from gateway.dataplane.serving import serve_by
+from gateway.dataplane.snapshot import Lane
+from gateway.protocol.errors import GatewayError
+from gateway.protocol.llm.canonical import Dialect
+from gateway.wire.grpc import framed
+from gateway.wire.http1.head import Field
+from gateway.wire.http2.frames import ErrorCode
+from gateway.wire.http2.stream import Stream
+
+_PEER = "shadow"
+# Of the first call, or of its message as it was on the wire.
+_NOT_AGAIN = (b"grpc-timeout", b"grpc-encoding", b"x-request-id", b"x-pointsman-shadow")
+_INFER = b"/inference.GRPCInferenceService/ModelInfer"
+
+
+async def ask(plane: DataPlane, lane: Lane, capture: Capture, timeout: float) -> Answer:
+    """The candidate's answer, also where that is a failure."""
+    asked = _AskedByCall(plane, lane, capture) if capture.facts.is_call else _AskedByRest(plane, lane, capture)
+    try:
+        asked.begin()
+        return await asyncio.wait_for(asyncio.shield(asked.answer), timeout)
+    except TimeoutError:
+        asked.leave()
+        return asked.failed(f"the candidate did not answer within {timeout:g} s")
+    except GatewayError as error:
+        return asked.failed(error.message)
+
+
+class _Asked:
+    """One question under way; `answer` is done when it is over."""
+
+    is_call = False
+
+    def __init__(self, plane: DataPlane, lane: Lane, capture: Capture) -> None:
+        self.plane = plane
+        self.answer: asyncio.Future[Answer] = plane.loop.create_future()
+        self._lane = lane
+        self._capture = capture
+        self._started_at = monotonic()
+        self._first_at = 0.0
+        self._status = 0
+        self._fields: dict[bytes, bytes] = {}
+        self._pieces: list[bytes] = []
+
+    def begin(self) -> None:
+        raise NotImplementedError
+
+    def leave(self) -> None:
+        """Nobody waits any longer."""
+        raise NotImplementedError
+
+    def failed(self, why: str) -> Answer:
+        return Answer(self.is_call, self._status, b"", {}, monotonic() - self._started_at, failure=why)
+
+    def _came(self, data: bytes) -> None:
+        self._first_at = self._first_at or monotonic()
+        self._pieces.append(data)
+
+    def _end(self, status: int, body: bytes) -> None:
+        if self.answer.done():
+            return
+        now = monotonic()
+        first = (self._first_at or now) - self._started_at
+        self.answer.set_result(Answer(self.is_call, status, body, self._fields, now - self._started_at, first))
+
+    def _fail(self, why: str) -> None:
+        if not self.answer.done():
+            self.answer.set_result(self.failed(why))
+
+
+class _AskedByRest(_Asked):
+    """By REST; it is the sink of the reply."""
+
+    def __init__(self, plane: DataPlane, lane: Lane, capture: Capture) -> None:
+        super().__init__(plane, lane, capture)
+        self._handler: Handler | None = None
+        self._dialect: Dialect | None = None
+
+    def begin(self) -> None:
+        client = RestClient(self.plane, self, _PEER)
+        request, body = self.plane.read(self._capture.facts.head.encode("latin-1")), self._capture.request
+        self._dialect = request.plan.dialect
+        if request.plan.call.names_its_model_in_the_body:
+            handler, body = answerer_by(client, request, body, self._lane, serve_by)
+        else:
+            handler = serve_by(client, request, self._lane, None)
+        self._handler = handler
+        handler.body_received(body, True)
+
+    def leave(self) -> None:
+        if self._handler is not None:
+            self._handler.client_gone()
+
+    def reply_started(self, status: int, fields: list[Field]) -> None:
+        self._first_at = monotonic()
+        self._status = status
+        self._fields = dict(reversed(fields))
+
+    def reply_continued(self, data: bytes) -> None:
+        self._came(data)
+
+    def reply_ended(self) -> None:
+        try:
+            self._end(self._status, plain(b"".join(self._pieces), self._fields))
+        except GatewayError as error:
+            self._fail(error.message)
+
+    def refused(self, error: GatewayError, fields: list[Field]) -> None:
+        self._end(status_told(error, self._dialect), error_told(error, self._dialect))
+
+    def reply_broken(self) -> None:
+        self._fail("the candidate broke its reply off")
+
+    def pause_body(self) -> None:
+        """The request is whole."""
+
+    def resume_body(self) -> None:
+        """The request is whole."""
+
+
+class _AskedByCall(_Asked):
+    """By gRPC; it is the taker of the reply, and the client of the call."""
+
+    is_call = True
+    peer = _PEER
+    is_tls = False
+    passing = b""
+
+    def __init__(self, plane: DataPlane, lane: Lane, capture: Capture) -> None:
+        super().__init__(plane, lane, capture)
+        self._stream = ReplyStream(self)
+
+    def begin(self) -> None:
+        facts, plane = self._capture.facts, self.plane
+        told = [line.partition(b": ") for line in facts.head.encode("latin-1").split(b"\r\n") if line]
+        fields = [(b":method", b"POST"), (b":path", _INFER), (b":authority", b"pointsman")]
+        fields += [(name, value) for name, _, value in told if name not in _NOT_AGAIN]
+        fields.append((b"x-pointsman-shadow", facts.route.encode("latin-1")))
+        plan = CallPlan(fields, plane.snapshot, plane.settings)
+        head = CallHead(plan, [(b"x-request-id", facts.request_id.encode("latin-1"))])
+        call = RelayedCall(self, self._stream, head, (plan.way(self._lane), None), serve_by)
+        self._stream.receiver = call
+        call.data_received(self._stream, framed(self._capture.request), True)
+
+    def leave(self) -> None:
+        self._stream.receiver.stream_reset(self._stream, ErrorCode.CANCEL, "nobody waits for it")
+
+    def call_ended(self, stream: Stream) -> None:
+        """It was told by the status."""
+
+    def message_came(self, message: bytes) -> None:
+        self._came(message)
+
+    def reply_ended(self, code: int, text: str, fields: dict[bytes, bytes]) -> None:
+        self._end(code, b"".join(self._pieces))
+
+    def reply_broken(self, error: GatewayError, fields: dict[bytes, bytes]) -> None:
+        self._fail(error.message)

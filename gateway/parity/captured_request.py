@@ -1,0 +1,79 @@
+"""What a captured request asks, as far as reports tell it, and whether it may be asked a second time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.comparison.reply import plain
+from gateway.dataplane.mirroring.capture import Capture
+from gateway.protocol.body_facts import BodyFacts, InputFacts
+from gateway.protocol.errors import GatewayError
+from gateway.protocol.infer_message_head import facts_or_none, read_names
+from gateway.protocol.llm.canonical import OF_V2, Dialect
+from gateway.protocol.llm.model_name import find_model
+from gateway.protocol.operations import Call, Operation, read_path
+from gateway.protocol.v2_facts import read_body_facts
+from gateway.wire.http1.head import read_request_head
+
+_JSON_LENGTH = b"inference-header-content-length"
+_SHARED_MEMORY = b"shared_memory_region"
+_CALL = Call(Operation.INFER, ("POST",), dialect=Dialect.INFER)
+_MAX_TEXT_BYTES = 8000  # more than the longest excerpt
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """`refusal` says why it is not asked again; `text` is its begin, as far as it is text."""
+
+    call: Call
+    model: str = ""
+    inputs: tuple[InputFacts, ...] = ()
+    text: str = ""
+    refusal: str = ""
+
+
+def read_request(capture: Capture) -> Asked:
+    """What there is to know of it; what cannot be read is asked all the same: both engines may say what is wrong."""
+    body = capture.request
+    if _SHARED_MEMORY in body:  # the candidate would write its outputs over those that the client reads
+        return Asked(_CALL, refusal="shared_memory")
+    if capture.facts.is_call:
+        facts = facts_or_none(body)
+        return _asked(_CALL, _named(body), facts, "")
+    head = read_request_head(capture.facts.head.encode("latin-1"))
+    call = read_path(head.target.partition(b"?")[0].decode("latin-1"))
+    if call is None:
+        return Asked(_CALL, refusal="unknown_path")
+    if call.dialect is Dialect.INFER_STREAM:
+        return Asked(call, refusal="stream")
+    try:
+        body = plain(body, dict(head.fields))
+    except GatewayError:
+        return _asked(call, call.model or "", BodyFacts(), "")
+    told = head.value(_JSON_LENGTH) or b""
+    text = body[: int(told)] if told.isdigit() and len(told) < 10 else body
+    if call.dialect is not None and call.dialect not in OF_V2:
+        found = find_model(text)
+        return _asked(call, found.name if found is not None else "", BodyFacts(), _begin(text))
+    try:
+        facts = read_body_facts(call.operation, text)
+    except GatewayError:
+        facts = BodyFacts()
+    return _asked(call, call.model or "", facts, _begin(text))
+
+
+def _asked(call: Call, model: str, facts: BodyFacts, text: str) -> Asked:
+    # A candidate that gets some requests of a sequence and not others would be in a state that nobody asked for.
+    refusal = "sequence" if facts.parameters.get("sequence_id") else ""
+    return Asked(call, model, facts.inputs, text, refusal)
+
+
+def _named(message: bytes) -> str:
+    try:
+        return read_names(message, 0, len(message)).model.decode("utf-8", "replace")
+    except GatewayError:
+        return ""
+
+
+def _begin(body: bytes) -> str:
+    return body[:_MAX_TEXT_BYTES].decode("utf-8", "replace")

@@ -1,0 +1,159 @@
+"""How an engine is asked for text: one `EngineSide` for each dialect that engines speak."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import orjson
+
+from gateway.protocol.conversion.sse import SseReader, event_of
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.canonical import Dialect, Event, Generation
+from gateway.protocol.llm.generate_engine_reply import GenerateReplyReader
+from gateway.protocol.llm.generate_engine_request import write_request as write_generate
+from gateway.protocol.llm.generate_signature import Flavour
+from gateway.protocol.llm.translation import ReplyReader
+from gateway.protocol.mlserver.bodies import error_of, generate_of_inference, inference_of_generate
+from gateway.protocol.operations import model_path
+from gateway.protocol.translator import EngineRequest, Reply
+
+WriteRequest = Callable[..., tuple[bytes, list[str]]]
+
+# What vLLM and SGLang are told by to go on with the last message; llama.cpp goes on where it is the assistant's.
+_CONTINUES = {"continue_final_message": True, "add_generation_prompt": False}
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAISide:
+    """An engine that speaks OpenAI's API, or Anthropic's, in one of its dialects."""
+
+    dialect: Dialect
+    path: str
+    model: str
+    drop: bool
+    write: WriteRequest
+    make_reader: Callable[[], ReplyReader]
+
+    def request(self, generation: Generation, *, continues: bool) -> EngineRequest:
+        """See `EngineSide`."""
+        body, lost = self.write(generation, model=self.model, drop=self.drop)
+        if continues and self.dialect is Dialect.CHAT:
+            body = orjson.dumps(orjson.loads(body) | _CONTINUES)
+        return EngineRequest(self.path, body, dialect=self.dialect, dropped=tuple(lost))
+
+    def reader(self, generation: Generation) -> ReplyReader:
+        return self.make_reader()
+
+
+class Render(Protocol):
+    """Writes a generation's messages as a prompt; the last one is left open where it `continues`."""
+
+    takes_tools: bool  # whether it has a place for them
+
+    def __call__(self, generation: Generation, continues: bool) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSide:
+    """An engine that takes a prompt alone: messages become one by the engine's chat template."""
+
+    inner: OpenAISide | GenerateSide | MLServerSide
+    render: Render | None
+    engine: str
+
+    def request(self, generation: Generation, *, continues: bool) -> EngineRequest:
+        """See `EngineSide`."""
+        if generation.prompt is None:
+            generation = self._rendered(generation, continues)
+        return self.inner.request(generation, continues=False)
+
+    def reader(self, generation: Generation) -> ReplyReader:
+        if generation.prompt is None and self._repeats_prompt and not generation.stream:
+            generation = self._rendered(generation, continues=False)
+        return self.inner.reader(generation)
+
+    @property
+    def _repeats_prompt(self) -> bool:
+        return isinstance(self.inner, GenerateSide) and self.inner.flavour.repeats_prompt
+
+    def _rendered(self, generation: Generation, continues: bool) -> Generation:
+        """With the prompt that the messages become."""
+        if self.render is None:
+            what = (
+                f"engine '{self.engine}' takes a prompt, not messages: give it a 'chat_template', or ask for "
+                "/v1/completions"
+            )
+            raise GatewayError(ErrorKind.UNSUPPORTED, what)
+        generation = _without_free_choice(generation)
+        prompt = self.render(generation, continues)
+        # What the template has written is not to be told again; media stay, for engines that take them beside.
+        return replace(generation, prompt=prompt, tools=() if self.render.takes_tools else generation.tools)
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateSide:
+    """A V2 server, asked by generate or generate_stream."""
+
+    model: str
+    version: str
+    flavour: Flavour
+    drop: bool
+
+    def request(self, generation: Generation, *, continues: bool) -> EngineRequest:
+        """See `EngineSide`."""
+        suffix, body, lost = write_generate(generation, model=self.model, flavour=self.flavour, drop=self.drop)
+        path = f"{model_path(self.model, self.version)}/{suffix}"
+        return EngineRequest(path, body, dialect=Dialect.GENERATE, dropped=tuple(lost))
+
+    def reader(self, generation: Generation) -> ReplyReader:
+        return GenerateReplyReader(generation, self.flavour)
+
+
+@dataclass(frozen=True, slots=True)
+class MLServerSide:
+    """An MLServer, whose generate takes infer's JSON and answers it."""
+
+    inner: GenerateSide
+
+    def request(self, generation: Generation, *, continues: bool) -> EngineRequest:
+        """See `EngineSide`."""
+        asked = self.inner.request(generation, continues=continues)
+        tensors = self.inner.flavour.inputs | {self.inner.flavour.text_input}
+        told = orjson.loads(asked.body)
+        body = {name: [value] if name in tensors else value for name, value in told.items()}
+        return replace(asked, body=inference_of_generate(orjson.dumps(body))[0])
+
+    def reader(self, generation: Generation) -> ReplyReader:
+        return _InferenceReader(self.inner.reader(generation))
+
+
+class _InferenceReader:
+    """Reads infer responses as the generate replies that they stand for."""
+
+    def __init__(self, inner: ReplyReader) -> None:
+        self._inner = inner
+        self._events = SseReader()
+
+    def feed(self, data: bytes) -> list[Event]:
+        told = [event_of(generate_of_inference(event, is_text=True)) for event in self._events.feed(data)]
+        return self._inner.feed(b"".join(told)) if told else []
+
+    def end(self) -> list[Event]:
+        return [] if self._events.num_waiting else self._inner.end()
+
+    def whole(self, status: int, body: bytes) -> list[Event]:
+        if status >= 400:
+            error = error_of(Reply(status, body))
+            return self._inner.whole(error.status, error.body)
+        return self._inner.whole(status, generate_of_inference(body, is_text=True))
+
+
+def _without_free_choice(generation: Generation) -> Generation:
+    """Without a choice of tools that a prompt can say: by telling of them, or by not doing so."""
+    choice = generation.options.get("tool_choice")
+    if choice not in ("auto", "none"):
+        return generation
+    options = {name: value for name, value in generation.options.items() if name != "tool_choice"}
+    return replace(generation, tools=() if choice == "none" else generation.tools, options=options)

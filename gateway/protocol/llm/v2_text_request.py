@@ -1,0 +1,224 @@
+"""What a V2 client asks of a language model, whatever carried it: a generate body, tensors, `sampling_parameters`.
+
+Clients of both of Triton's language model backends are read, by the names of either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from gateway.protocol.conversion import rest_bodies
+from gateway.protocol.conversion.infer import WantedOutputs
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.canonical import Generation, Media, Message, Part, Text
+from gateway.protocol.llm.data_urls import data_url
+from gateway.protocol.llm.generate_signature import PLACES
+
+_OPTION_OF = {name: option for option, (names, _) in PLACES.items() for name in names} | {
+    "max_new_tokens": "max_tokens",
+}
+_WHOLE = frozenset({"max_tokens", "min_tokens", "top_k", "seed", "n", "best_of", "beam_width", "logprobs", "priority"})
+_NUMBERS = frozenset(
+    {
+        *("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
+        "length_penalty",
+    }
+)
+_TEXTS = frozenset({"stop", "bad_words"})
+_JSON = frozenset({"stop_token_ids", "logit_bias", "response_format", "metadata", "tool_choice"})
+_SAY_NOTHING = {"n": 1, "best_of": 1, "beam_width": 1}  # what a backend does anyway
+
+# A flag of the request -> the outputs that it adds to the reply.
+_TELLING = {
+    "return_finish_reason": ("finish_reason",),
+    "return_stop_reason": ("stop_reason",),
+    "return_num_input_tokens": ("num_input_tokens",),
+    "return_num_output_tokens": ("num_output_tokens",),
+    "return_cumulative_logprob": ("cumulative_logprob",),
+    "return_log_probs": ("cum_log_probs", "output_log_probs"),
+}
+_NEED_USAGE = frozenset({"num_input_tokens", "num_output_tokens"})
+_NEED_LOGPROBS = frozenset({"cumulative_logprob", "cum_log_probs", "output_log_probs"})
+
+# How the base64 of an image begins.
+_IMAGE_TYPES = {"iVBOR": "png", "/9j/": "jpeg", "R0lGOD": "gif", "UklGR": "webp"}
+
+
+@dataclass(frozen=True, slots=True)
+class TextRequest(Generation):
+    """A V2 client's request, and what its reply must have beside the text.
+
+    `told` are the outputs that were named, else the text and what flags add to it. `before` stands before the text of
+    each choice: the prompt, where the client did not want it left out. `form`: how an infer's outputs travel.
+    """
+
+    told: frozenset[str] = frozenset({"text_output"})
+    before: str = ""
+    form: WantedOutputs = field(default_factory=WantedOutputs)
+
+
+def text_request(
+    fields: Mapping[str, Any],
+    *,
+    model: str,
+    stream: bool,
+    id: str = "",
+    outputs: frozenset[str] = frozenset(),
+    form: WantedOutputs | None = None,
+) -> TextRequest:
+    """The request that fields say, by the names of tensors and parameters; `outputs` are those named by the client.
+
+    Raises: ValueError that names the field.
+    """
+    left = _with_sampling_parameters(fields)
+    prompt = _text("text_input", left.pop("text_input", None))
+    images = _texts("image", left.pop("image", []))
+    left.pop("stream", None)  # the path says it, as of Triton
+    leaves_out_prompt = rest_bodies.flag(_only(left.pop("exclude_input_in_output", True)), "exclude_input_in_output")
+    flagged = {output for name, adds in _TELLING.items() if _is_set(left, name) for output in adds}
+    told = outputs or frozenset({"text_output", *flagged})
+    options = _options(left)
+    if told & _NEED_LOGPROBS:
+        options.setdefault("logprobs", 0)
+    parts: list[Part] = [Media("image", _data_url(image)) for image in images]
+    return TextRequest(
+        model,
+        prompt=None if images else prompt,
+        messages=(Message("user", (*parts, Text(prompt))),) if images else (),
+        options=options,
+        stream=stream,
+        include_usage=bool(told & _NEED_USAGE),
+        id=id,
+        told=told,
+        before="" if leaves_out_prompt else prompt,
+        form=form or WantedOutputs(),
+    )
+
+
+def _with_sampling_parameters(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields with those of vLLM's JSON text, which count where nothing beside it says otherwise."""
+    text = _only(fields.get("sampling_parameters"))
+    others = {name: value for name, value in fields.items() if name != "sampling_parameters" and value is not None}
+    if text is None or text == "":
+        return others
+    read = _json("sampling_parameters", text) if isinstance(text, str) else None
+    if not isinstance(read, dict):
+        raise ValueError("'sampling_parameters' must be the text of a JSON object")
+    for name in ("structured_outputs", "guided_decoding"):
+        if name in read:
+            read["response_format"] = _response_format(name, read.pop(name))
+    return {name: value for name, value in read.items() if value is not None} | others
+
+
+def _options(fields: dict[str, Any]) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    if guide := _only(fields.pop("guided_decoding_guide_type", None)):
+        options["response_format"] = _guide(guide, _only(fields.pop("guided_decoding_guide", None)))
+    for name, value in fields.items():
+        if name in _TELLING or (name.startswith("return_") and _only(value) is False):
+            continue
+        option = _OPTION_OF.get(name, name)
+        read = _value(option, name, value)
+        if read != _SAY_NOTHING.get(option) and read != []:
+            options.setdefault(option, read)
+    return options
+
+
+def _value(option: str, name: str, value: Any) -> Any:
+    if option in _TEXTS:
+        return [text for text in _texts(name, value) if text]
+    if option in _JSON and isinstance(value, str):
+        return _json(name, value)  # a parameter, which is a scalar
+    if option in _WHOLE or option in _NUMBERS:
+        return _number(name, _only(value), is_whole=option in _WHOLE)
+    return value
+
+
+def _json(name: str, text: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise ValueError(f"'{name}' is no JSON: {error}") from None
+
+
+def _number(name: str, value: Any, *, is_whole: bool) -> int | float:
+    """vLLM's backend takes numbers as texts too."""
+    try:
+        number = orjson.loads(value) if isinstance(value, str) else value
+    except orjson.JSONDecodeError:
+        number = None
+    if is_whole and isinstance(number, float) and number.is_integer():
+        number = int(number)
+    if type(number) is not int and (is_whole or type(number) is not float):
+        raise ValueError(f"'{name}' must be a {'whole ' if is_whole else ''}number")
+    return number
+
+
+def _texts(name: str, value: Any) -> list[str]:
+    """One text or several; a parameter, which is a scalar, has several as the text of their JSON."""
+    if isinstance(value, str) and value.startswith('["') and value.endswith('"]'):
+        try:
+            value = orjson.loads(value)
+        except orjson.JSONDecodeError:
+            value = [value]
+    texts = value if isinstance(value, list) else [value]
+    if len(texts) == 1 and isinstance(texts[0], list):  # a batch of one
+        texts = texts[0]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"'{name}' must be a string or an array of strings")
+    return texts
+
+
+def _text(name: str, value: Any) -> str:
+    if value is None:
+        raise ValueError(f"'{name}' is missing")
+    texts = _texts(name, value) if isinstance(value, list) else [value]
+    if len(texts) != 1 or not isinstance(texts[0], str):
+        raise ValueError(f"'{name}' must be one string: a model at an OpenAI engine takes one prompt a request")
+    return texts[0]
+
+
+def _only(value: Any) -> Any:
+    """The one element of a tensor that is no array."""
+    while isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    return value
+
+
+def _is_set(fields: Mapping[str, Any], name: str) -> bool:
+    return name in fields and rest_bodies.flag(_only(fields[name]), name)
+
+
+def _response_format(name: str, text: Any) -> dict[str, Any]:
+    """OpenAI's form of vLLM's guide: a JSON text, or the object itself."""
+    guide = _json(name, text) if isinstance(text, str) else text
+    match guide:
+        case {"json": str(schema)}:
+            return _schema_format(_json(name, schema))
+        case {"json": dict(schema)}:
+            return _schema_format(schema)
+        case {"json_object": True}:
+            return {"type": "json_object"}
+    raise GatewayError(ErrorKind.UNSUPPORTED, f"of '{name}' only 'json' and 'json_object' can be told to other engines")
+
+
+def _guide(kind: Any, guide: Any) -> dict[str, Any]:
+    if kind == "json":
+        return {"type": "json_object"}
+    if kind == "json_schema" and isinstance(guide, str):
+        return _schema_format(_json("guided_decoding_guide", guide))
+    what = f"'guided_decoding_guide_type' {kind} cannot be told to other engines; json and json_schema can"
+    raise GatewayError(ErrorKind.UNSUPPORTED, what)
+
+
+def _schema_format(schema: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "schema", "schema": schema}}
+
+
+def _data_url(image: str) -> str:
+    kind = next((kind for begin, kind in _IMAGE_TYPES.items() if image.startswith(begin)), "png")
+    return data_url(f"image/{kind}", image)

@@ -1,0 +1,202 @@
+"""What TF Serving serves: a model's signatures and the state of its versions; V2 metadata, config and readiness of
+them.
+
+V2 knows one set of inputs and outputs a model, so metadata and config are those of the default signature
+(`serving_default`), else of the first by name. An axis of any size is -1; so is the only axis of a tensor whose rank
+is not told, since V2 has no word for that.
+Source: TF Serving `apis/get_model_metadata.proto`, `apis/get_model_status.proto`; TensorFlow
+`core/protobuf/meta_graph.proto` (SignatureDef).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gateway.protocol.conversion.errors import refusing
+from gateway.protocol.datatypes import DATATYPES
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.protobuf import Message
+from gateway.protocol.tfserving.datatypes import of_name, of_number
+from gateway.protocol.tfserving.json_tensors import read_json
+from gateway.protocol.tfserving.messages import parse
+
+DEFAULT_SIGNATURE = "serving_default"
+PLATFORM = "tensorflow_savedmodel"  # Triton's word for what TF Serving loads
+
+_AVAILABLE = "AVAILABLE"
+_AVAILABLE_STATE = 30  # GetModelStatusResponse's ModelVersionStatus.State
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """A tensor of a signature. `datatype` is V2's, or TensorFlow's where V2 has none; -1 in `shape` is any size, and a
+    shape of None any rank."""
+
+    datatype: str
+    shape: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """One way to ask a model. `method` is the last word of its method name: predict, classify, regress."""
+
+    method: str = "predict"
+    inputs: Mapping[str, TensorInfo] = field(default_factory=dict)
+    outputs: Mapping[str, TensorInfo] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Signatures:
+    """All ways to ask a version of a model; an empty `version` where it is not told."""
+
+    version: str
+    by_name: Mapping[str, Signature]
+
+    def find(self, name: str) -> Signature | None:
+        """The one that a request names, or the default where it names none."""
+        return self.by_name.get(name or DEFAULT_SIGNATURE)
+
+    @property
+    def told(self) -> tuple[str, Signature]:
+        """The name of the one that V2 metadata tells of, and itself; an empty one where there is none."""
+        name = DEFAULT_SIGNATURE if DEFAULT_SIGNATURE in self.by_name else min(self.by_name, default="")
+        return name, self.by_name.get(name, Signature())
+
+
+def read_signatures(body: bytes) -> Signatures:
+    """What `GET /v1/models/M/metadata` answers.
+
+    Raises: GatewayError(UPSTREAM_PROTOCOL).
+    """
+    with refusing(ErrorKind.UPSTREAM_PROTOCOL):
+        told = read_json(body)
+        try:
+            version = told["model_spec"].get("version", "")
+            signatures = told["metadata"]["signature_def"]["signature_def"]
+            return Signatures(str(version or ""), {name: _signature_of_json(each) for name, each in signatures.items()})
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
+            raise ValueError(f"the model's metadata cannot be understood: {error!r}") from None
+
+
+def read_signatures_message(message: bytes) -> Signatures:
+    """What PredictionService.GetModelMetadata answers.
+
+    Raises: GatewayError(UPSTREAM_PROTOCOL).
+    """
+    with refusing(ErrorKind.UPSTREAM_PROTOCOL):
+        told = parse("GetModelMetadataResponse", message)
+        version = told.model_spec.version.value if told.model_spec.HasField("version") else ""
+        signatures = parse("SignatureDefMap", told.metadata["signature_def"].value).signature_def
+        return Signatures(str(version), {name: _signature_of_message(each) for name, each in signatures.items()})
+
+
+def read_versions(body: bytes) -> list[str]:
+    """The versions that can be asked, of what `GET /v1/models/M` answers; newest first.
+
+    Raises: GatewayError(UPSTREAM_PROTOCOL).
+    """
+    with refusing(ErrorKind.UPSTREAM_PROTOCOL):
+        told = read_json(body)
+        try:
+            statuses = told["model_version_status"]
+            found = [int(each["version"]) for each in statuses if each["state"] == _AVAILABLE]
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
+            raise ValueError(f"the model's status cannot be understood: {error!r}") from None
+        return [str(version) for version in sorted(found, reverse=True)]
+
+
+def read_versions_message(message: bytes) -> list[str]:
+    """The same of what ModelService.GetModelStatus answers.
+
+    Raises: GatewayError(UPSTREAM_PROTOCOL).
+    """
+    with refusing(ErrorKind.UPSTREAM_PROTOCOL):
+        statuses = parse("GetModelStatusResponse", message).model_version_status
+        found = [each.version for each in statuses if each.state == _AVAILABLE_STATE]
+        return [str(version) for version in sorted(found, reverse=True)]
+
+
+def ready_of(status: int, body: bytes) -> bool:
+    """Whether a model is ready, by the reply to `GET /v1/models/M[/versions/N|/labels/L]`: where one of the versions
+    that were asked for is available. An unknown model is not ready, nor is one whose server says nonsense."""
+    if status != 200:
+        return False
+    try:
+        return bool(read_versions(body))
+    except GatewayError:
+        return False
+
+
+def metadata_of(model: str, signatures: Signatures, versions: list[str] | None = None) -> dict[str, Any]:
+    """V2's model metadata; of `versions` the one that the signatures are of is told where none are given."""
+    _, told = signatures.told
+    if versions is None:
+        versions = [signatures.version] if signatures.version else []
+    return {
+        "name": model,
+        "versions": versions,
+        "platform": PLATFORM,
+        "inputs": [_tensor_metadata(name, told.inputs[name]) for name in sorted(told.inputs)],
+        "outputs": [_tensor_metadata(name, told.outputs[name]) for name in sorted(told.outputs)],
+    }
+
+
+def config_of(model: str, signatures: Signatures) -> dict[str, Any]:
+    """V2's model configuration, with the members of Triton's ModelConfig. `max_batch_size` is 0: every axis stands in
+    `dims`, the first one too."""
+    name, told = signatures.told
+    return {
+        "name": model,
+        "platform": PLATFORM,
+        "backend": "tensorflow",
+        "max_batch_size": 0,
+        "input": [_tensor_config(each, told.inputs[each]) for each in sorted(told.inputs)],
+        "output": [_tensor_config(each, told.outputs[each]) for each in sorted(told.outputs)],
+        "parameters": {"TF_SIGNATURE_DEF": {"string_value": name}},  # as Triton's TensorFlow backend calls it
+    }
+
+
+def _tensor_metadata(name: str, info: TensorInfo) -> dict[str, Any]:
+    return {"name": name, "datatype": info.datatype, "shape": list(_axes(info))}
+
+
+def _tensor_config(name: str, info: TensorInfo) -> dict[str, Any]:
+    datatype = info.datatype if info.datatype in DATATYPES else "INVALID"
+    word = "STRING" if datatype == "BYTES" else datatype
+    return {"name": name, "data_type": f"TYPE_{word}", "dims": list(_axes(info))}
+
+
+def _axes(info: TensorInfo) -> tuple[int, ...]:
+    return (-1,) if info.shape is None else info.shape
+
+
+def _signature_of_json(told: Any) -> Signature:
+    inputs, outputs = (
+        {name: _info_of_json(info) for name, info in (told.get(side) or {}).items()} for side in ("inputs", "outputs")
+    )
+    return Signature(_method(told.get("method_name", "")), inputs, outputs)
+
+
+def _info_of_json(told: Any) -> TensorInfo:
+    dtype = told.get("dtype", "DT_INVALID")
+    shape = told.get("tensor_shape") or {}
+    axes = None if shape.get("unknown_rank") else tuple([int(dim["size"]) for dim in shape.get("dim") or ()])
+    return TensorInfo(of_number(dtype) if isinstance(dtype, int) else of_name(dtype), axes)
+
+
+def _signature_of_message(told: Message) -> Signature:
+    inputs, outputs = (
+        {name: _info_of_message(info) for name, info in side.items()} for side in (told.inputs, told.outputs)
+    )
+    return Signature(_method(told.method_name), inputs, outputs)
+
+
+def _info_of_message(told: Message) -> TensorInfo:
+    shape = told.tensor_shape
+    return TensorInfo(of_number(told.dtype), None if shape.unknown_rank else tuple([dim.size for dim in shape.dim]))
+
+
+def _method(method_name: str) -> str:
+    return method_name.rpartition("/")[2] or "predict"

@@ -1,0 +1,149 @@
+"""V2's generate and generate_stream at a TorchServe: a text, or an object with a `prompt`, and pieces of text back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from gateway.protocol.conversion import rest_bodies, triton_json
+from gateway.protocol.conversion.errors import refusing, unsupported
+from gateway.protocol.conversion.sse import event_of
+from gateway.protocol.conversion.tensors import join_elements
+from gateway.protocol.errors import ErrorKind
+from gateway.protocol.torchserve.errors import error_body, error_of
+from gateway.protocol.torchserve.json_tensors import Tensor, write
+from gateway.protocol.torchserve.request import (
+    TEXT,
+    Envelope,
+    in_instances,
+    in_kservev2,
+    predictions_path,
+    sequence_fields,
+)
+from gateway.protocol.torchserve.text_stream import ObjectReader, TextReader
+from gateway.protocol.translator import JSON, EngineRequest, Field, Reply
+
+_TEXT_INPUT, _TEXT_OUTPUT = "text_input", "text_output"
+_SEQUENCE = ("sequence_id", "sequence_start", "sequence_end")
+# What an object of TorchServe's handlers calls its text, and what the KServe envelopes put around it.
+_TEXT, _PREDICTIONS = "text", "predictions"
+
+
+class GenerateTranslator:
+    """One generate, or with `streams` one generate_stream, whose every piece of text becomes an event.
+
+    TorchServe names no content type for a stream: whatever it answers with status 200 is one to a client that wants it.
+    """
+
+    def __init__(
+        self,
+        body: bytes,
+        *,
+        model: str,
+        version: str = "",
+        told: str = "",
+        envelope: Envelope = Envelope.BODY,
+        drop: bool = False,
+        streams: bool = False,
+    ) -> None:
+        self.streams = streams
+        self._dropped: tuple[str, ...] = ()
+        self._body = body
+        self._model, self._version = model, version
+        self._told: dict[str, Any] = {"model_name": told or model, "model_version": version}
+        self._envelope = envelope
+        self._drop = drop
+        self._text = TextReader()
+        self._objects: ObjectReader | None = None
+
+    def request(self) -> EngineRequest:
+        """What TorchServe is asked.
+
+        Raises: GatewayError, BAD_REQUEST where the body is malformed, UNSUPPORTED where TorchServe has no place for
+        what it says.
+        """
+        with refusing(ErrorKind.BAD_REQUEST):
+            content = rest_bodies.read_object(self._body)
+            if "id" in content:
+                self._told = {"id": rest_bodies.string(content, "id")} | self._told
+            text = rest_bodies.string(content, _TEXT_INPUT)
+            others = {key: value for key, value in content.items() if key not in ("id", _TEXT_INPUT, "parameters")}
+            others |= rest_bodies.parameters(content)
+            body, content_type, fields = self._written(text, others)
+        path = predictions_path(self._model, self._version)
+        return EngineRequest(
+            path, body, content_type, fields=fields, dropped=self._dropped, streams_any_type=self.streams
+        )
+
+    def whole(self, reply: Reply) -> Reply:
+        """As `Translator.whole`."""
+        if reply.status >= 400:
+            return error_of(reply)
+        text = self._text.feed(reply.body, is_last=True)
+        value: Any = text
+        if self._objects is not None:
+            pieces = self._objects.feed(text)
+            value = pieces[0] if len(pieces) == 1 and not self._objects.end() else text
+        return Reply(200, write(self._told_of(value)))
+
+    def feed(self, data: bytes) -> bytes:
+        """As `Translator.feed`."""
+        return self._events(self._text.feed(data))
+
+    def end(self) -> bytes:
+        """As `Translator.end`."""
+        events = self._events(self._text.feed(b"", is_last=True))
+        left = self._objects.end() if self._objects is not None else ""
+        return events + (event_of(orjson.dumps(self._told_of(left))) if left else b"")
+
+    def failed(self, message: str, kind: str) -> bytes:
+        """As `Translator.failed`."""
+        return event_of(error_body(message))
+
+    def _events(self, text: str) -> bytes:
+        if self._objects is None:
+            return event_of(orjson.dumps(self._told | {_TEXT_OUTPUT: text})) if text else b""
+        return b"".join([event_of(write(self._told_of(piece))) for piece in self._objects.feed(text)])
+
+    def _written(self, text: str, others: Mapping[str, Any]) -> tuple[bytes, str, tuple[Field, ...]]:
+        others = dict(others)
+        chosen = others.pop("envelope", self._envelope.value)
+        if chosen not in [envelope.value for envelope in Envelope]:
+            raise ValueError(f"parameter 'envelope' is {chosen!r}, and none of TorchServe's")
+        envelope = Envelope(chosen)
+        fields, _ = sequence_fields({name: others.pop(name) for name in _SEQUENCE if name in others})
+        if envelope is Envelope.BODY and not others:
+            return text.encode(), TEXT, fields
+        self._objects = ObjectReader()
+        if envelope is Envelope.BODY:
+            return write({"prompt": text} | others), JSON, fields
+        if others:
+            if not self._drop:
+                names = ", ".join(f"'{name}'" for name in others)
+                raise unsupported(f"parameter {names} cannot be told to TorchServe in the {envelope.value} envelope")
+            self._dropped = tuple(others)
+        name = _TEXT_INPUT if envelope is Envelope.KSERVEV2 else "data"
+        tensor = Tensor(name, "BYTES", (1,), join_elements([text.encode()]))
+        if envelope is Envelope.KSERVEV2:
+            return in_kservev2([tensor], self._told.get("id", "")), JSON, fields
+        return in_instances([tensor], envelope), JSON, fields
+
+    def _told_of(self, value: Mapping[str, Any] | str) -> dict[str, Any]:
+        """An event, or a reply: the text of an object, and the rest of it beside."""
+        if isinstance(value, str):
+            return self._told | {_TEXT_OUTPUT: value}
+        if isinstance(value.get(_TEXT), str):
+            rest = {name: member for name, member in value.items() if name != _TEXT}
+            return rest | self._told | {_TEXT_OUTPUT: value[_TEXT]}
+        if value.keys() == {_PREDICTIONS}:
+            return self._told | {_TEXT_OUTPUT: _only(value[_PREDICTIONS])}
+        outputs = value.get("outputs")
+        if isinstance(outputs, list) and len(outputs) == 1 and isinstance(outputs[0], dict):
+            return self._told | {_TEXT_OUTPUT: _only(outputs[0].get("data"))}
+        return self._told | {_TEXT_OUTPUT: triton_json.write(value).decode()}
+
+
+def _only(value: Any) -> Any:
+    return value[0] if isinstance(value, list) and len(value) == 1 else value

@@ -1,0 +1,218 @@
+"""What TorchServe is sent for a V2 inference request: a serialised ModelInferRequest in, a body or named parts out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from gateway.protocol.conversion.errors import about, refusing, unsupported
+from gateway.protocol.conversion.messages import SHARED_MEMORY, read_request
+from gateway.protocol.conversion.parameters import ASKS_FOR_FINAL, json_of
+from gateway.protocol.conversion.tensors import element_count, split_elements
+from gateway.protocol.errors import ErrorKind
+from gateway.protocol.operations import path_segment
+from gateway.protocol.torchserve.json_tensors import Tensor, as_text, as_text_or_base64, nested, write
+from gateway.protocol.translator import BINARY, JSON, EngineRequest, Field
+
+TEXT = "text/plain"
+
+_ENVELOPE, _CONTENT_TYPE = "envelope", "content_type"
+# Parameters that TorchServe's stateful models read as headers. Source: TorchServe docs, "stateful inference".
+_SEQUENCE = ("sequence_id", "sequence_start", "sequence_end")
+_BODY = "body"  # what TorchServe calls the body among the parts
+
+
+class Envelope(Enum):
+    """How a server's handlers take their input, by TorchServe's names for it (`service_envelope`)."""
+
+    BODY = "body"
+    JSON = "json"
+    KSERVE = "kserve"
+    KSERVEV2 = "kservev2"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A value of the row that a handler gets. TorchServe decodes a text, and reads JSON."""
+
+    name: str
+    content: bytes
+    content_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request as TorchServe takes it. `outputs` are those that the client names, none where it takes all; `dropped`
+    the parameters that have no meaning there."""
+
+    parts: tuple[Part, ...]
+    envelope: Envelope
+    fields: tuple[Field, ...] = ()
+    id: str = ""
+    outputs: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+
+    @property
+    def is_one_body(self) -> bool:
+        return len(self.parts) == 1 and self.parts[0].name == _BODY
+
+
+def asked(message: bytes, default: Envelope = Envelope.BODY, *, drop: bool = False) -> Asked:
+    """What TorchServe is sent for a serialised ModelInferRequest. `drop`: parameters without a meaning there are left
+    out, not refused.
+
+    Raises: GatewayError, BAD_REQUEST where the request is malformed, UNSUPPORTED where TorchServe has no place for it.
+    """
+    with refusing(ErrorKind.BAD_REQUEST):
+        request, data = read_request(message)
+        tensors: list[Tensor] = []
+        for tensor, raw in zip(request.inputs, data, strict=True):
+            if raw is None:
+                raise unsupported(f"input '{tensor.name}' is in shared memory, which TorchServe does not read")
+            tensors.append(Tensor(tensor.name, tensor.datatype, tuple(tensor.shape), raw))
+        _check_outputs(request.outputs)
+        parameters = json_of(request.parameters, (ASKS_FOR_FINAL,))
+        envelope = _envelope(parameters.pop(_ENVELOPE, default.value))
+        content_type = _content_type(parameters.pop(_CONTENT_TYPE, BINARY))
+        fields, dropped = sequence_fields(parameters, drop=drop)
+        parts = _parts(tensors, envelope, content_type, request.id)
+        names = tuple(output.name for output in request.outputs)
+        return Asked(parts, envelope, fields, request.id, names, dropped)
+
+
+def http_request(asked: Asked, model: str, version: str = "") -> EngineRequest:
+    """The request by TorchServe's REST."""
+    path = predictions_path(model, version)
+    if asked.is_one_body:
+        part = asked.parts[0]
+        return EngineRequest(path, part.content, part.content_type, fields=asked.fields, dropped=asked.dropped)
+    body, content_type = _multipart(asked.parts)
+    return EngineRequest(path, body, content_type, fields=asked.fields, dropped=asked.dropped)
+
+
+def predictions_path(model: str, version: str = "") -> str:
+    path = f"/predictions/{path_segment(model)}"
+    return f"{path}/{path_segment(version)}" if version else path
+
+
+def sequence_fields(parameters: Mapping[str, Any], *, drop: bool = False) -> tuple[tuple[Field, ...], tuple[str, ...]]:
+    """The header fields of a sequence, and the names of the parameters that have no meaning.
+
+    Raises: GatewayError(UNSUPPORTED) that names these, where they are not to be dropped.
+    """
+    lost = tuple(sorted(parameters.keys() - set(_SEQUENCE)))
+    if lost and not drop:
+        names = ", ".join(f"'{name}'" for name in lost)
+        raise unsupported(f"parameter {names} cannot be told to TorchServe; leave it out, or set 'unsupported: drop'")
+    fields: list[Field] = []
+    for name in _SEQUENCE:
+        value = parameters.get(name)
+        if value is None or value is False:
+            continue
+        told = "true" if value is True else str(value)
+        if not told.isprintable() or not told.isascii():
+            raise ValueError(f"parameter '{name}' is no value of a header")
+        fields.append((f"ts_request_{name}".encode(), told.encode()))
+    return tuple(fields), lost
+
+
+def in_instances(tensors: list[Tensor], envelope: Envelope) -> bytes:
+    """The body for the envelopes `json` and `kserve`: {"instances": [...]}, one for each row.
+
+    Raises: ValueError where the inputs have no rows, or not equally many.
+    """
+    as_value = as_text_or_base64 if envelope is Envelope.JSON else as_text
+    columns: dict[str, list[Any]] = {}
+    for tensor in tensors:
+        with about(f"input '{tensor.name}'"):
+            if not tensor.shape:
+                raise ValueError("it has no axis of instances")
+            columns[tensor.name] = nested(tensor, as_value)
+    if len({len(column) for column in columns.values()}) > 1:
+        sizes = ", ".join(f"'{name}' has {len(column)}" for name, column in columns.items())
+        raise ValueError(f"the inputs must have equally many instances, and {sizes}")
+    if columns.keys() == {"instances"}:
+        return write(columns)
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return write({"instances": rows})
+
+
+def in_kservev2(tensors: list[Tensor], id: str) -> bytes:
+    """The body for the envelope `kservev2`.
+
+    Raises: ValueError where it would not read all of an input.
+    """
+    inputs: list[dict[str, Any]] = []
+    for tensor in tensors:
+        with about(f"input '{tensor.name}'"):
+            values = nested(Tensor(tensor.name, tensor.datatype, (element_count(tensor.shape),), tensor.raw))
+            if tensor.datatype == "BYTES" and len(values) > 1:
+                raise ValueError("TorchServe's kservev2 envelope reads the first element of BYTES alone")
+            shape = list(tensor.shape)
+            inputs.append({"name": tensor.name, "shape": shape, "datatype": tensor.datatype, "data": values})
+    return write({"id": id, "inputs": inputs} if id else {"inputs": inputs})
+
+
+def _parts(tensors: list[Tensor], envelope: Envelope, content_type: str, id: str) -> tuple[Part, ...]:
+    if not tensors:
+        raise ValueError("the request has no inputs")
+    match envelope:
+        case Envelope.KSERVEV2:
+            return (Part(_BODY, in_kservev2(tensors, id), JSON),)
+        case Envelope.JSON | Envelope.KSERVE:
+            return (Part(_BODY, in_instances(tensors, envelope), JSON),)
+    if len(tensors) == 1:
+        return (_part(_BODY, tensors[0], content_type),)
+    return tuple(_part(tensor.name, tensor, content_type) for tensor in tensors)
+
+
+def _part(name: str, tensor: Tensor, content_type: str) -> Part:
+    with about(f"input '{tensor.name}'"):
+        if tensor.datatype != "BYTES":
+            return Part(name, write(nested(tensor)), JSON)
+        count = element_count(tensor.shape)
+        if count != 1:
+            raise unsupported(
+                f"input '{tensor.name}' has {count} elements, and a body of TorchServe's is one request: send one "
+                "each, or the parameter 'envelope' (json, kserve), where the model's handler takes instances"
+            )
+        return Part(name, split_elements(tensor.raw, 1)[0], content_type)
+
+
+def _multipart(parts: tuple[Part, ...]) -> tuple[bytes, str]:
+    """The body and its content type. Source: RFC 7578; of a part with a file name TorchServe keeps the content type."""
+    boundary = b"pointsman"
+    while any(boundary in part.content for part in parts):
+        boundary += b"-%d" % len(boundary)
+    pieces: list[bytes] = []
+    for part in parts:
+        name = part.name.encode()
+        if any(byte < 0x20 or byte in b'"\\\x7f' for byte in name):
+            raise unsupported(f"input {part.name!r} has a name that no part of a form can have")
+        head = b'--%b\r\ncontent-disposition: form-data; name="%b"; filename="%b"\r\ncontent-type: %b\r\n\r\n'
+        pieces += (head % (boundary, name, name, part.content_type.encode()), part.content, b"\r\n")
+    pieces.append(b"--" + boundary + b"--\r\n")
+    return b"".join(pieces), f"multipart/form-data; boundary={boundary.decode()}"
+
+
+def _check_outputs(outputs: Any) -> None:
+    for output in outputs:
+        for key in (SHARED_MEMORY, "classification"):
+            if key in output.parameters:
+                raise unsupported(f"'{key}' of output '{output.name}': TorchServe has nothing like it")
+
+
+def _envelope(value: Any) -> Envelope:
+    try:
+        return Envelope(value)
+    except ValueError:
+        known = ", ".join(envelope.value for envelope in Envelope)
+        raise ValueError(f"parameter 'envelope' is {value!r}, and none of {known}") from None
+
+
+def _content_type(value: Any) -> str:
+    if not isinstance(value, str) or not value.isascii() or not value.isprintable():
+        raise ValueError("parameter 'content_type' must be a media type, as text/plain")
+    return value

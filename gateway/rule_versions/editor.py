@@ -1,0 +1,226 @@
+"""Edits of rule files by name: an arm's weight, an engine's endpoint, a limit's amount. All other lines stay.
+
+Each takes the texts by file name and puts the edited one in its place. What a `${VAR}` gives or an anchor shares with
+others is not edited: the message says what to do instead. Whether the rules are good afterwards is judged by whoever
+reads them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+
+from gateway.config.addresses import endpoint_url
+from gateway.rule_versions.errors import EditError
+from gateway.rule_versions.spans import Span, read_spans
+from gateway.rule_versions.splice import (
+    append_item,
+    check_own,
+    flow_map,
+    remove_entry,
+    remove_item,
+    set_entry,
+    written,
+)
+from gateway.yaml.nodes import substitute
+from gateway.yaml.problems import suggest
+
+# The rule files as they are written, by name, in their order.
+RuleTexts = MutableMapping[str, str]
+Edit = Callable[[RuleTexts], None]
+
+LIMIT_FIELDS = ("requests_per_second", "burst", "tokens_per_minute", "concurrency", "max_wait")
+
+
+def set_weights(texts: RuleTexts, experiment: str, weights: Mapping[str, float]) -> None:
+    """Give arms of an experiment other weights; those that are not named keep theirs.
+
+    Raises: EditError.
+    """
+    for arm, weight in weights.items():
+        file, text, found = _named(texts, "experiments", experiment)
+        _, one = _arm(text, found, experiment, arm)
+        texts[file] = set_entry(text, one, "weight", weight, f"the weight of arm '{arm}'")
+
+
+def set_experiment_field(texts: RuleTexts, experiment: str, field: str, value: str | float | None) -> None:
+    """Give an experiment another value of a simple field, such as `share` or `control`; None takes the field out.
+
+    Raises: EditError.
+    """
+    file, text, found = _named(texts, "experiments", experiment)
+    what = f"'{field}' of experiment '{experiment}'"
+    texts[file] = (
+        remove_entry(text, found, field, what) if value is None else set_entry(text, found, field, value, what)
+    )
+
+
+def remove_experiment_arm(texts: RuleTexts, experiment: str, arm: str) -> None:
+    """Take an arm out of its experiment.
+
+    Raises: EditError.
+    """
+    file, text, found = _named(texts, "experiments", experiment)
+    at, _ = _arm(text, found, experiment, arm)
+    texts[file] = remove_item(text, _arms(text, found, experiment), at, f"arm '{arm}'")
+
+
+def add_endpoint(texts: RuleTexts, engine: str, url: str, grpc: str | None = None, weight: float | None = None) -> None:
+    """Put one more endpoint at the end of an engine's list.
+
+    Raises: EditError.
+    """
+    file, text, found = _named(texts, "engines", engine)
+    endpoints = _endpoints(text, found, engine)
+    if any(_address(each) == _plain_url(url) for each in _items(endpoints)):
+        raise EditError(f"engine '{engine}' has an endpoint {url} already")
+    item = written(url) if grpc is None and weight is None else flow_map(url=url, grpc=grpc, weight=weight)
+    if endpoints.kind == "list":
+        texts[file] = append_item(text, endpoints, item)
+    elif endpoints.kind == "scalar" or endpoints.is_flow:  # one, written without a list around it
+        one = text[endpoints.start : endpoints.end]
+        texts[file] = text[: endpoints.start] + f"[{_in_flow(endpoints, one)}, {item}]" + text[endpoints.end :]
+    else:
+        raise EditError(f"the endpoint of engine '{engine}' is not written as a list: write '- ' before it first")
+
+
+def remove_endpoint(texts: RuleTexts, engine: str, url: str) -> None:
+    """Take an endpoint out of an engine's list.
+
+    Raises: EditError.
+    """
+    file, text, found = _named(texts, "engines", engine)
+    endpoints = _endpoints(text, found, engine)
+    at, _ = _endpoint(text, endpoints, engine, url)
+    if endpoints.kind != "list" or len(endpoints.children) == 1:
+        raise EditError(f"{url} is the only endpoint of engine '{engine}': add another one before it goes")
+    texts[file] = remove_item(text, endpoints, at, f"endpoint {url}")
+
+
+def set_endpoint_weight(texts: RuleTexts, engine: str, url: str, weight: float) -> None:
+    """Give an endpoint another weight among those of its engine.
+
+    Raises: EditError.
+    """
+    file, text, found = _named(texts, "engines", engine)
+    _, one = _endpoint(text, _endpoints(text, found, engine), engine, url)
+    what = f"the weight of endpoint {url}"
+    check_own(text, one, what)
+    if one.kind == "map":
+        texts[file] = set_entry(text, one, "weight", weight, what)
+        return
+    address = _in_flow(one, text[one.start : one.end])
+    texts[file] = text[: one.start] + f"{{url: {address}, weight: {written(weight)}}}" + text[one.end :]
+
+
+def set_limit(texts: RuleTexts, name: str, field: str, value: float | str | None) -> None:
+    """Give a limit another amount; None takes the field out.
+
+    Raises: EditError.
+    """
+    if field not in LIMIT_FIELDS:
+        raise EditError(f"a limit has no amount {field!r}{suggest(field, LIMIT_FIELDS)}")
+    known: list[str] = []
+    for file, text, root in _roots(texts):
+        section = root.get("limits")
+        for one in section.children if section is not None and section.kind == "list" else ():
+            its = one.get("name")
+            known += [its.value] if its is not None else []
+            if its is not None and its.value == name:
+                what = f"'{field}' of limit '{name}'"
+                check_own(text, one, what)
+                changed = remove_entry(text, one, field, what)
+                texts[file] = changed if value is None else set_entry(text, one, field, value, what)
+                return
+    raise EditError(f"there is no limit '{name}'{suggest(name, known)}")
+
+
+# Finding
+
+
+def _roots(texts: RuleTexts) -> Iterator[tuple[str, str, Span]]:
+    for file, text in list(texts.items()):
+        yield file, text, read_spans(text, file)
+
+
+def _named(texts: RuleTexts, section: str, name: str) -> tuple[str, str, Span]:
+    """The file and its text in which this section has this name, and what stands under the name."""
+    kind = section.removesuffix("s")
+    known: list[str] = []
+    for file, text, root in _roots(texts):
+        found = root.get(section)
+        if found is None or found.kind != "map":
+            continue
+        known += [key.value for key, _ in found.pairs()]
+        one = found.get(name)
+        if one is not None:
+            check_own(text, found, f"the section '{section}'")
+            check_own(text, one, f"{kind} '{name}'")
+            return file, text, one
+    raise EditError(f"there is no {kind} '{name}'{suggest(name, known)}")
+
+
+def _list_of(text: str, owner: Span, field: str, what: str) -> Span:
+    found = owner.get(field)
+    if found is None:
+        raise EditError(f"the {field} of {what} come from elsewhere ('<<'): write them in their own place first")
+    check_own(text, found, f"the {field} of {what}")
+    return found
+
+
+def _arms(text: str, experiment: Span, name: str) -> Span:
+    return _list_of(text, experiment, "arms", f"experiment '{name}'")
+
+
+def _arm(text: str, experiment: Span, name: str, arm: str) -> tuple[int, Span]:
+    known = []
+    for at, one in enumerate(_arms(text, experiment, name).children):
+        its = one.get("name")
+        if its is not None and its.value == arm:
+            check_own(text, one, f"arm '{arm}'")
+            return at, one
+        known += [its.value] if its is not None else []
+    raise EditError(f"experiment '{name}' has no arm '{arm}'{suggest(arm, known)}")
+
+
+def _endpoints(text: str, engine: Span, name: str) -> Span:
+    return _list_of(text, engine, "endpoints", f"engine '{name}'")
+
+
+def _items(endpoints: Span) -> list[Span]:
+    return endpoints.children if endpoints.kind == "list" else [endpoints]
+
+
+def _endpoint(text: str, endpoints: Span, engine: str, url: str) -> tuple[int, Span]:
+    known = []
+    for at, one in enumerate(_items(endpoints)):
+        address = _address(one)
+        if address == _plain_url(url):
+            return at, one
+        known += [address] if address else []
+    raise EditError(f"engine '{engine}' has no endpoint {url}; it has {', '.join(known)}")
+
+
+def _address(endpoint: Span) -> str | None:
+    """The URL as the rules read it, with what the environment gives; None where it stands elsewhere."""
+    url = endpoint.get("url") if endpoint.kind == "map" else endpoint
+    if url is None or url.kind != "scalar":
+        return None
+    try:
+        return endpoint_url(substitute(url.value, os.environ))
+    except ValueError:
+        return None
+
+
+def _plain_url(url: str) -> str:
+    try:
+        return endpoint_url(url)
+    except ValueError as error:
+        raise EditError(str(error)) from error
+
+
+def _in_flow(scalar: Span, one: str) -> str:
+    """A scalar as it may stand between braces: what was plain in a line of its own need not be so there."""
+    if scalar.kind == "scalar" and scalar.is_plain:
+        return '"' + one.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return one

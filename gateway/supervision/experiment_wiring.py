@@ -1,0 +1,82 @@
+"""The experiments of one gateway, with its workers, its rules and its Redis in their hands."""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
+
+from gateway.config.settings import Settings
+from gateway.config.specs import RulesSpec
+from gateway.experiments.controller import Experiments, Hands, RulesNotWritten
+from gateway.experiments.local_coordination import LocalHome
+from gateway.experiments.redis_coordination import SharedHome
+from gateway.observability.arm_stats import ArmCounts, ArmKey
+from gateway.redis.bounded_client import Store
+from gateway.rule_versions.editor import Edit, RuleTexts, set_weights
+from gateway.rule_versions.errors import EditError, RulesRefused
+from gateway.supervision.redis_setup import data_dir_of
+from gateway.supervision.replicas import Replicas
+from gateway.supervision.worker_pool import WorkerPool
+
+
+class Change(Protocol):
+    """Put in force what an edit makes of the rules. Raises: EditError, RulesRefused."""
+
+    def __call__(self, edit: Edit, author: str, reason: str, source: str) -> Awaitable[object]: ...
+
+
+def make_experiments(
+    settings: Settings,
+    workforce: WorkerPool,
+    replicas: Replicas,
+    store: Store | None,
+    change: Change,
+    rules: Callable[[], RulesSpec],
+) -> Experiments:
+    """They share what Redis has; without it they are this gateway's alone, and kept in its data folder."""
+    hands = Hands(
+        _counting(workforce),
+        workforce.set_weights,
+        _writing(change),
+        replicas.experiment_changed,
+        lambda: _in_flight(workforce, rules()),
+    )
+    if store is not None:
+        home = SharedHome(store, f"{replicas.name}:{secrets.token_hex(2)}", tick=settings.experiment_tick)
+        return Experiments(home, hands, tick=settings.experiment_tick)
+    folder = data_dir_of(settings)
+    alone = LocalHome(folder / "experiments" if folder is not None else None)
+    return Experiments(alone, hands, tick=settings.experiment_tick)
+
+
+def _counting(workforce: WorkerPool) -> Callable[[], Awaitable[Mapping[ArmKey, ArmCounts]]]:
+    async def count() -> Mapping[ArmKey, ArmCounts]:
+        await workforce.count()
+        return workforce.tally.arms()
+
+    return count
+
+
+def _in_flight(workforce: WorkerPool, rules: RulesSpec) -> Mapping[ArmKey, int]:
+    """By arm; where engines hang it is all that is seen of them."""
+    experiments = {route.name: route.experiment for route in rules.routes if route.experiment is not None}
+    found: Counter[ArmKey] = Counter()
+    for key, series in workforce.tally.series().items():
+        if key.route in experiments and key.arm:
+            found[ArmKey(experiments[key.route], key.arm)] += series.in_flight
+    return found
+
+
+def _writing(change: Change) -> Callable[[str, Mapping[str, float], str, str], Awaitable[None]]:
+    async def write(experiment: str, weights: Mapping[str, float], author: str, reason: str) -> None:
+        def edit(texts: RuleTexts) -> None:
+            set_weights(texts, experiment, weights)
+
+        try:
+            await change(edit, author, reason, "experiment")
+        except (EditError, RulesRefused) as error:
+            raise RulesNotWritten(str(error)) from error
+
+    return write

@@ -1,0 +1,78 @@
+"""Which Redis this gateway uses, as `--redis` says: none, one that runs elsewhere, or its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+
+from gateway.config.settings import Settings
+from gateway.redis.address import RedisAddress, read_address
+from gateway.redis.data_dir import EmbeddedError, ServerFolder, default_data_dir, find_server
+from gateway.redis.embedded import EmbeddedRedis
+
+_log = logging.getLogger("pointsman")
+
+
+class RedisHome:
+    """`address` is known from the beginning, None where there is no Redis; it may be out of reach at any time.
+
+    An embedded one that cannot be had ends nothing: the gateway routes without it, and says once what is missing.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        """Raises: ValueError where the settings name one by no URL."""
+        self.embedded: EmbeddedRedis | None = None
+        self.address: RedisAddress | None = None
+        if settings.redis == "embedded":
+            self.embedded = _embedded(settings)
+            self.address = self.embedded.address if self.embedded is not None else None
+        elif settings.redis != "off":
+            self.address = read_address(settings.redis)
+
+    def __repr__(self) -> str:
+        return f"<RedisHome {self.embedded or self.address or 'off'}>"
+
+    @property
+    def restarts(self) -> int:
+        """How often the server was started anew, where it is ours."""
+        return self.embedded.restarts if self.embedded is not None else 0
+
+    async def start(self) -> None:
+        """Start it, if it is ours, and wait a moment for its first answer."""
+        if self.embedded is not None and not await self.embedded.start():
+            _log.warning("the embedded Redis does not answer yet; requests are served without it until it does")
+
+    async def close(self) -> None:
+        """Stop it, if it is ours."""
+        if self.embedded is not None:
+            await self.embedded.close()
+
+
+def data_dir_of(settings: Settings) -> Path | None:
+    """Where a gateway keeps what outlives it; None where its user has no home, and it was told no place."""
+    try:
+        return settings.data_dir or default_data_dir()
+    except EmbeddedError:
+        return None
+
+
+def versions_dir(settings: Settings, rule_paths: Sequence[Path]) -> Path | None:
+    """Where versions of these rules are kept. A folder that was named is one gateway's own; in that of the user each
+    set of rule files has its own, since a user may run many gateways."""
+    if settings.data_dir is not None:
+        return settings.data_dir / "versions"
+    folder = data_dir_of(settings)
+    names = "\n".join(str(path.absolute()) for path in rule_paths)
+    return folder / "versions" / sha256(names.encode(errors="replace")).hexdigest()[:16] if folder is not None else None
+
+
+def _embedded(settings: Settings) -> EmbeddedRedis | None:
+    try:
+        program = find_server()
+        folder = ServerFolder.make(settings.data_dir or default_data_dir())
+    except EmbeddedError as error:
+        _log.warning("serving without Redis, so sessions and drained endpoints are known to single workers: %s", error)
+        return None
+    return EmbeddedRedis(folder, program, max_memory_bytes=settings.redis_memory_bytes)

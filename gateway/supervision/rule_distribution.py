@@ -1,0 +1,166 @@
+"""What operators put in force at one gateway, told to the others that serve by the same rule files.
+
+Redis has one hash for all: a field is the digest of the files on disk, its value the version that is in force instead
+of them, with its texts as they are written (`${VAR}` and all, so no secret is there). A gateway whose files are other
+ones reads another field. What was put in force while Redis was away is written when it is back; else Redis says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.redis.bounded_client import Store, StoreError
+from gateway.redis.script import Command, Script
+from gateway.rule_versions.errors import RulesRefused
+from gateway.rule_versions.version import Version, placed, read_version, write_version
+from gateway.supervision.rulebook import Rulebook
+
+_log = logging.getLogger("pointsman")
+
+KEY = "pointsman:1:rules"
+
+# Nobody's request waits for these calls; texts may be long.
+_PATIENCE_SECONDS = 2.0
+# Of so many different sets of rule files; those whose version is oldest are forgotten.
+_MAX_BASES = 8
+
+# KEYS[1]; ARGV: the base, what is in force, how many fields stay. A value begins with its time in ms.
+_WRITE = Script(
+    """
+    redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+    while redis.call('HLEN', KEYS[1]) > tonumber(ARGV[3]) do
+        local oldest, since = nil, nil
+        local found = redis.call('HGETALL', KEYS[1])
+        for at = 1, #found, 2 do
+            local told = tonumber(string.match(found[at + 1], '^(%d+) ')) or 0
+            if found[at] ~= ARGV[1] and (since == nil or told < since) then oldest, since = found[at], told end
+        end
+        redis.call('HDEL', KEYS[1], oldest)
+    end
+    return 1
+    """
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedRules:
+    """A version of another gateway, and its texts under the names that it has for them."""
+
+    version: Version
+    texts: Mapping[str, str]
+    by: str
+
+
+class RuleSharing:
+    """One gateway's part in it; without a store it shares nothing."""
+
+    def __init__(self, book: Rulebook, store: Store | None, name: str) -> None:
+        self._book = book
+        self._store = store
+        self._name = name
+        self._one_at_a_time = asyncio.Lock()
+        self._refused = ""  # digest of what another one has, and cannot be used here
+        self._unwritten: SharedRules | None = None
+        self._is_heard = False  # whether Redis has answered, when it was last asked
+        self.problem: str | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the other gateways can know what was put in force here."""
+        return self._store is not None and self._unwritten is None
+
+    def decided(self) -> None:
+        """What is in force was put there at this gateway, and nobody else knows yet."""
+        self._unwritten = SharedRules(self._book.in_force, self._book.texts, self._name)
+
+    async def share(self) -> bool:
+        """Write down what was decided here; tells whether that was possible."""
+        async with self._one_at_a_time:
+            return await self._write()
+
+    def superseded(self, base: str) -> None:
+        """The files on disk are no longer those of this digest: what was in force instead of them is over."""
+        self._unwritten, self.problem = None, None
+        if self._store is not None:
+            self._store.tell(("HDEL", KEY, base))
+
+    async def look(self) -> bool:
+        """Take over what another gateway has in force instead of the same files; tells whether there are other rules in
+        force now."""
+        if self._store is None:
+            return False
+        async with self._one_at_a_time:
+            if self._unwritten is not None:
+                await self._write()
+                return False
+            before = self._book.in_force
+            shared = await self._read()
+            if self._book.in_force is not before:  # decided here meanwhile, which is later than what was read
+                return False
+            if shared is None:
+                if not before.is_exported and self._is_heard:  # Redis has lost it, or never had it
+                    self.decided()
+                    await self._write()
+                return False
+            if shared.version.digest in (before.digest, self._refused):
+                return False
+            return await self._take(shared, before)
+
+    async def _take(self, shared: SharedRules, instead_of: Version) -> bool:
+        version = shared.version
+        texts = placed(shared.texts, version.base_files, self._book.base_files)
+        try:
+            taken = await self._book.take_over(version, texts, instead_of)
+        except RulesRefused as error:
+            self._refused = version.digest
+            self.problem = f"{version}, which {shared.by} has in force, cannot be used here: {error}"
+            _log.error("%s", self.problem)
+            return False
+        self._refused, self.problem = "", None
+        return taken
+
+    async def _write(self) -> bool:
+        shared = self._unwritten
+        if shared is None or self._store is None:
+            return self._store is not None
+        version = shared.version
+        try:
+            (answer,) = await self._store.ask([_command(shared)], _PATIENCE_SECONDS)
+        except StoreError as error:
+            _log.warning("the other gateways do not know %s yet: %s", version, error)
+            return False
+        if isinstance(answer, Exception):
+            _log.warning("Redis does not keep %s for the other gateways: %s", version, answer)
+            return False
+        if self._unwritten is shared:
+            self._unwritten = None
+        return True
+
+    async def _read(self) -> SharedRules | None:
+        assert self._store is not None
+        try:
+            (answer,) = await self._store.ask([("HGET", KEY, self._book.base)], _PATIENCE_SECONDS)
+        except StoreError:
+            self._is_heard = False
+            return None
+        self._is_heard = True
+        if not isinstance(answer, bytes):
+            return None
+        try:
+            told: Any = json.loads(answer.partition(b" ")[2])
+            version = read_version(told)
+            texts = {name: str(told["texts"][name]) for name in version.files}
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return None
+        return SharedRules(version, texts, str(told.get("by", "another gateway")))
+
+
+def _command(shared: SharedRules) -> Command:
+    version = shared.version
+    told = json.dumps(write_version(version) | {"texts": dict(shared.texts), "by": shared.by})
+    return _WRITE.command([KEY], [version.base, f"{int(version.time * 1000)} {told}", _MAX_BASES])

@@ -1,0 +1,103 @@
+"""What the workers have counted, the dead ones included: totals never go back when a worker dies."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+
+from gateway.observability.aggregate import total
+from gateway.observability.arm_stats import ArmCounts, ArmKey
+from gateway.observability.limit_stats import LimitSnapshot, add_up_limits, without_worker
+from gateway.observability.metrics import SeriesKey, SeriesSnapshot, Snapshot, add_up
+from gateway.observability.redis_stats import StoreUse
+from gateway.observability.session_stats import SessionUse
+from gateway.protocol.engine_load import Load
+from gateway.statistics.count_arithmetic import add
+from gateway.supervision.worker_process import WorkerProcess
+
+
+class Tally:
+    """The last snapshot of each living worker, and the sum of the others."""
+
+    def __init__(self) -> None:
+        self._living: dict[WorkerProcess, Snapshot] = {}
+        self._retired: dict[SeriesKey, SeriesSnapshot] = {}
+        self._retired_store: StoreUse | None = None
+        self._retired_sessions: SessionUse | None = None
+        self._retired_limits: dict[str, LimitSnapshot] = {}
+        self._retired_arms: dict[ArmKey, ArmCounts] = {}
+        self._retired_captures: Counter[tuple[str, str]] = Counter()
+
+    def __repr__(self) -> str:
+        return f"<Tally of {len(self._living)} workers>"
+
+    def take(self, worker: WorkerProcess, snapshot: Snapshot) -> None:
+        self._living[worker] = snapshot
+
+    def retire(self, worker: WorkerProcess) -> None:
+        """A worker is gone: keep what it counted, drop what it had under way."""
+        last = self._living.pop(worker, None)
+        if last is not None:
+            ended = [replace(series, in_flight=0) for series in last.series]
+            self._retired = add_up([list(self._retired.values()), ended])
+            self._retired_store = total([self._retired_store, last.store.ended if last.store else None])
+            self._retired_sessions = total([self._retired_sessions, last.sessions.ended if last.sessions else None])
+            self._retired_arms = _add_up_arms([self._retired_arms.values(), last.arms])
+            self._retired_captures.update(last.captures)
+            self._retired_limits = add_up_limits([self._retired_limits.values(), map(without_worker, last.limits)])
+
+    def series(self) -> dict[SeriesKey, SeriesSnapshot]:
+        return add_up([list(self._retired.values()), *[snapshot.series for snapshot in self._living.values()]])
+
+    def sessions(self) -> SessionUse | None:
+        """What all workers had to do with sessions; None where none has told."""
+        return total([self._retired_sessions, *[snapshot.sessions for snapshot in self._living.values()]])
+
+    def store(self) -> StoreUse | None:
+        """Their use of Redis; None where there is none."""
+        return total([self._retired_store, *[snapshot.store for snapshot in self._living.values()]])
+
+    def limits(self) -> dict[str, LimitSnapshot]:
+        """By name."""
+        living = [snapshot.limits for snapshot in self._living.values()]
+        return add_up_limits([self._retired_limits.values(), *living])
+
+    def arms(self) -> dict[ArmKey, ArmCounts]:
+        """What experiments have counted of each arm."""
+        return _add_up_arms([self._retired_arms.values(), *[snapshot.arms for snapshot in self._living.values()]])
+
+    def captures(self) -> Counter[tuple[str, str]]:
+        """Requests of mirrored routes, by route, and "captured" or why not."""
+        return sum((Counter(snapshot.captures) for snapshot in self._living.values()), self._retired_captures.copy())
+
+    @property
+    def connections(self) -> int:
+        return sum(snapshot.connections for snapshot in self._living.values())
+
+    def descriptors(self) -> dict[int, tuple[int, int]]:
+        """By a worker's process id, the file descriptors that it has open, and may have."""
+        return {worker.pid: snapshot.descriptors for worker, snapshot in self._living.items()}
+
+    def breakers_open(self) -> dict[tuple[str, str], bool]:
+        """By engine and endpoint, whether some worker leaves it out now."""
+        found: dict[tuple[str, str], bool] = {}
+        for snapshot in self._living.values():
+            for key, is_open in snapshot.breakers_open.items():
+                found[key] = found.get(key, False) or is_open
+        return found
+
+    def loads(self) -> dict[tuple[str, str], Load]:
+        """By engine and endpoint, what its replies last told of its load, to some worker."""
+        found: dict[tuple[str, str], Load] = {}
+        for snapshot in self._living.values():
+            found |= snapshot.loads
+        return found
+
+
+def _add_up_arms(counted: Iterable[Iterable[ArmCounts]]) -> dict[ArmKey, ArmCounts]:
+    parts: dict[ArmKey, list[ArmCounts]] = {}
+    for counts in counted:
+        for each in counts:
+            parts.setdefault(each.key, []).append(each)
+    return {key: add(*each) for key, each in parts.items()}

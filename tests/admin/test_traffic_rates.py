@@ -1,0 +1,71 @@
+"""Rates and latencies of late."""
+
+import pytest
+
+from gateway.admin.traffic_rates import Traffic, quantile
+from gateway.observability.metrics import LATENCY_BOUNDS, Metrics, Series, SeriesKey, add_up
+
+
+def buckets(**counts: int) -> list[int]:
+    """Counts by the index of their bucket."""
+    found = [0] * (len(LATENCY_BOUNDS) + 1)
+    for index, count in counts.items():
+        found[int(index[1:])] = count
+    return found
+
+
+@pytest.mark.parametrize(
+    "counts, share, seconds",
+    [
+        (buckets(), 0.5, None),
+        (buckets(_3=10), 0.5, 0.00075),
+        (buckets(_3=10), 1.0, 0.001),
+        (buckets(_0=10), 0.5, 0.00005),
+        (buckets(_3=50, _9=50), 0.5, 0.001),
+        (buckets(_3=50, _9=50), 0.75, 0.075),
+        (buckets(_19=10), 0.5, 120.0),
+    ],
+)
+def test_a_quantile_lies_within_its_bucket(counts: list[int], share: float, seconds: float | None) -> None:
+    """In proportion; what is above all bounds is told as the last one."""
+    assert quantile(counts, share) == pytest.approx(seconds)
+
+
+def test_rates_are_of_the_window() -> None:
+    """Of the last seconds alone, and of each group by itself; what had no request has no latency."""
+    metrics = Metrics()
+
+    def series(route: str, endpoint: str) -> Series:
+        return metrics.series(SeriesKey(route, "", "it", endpoint))
+
+    def look(now: float) -> None:
+        traffic.look(add_up([metrics.snapshot()]), now)
+
+    traffic = Traffic(window_seconds=5)
+    for _ in range(100):
+        series("a", "one").count(200, 9.0, 9.0, 9.0)
+    look(0.0)
+    assert traffic.flows(lambda key: key.route)["a"].told() == {"rate": 0.0, "errors": 0.0, "p50": None, "p95": None}
+    for now in range(1, 8):
+        for _ in range(10):
+            series("a", "one").count(200, 0.0008, 0.1, 0.1)
+        series("b", "one").count(200, 0.02, 0.1, 0.1)
+        series("b", "one").count_error("deadline")
+        look(float(now))
+    by_route, by_engine = traffic.flows(lambda key: key.route), traffic.flows(lambda key: key.engine)
+    assert by_route["a"].told() == {"rate": 10.0, "errors": 0.0, "p50": 0.00075, "p95": 0.000975}
+    assert (by_route["b"].told()["rate"], by_route["b"].told()["errors"]) == (1.0, 1.0)
+    assert by_engine["it"].told()["rate"] == 11.0
+
+
+def test_a_worker_that_died_counts_nothing_back() -> None:
+    """What it took with it is no negative rate."""
+    metrics, fewer = Metrics(), Metrics()
+    key = SeriesKey("a")
+    for _ in range(5):
+        metrics.series(key).count(200, 0.1, 0.1, 0.1)
+    fewer.series(key).count(200, 0.1, 0.1, 0.1)
+    traffic = Traffic()
+    traffic.look(add_up([metrics.snapshot()]), 0.0)
+    traffic.look(add_up([fewer.snapshot()]), 1.0)
+    assert traffic.flows(lambda key: key.route)["a"].told() == {"rate": 0.0, "errors": 0.0, "p50": None, "p95": None}

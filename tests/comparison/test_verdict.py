@@ -1,0 +1,186 @@
+"""Two answers to one request, as clients read them."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+
+import orjson
+import pytest
+
+from gateway.comparison.outputs import read
+from gateway.comparison.reply import Answer, read_http
+from gateway.comparison.verdict import Outcome, judge
+from gateway.config.experiment_specs import ShadowSpec
+from gateway.protocol.conversion.infer import infer_response_of_rest
+from gateway.protocol.errors import GatewayError
+from gateway.protocol.operations import Call, read_path
+
+SPEC = ShadowSpec("new", excerpts=100)
+INFER = "/v2/models/m/infer"
+
+
+def call(path: str) -> Call:
+    found = read_path(path)
+    assert found is not None
+    return found
+
+
+def http(body: bytes, *lines: bytes, status: int = 200) -> Answer:
+    """A reply as it is written to a client."""
+    head = b"HTTP/1.1 %d OK\r\n" % status + b"".join(line + b"\r\n" for line in lines)
+    return read_http(head + b"content-length: %d\r\n\r\n" % len(body) + body, 0.1, 0.05)
+
+
+def infer(value: float, name: str = "y", status: int = 200) -> Answer:
+    output = {"name": name, "datatype": "FP32", "shape": [1], "data": [value]}
+    return http(orjson.dumps({"model_name": "m", "model_version": "1", "outputs": [output]}), status=status)
+
+
+def binary(value: float) -> Answer:
+    output = {"name": "y", "datatype": "FP32", "shape": [1], "parameters": {"binary_data_size": 4}}
+    head = orjson.dumps({"model_name": "m", "model_version": "1", "outputs": [output]})
+    return http(head + struct.pack("<f", value), b"inference-header-content-length: %d" % len(head))
+
+
+def by_grpc(value: float) -> Answer:
+    return Answer(True, 0, infer_response_of_rest(infer(value).body, None))
+
+
+@pytest.mark.parametrize("primary", [infer(1.5), binary(1.5), by_grpc(1.5)])
+@pytest.mark.parametrize("candidate", [infer(1.625), binary(1.625), by_grpc(1.625)])
+def test_tensors_are_compared_whatever_they_came_in(primary: Answer, candidate: Answer) -> None:
+    """JSON, raw bytes behind JSON, or protobuf: the difference is the same."""
+    verdict = judge(primary, candidate, call(INFER), SPEC)
+    assert verdict.outcome is Outcome.DIFFERS
+    assert [each.max_absolute for each in verdict.tensors] == [0.125]
+
+
+OUTCOMES = [
+    (infer(1), infer(1), Outcome.AGREES, ""),
+    (infer(1), infer(1, status=503), Outcome.CANDIDATE_FAILED, "HTTP status 503"),
+    (infer(1, status=500), infer(1), Outcome.PRIMARY_FAILED, "HTTP status 500"),
+    (infer(1, status=500), Answer(True, 14, b""), Outcome.BOTH_FAILED, "HTTP status 500; candidate: gRPC status 14"),
+    (infer(1), Answer(False, 0, b"", failure="no answer within 1 s"), Outcome.CANDIDATE_FAILED, "no answer within 1 s"),
+    (infer(1), http(b"nonsense"), Outcome.CANDIDATE_FAILED, "failed to parse the JSON"),
+    (infer(1), infer(1, "other"), Outcome.DIFFERS, ""),
+]
+
+
+@pytest.mark.parametrize("primary, candidate, outcome, reason", OUTCOMES)
+def test_failures_are_told_apart(primary: Answer, candidate: Answer, outcome: Outcome, reason: str) -> None:
+    """Whose answer is none, and why."""
+    verdict = judge(primary, candidate, call(INFER), SPEC)
+    assert verdict.outcome is outcome
+    assert reason in verdict.reason
+
+
+def test_what_an_answer_says_is_no_reason_unless_it_may_be_told() -> None:
+    """An engine's failure may repeat what a user wrote."""
+    failed = http(b'{"error": "no such word: secret"}')
+    path = call("/v2/models/m/generate")
+    assert "secret" in judge(infer(1), failed, path, SPEC).reason
+    assert "secret" not in judge(infer(1), failed, path, ShadowSpec("new")).reason
+
+
+def sse(*events: object) -> bytes:
+    return b"".join(b"data: %b\n\n" % (each if isinstance(each, bytes) else orjson.dumps(each)) for each in events)
+
+
+def chat_chunk(text: str | None, finish: str | None = None) -> dict[str, object]:
+    delta = {} if text is None else {"content": text}
+    return {"id": "c", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+
+
+EVENTS = b"content-type: text/event-stream"
+CHAT = "/v1/chat/completions"
+
+
+def test_a_streamed_text_is_the_whole_text() -> None:
+    """Joined from its chunks, it agrees with the same text in one piece; chunked framing is no part of it."""
+    whole = http(orjson.dumps({"choices": [{"message": {"content": "one two"}, "finish_reason": "stop"}]}))
+    body = sse(chat_chunk("one"), chat_chunk(" two"), chat_chunk(None, "stop"), b"[DONE]")
+    pieces = [body[:30], body[30:]]
+    framed = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
+    head = b"HTTP/1.1 200 OK\r\n%b\r\ntransfer-encoding: chunked\r\n\r\n" % EVENTS
+    streamed = read_http(head + framed, 0.1, 0.05)
+    verdict = judge(whole, streamed, call(CHAT), SPEC)
+    assert verdict.outcome is Outcome.AGREES
+    assert [(each.name, each.finishes) for each in verdict.texts] == [("choice 0", ("stop", "stop"))]
+
+
+def test_a_stream_that_breaks_off_is_no_answer() -> None:
+    """Without its end nobody knows what it would have said."""
+    broken = http(sse(chat_chunk("one")), EVENTS)
+    with pytest.raises(GatewayError, match="breaks off"):
+        read(broken, call(CHAT))
+
+
+def test_tool_calls_are_compared_as_json() -> None:
+    """Spaces and the order of arguments make no difference, their values do."""
+
+    def calling(arguments: str) -> Answer:
+        function = {"name": "add", "arguments": arguments}
+        message = {"content": None, "tool_calls": [{"id": "x", "type": "function", "function": function}]}
+        return http(orjson.dumps({"choices": [{"message": message, "finish_reason": "tool_calls"}]}))
+
+    one = calling('{"a": 1, "b": 2}')
+    assert judge(one, calling('{"b":2,"a":1}'), call(CHAT), SPEC).outcome is Outcome.AGREES
+    found = judge(one, calling('{"a":1,"b":3}'), call(CHAT), SPEC)
+    assert found.outcome is Outcome.DIFFERS
+    assert found.texts[0].calls_differ
+
+
+def test_embeddings_are_tensors() -> None:
+    """As arrays or as base64, one tensor for each input."""
+    import base64
+
+    def embedded(*vectors: object) -> Answer:
+        data = [{"index": place, "embedding": vector} for place, vector in enumerate(vectors)]
+        return http(orjson.dumps({"object": "list", "data": data}))
+
+    packed = base64.b64encode(struct.pack("<2f", 1, 2.5)).decode()
+    verdict = judge(embedded([1, 2], [3, 4]), embedded(packed, [3, 4]), call("/v1/embeddings"), SPEC)
+    assert [(each.name, each.max_absolute) for each in verdict.tensors] == [
+        ("embedding[0]", 0.5),
+        ("embedding[1]", 0.0),
+    ]
+
+
+def test_generate_has_texts_and_numbers() -> None:
+    """What a model answers by generate, streamed or not, is compared by the names of its outputs."""
+    told = {"model_name": "m", "model_version": "1", "text_output": "one two", "score": 0.5}
+    parts = [{"text_output": "one ", "score": 0.5, "model_name": "m"}, {"text_output": "two"}]
+    verdict = judge(http(orjson.dumps(told)), http(sse(*parts), EVENTS), call("/v2/models/m/generate"), SPEC)
+    assert verdict.outcome is Outcome.AGREES
+    assert [each.name for each in verdict.texts] == ["text_output"]
+    assert [each.name for each in verdict.tensors] == ["score"]
+    failed = http(sse({"error": "it hurts"}), EVENTS)
+    assert judge(http(orjson.dumps(told)), failed, call("/v2/models/m/generate"), SPEC).reason.endswith("it hurts")
+
+
+def test_texts_in_tensors_are_texts() -> None:
+    """BYTES outputs are compared element by element."""
+
+    def texts(*values: str) -> Answer:
+        output = {"name": "label", "datatype": "BYTES", "shape": [len(values)], "data": list(values)}
+        return http(orjson.dumps({"model_name": "m", "model_version": "1", "outputs": [output]}))
+
+    verdict = judge(texts("cat", "dog"), texts("cat", "fox"), call(INFER), SPEC)
+    assert [(each.name, each.agrees) for each in verdict.texts] == [("label[0]", True), ("label[1]", False)]
+
+
+def test_a_compressed_answer_is_read() -> None:
+    """Whoever asked for gzip is compared too; what cannot be read is told."""
+    plain = infer(1)
+    packed = http(gzip.compress(plain.body), b"content-encoding: gzip")
+    assert judge(packed, plain, call(INFER), SPEC).outcome is Outcome.AGREES
+    with pytest.raises(GatewayError, match="'br' is not read"):
+        http(b"x", b"content-encoding: br")
+
+
+def test_what_is_furthest_apart_comes_first() -> None:
+    """Another shape before any number, a number by multiples of the tolerance, a text by how early it parts."""
+    other = http(orjson.dumps({"outputs": [{"name": "y", "datatype": "FP32", "shape": [2], "data": [1, 2]}]}))
+    near, far = judge(infer(1), infer(1.1), call(INFER), SPEC), judge(infer(1), infer(9), call(INFER), SPEC)
+    assert near.badness < far.badness < judge(infer(1), other, call(INFER), SPEC).badness

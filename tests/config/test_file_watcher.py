@@ -1,0 +1,150 @@
+"""Noticing that rule files have changed."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gateway.config import file_watcher
+from gateway.config.file_watcher import RuleFiles
+from gateway.config.files import read_files
+
+
+def test_a_change_is_told_once(tmp_path: Path) -> None:
+    """changed() compares with the call before, the first one with the construction."""
+    file = tmp_path / "a.yaml"
+    file.write_text("version: 1")
+    files = RuleFiles([file])
+    assert not files.changed()
+    file.write_text("version: 2")
+    assert files.changed()
+    assert not files.changed()
+
+
+def test_the_same_text_written_again_is_no_change(tmp_path: Path) -> None:
+    """Contents count, not times."""
+    file = tmp_path / "a.yaml"
+    file.write_text("version: 1")
+    files = RuleFiles([file])
+    file.unlink()
+    file.write_text("version: 1")
+    assert not files.changed()
+
+
+def test_files_come_and_go(tmp_path: Path) -> None:
+    """A directory changes when a rule file is added, renamed or removed, and when it goes itself."""
+    rules = tmp_path / "rules"
+    rules.mkdir()
+    files = RuleFiles([rules])
+    (rules / "a.yaml").write_text("version: 1")
+    assert files.changed()
+    (rules / "a.yaml").rename(rules / "b.yaml")
+    assert files.changed()
+    (rules / "notes.txt").write_text("no rule file")
+    assert not files.changed()
+    (rules / "b.yaml").unlink()
+    assert files.changed()
+    (rules / "notes.txt").unlink()
+    rules.rmdir()
+    assert files.changed()
+    assert not files.changed()
+
+
+def test_a_kubernetes_configmap_is_swapped_by_symlink(tmp_path: Path) -> None:
+    """Kubernetes writes a new directory and turns the link `..data`: the files' own links stay as they are."""
+    for number in (1, 2):
+        (tmp_path / f"..{number}").mkdir()
+        (tmp_path / f"..{number}" / "a.yaml").write_text(f"version: 1 # {number}")
+    (tmp_path / "..data").symlink_to("..1")
+    (tmp_path / "a.yaml").symlink_to("..data/a.yaml")
+    files = RuleFiles([tmp_path])
+    (tmp_path / "..new").symlink_to("..2")
+    (tmp_path / "..new").replace(tmp_path / "..data")
+    assert files.changed()
+    assert not files.changed()
+
+
+def test_waiting_for_a_change(tmp_path: Path) -> None:
+    """Whoever waits is told of a change, and at once when somebody asks; what is there then counts as seen."""
+    file = tmp_path / "a.yaml"
+    file.write_text("version: 1")
+    files = RuleFiles([file])
+    is_asked = threading.Event()
+    waiting = threading.Thread(target=files.wait, args=(is_asked, 0.01), daemon=True)
+    waiting.start()
+    time.sleep(0.1)
+    assert waiting.is_alive()
+    file.write_text("version: 1 # changed")
+    waiting.join(15)
+    assert not waiting.is_alive() and not files.changed()
+    file.write_text("version: 1 # changed again")
+    is_asked.set()
+    files.wait(is_asked, 3600)
+    assert not files.changed()
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that is a minute ahead of the files': what was written a moment ago is old."""
+    monkeypatch.setattr(file_watcher, "time", SimpleNamespace(time=lambda: time.time() + 60))
+
+
+def test_files_that_lie_there_are_not_read_each_time(
+    tmp_path: Path, later: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their stamps will do for nine looks of ten, in a directory as by name; each change has another stamp."""
+    num_read = 0
+
+    def counting(paths: Sequence[Path]) -> Any:
+        nonlocal num_read
+        num_read += 1
+        return read_files(paths)
+
+    monkeypatch.setattr(file_watcher, "read_files", counting)
+    for name in ("a.yaml", "b.yaml"):
+        (tmp_path / name).write_text("version: 1")
+    files = RuleFiles([tmp_path, tmp_path / "a.yaml"])
+    assert not files.changed()  # the first look finds out which files there are, the second their stamps
+    num_read = 0
+    assert not any(files.changed() for _ in range(40))
+    assert num_read == 4
+    for change in (
+        lambda: (tmp_path / "a.yaml").write_text("version: 2"),
+        lambda: (tmp_path / "c.yaml").write_text("version: 3"),
+        lambda: (tmp_path / "b.yaml").unlink(),
+        lambda: (tmp_path / "a.yaml").unlink(),
+    ):
+        change()
+        assert files.changed()
+        assert not any(files.changed() for _ in range(3))
+
+
+def test_stamps_that_are_new_are_not_believed(tmp_path: Path) -> None:
+    """Of two changes within one tick of a file system's clock, the second is noticed, though nothing but the content
+    tells of it."""
+    file = tmp_path / "a.yaml"
+    file.write_text("version: 1")
+    before = file.stat()
+    files = RuleFiles([file])
+    assert not any(files.changed() for _ in range(3))
+    file.write_text("version: 2")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert files.changed()
+
+
+def test_a_change_without_a_stamp(tmp_path: Path, later: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some mounts have stamps that cannot be trusted: each tenth look reads the files whatever these say."""
+    file = tmp_path / "a.yaml"
+    file.write_text("version: 1")
+    monkeypatch.setattr(file_watcher, "_stamp", lambda place: (1, 2, 3, 4, 5))
+    files = RuleFiles([file])
+    assert not any(files.changed() for _ in range(5))
+    file.write_text("version: 2")
+    assert [files.changed() for _ in range(12)].count(True) == 1

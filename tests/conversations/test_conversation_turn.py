@@ -1,0 +1,178 @@
+"""One request of a conversation: completed, answered, kept."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from gateway.config.specs import HistorySpec
+from gateway.conversations.conversation_turn import Talk
+from gateway.conversations.store import Conversation
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.canonical import Event, Failed, Generation, Message, TextDelta, ToolCallDelta, Used
+from gateway.redis.address import read_address
+from gateway.redis.bounded_client import Store
+from tests.conversations.making import said, system, user
+from tests.support.redis_server import RedisServer
+
+Begin = Callable[..., Conversation]
+
+
+def play(server: RedisServer, scene: Callable[[Conversation], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        store = Store(read_address(server.url), deadline=5.0)
+        try:
+            await scene(Conversation(store, "s", patience=5.0))
+        finally:
+            await store.close()
+
+    asyncio.run(asyncio.wait_for(whole(), 30))
+
+
+async def talk(kept_in: Conversation, *messages: Message, events: list[Event], **spec: Any) -> Talk:
+    """A request of these messages, answered by these events."""
+    one = Talk(kept_in, HistorySpec(**spec))
+    await one.begin(Generation("m", messages=messages))
+    one.answer.hear(events)
+    assert await one.keep("engine", "arm")
+    return one
+
+
+def counts(turns: tuple[Any, ...]) -> list[tuple[str, int, bool]]:
+    return [(turn.message.role, turn.tokens, turn.is_estimated) for turn in turns]
+
+
+def test_tokens_are_the_engines(redis_server: RedisServer) -> None:
+    """An engine counts prompts as a whole: what a question has is what the prompt has beyond the turns before it."""
+
+    async def scene(kept_in: Conversation) -> None:
+        await talk(kept_in, user("a"), events=[TextDelta("b"), Used(10, 3)])
+        await talk(kept_in, user("c"), user("d" * 36), events=[TextDelta("e"), Used(33, 4)])
+        assert counts((await kept_in.read()).turns) == [
+            ("user", 10, False),
+            ("assistant", 3, False),
+            ("user", 2, False),
+            ("user", 18, False),
+            ("assistant", 4, False),
+        ]
+
+    play(redis_server, scene)
+
+
+@pytest.mark.parametrize("used", [[], [Used()], [Used(prompt=2)]])
+def test_else_they_are_estimated(redis_server: RedisServer, used: list[Event]) -> None:
+    """Where the engine counts nothing, or less than was kept, four bytes are a token, and the turns say so."""
+
+    async def scene(kept_in: Conversation) -> None:
+        await talk(kept_in, user("a" * 40), events=[TextDelta("b" * 8), *used])
+        assert counts((await kept_in.read()).turns)[1] == ("assistant", 2, True)
+        await talk(kept_in, user("c" * 4), events=[TextDelta("d" * 8), *used])
+        assert counts((await kept_in.read()).turns)[2:] == [("user", 1, True), ("assistant", 2, True)]
+
+    play(redis_server, scene)
+
+
+def test_what_one_request_says_twice_is_one_answer(redis_server: RedisServer) -> None:
+    """Of several choices the first is kept; its calls are put together from their pieces."""
+
+    async def scene(kept_in: Conversation) -> None:
+        one = Talk(kept_in, HistorySpec())
+        await one.begin(Generation("m", messages=(user("a"),), options={"n": 2}))
+        one.answer.hear([TextDelta("b"), TextDelta("x", 1), ToolCallDelta(0, "c1", "clock", '{"in"')])
+        one.answer.hear([ToolCallDelta(0, "c2", "clock", "{}", 1), ToolCallDelta(0, arguments=':"Paris"}')])
+        assert await one.keep("engine", "")
+        answered = (await kept_in.read()).turns[-1]
+        assert answered.message.text == "b"
+        assert [(call.id, call.arguments) for call in answered.message.tool_calls] == [("c1", '{"in":"Paris"}')]
+        assert (answered.engine, answered.arm, answered.is_estimated) == ("engine", "", True)
+
+    play(redis_server, scene)
+
+
+def test_an_answer_that_the_client_began(redis_server: RedisServer) -> None:
+    """Its beginning and what the engine made of it are one turn."""
+
+    async def scene(kept_in: Conversation) -> None:
+        await talk(kept_in, user("a"), said("{"), events=[TextDelta("}")])
+        assert [turn.message for turn in (await kept_in.read()).turns] == [user("a"), said("{}")]
+
+    play(redis_server, scene)
+
+
+@pytest.mark.parametrize("events", [[], [TextDelta("")], [TextDelta("b"), Failed("no")]])
+def test_what_is_no_answer_is_not_kept(redis_server: RedisServer, events: list[Event]) -> None:
+    """Nor is its question: the client asks again."""
+
+    async def scene(kept_in: Conversation) -> None:
+        await talk(kept_in, user("a"), events=events)
+        assert (await kept_in.read()).turns == ()
+
+    play(redis_server, scene)
+
+
+def test_limits_that_were_lowered_hold_at_once(redis_server: RedisServer) -> None:
+    """Rules that change what is kept change what engines are told of old conversations."""
+
+    async def scene(kept_in: Conversation) -> None:
+        for letter in "abc":
+            await talk(kept_in, user(letter), events=[TextDelta(".")])
+        one = Talk(kept_in, HistorySpec(max_turns=2))
+        asked = await one.begin(Generation("m", messages=(user("d"),)))
+        assert [message.text for message in asked.messages] == ["c", ".", "d"]
+
+    play(redis_server, scene)
+
+
+@pytest.mark.parametrize(
+    "limit, message",
+    [({"max_turns": 3}, user("b")), ({"max_tokens": 20}, user("b" * 80)), ({"max_bytes": 400}, user("b" * 300))],
+)
+def test_a_conversation_that_is_full(redis_server: RedisServer, limit: dict[str, int], message: Message) -> None:
+    """With `on_overflow: refuse` nothing is dropped, and what does not fit is refused before an engine is asked."""
+
+    async def scene(kept_in: Conversation) -> None:
+        await talk(kept_in, user("a"), events=[TextDelta(".")], on_overflow="refuse", **limit)
+        one = Talk(kept_in, HistorySpec(on_overflow="refuse", **limit))  # type: ignore[arg-type]
+        with pytest.raises(GatewayError, match="the conversation is full") as refused:
+            await one.begin(Generation("m", messages=(message,)))
+        assert refused.value.kind is ErrorKind.CONVERSATION_FULL
+
+    play(redis_server, scene)
+
+
+def test_a_system_message_of_each_request(redis_server: RedisServer) -> None:
+    """With `system: request` none is kept, nor told where an earlier rule had one kept."""
+
+    async def scene(kept_in: Conversation) -> None:
+        await talk(kept_in, system("be kind"), user("a"), events=[TextDelta(".")])
+        one = Talk(kept_in, HistorySpec(system="request"))
+        asked = await one.begin(Generation("m", messages=(user("b"),)))
+        assert [message.role for message in asked.messages] == ["user", "assistant", "user"]
+
+    play(redis_server, scene)
+
+
+def test_what_no_conversation_can_keep() -> None:
+    """Token ids are refused, with what to do instead."""
+    with pytest.raises(GatewayError, match="token ids cannot be kept") as refused:
+        asyncio.run(Talk(None, HistorySpec()).begin(Generation("m", prompt=[1, 2])))
+    assert refused.value.kind is ErrorKind.UNSUPPORTED
+
+
+def test_a_text_whose_beginning_is_missing_is_not_kept(redis_server: RedisServer) -> None:
+    """Nobody can tell what of a prompt is new while what is kept cannot be read; of messages the last answer tells."""
+
+    async def scene(kept_in: Conversation) -> None:
+        redis_server.client.set(kept_in.key, "of another type")
+        for asked, is_kept in ((Generation("m", prompt="a"), False), (Generation("m", messages=(user("a"),)), True)):
+            one = Talk(kept_in, HistorySpec(prompts="text"))
+            await one.begin(asked)
+            assert one.told == "missing"
+            one.answer.hear([TextDelta("b")])
+            redis_server.client.flushall()
+            assert await one.keep("engine", "") is is_kept
+            redis_server.client.flushall()
+            redis_server.client.set(kept_in.key, "of another type")
+
+    play(redis_server, scene)

@@ -1,0 +1,296 @@
+"""Conversations in a real Redis."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.conversations.prompt_assembly import NOTHING
+from gateway.conversations.retention import Limits, num_dropped
+from gateway.conversations.store import Conversation, Exchange, conversation_id, list_conversations
+from gateway.conversations.turns import Turn, written
+from gateway.protocol.llm.canonical import Message
+from gateway.redis.address import read_address
+from gateway.redis.bounded_client import Store
+from gateway.redis.errors import StoreError
+from tests.conversations.making import calls, result, said, system, turn, user
+from tests.support.redis_server import RedisServer, cluster
+
+WIDE = Limits(100, 8000, 1_000_000)
+PATIENCE = 5.0
+DAY = 86400.0
+
+
+def play(server: RedisServer, scene: Callable[[Store], Awaitable[None]]) -> None:
+    """A scene with a store of its own, as a worker has it."""
+
+    async def whole() -> None:
+        store = Store(read_address(server.url), deadline=PATIENCE)
+        try:
+            await scene(store)
+        finally:
+            await store.close()
+
+    asyncio.run(asyncio.wait_for(whole(), 30))
+
+
+def exchange(question: str, answer: str, **more: object) -> Exchange:
+    return Exchange((turn(user(question)), turn(said(answer))), **more)
+
+
+async def write(talk: Conversation, what: Exchange, limits: Limits | None = WIDE, ttl: float = DAY) -> str:
+    return await talk.write(talk.writing(what, now=1_700_000_000, ttl=ttl, limits=limits))
+
+
+def texts(turns: tuple[Turn, ...]) -> list[str]:
+    return [each.message.text for each in turns]
+
+
+def test_an_exchange_is_there_for_the_next(redis_server: RedisServer) -> None:
+    """What one worker writes another one reads: messages, tokens, who answered, the system message beside them."""
+    answered = Turn(calls("c1", "clock", '{"in":"Paris"}'), 7, 1_700_000_001, False, "vllm", "blue")
+    told = Exchange((turn(user("what time?"), 4), answered), (system("be kind"),))
+
+    async def scene(store: Store) -> None:
+        assert await Conversation(store, "s", patience=PATIENCE).read() == NOTHING
+        assert await write(Conversation(store, "s", patience=PATIENCE), told) == "kept"
+        kept = await Conversation(store, "s", patience=PATIENCE).read()
+        assert (kept.turns, kept.system, kept.revision, kept.num_dropped) == (told.turns, told.system, 1, 0)
+        assert kept.sizes == tuple(len(written(each)) for each in told.turns)
+
+    play(redis_server, scene)
+
+
+def test_two_at_the_same_time_stand_one_after_the_other(redis_server: RedisServer) -> None:
+    """Requests of one session that have read the same do not interleave, and neither is lost."""
+
+    async def scene(store: Store) -> None:
+        talk = Conversation(store, "s", patience=PATIENCE)
+        await write(talk, exchange("a?", "a."))
+        read = await talk.read()
+        both = [exchange(f"{letter}?", f"{letter}.", epoch=read.epoch) for letter in "bc"]
+        assert await asyncio.gather(*[write(talk, each) for each in both]) == ["kept", "kept"]
+        told = texts((await talk.read()).turns)
+        assert told[:2] == ["a?", "a."]
+        assert sorted((told[2:4], told[4:])) == [["b?", "b."], ["c?", "c."]]
+
+    play(redis_server, scene)
+
+
+def test_nobody_replaces_what_he_has_not_read(redis_server: RedisServer) -> None:
+    """A client that tells its conversation otherwise loses against an exchange that was written meanwhile."""
+
+    async def scene(store: Store) -> None:
+        talk = Conversation(store, "s", patience=PATIENCE)
+        await write(talk, exchange("a?", "a."))
+        read = await talk.read()
+        other = exchange("z?", "z.", epoch=read.epoch, replaced_revision=read.revision)
+        assert await write(talk, exchange("b?", "b.", epoch=read.epoch)) == "kept"
+        assert await write(talk, other) == "changed"
+        read = await talk.read()
+        assert texts(read.turns) == ["a?", "a.", "b?", "b."]
+        told = exchange("z?", "z.", epoch=read.epoch, replaced_revision=read.revision)
+        assert await write(talk, told) == "kept"
+        assert texts((await talk.read()).turns) == ["z?", "z."]
+
+    play(redis_server, scene)
+
+
+def test_what_is_deleted_stays_deleted(redis_server: RedisServer) -> None:
+    """A request under way while its conversation is deleted brings nothing of it back."""
+
+    async def scene(store: Store) -> None:
+        talk = Conversation(store, "s", patience=PATIENCE)
+        await write(talk, exchange("a?", "a."))
+        read = await talk.read()
+        assert await talk.delete()
+        assert await write(talk, exchange("b?", "b.", epoch=read.epoch)) == "gone"
+        assert await talk.read() == NOTHING
+        assert not await talk.delete()
+        await write(talk, exchange("c?", "c."))  # begun anew meanwhile
+        assert await write(talk, exchange("b?", "b.", epoch=read.epoch)) == "gone"
+
+    play(redis_server, scene)
+
+
+def test_tenants_have_their_own(redis_server: RedisServer) -> None:
+    """The same session of another tenant is another conversation, whatever the names are made of."""
+    ids = {conversation_id(*who) for who in [("s", ""), ("s", "a"), ("s", "b"), ("as", ""), ("a", "s"), ("", "as")]}
+    assert len(ids) == 6
+
+    async def scene(store: Store) -> None:
+        await write(Conversation(store, "s", "a", patience=PATIENCE), exchange("a?", "a."))
+        assert await Conversation(store, "s", "b", patience=PATIENCE).read() == NOTHING
+
+    play(redis_server, scene)
+
+
+def test_a_conversation_is_forgotten(redis_server: RedisServer) -> None:
+    """All of it goes `ttl` after its last exchange."""
+
+    async def scene(store: Store) -> None:
+        talk = Conversation(store, "s", patience=PATIENCE)
+        await write(talk, exchange("a?", "a."), ttl=100)
+        await write(talk, exchange("b?", "b."), ttl=50)
+        client = redis_server.client
+        assert {49_000 < int(client.pttl(key)) <= 50_000 for key in client.keys("*")} == {True}
+        await write(talk, exchange("c?", "c."), ttl=0.05)
+        while await talk.read() != NOTHING:
+            await asyncio.sleep(0.01)
+        assert client.keys("pointsman:1:talk:*") == []
+
+    play(redis_server, scene)
+
+
+def test_a_redis_without_memory_may_drop_half_of_it(redis_server: RedisServer) -> None:
+    """Where Redis has evicted the turns, or what is known of them, the conversation begins anew with right counts."""
+
+    async def scene(store: Store) -> None:
+        client = redis_server.client
+        talk = Conversation(store, "s", patience=PATIENCE)
+        for suffix in ("}", "}:turns"):
+            await write(talk, exchange("a?", "a."))
+            (key,) = [key for key in client.keys("*") if key.endswith(suffix)]
+            client.delete(key)
+            await write(talk, exchange("b?", "b."))
+            kept = await talk.read()
+            assert texts(kept.turns) == ["b?", "b."]
+            whole = await talk.whole()
+            assert whole is not None and whole.about["bytes"] == sum(kept.sizes)
+            assert whole.about["tokens"] == kept.tokens
+            await talk.delete()
+
+    play(redis_server, scene)
+
+
+def test_what_is_foreign_is_an_error(redis_server: RedisServer) -> None:
+    """A key of another type, or turns that nobody here has written, are a Redis that does not answer."""
+
+    async def scene(store: Store) -> None:
+        talk = Conversation(store, "s", patience=PATIENCE)
+        await write(talk, exchange("a?", "a."))
+        client = redis_server.client
+        (turns,) = [key for key in client.keys("*") if key.endswith(":turns")]
+        client.lset(turns, 0, "{}")
+        with pytest.raises(StoreError, match="no gateway has written"):
+            await talk.read()
+        client.set(turns, "text")
+        with pytest.raises(StoreError, match="WRONGTYPE"):
+            await talk.read()
+
+    play(redis_server, scene)
+
+
+def test_all_are_listed(redis_server: RedisServer) -> None:
+    """Page by page, with what an operator wants to know of each; other keys are left out."""
+
+    async def scene(store: Store) -> None:
+        redis_server.client.set("pointsman:1:session:{x}", "1")
+        for number in range(25):
+            await write(Conversation(store, f"s{number}", "acme", patience=PATIENCE), exchange("a?", "a."))
+        found, cursor, pages = [], 0, 0
+        while pages == 0 or cursor:
+            page, cursor = await list_conversations(store, cursor, 10, patience=PATIENCE)
+            found += page
+            pages += 1
+        assert {each["session"] for each in found} == {f"s{number}" for number in range(25)}
+        assert pages > 1
+        assert {(each["tenant"], each["created"], each["revision"]) for each in found} == {("acme", 1_700_000_000, 1)}
+
+    play(redis_server, scene)
+
+
+def test_a_cluster_keeps_them_too(tmp_path: Path) -> None:
+    """Both keys of a conversation are on one server, whichever that is; only a list of all of them cannot be had."""
+    with cluster(tmp_path) as servers:
+
+        async def scene() -> None:
+            url = f"redis+cluster://127.0.0.1:{servers[0].port}"
+            store = Store(read_address(url), deadline=PATIENCE)
+            try:
+                for number in range(8):
+                    talk = Conversation(store, f"s{number}", patience=PATIENCE)
+                    assert await write(talk, exchange("a?", "a.")) == "kept"
+                    assert texts((await talk.read()).turns) == ["a?", "a."]
+                    assert await talk.delete()
+                with pytest.raises(StoreError, match="cannot be listed"):
+                    await list_conversations(store, 0, 10, patience=PATIENCE)
+            finally:
+                await store.close()
+
+        asyncio.run(asyncio.wait_for(scene(), 30))
+
+
+@pytest.mark.parametrize(
+    "fields, turns",
+    [
+        ({"session": b"\xff\xfe", "revision": 1}, [b'{"role":"user"}']),
+        ({"session": "s", "bytes": "many"}, []),
+        ({"session": "s", "system": "{no json"}, []),
+        ({"session": "s"}, [b"{no json"]),
+        ({"session": "s"}, [b"[]"]),
+    ],
+)
+def test_what_no_gateway_has_written_is_told_so(
+    redis_server: RedisServer, fields: dict[str, str], turns: list[bytes]
+) -> None:
+    """To who asks for it; and who asks for all conversations gets the others."""
+
+    async def scene(store: Store) -> None:
+        talk = Conversation(store, "broken", patience=PATIENCE)
+        redis_server.client.hset(talk.key, mapping={"epoch": "e", **fields})
+        if turns:
+            redis_server.client.rpush(f"{talk.key}:turns", *turns)
+        other = Conversation(store, "well", patience=PATIENCE)
+        assert await write(other, exchange("a?", "a.")) == "kept"
+        with pytest.raises(StoreError, match="holds what no gateway has written"):
+            await talk.whole()
+        page, _ = await list_conversations(store, 0, 10, patience=PATIENCE)
+        assert "well" in [each["session"] for each in page]
+
+    play(redis_server, scene)
+
+
+MESSAGES = st.lists(
+    st.sampled_from([user("?"), user("what?" * 5), said("."), said("so" * 20), calls("c"), result("c")]),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.tuples(MESSAGES, st.integers(0, 40)), min_size=1, max_size=6),
+    st.builds(Limits, st.integers(1, 8), st.integers(1, 80), st.integers(1, 900)),
+    st.sampled_from([(), (system("be kind"),)]),
+)
+def test_redis_trims_as_python_does(
+    redis_process: RedisServer,
+    exchanges: list[tuple[list[Message], int]],
+    limits: Limits,
+    before: tuple[Message, ...],
+) -> None:
+    """The script drops what `num_dropped` says, write after write, and counts what is left."""
+    redis_process.client.flushall()
+
+    async def scene(store: Store) -> None:
+        talk = Conversation(store, "s", patience=PATIENCE)
+        expected: list[Turn] = []
+        for messages, tokens in exchanges:
+            told = tuple(turn(message, tokens) for message in messages)
+            assert await write(talk, Exchange(told, before), limits) == "kept"
+            kept = await talk.read()
+            expected += told
+            sizes = [len(written(each)) for each in expected]
+            system_bytes = len(b'[{"role":"system","content":"be kind"}]') if before else 0
+            expected = expected[num_dropped(expected, sizes, system_bytes, limits) :]
+            assert list(kept.turns) == expected
+            whole = await talk.whole()
+            assert whole is not None
+            assert (whole.about["bytes"], whole.about["tokens"]) == (sum(kept.sizes), kept.tokens)
+            assert whole.about["dropped"] == kept.num_dropped
+
+    play(redis_process, scene)

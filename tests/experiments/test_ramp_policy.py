@@ -1,0 +1,54 @@
+"""What a ramp does next, as the table that it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.experiments.fuse import Blown
+from gateway.experiments.ramp_policy import Exposure, Verb, decide
+from gateway.experiments.runs import RunState, Status
+from tests.experiments.making import RAMP
+
+BEGAN = 1000.0
+ENOUGH = Exposure(100)
+BLOWN = Blown(20, 15, 2.0)
+FAILED = "the fuse has blown: 15 of 20 requests failed in the last 2 s (75%)"
+UNMEASURED = "a first value of per_token of 'new', for its guardrail"
+ODD = "units that fall to the arms as they should: odd"
+
+#   status, step, what is seen, seconds in the step -> what is done, and why or for what it waits
+TABLE = [
+    (Status.IDLE, 0, ENOUGH, 60, Verb.REST, ""),
+    (Status.STOPPED, 0, ENOUGH, 60, Verb.REST, ""),
+    (Status.FINISHED, 3, Exposure(100, ["bad"], blown=BLOWN), 60, Verb.REST, ""),
+    (Status.ROLLED_BACK, 1, Exposure(100, ["bad"]), 60, Verb.REST, ""),
+    # Harm comes first, whatever else is known.
+    (Status.RUNNING, 1, Exposure(0, blown=BLOWN), 0, Verb.ROLL_BACK, FAILED),
+    (Status.RUNNING, 1, Exposure(100, ["errors are up"]), 60, Verb.ROLL_BACK, "errors are up"),
+    (Status.RUNNING, 1, Exposure(1, ["errors are up", "it is slow"]), 0, Verb.ROLL_BACK, "errors are up; it is slow"),
+    (Status.RUNNING, 3, Exposure(100, ["bad"]), 60, Verb.ROLL_BACK, "bad"),
+    (Status.RUNNING, 1, Exposure(100, ["bad"], "odd", ["b"]), 60, Verb.ROLL_BACK, "bad"),
+    (Status.HELD, 2, Exposure(100, ["bad"]), 60, Verb.ROLL_BACK, "bad"),
+    (Status.HELD, 2, Exposure(0, blown=BLOWN), 0, Verb.ROLL_BACK, FAILED),
+    # What keeps it where it is.
+    (Status.HELD, 1, ENOUGH, 60, Verb.WAIT, "held by ann"),
+    (Status.RUNNING, 1, Exposure(100, missing=["b", "c"]), 60, Verb.WAIT, "counts of b, c"),
+    (Status.RUNNING, 1, Exposure(100, mismatch="odd"), 60, Verb.WAIT, ODD),
+    (Status.RUNNING, 3, Exposure(100, mismatch="odd"), 60, Verb.WAIT, ODD),
+    (Status.RUNNING, 1, Exposure(40), 60, Verb.WAIT, "60 more requests of 'new'"),
+    (Status.RUNNING, 1, ENOUGH, 3, Verb.WAIT, "7 s more"),
+    (Status.RUNNING, 1, Exposure(99), 9, Verb.WAIT, "1 more requests of 'new' and 1 s more"),
+    (Status.RUNNING, 3, Exposure(100, unmeasured=["per_token"]), 60, Verb.WAIT, UNMEASURED),
+    # On it goes.
+    (Status.RUNNING, 1, ENOUGH, 10, Verb.ADVANCE, "100 requests in 10 s at 5%, no guardrail breached"),
+    (Status.RUNNING, 2, Exposure(5000), 60, Verb.ADVANCE, "5000 requests in 60 s at 25%, no guardrail breached"),
+    (Status.RUNNING, 3, ENOUGH, 10, Verb.FINISH, "100 requests in 10 s at 100%, no guardrail breached"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("status, step, seen, seconds, verb, reason", TABLE)
+def test_the_next_move(status: Status, step: int, seen: Exposure, seconds: float, verb: Verb, reason: str) -> None:
+    """Harm ends a ramp at once; it waits for whatever is missing; else it goes on."""
+    state = RunState("f", {"old": 1.0, "new": 0.0}, status, step, since=BEGAN, by="ann")
+    action = decide(RAMP, state, seen, BEGAN + seconds)
+    assert (action.verb, action.reason) == (verb, reason)

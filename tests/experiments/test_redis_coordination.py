@@ -1,0 +1,256 @@
+"""Runs that several gateways share, on a real redis-server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gateway.config.experiment_specs import ExperimentSpec
+from gateway.experiments import commands
+from gateway.experiments.controller import Experiments
+from gateway.experiments.coordination import MAX_DECISIONS
+from gateway.experiments.redis_coordination import SharedHome
+from gateway.experiments.runs import RunState, Status, weights_of
+from gateway.redis.errors import StoreError
+from tests.experiments.making import RAMP, Engine, Workforce, experiment, rules
+from tests.support.redis_server import RedisServer
+from tests.support.shared_redis import redis_server, shared_server, stored
+
+__all__ = ["redis_server", "shared_server"]
+
+STATE = RunState("f", {"old": 0.9, "new": 0.1}, revision=1)
+
+
+async def eventually(what: Callable[[], bool], seconds: float = 30.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not what():
+            await asyncio.sleep(0.01)
+
+
+def test_one_leads(redis_server: RedisServer) -> None:
+    """The first who comes, for as long as it says so; it hears the words of all. Who comes after it has a higher token,
+    and what the one before still writes changes nothing."""
+
+    async def go() -> None:
+        async with stored(redis_server) as store:
+            a, b = SharedHome(store, "a", lease=0.3), SharedHome(store, "b", lease=0.3)
+            one, other = await a.beat({"x": {"turn": 1, "arms": {}}}), await b.beat({"x": {"turn": 2, "arms": {}}})
+            assert one.token == 1 and (other.token, other.leader, other.words) == (None, "a", {})
+            one = await a.beat({})
+            assert one.words["b"].experiments == {"x": {"turn": 2, "arms": {}}} and one.words["b"].age < 1
+            await asyncio.sleep(0.4)
+            assert (await b.beat({})).token == 2
+            assert not await a.change("x", STATE, 0, None, 1)
+            await a.keep("x", {"run": {"run": 1}}, 1, is_new=True)
+            assert await b.kept("x") == {}
+            assert await b.change("x", STATE, 0, None, 2)
+            await b.close()
+            assert (await a.beat({})).token == 3
+
+    asyncio.run(go())
+
+
+def test_a_state_changes_once(redis_server: RedisServer) -> None:
+    """Who knows an older one than is there changes nothing, leader or not."""
+
+    async def go() -> None:
+        async with stored(redis_server) as store:
+            home = SharedHome(store, "a")
+            later = replace(STATE, revision=2, status=Status.HELD, shares={"old": 0.95, "new": 0.05})
+            assert await home.change("x", STATE, 0, {"action": "started"}, None)
+            assert not await home.change("x", STATE, 0, {"action": "started"}, None)
+            assert await home.change("x", later, 1, {"action": "held"}, None)
+            assert (await home.beat({})).states == {"x": later}
+            assert [each["action"] for each in await home.decisions(9)] == ["held", "started"]
+            assert await home.change("x", None, 2, None, None)
+            assert (await home.beat({})).states == {}
+            for _ in range(5):
+                await home.record({"action": "forced"})
+            assert len(await home.decisions(6)) == 6
+            assert redis_server.client.llen("pointsman:1:experiments:{all}:decisions") + 993 == MAX_DECISIONS
+
+    asyncio.run(go())
+
+
+def test_evidence_is_kept_by_parts(redis_server: RedisServer) -> None:
+    """Each by its name; a new run drops those of the one before."""
+
+    async def go() -> None:
+        async with stored(redis_server) as store:
+            home = SharedHome(store, "a")
+            token = (await home.beat({})).token
+            assert token is not None
+            await home.keep("x", {"run": {"run": 1}, "period:1": {"turn": 1}}, token, is_new=True)
+            await home.keep("x", {"period:2": {"turn": 2}}, token, is_new=False)
+            assert await home.kept("x") == {"run": {"run": 1}, "period:1": {"turn": 1}, "period:2": {"turn": 2}}
+            assert await home.kept("x", ("run", "none")) == {"run": {"run": 1}}
+            await home.keep("x", {"run": {"run": 2}}, token, is_new=True)
+            assert await home.kept("x") == {"run": {"run": 2}}
+
+    asyncio.run(go())
+
+
+def test_what_is_no_states_hash_is_an_outage(redis_server: RedisServer) -> None:
+    """Experiments hold their shares, and nobody reads a traceback."""
+
+    async def go() -> None:
+        redis_server.client.set("pointsman:1:experiments:{all}", "somebody else's")
+        async with stored(redis_server) as store:
+            with pytest.raises(StoreError, match="Redis refuses what experiments keep"):
+                await SharedHome(store, "a").beat({})
+
+    asyncio.run(go())
+
+
+TICK = 0.1
+SPEC = experiment(
+    ramp=replace(RAMP, auto_start=True, steps=(0.25, 1.0), min_requests=200, min_time=0.3),
+)
+
+
+class Gateway:
+    """One of several, with workers of its own; it serves between its beats."""
+
+    def __init__(self, name: str, store: Any, seed: int, new: Engine, spec: ExperimentSpec = SPEC) -> None:
+        self.workforce = Workforce(seed, {"old": Engine(), "new": new})
+        self.home = SharedHome(store, name, lease=0.5)
+        self.spec = spec
+        self.experiments = Experiments(self.home, replace(self.workforce.hands, count=self._count), tick=TICK)
+        self.rate = 20
+
+    async def _count(self) -> Any:
+        self.workforce.serve(self.spec, self.rate)
+        return await self.workforce.hands.count()
+
+    async def start(self) -> None:
+        await self.experiments.open(rules(self.spec))
+        self.experiments.start()
+
+    @property
+    def told(self) -> dict[str, Any]:
+        return self.experiments.told_one("x")
+
+    @property
+    def status(self) -> str:
+        return str(self.told["status"])
+
+    @property
+    def shares(self) -> dict[str, float]:
+        return dict(self.workforce.weights.get("x") or weights_of(self.spec))
+
+
+def with_gateways(
+    server: RedisServer, go: Callable[[Gateway, Gateway], Awaitable[None]], new: Engine | None = None
+) -> None:
+    """Two of them."""
+
+    async def run() -> None:
+        async with AsyncExitStack() as stack:
+            stores = [await stack.enter_async_context(stored(server)) for _ in range(2)]
+            one, other = (
+                Gateway(name, store, seed, new or Engine())
+                for name, store, seed in zip("ab", stores, (1, 2), strict=True)
+            )
+            await one.start()
+            await eventually(lambda: one.experiments.is_leader)
+            await other.start()
+            try:
+                await go(one, other)
+            finally:
+                await other.experiments.close()
+                await one.experiments.close()
+
+    asyncio.run(run())
+
+
+def test_gateways_go_together(redis_server: RedisServer) -> None:
+    """What both count is added up, and both go by the same shares; a follower tells what the leader knows."""
+
+    async def go(one: Gateway, other: Gateway) -> None:
+        await eventually(lambda: one.status == other.status == "finished", 20)
+        assert one.shares == other.shares == {"old": 0.0, "new": 1.0}
+        assert one.experiments.is_leader and not other.experiments.is_leader
+        await eventually(lambda: other.told["comparisons"] != {})
+        requests = other.told["arms"][1]["counts"]["requests"]
+        alone = max(sum(each.requests) for key, each in one.workforce.counted.items() if key.arm == "new")
+        assert requests > 200 and alone > 0
+        assert [each["action"] for each in await other.experiments.decisions(9)] == ["finished", "advanced", "started"]
+
+    with_gateways(redis_server, go)
+
+
+def test_the_fuse_of_a_follower_blows_for_all(redis_server: RedisServer) -> None:
+    """The gateway that sees an arm collapse need not lead."""
+
+    async def go(one: Gateway, other: Gateway) -> None:
+        one.rate = 0
+        await eventually(lambda: other.status == "running")
+        other.workforce.engines = {**other.workforce.engines, "new": Engine(error_rate=1.0)}
+        await eventually(lambda: one.status == other.status == "rolled_back")
+        assert one.shares == other.shares == {"old": 1.0, "new": 0.0}
+
+    with_gateways(redis_server, go)
+
+
+def test_a_ramp_outlives_its_leader(redis_server: RedisServer) -> None:
+    """Another gateway leads when its lease is over, and goes on with the evidence that was kept."""
+
+    async def go(one: Gateway, other: Gateway) -> None:
+        one.rate = other.rate = 4
+        await eventually(lambda: one.told["arms"][1]["counts"]["requests"] > 20)
+        assert one.experiments._keeping is not None
+        one.experiments._keeping.cancel()  # as a crash would end it: it leaves nothing behind
+        counted = one.told["arms"][1]["counts"]["requests"]
+        other.rate = 0
+        await eventually(lambda: other.experiments.is_leader)
+        await eventually(lambda: other.told["arms"][1]["counts"]["requests"] > 0.7 * counted)
+        assert other.status == "running"
+
+    with_gateways(redis_server, go)
+
+
+def test_while_redis_is_away_nothing_goes_on(redis_server: RedisServer) -> None:
+    """Shares stay, the fuse protects, and all know when Redis is back; one that comes back empty is told all again."""
+
+    async def go(one: Gateway, other: Gateway) -> None:
+        one.rate = other.rate = 5
+        await eventually(lambda: one.status == other.status == "running")
+        redis_server.pause()
+        try:
+            await eventually(lambda: one.told["is_away"] and other.told["is_away"])
+            one.rate = other.rate = 100
+            await asyncio.sleep(1.0)
+            assert one.shares == other.shares == {"old": 0.75, "new": 0.25}
+            other.workforce.engines = {**other.workforce.engines, "new": Engine(error_rate=1.0)}
+            await eventually(lambda: other.shares == {"old": 1.0, "new": 0.0})
+            assert one.shares == {"old": 0.75, "new": 0.25}
+        finally:
+            redis_server.resume()
+        await eventually(lambda: one.shares == {"old": 1.0, "new": 0.0}, 20)
+        redis_server.client.flushall()
+        await eventually(lambda: bool(redis_server.client.hlen("pointsman:1:experiments:{all}")), 20)
+        await asyncio.sleep(1.0)
+        assert one.status == other.status == "rolled_back"
+
+    with_gateways(redis_server, go)
+
+
+def test_any_gateway_takes_commands(redis_server: RedisServer) -> None:
+    """The one that is asked need not lead."""
+
+    async def go(one: Gateway, other: Gateway) -> None:
+        one.rate = other.rate = 0
+        await eventually(lambda: one.status == other.status == "running")
+        await other.experiments.command(
+            "x", "rolled_back", lambda trial, *rest: commands.roll_back(trial.spec, *rest, "ann", "no"), "ann", "no"
+        )
+        await eventually(lambda: one.shares == {"old": 1.0, "new": 0.0})
+        (last, *_) = await one.experiments.decisions(1)
+        assert (last["by"], last["reason"], last["action"]) == ("ann", "no", "rolled_back")
+
+    with_gateways(redis_server, go)

@@ -1,0 +1,58 @@
+"""Language models behind V2's generate, known by their metadata."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.generate_signature import Kind, flavour_of
+from tests.protocol.llm.v2_models import (
+    LLM_API,
+    MINILM,
+    REPEATER,
+    TRTLLM,
+    TRTLLM_OF_2023,
+    UPPER,
+    VLLM,
+    VLLM_OF_2024,
+    metadata,
+)
+
+
+@pytest.mark.parametrize(
+    "model, kind, tensors",
+    [
+        (VLLM, Kind.VLLM, ("text_input", "text_output", "stream")),
+        (VLLM_OF_2024, Kind.VLLM, ("text_input", "text_output", "stream")),
+        (TRTLLM, Kind.TRTLLM, ("text_input", "text_output", "stream")),
+        (TRTLLM_OF_2023, Kind.TRTLLM, ("text_input", "text_output", "stream")),
+        (LLM_API, Kind.TRTLLM, ("text_input", "text_output", "streaming")),
+        (REPEATER, Kind.PLAIN, ("text_input", "text_output", "")),
+        (UPPER, Kind.PLAIN, ("TEXT", "UPPER", "")),
+        ({"name": "x", "inputs": [], "outputs": []}, Kind.PLAIN, ("text_input", "text_output", "")),
+    ],
+)
+def test_a_model_is_known_by_its_metadata(model: dict[str, Any], kind: Kind, tensors: tuple[str, str, str]) -> None:
+    """Backends are told apart by the names of their tensors; any model with text in and out is taken."""
+    flavour = flavour_of(model)
+    assert flavour.kind is kind
+    assert (flavour.text_input, flavour.text_output, flavour.stream_input) == tensors
+
+
+def test_what_a_backend_repeats_is_known_too() -> None:
+    """An old TensorRT-LLM model repeats the prompt, its LLM API repeats the text, and the others can be told not to."""
+    models = [VLLM, TRTLLM, TRTLLM_OF_2023, LLM_API, REPEATER]
+    assert [flavour_of(model).repeats_prompt for model in models] == [False, False, True, False, False]
+    assert [flavour_of(model).cumulative for model in models] == [False, False, False, True, False]
+    accumulates = {"parameters": {"accumulate_tokens": {"string_value": "True"}}}
+    assert flavour_of(TRTLLM_OF_2023, accumulates).cumulative
+
+
+@pytest.mark.parametrize("model", [MINILM, metadata("two", "a:BYTES b:BYTES", "c:BYTES"), metadata("n", "a:FP32", "")])
+def test_no_language_model(model: dict[str, Any]) -> None:
+    """A model without one text in and one text out is refused by its name."""
+    with pytest.raises(GatewayError, match=f"'{model['name']}'") as raised:
+        flavour_of(model)
+    assert raised.value.kind is ErrorKind.UNSUPPORTED

@@ -1,0 +1,151 @@
+"""What neither a chat template nor a message in it may do."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.template_limits import MAX_OUTPUT_CHARS
+from gateway.protocol.llm.templates import Template, read_template
+
+HI = [{"role": "user", "content": "Hi"}]
+
+# In the manner of ChatML.
+CHATML = """
+{%- for message in messages %}
+    {%- if message.role not in ['system', 'user', 'assistant', 'tool'] %}
+        {{- raise_exception('Unknown role: ' + message.role) }}
+    {%- endif %}
+    {{- '<|im_start|>' + message.role + '\n' + message.content | trim + '<|im_end|>\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\n' }}
+{%- endif %}
+"""
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ ''.__class__.__base__.__subclasses__() }}",
+        "{{ messages.__class__.__mro__ }}",
+        "{{ messages[0]['__class__'].__name__ }}",
+        "{{ cycler.__init__.__globals__ }}",
+        "{{ raise_exception.__globals__['json'] }}",
+        "{{ raise_exception.__code__.co_consts }}",
+        "{{ self.__init__.__globals__ }}",
+        "{{ namespace.__init__.__globals__ }}",
+        "{{ (messages | attr('__class__')).__name__ }}",
+        "{{ (messages | map(attribute='__class__') | first).__name__ }}",
+        "{{ '{0.__class__.__mro__}'.format(messages) ~ 1 / 0 }}",
+        "{{ messages.append(1) }}",
+        "{{ messages[0].update({'role': 'system'}) }}",
+        "{% set messages[0].role = 'system' %}",
+        "{% include '/etc/passwd' %}",
+        "{% import 'os' as os %}",
+        "{{ open('/etc/passwd') }}",
+        "{{ lipsum() }}",
+        "{{ nobody.knows }}",
+    ],
+)
+def test_a_template_reaches_nothing(source: str) -> None:
+    """Neither Python behind the values, nor files, nor the conversation itself."""
+    messages = [dict(message) for message in HI]
+    with pytest.raises((GatewayError, ValueError)):
+        read_template(source).render(messages)
+    assert messages == HI
+
+
+@pytest.mark.parametrize(
+    "content", ["{{ 7 * 7 }}", "{% raise %}", "{{ ''.__class__ }}", "{0.__class__}", "%(x)s", "\x00"]
+)
+def test_a_message_is_text_and_no_template(content: str) -> None:
+    """Whatever it says is printed as it is."""
+    assert read_template("{{ messages[0].content }}").render([{"role": "user", "content": content}]) == content
+
+
+def test_formats_do_not_reach_attributes() -> None:
+    """A format that a message smuggles into a template prints nothing of the objects."""
+    template = read_template("{{ messages[0].content.format(messages) }}")
+    printed = template.render([{"role": "user", "content": "{0.__class__}{0.append}"}])
+    assert "class" not in printed and "built-in" not in printed
+
+
+GROWING = "{% set ns = namespace(s='xxxxxxxx') %}{% for i in range(64) %}"
+LONG = "{% set s = 'x' * 1000000 %}{% for i in range(100000) %}"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ range(10**9) }}",
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{% for a in range(99999) %}{% for b in range(99999) if false %}{% endfor %}{% endfor %}",
+        "{% for a in range(99999) %}{% set x = range(99999) | sum %}{% endfor %}",
+        "{% for a in range(99999) %}{% set x = range(99999) | map('abs') | list %}{% endfor %}",
+        "{% macro f(n) %}{{ f(n) }}{% endmacro %}{{ f(1) }}",
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+        "{{ 'x' * 10**9 }}",
+        "{{ [1] * 10**9 }}",
+        "{{ 9 ** (9 ** 9) }}",
+        "{{ '%1000000000d' % 1 }}",
+        "{{ '%1000000000d' | format(1) }}",
+        "{{ '%*d' % (1000000000, 1) }}",
+        "{{ '{:>1000000000}'.format(1) }}",
+        "{{ '{:>{}}'.format(1, 1000000000) }}",
+        "{{ '{:>{}}'.format(1, '1000000000') }}",
+        "{{ '{x:>1000000000}'.format_map({'x': 1}) }}",
+        "{{ 'x' | center(10**9) }}",
+        "{{ 'x' | indent(10**9) }}",
+        "{{ 'x'.ljust(10**9) }}",
+        "{{ 'x'.zfill(10**9) }}",
+        "{{ {'a': 1} | tojson(indent=10**9) }}",
+        GROWING + "{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+        GROWING + "{% set ns.s = ns.s + ns.s %}{% endfor %}",
+        GROWING + "{% set ns.s = [ns.s, ns.s] | join %}{% endfor %}",
+        GROWING + "{% set ns.s = ns.s | replace('x', 'xx') %}{% endfor %}",
+        GROWING + "{% set ns.s = ns.s.replace('x', 'xx') %}{% endfor %}",
+        GROWING + "{% set ns.s = ns.s.join([ns.s, ns.s]) %}{% endfor %}",
+        GROWING + "{% set x %}{{ ns.s }}{{ ns.s }}{% endset %}{% set ns.s = x %}{% endfor %}",
+        GROWING + "{% set ns.s = '%s%s' % (ns.s, ns.s) %}{% endfor %}",
+        GROWING + "{% set ns.s = '{0}{0}'.format(ns.s) %}{% endfor %}",
+        "{% set ns = namespace(n=3) %}{% for i in range(64) %}{% set ns.n = ns.n * ns.n %}{% endfor %}",
+        LONG + "{{ s }}{% endfor %}",
+        LONG + "{% if 'y' in s %}{% endif %}{% endfor %}",
+        LONG + "{% if s is eq(s[1:]) %}{% endif %}{% endfor %}",
+        LONG + "{% set y = s[1:] %}{% endfor %}",
+        LONG + "{% set y = s.split('x') %}{% endfor %}",
+        LONG + "{% set y = s | upper %}{% endfor %}",
+        f"{{% for i in range(99999) %}}{{% for j in range(99999) %}}{'static ' * 1000}{{% endfor %}}{{% endfor %}}",
+        f"{{% set x %}}{{% for i in range(99999) %}}{'static ' * 1000}{{% endfor %}}{{% endset %}}",
+    ],
+)
+def test_a_template_is_bounded(source: str) -> None:
+    """In time and in memory: what no chat needs is refused, and what goes on without end ends."""
+    with pytest.raises(GatewayError) as raised:
+        read_template(source).render(HI)
+    assert raised.value.kind is ErrorKind.BAD_REQUEST
+
+
+def test_bounds_are_those_of_one_rendering() -> None:
+    """A template may be used again and again, after one that went too far too."""
+    template = read_template("{% for i in range(messages[0].content | length) %}{{ messages[0].content }}{% endfor %}")
+    long = [{"role": "user", "content": "x" * 100_000}]
+    for _ in range(2):
+        with pytest.raises(GatewayError, match="more than"):
+            template.render(long)
+        assert template.render(HI) == "HiHi"
+
+
+def test_a_long_conversation_is_within_bounds() -> None:
+    """Megabytes of it, in thousands of turns."""
+    messages = [{"role": "user", "content": "x" * 1000}] * 4000
+    printed = read_template(CHATML).render(messages)
+    assert 4_000_000 < len(printed) < MAX_OUTPUT_CHARS
+
+
+def test_what_a_template_raises_is_the_requests_fault() -> None:
+    """Even where it is an error of Python's, not of jinja's."""
+    template: Template = read_template("{{ messages[0].content | int / 0 }}{{ messages[0].content + 5 }}")
+    with pytest.raises(GatewayError, match="division by zero"):
+        template.render(HI)

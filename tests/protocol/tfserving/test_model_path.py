@@ -1,0 +1,50 @@
+"""Models as TF Serving names them."""
+
+import pytest
+
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.tfserving.model_path import Target, target
+
+
+@pytest.mark.parametrize(
+    "told, path",
+    [
+        (("half",), "/v1/models/half"),
+        (("half", "123"), "/v1/models/half/versions/123"),
+        (("half", "007"), "/v1/models/half/versions/7"),
+        (("half", "", "stable"), "/v1/models/half/labels/stable"),
+        (("half:stable",), "/v1/models/half/labels/stable"),
+        (("half:stable", "", "stable"), "/v1/models/half/labels/stable"),
+        (("half", "stable"), "/v1/models/half/labels/stable"),
+        (("a b/c", "", "x:y/z"), "/v1/models/a%20b%2Fc/labels/x%3Ay%2Fz"),
+    ],
+)
+def test_paths(told: tuple[str, ...], path: str) -> None:
+    """A version is a number or a label; a label stands behind the model's name, in a parameter, or in its place."""
+    found = target(*told)
+    assert (found.path, found.metadata_path) == (path, f"{path}/metadata")
+
+
+def test_fields() -> None:
+    """The number in its shortest form, as gRPC's int64 has it."""
+    assert target("half", "0123") == Target("half", "123")
+    assert target("half:canary") == Target("half", "", "canary")
+
+
+@pytest.mark.parametrize(
+    "told, said",
+    [
+        (("",), "names no model"),
+        ((":stable",), "names no model"),
+        (("half:stable", "3"), "asked for in several versions: stable, 3"),
+        (("half:stable", "", "canary"), "asked for in several versions: canary, stable"),
+        (("half", "3", "canary"), "asked for in several versions: canary, 3"),
+        (("half", str(2**63)), "failed to get model version"),
+        (("half", "9" * 5000), "failed to get model version"),
+    ],
+)
+def test_what_names_no_model(told: tuple[str, ...], said: str) -> None:
+    """No name, several versions, or one that is too large: BAD_REQUEST."""
+    with pytest.raises(GatewayError, match=said) as refused:
+        target(*told)
+    assert refused.value.kind is ErrorKind.BAD_REQUEST

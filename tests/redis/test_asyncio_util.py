@@ -1,0 +1,52 @@
+"""Tasks that call Redis end when they are told to."""
+
+import asyncio
+
+import pytest
+
+from gateway.redis.asyncio_util import end, heed_cancellation
+
+
+def test_a_task_that_loses_a_cancellation_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that takes its cancellation for an outage, and goes on, is cancelled again until it has ended."""
+    monkeypatch.setattr("gateway.redis.asyncio_util._PATIENCE_SECONDS", 0.01)
+    lost: list[int] = []
+
+    async def follow() -> None:
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                if len(lost) == 2:
+                    raise
+                lost.append(1)
+
+    async def scene() -> None:
+        task = asyncio.create_task(follow())
+        await asyncio.sleep(0)
+        await end(task)
+        assert task.cancelled()
+
+    asyncio.run(asyncio.wait_for(scene(), 10))
+    assert len(lost) == 2
+
+
+def test_a_cancellation_that_became_an_error_is_heeded() -> None:
+    """Where a library raised something else in place of a cancellation, the task is cancelled all the same."""
+
+    async def call() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            heed_cancellation()
+            raise AssertionError("it was not heeded") from None
+
+    async def scene() -> None:
+        heed_cancellation()  # nobody was cancelled: nothing happens
+        task = asyncio.create_task(call())
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait((task,))
+        assert task.cancelled()
+
+    asyncio.run(scene())

@@ -1,0 +1,319 @@
+"""The store before a real redis-server that is killed, paused, slow, full, demoted or replaced."""
+
+import asyncio
+import contextlib
+import logging
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import trustme
+
+from gateway.redis.address import read_address
+from gateway.redis.bounded_client import Script, Store, StoreError
+from tests.support.redis_server import RedisServer, cluster, program, watched
+from tests.support.slow_proxy import SlowProxy
+
+ADD = Script("return redis.call('INCRBY', KEYS[1], ARGV[1])")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def has_program() -> None:
+    program()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path / "redis") as running:
+        yield running
+
+
+def on(url: str, scene: Callable[[Store], Awaitable[None]], deadline: float = 0.05, timeout: float = 0.3) -> None:
+    """Play a scene with a store that is closed after it. The deadline is one that a busy machine keeps."""
+
+    async def play() -> None:
+        store = Store(read_address(url), deadline=deadline, timeout=timeout)
+        try:
+            await asyncio.wait_for(scene(store), 30)
+        finally:
+            await store.close()
+
+    asyncio.run(play())
+
+
+async def becomes(question: Callable[[], bool], timeout: float = 30.0) -> None:
+    until = time.monotonic() + timeout
+    while not question():
+        assert time.monotonic() < until
+        await asyncio.sleep(0.005)
+
+
+async def is_left_alone(store: Store) -> None:
+    """Ask until nobody asks any more."""
+    while store.is_available:
+        with contextlib.suppress(StoreError):
+            await store.ask([("GET", "key")])
+
+
+def test_answers_come_in_order(server: RedisServer) -> None:
+    """Commands of one call run in their order, a script that Redis has never seen among them; one that it has forgotten
+    is sent again."""
+
+    async def scene(store: Store) -> None:
+        assert await store.open()
+        commands = [("SET", "a", "1"), ADD.command(["a"], [5]), ("GET", "a")]
+        assert await store.ask(commands) == [True, 6, b"6"]
+        server.client.script_flush()
+        assert await store.ask([ADD.command(["a"], [1])]) == [7]
+        assert (store.counts.calls, store.counts.failed, store.counts.late) == (2, 0, 0)
+
+    on(server.url, scene)
+
+
+def test_a_refused_command_is_no_failure(server: RedisServer) -> None:
+    """A wrong type in a key is that command's answer; the others of its call are answered, and Redis goes on being
+    asked."""
+    server.client.set("text", "1")
+
+    async def scene(store: Store) -> None:
+        for _ in range(5):
+            refused, answered = await store.ask([("HGETALL", "text"), ("GET", "text")])
+            assert "WRONGTYPE" in str(refused) and isinstance(refused, Exception)
+            assert answered == b"1"
+        assert store.is_available
+        assert store.counts.refused == 5
+
+    on(server.url, scene)
+
+
+def test_a_full_redis_is_still_read(server: RedisServer) -> None:
+    """Where memory is full writes are refused, and what is there is read on."""
+    server.client.set("there", "1")
+    server.client.config_set("maxmemory", 1)
+
+    async def scene(store: Store) -> None:
+        for _ in range(5):
+            refused, answered = await store.ask([("SET", "more", "1"), ("GET", "there")])
+            assert "OOM" in str(refused).upper() or "memory" in str(refused)
+            assert answered == b"1"
+        assert store.is_available
+
+    on(server.url, scene)
+
+
+def test_a_killed_redis_costs_next_to_nothing(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+    """After a few failures nobody is kept waiting, and when Redis is back it is asked again; one line tells of each."""
+    caplog.set_level(logging.INFO)
+
+    async def scene(store: Store) -> None:
+        await store.ask([("SET", "key", "1")])
+        returns: list[bool] = []
+        store.on_return(lambda: returns.append(True))
+        server.kill()
+        await is_left_alone(store)
+        started_at = time.monotonic()
+        for _ in range(1000):
+            with pytest.raises(StoreError, match="left alone"):
+                await store.ask([("GET", "key")])
+        assert time.monotonic() - started_at < 0.5
+        assert store.counts.skipped == 1000
+        server.start()
+        await becomes(lambda: store.is_available)
+        assert await store.ask([("GET", "key")]) == [None]
+        assert returns == [True]
+
+    on(server.url, scene)
+    told = [record.message.partition(":")[0] for record in caplog.records if record.name == "gateway.redis"]
+    assert len(told) == 2, told
+
+
+def test_a_paused_redis_keeps_nobody_longer_than_the_deadline(server: RedisServer) -> None:
+    """While Redis stands still each caller waits for the deadline at most; when it goes on, so does the store, and no
+    answer reaches the wrong question."""
+
+    async def scene(store: Store) -> None:
+        await store.open()
+        await store.ask([("MSET", *(word for n in range(100) for word in (f"k{n}", n)))])
+        server.pause()
+        waited = []
+        while store.is_available:
+            started_at = time.monotonic()
+            with pytest.raises(StoreError):
+                await store.ask([("GET", "k1")])
+            waited.append(time.monotonic() - started_at)
+        assert max(waited) < 0.05 + 0.1
+        server.resume()
+        await becomes(lambda: store.is_available)
+        answers = await asyncio.gather(*[store.ask([("GET", f"k{n}")], patience=5) for n in range(100)])
+        assert answers == [[b"%d" % n] for n in range(100)]
+
+    on(server.url, scene)
+
+
+def test_a_caller_who_leaves_disturbs_nobody(server: RedisServer) -> None:
+    """Cancelled calls leave connections in order: what others ask is answered rightly, and nothing is kept."""
+
+    async def scene(store: Store) -> None:
+        await store.ask([("MSET", *(word for n in range(50) for word in (f"k{n}", n)))])
+        for n in range(50):
+            leaving = asyncio.create_task(store.ask([("GET", f"k{n}")], patience=5))
+            await asyncio.sleep(0.0001 * (n % 5))
+            leaving.cancel()
+            assert await store.ask([("GET", f"k{n}")], patience=5) == [b"%d" % n]
+        await becomes(lambda: "0 under way" in repr(store))
+        assert store.is_available
+
+    on(server.url, scene)
+
+
+def test_a_busy_loop_is_no_late_redis(server: RedisServer) -> None:
+    """An answer that waits because this process is busy is not held against Redis."""
+
+    async def scene(store: Store) -> None:
+        await store.open()
+        for _ in range(10):
+            asking = asyncio.create_task(store.ask([("GET", "key")]))
+            for _ in range(4):
+                await asyncio.sleep(0)
+            time.sleep(0.03)  # what a busy loop does to everybody in it
+            assert await asking == [None]
+        assert store.counts.late == 0
+
+    on(server.url, scene, deadline=0.02)
+
+
+def test_what_is_told_during_an_outage_is_bounded(server: RedisServer) -> None:
+    """Hours without Redis cost no memory: the newest of what was told is kept, the rest is counted as dropped."""
+
+    async def scene() -> None:
+        store = Store(read_address(server.url), deadline=0.1, timeout=0.3, max_queued=100)
+        server.kill()
+        await store.open()
+        for n in range(100_000):
+            store.tell(("SET", f"k{n}", n))
+        assert store.counts.dropped >= 99_900
+        assert repr(store).partition(": ")[2].startswith("left alone, 100 told")
+        server.start()
+        await becomes(lambda: store.is_available)
+        await store.flush()
+        assert server.client.dbsize() == 100
+        assert server.client.get("k99999") == "99999"
+        await store.close()
+
+    asyncio.run(scene())
+
+
+def test_what_is_told_is_written_in_order(server: RedisServer) -> None:
+    """All that was told is there once the store is closed, the last word of each key last."""
+
+    async def scene(store: Store) -> None:
+        for n in range(2000):
+            store.tell(("SET", f"k{n % 10}", n), ("INCR", "count"))
+
+    on(server.url, scene)
+    assert server.client.get("count") == "2000"
+    assert [server.client.get(f"k{n}") for n in range(10)] == [str(1990 + n) for n in range(10)]
+
+
+def test_a_server_that_was_demoted_is_left(server: RedisServer, tmp_path: Path) -> None:
+    """A master that has become a replica refuses writes: that counts as being away, so that the address is looked up
+    again, and when it is a master again it is used."""
+
+    async def scene(store: Store) -> None:
+        await store.ask([("SET", "key", "1")])
+        server.client.replicaof("127.0.0.1", 1)
+        while store.is_available:
+            with pytest.raises(StoreError, match="replica"):
+                await store.ask([("SET", "key", "2")])
+        server.client.replicaof("NO", "ONE")
+        await becomes(lambda: store.is_available)
+        assert await store.ask([("SET", "key", "2")]) == [True]
+
+    on(server.url, scene)
+
+
+def test_a_redis_that_is_never_there(caplog: pytest.LogCaptureFixture) -> None:
+    """A store opens and closes without Redis, at once, and one line says that it is not there."""
+
+    async def scene(store: Store) -> None:
+        started_at = time.monotonic()
+        assert not await store.open()
+        assert time.monotonic() - started_at < 0.5
+        with pytest.raises(StoreError):
+            await store.ask([("GET", "key")])
+        await asyncio.sleep(0)
+
+    on("redis://me:secret@127.0.0.1:1/0", scene)
+    (line,) = [record.message for record in caplog.records if record.name == "gateway.redis"]
+    assert "127.0.0.1:1" in line and "secret" not in line
+
+
+def test_a_user_of_his_own_over_tls(server: RedisServer, tmp_path: Path) -> None:
+    """A certificate is checked, and a user of Redis is told by the URL; a stranger's certificate is refused."""
+    server.client.acl_setuser("gateway", enabled=True, passwords=["+p:s"], commands=["+@all"], keys=["*"])
+    authority, stranger = trustme.CA(), trustme.CA()
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("localhost").configure_cert(tls)
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    stranger.cert_pem.write_to_path(str(tmp_path / "stranger.pem"))
+
+    async def is_used(store: Store) -> None:
+        assert await store.open(5.0)
+        assert await store.ask([("ACL", "WHOAMI")], patience=2) == [b"gateway"]
+
+    async def is_refused(store: Store) -> None:
+        assert not await store.open(5.0)
+
+    with SlowProxy(server.port, tls) as proxy:
+        url = f"rediss://gateway:p%3As@localhost:{proxy.port}/0"
+        on(f"{url}?ca={tmp_path / 'ca.pem'}", is_used, timeout=5.0)
+        on(f"{url}?ca={tmp_path / 'stranger.pem'}", is_refused, timeout=5.0)
+
+
+def test_a_wrong_password_is_told_and_not_shown(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+    """Redis' own words are logged, and neither the password nor the user."""
+
+    async def scene(store: Store) -> None:
+        assert not await store.open()
+
+    on(server.url.replace("//", "//somebody:secret@"), scene)
+    (line,) = [record.message for record in caplog.records if record.name == "gateway.redis"]
+    assert "invalid username-password" in line
+    assert "secret" not in line
+
+
+def test_a_replica_takes_over(tmp_path: Path) -> None:
+    """When a master dies, the one that the Sentinels make master is asked, without being told."""
+
+    async def scene(store: Store) -> None:
+        assert await store.ask([("SET", "key", "kept")], patience=2) == [True]
+        await becomes(lambda: replica.client.get("key") == "kept")
+        master.kill()
+        await is_left_alone(store)
+        await becomes(lambda: store.is_available, timeout=20)
+        assert await store.ask([("GET", "key"), ("SET", "key", "new")], patience=2) == [b"kept", True]
+        assert replica.client.get("key") == "new"
+
+    with watched(tmp_path) as (master, replica, sentinels):
+        hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in sentinels)
+        on(f"redis+sentinel://{hosts}/pointsman", scene)
+
+
+def test_a_cluster_is_one_redis(tmp_path: Path) -> None:
+    """Keys of one call may lie on all nodes of a cluster, scripts too, and a node that dies fails only calls of its
+    own keys."""
+
+    async def scene(store: Store) -> None:
+        assert await store.open(2.0)
+        keys = [f"k{n}" for n in range(30)]
+        assert await store.ask([("SET", key, 1) for key in keys], patience=2) == [True] * 30
+        assert await store.ask([ADD.command([key], [1]) for key in keys], patience=2) == [2] * 30
+        assert [server.client.dbsize() > 0 for server in servers] == [True] * 3
+        servers[0].kill()
+        with pytest.raises(StoreError):
+            await store.ask([("GET", key) for key in keys], patience=2)
+
+    with cluster(tmp_path) as servers:
+        on(f"redis+cluster://127.0.0.1:{servers[1].port}", scene)

@@ -1,0 +1,122 @@
+"""How Redis is reached: with a user of its own, and over TLS, which a proxy before a real redis-server ends."""
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trustme
+
+from gateway.redis.address import read_address
+from gateway.redis.bounded_client import Store
+from gateway.redis.connections import connect
+from gateway.redis.errors import StoreError
+from tests.support.redis_server import RedisServer
+
+PASSWORD = "s3cret-of-the-test"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path_factory.mktemp("redis")) as running:
+        running.client.acl_setuser(
+            "app", enabled=True, passwords=[f"+{PASSWORD}"], keys=["pointsman:*"], categories=["+@all"]
+        )
+        yield running
+
+
+async def asked(url: str) -> object:
+    """What Redis answers at this URL, where a user may only touch the gateway's keys.
+
+    Raises: StoreError.
+    """
+    store = Store(read_address(url))
+    try:
+        _, value = await store.ask([("SET", "pointsman:1:test", "x"), ("GET", "pointsman:1:test")], 5.0)
+        return value
+    finally:
+        await store.close()
+
+
+def test_a_user_of_its_own(server: RedisServer) -> None:
+    """The URL's user and password are those that Redis knows; both kinds of client log in with them."""
+    url = f"redis://app:{PASSWORD}@127.0.0.1:{server.port}"
+    assert asyncio.run(asked(url)) == b"x"
+    client = connect(read_address(url))
+    assert client.get("pointsman:1:test") == b"x"
+    client.close()
+
+
+def test_a_wrong_password_is_told_and_not_shown(server: RedisServer) -> None:
+    """Who may not log in reads why, and no password."""
+    with pytest.raises(StoreError) as refused:
+        asyncio.run(asked(f"redis://app:wrong-{PASSWORD}@127.0.0.1:{server.port}"))
+    assert PASSWORD not in str(refused.value)
+    assert "password" in str(refused.value)
+
+
+@asynccontextmanager
+async def tls_before(server: RedisServer, context: ssl.SSLContext) -> AsyncIterator[int]:
+    """The port of a proxy that takes TLS off; the server behind it is plain."""
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        up_reader, up_writer = await asyncio.open_connection("127.0.0.1", server.port)
+        await asyncio.gather(pass_on(reader, up_writer), pass_on(up_reader, writer))
+
+    proxy = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    async with proxy:
+        yield proxy.sockets[0].getsockname()[1]
+
+
+def server_context(authority: trustme.CA, *, asks_clients: bool) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("localhost").configure_cert(context)
+    if asks_clients:
+        authority.configure_trust(context)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+@pytest.mark.parametrize("query, is_trusted", [("?ca={ca}", True), ("?verify=no", True), ("", False)])
+def test_tls(server: RedisServer, tmp_path: Path, query: str, is_trusted: bool) -> None:
+    """A server's certificate counts where its authority is given, or nobody is to look; else nothing is said to it."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+
+    async def scene() -> object:
+        async with tls_before(server, server_context(authority, asks_clients=False)) as port:
+            return await asked(f"rediss://localhost:{port}" + query.format(ca=tmp_path / "ca.pem"))
+
+    if is_trusted:
+        assert asyncio.run(scene()) == b"x"
+    else:
+        with pytest.raises(StoreError, match="certificate"):
+            asyncio.run(scene())
+
+
+def test_tls_with_a_certificate_of_ones_own(server: RedisServer, tmp_path: Path) -> None:
+    """A server that asks who calls gets the certificate that the URL names."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    mine = authority.issue_cert("gateway")
+    mine.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
+    mine.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
+    files = f"ca={tmp_path}/ca.pem&cert={tmp_path}/cert.pem&key={tmp_path}/key.pem"
+
+    async def scene(query: str) -> object:
+        async with tls_before(server, server_context(authority, asks_clients=True)) as port:
+            return await asked(f"rediss://localhost:{port}?{query}")
+
+    assert asyncio.run(scene(files)) == b"x"
+    with pytest.raises(StoreError):
+        asyncio.run(scene(f"ca={tmp_path}/ca.pem"))

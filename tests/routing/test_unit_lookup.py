@@ -1,0 +1,74 @@
+"""Where a request says its session and its unit."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.config.specs import IdentitySpec
+from gateway.protocol.operations import Operation
+from gateway.protocol.sequence import Sequence
+from gateway.routing.facts import NO_BODY, BodyFacts, Facts
+from gateway.routing.unit_lookup import (
+    LATER,
+    Found,
+    HeaderLookup,
+    Lookup,
+    SessionLookup,
+    session_lookup,
+    unit_lookup,
+)
+
+IDENTITY = IdentitySpec()
+
+CASES = [
+    (Facts("m", headers={"x-session-id": "s1"}), Found("s1", True)),
+    (Facts("m", headers={"x-session-id": "s1"}, body=BodyFacts({"session_id": "s2"})), Found("s1", True)),
+    (Facts("m"), None),
+    (Facts("m", headers={"x-session-id": ""}), None),
+    (Facts("m", body=BodyFacts({"session_id": "s2", "sequence_id": 7})), Found("s2", False)),
+    (Facts("m", body=BodyFacts({"sequence_id": 7})), Found("7", False)),
+    (Facts("m", body=BodyFacts({"sequence_id": 0})), Found(None, False)),
+    (Facts("m", body=NO_BODY), Found(None, False)),
+    (Facts("m", operation=Operation.MODEL_METADATA), Found(None, True)),
+    (Facts("m", session="told"), Found("told", True)),  # by a cookie
+    (Facts("m", headers={"x-session-id": "s1"}, session_is_told=False), LATER),
+]
+
+
+@pytest.mark.parametrize("facts, expected", CASES)
+def test_a_session_is_in_the_header_or_else_in_the_body(facts: Facts, expected: Found | None) -> None:
+    """None: only the unread body can tell. Triton's sequence_id 0 is no sequence; metadata has no body to ask."""
+    assert session_lookup(IDENTITY).find(facts) == expected
+
+
+@pytest.mark.parametrize(
+    "unit, lookup",
+    [
+        ("session", SessionLookup("x-session-id", ("session_id", "sequence_id"))),
+        ("header:x-user", HeaderLookup("x-user")),
+        ("parameter:user", Lookup(None, ("user",))),
+        ("request", Lookup()),
+    ],
+)
+def test_units_name_their_place(unit: str, lookup: Lookup) -> None:
+    """Each kind of unit stands in one place of a request; `request` stands nowhere."""
+    assert unit_lookup(unit, IDENTITY) == lookup
+
+
+@pytest.mark.parametrize(
+    "told, starts, ends",
+    [
+        ({"sequence_start": True}, True, False),
+        ({"sequence_start": True, "sequence_end": True}, True, True),
+        ({"sequence_end": 1}, False, True),
+        ({"sequence_start": False, "sequence_end": 0}, False, False),
+        ({}, False, False),
+    ],
+)
+def test_a_sequence_knows_its_model_and_its_ends(told: dict[str, bool], starts: bool, ends: bool) -> None:
+    """A session that Triton's sequence_id names says of which model it is, and which end of it a request is."""
+    found = session_lookup(IDENTITY).find(Facts("m", body=BodyFacts({"sequence_id": 7, **told})))
+    assert found is not None and isinstance(found.text, Sequence)
+    assert (found.text, found.text.model, found.text.starts, found.text.ends) == ("7", "m", starts, ends)
+    other = session_lookup(IDENTITY).find(Facts("n", body=BodyFacts({"sequence_id": 7})))
+    assert other is not None and isinstance(other.text, Sequence) and other.text.name != found.text.name

@@ -1,0 +1,463 @@
+"""What a worker knows of sessions: read from a real Redis once, written behind, and never waited for."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+
+from gateway.protocol.sequence import Sequence
+from gateway.redis.address import read_address
+from gateway.redis.bounded_client import Store
+from gateway.sessions.redis_keys import session_key
+from gateway.sessions.session import Session
+from gateway.sessions.session_cache import SessionCache
+from tests.support.redis_server import RedisServer
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+Scene = Callable[[Callable[..., SessionCache], Callable[..., Awaitable[None]]], Awaitable[None]]
+
+
+@pytest.fixture
+def play(server: RedisServer) -> Callable[[Scene], None]:
+    """A function that plays a scene with books over an empty Redis: it gets a maker of books, each with a store of its
+    own as each worker has, and a function that waits until all is written."""
+
+    def play(scene: Scene) -> None:
+        server.client.flushall()
+
+        async def played() -> None:
+            stores: list[Store] = []
+
+            def book(**options: object) -> SessionCache:
+                store = Store(read_address(server.url), deadline=2.0)
+                stores.append(store)
+                return SessionCache(store, asyncio.get_running_loop(), **options)  # type: ignore[arg-type]
+
+            async def written() -> None:
+                for store in stores:
+                    await store.flush()
+
+            await scene(book, written)
+            for store in stores:
+                await store.close()
+
+        asyncio.run(asyncio.wait_for(played(), 30))
+
+    return play
+
+
+async def found(book: SessionCache, session: str) -> Session:
+    """What a book finds, as a request does."""
+    known = book.get(session, time.time())
+    if known is not None:
+        return known
+    waiting: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
+    book.find(session, waiting.set_result)
+    return await waiting
+
+
+def test_what_one_worker_writes_another_reads(play: Callable[[Scene], None], server: RedisServer) -> None:
+    """Arm, place, count and times of a session are the same for each worker, and expire when nobody comes any more."""
+
+    async def scene(make: Callable[..., SessionCache], written: Callable[..., Awaitable[None]]) -> None:
+        one, other = make(ttl=600), make(ttl=600)
+        session = await found(one, "s1")
+        assert session.is_new
+        one.count(session, time.time())
+        one.keep_arm(session, "move", "new", time.time())
+        one.place(session, "gpu", "http://b:1")
+        one.flush()
+        await written()
+        read = await found(other, "s1")
+        assert (read.arms, read.places, read.is_new) == ({"move": "new"}, {"gpu": "http://b:1"}, False)
+
+    play(scene)
+    kept = server.client.hgetall("pointsman:1:session:{s1}")
+    assert {"created", "seen", "requests", "arm:move", "at:gpu"} == set(kept)
+    assert kept["requests"] == "1"
+    assert abs(int(kept["created"]) / 1000 - time.time()) < 60
+    assert 0 < server.client.ttl("pointsman:1:session:{s1}") <= 600
+
+
+def test_the_arm_that_was_first_stays(play: Callable[[Scene], None]) -> None:
+    """Where two workers meet a session at the same time, one of them was first in Redis, and all come to that."""
+
+    async def scene(make: Callable[..., SessionCache], written: Callable[..., Awaitable[None]]) -> None:
+        one, other = make(), make()
+        mine, theirs = await found(one, "s"), await found(other, "s")
+        one.keep_arm(mine, "x", "old", time.time())
+        await written()
+        other.keep_arm(theirs, "x", "new", time.time())
+        await written()
+        for book in (one, other):
+            book.forget_all()
+            assert (await found(book, "s")).arms == {"x": "old"}
+
+    play(scene)
+
+
+def test_sessions_of_one_turn_are_read_together(play: Callable[[Scene], None]) -> None:
+    """Many sessions that come at once cost one pipeline, and one session that comes twice is read once."""
+
+    async def scene(make: Callable[..., SessionCache], written: Callable[..., Awaitable[None]]) -> None:
+        book = make()
+        assert book._store is not None
+        before = book._store.counts.calls
+        names = [f"s{number % 50}" for number in range(100)]
+        sessions = await asyncio.gather(*(found(book, name) for name in names))
+        assert [session.session for session in sessions] == names
+        assert book._store.counts.calls - before == 1
+        assert book.counts.read == 50
+        assert await found(book, "s1") is sessions[1]
+        assert book._store.counts.calls - before == 1  # known by now
+
+    play(scene)
+
+
+def test_news_make_a_worker_read_again(play: Callable[[Scene], None]) -> None:
+    """What somebody else has moved is forgotten at their word, and found where it is now."""
+
+    async def scene(make: Callable[..., SessionCache], written: Callable[..., Awaitable[None]]) -> None:
+        other = make()
+        one = make(announce=other.forget)
+        session = await found(one, "s")
+        one.place(session, "gpu", "http://a")
+        await written()
+        assert (await found(other, "s")).places == {"gpu": "http://a"}
+        one.place(session, "gpu", "http://b")
+        await written()
+        assert (await found(other, "s")).places == {"gpu": "http://b"}
+        one.place(session, "gpu", None)
+        await written()
+        assert (await found(other, "s")).places == {}
+
+    play(scene)
+
+
+def test_a_sequence_is_remembered_until_it_ends(play: Callable[[Scene], None], server: RedisServer) -> None:
+    """A sequence's place is in Redis while it goes on; models that use the same number do not meet."""
+
+    async def scene(make: Callable[..., SessionCache], written: Callable[..., Awaitable[None]]) -> None:
+        one, other = make(), make()
+        first, second = Sequence("7", "m"), Sequence("7", "n")
+        one.place(await found(one, first), "gpu", "http://a")
+        one.place(await found(one, second), "gpu", "http://b")
+        await written()
+        assert (await found(other, first)).places == {"gpu": "http://a"}
+        assert (await found(other, second)).places == {"gpu": "http://b"}
+        other.end(first)
+        other.end(second)
+        await written()
+        one.forget_all()
+        assert (await found(one, first)).places == {}
+
+    play(scene)
+    assert server.client.keys("*sequence*") == []
+
+
+def test_a_key_of_somebody_elses_is_as_good_as_none(play: Callable[[Scene], None], server: RedisServer) -> None:
+    """A session goes on though its key holds another type, and what is written to it is refused and lost."""
+
+    async def scene(make: Callable[..., SessionCache], written: Callable[..., Awaitable[None]]) -> None:
+        server.client.lpush("pointsman:1:session:{s}", "not a hash")
+        book = make()
+        session = await found(book, "s")
+        assert session.places == {} and session.arms == {}
+        book.count(session, time.time())
+        book.flush()
+        await written()
+
+    play(scene)
+    assert server.client.type("pointsman:1:session:{s}") == "list"
+
+
+def test_without_redis_a_session_is_known_at_once() -> None:
+    """Nothing is asked and nothing is kept but in this process."""
+
+    async def scene() -> None:
+        book = SessionCache(None, asyncio.get_running_loop())
+        session = book.get("s", time.time())
+        assert session is not None
+        book.count(session, time.time())
+        book.keep_arm(session, "x", "a", time.time())
+        book.flush()
+        assert book.get("s", time.time()) is session
+        assert session.arms == {"x": "a"}
+
+    asyncio.run(scene())
+
+
+def test_a_redis_that_is_late_costs_its_deadline_once(server: RedisServer) -> None:
+    """A session that cannot be read in time goes on without, and is read when Redis is back."""
+
+    async def scene() -> None:
+        store = Store(read_address(server.url), deadline=0.02)
+        await store.ask([("PING",)], 2.0)
+        book = SessionCache(store, asyncio.get_running_loop())
+        server.client.hset("pointsman:1:session:{late}", mapping={"at:gpu": "http://b", "arm:x": "old"})
+        server.pause()
+        try:
+            session = await found(book, "late")
+            assert (session.places, session.is_new) == ({}, False)  # nobody knows
+            assert book.counts.unread == 1
+            assert book.get("late", time.time()) is session  # not asked for again at once
+        finally:
+            server.resume()
+        book.forget_all()
+        while True:  # until the store has noticed
+            read = await found(book, "late")
+            if read.places:
+                break
+            book.forget_all()
+            await asyncio.sleep(0.05)
+        assert (read.places, read.arms) == ({"gpu": "http://b"}, {"x": "old"})
+        await store.close()
+
+    asyncio.run(asyncio.wait_for(scene(), 30))
+
+
+def test_a_book_holds_so_many_and_no_more() -> None:
+    """Who invents sessions does not fill the memory, and sessions in use are not forgotten for it."""
+
+    async def scene() -> None:
+        book = SessionCache(None, asyncio.get_running_loop(), max_sessions=100)
+        regular = book.get("regular", time.time())
+        for number in range(1000):
+            book.get(f"s{number}", time.time())
+            assert book.get("regular", time.time()) is regular
+            assert book.num_known <= 100
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    "session, key",
+    [
+        ("a-b_c.1", "pointsman:1:session:{a-b_c.1}"),
+        (Sequence("7", "m"), "pointsman:1:sequence:{m:7}"),
+    ],
+)
+def test_keys_are_readable_where_names_are_plain(session: str, key: str) -> None:
+    """An operator finds a session by its name."""
+    assert session_key(session) == key
+
+
+def test_models_and_ids_do_not_run_into_each_other() -> None:
+    """A colon may stand in a model's name, and in a sequence's."""
+    assert session_key(Sequence("1", "m:x")) != session_key(Sequence("x:1", "m"))
+
+
+@pytest.mark.parametrize("session", ["ü", "a}b", "a b", "x" * 97, "\udce4"])
+def test_any_name_has_a_short_key(session: str) -> None:
+    """Names that are long, or of other letters, have a digest for a key: none reaches beyond its own."""
+    key = session_key(session)
+    assert key.startswith("pointsman:1:session:{sha256-") and len(key) < 110
+
+
+def test_a_session_that_is_forgotten_is_a_new_one(play: Callable[[Scene], None], server: RedisServer) -> None:
+    """Who had been told to forget a session has neither its arm nor its place, and what it was does not come back."""
+
+    async def scene(make: Callable[..., SessionCache], written: Callable[..., Awaitable[None]]) -> None:
+        book = make()
+        session = await found(book, "s")
+        book.count(session, time.time())
+        book.keep_arm(session, "x", "old", time.time())
+        book.place(session, "gpu", "http://a")
+        await written()
+        server.client.delete("pointsman:1:session:{s}")
+        book.forget("s")
+        book.flush()
+        await written()
+        assert not server.client.exists("pointsman:1:session:{s}")
+        again = await found(book, "s")
+        assert (again.arms, again.places, again.is_new) == ({}, {}, True)
+
+    play(scene)
+
+
+def test_a_redis_without_its_data_is_told_the_arms_again(play: Callable[[Scene], None], server: RedisServer) -> None:
+    """A worker that knows a session's arm tells the others, who would else draw another one."""
+
+    async def scene(make: Callable[..., SessionCache], written: Callable[..., Awaitable[None]]) -> None:
+        one, other = make(ttl=100), make()
+        one.keep_arm(await found(one, "s"), "x", "old", time.time())
+        await written()
+        server.client.flushall()
+        one.forget_all()
+        assert (await found(one, "s")).arms == {"x": "old"}
+        await written()
+        assert (await found(other, "s")).arms == {"x": "old"}
+        assert 0 < server.client.ttl("pointsman:1:session:{s}") <= 100
+
+    play(scene)
+
+
+def test_what_was_moved_without_redis_is_known_when_it_is_back(
+    play: Callable[[Scene], None], server: RedisServer
+) -> None:
+    """A session that is read before all that waited is written is where this worker had put it."""
+
+    async def scene(make: Callable[..., SessionCache], written: Callable[..., Awaitable[None]]) -> None:
+        book = make()
+        session = await found(book, "s")
+        assert book._store is not None
+        book._store.tell(*[("SET", "pointsman:1:test", "x", "EX", 60)] * 5000)  # as an outage leaves them
+        book.place(session, "gpu", "http://b")
+        book.forget_all()
+        assert (await found(book, "s")).places == {"gpu": "http://b"}
+        await written()
+        book.forget_all()
+        assert (await found(book, "s")).places == {"gpu": "http://b"}
+
+    play(scene)
+
+
+def test_of_two_who_move_a_session_at_once_the_last_one_counts(
+    play: Callable[[Scene], None], server: RedisServer
+) -> None:
+    """Who hears of the other's place before his own is written takes that for the last word for a second at most."""
+
+    async def scene(make: Callable[..., SessionCache], written: Callable[..., Awaitable[None]]) -> None:
+        book = make()
+        session = await found(book, "s")
+        server.client.hset("pointsman:1:session:{s}", "at:gpu", "http://a")
+        assert book._store is not None
+        book._store.tell(*[("SET", "pointsman:1:test", "x", "EX", 60)] * 5000)
+        book.place(session, "gpu", "http://b")
+        book.forget("s")
+        assert (await found(book, "s")).places == {"gpu": "http://a"}
+        await written()
+        assert book.get("s", time.time() + 1.1) is None  # read anew
+        book.forget_all()
+        assert (await found(book, "s")).places == {"gpu": "http://b"}
+
+    play(scene)
+
+
+def test_news_of_a_session_that_is_being_read_count(play: Callable[[Scene], None], server: RedisServer) -> None:
+    """An answer that was under way when somebody moved the session is not taken for the last word."""
+
+    async def scene(make: Callable[..., SessionCache], written: Callable[..., Awaitable[None]]) -> None:
+        book = make()
+        waiting: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
+        book.find("s", waiting.set_result)
+        await asyncio.sleep(0)  # the question is under way
+        book.forget("s")
+        await waiting
+        server.client.hset("pointsman:1:session:{s}", "at:gpu", "http://b")
+        assert (await found(book, "s")).places == {"gpu": "http://b"}
+
+    play(scene)
+
+
+def test_a_clock_that_is_set_back_stops_nothing(play: Callable[[Scene], None]) -> None:
+    """Sessions are read anew and written down all the same, not when the clock is there again."""
+
+    async def scene(make: Callable[..., SessionCache], written: Callable[..., Awaitable[None]]) -> None:
+        book = make()
+        session = await found(book, "s")
+        book.count(session, time.time())
+        book.flush()
+        earlier = time.time() - 3600
+        assert book.get("s", earlier) is None
+        book.count(session, earlier)
+        assert session.is_dirty
+
+    play(scene)
+
+
+def test_every_key_of_a_session_expires(play: Callable[[Scene], None], server: RedisServer) -> None:
+    """Also of one whose worker dies before it has written down more than the arm, or the place."""
+
+    async def scene(make: Callable[..., SessionCache], written: Callable[..., Awaitable[None]]) -> None:
+        book = make(ttl=100)
+        book.keep_arm(await found(book, "armed"), "x", "old", time.time())
+        book.place(await found(book, "placed"), "gpu", "http://a")
+        book.place(await found(book, Sequence("7", "m")), "gpu", "http://a")
+        await written()
+
+    play(scene)
+    keys = server.client.keys("*")
+    assert len(keys) == 3
+    assert all(0 < server.client.ttl(key) <= 100 for key in keys)
+
+
+def test_a_session_that_goes_on_is_remembered(play: Callable[[Scene], None], server: RedisServer) -> None:
+    """However short the rules say that a session is remembered which does not."""
+
+    async def scene(make: Callable[..., SessionCache], written: Callable[..., Awaitable[None]]) -> None:
+        book = make(ttl=9)
+        session = await found(book, "s")
+        now = time.time()
+        for seconds in range(30):
+            book.count(session, now + seconds)
+            if session.is_dirty:
+                last = seconds
+                book.flush()
+            assert seconds - last < 9
+
+    play(scene)
+
+
+def test_one_request_that_fails_does_not_end_others(play: Callable[[Scene], None]) -> None:
+    """Whoever waits for a session of the same turn is told, and so is who asks for it next."""
+
+    async def scene(make: Callable[..., SessionCache], written: Callable[..., Awaitable[None]]) -> None:
+        book = make()
+        loop = asyncio.get_running_loop()
+        reported: list[object] = []
+        loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
+        broken = ValueError("a fault of ours")
+
+        def fail(session: Session) -> None:
+            raise broken
+
+        book.find("a", fail)
+        sessions = await asyncio.gather(found(book, "a"), found(book, "b"))
+        assert [session.session for session in sessions] == ["a", "b"]
+        assert reported == [broken]
+
+    play(scene)
+
+
+def test_a_swap_of_rules_leaves_no_engine_behind() -> None:
+    """A session that does not come back holds no endpoint of rules that are gone."""
+
+    async def scene() -> None:
+        book = SessionCache(None, asyncio.get_running_loop())
+        session = book.get("s", time.time())
+        assert session is not None
+        session.homes["gpu"] = (object(), object())
+        book.forget_homes()
+        assert session.homes == {}
+
+    asyncio.run(scene())
+
+
+def test_what_was_concluded_from_arms_goes_with_them() -> None:
+    """Where a session was led is found anew once an arm of it changes, is read, is forgotten, or other rules hold."""
+
+    async def scene() -> None:
+        book = SessionCache(None, asyncio.get_running_loop())
+        session = book.peek("s", time.time())
+        changes: list[Callable[[], object]] = [
+            lambda: book.keep_arm(session, "split", "new", time.time()),
+            lambda: book.take("s", {b"arm:split": b"old"}),
+            lambda: session.take([b"arm:split", b"old"]),
+            lambda: book.forget("s"),
+            book.forget_homes,
+        ]
+        for change in changes:
+            session = book.peek("s", time.time())
+            session.led = ("a fork", "a lane")
+            change()
+            assert book.peek("s", time.time()).led is None
+
+    asyncio.run(scene())

@@ -1,0 +1,189 @@
+"""Rules that operators put in force, among gateways of one Redis."""
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.redis.bounded_client import Store
+from gateway.supervision.rule_distribution import KEY, RuleSharing
+from gateway.supervision.rulebook import Rulebook
+from tests.supervision.stage import RULES, loaded, rule_file
+from tests.support.redis_server import RedisServer, program
+from tests.support.shared_redis import redis_server, shared_server, stored
+
+__all__ = ["redis_server", "shared_server"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def has_program() -> None:
+    program()
+
+
+def named(route: str) -> str:
+    return RULES.replace("name: all", f"name: {route}")
+
+
+def book_in(folder: Path, text: str = RULES) -> Rulebook:
+    """A gateway's book of rules that lie in a folder of its own."""
+    folder.mkdir()
+    file = rule_file(folder, text)
+    book = Rulebook([file])
+    book.open(loaded(file))
+    return book
+
+
+def route(book: Rulebook) -> str:
+    return book.rules.routes[0].name
+
+
+def play(server: RedisServer, scene: Callable[[Store], Coroutine[Any, Any, None]]) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(30), stored(server) as store:
+            await scene(store)
+
+    asyncio.run(run())
+
+
+async def decide(book: Rulebook, sharing: RuleSharing, name: str) -> None:
+    await book.activate({"rules.yaml": named(name)}, "anna", f"for {name}")
+    sharing.decided()
+    assert await sharing.share()
+
+
+def test_what_one_decides_the_other_takes_over(redis_server: RedisServer, tmp_path: Path) -> None:
+    """With author and reason, under the names that its own files have; once."""
+    one, other = book_in(tmp_path / "one"), book_in(tmp_path / "other")
+
+    async def scene(store: Store) -> None:
+        sharing, looking = RuleSharing(one, store, "one:1"), RuleSharing(other, store, "other:1")
+        assert not await looking.look()
+        await decide(one, sharing, "second")
+        assert await looking.look()
+        assert not await looking.look()
+        assert not await sharing.look()
+
+    play(redis_server, scene)
+    assert route(other) == "second"
+    assert (other.in_force.author, other.in_force.reason) == ("anna", "for second")
+    assert other.files == [str(tmp_path / "other" / "rules.yaml")]
+
+
+def test_going_back_at_one_is_going_back_at_the_other(redis_server: RedisServer, tmp_path: Path) -> None:
+    """Whoever takes over a return does not go forward again by rolling back."""
+    one, other = book_in(tmp_path / "one"), book_in(tmp_path / "other")
+
+    async def scene(store: Store) -> None:
+        sharing, looking = RuleSharing(one, store, "one:1"), RuleSharing(other, store, "other:1")
+        for name in ("second", "third"):
+            await decide(one, sharing, name)
+            assert await looking.look()
+        await one.roll_back("anna")
+        sharing.decided()
+        await sharing.share()
+        assert await looking.look()
+        assert route(other) == "second"
+        await other.roll_back("ben")
+        assert route(other) == "all"
+
+    play(redis_server, scene)
+
+
+def test_a_gateway_with_other_files_takes_nothing(redis_server: RedisServer, tmp_path: Path) -> None:
+    """Each set of files has its own field."""
+    one, other = book_in(tmp_path / "one"), book_in(tmp_path / "other", named("different"))
+
+    async def scene(store: Store) -> None:
+        await decide(one, RuleSharing(one, store, "one:1"), "second")
+        assert not await RuleSharing(other, store, "other:1").look()
+
+    play(redis_server, scene)
+    assert route(other) == "different"
+
+
+def test_what_was_decided_while_it_was_read_stays(redis_server: RedisServer, tmp_path: Path) -> None:
+    """An answer of Redis that is older than a decision here is not acted on."""
+    one, other = book_in(tmp_path / "one"), book_in(tmp_path / "other")
+
+    async def scene(store: Store) -> None:
+        sharing, deciding = RuleSharing(one, store, "one:1"), RuleSharing(other, store, "other:1")
+        await decide(one, sharing, "second")
+        looking = asyncio.create_task(deciding.look())
+        await asyncio.sleep(0)  # it has asked
+        await other.activate({"rules.yaml": named("third")}, "ben")
+        deciding.decided()
+        assert not await looking
+        assert route(other) == "third"
+        assert await deciding.share()
+        assert await sharing.look()
+
+    play(redis_server, scene)
+    assert route(one) == route(other) == "third"
+
+
+def test_rules_that_cannot_be_used_here_are_told_once(
+    redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A variable that this host has not: the rules stay, and the reason stands among the problems."""
+    one, other = book_in(tmp_path / "one"), book_in(tmp_path / "other")
+    monkeypatch.setenv("ROUTE", "from-outside")
+
+    async def scene(store: Store) -> None:
+        await decide(one, RuleSharing(one, store, "one:1"), "'${ROUTE}'")
+        monkeypatch.delenv("ROUTE")
+        looking = RuleSharing(other, store, "other:1")
+        assert not await looking.look()
+        assert not await looking.look()
+        assert looking.problem is not None
+        assert "which one:1 has in force, cannot be used here" in looking.problem
+        assert "ROUTE is not set" in looking.problem
+
+    play(redis_server, scene)
+    assert "from-outside" not in "".join(redis_server.client.hgetall(KEY).values())
+
+
+def test_what_redis_has_lost_is_written_again(redis_server: RedisServer, tmp_path: Path) -> None:
+    """A Redis that comes back empty hears what is in force; files that win take it out."""
+    one = book_in(tmp_path / "one")
+
+    async def scene(store: Store) -> None:
+        sharing = RuleSharing(one, store, "one:1")
+        await decide(one, sharing, "second")
+        redis_server.client.delete(KEY)
+        await sharing.look()
+        assert redis_server.client.hlen(KEY) == 1
+        sharing.superseded(one.base)
+        await store.flush()
+        assert redis_server.client.hlen(KEY) == 0
+
+    play(redis_server, scene)
+
+
+def test_few_sets_of_files_are_remembered(redis_server: RedisServer, tmp_path: Path) -> None:
+    """The oldest of more than eight goes; a field that is none of ours goes first."""
+    redis_server.client.hset(KEY, "strange", "no version")
+
+    async def scene(store: Store) -> None:
+        for number in range(9):
+            book = book_in(tmp_path / str(number), named(f"files-{number}"))
+            await decide(book, RuleSharing(book, store, "one:1"), f"decided-{number}")
+
+    play(redis_server, scene)
+    told = [json.loads(value.partition(" ")[2]) for value in redis_server.client.hgetall(KEY).values()]
+    assert sorted(each["reason"] for each in told) == [f"for decided-{number}" for number in range(1, 9)]
+
+
+def test_what_lies_there_and_is_no_version_is_passed_over(redis_server: RedisServer, tmp_path: Path) -> None:
+    """Another version of the gateway may write otherwise; nobody is served by what cannot be read."""
+    one = book_in(tmp_path / "one")
+
+    async def scene(store: Store) -> None:
+        for spoilt in ("", "12 {", '12 {"number": 1}', "12 []"):
+            redis_server.client.hset(KEY, one.base, spoilt)
+            assert not await RuleSharing(one, store, "one:1").look()
+
+    play(redis_server, scene)
+    assert route(one) == "all"

@@ -1,0 +1,87 @@
+"""Workers as a force, in the test's own process."""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway.config.rules import load_rules
+from gateway.config.settings import Settings
+from gateway.config.specs import RulesSpec
+from gateway.supervision import ports
+from gateway.supervision.ports import PortError, ReservedPort
+from gateway.supervision.worker_pool import StartError, WorkerPool
+from gateway.worker import bind
+
+
+def any_rules(tmp_path: Path) -> RulesSpec:
+    file = tmp_path / "rules.yaml"
+    file.write_text(
+        "version: 1\nengines: {it: {endpoints: ['http://127.0.0.1:1']}}\nroutes: [{name: all, engine: it}]\n"
+    )
+    rules = load_rules([file]).rules
+    assert rules is not None
+    return rules
+
+
+@pytest.mark.parametrize("workers_bind", [True, False], ids=["each binds the port", "all share one socket"])
+def test_workers_share_a_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers_bind: bool) -> None:
+    """Two workers serve one port, as on Linux (SO_REUSEPORT) and as on a Mac (one inherited socket), count what they
+    served, and drain."""
+    monkeypatch.setattr(ports, "WORKERS_BIND", workers_bind and ports.WORKERS_BIND)
+
+    async def scene() -> None:
+        port = ReservedPort("127.0.0.1", 0, "--http-port")
+        force = WorkerPool(Settings(workers=2, drain_timeout=5.0), any_rules(tmp_path), {}, [port])
+        try:
+            await force.start()
+            assert force.num_serving == 2
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port.port}") as client:
+                for _ in range(20):
+                    answer = await client.get("/v2/health/live", headers={"connection": "close"})
+                    assert answer.status_code == 200
+            await force.count()
+            statuses: Counter[int] = Counter()
+            for series in force.tally.series().values():
+                statuses.update(series.statuses)
+            assert statuses == {200: 20}
+            assert await force.drain()
+            with pytest.raises(httpx.ConnectError):  # nobody is left to answer, so nobody is kept waiting
+                await httpx.AsyncClient().get(f"http://127.0.0.1:{port.port}/v2/health/live")
+        finally:
+            await force.close()
+            port.close()
+
+    asyncio.run(scene())
+
+
+def test_a_worker_that_cannot_start_is_told(tmp_path: Path) -> None:
+    """A certificate that cannot be read ends the start with its reason, not with a traceback."""
+
+    async def scene() -> None:
+        from gateway.config.settings import ListenerTls
+
+        port = ReservedPort("127.0.0.1", 0, "--http-port")
+        settings = Settings(tls=ListenerTls("/nowhere/cert.pem", "/nowhere/key.pem"))
+        force = WorkerPool(settings, any_rules(tmp_path), {}, [port])
+        with pytest.raises(StartError, match=r"cannot serve: .*No such file"):
+            await force.start()
+        await force.close()
+        port.close()
+
+    asyncio.run(scene())
+
+
+def test_a_port_that_is_served_is_not_shared() -> None:
+    """A port that workers serve is nobody else's, though they share it among themselves: a second gateway of the same
+    user is refused, and told what to do."""
+    first = ReservedPort("127.0.0.1", 0, "--http-port")
+    with bind(Settings(), first.port) as served, bind(Settings(), first.port) as by_another:
+        served.listen()
+        by_another.listen()
+        with pytest.raises(PortError, match=rf"port {first.port} on 127.0.0.1 is in use.*--http-port"):
+            ReservedPort("127.0.0.1", first.port, "--http-port")
+    first.close()
+    ReservedPort("127.0.0.1", first.port, "--http-port").close()

@@ -1,0 +1,192 @@
+"""Calls of the gateway's own: what is asked, and each way in which no answer comes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from h2.errors import ErrorCodes
+
+from gateway.config.specs import ConnectionSpec
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.upstream.grpc_request import Answered, ask
+from gateway.upstream.http2_pool import StreamPool
+from gateway.wire.grpc import framed
+from tests.dataplane.grpc.peers import OPENING, Call, GrpcEngine
+from tests.dataplane.stage import run, until
+
+PATH = "/inference.GRPCInferenceService/ServerReady"
+
+
+def pool_of(address: str, **limits: Any) -> StreamPool:
+    host, _, port = address.rpartition(":")
+    return StreamPool(host, int(port), ConnectionSpec(**limits))
+
+
+async def asked(pool: StreamPool, timeout: float | None = 5.0, message: bytes = b"hello") -> Answered | ErrorKind:
+    try:
+        fields = [(b"authorization", b"Bearer secret")]
+        return await ask(pool, PATH, message, authority=b"engine:1", fields=fields, timeout=timeout)
+    except GatewayError as error:
+        return error.kind
+
+
+def scene(play: Any, script: Any, **limits: Any) -> None:
+    """Play with a pool for an engine; no stream and nobody in line may be left, and nothing to report."""
+
+    async def whole() -> None:
+        loop = asyncio.get_running_loop()
+        reported: list[dict[str, Any]] = []
+        loop.set_exception_handler(lambda _, context: reported.append(context))
+        engine = await GrpcEngine(script).start()
+        pool = pool_of(engine.address, **limits)
+        await play(pool, engine)
+        assert repr(pool).endswith("0 streams, 0 wait>")
+        await engine.stop()
+        assert not reported, reported
+
+    run(whole())
+
+
+async def answer(call: Call) -> None:
+    await call.over()
+    call.open()
+    await call.send(b"there")
+    call.end([("grpc-status", "0"), ("grpc-message", "all%20well")])
+
+
+async def refuse(call: Call) -> None:
+    call.refuse(5, "no%20model")
+
+
+async def no_number(call: Call) -> None:
+    call.refuse(5)
+    call.reset(ErrorCodes.NO_ERROR)
+
+
+async def no_status(call: Call) -> None:
+    await call.over()
+    call.open()
+    await call.send(b"there")
+    call.end([("x-other", "1")])
+
+
+async def no_end(call: Call) -> None:
+    await call.over()
+    call.open()
+    await call.send(b"there", ended=True)
+
+
+async def no_grpc(call: Call) -> None:
+    await call.over()
+    call.open([(":status", "404")])
+    await call.send_raw(b"<html>", ended=True)
+
+
+async def nonsense(call: Call) -> None:
+    await call.over()
+    call.open()
+    await call.send_raw(b"\x09\0\0\0\0")
+    await call.when(lambda: call.was_reset is not None)
+
+
+async def compressed(call: Call) -> None:
+    await call.over()
+    call.open([*OPENING, ("grpc-encoding", "gzip")])
+    await call.send_raw(b"\x01" + framed(b"there")[1:])
+    call.end()
+
+
+async def broken_off(call: Call) -> None:
+    call.reset(ErrorCodes.INTERNAL_ERROR)
+
+
+async def lost(call: Call) -> None:
+    call.peer.abort()
+
+
+ENDS = [
+    (answer, Answered(0, "all well", b"there")),
+    (refuse, Answered(5, "no model", b"")),
+    (no_number, Answered(5, "", b"")),
+    (no_status, Answered(2, "", b"there")),
+    (no_end, ErrorKind.UPSTREAM_PROTOCOL),
+    (no_grpc, ErrorKind.UPSTREAM_PROTOCOL),
+    (nonsense, ErrorKind.UPSTREAM_PROTOCOL),
+    (compressed, ErrorKind.UPSTREAM_PROTOCOL),
+    (broken_off, ErrorKind.UPSTREAM_RESET),
+    (lost, ErrorKind.UPSTREAM_RESET),
+]
+
+
+@pytest.mark.parametrize("script, told", ENDS, ids=lambda it: getattr(it, "__name__", ""))
+def test_how_it_ends(script: Any, told: Answered | ErrorKind) -> None:
+    """A status is an answer, whatever it says; what is none is the endpoint's failure."""
+
+    async def play(pool: StreamPool, engine: GrpcEngine) -> None:
+        assert await asked(pool) == told
+        heard = engine.calls[0]
+        assert (heard.value(":path"), heard.value(":authority")) == (PATH, "engine:1")
+        assert (heard.value("authorization"), heard.value("te")) == ("Bearer secret", "trailers")
+
+    scene(play, script)
+
+
+def test_the_message_arrives() -> None:
+    """However long it is, and the answer too."""
+
+    async def echo(call: Call) -> None:
+        await call.over()
+        call.open()
+        await call.send(*call.messages)
+        call.end()
+
+    async def play(pool: StreamPool, engine: GrpcEngine) -> None:
+        for size in (0, 100, 3_000_000):
+            found = await asked(pool, message=bytes(size))
+            assert isinstance(found, Answered) and found.message == bytes(size)
+
+    scene(play, echo)
+
+
+def test_its_time() -> None:
+    """It is for all of it, the line included; the stream is reset when it is over."""
+
+    async def silent(call: Call) -> None:
+        await call.when(lambda: call.was_reset is not None)
+
+    async def play(pool: StreamPool, engine: GrpcEngine) -> None:
+        first = asyncio.create_task(asked(pool, timeout=0.2))
+        await until(lambda: engine.calls)
+        assert await asked(pool, timeout=0.05) is ErrorKind.DEADLINE  # it waited in line
+        assert await first is ErrorKind.DEADLINE
+        await engine.calls[0].when(lambda: engine.calls[0].was_reset is not None)
+
+    scene(play, silent, max_streams=1, max_connections=1)
+
+
+def test_who_asks_may_leave() -> None:
+    async def silent(call: Call) -> None:
+        await call.when(lambda: call.was_reset is not None)
+
+    async def play(pool: StreamPool, engine: GrpcEngine) -> None:
+        asking = asyncio.create_task(asked(pool))
+        await until(lambda: engine.calls)
+        waiting = asyncio.create_task(asked(pool))
+        await asyncio.sleep(0)
+        for task in (waiting, asking):
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        await engine.calls[0].when(lambda: engine.calls[0].was_reset is not None)
+
+    scene(play, silent, max_streams=1, max_connections=1)
+
+
+def test_a_full_line_and_nobody_there() -> None:
+    async def whole() -> None:
+        assert await asked(pool_of("127.0.0.1:1")) is ErrorKind.UPSTREAM_CONNECT
+        assert await asked(pool_of("127.0.0.1:1", max_pending=0)) is ErrorKind.OVERLOADED
+
+    run(whole())

@@ -1,0 +1,146 @@
+"""The gateway's own requests to an endpoint."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gateway.config.specs import ConnectionSpec, EndpointSpec, EngineSpec
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.upstream.endpoint import Endpoint
+from gateway.upstream.http_request import fetch
+from tests.dataplane.stage import run, until
+from tests.upstream.stage import OK, Act, Engine, engine
+
+
+def endpoint_of(it: Engine, **limits: Any) -> Endpoint:
+    return Endpoint(
+        EngineSpec("it", (), connections=ConnectionSpec(**limits)), EndpointSpec(f"http://127.0.0.1:{it.port}"), None
+    )
+
+
+@pytest.mark.parametrize(
+    "reply, status, content_type, body",
+    [
+        (OK, 200, "application/json", b"ok"),
+        (b"HTTP/1.1 404 No\r\nContent-Type: text/plain\r\nContent-Length: 0\r\n\r\n", 404, "text/plain", b""),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x\r\nabc\r\n2\r\nde\r\n0\r\n\r\n",
+            200,
+            "application/json",
+            b"abcde",
+        ),
+    ],
+)
+def test_replies(reply: bytes, status: int, content_type: str, body: bytes) -> None:
+    """What is fetched is a status, what the body is, and the body without its framing."""
+
+    async def scene() -> None:
+        async with engine(reply) as it:
+            endpoint = endpoint_of(it)
+            fetched = await fetch(endpoint, "GET", b"/v2/models/stats", b"", timeout=5.0)
+            assert (fetched.status, fetched.content_type, fetched.body) == (status, content_type, body)
+            assert fetched.is_good is (status == 200)
+            assert fetched.endpoint is endpoint
+            assert endpoint.pool.num_busy == 0
+            endpoint.pool.close_idle()
+
+    run(scene())
+
+
+def test_requests() -> None:
+    """A request names the endpoint, carries the fields it is given, and has a length where it has a body."""
+
+    async def scene() -> None:
+        async with engine() as it:
+            endpoint = endpoint_of(it)
+            await fetch(endpoint, "GET", b"/v2/logging", b"", timeout=None)
+            await fetch(endpoint, "POST", b"/v2/logging", b"", lines=b"x-a: b\r\n", timeout=None)
+            host = b"host: 127.0.0.1:%d\r\n" % it.port
+            assert it.heads == [
+                b"GET /v2/logging HTTP/1.1\r\n" + host + b"\r\n",
+                b"POST /v2/logging HTTP/1.1\r\n" + host + b"x-a: b\r\ncontent-length: 0\r\n\r\n",
+            ]
+            assert len(it.writers) == 1
+            endpoint.pool.close_idle()
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    "script, kind",
+    [
+        ((Act.CLOSE,), ErrorKind.UPSTREAM_RESET),
+        ((b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc", Act.CLOSE), ErrorKind.UPSTREAM_RESET),
+        ((b"hello\r\n\r\n",), ErrorKind.UPSTREAM_PROTOCOL),
+        ((Act.WAIT,), ErrorKind.DEADLINE),
+        ((b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc", Act.WAIT), ErrorKind.DEADLINE),
+    ],
+)
+def test_failures(script: tuple[bytes | Act, ...], kind: ErrorKind) -> None:
+    """What fails is told by its kind, and leaves no connection behind; half a reply is none."""
+
+    async def scene() -> None:
+        async with engine(*script) as it:
+            endpoint = endpoint_of(it)
+            with pytest.raises(GatewayError) as failed:
+                await fetch(endpoint, "GET", b"/v2", b"", timeout=0.1 if Act.WAIT in script else 5.0)
+            assert failed.value.kind is kind
+            it.go_on.set()
+            await until(lambda: endpoint.pool.size == 0 and it.num_open == 0)
+
+    run(scene())
+
+
+def test_nobody_listens() -> None:
+    """An endpoint that is not there is told so."""
+
+    async def scene() -> None:
+        async with engine() as it:
+            endpoint = endpoint_of(it)
+        with pytest.raises(GatewayError) as failed:
+            await fetch(endpoint, "GET", b"/v2", b"", timeout=5.0)
+        assert failed.value.kind is ErrorKind.UPSTREAM_CONNECT
+
+    run(scene())
+
+
+def test_it_waits_in_line_like_everybody() -> None:
+    """Where all connections are busy it waits, leaves the line when its time is over, and is refused a full one."""
+
+    async def scene() -> None:
+        async with engine(Act.WAIT, OK) as it:
+            endpoint = endpoint_of(it, max_connections=1, max_pending=1)
+            first = asyncio.ensure_future(fetch(endpoint, "GET", b"/v2", b"", timeout=5.0))
+            await until(lambda: it.heads)
+            with pytest.raises(GatewayError, match=r"did not answer within 0\.05 s") as late:
+                await fetch(endpoint, "GET", b"/v2", b"", timeout=0.05)
+            assert late.value.kind is ErrorKind.DEADLINE
+            assert repr(endpoint.pool).endswith("1 connections, 0 idle, 0 wait>")
+            second = asyncio.ensure_future(fetch(endpoint, "GET", b"/v2", b"", timeout=5.0))
+            await until(lambda: "1 wait" in repr(endpoint.pool))
+            with pytest.raises(GatewayError) as full:
+                await fetch(endpoint, "GET", b"/v2", b"", timeout=5.0)
+            assert full.value.kind is ErrorKind.OVERLOADED
+            it.go_on.set()
+            assert (await first).body == (await second).body == b"ok"
+            endpoint.pool.close_idle()
+
+    run(scene())
+
+
+def test_it_can_be_cancelled() -> None:
+    """Whoever stops waiting for it ends the request at the engine too."""
+
+    async def scene() -> None:
+        async with engine(Act.WAIT) as it:
+            endpoint = endpoint_of(it)
+            asking = asyncio.ensure_future(fetch(endpoint, "GET", b"/v2", b"", timeout=None))
+            await until(lambda: it.heads)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            it.go_on.set()
+            await until(lambda: endpoint.pool.size == 0 and it.num_open == 0)
+
+    run(scene())

@@ -1,0 +1,329 @@
+"""One probe of an endpoint: what counts as ready, as not ready, and as gone."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from h2.errors import ErrorCodes
+
+from gateway.config.specs import EndpointSpec, EngineProtocol, EngineSpec, HealthSpec, LoadSpec
+from gateway.protocol.engine_load import Load
+from gateway.protocol.readiness import Condition
+from gateway.upstream.probe import asker_for
+from tests.dataplane.grpc.peers import Call, GrpcEngine
+from tests.dataplane.stage import Engine, Heard, run, until
+
+
+def spec(url: str, **more: Any) -> EngineSpec:
+    return EngineSpec("it", (EndpointSpec(url),), health=HealthSpec(timeout=0.2), api_key="secret", **more)
+
+
+def says(*messages: bytes, status: int = 0) -> Any:
+    async def script(call: Call) -> None:
+        await call.over()
+        call.open()
+        await call.send(*messages)
+        call.end([("grpc-status", str(status))])
+
+    return script
+
+
+async def silent(call: Call) -> None:
+    await call.when(lambda: call.is_over)
+
+
+async def breaks_off(call: Call) -> None:
+    call.reset(ErrorCodes.INTERNAL_ERROR)
+
+
+async def lost(call: Call) -> None:
+    call.peer.abort()
+
+
+BY_GRPC = [
+    (says(b"\x08\x01"), Condition.READY),
+    (says(b"\x08\x00"), Condition.UNREADY),
+    (says(b""), Condition.UNREADY),
+    (says(b"\x10\x01\x08\x01"), Condition.READY),
+    (says(status=14), Condition.UNREADY),
+    (says(status=12), Condition.UNREADY),
+    (says(b"\xff\xff"), Condition.DOWN),
+    (says(), Condition.UNREADY),
+    (silent, Condition.DOWN),
+    (breaks_off, Condition.DOWN),
+    (lost, Condition.DOWN),
+]
+
+
+@pytest.mark.parametrize("script, found", BY_GRPC)
+def test_by_grpc(script: Any, found: Condition) -> None:
+    """An endpoint that speaks gRPC alone is asked by ServerReady, again and again on one connection."""
+
+    async def whole() -> None:
+        engine = await GrpcEngine(script).start()
+        asker = asker_for(spec(engine.url), engine.url)
+        assert [await asker.ask() for _ in range(2)] == [found, found]
+        assert engine.calls[0].value(":path") == "/inference.GRPCInferenceService/ServerReady"
+        assert engine.calls[0].value("authorization") == "Bearer secret"
+        assert len(engine.peers) == (2 if script is lost else 1)
+        await asker.close()
+        await until(lambda: all(peer.is_lost for peer in engine.peers))
+        await engine.stop()
+
+    run(whole())
+
+
+def test_by_grpc_nobody_there() -> None:
+    async def whole() -> None:
+        asker = asker_for(spec("grpc://127.0.0.1:1"), "grpc://127.0.0.1:1")
+        assert await asker.ask() is Condition.DOWN
+        await asker.close()
+
+    run(whole())
+
+
+def test_an_endpoint_that_comes_back() -> None:
+    """Each probe tells of its own moment."""
+
+    async def whole() -> None:
+        engine = await GrpcEngine(says(b"\x08\x01")).start()
+        asker = asker_for(spec(engine.url), engine.url)
+        assert await asker.ask() is Condition.READY
+        port = int(engine.address.rpartition(":")[2])
+        await engine.stop()
+        assert await asker.ask() is Condition.DOWN
+        again = await GrpcEngine(says(b"\x08\x01")).start(port)
+        assert await asker.ask() is Condition.READY
+        await asker.close()
+        await again.stop()
+
+    run(whole())
+
+
+def test_closing_in_the_middle() -> None:
+    """A probe that is under way when the rules change leaves nothing behind."""
+
+    async def whole() -> None:
+        engine = await GrpcEngine(silent).start()
+        asker = asker_for(spec(engine.url), engine.url)
+        probe = asyncio.create_task(asker.ask())
+        await until(lambda: engine.calls)
+        probe.cancel()
+        await asyncio.gather(probe, return_exceptions=True)
+        await asker.close()
+        await until(lambda: engine.peers[0].is_lost)
+        await engine.stop()
+
+    run(whole())
+
+
+async def closes(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+    writer.close()
+
+
+async def never(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+    await reader.read()
+
+
+def replies(status: int) -> Any:
+    async def script(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+        writer.write(b"HTTP/1.1 %d Told\r\nContent-Length: 0\r\n\r\n" % status)
+
+    return script
+
+
+BY_REST = [
+    (replies(200), Condition.READY),
+    (replies(400), Condition.UNREADY),
+    (replies(503), Condition.UNREADY),
+    (closes, Condition.DOWN),
+    (never, Condition.DOWN),
+]
+
+
+def by_path(**statuses: int) -> Any:
+    """Answers each path by its status, 404 where it has none: `v1_models=200`."""
+
+    async def script(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+        name = heard.line.split()[1].strip("/").replace("/", "_")
+        body = b'{"data": [{"id": "llama"}]}'
+        head = b"HTTP/1.1 %d Told\r\nContent-Length: %d\r\n\r\n" % (statuses.get(name, 404), len(body))
+        writer.write(head + body)
+
+    return script
+
+
+OPENAI, TFSERVING, TORCHSERVE = EngineProtocol.OPENAI, EngineProtocol.TFSERVING, EngineProtocol.TORCHSERVE
+BY_PROTOCOL = [
+    (EngineProtocol.KSERVE, by_path(v2_health_ready=200), Condition.READY, ["/v2/health/ready"]),
+    (OPENAI, by_path(health=200), Condition.READY, ["/health"]),
+    (OPENAI, by_path(health=503, v1_models=200), Condition.UNREADY, ["/health"]),  # llama.cpp while it loads
+    (OPENAI, by_path(v1_models=200), Condition.READY, ["/health", "/v1/models"]),  # Ollama
+    (OPENAI, by_path(health=405, v1_models=200), Condition.READY, ["/health", "/v1/models"]),
+    (OPENAI, by_path(v1_models=401), Condition.UNREADY, ["/health", "/v1/models"]),  # the key is wrong
+    (OPENAI, by_path(), Condition.UNREADY, ["/health", "/v1/models"]),
+    (TFSERVING, by_path(), Condition.READY, ["/v1/models/_"]),
+    (TFSERVING, by_path(v1_models__=400), Condition.READY, ["/v1/models/_"]),
+    (TFSERVING, by_path(v1_models__=503), Condition.UNREADY, ["/v1/models/_"]),
+    (TORCHSERVE, by_path(ping=200), Condition.READY, ["/ping"]),
+    (TORCHSERVE, by_path(ping=500), Condition.UNREADY, ["/ping"]),
+]
+
+
+@pytest.mark.parametrize("protocol, script, found, paths", BY_PROTOCOL)
+def test_each_protocol_has_its_own_question(
+    protocol: EngineProtocol, script: Any, found: Condition, paths: list[str]
+) -> None:
+    """Where the rules name no path, an engine is asked what engines of its protocol answer."""
+
+    async def whole() -> None:
+        engine = Engine(script)
+        await engine.start()
+        asker = asker_for(spec(engine.url, protocol=protocol), engine.url)
+        assert await asker.ask() is found
+        assert [heard.line.split()[1] for heard in engine.heard] == paths
+        await asker.close()
+        engine.stop()
+
+    run(whole())
+
+
+def test_the_path_that_answers_is_remembered() -> None:
+    """An engine without /health is asked for its models from then on, until those are gone too; and a path that the
+    rules name is the only one."""
+
+    async def whole() -> None:
+        engine = Engine(by_path(api_models=200))
+        await engine.start()
+        it = spec(engine.url, protocol=OPENAI, base_path="/api")
+        asker = asker_for(it, engine.url)
+
+        async def asks() -> tuple[Condition, list[str]]:
+            engine.heard.clear()
+            return await asker.ask(), [heard.line.split()[1] for heard in engine.heard]
+
+        assert await asks() == (Condition.READY, ["/health", "/api/models"])
+        assert await asks() == (Condition.READY, ["/api/models"])
+        engine.script = by_path(health=200)
+        assert await asks() == (Condition.READY, ["/api/models", "/health"])
+        assert await asks() == (Condition.READY, ["/health"])
+        await asker.close()
+        asker = asker_for(replace(it, health=HealthSpec(path="/live")), engine.url)
+        assert await asks() == (Condition.UNREADY, ["/live"])
+        await asker.close()
+        engine.stop()
+
+    run(whole())
+
+
+def test_models_and_load_are_asked_for() -> None:
+    """An openai engine tells its models, and its load where the rules say so; with the key, as everything."""
+
+    async def answer(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+        bodies = {"/v1/models": b'{"data": [{"id": "llama"}]}', "/metrics": b"vllm:num_requests_running 3\n"}
+        body = bodies[heard.line.split()[1]]
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+    async def whole() -> None:
+        engine = Engine(answer)
+        await engine.start()
+        asker = asker_for(spec(engine.url, protocol=OPENAI, load=LoadSpec("metrics")), engine.url)
+        assert await asker.models() == {"llama"}
+        assert await asker.load() == Load(3)
+        assert {heard.value("authorization") for heard in engine.heard} == {"Bearer secret"}
+        await asker.close()
+        silent = asker_for(spec(engine.url), engine.url)
+        assert (await silent.models(), await silent.load()) == (None, None)
+        await silent.close()
+        assert len(engine.heard) == 2
+        engine.stop()
+
+    run(whole())
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_metrics_at_a_port_of_their_own(scheme: str) -> None:
+    """Triton's metrics are at another port of the same host, also where it is known by gRPC alone."""
+
+    async def answer(engine: Engine, heard: Heard, reader: Any, writer: Any) -> None:
+        body = b'nv_inference_pending_request_count{model="m"} 4\n'
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+    async def whole() -> None:
+        engine = Engine(answer)
+        await engine.start()
+        port = engine.url.rpartition(":")[2]
+        url = f"{scheme}://127.0.0.1:1"
+        asker = asker_for(spec(url, load=LoadSpec("metrics", f":{port}/metrics?x=1")), url)
+        assert await asker.load() == Load(0, 4)
+        assert engine.heard[0].line == "GET /metrics?x=1 HTTP/1.1"
+        assert await asker.models() is None
+        await asker.close()
+        await until(lambda: engine.num_open == 0)
+        engine.stop()
+
+    run(whole())
+
+
+@pytest.mark.parametrize("script, found", [(replies(404), None), (replies(200), None), (closes, None), (never, None)])
+def test_what_does_not_tell(script: Any, found: None) -> None:
+    """Models and load that are not told are none, whatever the reason."""
+
+    async def whole() -> None:
+        engine = Engine(script)
+        await engine.start()
+        asker = asker_for(spec(engine.url, protocol=OPENAI, load=LoadSpec("metrics")), engine.url)
+        assert (await asker.models(), await asker.load()) == (found, found)
+        await asker.close()
+        engine.stop()
+
+    run(whole())
+
+
+OTHERS_BY_GRPC = [
+    (TFSERVING, says(status=5), Condition.READY),  # no such model: it is there
+    (TFSERVING, says(status=3), Condition.READY),
+    (TFSERVING, says(status=14), Condition.UNREADY),
+    (TFSERVING, lost, Condition.DOWN),
+    (TORCHSERVE, says(b'\n\x17{"status": "Healthy"}\n'), Condition.READY),
+    (TORCHSERVE, says(b'\n\x19{"status": "Unhealthy"}\n'), Condition.UNREADY),
+    (TORCHSERVE, says(status=12), Condition.UNREADY),
+]
+
+
+@pytest.mark.parametrize("protocol, script, found", OTHERS_BY_GRPC)
+def test_other_protocols_by_grpc(protocol: EngineProtocol, script: Any, found: Condition) -> None:
+    """TF Serving answers for a model that it has not got; TorchServe says how it is."""
+
+    async def whole() -> None:
+        engine = await GrpcEngine(script).start()
+        asker = asker_for(spec(engine.url, protocol=protocol), engine.url)
+        assert await asker.ask() is found
+        called = "/tensorflow.serving.ModelService/GetModelStatus"
+        if protocol is TORCHSERVE:
+            called = "/org.pytorch.serve.grpc.inference.InferenceAPIsService/Ping"
+        assert engine.calls[0].value(":path") == called
+        await asker.close()
+        await engine.stop()
+
+    run(whole())
+
+
+@pytest.mark.parametrize("script, found", BY_REST)
+def test_by_rest(script: Any, found: Condition) -> None:
+    """Where there is REST it is asked, though there is gRPC too."""
+
+    async def whole() -> None:
+        engine = Engine(script)
+        await engine.start()
+        asker = asker_for(spec(engine.url), engine.url)
+        assert await asker.ask() is found
+        assert engine.heard[0].line == "GET /v2/health/ready HTTP/1.1"
+        assert engine.heard[0].value("authorization") == "Bearer secret"
+        await asker.close()
+        engine.stop()
+
+    run(whole())

@@ -1,0 +1,132 @@
+"""The short way between two streams does what the long one does, whatever comes and whatever the windows allow."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.wire.grpc import framed
+from gateway.wire.http2 import frames
+from gateway.wire.http2.fields import Block
+from gateway.wire.http2.frames import Setting
+from gateway.wire.http2.hpack import Steady
+from gateway.wire.http2.relay_fast_path import Passage
+from gateway.wire.http2.stream import Stream
+from gateway.wire.message_boundaries import Boundaries
+from tests.wire.http2.sides import REPLY, Side, headers, server
+
+MARK = 0x0A
+MESSAGE = st.tuples(st.sampled_from([b"", b"\x0a", b"\x0aerror", b"\x12fine", b"\x12" * 5000]), st.booleans())
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("pass"), st.integers(1, 12_000)),
+        st.tuples(st.just("message"), st.just(0)),
+        st.tuples(st.just("credit"), st.sampled_from([1, 99, 20_000])),
+        st.tuples(st.just("block"), st.just(0)),
+        st.tuples(st.just("unblock"), st.just(0)),
+    ),
+    max_size=30,
+)
+
+
+class Relay:
+    """Relays to a stream of a server, by a passage or by two calls."""
+
+    def __init__(self, *, is_short: bool) -> None:
+        self.side: Side = server()
+        self.side.feed(frames.settings({Setting.INITIAL_WINDOW_SIZE: 3000}), headers(1, ended=True))
+        self.target = self.side.heard[1].stream
+        self.target.send_headers(Steady(REPLY))
+        self.boundaries = Boundaries(MARK)
+        self.owed = 0
+        self.paid = 0
+        self.told: list[str] = []
+        self._passage = Passage(self, self.target) if is_short else None
+
+    def relay(self, data: bytes) -> None:
+        if self._passage is not None:
+            self._passage.data_received(self.target, data, False)
+        else:
+            self.boundaries.feed(data)
+            self.target.send_data(data)
+            self.owed += len(data)
+            if self.owed >= 16 * 1024 and not self.target.is_waiting:
+                self.pay()
+
+    def pay(self) -> None:
+        self.paid, self.owed = self.paid + self.owed, 0
+
+    @property
+    def state(self) -> tuple[object, ...]:
+        found, target = self.boundaries, self.target
+        counts = found.count, found.num_marked, found.is_between_messages, self.owed, self.paid
+        return (*counts, target.num_waiting, target.send_window, self.side.http2.send_window, self.side.take())
+
+    def headers_received(self, stream: Stream, block: Block, ended: bool) -> None:
+        self.told.append("headers")
+
+    def data_received(self, stream: Stream, data: bytes, ended: bool) -> None:
+        self.told.append(f"{len(data)} bytes{', ended' if ended else ''}")
+
+    def trailers_received(self, stream: Stream, block: Block) -> None:
+        self.told.append("trailers")
+
+    def stream_reset(self, stream: Stream, code: int, why: str) -> None:
+        self.told.append(f"reset: {why}")
+
+    def drained(self, stream: Stream) -> None:
+        self.told.append("drained")
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(MESSAGE, min_size=1, max_size=20), STEPS)
+def test_both_ways_do_the_same(messages: list[tuple[bytes, bool]], steps: list[tuple[str, int]]) -> None:
+    """Counted and sent alike: whole messages, pieces of them, more than the windows allow, and while nothing may go."""
+    whole = [framed(message, compressed=compressed) for message, compressed in messages]
+    rest = b"".join(whole)
+    short, long = Relay(is_short=True), Relay(is_short=False)
+    for step, value in steps:
+        piece = b""
+        if step == "pass":
+            piece, rest = rest[:value], rest[value:]
+        elif step == "message" and whole:  # where the ends of pieces are those of messages again
+            while whole and len(b"".join(whole)) > len(rest):
+                whole.pop(0)
+            size = len(rest) - len(b"".join(whole)) or (len(whole[0]) if whole else 0)
+            piece, rest = rest[:size], rest[size:]
+        for relay in (short, long):
+            http2 = relay.side.http2
+            if piece:
+                relay.relay(piece)
+            elif step == "credit":
+                relay.side.feed(frames.window_update(1, value))
+            elif step == "block":
+                http2.is_blocked = True
+            elif step == "unblock":
+                http2.unblock()
+        assert short.state == long.state
+
+
+@pytest.mark.parametrize("data", [b"", b"x"])
+def test_whoever_had_the_stream_hears_all_but_data(data: bytes) -> None:
+    relay = Relay(is_short=True)
+    passage = Passage(relay, relay.target)
+    block = Block(REPLY)
+    passage.headers_received(relay.target, block, False)
+    passage.data_received(relay.target, framed(b"one"), False)
+    passage.drained(relay.target)
+    passage.data_received(relay.target, data, True)
+    passage.trailers_received(relay.target, block)
+    passage.stream_reset(relay.target, 8, "gone")
+    assert relay.told == ["headers", "drained", f"{len(data)} bytes, ended", "trailers", "reset: gone"]
+    assert (relay.boundaries.count, relay.owed) == (1, len(framed(b"one")))
+
+
+def test_a_target_that_is_over_takes_nothing() -> None:
+    relay = Relay(is_short=True)
+    relay.side.take()
+    relay.target.reset()
+    relay.side.take()
+    relay.relay(framed(b"one"))
+    assert relay.side.take() == b""
