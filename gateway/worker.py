@@ -46,10 +46,10 @@ from gateway.control_messages import (
     encode,
     loop_factory,
 )
-from gateway.dataplane.listener import Newcomer
-from gateway.dataplane.plane import DataPlane
-from gateway.dataplane.sampling import Sampler
-from gateway.dataplane.under_way import cancel_requests, list_requests
+from gateway.dataplane.active_requests import cancel_requests, list_requests
+from gateway.dataplane.data_plane import DataPlane
+from gateway.dataplane.decision_log import DecisionSampler
+from gateway.dataplane.listener import ProtocolDetector
 from gateway.events.event_bus import EventBus
 from gateway.observability.logs import set_log_level, set_up_logging
 from gateway.protocol.feedback import Rating
@@ -181,7 +181,7 @@ class Worker:
             tls = listener_tls(start.settings.tls) if start.settings.tls else None
             loop = asyncio.get_running_loop()
             servers = [
-                await loop.create_server(lambda: Newcomer(plane), sock=listener, ssl=tls, backlog=_BACKLOG)
+                await loop.create_server(lambda: ProtocolDetector(plane), sock=listener, ssl=tls, backlog=_BACKLOG)
                 for listener in listeners(start)
             ]
         except (OSError, ValueError) as error:
@@ -202,7 +202,9 @@ class Worker:
             self._say(Decisions(decisions, skipped))
 
         is_on = watch.rate > 0
-        sampler = Sampler(watch.rate, watch.share, watch.with_body_facts, watch.redacted, tell) if is_on else None
+        sampler = (
+            DecisionSampler(watch.rate, watch.share, watch.with_body_facts, watch.redacted, tell) if is_on else None
+        )
         plane.watch(sampler)
 
     def _use_rules(self, plane: DataPlane, message: UseRules) -> None:

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from gateway.dataplane.bridging.converted_call import ConvertedCall
-from gateway.dataplane.bridging.rest_stream import RestStream
-from gateway.dataplane.grpc.call import RelayedCall
+from gateway.dataplane.grpc.call_head import CallHead, CallReader
 from gateway.dataplane.grpc.client import Call, CallClient
-from gateway.dataplane.grpc.own_call import RefusedCall
-from gateway.dataplane.grpc.plan import CallHead, CallReader
+from gateway.dataplane.grpc.local_call import RefusedCall
 from gateway.dataplane.grpc.services import SERVICE_CALLS
-from gateway.dataplane.grpc.streams import StreamCall
+from gateway.dataplane.grpc.stream_call import StreamCall
+from gateway.dataplane.grpc.unary_call import UnaryCall
+from gateway.dataplane.protocol_bridge.grpc_to_rest import GrpcToRestCall
+from gateway.dataplane.protocol_bridge.rest_over_http2 import RestStream
 from gateway.dataplane.serving import serve_by, serve_mirrored
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.http2.fields import Block
@@ -25,8 +25,8 @@ _GRPC = b"application/grpc"
 Answer = tuple[Callable[[CallClient, Stream, Any], Call], Any]
 
 
-def _relayed(client: CallClient, stream: Stream, head: CallHead) -> RelayedCall:
-    return RelayedCall(client, stream, head, None, serve_mirrored)
+def _relayed(client: CallClient, stream: Stream, head: CallHead) -> UnaryCall:
+    return UnaryCall(client, stream, head, None, serve_mirrored)
 
 
 def _streamed(client: CallClient, stream: Stream, head: CallHead) -> StreamCall:
@@ -67,4 +67,4 @@ def _answer_for(read: CallReader, block: Block) -> Answer:
         return partial(RefusedCall, error=GatewayError(ErrorKind.UNSUPPORTED, what)), head
     if rpc.is_relayed:
         return _relayed, head
-    return (_streamed if rpc.is_stream else ConvertedCall), head
+    return (_streamed if rpc.is_stream else GrpcToRestCall), head

@@ -5,17 +5,17 @@ from __future__ import annotations
 from functools import partial
 
 from gateway.config.specs import EngineProtocol
+from gateway.dataplane.conversation.choosing import is_of_conversation, talking
 from gateway.dataplane.exchange import Exchange
-from gateway.dataplane.llm.exchange import GenerationExchange
-from gateway.dataplane.llm.making import turn_generation
-from gateway.dataplane.request import Request
-from gateway.dataplane.seams import Client, Handler
+from gateway.dataplane.head_reader import Request
+from gateway.dataplane.interfaces import Client, Handler
+from gateway.dataplane.llm.generation_proxy import GenerationExchange
+from gateway.dataplane.llm.translator_factory import turn_generation
 from gateway.dataplane.snapshot import Lane
-from gateway.dataplane.talking.choosing import is_of_conversation, talking
-from gateway.dataplane.translating.calling import Calling
-from gateway.dataplane.translating.describing import Described
-from gateway.dataplane.translating.making import maker_for
-from gateway.dataplane.translating.translation import Ask, Translation
+from gateway.dataplane.translation.grpc_backend import Calling
+from gateway.dataplane.translation.making import maker_for
+from gateway.dataplane.translation.model_description import Described
+from gateway.dataplane.translation.translation import Ask, Translation
 from gateway.protocol.llm.canonical import OF_V2, Dialect
 from gateway.protocol.operations import INFERENCE_OPERATIONS
 

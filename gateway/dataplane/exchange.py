@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from time import monotonic
 
-from gateway.dataplane.body import RequestBody, decide
-from gateway.dataplane.measuring import ENERGY_FIELD, count_energy
-from gateway.dataplane.plan import no_route
-from gateway.dataplane.progress import Progress, of_request
-from gateway.dataplane.replaying import sequence_forgotten
-from gateway.dataplane.replies import event_told
-from gateway.dataplane.request import Request
-from gateway.dataplane.sampling import known_of
-from gateway.dataplane.seams import Client
+from gateway.dataplane.active_request import Progress, of_request
+from gateway.dataplane.decision_log import known_of
+from gateway.dataplane.head_reader import Request
+from gateway.dataplane.interfaces import Client
+from gateway.dataplane.local_replies import event_told
+from gateway.dataplane.outcome import ENERGY_FIELD, count_energy
+from gateway.dataplane.prepared_head import no_route
+from gateway.dataplane.request_body import RequestBody, decide
+from gateway.dataplane.sequence_replay import sequence_forgotten
 from gateway.dataplane.snapshot import Lane
 from gateway.dataplane.timed_tries import TimedTries
 from gateway.protocol.engine_load import read_orca

@@ -31,7 +31,7 @@ _MAX_ASKED = 256
 _MAX_RATED = 20_000
 
 
-class FeedbackDesk:
+class FeedbackCollector:
     """Takes feedback in one worker; `by_control` asks the other workers of this gateway, where it is set."""
 
     def __init__(self, arms: Arms, book: SessionCache, news: EventBus | None) -> None:
@@ -46,7 +46,7 @@ class FeedbackDesk:
             news.listen(FeedbackTaken, self._hear_taken)
 
     def __repr__(self) -> str:
-        return f"<FeedbackDesk of {self._arms!r}, {len(self._asked)} asked>"
+        return f"<FeedbackCollector of {self._arms!r}, {len(self._asked)} asked>"
 
     async def give(self, rating: Rating, snapshot: Snapshot) -> bool:
         """Count a rating; False where nobody knows what it is about.

@@ -7,16 +7,16 @@ import ssl
 from time import monotonic
 from typing import cast
 
+from gateway.dataplane.active_request import ActiveRequest
 from gateway.dataplane.answering import answer
-from gateway.dataplane.connection import ClientConnection
-from gateway.dataplane.http2 import Http2Client
-from gateway.dataplane.plane import DataPlane
-from gateway.dataplane.progress import Live
+from gateway.dataplane.data_plane import DataPlane
+from gateway.dataplane.http1_server import Http1ServerConnection
+from gateway.dataplane.http2_server import Http2ServerConnection
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.http2.frames import PREFACE
 
 
-class Newcomer(asyncio.Protocol):
+class ProtocolDetector(asyncio.Protocol):
     """Waits until it is clear whether HTTP/2's preface comes (RFC 9113 section 3.4), then steps aside.
 
     Under TLS the handshake has settled it (ALPN); who offered nothing is read like everybody else.
@@ -33,7 +33,7 @@ class Newcomer(asyncio.Protocol):
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)  # set before anything else happens
 
     def __repr__(self) -> str:
-        return f"<Newcomer {self._buffer!r}>"
+        return f"<ProtocolDetector {self._buffer!r}>"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -43,23 +43,23 @@ class Newcomer(asyncio.Protocol):
         chosen = tls.selected_alpn_protocol() if isinstance(tls, ssl.SSLObject) else None
         is_full = bool(limit) and len(plane.connections) - plane.num_lingering >= limit
         if chosen == "h2":
-            client = Http2Client(plane, answer)
+            client = Http2ServerConnection(plane, answer)
             self._become(client)
             if is_full:
                 client.refuse(GatewayError(ErrorKind.OVERLOADED, f"{limit} connections are open already"))
         elif chosen is not None or is_full:
-            self._become(ClientConnection(plane))
+            self._become(Http1ServerConnection(plane))
         else:
             plane.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
         data = self._buffer + data if self._buffer else data
         if data.startswith(PREFACE):
-            self._become(Http2Client(self._plane, answer), data)
+            self._become(Http2ServerConnection(self._plane, answer), data)
         elif PREFACE.startswith(data):
             self._buffer = data
         else:
-            self._become(ClientConnection(self._plane), data)
+            self._become(Http1ServerConnection(self._plane), data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._plane.connections.discard(self)
@@ -70,7 +70,7 @@ class Newcomer(asyncio.Protocol):
     def abort(self) -> None:
         self._transport.abort()
 
-    def live(self) -> list[Live]:
+    def live(self) -> list[ActiveRequest]:
         """Nothing has come."""
         return []
 
@@ -80,7 +80,7 @@ class Newcomer(asyncio.Protocol):
         if now - self._since > (limits.header_timeout if self._buffer else limits.idle_timeout):
             self._transport.close()
 
-    def _become(self, protocol: ClientConnection | Http2Client, data: bytes = b"") -> None:
+    def _become(self, protocol: Http1ServerConnection | Http2ServerConnection, data: bytes = b"") -> None:
         self._plane.connections.discard(self)
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from gateway.dataplane.bridging.deciding import Deciding
+from gateway.dataplane.error_handler import ErrorHandler
 from gateway.dataplane.exchange import Exchange
-from gateway.dataplane.fleet import FleetCall
+from gateway.dataplane.fleet_operations import FleetOperation
 from gateway.dataplane.fork import Fork
+from gateway.dataplane.head_reader import Request
+from gateway.dataplane.interfaces import Client, Handler
 from gateway.dataplane.llm.model_in_body import ModelInBody, answerer
-from gateway.dataplane.refusal import Refusal
-from gateway.dataplane.request import Request
-from gateway.dataplane.seams import Client, Handler
+from gateway.dataplane.protocol_bridge.route_on_body import Deciding
 from gateway.dataplane.serving import serve, serve_mirrored
 from gateway.protocol.operations import INFERENCE_OPERATIONS
 from gateway.protocol.v2_facts import read_parameters
@@ -77,9 +77,9 @@ def handler_for(client: Client, request: Request) -> Handler:
     """The handler of one request."""
     plan = request.plan
     if plan.error is not None:
-        return Refusal(client, request, plan.error)
+        return ErrorHandler(client, request, plan.error)
     if plan.is_fleet:
-        return FleetCall(client, request)
+        return FleetOperation(client, request)
     if plan.passes:
         return Exchange(client, request)
     if plan.call.names_its_model_in_the_body:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from time import monotonic
 
-from gateway.dataplane.keeping import DisplacedError
-from gateway.dataplane.plane import DataPlane
-from gateway.dataplane.replaying import GONE, NOT_STARTED, Replay
+from gateway.dataplane.data_plane import DataPlane
+from gateway.dataplane.sequence_replay import GONE, NOT_STARTED, SequenceReplay
+from gateway.dataplane.session_affinity import SequenceDisplacedError
 from gateway.dataplane.snapshot import Lane
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.sequence import Sequence
@@ -21,7 +21,7 @@ class SequenceTries(ABC):
     __slots__ = ("_attempts", "_replay")
 
     _attempts: int
-    _replay: Replay | None
+    _replay: SequenceReplay | None
     # As `Tries` has them
     _expires_at: float
     _lane: Lane | None
@@ -80,12 +80,12 @@ class SequenceTries(ABC):
         """Whether another endpoint may be told the request, after one that failed so has got it or may have."""
         return self._is_numbered and error.kind in GONE and self._can_be_sent_again()
 
-    def _replay_sequence(self, why: DisplacedError) -> None:
+    def _replay_sequence(self, why: SequenceDisplacedError) -> None:
         """Have another endpoint told the sequence's inputs; the request waits."""
         lane, session, now = self._lane, self._session, monotonic()
         assert lane is not None and type(session) is Sequence
         if self._replay is None:
-            self._replay = Replay(self, self._plane.keeper, lane, session)
+            self._replay = SequenceReplay(self, self._plane.keeper, lane, session)
         self._attempts += 1
         limit = lane.engine.spec.timeout
         ends = [at for at in (self._started_at + self._waited + limit if limit else 0.0, self._expires_at) if at]

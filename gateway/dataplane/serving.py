@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from gateway.dataplane.bridging.converted_exchange import ConvertedExchange
 from gateway.dataplane.by_http import by_http, translated
+from gateway.dataplane.conversation.choosing import is_of_conversation, talking
 from gateway.dataplane.exchange import Exchange
-from gateway.dataplane.mirroring.mirrored import mirrored
-from gateway.dataplane.recalling import Recalling
-from gateway.dataplane.request import Request
-from gateway.dataplane.seams import Client, Handler
+from gateway.dataplane.head_reader import Request
+from gateway.dataplane.interfaces import Client, Handler
+from gateway.dataplane.mirroring.mirroring_handler import mirrored
+from gateway.dataplane.protocol_bridge.rest_to_grpc import ConvertedExchange
+from gateway.dataplane.session_lookup import SessionLookup
 from gateway.dataplane.snapshot import Lane
-from gateway.dataplane.talking.choosing import is_of_conversation, talking
 from gateway.protocol.llm.canonical import OF_V2
 
 # What an engine is asked in by the client's own bytes, where the lane passes them.
@@ -34,7 +34,7 @@ def _once_recalled(client: Client, request: Request, lane: Lane, session: str) -
     def go_on(lane: Lane, body: bytes) -> tuple[Handler, bytes]:
         return serve_mirrored(client, request, lane, session), body
 
-    return Recalling(client, request, lane, session, go_on)
+    return SessionLookup(client, request, lane, session, go_on)
 
 
 def serve_mirrored(client: Client, request: Request, lane: Lane, session: str | None) -> Handler:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from time import monotonic
 
-from gateway.dataplane.request import Request
-from gateway.dataplane.timing import Timing
+from gateway.dataplane.head_reader import Request
+from gateway.dataplane.server_timing import Timing
 from gateway.dataplane.tries import Tries
 from gateway.protocol.errors import GatewayError
 

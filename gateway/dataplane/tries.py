@@ -9,14 +9,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from time import monotonic
 
-from gateway.dataplane.keeping import DisplacedError
-from gateway.dataplane.measuring import Generated
-from gateway.dataplane.plane import DataPlane
-from gateway.dataplane.progress import Stage
-from gateway.dataplane.replaying import Replay
+from gateway.dataplane.active_request import Stage
+from gateway.dataplane.data_plane import DataPlane
+from gateway.dataplane.outcome import Generated
+from gateway.dataplane.sequence_replay import SequenceReplay
 from gateway.dataplane.sequence_tries import SequenceTries
+from gateway.dataplane.session_affinity import SequenceDisplacedError
 from gateway.dataplane.snapshot import Lane
-from gateway.dataplane.wheel import Slot
+from gateway.dataplane.timer_wheel import Slot
 from gateway.limits.pending import Grant, Pending
 from gateway.observability.arms import Meter
 from gateway.observability.metrics import Series
@@ -59,7 +59,7 @@ class Tries(SequenceTries):
         self._series: Series | None = None
         self._slot: Slot | None = None
         self._grant: Grant | Pending | None = None  # of the lane's limits
-        self._replay: Replay | None = None  # of its sequence
+        self._replay: SequenceReplay | None = None  # of its sequence
         self._is_trying = False
         self._tried: tuple[Endpoint, ...] = ()
         self._attempts = 0
@@ -125,7 +125,7 @@ class Tries(SequenceTries):
             return
         try:
             endpoint = self._choose(lane, now)
-        except DisplacedError as why:
+        except SequenceDisplacedError as why:
             self._replay_sequence(why)
             return
         except GatewayError as error:
@@ -157,7 +157,7 @@ class Tries(SequenceTries):
     def _choose(self, lane: Lane, now: float) -> Endpoint | None:
         """The endpoint of the next try; None where all are down.
 
-        Raises: GatewayError(SEQUENCE_LOST); DisplacedError.
+        Raises: GatewayError(SEQUENCE_LOST); SequenceDisplacedError.
         """
         engine, session, tried = lane.engine, self._session, self._tried
         if self._first is not None and self._first not in tried:
@@ -212,7 +212,7 @@ class Tries(SequenceTries):
             assert self._endpoint is not None and type(self._session) is Sequence
             self._drop_try()
             at = self._endpoint
-            self._replay_sequence(DisplacedError(self._session, at.url, f"failed: {error.message}", at))
+            self._replay_sequence(SequenceDisplacedError(self._session, at.url, f"failed: {error.message}", at))
         else:
             self._fail(error)
 

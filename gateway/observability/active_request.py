@@ -8,7 +8,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class LiveRequest:
     """One request. `age` is in seconds; `stage` says what is waited for: reading, limited, connecting, asking or
-    answering (`gateway.dataplane.progress.Stage`)."""
+    answering (`gateway.dataplane.active_request.Stage`)."""
 
     id: str
     worker: int

@@ -6,15 +6,15 @@ import asyncio
 from time import monotonic
 
 from gateway.comparison.reply import Answer, plain
-from gateway.dataplane.bridging.reply_stream import ReplyStream
-from gateway.dataplane.bridging.rest_client import RestClient
-from gateway.dataplane.grpc.call import RelayedCall
-from gateway.dataplane.grpc.plan import CallHead, CallPlan
+from gateway.dataplane.data_plane import DataPlane
+from gateway.dataplane.grpc.call_head import CallHead, CallPlan
+from gateway.dataplane.grpc.unary_call import UnaryCall
+from gateway.dataplane.interfaces import Handler
 from gateway.dataplane.llm.model_in_body import answerer_by
+from gateway.dataplane.local_replies import error_told, status_told
 from gateway.dataplane.mirroring.capture import Capture
-from gateway.dataplane.plane import DataPlane
-from gateway.dataplane.replies import error_told, status_told
-from gateway.dataplane.seams import Handler
+from gateway.dataplane.protocol_bridge.reply_stream import ReplyStream
+from gateway.dataplane.protocol_bridge.rest_client import RestClient
 from gateway.dataplane.serving import serve_by
 from gateway.dataplane.snapshot import Lane
 from gateway.protocol.errors import GatewayError
@@ -155,7 +155,7 @@ class _AskedByCall(_Asked):
         fields.append((b"x-pointsman-shadow", facts.route.encode("latin-1")))
         plan = CallPlan(fields, plane.snapshot, plane.settings)
         head = CallHead(plan, [(b"x-request-id", facts.request_id.encode("latin-1"))])
-        call = RelayedCall(self, self._stream, head, (plan.way(self._lane), None), serve_by)
+        call = UnaryCall(self, self._stream, head, (plan.way(self._lane), None), serve_by)
         self._stream.receiver = call
         call.data_received(self._stream, framed(self._capture.request), True)
 

@@ -15,8 +15,8 @@ from gateway.comparison.report import RouteReport
 from gateway.comparison.verdict import judge
 from gateway.config.experiment_specs import ShadowSpec
 from gateway.config.specs import RulesSpec
+from gateway.dataplane.data_plane import DataPlane
 from gateway.dataplane.mirroring.capture import Capture
-from gateway.dataplane.plane import DataPlane
 from gateway.dataplane.snapshot import Lane
 from gateway.parity.candidate_client import ask
 from gateway.parity.captured_request import Asked, read_request

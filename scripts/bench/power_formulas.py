@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gateway.statistics import confidence_sequences, means, rates
+from gateway.statistics.variance import LEAST_IN_A_PERIOD, PROMPTS_DIFFER
 
 Array = np.ndarray
 STEPS = 40

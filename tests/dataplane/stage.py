@@ -12,8 +12,8 @@ import uvloop
 
 from gateway.config.rules import load_rules
 from gateway.config.settings import Limits, Settings
-from gateway.dataplane.connection import ClientConnection
-from gateway.dataplane.plane import DataPlane
+from gateway.dataplane.data_plane import DataPlane
+from gateway.dataplane.http1_server import Http1ServerConnection
 from gateway.redis.bounded_client import Store
 
 OK = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 11\r\n\r\n{"ok":true}'
@@ -229,7 +229,7 @@ async def stage(
     tls = settings.pop("listener_ssl", None)
     plane = DataPlane(Settings(limits=Limits(**(limits or {})), **settings), load(text, tmp_path), 1, {}, store)
     snapshot = plane.snapshot
-    server = await loop.create_server(lambda: ClientConnection(plane), "127.0.0.1", 0, ssl=tls)
+    server = await loop.create_server(lambda: Http1ServerConnection(plane), "127.0.0.1", 0, ssl=tls)
     it = Stage(plane, server.sockets[0].getsockname()[1])
     try:
         yield it

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.dataplane.connection import ClientConnection
+from gateway.dataplane.http1_server import Http1ServerConnection
 from tests.dataplane.generating import (
     CHAT,
     DONE,
@@ -368,7 +368,7 @@ def test_a_slow_reader_stops_the_engine_that_goes_on(tmp_path: Path, path: str) 
             await client.send(post(path, asked(path)))
             await client.head()
             [connection] = it.plane.connections
-            assert isinstance(connection, ClientConnection)
+            assert isinstance(connection, Http1ServerConnection)
             connection.is_paused = True  # as the event loop has it where the client's socket takes no more
             is_paused.set()
             await until(lambda: sent)

@@ -6,15 +6,15 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+from gateway.dataplane.grpc.call_head import CallHead
 from gateway.dataplane.grpc.client import Call, CallClient
-from gateway.dataplane.grpc.own_call import OwnCall
-from gateway.dataplane.grpc.plan import CallHead
+from gateway.dataplane.grpc.local_call import LocalCall
 from gateway.protocol import grpc_health, grpc_reflection
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.http2.stream import Stream
 
 
-class HealthCall(OwnCall):
+class HealthCall(LocalCall):
     """grpc.health.v1.Health: whether the fleet serves. `Check` answers once, `Watch` whenever that changes."""
 
     __slots__ = ("_is_known", "_is_watching", "_told")
@@ -51,7 +51,7 @@ class HealthCall(OwnCall):
             self._write(status)
 
 
-class ReflectionCall(OwnCall):
+class ReflectionCall(LocalCall):
     """grpc.reflection: each message asks something, and is answered in its turn. Answers are many times as long as
     questions, so these wait while the client does not read."""
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from time import monotonic
 
-from gateway.dataplane.grpc.replies import broken_off
-from gateway.dataplane.plane import DataPlane
+from gateway.dataplane.data_plane import DataPlane
+from gateway.dataplane.grpc.reply_headers import broken_off
 from gateway.dataplane.snapshot import Lane
 from gateway.dataplane.tries import Tries
 from gateway.protocol.grpc_status import DEADLINE_EXCEEDED

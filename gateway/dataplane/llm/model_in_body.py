@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.dataplane.body import decoded
-from gateway.dataplane.llm.exchange import GenerationExchange
-from gateway.dataplane.plan import Plan, no_route
-from gateway.dataplane.recalling import Recalling
-from gateway.dataplane.refusal import Refusal
-from gateway.dataplane.request import Request
-from gateway.dataplane.seams import Client, Handler
+from gateway.dataplane.deferred_handler import WaitingForWhole
+from gateway.dataplane.error_handler import ErrorHandler
+from gateway.dataplane.head_reader import Request
+from gateway.dataplane.interfaces import Client, Handler
+from gateway.dataplane.llm.generation_proxy import GenerationExchange
+from gateway.dataplane.prepared_head import PreparedHead, no_route
+from gateway.dataplane.request_body import decoded
+from gateway.dataplane.session_lookup import SessionLookup
 from gateway.dataplane.snapshot import Lane
-from gateway.dataplane.standing_aside import WaitingForWhole
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.facts import read_generation_facts
 from gateway.protocol.llm.model_name import ModelName, find_model, renamed
@@ -43,7 +43,7 @@ def answerer(client: Client, request: Request, body: bytes, serve: Serve) -> tup
     try:
         return _decided(client, request, body, serve)
     except GatewayError as error:
-        return Refusal(client, request, error), body
+        return ErrorHandler(client, request, error), body
 
 
 def answerer_by(client: Client, request: Request, body: bytes, lane: Lane, serve: Serve) -> tuple[Handler, bytes]:
@@ -89,14 +89,14 @@ def _decided(client: Client, request: Request, body: bytes, serve: Serve) -> tup
         return go_on(lane, body)
     kept = client.plane.keeper.recall(lane, session)
     if kept is None:
-        return Recalling(client, request, lane, session, go_on), body
+        return SessionLookup(client, request, lane, session, go_on), body
     return go_on(kept, body)
 
 
 def _prepared(
     client: Client,
     request: Request,
-    plan: Plan,
+    plan: PreparedHead,
     lane: Lane,
     session: str | None,
     found: ModelName,
@@ -115,7 +115,7 @@ def _prepared(
     return serve(client, request, lane, session), body
 
 
-def _asked(plan: Plan, request: Request, body: bytes) -> tuple[Lane, str | None]:
+def _asked(plan: PreparedHead, request: Request, body: bytes) -> tuple[Lane, str | None]:
     """What the rules say of one request, where its head and its model alone do not tell.
 
     Raises: GatewayError.

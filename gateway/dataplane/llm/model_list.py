@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 
 from gateway.config.specs import EngineProtocol
-from gateway.dataplane.plan import Plan
-from gateway.dataplane.translating.describing import ask_engine
+from gateway.dataplane.prepared_head import PreparedHead
+from gateway.dataplane.translation.model_description import ask_engine
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import Operation
 from gateway.routing.decision import Target
@@ -24,7 +24,7 @@ _SINCE = int(time())
 _TIMEOUT_SECONDS = 5.0
 
 
-async def list_models(plan: Plan) -> bytes:
+async def list_models(plan: PreparedHead) -> bytes:
     """All models, in OpenAI's list: those that rules name outright, and those that engines say they serve, where the
     rules send these names to them."""
     snapshot = plan.snapshot
@@ -43,7 +43,7 @@ async def list_models(plan: Plan) -> bytes:
     return orjson.dumps({"object": "list", "data": cards})
 
 
-async def one_model(plan: Plan) -> bytes:
+async def one_model(plan: PreparedHead) -> bytes:
     """One of them.
 
     Raises: GatewayError(NOT_FOUND).
@@ -64,7 +64,7 @@ def _card(name: str, owner: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": _SINCE, "owned_by": owner}
 
 
-def _targets(plan: Plan, name: str) -> tuple[Target, ...]:
+def _targets(plan: PreparedHead, name: str) -> tuple[Target, ...]:
     """Where a client of this one's kind gets by naming this model."""
     table, headers = plan.snapshot.table, plan.facts.headers
     for operation in _ASKED:

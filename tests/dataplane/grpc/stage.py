@@ -14,9 +14,9 @@ from tritonclient.grpc import service_pb2
 
 from gateway.config.settings import Limits, Settings
 from gateway.config.specs import ConnectionSpec
-from gateway.dataplane import plane as plane_module
-from gateway.dataplane.listener import Newcomer
-from gateway.dataplane.plane import DataPlane
+from gateway.dataplane import data_plane as plane_module
+from gateway.dataplane.data_plane import DataPlane
+from gateway.dataplane.listener import ProtocolDetector
 from gateway.observability.access_log import AccessLog
 from gateway.redis.bounded_client import Store
 from tests.dataplane.grpc.peers import GrpcClient, GrpcEngine
@@ -85,7 +85,7 @@ async def grpc_stage(
     loop.set_exception_handler(lambda _, context: None if is_of_grpc_aio(context) else reported.append(context))
     plane = DataPlane(Settings(limits=Limits(**(limits or {})), **settings), load(text, tmp_path), 1, {}, store)
     first = plane.snapshot
-    server = await loop.create_server(lambda: Newcomer(plane), "127.0.0.1", 0, ssl=tls)
+    server = await loop.create_server(lambda: ProtocolDetector(plane), "127.0.0.1", 0, ssl=tls)
     it = GrpcStage(plane, server.sockets[0].getsockname()[1])
     try:
         yield it

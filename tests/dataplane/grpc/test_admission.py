@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.dataplane.translating.admission import Admission
+from gateway.dataplane.translation.admission import Admission
 from gateway.limits.pending import Grant
 from gateway.protocol.errors import ErrorKind, GatewayError
 from tests.dataplane.grpc.peers import Call, GrpcEngine

@@ -14,7 +14,7 @@ from gateway.protocol.grpc_methods import RPCS
 from gateway.wire.grpc import framed
 from tests.dataplane.grpc.peers import STREAM, GrpcClient
 from tests.dataplane.grpc.stage import GrpcStage, answers, grpc_rules, grpc_stage, many, request
-from tests.dataplane.grpc.test_streams import got
+from tests.dataplane.grpc.test_stream_call import got
 from tests.dataplane.stage import Engine, Heard, run, until
 
 INVALID_ARGUMENT, DEADLINE, NOT_FOUND, EXHAUSTED, UNAVAILABLE = 3, 4, 5, 8, 14

@@ -13,7 +13,7 @@ from tests.dataplane.grpc.peers import STREAM, Call, GrpcEngine
 from tests.dataplane.grpc.stage import answers, grpc_stage, many, request, response
 from tests.dataplane.grpc.test_rest_engines import Model as RestModel
 from tests.dataplane.grpc.test_rest_engines import infer
-from tests.dataplane.grpc.test_streams import config, id_of, model_of
+from tests.dataplane.grpc.test_stream_call import config, id_of, model_of
 from tests.dataplane.stage import Engine, run
 
 

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 from engines.backends.coreml import packages  # noqa: E402
 from engines.backends.coreml.backend import CoreMLBackend  # noqa: E402
 from engines.cli.app import app  # noqa: E402
-from engines.convert import sources, verification
+from engines.convert import sources, verification  # noqa: E402
 from engines.convert.errors import ConversionError  # noqa: E402
 from engines.convert.package import Made  # noqa: E402
 from engines.convert.tensors import TensorShape, parse_shape, with_sizes  # noqa: E402

@@ -11,7 +11,7 @@ ct = pytest.importorskip("coremltools")
 torch = pytest.importorskip("torch")
 
 from engines.backends import coreml as backend_of_coreml  # noqa: E402
-from engines.backends.coreml import buckets, disk_cache, packages
+from engines.backends.coreml import buckets, disk_cache, packages  # noqa: E402
 from engines.backends.coreml.backend import CoreMLBackend  # noqa: E402
 from engines.errors import EngineError  # noqa: E402
 from tests.engines.backends.coreml.fake import FakeCoreMLTools  # noqa: E402

@@ -1,0 +1,141 @@
+"""A request of a conversation that the gateway keeps: completed, translated, asked, its answer kept.
+
+It is a translation, whatever both sides speak: the messages that an engine is told are not those that the client sent.
+The end of a reply waits until the exchange is written, at most the rule's `patience`, so that a client that has read it
+all may send its next message to any worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import orjson
+
+from gateway.config.specs import HistorySpec
+from gateway.conversations.assistant_message import HeardWriter
+from gateway.conversations.conversation_turn import Talk
+from gateway.conversations.store import Conversation
+from gateway.dataplane.head_reader import Request
+from gateway.dataplane.interfaces import Client
+from gateway.dataplane.llm.engine_codec_lookup import find_side, known_side
+from gateway.dataplane.llm.translator_factory import read_generation, translator_of, turn_generation
+from gateway.dataplane.snapshot import Lane
+from gateway.dataplane.translation.translation import Ask, Translation
+from gateway.protocol.errors import ErrorKind
+from gateway.protocol.llm.canonical import Dialect, Generation
+from gateway.protocol.llm.dialects import MakeWriter
+from gateway.protocol.llm.options import OPTIONS
+from gateway.protocol.llm.translation import ReplyWriter
+from gateway.protocol.translator import Reply, Translator
+
+_log = logging.getLogger(__name__)
+
+_HISTORY = b"x-pointsman-history"
+_NOT_KEPT = "not_kept"  # as errors are counted
+# What of Triton's sequences may stand beside a session's id.
+_OF_SEQUENCES = frozenset({"sequence_start", "sequence_end"})
+_CONVERSATION = "conversation"
+
+
+class ConversationHandler(Translation):
+    """One request of a session."""
+
+    __slots__ = ("_is_keeping", "_talk")
+
+    def __init__(self, client: Client, request: Request, lane: Lane, session: str, spec: HistorySpec, ask: Ask) -> None:
+        snapshot = request.plan.snapshot
+        tenant = request.plan.facts.headers.get(snapshot.table.identity.tenant_header, "")
+        store = client.plane.store
+        conversation = Conversation(store, str(session), tenant, patience=spec.patience) if store is not None else None
+        self._talk = Talk(conversation, spec)
+        self._is_keeping = False  # the engine has answered
+        super().__init__(client, request, lane, session, self._make_completed, ask, turn_generation)
+
+    async def _make_completed(self, request: Request, body: bytes, lane: Lane) -> Translator:
+        """The translator of the completed request.
+
+        Raises: GatewayError.
+        """
+        talk, version = self._talk, request.plan.call.version or ""
+        asked, make_writer = _read(request, body)
+        generation = await talk.begin(asked)
+        self._telling.added = [(_HISTORY, talk.told.encode("ascii"))]
+        if talk.is_missing:
+            lane.series(None).count_error(ErrorKind.HISTORY_MISSING.value)
+        side = known_side(lane, generation, version) or await find_side(lane, generation, version)
+        return translator_of(request, generation, _heard(make_writer, talk), lane, side)
+
+    # Ends
+
+    def _end(self, events: bytes) -> None:
+        self._keep_and(partial(self._telling.end, events))
+
+    def _respond(self, reply: Reply) -> None:
+        if reply.status == 200:
+            self._keep_and(partial(self._telling.respond, reply))
+        else:
+            self._telling.respond(reply)
+
+    def _keep_and(self, tell: Callable[[], None]) -> None:
+        self._is_keeping = True
+        self._task = asyncio.get_running_loop().create_task(self._keep(tell))
+
+    async def _keep(self, tell: Callable[[], None]) -> None:
+        target = self._lane.target
+        try:
+            is_kept = await self._talk.keep(target.engine, target.arm or "")
+        except Exception:  # whatever it is, the client waits for its reply
+            _log.exception("cannot keep an exchange of %r", self._talk)
+            is_kept = False
+        if not is_kept:
+            self._lane.series(None).count_error(_NOT_KEPT)
+            self._telling.added = [(_HISTORY, f"{self._talk.told}, not kept".encode("ascii"))]
+        self._task = None
+        if not self._telling.is_over:
+            tell()
+
+    def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
+        if self._is_keeping:  # the engine's handler has counted it, and the answer is kept all the same
+            self._telling.is_over = True
+            return
+        if self.begun:
+            self._talk.keep_cut(self._lane.target.engine, self._lane.target.arm or "")
+        super().client_gone(reason, status)
+
+
+def _heard(make_writer: MakeWriter, talk: Talk) -> MakeWriter:
+    """The same writers, whose events the talk's answer hears."""
+
+    def make(generation: Generation, *, id: str, created: int, model: str) -> ReplyWriter:
+        return HeardWriter(make_writer(generation, id=id, created=created, model=model), talk.answer)
+
+    return make
+
+
+def _read(request: Request, body: bytes) -> tuple[Generation, MakeWriter]:
+    """What the client asks for, without the fields that name its session: no engine has a place for them.
+
+    Raises: GatewayError.
+    """
+    names = {*request.plan.snapshot.table.identity.session_parameters, *_OF_SEQUENCES}
+    if request.plan.call.dialect is Dialect.RESPONSES and _CONVERSATION in names:
+        body = _without_conversation(body)
+    generation, make_writer = read_generation(request, body)
+    options = {name: value for name, value in generation.options.items() if name not in names or name in OPTIONS}
+    return replace(generation, options=options), make_writer
+
+
+def _without_conversation(body: bytes) -> bytes:
+    """The body of OpenAI's Responses without the one field that the gateway takes for a session, and engines for one
+    of theirs; as it is where it cannot be read."""
+    try:
+        fields = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return body  # whoever reads it says what is wrong
+    if not isinstance(fields, dict) or fields.pop(_CONVERSATION, None) is None:
+        return body
+    return orjson.dumps(fields)

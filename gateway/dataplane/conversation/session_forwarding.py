@@ -1,0 +1,92 @@
+"""A request for an engine that holds its sessions' conversations itself: it is told which session this is.
+
+The session's header tells it always, whatever the client told it by. V2's engines read it as a parameter too
+(`session_id`), others where the rules say (`session_field`). With a tenant, the engine is told the id that the
+conversation would have here, so that one tenant's session is never another's; so it is where the session's name is none
+that a field can tell.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Any
+
+import orjson
+
+from gateway.conversations.store import conversation_id
+from gateway.dataplane.head_reader import Request
+from gateway.dataplane.prepared_head import PreparedHead
+from gateway.dataplane.request_body import told_json_bytes
+from gateway.dataplane.snapshot import Lane
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.canonical import OF_V2
+from gateway.protocol.session_id import may_stand_in_a_field
+
+_PARAMETER = "session_id"  # V2's
+_PARAMETERS = "parameters"
+_JSON_LENGTH = b"inference-header-content-length"
+_ENCODING = b"content-encoding"
+
+
+def held_by_engine(request: Request, body: bytes, lane: Lane, session: str, field: str | None) -> tuple[Request, bytes]:
+    """The request that tells the session, and its body; `body` is without its Content-Encoding.
+
+    Raises: GatewayError(BAD_REQUEST) where the body is no JSON object.
+    """
+    identity = request.plan.snapshot.table.identity
+    tenant = request.plan.facts.headers.get(identity.tenant_header, "")
+    told = str(session) if not tenant and may_stand_in_a_field(session) else conversation_id(session, tenant)
+    length = told_json_bytes(request.json_length, len(body))
+    head, tensors = (body, b"") if length is None else (body[:length], body[length:])
+    written = _written(_fields(head), request, lane, told, field, {*identity.session_parameters})
+    header = identity.session_header.encode("ascii")
+    made = request.of(_with_header(request.plan, lane, header, told), len(written) + len(tensors))
+    made.volatile = [entry for entry in made.volatile if entry[0] not in (header, _JSON_LENGTH)]
+    if length is not None:
+        made.json_length = b"%d" % len(written)
+        made.volatile.append((_JSON_LENGTH, made.json_length))
+    made.lines = made.lines_without(())
+    return made, written + tensors
+
+
+def _fields(body: bytes) -> dict[str, Any]:
+    try:
+        fields = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise GatewayError(ErrorKind.BAD_REQUEST, f"the body is not JSON: {error}") from error
+    if not isinstance(fields, dict) or not isinstance(fields.get(_PARAMETERS, {}), dict):
+        raise GatewayError(ErrorKind.BAD_REQUEST, "the body must be a JSON object, and its 'parameters' another")
+    return fields
+
+
+def _written(
+    fields: dict[str, Any], request: Request, lane: Lane, told: str, field: str | None, names: set[str]
+) -> bytes:
+    """The body with the session where this engine reads it, and nowhere else. An engine that is asked in another
+    dialect than its client's has no place for it."""
+    dialect = request.plan.call.dialect
+    fields = {name: value for name, value in fields.items() if name not in names}
+    parameters = {name: value for name, value in fields.get(_PARAMETERS, {}).items() if name not in names}
+    if lane.engine.adapter.passes(request.plan.call):
+        if dialect in OF_V2:
+            parameters[field or _PARAMETER] = told
+        elif field is not None:
+            fields[field] = told
+    if parameters or fields.get(_PARAMETERS):
+        fields[_PARAMETERS] = parameters
+    return orjson.dumps(fields)
+
+
+def _with_header(plan: PreparedHead, lane: Lane, field: bytes, told: str) -> PreparedHead:
+    """The plan of the same request whose session stands in its header."""
+    made = copy(plan)
+    made.head = head = copy(plan.head)
+    head.fields = [entry for entry in head.fields if entry[0] not in (field, _ENCODING)]
+    head.fields.append((field, told.encode("utf-8", "replace")))
+    made.encoding = None
+    made.note = None
+    made._leading = {}
+    made.lane = lane
+    made.lines = made.lines_for(lane.engine)
+    made.opening = made.opening_for(lane)
+    return made

@@ -1,0 +1,109 @@
+"""What a call's client reads: the engine's fields with ours beside them, or a status of our own."""
+
+from __future__ import annotations
+
+from gateway.dataplane.outcome import ENERGY_FIELD
+from gateway.dataplane.snapshot import Lane
+from gateway.protocol.engine_load import read_energy
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.grpc_status import read_message, read_status, write_message, write_timeout
+from gateway.wire.http2.fields import Block, Field
+from gateway.wire.http2.frames import ErrorCode
+from gateway.wire.http2.hpack import Steady, literal_name, with_value
+from gateway.wire.http2.stream import Stream
+
+OPENING: list[Field] = [(b":status", b"200"), (b"content-type", b"application/grpc")]
+TRAILERS_OK = Steady([(b"grpc-status", b"0")])
+_REQUEST_ID = b"x-request-id"
+_REQUEST_ID_NAME = literal_name(_REQUEST_ID)
+_TIMEOUT_NAME = literal_name(b"grpc-timeout")
+
+
+class Relayed:
+    """A block of an engine's reply as it goes on; `status` is the gRPC status in it, None where it tells none, with its
+    `message`."""
+
+    __slots__ = ("http_status", "joules", "message", "status", "steady")
+
+    def __init__(self, block: Block, lane: Lane) -> None:
+        fields = [field for field in block.fields if field[0] not in (_REQUEST_ID, b"content-length")]
+        is_opening = block.fields[:1] and block.fields[0][0] == b":status"
+        if is_opening:
+            fields += lane.reply_fields
+        self.steady = Steady(fields)
+        told = block.value(b"grpc-status")
+        self.status = read_status(told) if told is not None else None
+        energy = block.value(ENERGY_FIELD)
+        self.joules = read_energy(energy) if energy is not None else None  # that the call has cost
+        self.message = read_message(block.value(b"grpc-message"))
+        self.http_status = int(block.fields[0][1]) if is_opening else 200
+
+
+def relayed(block: Block, lane: Lane) -> Relayed:
+    """The block for the clients of a lane, made once for each time that the engine's fields change."""
+    notes: dict[Lane, Relayed] | None = block.note
+    if notes is None:
+        notes = block.note = {}
+    found = notes.get(lane.base)
+    if found is None:
+        found = notes[lane.base] = Relayed(block, lane)
+    return found
+
+
+def request_id_literal(request_id: bytes) -> bytes:
+    return with_value(_REQUEST_ID_NAME, request_id)
+
+
+def timeout_literal(seconds: float) -> bytes:
+    return with_value(_TIMEOUT_NAME, write_timeout(seconds))
+
+
+def error_fields(error: GatewayError, code: int | None = None) -> list[Field]:
+    """The trailers that tell of an error of the gateway's."""
+    fields = status_fields(error.status.grpc if code is None else code, error.message)
+    return [*fields, (b"x-pointsman-reason", error.kind.value.encode("ascii")), *error.fields]
+
+
+def status_fields(code: int, message: str) -> list[Field]:
+    """The trailers that tell a status that is not OK."""
+    return [(b"grpc-status", b"%d" % code), (b"grpc-message", write_message(message))]
+
+
+def tell_error(
+    stream: Stream,
+    error: GatewayError,
+    request_id: bytes,
+    lane: Lane | None,
+    *,
+    has_begun: bool,
+    code: int | None = None,
+) -> None:
+    """End a call with an error; `has_begun`: its first fields are sent already. `code` is the gRPC status where it is
+    not the one that the error's kind stands for."""
+    tell_status(stream, error_fields(error, code), request_id, lane, has_begun=has_begun)
+
+
+def tell_status(
+    stream: Stream, fields: list[Field], request_id: bytes, lane: Lane | None, *, has_begun: bool = False
+) -> None:
+    """End a call with these trailers."""
+    if has_begun:
+        stream.send_trailers(Steady(fields))
+    else:
+        named = lane.reply_fields if lane is not None else []
+        stream.send_headers(Steady(OPENING + fields + named), request_id_literal(request_id), ended=True)
+
+
+def fell_silent(limit: float) -> GatewayError:
+    """The client has sent nothing for so many seconds, in the middle of a message."""
+    return GatewayError(ErrorKind.REQUEST_TIMEOUT, f"no more of the request's message came for {limit:g} s")
+
+
+def deadline_passed() -> GatewayError:
+    return GatewayError(ErrorKind.DEADLINE, "the call's deadline (grpc-timeout) has passed")
+
+
+def broken_off(what: str, why: str, code: int) -> GatewayError:
+    """An engine has reset a stream."""
+    name = ErrorCode(code).name if code in ErrorCode.__members__.values() else str(code)
+    return GatewayError(ErrorKind.UPSTREAM_RESET, f"the engine broke the {what} off: {why} ({name})")

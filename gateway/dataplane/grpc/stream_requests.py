@@ -1,0 +1,188 @@
+"""What the client of a stream sends: its messages, one after another, each once it is clear how it is answered.
+
+Mostly that is clear at once. With the second model, and where sessions have endpoints of their own, the gateway asks
+the engines whether these models are decoupled, and messages wait meanwhile; so they do until it is known where their
+session is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Protocol
+
+from gateway.dataplane.grpc.call_head import Way
+from gateway.dataplane.grpc.stream_router import StreamRouter
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.infer_message_head import Names, read_names
+from gateway.protocol.message_layouts import read_repeated
+from gateway.wire.grpc import PREFIX, PREFIX_BYTES, MessageReader, decompress, framed, too_long
+
+# What waits on most streams; never added to.
+_NOTHING: deque[tuple[bool, bytes]] = deque()
+
+
+class RequestTaker(Protocol):
+    """Whoever sends the messages on."""
+
+    def take(self, data: bytes, plain: bytes | None, names: Names) -> None:
+        """The next message: `data` with its prefix, `plain` without it and decompressed, if at hand."""
+        ...
+
+    def second_model_comes(self, first: Names) -> None:
+        """Until now all messages were of one model; what the first one named is told."""
+        ...
+
+    def requests_go_on(self, error: GatewayError | None) -> None:
+        """Messages have waited; an error is of the next one."""
+        ...
+
+
+class _Nobody:
+    """Who takes messages once nobody wants them."""
+
+    def take(self, data: bytes, plain: bytes | None, names: Names) -> None: ...
+
+    def second_model_comes(self, first: Names) -> None: ...
+
+    def requests_go_on(self, error: GatewayError | None) -> None: ...
+
+
+_NOBODY = _Nobody()
+
+
+class Requests:
+    """Reads a client's messages; `limit` is the longest, in bytes."""
+
+    __slots__ = ("_encoding", "_first", "_limit", "_lookup", "_queue", "_reader", "_taker", "_ways", "is_one_model")
+
+    def __init__(self, taker: RequestTaker, ways: StreamRouter, encoding: bytes, limit: int) -> None:
+        self._taker: RequestTaker = taker
+        self._ways = ways
+        self._encoding = encoding  # of compressed ones
+        self._limit = limit
+        self._reader = MessageReader(limit)
+        self._queue = _NOTHING
+        self._lookup: asyncio.Task[None] | None = None
+        self._first: Names | None = None
+        self.is_one_model = True
+
+    def __repr__(self) -> str:
+        return f"<Requests {len(self._queue)} wait>"
+
+    @property
+    def is_between_messages(self) -> bool:
+        return self._reader.is_between_messages
+
+    @property
+    def wait(self) -> bool:
+        """Whether messages wait for an answer of an engine's."""
+        return bool(self._queue)
+
+    def have_turns(self, names: Names) -> bool:
+        """Whether the response to a message has its place in the order."""
+        return not self.is_one_model and not self._ways.is_decoupled((names.model, names.version))
+
+    def feed(self, data: bytes) -> None:
+        """Read what came.
+
+        Raises: GatewayError that says what is wrong with a message.
+        """
+        size = len(data)
+        if (
+            self.is_one_model
+            and not self._ways.asks_sessions
+            and self._lookup is None
+            and size >= PREFIX_BYTES
+            and self._reader.is_between_messages
+            and PREFIX.unpack_from(data) == (0, size - PREFIX_BYTES)
+        ):  # mostly, a piece is a message, and goes on as it is
+            if size - PREFIX_BYTES > self._limit:
+                raise too_long(size - PREFIX_BYTES, self._limit)
+            names = read_repeated(data, PREFIX_BYTES, size)
+            if self._is_of_first_model(names):
+                self._taker.take(data, None, names)
+            else:
+                self._queue_up([(False, data[PREFIX_BYTES:])])
+        elif data:
+            self._queue_up(self._reader.feed(data))
+
+    def end(self) -> None:
+        """The client sends no more.
+
+        Raises: GatewayError(BAD_REQUEST) where the last message is not whole.
+        """
+        if not self._reader.is_between_messages:
+            raise GatewayError(ErrorKind.BAD_REQUEST, "the stream ends before its last message is whole")
+
+    def forget(self) -> None:
+        """No more is wanted."""
+        self._taker = _NOBODY  # who has this: not to be left to the garbage collector
+        self._queue.clear()
+        if self._lookup is not None:
+            self._lookup.cancel()
+            self._lookup = None
+
+    def _queue_up(self, messages: list[tuple[bool, bytes]]) -> None:
+        if self._queue is _NOTHING:
+            self._queue = deque()
+        self._queue += messages
+        self._go_on()
+
+    def _go_on(self) -> None:
+        while self._queue and self._lookup is None:
+            is_compressed, message = self._queue[0]
+            plain = decompress(message, self._encoding, self._limit) if is_compressed else message
+            names = read_names(plain, 0, len(plain))
+            is_of_first = self._is_of_first_model(names)
+            keeps_session = self._ways.asks_sessions and self._ways.keeps_session(names, plain)
+            if self.is_one_model and (keeps_session or not is_of_first):
+                assert self._first is not None
+                self._look_up(self._first)
+            if not self.is_one_model:
+                self._look_up(names)
+            if self._lookup is None and keeps_session and not self._ways.recalled():
+                self._lookup = asyncio.get_running_loop().create_task(self._recall())
+            if self._lookup is None:
+                self._queue.popleft()
+                self._taker.take(framed(message, compressed=is_compressed), plain, names)
+
+    def _is_of_first_model(self, names: Names) -> bool:
+        if self._first is None:
+            self._first = names
+        return names.model == self._first.model and names.version == self._first.version
+
+    def _look_up(self, names: Names) -> None:
+        """Ask the model's engine whether it is decoupled, where nobody knows."""
+        way = None
+        if self._ways.is_decoupled((names.model, names.version)) is None:
+            way = self._ways.way_to_ask(names)
+        if way is None:
+            self._know(names)
+        else:
+            self._lookup = asyncio.get_running_loop().create_task(self._ask(names, way))
+
+    async def _recall(self) -> None:
+        """Find out where the next message's session is."""
+        await self._ways.recall()
+        self._lookup = None
+        self._taker_goes_on()
+
+    async def _ask(self, names: Names, way: Way) -> None:
+        await self._ways.ask((names.model, names.version), way)
+        self._lookup = None
+        self._know(names)
+        self._taker_goes_on()
+
+    def _taker_goes_on(self) -> None:
+        try:
+            self._go_on()
+        except GatewayError as error:
+            self._taker.requests_go_on(error)
+        else:
+            self._taker.requests_go_on(None)
+
+    def _know(self, names: Names) -> None:
+        if self.is_one_model:
+            self.is_one_model = False
+            self._taker.second_model_comes(names)

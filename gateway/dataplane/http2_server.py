@@ -1,0 +1,164 @@
+"""One client's HTTP/2 connection: calls come and go on its streams."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from time import monotonic
+from typing import cast
+
+from gateway.dataplane.active_request import ActiveRequest
+from gateway.dataplane.data_plane import DataPlane
+from gateway.dataplane.grpc.client import Call
+from gateway.dataplane.peer_closed import has_hung_up
+from gateway.protocol.errors import GatewayError
+from gateway.upstream.http2_transport import Http2Transport
+from gateway.wire.http2.connection import Http2Limits
+from gateway.wire.http2.fields import Block
+from gateway.wire.http2.frames import MAX_WINDOW, ErrorCode, Http2Error
+from gateway.wire.http2.hpack import literals
+from gateway.wire.http2.interfaces import NOBODY
+from gateway.wire.http2.stream import Stream
+
+# How long a client has to hear that the connection closes before streams that it opens are refused.
+_LEAVE_SECONDS = 1.0
+
+Answer = Callable[["Http2ServerConnection", Stream, Block], Call]
+
+
+class Http2ServerConnection(Http2Transport):
+    """Reads calls and hands each to who answers it; `answer` makes that choice."""
+
+    __slots__ = ("_active_at", "_answer", "_leaves_at", "_unread", "_unsent", "is_tls", "passing", "peer", "plane")
+
+    def __init__(self, plane: DataPlane, answer: Answer) -> None:
+        limits = plane.settings.limits
+        super().__init__(
+            Http2Limits(
+                max_streams=limits.max_streams,
+                window_bytes=limits.window_bytes,
+                max_header_bytes=limits.max_header_bytes,
+                max_resets=limits.max_resets,
+            ),
+            is_client=False,
+            volatile=plane.read_call.volatile,
+        )
+        self.plane = plane
+        self._answer = answer
+        self._active_at = monotonic()
+        self._leaves_at = 0.0
+        self._unsent = 0
+        self._unread: dict[Stream, tuple[int, float]] = {}  # how much waits on a stream, and since when just as much
+        self.peer = "-"
+        self.is_tls = False
+        self.passing = b""
+
+    def __repr__(self) -> str:
+        return f"<Http2ServerConnection {self.peer} {self.http2!r}>"
+
+    # What the event loop tells it
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        address = transport.get_extra_info("peername")
+        self.peer = str(address[0]) if address else "-"
+        self.is_tls = transport.get_extra_info("sslcontext") is not None
+        told = [
+            (b"x-forwarded-for", self.peer.encode("ascii", "replace")),
+            (b"x-forwarded-proto", b"https" if self.is_tls else b"http"),
+        ]
+        self.passing = literals(told)
+        super().connection_made(transport)
+        self.plane.connections.add(self)
+        if self.plane.is_draining:
+            self.drain()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.plane.connections.discard(self)
+        super().connection_lost(exc)
+
+    # What the HTTP/2 connection tells it
+
+    def stream_opened(self, stream: Stream, block: Block, ended: bool) -> None:
+        stream.is_received = ended
+        call = self._answer(self, stream, block)
+        stream.receiver = call
+        if ended:
+            call.data_received(stream, b"", True)
+
+    def stream_closed(self) -> None:
+        if not self.http2.streams:
+            self._active_at = monotonic()
+            if self._leaves_at:
+                self._loop.call_soon(self._close_if_idle)
+
+    # What calls ask of it
+
+    def call_ended(self, stream: Stream) -> None:
+        if not stream.is_received and stream.is_sent:
+            stream.reset(ErrorCode.NO_ERROR)
+
+    def live(self) -> list[ActiveRequest]:
+        """The calls under way."""
+        calls = [cast(Call, stream.receiver) for stream in self.http2.streams.values()]
+        return [
+            ActiveRequest(progress, id(call), call.cancel)
+            for call in calls
+            if (progress := call.progress()) is not None
+        ]
+
+    # Closing
+
+    def refuse(self, error: GatewayError) -> None:
+        """Serve nothing on this connection."""
+        self.plane.metrics.unrouted.count_error(error.kind.value)
+        self.http2.fail(Http2Error(ErrorCode.ENHANCE_YOUR_CALM, error.message))
+        self.close()
+
+    def drain(self) -> None:
+        """Tell the client to open no more streams; close once those under way have ended (RFC 9113 section 6.8)."""
+        if not self._leaves_at:
+            self._leaves_at = monotonic() + _LEAVE_SECONDS
+            self.http2.leave(last_id=MAX_WINDOW)
+            self._loop.call_later(_LEAVE_SECONDS if self.http2.streams else 0.05, self._leave)
+
+    def _leave(self) -> None:
+        if not self._transport.is_closing():
+            self.http2.leave()
+            self._close_if_idle()
+
+    def _close_if_idle(self) -> None:
+        if not self.http2.streams and not self._transport.is_closing():
+            self.close()
+
+    def _drop_unread(self, now: float) -> None:
+        """Break off streams whose client has read nothing of what waits for too long."""
+        waiting = {stream: stream.num_waiting for stream in self.http2.streams.values() if stream.num_waiting}
+        before, self._unread = self._unread, {}
+        for stream, size in waiting.items():
+            since = before[stream][1] if stream in before and before[stream][0] == size else now
+            if now - since > self.plane.settings.limits.body_timeout:
+                receiver = stream.receiver
+                stream.reset(ErrorCode.CANCEL)
+                receiver.stream_reset(stream, ErrorCode.CANCEL, "the client does not read")
+            else:
+                self._unread[stream] = (size, since)
+
+    def sweep(self, now: float) -> None:
+        """Called about once a second."""
+        limits = self.plane.settings.limits
+        self.http2.tick()
+        for stream in list(self.http2.streams.values()):
+            if stream.receiver is not NOBODY:  # the end of one may have been the end of another
+                cast(Call, stream.receiver).sweep(now)
+        self._drop_unread(now)
+        unsent = self._transport.get_write_buffer_size()
+        if self.http2.is_blocked or (unsent and self._transport.is_closing()):
+            if unsent != self._unsent:
+                self._unsent, self._active_at = unsent, now
+            elif now - self._active_at > limits.body_timeout or has_hung_up(self._transport):
+                self.abort()
+        elif self.http2.awaits_opening:
+            if now - self._active_at > limits.header_timeout:
+                self.abort()
+        elif not self.http2.streams and now - self._active_at > limits.idle_timeout:
+            self.drain()

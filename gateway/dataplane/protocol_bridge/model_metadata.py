@@ -1,0 +1,98 @@
+"""What engines say of their models, asked for conversions and remembered for a moment."""
+
+from __future__ import annotations
+
+from time import monotonic
+
+import orjson
+
+from gateway.config.specs import EngineProtocol
+from gateway.dataplane.snapshot import Lane
+from gateway.dataplane.translation.model_description import describe
+from gateway.dataplane.ttl_cache import TtlCache
+from gateway.protocol.conversion.control import RpcError, rpc_response
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.grpc_methods import RPCS
+from gateway.protocol.operations import model_path
+from gateway.protocol.protobuf import message, parse
+from gateway.upstream.engine import Engine
+from gateway.upstream.grpc_request import ask
+from gateway.upstream.http_request import fetch
+
+# Whoever asks has a request that waits for the answer.
+_TIMEOUT_SECONDS = 10.0
+
+_known = TtlCache[bytes]()
+
+
+async def ask_metadata(lane: Lane, model: str, version: str) -> bytes:
+    """A serialised ModelMetadataResponse; `model` as the client names it.
+
+    Raises: RpcError where the engine refuses, GatewayError where no answer comes.
+    """
+    return await _remembered("ModelMetadata", lane, model, version)
+
+
+async def ask_config(lane: Lane, model: str, version: str) -> bytes:
+    """A serialised ModelConfigResponse; `model` as the client names it.
+
+    Raises: as `ask_metadata`.
+    """
+    return await _remembered("ModelConfig", lane, model, version)
+
+
+async def is_decoupled(lane: Lane, model: str, version: str) -> bool:
+    """Whether a request may have any number of responses. MLServer does not tell, and answers its REST once.
+
+    Raises: as `ask_metadata`.
+    """
+    if lane.engine.spec.protocol is EngineProtocol.MLSERVER:
+        return False
+    answer = await ask_config(lane, model, version)
+    try:
+        config = parse("inference.ModelConfigResponse", answer).config
+    except ValueError as error:
+        raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"the model's config cannot be read: {error}") from error
+    return bool(config.model_transaction_policy.decoupled)
+
+
+async def _remembered(rpc: str, lane: Lane, model: str, version: str) -> bytes:
+    known = _known.get(lane, rpc, model, version)
+    if known is not None:
+        return known
+    found = await _ask(rpc, lane, lane.target.model or model, version)
+    _known.put(lane, found, rpc, model, version)
+    return found
+
+
+async def _ask(rpc: str, lane: Lane, model: str, version: str) -> bytes:
+    engine = lane.engine
+    if not engine.spec.protocol.is_v2:
+        found = await describe(lane, model, version)
+        told = found.config if rpc == "ModelConfig" else found.metadata
+        return rpc_response(rpc, 200, orjson.dumps(told))
+    endpoint = engine.choose(None, monotonic())
+    if endpoint is None:
+        raise GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy")
+    if endpoint.streams is not None:
+        request = message(f"inference.{rpc}Request")(name=model, version=version).SerializeToString()
+        answered = await ask(
+            endpoint.streams,
+            RPCS[rpc].path,
+            request,
+            authority=endpoint.authority,
+            scheme=endpoint.scheme,
+            fields=engine.extra_fields,
+            timeout=_timeout(engine),
+        )
+        if not answered.is_good:
+            raise RpcError(answered.status, answered.text)
+        return answered.message
+    path = model_path(model, version) + ("/config" if rpc == "ModelConfig" else "")
+    timeout = _timeout(engine)
+    fetched = await fetch(endpoint, "GET", path.encode("ascii"), b"", lines=engine.extra_lines, timeout=timeout)
+    return rpc_response(rpc, fetched.status, fetched.body)
+
+
+def _timeout(engine: Engine) -> float:
+    return min(engine.spec.timeout or _TIMEOUT_SECONDS, _TIMEOUT_SECONDS)

@@ -1,0 +1,206 @@
+"""A REST request on an HTTP/2 stream: answered by whoever answers it on HTTP/1.1 (RFC 9113 section 8)."""
+
+from __future__ import annotations
+
+from functools import cache
+from time import monotonic
+
+from gateway.dataplane.active_request import Progress
+from gateway.dataplane.grpc.client import CallClient
+from gateway.dataplane.interfaces import Handler
+from gateway.dataplane.local_replies import JSON, body_too_long, error_told, event_told, reason_line, status_told
+from gateway.dataplane.protocol_bridge.rest_client import RestClient
+from gateway.dataplane.rest import handler_for
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.canonical import Dialect
+from gateway.wire.http1.head import Field
+from gateway.wire.http2.fields import Block
+from gateway.wire.http2.frames import ErrorCode
+from gateway.wire.http2.hpack import Steady, literals
+from gateway.wire.http2.stream import Stream
+
+_CONTINUE = 100
+_EVENTS = b"text/event-stream"
+
+
+class RestStream:
+    """One request: from the stream to a handler, and the reply back."""
+
+    __slots__ = (
+        "_active_at",
+        "_client",
+        "_dialect",
+        "_handler",
+        "_has_ended",
+        "_is_body_paused",
+        "_owed",
+        "_rest",
+        "_size",
+        "_stream",
+        "_streams_events",
+        "_without_body",
+    )
+
+    def __init__(self, client: CallClient, stream: Stream, block: Block) -> None:
+        self._client = client
+        self._stream = stream
+        self._rest = RestClient(client.plane, self, client.peer, is_tls=client.is_tls)
+        self._handler: Handler | None = None
+        self._dialect: Dialect | None = None
+        self._size = 0
+        self._owed = 0
+        self._streams_events = False
+        self._is_body_paused = False
+        self._has_ended = stream.is_received
+        self._without_body = block.value(b":method") == b"HEAD"
+        self._active_at = monotonic()
+        try:
+            request = client.plane.read(_head_of(block, has_body=not stream.is_received))
+        except GatewayError as error:
+            client.plane.metrics.unrouted.count_error(error.kind.value)
+            client.plane.metrics.unrouted.count_failure(error.status.http, 0.0)
+            client.plane.log(client.peer, None, error.status.http, error.kind.value, 0.0)
+            self.refused(error, [])
+            return
+        self._dialect = request.plan.dialect
+        if block.value(b"expect") is not None:
+            stream.send_headers(_status(_CONTINUE))
+        self._handler = handler_for(self._rest, request)
+        if not self._has_ended:
+            self._handler.body_received(b"", False)
+
+    def __repr__(self) -> str:
+        return f"<RestStream {self._stream!r} for {self._handler!r}>"
+
+    # What the stream tells it
+
+    def headers_received(self, stream: Stream, block: Block, ended: bool) -> None:
+        """Never of a client's stream."""
+
+    def data_received(self, stream: Stream, data: bytes, ended: bool) -> None:
+        handler = self._handler
+        if handler is None:
+            return
+        self._has_ended = ended
+        self._active_at = monotonic()
+        self._size += len(data)
+        limit = self._client.plane.settings.limits.max_body_bytes
+        if self._size > limit:
+            self._give_up(body_too_long(limit))
+            return
+        handler.body_received(data, ended)
+        if self._is_body_paused:
+            self._owed += len(data)
+        elif not ended:
+            stream.credit(len(data))
+
+    def trailers_received(self, stream: Stream, block: Block) -> None:
+        self.data_received(stream, b"", True)
+
+    def stream_reset(self, stream: Stream, code: int, why: str) -> None:
+        handler, self._handler = self._handler, None
+        if handler is not None:
+            handler.client_gone()
+
+    def drained(self, stream: Stream) -> None:
+        self._rest.is_paused = False
+        if self._handler is not None:
+            self._handler.client_resumed()
+        else:
+            self._client.call_ended(stream)
+
+    def sweep(self, now: float) -> None:
+        """Called about once a second."""
+        handler = self._handler
+        if handler is None:
+            return
+        handler.sweep(now)
+        limit = self._client.plane.settings.limits.body_timeout
+        if not self._has_ended and not self._is_body_paused and now - self._active_at > limit:
+            what = f"no more of the request's body came for {limit:g} s"
+            self._give_up(GatewayError(ErrorKind.REQUEST_TIMEOUT, what))
+
+    def progress(self) -> Progress | None:
+        return self._handler.progress() if self._handler is not None else None
+
+    def cancel(self, error: GatewayError) -> None:
+        if self._handler is not None:
+            event = event_told(error, self._dialect) if self._streams_events else b""
+            self._give_up(error, event)
+
+    def _give_up(self, error: GatewayError, event: bytes = b"") -> None:
+        """Answer what is not answered yet; a reply that has begun breaks off, one of events with this one."""
+        handler, self._handler = self._handler, None
+        assert handler is not None
+        has_begun = handler.begun
+        handler.client_gone(error.kind.value, error.status.http)
+        if has_begun:
+            if event:
+                self._stream.send_data(event)
+            self.reply_broken()
+        else:
+            self.refused(error, [])
+
+    # What the handler tells it
+
+    def reply_started(self, status: int, fields: list[Field]) -> None:
+        self._streams_events = (b"content-type", _EVENTS) in fields
+        self._stream.send_headers(_status(status), literals(fields))
+
+    def reply_continued(self, data: bytes) -> None:
+        stream = self._stream
+        if self._without_body:
+            return
+        stream.send_data(data)
+        if stream.is_waiting and not self._rest.is_paused:
+            self._rest.is_paused = True
+            if self._handler is not None:
+                self._handler.client_paused()
+
+    def reply_ended(self) -> None:
+        self._handler = None
+        self._stream.send_data(b"", True)
+        self._client.call_ended(self._stream)
+
+    def refused(self, error: GatewayError, fields: list[Field]) -> None:
+        self._rest.respond(
+            status_told(error, self._dialect),
+            error_told(error, self._dialect),
+            b"".join(b"%b: %b\r\n" % field for field in fields) + reason_line(error),
+            JSON,
+        )
+
+    def reply_broken(self) -> None:
+        self._handler = None
+        self._stream.reset(ErrorCode.INTERNAL_ERROR)
+
+    def pause_body(self) -> None:
+        self._is_body_paused = True
+
+    def resume_body(self) -> None:
+        self._is_body_paused = False
+        self._active_at = monotonic()  # the silence was ours
+        if self._owed:
+            owed, self._owed = self._owed, 0
+            self._stream.credit(owed)
+
+
+def _head_of(block: Block, *, has_body: bool) -> bytes:
+    """The request's head as HTTP/1.1 has it."""
+    named = dict(reversed(block.fields))
+    host = named.get(b":authority") or named.get(b"host") or b""
+    lines = [b"%b %b HTTP/1.1\r\nhost: %b\r\n" % (named[b":method"], named[b":path"], host)]
+    cookies = [value for name, value in block.fields if name == b"cookie"]  # may be split (section 8.2.3)
+    if cookies:
+        lines.append(b"cookie: %b\r\n" % b"; ".join(cookies))
+    for name, value in block.fields:
+        if not name.startswith(b":") and name not in (b"host", b"cookie", b"te", b"expect"):
+            lines.append(b"%b: %b\r\n" % (name, value))
+    if has_body and b"content-length" not in named:
+        lines.append(b"transfer-encoding: chunked\r\n")
+    return b"".join((*lines, b"\r\n"))
+
+
+@cache
+def _status(status: int) -> Steady:
+    return Steady([(b":status", b"%d" % status)])

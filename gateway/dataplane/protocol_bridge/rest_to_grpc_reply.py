@@ -1,0 +1,210 @@
+"""What a REST client reads of the call that was made for it: the engine's messages and status, converted back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gateway.dataplane.interfaces import Client
+from gateway.dataplane.local_replies import JSON
+from gateway.dataplane.prepared_head import PreparedHead
+from gateway.dataplane.snapshot import Lane
+from gateway.protocol.conversion.control import rest_error, rest_response
+from gateway.protocol.conversion.generate import (
+    error_json,
+    generate_of_infer_response,
+    sse_of_error,
+    sse_of_infer_response,
+)
+from gateway.protocol.conversion.infer import WantedOutputs, rest_of_infer_response
+from gateway.protocol.conversion.stream import read_stream_response
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.grpc_status import OK
+from gateway.protocol.mlserver.stream import is_bare_response, wrapped
+from gateway.protocol.operations import Operation
+from gateway.wire.http1.chunked import LAST_CHUNK, encode_chunk
+
+_OUR_FIELDS = b"x-pointsman-"
+_REASON = b"x-pointsman-reason"
+_KINDS = {kind.value.encode("ascii"): kind for kind in ErrorKind}
+_EVENTS = "text/event-stream; charset=utf-8"
+_NOT_ONE = (
+    "generate expects model to produce exactly 1 response, use generate stream for model that generates various "
+    "number of responses"
+)
+
+
+class ConvertedReply:
+    """Takes what a call answers. `rpc` is the call's name, `wanted` how the client wants its outputs, `timing_line`
+    tells a client that asks what became of its time."""
+
+    __slots__ = (
+        "_answers",
+        "_client",
+        "_errors",
+        "_lane",
+        "_plan",
+        "_request_id",
+        "begun",
+        "is_over",
+        "rpc",
+        "timing_line",
+        "wanted",
+    )
+
+    def __init__(self, client: Client, plan: PreparedHead, lane: Lane, request_id: bytes) -> None:
+        self._client = client
+        self._plan = plan
+        self._lane = lane
+        self._request_id = request_id
+        self.timing_line: Callable[[], bytes] = bytes
+        self._answers: list[bytes] = []
+        self._errors: list[str] = []
+        self.rpc = ""
+        self.wanted = WantedOutputs()
+        self.begun = False
+        self.is_over = False  # nothing more is told
+
+    def __repr__(self) -> str:
+        return f"<ConvertedReply {self._plan!r} by {self.rpc or 'gRPC'}>"
+
+    # What the call tells it
+
+    def message_came(self, message: bytes) -> None:
+        if self.is_over:
+            return
+        if self.rpc != "ModelStreamInfer":
+            self._answers.append(message)
+            return
+        part = read_stream_response(wrapped(message) if is_bare_response(message) else message)
+        if part.is_empty:
+            return
+        if part.error:
+            self._take_error(part.error)
+        elif self._plan.call.operation is Operation.GENERATE:
+            self._answers.append(part.infer_response)
+        elif not self._errors:
+            try:
+                event = sse_of_infer_response(part.infer_response)
+            except GatewayError as error:
+                event = sse_of_error(error.message)
+            self._write_event(event, {})
+
+    def reply_ended(self, code: int, text: str, fields: dict[bytes, bytes]) -> None:
+        if self.is_over:
+            return
+        if code != OK:
+            self._tell_status(code, text, fields)
+        elif self._plan.call.operation is Operation.GENERATE_STREAM:
+            self._end_events(fields)
+        else:
+            try:
+                self._tell(fields)
+            except GatewayError as error:
+                self.reply_broken(error, fields)
+
+    def reply_broken(self, error: GatewayError, fields: dict[bytes, bytes]) -> None:
+        if self.is_over:
+            return
+        self._lane.series(None).count_error(error.kind.value)
+        if self.begun:
+            self._write_event(sse_of_error(error.message), fields)
+            self._end_events(fields)
+        else:
+            self.refuse(error, fields)
+
+    # Telling
+
+    def refuse(self, error: GatewayError, fields: dict[bytes, bytes]) -> None:
+        """Answer with an error of the gateway's; `fields` are those that the call had."""
+        if not self.is_over:
+            self.is_over = True
+            self._client.refuse(error, self._lines(fields))
+
+    def tell_refusal(self, code: int, text: str) -> None:
+        """Answer with the gRPC status of an engine that was asked about its model."""
+        self._tell_status(code, text, {})
+
+    def _take_error(self, text: str) -> None:
+        if self.begun:
+            self._write_event(sse_of_error(text), {})
+        else:  # the first failure is the reply's status, told when the call has ended
+            self._errors.append(text)
+
+    def _tell(self, fields: dict[bytes, bytes]) -> None:
+        operation = self._plan.call.operation
+        if len(self._answers) + len(self._errors) != 1:
+            if operation is Operation.GENERATE:  # under 200, as Triton says it
+                self._respond(200, error_json(_NOT_ONE), fields)
+                return
+            raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"the engine answered with {len(self._answers)} messages")
+        if self._errors:
+            self._respond(400, error_json(self._errors[0]), fields)
+            return
+        answer = self._answers[0]
+        if operation is Operation.INFER:
+            body = rest_of_infer_response(answer, self.wanted)
+            if body.head_bytes is None:
+                self._respond(200, body.data, fields)
+            else:
+                told = b"inference-header-content-length: %d\r\n" % body.head_bytes
+                self._respond(200, body.data, fields, told, "application/octet-stream")
+        elif operation is Operation.GENERATE:
+            self._respond(200, generate_of_infer_response(answer), fields)
+        else:
+            reply = rest_response(self.rpc, answer)
+            self._respond(reply.status, reply.body, fields)
+
+    def _tell_status(self, code: int, text: str, fields: dict[bytes, bytes]) -> None:
+        kind = _KINDS.get(fields.get(_REASON, b""))
+        if self.begun:
+            self._write_event(sse_of_error(text), fields)
+            self._end_events(fields)
+        elif kind is not None:
+            self.refuse(GatewayError(kind, text), fields)
+        else:
+            reply = rest_error(code, text)
+            self._respond(reply.status, reply.body, fields)
+
+    def _respond(
+        self, status: int, body: bytes, fields: dict[bytes, bytes], lines: bytes = b"", content_type: str = JSON
+    ) -> None:
+        self.is_over = True
+        self._client.respond(status, body, self._lines(fields) + lines, content_type)
+
+    def _lines(self, fields: dict[bytes, bytes]) -> bytes:
+        named = [field for field in fields.items() if field[0].startswith(_OUR_FIELDS) and field[0] != _REASON]
+        if not named:
+            named = self._lane.reply_fields
+        lines = b"".join(b"%b: %b\r\n" % field for field in named)
+        return lines + self.timing_line() + b"x-request-id: %b\r\n" % self._request_id
+
+    # Events
+
+    def _write_event(self, event: bytes, fields: dict[bytes, bytes]) -> None:
+        is_http_10 = self._plan.head.is_http_10
+        opening = b""
+        if not self.begun:
+            self.begun = True
+            if is_http_10:  # it knows no chunks: the reply ends with the connection
+                self._client.close_after_reply()
+            opening = b"".join(
+                (
+                    b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\n" % _EVENTS.encode("ascii"),
+                    self._lines(fields),
+                    b"via: 1.1 pointsman",
+                    b"" if is_http_10 else b"\r\ntransfer-encoding: chunked",
+                    self._client.reply_head_end,
+                )
+            )
+        self._client.write(opening + (event if is_http_10 or not event else encode_chunk(event)))
+
+    def _end_events(self, fields: dict[bytes, bytes]) -> None:
+        if self._errors:  # nothing tells the kind of such an error: Triton's REST says 400 too
+            self._respond(400, sse_of_error(self._errors[0]), fields, content_type=_EVENTS)
+            return
+        if not self.begun:
+            self._write_event(b"", fields)
+        self.is_over = True
+        if not self._plan.head.is_http_10:
+            self._client.write(LAST_CHUNK)
+        self._client.reply_ended()

@@ -1,0 +1,25 @@
+"""Which translator a request takes: by what it asks and what its engine speaks."""
+
+from __future__ import annotations
+
+from gateway.config.specs import EngineProtocol
+from gateway.dataplane.llm.translator_factory import make_embedding, make_generation
+from gateway.dataplane.snapshot import Lane
+from gateway.dataplane.translation.predict_translators import make_for_mlserver, make_infer_stream, make_prediction
+from gateway.dataplane.translation.translation import Make
+from gateway.protocol.llm.canonical import Dialect
+from gateway.protocol.operations import Call
+
+
+def maker_for(call: Call, lane: Lane) -> Make:
+    """Who translates a request for this lane."""
+    protocol = lane.engine.spec.protocol
+    if call.dialect is Dialect.INFER_STREAM:
+        return make_infer_stream
+    if protocol in (EngineProtocol.TFSERVING, EngineProtocol.TORCHSERVE):
+        return make_prediction
+    if protocol is EngineProtocol.MLSERVER and call.dialect in (Dialect.GENERATE, Dialect.INFER):
+        return make_for_mlserver
+    if call.dialect is Dialect.EMBEDDINGS:
+        return make_embedding
+    return make_generation

@@ -1,0 +1,220 @@
+"""What an engine that does not speak V2 says of a model, as V2 would say it; asked, and remembered for a moment."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+import orjson
+
+from gateway.config.specs import EngineProtocol
+from gateway.dataplane.head_reader import Request
+from gateway.dataplane.interfaces import Client, OwnAnswer
+from gateway.dataplane.local_replies import error_told, reason_line
+from gateway.dataplane.snapshot import Lane
+from gateway.dataplane.ttl_cache import TtlCache
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.grpc_status import http_status
+from gateway.protocol.llm.canonical import Dialect
+from gateway.protocol.llm.embeddings_v2 import embeddings_metadata
+from gateway.protocol.llm.errors import read_error
+from gateway.protocol.llm.v2_metadata_for_openai import openai_config, openai_metadata
+from gateway.protocol.operations import Operation
+from gateway.protocol.tfserving.inference import error_text
+from gateway.protocol.tfserving.model_info import (
+    Signatures,
+    config_of,
+    metadata_of,
+    read_signatures,
+    read_signatures_message,
+    read_versions,
+    read_versions_message,
+    ready_of,
+)
+from gateway.protocol.tfserving.model_path import Target, target
+from gateway.protocol.tfserving.rpcs import metadata_call, status_call
+from gateway.protocol.torchserve.translator import ModelTranslator
+from gateway.protocol.torchserve.translator import metadata_of as torchserve_metadata
+from gateway.protocol.translator import Reply
+from gateway.upstream.discovery import read_models
+from gateway.upstream.engine import Engine
+from gateway.upstream.grpc_request import ask
+from gateway.upstream.http_request import Fetched, fetch
+
+# Whoever asks has a request that waits for the answer.
+_TIMEOUT_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A model's V2 metadata and config, and whether it is ready."""
+
+    metadata: dict[str, Any]
+    config: dict[str, Any]
+    is_ready: bool
+    signatures: Signatures | None = None  # of a TF Serving model
+
+
+_known = TtlCache[Description]()
+
+
+async def describe(lane: Lane, model: str, version: str) -> Description:
+    """The description of a model by its name at the engine.
+
+    Raises: GatewayError (NOT_FOUND where the engine has no such model, UPSTREAM_... where no answer comes).
+    """
+    known = _known.get(lane, model, version)
+    if known is not None:
+        return known
+    description = await _DESCRIBERS[lane.engine.spec.protocol](lane.engine, model, version)
+    _known.put(lane, description, model, version)
+    return description
+
+
+async def ask_engine(engine: Engine, path: str, method: str = "GET") -> Fetched:
+    """What some endpoint of an engine answers.
+
+    Raises: GatewayError.
+    """
+    endpoint = engine.choose(None, monotonic())
+    if endpoint is None:
+        raise GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy")
+    timeout = min(engine.spec.timeout or _TIMEOUT_SECONDS, _TIMEOUT_SECONDS)
+    return await fetch(endpoint, method, path.encode("ascii"), b"", lines=engine.extra_lines, timeout=timeout)
+
+
+async def _openai(engine: Engine, model: str, version: str) -> Description:
+    """An engine that lists its models must list this one; some list none."""
+    fetched = await ask_engine(engine, f"{engine.spec.base_path}/models")
+    listed = read_models(fetched.body)
+    if listed and model not in listed:
+        raise GatewayError(ErrorKind.NOT_FOUND, f"Request for unknown model: '{model}' is not found")
+    embeds = engine.spec.dialects == (Dialect.EMBEDDINGS.value,)
+    metadata = embeddings_metadata(model) if embeds else openai_metadata(model)
+    config = _config(metadata) if embeds else openai_config(model)
+    return Description(metadata, config, is_ready=fetched.is_good or fetched.status == 404)
+
+
+async def call_engine(engine: Engine, path: str, message: bytes) -> bytes:
+    """What some endpoint of an engine answers to a call of its own service.
+
+    Raises: GatewayError.
+    """
+    endpoint = engine.choose(None, monotonic())
+    if endpoint is None or endpoint.streams is None:
+        raise GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy")
+    answered = await ask(
+        endpoint.streams,
+        path,
+        message,
+        authority=endpoint.authority,
+        scheme=endpoint.scheme,
+        fields=engine.extra_fields,
+        timeout=min(engine.spec.timeout or _TIMEOUT_SECONDS, _TIMEOUT_SECONDS),
+    )
+    if not answered.is_good:
+        kind = ErrorKind.NOT_FOUND if http_status(answered.status) == 404 else ErrorKind.UPSTREAM_PROTOCOL
+        raise GatewayError(kind, answered.text)
+    return answered.message
+
+
+async def _tfserving_by_grpc(engine: Engine, asked: Target, model: str) -> Description:
+    calls = [metadata_call(asked), status_call(asked)]
+    told, status = await asyncio.gather(
+        *[call_engine(engine, call.path.decode("ascii"), call.message) for call in calls]
+    )
+    signatures, versions = read_signatures_message(told), read_versions_message(status)
+    metadata = metadata_of(model, signatures, versions)
+    return Description(metadata, config_of(model, signatures), bool(versions), signatures)
+
+
+async def _tfserving(engine: Engine, model: str, version: str) -> Description:
+    asked = target(model, version)
+    if not engine.speaks_rest:
+        return await _tfserving_by_grpc(engine, asked, model)
+    told, status = await asyncio.gather(ask_engine(engine, asked.metadata_path), ask_engine(engine, asked.path))
+    if told.status == 404:
+        raise GatewayError(ErrorKind.NOT_FOUND, error_text(told.body))
+    if not told.is_good:
+        what = f"the engine answered with status {told.status}: {error_text(told.body)}"
+        raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, what)
+    signatures = read_signatures(told.body)
+    versions = read_versions(status.body) if status.is_good else None
+    metadata = metadata_of(model, signatures, versions)
+    return Description(metadata, config_of(model, signatures), ready_of(status.status, status.body), signatures)
+
+
+async def _torchserve(engine: Engine, model: str, version: str) -> Description:
+    """Its inference port tells that a model is there, and nothing of its tensors."""
+    if not engine.speaks_rest:  # its gRPC tells nothing of a model
+        metadata = orjson.loads(torchserve_metadata(model, version))
+        return Description(metadata, _config(metadata), engine.is_ready)
+    translator = ModelTranslator(Operation.MODEL_METADATA, model=model, version=version)
+    asked = translator.request()
+    fetched = await ask_engine(engine, asked.path, asked.method)
+    if fetched.status == 404:
+        raise GatewayError(ErrorKind.NOT_FOUND, f"Request for unknown model: '{model}' is not found")
+    told = translator.whole(Reply(fetched.status, fetched.body, fetched.content_type))
+    if told.status != 200:
+        raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, read_error(told.body)[0])
+    metadata = orjson.loads(told.body)
+    return Description(metadata, _config(metadata), is_ready=True)
+
+
+_CONFIG_TYPES = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32"}
+
+
+def _config(metadata: dict[str, Any]) -> dict[str, Any]:
+    """The configuration that a model's metadata alone tell of."""
+    tensors = {
+        kind: [
+            {"name": tensor["name"], "data_type": _CONFIG_TYPES[tensor["datatype"]], "dims": tensor["shape"]}
+            for tensor in metadata[f"{kind}s"]
+        ]
+        for kind in ("input", "output")
+    }
+    return {"name": metadata["name"], "platform": metadata["platform"], "max_batch_size": 0, **tensors}
+
+
+_DESCRIBERS: dict[EngineProtocol, Callable[[Engine, str, str], Awaitable[Description]]] = {
+    EngineProtocol.OPENAI: _openai,
+    EngineProtocol.TFSERVING: _tfserving,
+    EngineProtocol.TORCHSERVE: _torchserve,
+}
+
+
+class Described(OwnAnswer):
+    """Answers what a V2 client asks about a model of such an engine."""
+
+    def __init__(self, client: Client, request: Request, lane: Lane) -> None:
+        super().__init__(client, request)
+        self._lane = lane
+        self._task: asyncio.Task[None] | None = None
+
+    def body_received(self, data: bytes, ended: bool) -> None:
+        if ended:
+            self._task = asyncio.get_running_loop().create_task(self._answer())
+
+    def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        super().client_gone(reason, status)
+
+    async def _answer(self) -> None:
+        call, lane = self._plan.call, self._lane
+        name = call.model or ""
+        try:
+            found = await describe(lane, lane.target.model or name, call.version or "")
+        except GatewayError as error:
+            lines = lane.reply_lines + reason_line(error)
+            body = error_told(error, self._plan.dialect)
+            self._tell(error.status.http, body, lines, reason=error.kind.value)
+            return
+        if call.operation is Operation.MODEL_READY:
+            self._tell(200 if found.is_ready else 400, b"", lane.reply_lines, "text/plain")
+        else:
+            told = found.config if call.operation is Operation.MODEL_CONFIG else found.metadata
+            self._tell(200, orjson.dumps(told), lane.reply_lines)

@@ -1,0 +1,98 @@
+"""What the client of a translated request reads: the engine's reply once it is translated, whole or as a stream."""
+
+from __future__ import annotations
+
+from gateway.dataplane.interfaces import Client
+from gateway.dataplane.prepared_head import PreparedHead
+from gateway.dataplane.server_timing import FIELD
+from gateway.protocol.errors import GatewayError
+from gateway.protocol.translator import Reply
+from gateway.wire.http1.chunked import LAST_CHUNK, encode_chunk
+from gateway.wire.http1.head import Field
+
+HEAD_BYTES = b"inference-header-content-length"
+# Of an engine's reply, what goes on beside what the gateway says of its decision.
+_KEPT = frozenset({b"x-request-id", b"retry-after", b"endpoint-load-metrics"})
+_KEPT_FAMILIES = (b"x-pointsman-", b"x-ratelimit-", b"anthropic-ratelimit-")
+_MAX_NAMES_LENGTH = 1024
+_EVENTS_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
+
+
+class Telling:
+    """Writes one reply to a client. `fields` are those of the engine's reply, `added` are the gateway's own; `dropped`
+    names what the engine was not told."""
+
+    __slots__ = ("_client", "_plan", "added", "begun", "dropped", "fields", "is_over")
+
+    def __init__(self, client: Client, plan: PreparedHead) -> None:
+        self._client = client
+        self._plan = plan
+        self.fields: list[Field] = []
+        self.added: list[Field] = []
+        self.dropped: tuple[str, ...] = ()
+        self.begun = False
+        self.is_over = False
+
+    def __repr__(self) -> str:
+        return f"<Telling {'over' if self.is_over else 'begun' if self.begun else 'waiting'}>"
+
+    def respond(self, reply: Reply) -> None:
+        """The reply, whole."""
+        lines = self._lines()
+        if reply.head_bytes is not None:
+            lines += b"%b: %d\r\n" % (HEAD_BYTES, reply.head_bytes)
+        self.is_over = True
+        self._client.respond(reply.status, reply.body, lines, reply.content_type)
+
+    def write(self, events: bytes) -> None:
+        """More of a stream."""
+        self._client.write(self._opening() + self._framed(events))
+
+    def end(self, events: bytes) -> None:
+        """The last of a stream."""
+        self.is_over = True
+        last = b"" if self._plan.head.is_http_10 else LAST_CHUNK
+        self._client.write(self._opening() + self._framed(events) + last)
+        self._client.reply_ended()
+
+    def fail(self, error: GatewayError, event: bytes) -> None:
+        """There is no reply, or no more of it; `event` tells it amid a stream."""
+        if self.is_over:
+            return
+        self.is_over = True
+        if self.begun:
+            self._client.break_off(event)
+        else:
+            self._client.refuse(error, self._lines())
+
+    def _opening(self) -> bytes:
+        if self.begun:
+            return b""
+        self.begun = True
+        self._client.write_at_once()
+        is_http_10 = self._plan.head.is_http_10
+        if is_http_10:  # it knows no chunks: the reply ends with the connection
+            self._client.close_after_reply()
+        framing = b"" if is_http_10 else b"\r\ntransfer-encoding: chunked"
+        return b"".join((_EVENTS_HEAD, self._lines(), b"via: 1.1 pointsman", framing, self._client.reply_head_end))
+
+    def _framed(self, events: bytes) -> bytes:
+        return events if self._plan.head.is_http_10 or not events else encode_chunk(events)
+
+    def _lines(self) -> bytes:
+        """The fields that go on."""
+        kept = [field for field in self.fields if field[0] in _KEPT or field[0].startswith(_KEPT_FAMILIES)]
+        if self._plan.tells_timing:
+            kept += [field for field in self.fields if field[0] == FIELD]
+        if self.added:  # another gateway behind this one may tell the same of itself
+            ours = {name for name, _ in self.added}
+            kept = [field for field in kept if field[0] not in ours] + self.added
+        if self.dropped:
+            kept.append((b"x-pointsman-dropped", _named(self.dropped)))
+        return b"".join([b"%b: %b\r\n" % field for field in kept if field[0] != b"x-pointsman-reason"])
+
+
+def _named(names: tuple[str, ...]) -> bytes:
+    """The names as a field's value; a client may call its options anything."""
+    told = ", ".join(names)[:_MAX_NAMES_LENGTH]
+    return "".join([letter if letter.isprintable() else "?" for letter in told]).encode("ascii", "replace")

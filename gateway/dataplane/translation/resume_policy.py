@@ -1,0 +1,54 @@
+"""Where a generation that breaks off may go on."""
+
+from __future__ import annotations
+
+from gateway.dataplane.snapshot import Lane, Snapshot
+from gateway.dataplane.tries import Tries
+from gateway.protocol.readiness import Condition
+from gateway.upstream.endpoint import Endpoint
+
+# How often one generation goes on elsewhere.
+_MAX_RESUMED = 3
+
+
+class ResumePolicy:
+    """Remembers which endpoints broke one generation off."""
+
+    __slots__ = ("_left", "_num_resumed", "_snapshot")
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._left: tuple[Endpoint, ...] = ()
+        self._num_resumed = 0
+
+    def __repr__(self) -> str:
+        return f"<ResumePolicy after {len(self._left)} endpoints>"
+
+    def next_lane(self, lane: Lane, broken: Tries | None) -> Lane | None:
+        """Another endpoint's lane: of the same engine, else of another arm's; the only one there is, where it may serve
+        again; None where the generation ends. `broken` is the request that did not come to its end."""
+        if self._num_resumed == _MAX_RESUMED or not lane.target.resume:
+            return None
+        if broken is not None and broken.endpoint is not None:
+            self._left = (*self._left, broken.endpoint)
+        found = self._lane_with_others(lane)
+        if found is not None:
+            self._num_resumed += 1
+            found.series(None).count_tokens().resumed += 1
+        return found
+
+    def avoid(self, handler: object) -> None:
+        """Have a request tried where none has broken off."""
+        if isinstance(handler, Tries):
+            if self._num_resumed:
+                handler.go_on()
+            if self._left:
+                handler.avoid(self._left)
+
+    def _lane_with_others(self, lane: Lane) -> Lane | None:
+        for other in (lane, *self._snapshot.lanes_beside(lane)):
+            left = [endpoint for endpoint in other.engine.endpoints if endpoint not in self._left]
+            if any(endpoint.condition is not Condition.DOWN for endpoint in left):
+                return other
+        self._left = ()
+        return lane if lane.engine.endpoints[0].condition is not Condition.DOWN else None

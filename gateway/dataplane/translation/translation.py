@@ -1,0 +1,373 @@
+"""A request whose engine speaks otherwise: read whole, translated, asked as any other request, the reply translated.
+
+It stands between the client and the handler that asks the engine, and is that handler's client: tries, limits and
+counters are those of every request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from time import monotonic
+
+from gateway.dataplane.active_request import Progress, Stage, of_request
+from gateway.dataplane.decision_log import known_of
+from gateway.dataplane.head_reader import Request
+from gateway.dataplane.interfaces import Client, Handler
+from gateway.dataplane.local_replies import error_told, event_told, reason_line, status_told
+from gateway.dataplane.outcome import Measured
+from gateway.dataplane.request_body import decoded
+from gateway.dataplane.snapshot import Lane
+from gateway.dataplane.translation.inner import inner_client
+from gateway.dataplane.translation.reply_writer import HEAD_BYTES, Telling
+from gateway.dataplane.translation.resume_policy import ResumePolicy
+from gateway.dataplane.translation.upstream_request import request_towards
+from gateway.dataplane.tries import Tries
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.translator import EngineRequest, Reply, Resumable, Translator
+from gateway.wire.http1.head import Field
+
+_log = logging.getLogger(__name__)
+
+_EVENTS = b"text/event-stream"
+
+# Makes the translator of a request from its body; a coroutine where the engine must be asked about the model first.
+Make = Callable[[Request, bytes, Lane], Translator | Awaitable[Translator]]
+# Lets a translator ask another lane's engine from now on; told too is the model's version.
+Turn = Callable[[Translator, Lane, str], Awaitable[None]]
+# Makes the handler that asks the engine.
+Ask = Callable[[Client, Request, tuple[Lane, str | None]], Handler]
+
+
+class Translation:
+    """One request, translated both ways."""
+
+    __slots__ = (
+        "_answer",
+        "_ask",
+        "_client",
+        "_elsewhere",
+        "_handler",
+        "_is_streaming",
+        "_lane",
+        "_make",
+        "_measured",
+        "_pieces",
+        "_request",
+        "_rest",
+        "_session",
+        "_started_at",
+        "_status",
+        "_streams_any_type",
+        "_task",
+        "_telling",
+        "_translator",
+        "_turn",
+    )
+
+    def __init__(
+        self, client: Client, request: Request, lane: Lane, session: str | None, make: Make, ask: Ask, turn: Turn
+    ) -> None:
+        self._client = client
+        if request.id is None:
+            request = request.of(request.plan)
+            request.id = client.plane.new_request_id()
+        self._request = request = request.timed()
+        self._lane = lane
+        self._session = session
+        self._make = make
+        self._ask = ask
+        self._turn = turn
+        self._telling = Telling(client, request.plan)
+        self._elsewhere = ResumePolicy(request.plan.snapshot)
+        self._rest = inner_client(client, self)
+        self._started_at = monotonic()
+        self._measured = Measured(lane, request.plan.is_inference, request.id or b"", self._started_at)
+        self._pieces: list[bytes] = []
+        self._translator: Translator | None = None
+        self._handler: Handler | None = None
+        self._task: asyncio.Task[None] | None = None
+        # The engine's reply
+        self._status = 0
+        self._answer: list[bytes] = []
+        self._is_streaming = False
+        self._streams_any_type = False
+
+    def __repr__(self) -> str:
+        return f"<Translation {self._request.plan!r} by {self._handler!r}>"
+
+    @property
+    def begun(self) -> bool:
+        return self._telling.begun
+
+    # What the client's connection tells it
+
+    def body_received(self, data: bytes, ended: bool) -> None:
+        self._pieces.append(data)
+        if not ended:
+            self._client.expect_body()
+            return
+        body = b"".join(self._pieces)
+        self._pieces.clear()
+        self._measured.asked(len(body))
+        try:
+            body = decoded(self._request, body, self._client.plane.settings.limits.max_body_bytes)
+            made = self._make(self._request, body, self._lane)
+            if isinstance(made, Awaitable):
+                self._task = asyncio.get_running_loop().create_task(self._begin_later(made))
+                return
+            asked = self._begin(made)
+        except GatewayError as error:
+            self._refuse(error)
+        except Exception:
+            self._refuse(self._unforeseen())
+        else:
+            self._ask_for(asked)
+
+    def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
+        self._telling.is_over = True
+        self._measured.gone(reason)
+        if self._task is not None:
+            self._task.cancel()
+        if self._handler is not None:
+            self._handler.client_gone(reason, status)
+        else:
+            self._count(reason, status)
+
+    def client_paused(self) -> None:
+        self._rest.is_paused = True
+        if self._handler is not None:
+            self._handler.client_paused()
+
+    def client_resumed(self) -> None:
+        self._rest.is_paused = False
+        if self._handler is not None:
+            self._handler.client_resumed()
+
+    def sweep(self, now: float) -> None:
+        if self._handler is not None:
+            self._handler.sweep(now)
+
+    def progress(self) -> Progress:
+        if self._handler is not None:
+            return self._handler.progress()
+        stage = Stage.ASKING if self._task is not None else Stage.READING
+        return of_request(self._request, stage, self._started_at, lane=self._lane)
+
+    # Asking
+
+    async def _begin_later(self, making: Awaitable[Translator]) -> None:
+        try:
+            asked = self._begin(await making)
+        except GatewayError as error:
+            self._refuse(error)
+        except Exception:
+            self._refuse(self._unforeseen())
+        else:
+            self._task = None
+            self._ask_for(asked)
+
+    def _begin(self, translator: Translator) -> EngineRequest:
+        self._translator = translator
+        return translator.request()
+
+    def _ask_for(self, asked: EngineRequest) -> None:
+        lane = self._lane.unmeasured  # it is measured here, whatever becomes of this handler
+        request = request_towards(self._request, lane, asked)
+        self._streams_any_type = asked.streams_any_type
+        self._telling.dropped = asked.dropped
+        self._status, self._answer, self._is_streaming = 0, [], False
+        self._rest = inner_client(self._client, self)
+        handler = self._handler = self._ask(self._rest, request, (lane, self._session))
+        self._elsewhere.avoid(handler)
+        handler.body_received(asked.body, True)
+
+    # What the handler tells it
+
+    def reply_started(self, status: int, fields: list[Field]) -> None:
+        self._status = status
+        self._telling.fields = fields
+        self._measured.told(fields)
+        assert self._translator is not None
+        if status == 200 and self._translator.streams:
+            content_type = next((value for name, value in fields if name == b"content-type"), b"")
+            self._is_streaming = self._streams_any_type or content_type.startswith(_EVENTS)
+
+    def reply_continued(self, data: bytes) -> None:
+        if self._telling.is_over:  # what came before could not be understood
+            return
+        if not self._is_streaming:
+            self._answer.append(data)
+            return
+        assert self._translator is not None
+        try:
+            told = self._translator.feed(data)
+        except GatewayError as error:
+            self._stop_engine(error)
+            return
+        except Exception:
+            self._stop_engine(self._unforeseen())
+            return
+        if told:
+            self._telling.write(told)
+
+    def reply_ended(self) -> None:
+        broken = self._leave_handler()
+        if self._telling.is_over:
+            return
+        translator = self._translator
+        assert translator is not None
+        try:
+            if self._is_streaming:
+                events = translator.end()
+                self._measured.answered(self._status)
+                self._end(events)
+            elif self.begun:
+                what = f"the engine that was to go on answered with status {self._status}, and no stream"
+                raise GatewayError(ErrorKind.UPSTREAM_RESET, what)
+            else:
+                reply = translator.whole(self._whole())
+                self._measured.answered(self._status)
+                self._respond(reply)
+        except GatewayError as error:
+            event = event_told(error, self._request.plan.dialect)
+            if error.kind is not ErrorKind.UPSTREAM_RESET or not self._resumes(broken, event):
+                self._fail(error)
+        except Exception:
+            self._fail(self._unforeseen())
+
+    def refused(self, error: GatewayError, fields: list[Field]) -> None:
+        broken = self._leave_handler()
+        self._telling.fields = fields
+        event = event_told(error, self._request.plan.dialect)
+        if not self._resumes(broken, event):
+            self._end_badly(error, event)
+
+    def reply_broken_off(self, event: bytes) -> None:
+        """The reply ends in its middle; `event` tells the client why."""
+        broken = self._leave_handler()
+        if self._telling.is_over or self._resumes(broken, event):
+            return
+        error = GatewayError(ErrorKind.UPSTREAM_RESET, "the engine's reply broke off")
+        self._end_badly(error, event or event_told(error, self._request.plan.dialect))
+
+    def reply_broken(self) -> None:
+        """Told by `reply_broken_off`."""
+
+    def pause_body(self) -> None:
+        """The request is whole."""
+
+    def resume_body(self) -> None:
+        """The request is whole."""
+
+    def _whole(self) -> Reply:
+        told = dict(self._telling.fields)
+        head_bytes = told.get(HEAD_BYTES, b"")
+        content_type = told.get(b"content-type", b"").decode("latin-1")
+        return Reply(
+            self._status, b"".join(self._answer), content_type, int(head_bytes) if head_bytes.isdigit() else None
+        )
+
+    # Going on elsewhere
+
+    def _resumes(self, broken: Handler | None, event: bytes) -> bool:
+        """Whether the generation goes on elsewhere; `event` tells why it does not, should that turn out later."""
+        translator = self._translator
+        if not self.begun or not isinstance(translator, Resumable) or not translator.can_resume:
+            return False
+        lane = self._elsewhere.next_lane(self._lane, broken if isinstance(broken, Tries) else None)
+        if lane is None:
+            return False
+        is_same, self._lane = lane is self._lane, lane
+        self._measured.goes_on(lane)
+        if is_same:
+            self._resume(translator, event)
+        else:
+            self._task = asyncio.get_running_loop().create_task(self._resume_later(translator, event))
+        return True
+
+    async def _resume_later(self, translator: Resumable, event: bytes) -> None:
+        """Go on at another engine, which may speak another dialect."""
+        try:
+            assert self._translator is not None
+            await self._turn(self._translator, self._lane, self._request.plan.call.version or "")
+            self._task = None
+            self._resume(translator, event)
+        except GatewayError as error:
+            self._end_badly(error, event)
+        except Exception:
+            self._end_badly(self._unforeseen(), event)
+
+    def _resume(self, translator: Resumable, event: bytes) -> None:
+        try:
+            asked = translator.resume()
+        except GatewayError as error:
+            self._end_badly(error, event)
+            return
+        except Exception:
+            self._end_badly(self._unforeseen(), event)
+            return
+        self._telling.write(translator.seam())
+        self._ask_for(asked)
+
+    # Ends
+
+    def _end(self, events: bytes) -> None:
+        """The stream has ended as it should; these are its last events."""
+        self._telling.end(events)
+
+    def _respond(self, reply: Reply) -> None:
+        """The reply is whole."""
+        self._telling.respond(reply)
+
+    def _leave_handler(self) -> Handler | None:
+        """The handler has ended."""
+        handler, self._handler = self._handler, None
+        self._measured.add(handler.generated() if isinstance(handler, Tries) else None)
+        return handler
+
+    def _end_badly(self, error: GatewayError, event: bytes) -> None:
+        """There is no reply, or no more of it; `event` tells it amid a stream."""
+        self._measured.failed(error)
+        self._telling.fail(error, event)
+
+    def _stop_engine(self, error: GatewayError) -> None:
+        """The engine sends what nobody understands."""
+        handler, self._handler = self._handler, None
+        if handler is not None:
+            handler.client_gone(error.kind.value)
+        self._end_badly(error, event_told(error, self._request.plan.dialect))
+
+    def _fail(self, error: GatewayError) -> None:
+        """The engine has answered, and has counted it as such, but nobody can tell the client what."""
+        self._lane.series(None).count_error(error.kind.value)
+        self._end_badly(error, event_told(error, self._request.plan.dialect))
+
+    def _refuse(self, error: GatewayError) -> None:
+        """The engine is not asked."""
+        if self._telling.is_over:
+            return
+        self._telling.is_over = True
+        self._measured.failed(error)
+        dialect = self._request.plan.dialect
+        status = status_told(error, dialect)
+        self._count(error.kind.value, status)
+        lines = self._lane.reply_lines + reason_line(error) + b"x-request-id: %b\r\n" % (self._request.id or b"")
+        self._client.respond(status, error_told(error, dialect), lines)
+
+    def _unforeseen(self) -> GatewayError:
+        """What the client is told of an exception that nobody expected."""
+        _log.exception("cannot translate %s", self._request.plan)
+        return GatewayError(ErrorKind.INTERNAL, "the gateway failed to translate; its log says why")
+
+    def _count(self, reason: str, status: int) -> None:
+        series = self._lane.series(None)
+        seconds = monotonic() - self._started_at
+        series.count_error(reason)
+        if status:
+            series.count_failure(status, seconds)
+        plane, asked, id = self._client.plane, self._request.plan.asked, self._request.id or b""
+        if plane.tells_ends:
+            known = known_of(self._request)
+            plane.log(self._client.peer, asked, status, reason, seconds, id, self._lane.target, known=known)
