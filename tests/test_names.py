@@ -1,0 +1,51 @@
+"""Names: a module is named for the noun it holds, and a public class name stands for one thing in its package."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[1]
+PACKAGES = ("gateway", "engines")
+
+# Words in -ing that the field uses as nouns.
+NOUNS = {
+    "balancing", "batching", "embedding", "finding", "forwarding", "keyring", "ordering", "pacing", "packing",
+    "pending", "recording", "sampling", "staging", "templating", "timing", "tracing", "wiring",
+}  # fmt: skip
+# Modules that still have a participle for a name: one dispatch takes the place of most of them. The list only shrinks.
+PARTICIPLES = {
+    "engines/host/reshaping.py",
+    "gateway/dataplane/answering.py",
+    "gateway/dataplane/conversation/choosing.py",
+    "gateway/dataplane/serving.py",
+    "gateway/dataplane/translation/making.py",
+}
+# Public names that stand for several classes of one package. The number only falls.
+MOST_SHARED_NAMES = 77
+
+
+def modules() -> list[Path]:
+    return sorted(path for package in PACKAGES for path in (REPOSITORY / package).rglob("*.py"))
+
+
+def test_modules_are_named_for_nouns() -> None:
+    """No module is named by what is done in it (`asking`, `making`), but for those that are listed."""
+    found = {
+        path.relative_to(REPOSITORY).as_posix()
+        for path in modules()
+        if path.stem.endswith("ing") and path.stem.rpartition("_")[2] not in NOUNS
+    }
+    assert found == PARTICIPLES
+
+
+def test_public_classes_share_few_names() -> None:
+    """A new public class has a name of its own in its package; a name that no longer is shared stays so."""
+    places: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for path in modules():
+        place = path.relative_to(REPOSITORY)
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[place.parts[0], node.name].append(place.as_posix())
+    shared = {name: where for name, where in places.items() if len(where) > 1}
+    listing = "\n".join(f"{name}: {', '.join(where)}" for (_, name), where in sorted(shared.items()))
+    assert len(shared) == MOST_SHARED_NAMES, listing
