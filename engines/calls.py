@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from engines.errors import EngineError, ErrorCode
-from engines.messages import InferRequest, InferResponse, Tensor
+from engines.messages import InferRequest, InferResponse, TensorData
 
 # What gets the answers: the response (None where the end comes alone), and whether it is the last.
 Sink = Callable[[InferResponse | None, bool], None]
@@ -46,7 +46,7 @@ class InferenceCall:
         self._sink = sink
         self._on_end: Callable[[InferenceCall], None] | None = None
         self.on_cancel: Callable[[], None] | None = None
-        self.controls: tuple[Tensor, ...] = ()  # inputs that a sequence batcher adds
+        self.controls: tuple[TensorData, ...] = ()  # inputs that a sequence batcher adds
         self.state_key: str | None = None  # whose implicit state the instance keeps between steps
         self.batch_size = 1  # of the request itself: its first axis where the model batches
         self.note: Any = None  # a place for its present holder

@@ -30,7 +30,7 @@ class SharedMemory:
 
 
 @_value
-class Tensor:
+class TensorData:
     """`data` is row-major and little-endian, BOOL as a byte, each element of BYTES behind its length as four bytes."""
 
     name: str
@@ -62,7 +62,7 @@ class InferRequest:
     version: str = ""
     id: str = ""
     parameters: Mapping[str, Scalar] = field(default_factory=dict)
-    inputs: tuple[Tensor, ...] = ()
+    inputs: tuple[TensorData, ...] = ()
     outputs: tuple[WantedOutput, ...] = ()
     sequence_id: int | str = 0
     sequence_start: bool = False
@@ -76,6 +76,6 @@ class InferRequest:
 class InferResponse:
     """One answer to an inference: outputs, or the error that stands in for them."""
 
-    outputs: tuple[Tensor, ...] = ()
+    outputs: tuple[TensorData, ...] = ()
     parameters: Mapping[str, Scalar] = field(default_factory=dict)
     error: EngineError | None = None

@@ -17,10 +17,10 @@ from gateway.comparison.report import RouteReport
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.observability.active_request import LiveRequest
-from gateway.observability.metrics import Snapshot
+from gateway.observability.metrics import CountersSnapshot
 from gateway.protocol.engine_load import Load
 from gateway.protocol.feedback import Rating
-from gateway.protocol.readiness import Condition
+from gateway.protocol.readiness import Readiness
 from gateway.redis.address import RedisAddress
 
 _LENGTH = struct.Struct(">I")
@@ -34,7 +34,7 @@ class Start:
     settings: Settings
     rules: RulesSpec
     number: int
-    health: Mapping[tuple[str, str], Condition] = field(default_factory=dict)
+    health: Mapping[tuple[str, str], Readiness] = field(default_factory=dict)
     models: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
     listener_fds: tuple[int, ...] = ()
     redis: RedisAddress | None = None
@@ -61,7 +61,7 @@ class SetHealth:
     None: it tells none any more.
     """
 
-    health: Mapping[tuple[str, str], Condition]
+    health: Mapping[tuple[str, str], Readiness]
     models: Mapping[tuple[str, str], frozenset[str]] | None = None
     loads: Mapping[tuple[str, str], Load | None] = field(default_factory=dict)
 
@@ -130,7 +130,7 @@ class CancelRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Requests:
+class ActiveRequests:
     """From a worker: requests under way."""
 
     token: int
@@ -210,11 +210,11 @@ class Counters:
     """From a worker: its counters; `token` is 0 for the one it sends by itself before it exits."""
 
     token: int
-    snapshot: Snapshot
+    snapshot: CountersSnapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class WorkerFailed:
     """From a worker: it cannot start or use what it was sent, and why."""
 
     message: str
@@ -222,9 +222,9 @@ class Failed:
 
 Orders = UseRules | SetHealth | SetDrained | SetLogLevel | SetWeights | Watch
 ToWorker = Start | Orders | Drain | AskSnapshot | AskRequests | CancelRequest | TakeFeedback | FeedbackCounted
-Answer = Counters | Requests | Cancelled | FeedbackCounted  # to what was asked with a token
+Answer = Counters | ActiveRequests | Cancelled | FeedbackCounted  # to what was asked with a token
 OfParity = UseReports | AskReports | ForgetReport | Reports
-Message = ToWorker | Serving | Failed | Decisions | Answer | OfParity
+Message = ToWorker | Serving | WorkerFailed | Decisions | Answer | OfParity
 
 
 def encode(message: Message) -> bytes:

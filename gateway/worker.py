@@ -22,6 +22,7 @@ from typing import Any
 
 from gateway.config.settings import ListenerTls, Settings
 from gateway.control_messages import (
+    ActiveRequests,
     AskRequests,
     AskSnapshot,
     Cancelled,
@@ -30,10 +31,8 @@ from gateway.control_messages import (
     Decisions,
     Decoder,
     Drain,
-    Failed,
     FeedbackCounted,
     Message,
-    Requests,
     Serving,
     SetDrained,
     SetHealth,
@@ -43,6 +42,7 @@ from gateway.control_messages import (
     TakeFeedback,
     UseRules,
     Watch,
+    WorkerFailed,
     encode,
     loop_factory,
 )
@@ -115,7 +115,7 @@ class Worker:
         if isinstance(message, Start):
             await self._start(message)
         elif self._plane is None:
-            self._say(Failed(f"{type(message).__name__} came before Start"))
+            self._say(WorkerFailed(f"{type(message).__name__} came before Start"))
         elif isinstance(message, UseRules):
             self._use_rules(self._plane, message)
         elif isinstance(message, SetHealth):
@@ -126,7 +126,7 @@ class Worker:
             set_log_level(message.level)
         elif isinstance(message, AskRequests):
             found = list_requests(self._plane.connections, os.getpid(), monotonic(), message.limit)
-            self._say(Requests(message.token, found))
+            self._say(ActiveRequests(message.token, found))
         elif isinstance(message, CancelRequest):
             self._say(Cancelled(message.token, cancel_requests(self._plane.connections, os.getpid(), message.id)))
         elif isinstance(message, SetWeights):
@@ -185,7 +185,7 @@ class Worker:
                 for listener in listeners(start)
             ]
         except (OSError, ValueError) as error:
-            self._say(Failed(f"cannot serve: {error}"))
+            self._say(WorkerFailed(f"cannot serve: {error}"))
             return
         if store is not None and news is not None:
             await store.open()
@@ -212,7 +212,7 @@ class Worker:
             plane.use_rules(message.rules, message.number)
         except (OSError, ValueError) as error:  # a certificate that cannot be read, on this machine, by now
             _log.error("rules %d are not used: %s", message.number, error)
-            self._say(Failed(f"rules {message.number} are not used: {error}"))
+            self._say(WorkerFailed(f"rules {message.number} are not used: {error}"))
 
     async def _drain(self, plane: DataPlane) -> None:
         """Stop accepting; let what is in flight end, within the limit."""

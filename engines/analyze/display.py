@@ -8,10 +8,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColu
 from rich.progress import Progress as Bar
 
 from engines.analyze.models import Candidate, Measurement
-from engines.analyze.sweep import Progress, Sweep
+from engines.analyze.sweep import Sweep, SweepProgress
 
 
-class Display:
+class SweepDisplay:
     """As a context manager it gives the callbacks of a study."""
 
     def __init__(self, study: Sweep, console: Console) -> None:
@@ -28,9 +28,9 @@ class Display:
         self._task = self._bar.add_task("asking the server", total=None)
         self._seen: set[Candidate] = set()
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> SweepProgress:
         self._bar.start()
-        return Progress(self._trying, self._measured, self._refused)
+        return SweepProgress(self._trying, self._measured, self._refused)
 
     def __exit__(self, *_: object) -> None:
         self._bar.stop()

@@ -42,14 +42,14 @@ class InputTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class RequestBody:
     """One request's body: JSON of `json_bytes` bytes, then the tensors."""
 
     data: bytes
     json_bytes: int
 
 
-def body_of(tensors: Sequence[InputTensor]) -> Body:
+def body_of(tensors: Sequence[InputTensor]) -> RequestBody:
     """A request that asks for all outputs in binary."""
     told = [
         {
@@ -61,10 +61,10 @@ def body_of(tensors: Sequence[InputTensor]) -> Body:
         for tensor in tensors
     ]
     head = orjson.dumps({"inputs": told, "parameters": {"binary_data_output": True}})
-    return Body(head + b"".join(tensor.data for tensor in tensors), len(head))
+    return RequestBody(head + b"".join(tensor.data for tensor in tensors), len(head))
 
 
-def generate(config: Mapping[str, Any], batch: int, shapes: Mapping[str, tuple[int, ...]]) -> list[Body]:
+def generate(config: Mapping[str, Any], batch: int, shapes: Mapping[str, tuple[int, ...]]) -> list[RequestBody]:
     """Requests with random values for a model's inputs, always the same ones.
 
     `shapes` gives the dims of inputs, without the batch. Raises: AnalyzeError for a name that is no input, or dims that
@@ -91,7 +91,7 @@ def open_axes(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) 
     ]
 
 
-def read(path: Path) -> list[Body]:
+def read(path: Path) -> list[RequestBody]:
     """Requests of a file: one V2 inference request as JSON, or a list of them, with `data` as (nested) lists.
 
     Raises: AnalyzeError.
@@ -154,7 +154,7 @@ def _random_data(datatype: str, num_elements: int, chance: random.Random) -> byt
     return pack(datatype, [chance.randrange(_MAX_INTEGER) for _ in range(num_elements)])
 
 
-def _read_request(request: Any, where: str) -> Body:
+def _read_request(request: Any, where: str) -> RequestBody:
     try:
         return body_of([_read_tensor(told) for told in request["inputs"]])
     except (KeyError, TypeError, ValueError, AttributeError) as error:

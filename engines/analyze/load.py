@@ -15,7 +15,7 @@ import orjson
 
 from engines.analyze.convergence import Window
 from engines.analyze.errors import AnalyzeError
-from engines.analyze.inputs import Body
+from engines.analyze.inputs import RequestBody
 
 _CONNECT_SECONDS = 5.0
 # A connection that broke is made again after this long: a server that is gone is not hammered.
@@ -26,7 +26,7 @@ _MAX_ERROR_CHARS = 200
 Record = tuple[float, float, str | None]
 
 
-def request_bytes(url: str, path: str, body: Body) -> bytes:
+def request_bytes(url: str, path: str, body: RequestBody) -> bytes:
     """A whole infer request."""
     head = (
         f"POST {path} HTTP/1.1\r\nhost: {urlsplit(url).netloc}\r\ncontent-type: application/octet-stream\r\n"
@@ -35,7 +35,7 @@ def request_bytes(url: str, path: str, body: Body) -> bytes:
     return head.encode("latin-1") + body.data
 
 
-class Load:
+class ConcurrentLoad:
     """A constant number of requests under way, from entering to leaving; `window` gives what came back."""
 
     def __init__(self, url: str, requests: Sequence[bytes], concurrency: int) -> None:
@@ -49,7 +49,7 @@ class Load:
         self._is_over = False
 
     def __repr__(self) -> str:
-        return f"<Load {self._host}:{self._port}: {self._concurrency} requests at a time>"
+        return f"<ConcurrentLoad {self._host}:{self._port}: {self._concurrency} requests at a time>"
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from engines.analyze.convergence import NUM_STEADY, Window, is_steady, latency_of
-from engines.analyze.load import Load
+from engines.analyze.load import ConcurrentLoad
 from engines.analyze.models import Candidate, Measurement
 from engines.analyze.server import Server
 
@@ -48,7 +48,7 @@ def _wants_more(windows: Sequence[Window], pace: Pace) -> bool:
 
 async def measure(subject: Subject, candidate: Candidate, concurrency: int, pace: Pace) -> Measurement:
     """Put load on the model, which serves with the candidate's settings. Raises: AnalyzeError."""
-    async with Load(subject.server.url, subject.requests, concurrency) as load:
+    async with ConcurrentLoad(subject.server.url, subject.requests, concurrency) as load:
         await load.window(pace.warmup_seconds)
         windows: list[Window] = []
         counters = [await subject.server.counters(subject.model)]

@@ -60,7 +60,7 @@ class Sweep:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class SweepProgress:
     """What is told while it goes on."""
 
     trying: Callable[[Candidate, int], None]  # the candidate and the concurrency that come next
@@ -69,7 +69,7 @@ class Progress:
 
 
 async def run(
-    server: Server, study: Sweep, progress: Progress, weigh: Callable[[int], int | None], pid: int | None = None
+    server: Server, study: Sweep, progress: SweepProgress, weigh: Callable[[int], int | None], pid: int | None = None
 ) -> None:
     """Fill the study. The server has the model as it was afterwards, also where this is cancelled.
 
@@ -160,7 +160,7 @@ def space_for(wish: SweepRequest, start: Candidate) -> Space:
     )
 
 
-async def _try_all(searching: Search, space: Space, subject: Subject, study: Sweep, progress: Progress) -> None:
+async def _try_all(searching: Search, space: Space, subject: Subject, study: Sweep, progress: SweepProgress) -> None:
     try:
         candidate = next(searching)
         while True:
@@ -169,7 +169,7 @@ async def _try_all(searching: Search, space: Space, subject: Subject, study: Swe
         return
 
 
-async def _try(candidate: Candidate, space: Space, subject: Subject, study: Sweep, progress: Progress) -> float:
+async def _try(candidate: Candidate, space: Space, subject: Subject, study: Sweep, progress: SweepProgress) -> float:
     """Measure a candidate at rising concurrencies; its score."""
     wish = study.wish
     progress.trying(candidate, space.concurrencies[0])

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from engines.backends.interfaces import Array, BackendRequest, numpy_datatype
-from engines.backends.signature import Signature, TensorSpec
+from engines.backends.signature import ModelSignature, TensorSpec
 from engines.errors import EngineError, ErrorCode, internal, invalid
 
 # Runs the model: its inputs by name, to its outputs by name. Outputs that nobody knows are left alone.
@@ -40,7 +40,7 @@ class Batcher:
     """How a model's batches are run. `failure` stands before what the model raises."""
 
     run: Run
-    signature: Signature
+    signature: ModelSignature
     failure: str = "failed to run the model"
     capacity: Capacity | None = None
     prepare: Prepare | None = None
@@ -104,7 +104,7 @@ def _kind(inputs: Mapping[str, Array]) -> tuple[Any, ...]:
     return tuple(sorted((name, array.shape[1:], array.dtype.char) for name, array in inputs.items()))
 
 
-def rows_of(inputs: Mapping[str, Array], signature: Signature) -> int:
+def rows_of(inputs: Mapping[str, Array], signature: ModelSignature) -> int:
     """How many rows a request brings to a batch; 0 where the model has no batch axis.
 
     Raises: EngineError where there are none, where inputs do not agree about it, or where they are not of the model's

@@ -32,7 +32,7 @@ class TensorSpec:
 
 
 @dataclass(frozen=True)
-class Signature:
+class ModelSignature:
     """A model's tensors in the order of its configuration. `max_batch_size` is 0 where the model does not batch: then
     no tensor has a batch axis. Control inputs of sequences and state inputs follow the inputs proper; state outputs
     stand apart, as a client may or may not get them."""
@@ -57,7 +57,7 @@ class Signature:
         return frozenset(tensor.name for tensor in self.state_outputs)
 
     @classmethod
-    def of(cls, config: Any) -> Signature:
+    def of(cls, config: Any) -> ModelSignature:
         """Read an `inference.ModelConfig` message that is complete.
 
         Raises: EngineError where it batches ragged: these backends batch requests of one shape.

@@ -18,7 +18,7 @@ from engines.backends.config_completion import DEFAULT_MAX_BATCH_SIZE, Found, fi
 from engines.backends.cores import fair_share_of_cores
 from engines.backends.interfaces import Array, Backend, BackendRequest, InstanceSpec
 from engines.backends.model_files import instance_file, last_version, library, model_file
-from engines.backends.signature import Parameters, Signature
+from engines.backends.signature import ModelSignature, Parameters
 from engines.errors import internal, invalid
 
 _log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class TensorFlowBackend:
 
     def initialize(self, spec: InstanceSpec) -> None:
         self._tf = tf = library("tensorflow", "tensorflow")
-        self._signature = Signature.of(spec.config)
+        self._signature = ModelSignature.of(spec.config)
         parameters = Parameters(spec.config)
         threads = parameters.number("TF_NUM_INTRA_THREADS") or fair_share_of_cores(spec.config)
         try:

@@ -199,7 +199,7 @@ async def _study(study: Sweep, url: str, repository: str | None, folder: Path, c
     import signal
 
     from engines.analyze import sweep as studying
-    from engines.analyze.display import Display
+    from engines.analyze.display import SweepDisplay
     from engines.analyze.local_host import hosting
     from engines.analyze.server import Server
 
@@ -214,7 +214,7 @@ async def _study(study: Sweep, url: str, repository: str | None, folder: Path, c
             url, pid = hosted.url, hosted.pid
         server = Server(url)
         stack.push_async_callback(server.close)
-        with Display(study, console) as progress:
+        with SweepDisplay(study, console) as progress:
             await studying.run(server, study, progress, _weigh, pid)
 
 

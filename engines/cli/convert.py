@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from engines.convert.conversion import DEFAULT_ROWS, Request, Result, fall_back, parse_rows, steps
+from engines.convert.conversion import DEFAULT_ROWS, ConversionRequest, Result, fall_back, parse_rows, steps
 from engines.convert.conversion import convert as run
 from engines.convert.errors import ConversionError
 from engines.convert.package import PRECISIONS
@@ -68,7 +68,7 @@ def convert(
     try:
         if precision not in PRECISIONS:
             raise ConversionError(f"--precision {precision}: has to be {' or '.join(PRECISIONS)}")
-        request = Request(
+        request = ConversionRequest(
             model,
             repository,
             name,

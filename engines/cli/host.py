@@ -217,7 +217,7 @@ def host(
     SIGTERM lets requests in flight end; a second one stops at once. Exit code: 0, or 1 where it could not start.
     """
     from engines.cli.run_host import run
-    from engines.host.frontend_api import Limits
+    from engines.host.frontend_api import ClientLimits
     from engines.host.logs import LogSettings
     from engines.host.restricted_apis import grpc_restrictions, http_restrictions
     from engines.host.settings import Address, HostSettings
@@ -251,7 +251,7 @@ def host(
         allows_client_shared_memory=boolean("allow-client-shm", allow_client_shm),
         limits=read(
             "header-forward-pattern",
-            lambda: Limits(
+            lambda: ClientLimits(
                 max_body_bytes=http_max_input_size,
                 max_message_bytes=grpc_max_message_size,
                 rest_header_pattern=http_header_forward_pattern,

@@ -15,7 +15,7 @@ from engines.errors import EngineError
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ConversionRequest:
     """What is to be converted. `rows` are batch sizes; `model` the file or repository entry; `repository` where the
     entry `name` is written (the source's own name where it is None)."""
 
@@ -36,20 +36,20 @@ class Result:
 
     entry: Path
     files: tuple[Path, ...]
-    check: verification.Check | None
+    check: verification.VerificationResult | None
 
 
 Progress = Callable[[str], None]
 DEFAULT_ROWS = (1, 4, 16)
 
 
-def steps(request: Request) -> int:
+def steps(request: ConversionRequest) -> int:
     """How often a conversion calls `progress`."""
     rows = request.rows or DEFAULT_ROWS
     return 4 + (1 if request.enumerated else len(rows))
 
 
-def convert(request: Request, progress: Progress) -> Result:
+def convert(request: ConversionRequest, progress: Progress) -> Result:
     """Convert a model to CoreML, check it, and write the entry.
 
     Raises: ConversionError; an entry that was begun is removed again.
@@ -89,7 +89,7 @@ def convert(request: Request, progress: Progress) -> Result:
     return Result(place, tuple(each.path for each in made), checked)
 
 
-def fall_back(request: Request, progress: Progress) -> Result:
+def fall_back(request: ConversionRequest, progress: Progress) -> Result:
     """Write the entry of an ONNX model for the onnxruntime backend, with CoreML as its accelerator.
 
     Raises: ConversionError.
@@ -116,7 +116,7 @@ def fall_back(request: Request, progress: Progress) -> Result:
     return Result(place, (version / "model.onnx",), None)
 
 
-def _rows(source: sources.Source, request: Request) -> tuple[int, ...]:
+def _rows(source: sources.ModelSource, request: ConversionRequest) -> tuple[int, ...]:
     if not source.batches:
         if request.rows:
             raise ConversionError(f"--batch: '{source.path.name}' has no batch axis, or one of a fixed size")
@@ -124,7 +124,7 @@ def _rows(source: sources.Source, request: Request) -> tuple[int, ...]:
     return tuple(sorted(set(request.rows or DEFAULT_ROWS)))
 
 
-def _place(request: Request, name: str) -> tuple[Path, Path]:
+def _place(request: ConversionRequest, name: str) -> tuple[Path, Path]:
     """The entry and the version's directory, which must not be there yet."""
     place = request.repository / name
     version = place / str(request.version)

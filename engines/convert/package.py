@@ -14,7 +14,7 @@ import numpy as np
 
 from engines.backends.model_files import library
 from engines.convert.errors import ConversionError, first_line
-from engines.convert.sources import Source
+from engines.convert.sources import ModelSource
 from engines.convert.tensors import full_shape, random_inputs
 
 PRECISIONS = ("fp16", "fp32")
@@ -25,7 +25,7 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class ConvertedPackage:
     """A package that was written, and the batch sizes that it takes (0: it has no batch axis)."""
 
     path: Path
@@ -34,8 +34,14 @@ class Made:
 
 
 def make(
-    ct: Any, source: Source, directory: Path, rows: Sequence[int], precision: str, enumerated: bool, progress: Progress
-) -> list[Made]:
+    ct: Any,
+    source: ModelSource,
+    directory: Path,
+    rows: Sequence[int],
+    precision: str,
+    enumerated: bool,
+    progress: Progress,
+) -> list[ConvertedPackage]:
     """Write a source's packages into a directory: one for each batch size, or a single one with enumerated shapes.
 
     Raises: ConversionError.
@@ -52,7 +58,7 @@ def make(
     return made
 
 
-def _one(ct: Any, source: Source, path: Path, rows: tuple[int, ...], precision: str) -> Made:
+def _one(ct: Any, source: ModelSource, path: Path, rows: tuple[int, ...], precision: str) -> ConvertedPackage:
     torch = library("torch", "torch")
     example = random_inputs(source.inputs, rows[0])
     try:
@@ -85,7 +91,7 @@ def _one(ct: Any, source: Source, path: Path, rows: tuple[int, ...], precision: 
             model.save(str(path))
     except Exception as error:
         raise ConversionError(f"coremltools cannot convert it: {first_line(error)}") from error
-    return Made(path, rows, names)
+    return ConvertedPackage(path, rows, names)
 
 
 def _input(ct: Any, tensor: Any, rows: tuple[int, ...]) -> Any:
@@ -95,7 +101,7 @@ def _input(ct: Any, tensor: Any, rows: tuple[int, ...]) -> Any:
     return ct.TensorType(name=tensor.name, shape=shape, dtype=dtype)
 
 
-def _traceable(torch: Any, source: Source) -> Any:
+def _traceable(torch: Any, source: ModelSource) -> Any:
     """The source as a module whose arguments are its inputs, which is what torch traces."""
 
     class Traceable(torch.nn.Module):  # type: ignore[misc]

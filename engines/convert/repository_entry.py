@@ -9,7 +9,7 @@ from typing import Any
 
 from google.protobuf import text_format
 
-from engines.convert.sources import Source
+from engines.convert.sources import ModelSource
 from engines.convert.tensors import Array
 from gateway.protocol.datatypes import CONFIG_DATATYPES
 from gateway.protocol.protobuf import message
@@ -17,7 +17,7 @@ from gateway.protocol.protobuf import message
 _DATATYPES = {"float32": "FP32", "float64": "FP64", "float16": "FP16", "bool": "BOOL"}
 
 
-def coreml_config(source: Source, name: str, rows: Sequence[int], sample: Mapping[str, Array]) -> Any:
+def coreml_config(source: ModelSource, name: str, rows: Sequence[int], sample: Mapping[str, Array]) -> Any:
     """The configuration of the converted model. Clients see the source's tensors: what CoreML has as 32 bits keeps the
     source's datatype. `sample` is an answer of the source, which tells outputs that its configuration does not."""
     config = message("inference.ModelConfig")(name=name, backend="coreml", max_batch_size=max(rows))

@@ -15,7 +15,7 @@ from engines.backends.onnxruntime import autocomplete as onnx_completion
 from engines.backends.pytorch import autocomplete as torch_completion
 from engines.backends.pytorch import models
 from engines.backends.pytorch.argument_names import input_positions, outputs_of
-from engines.backends.signature import Signature
+from engines.backends.signature import ModelSignature
 from engines.convert.errors import ConversionError, first_line
 from engines.convert.tensors import Array, TensorShape, with_sizes
 from engines.errors import EngineError
@@ -29,7 +29,7 @@ ONNX_ADVICE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ModelSource:
     """A model to convert. `function` takes torch tensors in the order of `inputs`, and calls `module`; `reference` is
     the model as it runs without CoreML, arrays to arrays. `outputs` are their names, None where only running it tells
     how many there are."""
@@ -77,7 +77,7 @@ def find(path: Path) -> tuple[Path, Any]:
     raise ConversionError(f"'{version}' has none of {', '.join(names)}")
 
 
-def load(path: Path, config: Any, given: Sequence[TensorShape]) -> Source:
+def load(path: Path, config: Any, given: Sequence[TensorShape]) -> ModelSource:
     """Load a model. `given` describes inputs that neither file nor configuration describes, in their order.
 
     Raises: ConversionError.
@@ -99,9 +99,9 @@ def describe_onnx(path: Path, config: Any) -> None:
         raise ConversionError(error.message) from error
 
 
-def _onnx(path: Path, config: Any, given: Sequence[TensorShape]) -> Source:
+def _onnx(path: Path, config: Any, given: Sequence[TensorShape]) -> ModelSource:
     describe_onnx(path, config)
-    signature = Signature.of(config)
+    signature = ModelSignature.of(config)
     inputs = tuple(with_sizes(_shapes(signature), given))
     onnx = library("onnx", "onnx")
     try:
@@ -134,10 +134,12 @@ def _onnx(path: Path, config: Any, given: Sequence[TensorShape]) -> Source:
         values = dict(zip(produced, results if isinstance(results, (tuple, list)) else [results], strict=True))
         return tuple(values[name] for name in outputs)
 
-    return Source(path, "ONNX", module, function, reference, tuple(by_name[name] for name in order), outputs, config)
+    return ModelSource(
+        path, "ONNX", module, function, reference, tuple(by_name[name] for name in order), outputs, config
+    )
 
 
-def _torch(path: Path, config: Any, given: Sequence[TensorShape]) -> Source:
+def _torch(path: Path, config: Any, given: Sequence[TensorShape]) -> ModelSource:
     torch = library("torch", "torch")
     is_weights = path.suffix == ".pt" and path.with_name("model.py").exists()
     model = models.load(
@@ -155,7 +157,7 @@ def _torch(path: Path, config: Any, given: Sequence[TensorShape]) -> Source:
         config.max_batch_size = config.max_batch_size or DEFAULT_MAX_BATCH_SIZE
         for tensor in given:
             config.input.add(name=tensor.name, data_type=CONFIG_DATATYPES.index(tensor.datatype), dims=tensor.dims)
-    signature = Signature.of(config)
+    signature = ModelSignature.of(config)
     inputs = tuple(with_sizes(_shapes(signature), given))
     outputs = tuple(tensor.name for tensor in signature.outputs) or None
     names = [tensor.name for tensor in inputs]
@@ -174,10 +176,10 @@ def _torch(path: Path, config: Any, given: Sequence[TensorShape]) -> Source:
             results = function(*(torch.from_numpy(arrays[name]) for name in names))
         return dict(zip(outputs or output_names(results), (value.numpy() for value in results), strict=True))
 
-    return Source(path, model.form, model.module, function, reference, inputs, outputs, config)
+    return ModelSource(path, model.form, model.module, function, reference, inputs, outputs, config)
 
 
-def _shapes(signature: Signature) -> list[TensorShape]:
+def _shapes(signature: ModelSignature) -> list[TensorShape]:
     return [TensorShape(tensor.name, tensor.datatype, tensor.dims or ()) for tensor in signature.inputs]
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from engines.convert.package import Made
-from engines.convert.sources import Source
+from engines.convert.package import ConvertedPackage
+from engines.convert.sources import ModelSource
 from engines.convert.tensors import Array, random_inputs
 
 # How far an output may be off, as a share of its largest element: what is left of the digits that the precision has.
@@ -20,7 +20,7 @@ TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class VerificationResult:
     """`worst` is the largest error of an output, as a share of the largest element; None where nothing was run, and
     `reason` says why. `tolerance` is what is allowed."""
 
@@ -34,11 +34,15 @@ class Check:
         return self.worst is None or self.worst <= self.tolerance
 
 
-def check(ct: Any, source: Source, made: Sequence[Made], precision: str, *, platform: str = sys.platform) -> Check:
+def check(
+    ct: Any, source: ModelSource, made: Sequence[ConvertedPackage], precision: str, *, platform: str = sys.platform
+) -> VerificationResult:
     """Run each package at each of its batch sizes beside the source."""
     tolerance = TOLERANCES[precision]
     if platform != "darwin":
-        return Check(None, tolerance, "CoreML runs on macOS alone: the packages were not compared with the source")
+        return VerificationResult(
+            None, tolerance, "CoreML runs on macOS alone: the packages were not compared with the source"
+        )
     worst = 0.0
     for package in made:
         model = ct.models.MLModel(str(package.path))
@@ -49,7 +53,7 @@ def check(ct: Any, source: Source, made: Sequence[Made], precision: str, *, plat
                     tensor.name: _as_coreml(inputs[tensor.name], tensor.coreml_datatype) for tensor in source.inputs
                 }
                 worst = max(worst, error_of(model.predict(given), source.reference(inputs)))
-    return Check(worst, tolerance)
+    return VerificationResult(worst, tolerance)
 
 
 def _as_coreml(array: Array, datatype: str) -> Array:
@@ -69,7 +73,7 @@ def error_of(answers: dict[str, Array], expected: dict[str, Array]) -> float:
     return worst
 
 
-def structure_problems(ct: Any, made: Sequence[Made], source: Source) -> list[str]:
+def structure_problems(ct: Any, made: Sequence[ConvertedPackage], source: ModelSource) -> list[str]:
     """What can be said without a Mac: names and shapes in the packages that are not those asked for."""
     from engines.backends.coreml import packages
     from engines.convert.tensors import full_shape

@@ -9,7 +9,7 @@ from engines.doctor.finding import Finding, ok, warn
 from engines.paged.cache.claims import MemoryClaims
 from engines.paged.cache.memory import available_memory, plan_memory, readable, total_memory
 from engines.paged.device import choose_device
-from engines.paged.model.config import Experts, ModelConfig
+from engines.paged.model.config import DecoderConfig, Experts
 from engines.paged.options import EngineOptions
 
 # One conversation of this many tokens at least, with a few seats: what a person at the machine needs.
@@ -25,7 +25,7 @@ class Popular:
     """A model by its published config.json. `num_weights` is computed from it."""
 
     name: str
-    config: ModelConfig
+    config: DecoderConfig
 
     @property
     def num_weights(self) -> int:
@@ -61,8 +61,8 @@ def _config(
     head_size: int = 128,
     tied: bool = False,
     experts: Experts | None = None,
-) -> ModelConfig:
-    return ModelConfig(
+) -> DecoderConfig:
+    return DecoderConfig(
         architecture="",
         vocab_size=vocab,
         hidden_size=hidden,

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 
-class Status(Enum):
+class FindingStatus(Enum):
     """How much a finding matters. Only FAIL makes the command's exit status 1."""
 
     OK = "ok"
@@ -21,7 +21,7 @@ class Status(Enum):
 class Finding:
     """What a check found, in a sentence with its figures; `cure` is what to do about it. `figures` are the report's."""
 
-    status: Status
+    status: FindingStatus
     found: str
     cure: str = ""
     figures: Mapping[str, Any] = field(default_factory=dict)
@@ -32,23 +32,23 @@ class Finding:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Finding:
         """Raises: KeyError, ValueError where it is not one of `to_json`."""
-        return cls(Status(values["status"]), values["found"], values["cure"], values["figures"])
+        return cls(FindingStatus(values["status"]), values["found"], values["cure"], values["figures"])
 
 
 def ok(found: str, **figures: Any) -> Finding:
-    return Finding(Status.OK, found, figures=figures)
+    return Finding(FindingStatus.OK, found, figures=figures)
 
 
 def warn(found: str, cure: str, **figures: Any) -> Finding:
-    return Finding(Status.WARN, found, cure, figures)
+    return Finding(FindingStatus.WARN, found, cure, figures)
 
 
 def fail(found: str, cure: str, **figures: Any) -> Finding:
-    return Finding(Status.FAIL, found, cure, figures)
+    return Finding(FindingStatus.FAIL, found, cure, figures)
 
 
 def skipped(why: str, cure: str = "") -> Finding:
-    return Finding(Status.SKIPPED, why, cure)
+    return Finding(FindingStatus.SKIPPED, why, cure)
 
 
 @dataclass(frozen=True, slots=True)

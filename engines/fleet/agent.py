@@ -16,7 +16,7 @@ from engines.fleet.backoff import Backoff
 from engines.fleet.cgroups import Cgroups
 from engines.fleet.child import Child, describe_end
 from engines.fleet.files import SavedState, tail
-from engines.fleet.health_state import HealthState, Probe, State, Verdict
+from engines.fleet.health_state import AgentState, HealthState, Probe, Verdict
 from engines.fleet.power_class import PowerPlan, plan
 from engines.fleet.probe import probe
 from engines.fleet.spec import AgentSpec
@@ -48,7 +48,7 @@ class Agent:
     def __init__(self, spec: AgentSpec, ports: Mapping[str, int], around: AgentContext) -> None:
         self.spec = spec
         self.ports = dict(ports)
-        self.state = State.STOPPED
+        self.state = AgentState.STOPPED
         self.restarts = 0
         self.memory_bytes = 0
         self.since = 0.0  # loop time of the last change of state
@@ -89,10 +89,10 @@ class Agent:
             pause = self._backoff.ended(ready_seconds)
             self.restarts += 1
             self.next_start = asyncio.get_running_loop().time() + pause
-            self._become(State.WAITING)
+            self._become(AgentState.WAITING)
             self._tell_of_end(pause)
             await self._pause(pause)
-        self._become(State.STOPPED)
+        self._become(AgentState.STOPPED)
 
     def stop(self) -> None:
         """Ask it to end; `run` returns when it has."""
@@ -116,7 +116,7 @@ class Agent:
         loop = asyncio.get_running_loop()
         self._judgement = judgement = HealthState(self.spec, loop.time())
         self._restart_wished = loop.create_future()
-        self._become(State.STARTING)
+        self._become(AgentState.STARTING)
         watching = loop.create_task(self._watch(judgement))
         stopping = loop.create_task(self._stop_wished.wait())
         waiting: list[asyncio.Future[Any]] = [child.ended, watching, stopping, self._restart_wished]
@@ -127,7 +127,7 @@ class Agent:
             task.cancel()
         if reasons and not child.ended.done():
             _log.error("%s: %s; restarting it", self.spec.name, reasons[0])
-        self._become(State.STOPPING)
+        self._become(AgentState.STOPPING)
         kills = self._around.cgroups.num_kills(self.spec.name) if self._around.cgroups else 0
         was_patient = await child.end(self.spec.stop_timeout)
         self.was_killed |= self._stop_wished.is_set() and not was_patient
@@ -209,13 +209,13 @@ class Agent:
     def _heed(self, verdict: Verdict) -> None:
         if verdict.state is self.state:
             return
-        if verdict.state is State.READY:
+        if verdict.state is AgentState.READY:
             _log.info("%s: ready", self.spec.name)
-        elif self.state is State.READY:
+        elif self.state is AgentState.READY:
             _log.warning("%s: %s", self.spec.name, verdict.state.value)
         self._become(verdict.state)
 
-    def _become(self, state: State) -> None:
+    def _become(self, state: AgentState) -> None:
         self.state = state
         self.since = asyncio.get_running_loop().time()
         self._around.changed(self)

@@ -11,7 +11,7 @@ from engines.fleet.spec import AgentSpec
 MEMORY_SAMPLES = 3
 
 
-class State(Enum):
+class AgentState(Enum):
     """An agent's state, as the table shows it."""
 
     WAITING = "waiting"  # for the end of its pause
@@ -35,7 +35,7 @@ class Probe(Enum):
 class Verdict:
     """What an agent is now; `restart` says why it must be restarted, None where it need not."""
 
-    state: State
+    state: AgentState
     restart: str | None = None
 
 
@@ -48,7 +48,7 @@ class HealthState:
         self._ready_since: float | None = None
         self._silent_since: float | None = None
         self._samples_over = 0
-        self.state = State.STARTING
+        self.state = AgentState.STARTING
 
     def ready_seconds(self, now: float) -> float:
         """For how long it has served, since it was ready first."""
@@ -60,13 +60,13 @@ class HealthState:
             self._silent_since = None
         match probe:
             case Probe.YES:
-                self.state = State.READY
+                self.state = AgentState.READY
                 if self._ready_since is None:
                     self._ready_since = now
             case Probe.NO if self._ready_since is not None:
-                self.state = State.UNREADY
+                self.state = AgentState.UNREADY
             case Probe.NOTHING if self._ready_since is not None:
-                self.state = State.SILENT
+                self.state = AgentState.SILENT
                 if self._silent_since is None:
                     self._silent_since = now
         return Verdict(self.state, self._overdue(now))

@@ -16,7 +16,7 @@ from engines.fleet.cgroups import Cgroups, NoCgroupsError, find
 from engines.fleet.child import end_orphan
 from engines.fleet.config import load_fleet
 from engines.fleet.files import Lock, keep_to_size
-from engines.fleet.health_state import State
+from engines.fleet.health_state import AgentState
 from engines.fleet.ports import NoFreePortError, allot, can_bind
 from engines.fleet.spec import AgentSpec, FleetSpec
 from engines.fleet.state_files import Bookkeeping
@@ -52,7 +52,7 @@ class Supervisor:
         self._reload_wished = asyncio.Event()
 
     def __repr__(self) -> str:
-        ready = sum(agent.state is State.READY for agent in self.agents.values())
+        ready = sum(agent.state is AgentState.READY for agent in self.agents.values())
         return f"<Supervisor {len(self.agents)} agents, {ready} ready>"
 
     async def run(self) -> int:
@@ -204,7 +204,7 @@ class Supervisor:
 
     def _agent_changed(self, agent: Agent | None) -> None:
         self._books.remember(self.agents)
-        all_ready = all(one.state is State.READY for one in self.agents.values())
+        all_ready = all(one.state is AgentState.READY for one in self.agents.values())
         if all_ready and not self._was_ready and len(self.agents) == len(self.fleet.agents):
             self._was_ready = True
             _log.info("all agents are ready: %s", ", ".join(self.agents))

@@ -8,16 +8,16 @@ from rich.table import Table
 from rich.text import Text
 
 from engines.fleet.agent import Agent
-from engines.fleet.health_state import State
+from engines.fleet.health_state import AgentState
 
 _COLOURS = {
-    State.READY: "green",
-    State.STARTING: "cyan",
-    State.UNREADY: "yellow",
-    State.SILENT: "yellow",
-    State.WAITING: "red",
-    State.STOPPING: "dim",
-    State.STOPPED: "dim",
+    AgentState.READY: "green",
+    AgentState.STARTING: "cyan",
+    AgentState.UNREADY: "yellow",
+    AgentState.SILENT: "yellow",
+    AgentState.WAITING: "red",
+    AgentState.STOPPING: "dim",
+    AgentState.STOPPED: "dim",
 }
 _COLUMNS = ("agent", "state", "for", "pid", "ports", "memory", "power", "restarts")
 

@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from engines.errors import invalid
-from engines.messages import SharedMemory, Tensor
+from engines.messages import SharedMemory, TensorData
 from gateway.protocol.conversion.tensors import join_elements
 
 # Type codes of `array`.
@@ -20,7 +20,7 @@ _CODES = {"UINT8": "B", "UINT16": "H", "UINT32": "I", "UINT64": "Q", "INT8": "b"
 _CODES |= {"INT64": "q", "FP32": "f", "FP64": "d"}
 
 
-def classify(output: Tensor, num_classes: int, *, has_batches: bool, labels: Sequence[str] = ()) -> Tensor:
+def classify(output: TensorData, num_classes: int, *, has_batches: bool, labels: Sequence[str] = ()) -> TensorData:
     """The `num_classes` highest values of each batch element, as BYTES "value:index" or "value:index:label", the
     highest first; of equal ones, the first. The shape is [classes], behind the batch's axis where it `has_batches`.
 
@@ -39,7 +39,7 @@ def classify(output: Tensor, num_classes: int, *, has_batches: bool, labels: Seq
         texts += _best(values[start : start + num_values], num_classes, labels)
     num_told = min(num_classes, num_values)
     shape = (batch_size, num_told) if batch_size else (num_told,)
-    return Tensor(output.name, "BYTES", shape, join_elements(texts))
+    return TensorData(output.name, "BYTES", shape, join_elements(texts))
 
 
 def _best(values: array[Any], num_classes: int, labels: Sequence[str]) -> list[bytes]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from engines.errors import EngineError, ErrorCode, internal, invalid
-from engines.host.prometheus_text import Family, Sample
+from engines.host.prometheus_text import MetricSample, PrometheusFamily
 from engines.instances.host_interfaces import Change
 
 Labels = tuple[tuple[str, str], ...]
@@ -36,19 +36,19 @@ class _Metric:
     value: float = 0.0  # of a histogram, the sum
     num_users: int = 0
 
-    def samples(self) -> Iterator[Sample]:
+    def samples(self) -> Iterator[MetricSample]:
         labels = dict(self.labels)
         if self.family.kind != "histogram":
-            yield Sample(self.value, labels)
+            yield MetricSample(self.value, labels)
             return
         total = sum(self.counts)
-        yield Sample(total, labels, "_count")
-        yield Sample(self.value, labels, "_sum")
+        yield MetricSample(total, labels, "_count")
+        yield MetricSample(self.value, labels, "_sum")
         so_far = 0
         for bound, number in zip((*self.bounds, float("inf")), self.counts, strict=True):
             so_far += number
             told = "+Inf" if bound == float("inf") else f"{bound:g}"
-            yield Sample(so_far, {**labels, "le": told}, "_bucket")
+            yield MetricSample(so_far, {**labels, "le": told}, "_bucket")
 
 
 @dataclass(slots=True)
@@ -168,11 +168,11 @@ class CustomMetrics:
             for number in found.metrics.values():
                 self._metrics.pop(number, None)
 
-    def families(self) -> Iterator[Family]:
+    def families(self) -> Iterator[PrometheusFamily]:
         """What there is to tell now."""
         for family in self._families.values():
             samples = [sample for number in family.metrics.values() for sample in self._metrics[number].samples()]
-            yield Family(family.name, family.description, family.kind, tuple(samples))
+            yield PrometheusFamily(family.name, family.description, family.kind, tuple(samples))
 
     def _found(self, metric: int, operation: str) -> _Metric:
         found = self._metrics.get(metric)

@@ -118,7 +118,7 @@ def check_one_answer(model: ServedModel, request: InferRequest) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ClientLimits:
     """What clients may use up, and what of their headers reaches models (both patterns match anywhere in a name).
 
     Bytes and seconds; None means no limit.

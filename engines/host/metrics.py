@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from engines.host.devices import DeviceMemory, device_memory, system_usage
-from engines.host.prometheus_text import Family, Sample
+from engines.host.prometheus_text import MetricSample, PrometheusFamily
 from engines.host.statistics import Duration, Statistics
 from engines.processes import memory_of_one
 from engines.scheduling.cache import ResponseCache
 
 if TYPE_CHECKING:
-    from engines.host.model import Model
+    from engines.host.model import HostedModel
 
-Models = Callable[[], Iterable["Model"]]
+Models = Callable[[], Iterable["HostedModel"]]
 
 _COUNTERS: tuple[tuple[str, str, Callable[[Statistics], float]], ...] = (
     (
@@ -104,10 +104,10 @@ _OF_THE_CACHE: tuple[tuple[str, str, Callable[[ResponseCache], float]], ...] = (
 )
 
 
-def of_the_cache(cache: ResponseCache) -> Iterator[Family]:
+def of_the_cache(cache: ResponseCache) -> Iterator[PrometheusFamily]:
     """What there is to tell of the response cache; its size where it is the host's own."""
     for name, told, value in _OF_THE_CACHE:
-        yield Family(name, told, "gauge", (Sample(value(cache)),))
+        yield PrometheusFamily(name, told, "gauge", (MetricSample(value(cache)),))
     usage = cache.usage
     if usage is None:
         return
@@ -116,35 +116,35 @@ def of_the_cache(cache: ResponseCache) -> Iterator[Family]:
         ("nv_cache_num_evictions", "Number of cache evictions in response cache", usage.num_evicted),
         ("nv_cache_util", "Cache utilization [0.0 - 1.0]", usage.share),
     ):
-        yield Family(name, told, "gauge", (Sample(number),))
+        yield PrometheusFamily(name, told, "gauge", (MetricSample(number),))
 
 
-def families(models: Iterable[Model]) -> Iterator[Family]:
+def families(models: Iterable[HostedModel]) -> Iterator[PrometheusFamily]:
     """What there is to tell now of models and machine."""
     served = sorted(models, key=lambda model: (model.name, int(model.version)))
     yield from (_counter(*counter, served) for counter in _COUNTERS[:1])
-    yield Family(
+    yield PrometheusFamily(
         "nv_inference_request_failure",
         "Number of failed inference requests, all batch sizes",
         "counter",
         tuple(
-            Sample(count, {**_labels(model), "reason": reason})
+            MetricSample(count, {**_labels(model), "reason": reason})
             for model in served
             for reason, count in model.statistics.failures.items()
         ),
     )
     yield from (_counter(*counter, served) for counter in _COUNTERS[1:])
-    yield Family(
+    yield PrometheusFamily(
         "nv_inference_pending_request_count",
         "Instantaneous number of pending requests awaiting execution per-model.",
         "gauge",
-        tuple(Sample(model.num_pending, _labels(model)) for model in served),
+        tuple(MetricSample(model.num_pending, _labels(model)) for model in served),
     )
-    yield Family(
+    yield PrometheusFamily(
         "pointsman_requests_in_flight",
         "Requests that are waiting or running, per model",
         "gauge",
-        tuple(Sample(model.num_in_flight, _labels(model)) for model in served),
+        tuple(MetricSample(model.num_in_flight, _labels(model)) for model in served),
     )
     cached = [model for model in served if model.is_cached]
     yield from (_counter(*counter, cached) for counter in _CACHE_COUNTERS)
@@ -156,12 +156,12 @@ def families(models: Iterable[Model]) -> Iterator[Family]:
         lambda statistics: statistics.num_responses,
         decoupled,
     )
-    yield Family(
+    yield PrometheusFamily(
         "pointsman_instance_memory_bytes",
         "Memory of the processes that run a model's instances, on a Mac with what they hold on the GPU, in bytes",
         "gauge",
         tuple(
-            Sample(taken, {**_labels(model), "pid": str(pid)})
+            MetricSample(taken, {**_labels(model), "pid": str(pid)})
             for model in served
             for pid in model.pids()
             if (taken := memory_of_one(pid)) is not None
@@ -171,12 +171,14 @@ def families(models: Iterable[Model]) -> Iterator[Family]:
     yield from _devices(device_memory())
 
 
-def _counter(name: str, told: str, value: Callable[[Statistics], float], models: Iterable[Model]) -> Family:
-    samples = tuple(Sample(value(model.statistics), _labels(model)) for model in models)
-    return Family(name, told, "counter", samples)
+def _counter(
+    name: str, told: str, value: Callable[[Statistics], float], models: Iterable[HostedModel]
+) -> PrometheusFamily:
+    samples = tuple(MetricSample(value(model.statistics), _labels(model)) for model in models)
+    return PrometheusFamily(name, told, "counter", samples)
 
 
-def _system() -> Iterator[Family]:
+def _system() -> Iterator[PrometheusFamily]:
     usage = system_usage()
     for name, told, value in (
         ("nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes", usage.memory_total_bytes),
@@ -184,18 +186,18 @@ def _system() -> Iterator[Family]:
         ("pointsman_host_memory_bytes", "Memory of the host's own process, in bytes", usage.process_bytes),
     ):
         if value is not None:
-            yield Family(name, told, "gauge", (Sample(value),))
+            yield PrometheusFamily(name, told, "gauge", (MetricSample(value),))
 
 
-def _devices(devices: Iterable[DeviceMemory]) -> Iterator[Family]:
+def _devices(devices: Iterable[DeviceMemory]) -> Iterator[PrometheusFamily]:
     found = list(devices)
-    totals = tuple(Sample(device.total_bytes, {"gpu_uuid": device.uuid}) for device in found)
-    used = tuple(Sample(device.used_bytes, {"gpu_uuid": device.uuid}) for device in found)
-    yield Family("nv_gpu_memory_total_bytes", "GPU total memory, in bytes", "gauge", totals)
-    yield Family("nv_gpu_memory_used_bytes", "GPU used memory, in bytes", "gauge", used)
+    totals = tuple(MetricSample(device.total_bytes, {"gpu_uuid": device.uuid}) for device in found)
+    used = tuple(MetricSample(device.used_bytes, {"gpu_uuid": device.uuid}) for device in found)
+    yield PrometheusFamily("nv_gpu_memory_total_bytes", "GPU total memory, in bytes", "gauge", totals)
+    yield PrometheusFamily("nv_gpu_memory_used_bytes", "GPU used memory, in bytes", "gauge", used)
 
 
-def _labels(model: Model) -> dict[str, str]:
+def _labels(model: HostedModel) -> dict[str, str]:
     return {"model": model.name, "version": model.version, **model.metric_tags}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
 from engines.host import prometheus_text
-from engines.host.prometheus_text import Family
+from engines.host.prometheus_text import PrometheusFamily
 
 Event = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Event]]
@@ -16,7 +16,7 @@ Send = Callable[[Event], Awaitable[None]]
 class MetricsApp:
     """Answers with what `families` tells at that moment; other paths are empty, as Triton's are."""
 
-    def __init__(self, families: Callable[[], Iterable[Family]]) -> None:
+    def __init__(self, families: Callable[[], Iterable[PrometheusFamily]]) -> None:
         self._families = families
 
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:

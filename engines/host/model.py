@@ -13,10 +13,10 @@ from engines.host.request_validation import RequestCheck
 from engines.host.reshaping import Reshapes
 from engines.host.response_interceptors import Watcher, watch
 from engines.host.statistics import Statistics
-from engines.host.tracing import PARENT, Sampler, Trace, Tracer
+from engines.host.tracing import PARENT, Trace, Tracer, TraceSampler
 from engines.messages import InferResponse
 from engines.repository.interfaces import ModelSpec
-from engines.scheduling.interfaces import Scheduler
+from engines.scheduling.interfaces import RequestScheduler
 
 Finish = Callable[[], Awaitable[None]]
 
@@ -24,7 +24,7 @@ Finish = Callable[[], Awaitable[None]]
 STREAM_INPUT_PARAMETER = "STREAM_INPUT"
 
 
-class Model:
+class HostedModel:
     """A loaded version. Requests come by `submit`; `unload` lets those under way end.
 
     `finish` lets go of what runs the model, after the scheduler has stopped; `pids` are the processes that run it.
@@ -34,7 +34,7 @@ class Model:
         self,
         spec: ModelSpec,
         config: Any,
-        scheduler: Scheduler,
+        scheduler: RequestScheduler,
         *,
         statistics: Statistics,
         tracer: Tracer,
@@ -67,7 +67,7 @@ class Model:
         self._now_ns = now_ns
         self._finish = finish
         self._tracer = tracer
-        self._sampler: Sampler | None = None
+        self._sampler: TraceSampler | None = None
         self._is_closing = False
         self._has_drained: asyncio.Event | None = None
         # Whether requests are watched on their way, whatever is traced.
@@ -76,7 +76,7 @@ class Model:
         self._follow_settings()
 
     def __repr__(self) -> str:
-        return f"<Model {self.name} {self.version}: {self.num_in_flight} in flight, {self.num_pending} pending>"
+        return f"<HostedModel {self.name} {self.version}: {self.num_in_flight} in flight, {self.num_pending} pending>"
 
     @property
     def num_pending(self) -> int:

@@ -9,7 +9,7 @@ from engines.errors import EngineError
 from engines.repository import Repository
 
 if TYPE_CHECKING:
-    from engines.host.model import Model
+    from engines.host.model import HostedModel
 
 
 class RepositoryControl:
@@ -18,9 +18,9 @@ class RepositoryControl:
     def __init__(self) -> None:
         self.repository: Repository | None = None
 
-    def model(self, name: str, version: str) -> Model:
+    def model(self, name: str, version: str) -> HostedModel:
         """Raises: EngineError where it does not serve."""
-        found: Model = self._repository.get(name, version)  # type: ignore[assignment]
+        found: HostedModel = self._repository.get(name, version)  # type: ignore[assignment]
         return found
 
     def is_ready(self, name: str, version: str) -> bool:

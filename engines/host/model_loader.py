@@ -12,7 +12,7 @@ from engines.calls import Submit
 from engines.host.clock import LoopClock
 from engines.host.custom_metrics import CustomMetrics
 from engines.host.execution_counter import CountedInstance
-from engines.host.model import Model
+from engines.host.model import HostedModel
 from engines.host.model_control import RepositoryControl
 from engines.host.settings import HostSettings
 from engines.host.statistics import Statistics
@@ -23,7 +23,7 @@ from engines.scheduling.cache import ResponseCache, is_cached
 from engines.scheduling.cached_scheduler import cached
 from engines.scheduling.ensemble import Ensemble
 from engines.scheduling.factory import scheduler_for
-from engines.scheduling.interfaces import Instance, Scheduler
+from engines.scheduling.interfaces import Instance, RequestScheduler
 from engines.scheduling.rate_limiter import RateLimiter
 
 # What finalising takes, where nothing holds it up.
@@ -51,29 +51,29 @@ class Loader:
         self._limiter = RateLimiter(settings.rate_limits) if settings.is_rate_limited else None
         self._clock = LoopClock(asyncio.get_running_loop())
         # A model that does not stop holds the host up no longer than its requests may.
-        self._limits = instances.Limits(stop_seconds=max(_MIN_STOP_SECONDS, settings.exit_timeout_seconds))
-        self._models: set[Model] = set()
+        self._limits = instances.ProcessLimits(stop_seconds=max(_MIN_STOP_SECONDS, settings.exit_timeout_seconds))
+        self._models: set[HostedModel] = set()
         self.custom_metrics = CustomMetrics()
 
     def __repr__(self) -> str:
         return f"<Loader: {len(self._models)} versions loaded>"
 
     @property
-    def models(self) -> Iterable[Model]:
+    def models(self) -> Iterable[HostedModel]:
         """All versions that are loaded, those too that are being unloaded."""
         return tuple(self._models)
 
-    async def __call__(self, spec: ModelSpec) -> Model:
+    async def __call__(self, spec: ModelSpec) -> HostedModel:
         """Raises: EngineError."""
         if spec.config.HasField("ensemble_scheduling"):
             return await self._ensemble(spec)
         return await self._instances(spec)
 
-    async def _instances(self, spec: ModelSpec) -> Model:
+    async def _instances(self, spec: ModelSpec) -> HostedModel:
         """A model that runs in processes of its own."""
         statistics = self._statistics(spec)
         counted: dict[Instance, CountedInstance] = {}
-        scheduler: Scheduler | None = None
+        scheduler: RequestScheduler | None = None
 
         def changed(instance: Instance) -> None:
             if scheduler is not None and instance in counted:
@@ -104,7 +104,7 @@ class Loader:
             await running.stop()
             raise
 
-    async def _ensemble(self, spec: ModelSpec) -> Model:
+    async def _ensemble(self, spec: ModelSpec) -> HostedModel:
         """A graph of other models; it counts each request as an execution, as Triton does."""
         statistics = self._statistics(spec)
         scheduler = Ensemble(spec.config, self._submit_to, lambda name, version: self._find(name, version).config)
@@ -114,18 +114,18 @@ class Loader:
         self,
         spec: ModelSpec,
         config: Any,
-        scheduler: Scheduler,
+        scheduler: RequestScheduler,
         statistics: Statistics,
         stop: Callable[[], Awaitable[None]],
         *,
         pids: Callable[[], Sequence[int]] = tuple,
         is_ensemble: bool = False,
-    ) -> Model:
+    ) -> HostedModel:
         async def finish() -> None:
             self._models.discard(made)
             await stop()
 
-        made = Model(
+        made = HostedModel(
             spec,
             config,
             cached(config, str(spec.version), scheduler, self._cache, self._clock, statistics),

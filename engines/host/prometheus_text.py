@@ -14,7 +14,7 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MetricSample:
     """One value. `suffix` is what stands behind the family's name: `_bucket`, `_sum`."""
 
     value: float
@@ -23,25 +23,25 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class PrometheusFamily:
     """All samples of one name; `kind` is counter, gauge, histogram or summary."""
 
     name: str
     help: str
     kind: str
-    samples: tuple[Sample, ...]
+    samples: tuple[MetricSample, ...]
 
 
-def write(families: Iterable[Family]) -> bytes:
+def write(families: Iterable[PrometheusFamily]) -> bytes:
     """The text of all families; one that is named twice is told once, one without samples not at all."""
-    merged: dict[str, Family] = {}
+    merged: dict[str, PrometheusFamily] = {}
     for family in families:
         known = merged.get(family.name)
         merged[family.name] = family if known is None else replace(known, samples=known.samples + family.samples)
     return "".join(_family(family) for family in merged.values() if family.samples).encode()
 
 
-def _family(family: Family) -> str:
+def _family(family: PrometheusFamily) -> str:
     help_text = family.help.replace("\\", r"\\").replace("\n", r"\n")
     lines = [f"# HELP {family.name} {help_text}\n", f"# TYPE {family.name} {family.kind}\n"]
     lines += [

@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from engines.errors import invalid
-from engines.messages import InferRequest, Raw, SharedMemory, Tensor
+from engines.messages import InferRequest, Raw, SharedMemory, TensorData
 from gateway.protocol.datatypes import ELEMENT_BYTES, config_datatype
 
 _BATCH_NOTE = (
@@ -135,7 +135,7 @@ class RequestCheck:
             self._check(tensor, self._rules[tensor.name], batch_size, prefix)
         return max(1, batch_size)
 
-    def _wrong_number(self, inputs: Sequence[Tensor]) -> str:
+    def _wrong_number(self, inputs: Sequence[TensorData]) -> str:
         given = [tensor.name for tensor in inputs]
         missing = [rule.name for rule in self._rules.values() if rule.is_required and rule.name not in given]
         if self._num_required == len(self._rules):
@@ -148,7 +148,7 @@ class RequestCheck:
             f"{f'[{_quoted(missing)}]' if missing else ']'}. Please provide all required input(s)."
         )
 
-    def _common_batch_size(self, inputs: Iterable[Tensor], prefix: str) -> int:
+    def _common_batch_size(self, inputs: Iterable[TensorData], prefix: str) -> int:
         batch_size = 0
         for tensor in inputs:
             if self._rules[tensor.name].is_shape:
@@ -167,7 +167,7 @@ class RequestCheck:
             raise invalid(f"{prefix}inference request batch-size must be <= {self._max_batch_size} for '{self._model}'")
         return batch_size
 
-    def _check(self, tensor: Tensor, rule: InputRule, batch_size: int, prefix: str) -> None:
+    def _check(self, tensor: TensorData, rule: InputRule, batch_size: int, prefix: str) -> None:
         name, model, shape = tensor.name, self._model, tensor.shape
         if tensor.datatype != rule.datatype:
             raise invalid(
@@ -242,7 +242,7 @@ def _walk(data: Raw, at_most: int) -> tuple[int, int]:
     return count, at
 
 
-def _check_bytes(tensor: Tensor, elements: int, model: str, prefix: str) -> None:
+def _check_bytes(tensor: TensorData, elements: int, model: str, prefix: str) -> None:
     data, name = tensor.data, tensor.name
     if isinstance(data, SharedMemory):
         return

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from engines.messages import Tensor
+from engines.messages import TensorData
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Reshape:
     after: tuple[int, ...]
     has_batches: bool
 
-    def __call__(self, tensor: Tensor) -> Tensor:
+    def __call__(self, tensor: TensorData) -> TensorData:
         shape = tensor.shape
         batch, dims = (shape[:1], shape[1:]) if self.has_batches else ((), shape)
         if len(dims) != len(self.before):
@@ -49,14 +49,14 @@ class Reshapes:
     def __bool__(self) -> bool:
         return bool(self._inputs or self._outputs)
 
-    def inputs(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def inputs(self, tensors: Sequence[TensorData]) -> tuple[TensorData, ...]:
         """As the model takes them."""
         return _reshaped(self._inputs, tensors)
 
-    def outputs(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def outputs(self, tensors: Sequence[TensorData]) -> tuple[TensorData, ...]:
         """As clients get them."""
         return _reshaped(self._outputs, tensors)
 
 
-def _reshaped(reshapes: Mapping[str, Reshape], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def _reshaped(reshapes: Mapping[str, Reshape], tensors: Sequence[TensorData]) -> tuple[TensorData, ...]:
     return tuple(reshapes[tensor.name](tensor) if tensor.name in reshapes else tensor for tensor in tensors)

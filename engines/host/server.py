@@ -21,7 +21,7 @@ from engines.host.metrics_app import MetricsApp
 from engines.host.model_control import RepositoryControl
 from engines.host.model_loader import Loader
 from engines.host.otlp import OpenTelemetryMissingError, exporter
-from engines.host.prometheus_text import Family
+from engines.host.prometheus_text import PrometheusFamily
 from engines.host.rest.app import RestApp
 from engines.host.rest.server import RestServer
 from engines.host.rpcs.context import Context
@@ -182,7 +182,7 @@ class Host:
         """What models ask of others; the service is made after what loads them."""
         self.service.infer(call)
 
-    def _families(self) -> Iterator[Family]:
+    def _families(self) -> Iterator[PrometheusFamily]:
         yield from metrics.families(self._loader.models)
         if self._cache is not None:
             yield from metrics.of_the_cache(self._cache)

@@ -17,7 +17,7 @@ from engines.host.shared_memory import SharedMemoryRegions
 from gateway.protocol.protobuf import Message, message
 
 if TYPE_CHECKING:
-    from engines.host.model import Model
+    from engines.host.model import HostedModel
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class Service:
     def __init__(self, context: Context, *, http: Restrictions | None = None, grpc: Restrictions | None = None) -> None:
         self._context = context
         # Everything that the repository loads, the host's Loader has made.
-        self._get = cast("Callable[[str, str], Model]", context.models.get)
+        self._get = cast("Callable[[str, str], HostedModel]", context.models.get)
         self._restrictions: Mapping[str, Restrictions] = {"rest": http or {}, "grpc": grpc or {}}
 
     def __repr__(self) -> str:
@@ -42,16 +42,16 @@ class Service:
         """The shared memory that clients have registered."""
         return self._context.regions
 
-    def model(self, name: str, version: str) -> Model:
+    def model(self, name: str, version: str) -> HostedModel:
         """The version that a request goes to; "" leaves the choice to the model's policy.
 
         Raises: EngineError, as Triton tells that there is none.
         """
         return self._get(name, version)
 
-    def ready_models(self) -> Sequence[Model]:
+    def ready_models(self) -> Sequence[HostedModel]:
         """All versions that serve, by name and version."""
-        return cast("Sequence[Model]", self._context.served())
+        return cast("Sequence[HostedModel]", self._context.served())
 
     def infer(self, call: InferenceCall) -> None:
         """Take a call; it may end at once, with an error. Never raises."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from engines.host.frontend_api import Limits
+from engines.host.frontend_api import ClientLimits
 from engines.host.restricted_apis import Restrictions
 from engines.host.trace_settings import TraceSettings
 
@@ -44,7 +44,7 @@ class HostSettings:
     is_rate_limited: bool = False
     rate_limits: Mapping[tuple[int, str], int] = field(default_factory=dict)
     allows_client_shared_memory: bool = True
-    limits: Limits = field(default_factory=Limits)
+    limits: ClientLimits = field(default_factory=ClientLimits)
     http_restrictions: Restrictions = field(default_factory=dict)
     grpc_restrictions: Restrictions = field(default_factory=dict)
     trace: TraceSettings = field(default_factory=TraceSettings)

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator
 from math import prod
 
-from engines.messages import Raw, SharedMemory, Tensor
+from engines.messages import Raw, SharedMemory, TensorData
 
 _FORMATS = {
     "BOOL": "?",
@@ -26,7 +26,7 @@ _FORMATS = {
 }
 
 
-def written_tensor(tensor: Tensor) -> dict[str, str]:
+def written_tensor(tensor: TensorData) -> dict[str, str]:
     """The record of a tensor; one in shared memory goes without its data."""
     data = tensor.data
     elements = () if isinstance(data, SharedMemory) else _elements(tensor.datatype, data, prod(tensor.shape))

@@ -15,7 +15,7 @@ from engines.calls import InferenceCall
 from engines.host.trace_files import TraceFiles
 from engines.host.trace_settings import TraceSettings, TraceSettingsBook
 from engines.host.trace_tensors import written_tensor
-from engines.messages import InferRequest, InferResponse, Tensor
+from engines.messages import InferRequest, InferResponse, TensorData
 
 # Beside the W3C trace context of an ensemble's steps: the number of the ensemble's own trace.
 PARENT = "pointsman-trace"
@@ -35,7 +35,7 @@ class Trace:
         request_id: str,
         parent: Trace | None,
         context: Mapping[str, str],
-        sampler: Sampler,
+        sampler: TraceSampler,
     ) -> None:
         self.number = number
         self.model = model
@@ -70,7 +70,7 @@ class Trace:
         if self._has_tensors:
             self._keep("TENSOR_BACKEND_OUTPUT", response.outputs)
 
-    def _keep(self, activity: str, tensors: Iterable[Tensor]) -> None:
+    def _keep(self, activity: str, tensors: Iterable[TensorData]) -> None:
         """As text, at once: the data may lie in memory that is used again."""
         for tensor in tensors:
             self._tensors.append({"id": self.number, "activity": activity, "tensor": written_tensor(tensor)})
@@ -115,7 +115,7 @@ class Trace:
         return [head, *timestamps[:2], *self._tensors, *timestamps[2:], *steps]
 
 
-class Sampler:
+class TraceSampler:
     """Which requests of a model are traced under its settings, and where their traces go."""
 
     def __init__(
@@ -182,12 +182,12 @@ class Tracer:
         self._export = export
         self._files = TraceFiles()
         self._numbers = counter(1).__next__
-        self._samplers: dict[str, Sampler] = {}
+        self._samplers: dict[str, TraceSampler] = {}
         self._listeners: list[Callable[[], None]] = []
         self._with_steps: dict[str, Trace] = {}  # of ensembles that are under way, by their numbers
         self.settings = TraceSettingsBook(default, self._changed)
 
-    def sampler(self, model: str) -> Sampler | None:
+    def sampler(self, model: str) -> TraceSampler | None:
         """Who samples the requests of a model now; None where none of them are traced."""
         settings = self.settings.of(model)
         if settings.problem is not None:
@@ -196,7 +196,7 @@ class Tracer:
         name = model if self.settings.has_own(model) else ""
         if name not in self._samplers:
             export = self._export if settings.mode == "opentelemetry" else None
-            self._samplers[name] = Sampler(settings, self._numbers, self._files, export)
+            self._samplers[name] = TraceSampler(settings, self._numbers, self._files, export)
         return self._samplers[name]
 
     def open_for_steps(self, trace: Trace) -> None:

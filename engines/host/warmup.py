@@ -15,7 +15,7 @@ from typing import Any
 
 from engines.calls import InferenceCall
 from engines.errors import invalid
-from engines.messages import InferRequest, InferResponse, Tensor
+from engines.messages import InferRequest, InferResponse, TensorData
 from engines.scheduling.interfaces import Instance
 from gateway.protocol.datatypes import ELEMENT_BYTES, config_datatype
 
@@ -24,17 +24,17 @@ _LENGTH_BYTES = 4  # an empty element of BYTES
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class WarmupSample:
     """One `ModelWarmup`: `batch_size` requests, run as one batch, `count` times."""
 
     name: str
     batch_size: int
     count: int
     request: InferRequest
-    controls: tuple[Tensor, ...]
+    controls: tuple[TensorData, ...]
 
 
-def samples(config: Any, directory: Path) -> list[Sample]:
+def samples(config: Any, directory: Path) -> list[WarmupSample]:
     """The samples of a model that lies in `directory`.
 
     Raises: EngineError, INVALID_ARG.
@@ -42,7 +42,7 @@ def samples(config: Any, directory: Path) -> list[Sample]:
     return [_sample(config, warmup, directory) for warmup in config.model_warmup if warmup.batch_size]
 
 
-async def warm_up(instances: Sequence[Instance], wanted: Sequence[Sample]) -> None:
+async def warm_up(instances: Sequence[Instance], wanted: Sequence[WarmupSample]) -> None:
     """Run the samples, on all instances at the same time.
 
     Raises: EngineError, INVALID_ARG where one of them fails.
@@ -51,13 +51,13 @@ async def warm_up(instances: Sequence[Instance], wanted: Sequence[Sample]) -> No
         await asyncio.gather(*(_warm_up(instance, wanted) for instance in instances))
 
 
-async def _warm_up(instance: Instance, wanted: Sequence[Sample]) -> None:
+async def _warm_up(instance: Instance, wanted: Sequence[WarmupSample]) -> None:
     for sample in wanted:
         for _ in range(max(1, sample.count)):
             await _run(instance, sample)
 
 
-async def _run(instance: Instance, sample: Sample) -> None:
+async def _run(instance: Instance, sample: WarmupSample) -> None:
     loop = asyncio.get_running_loop()
     is_done: asyncio.Future[None] = loop.create_future()
     ends: list[asyncio.Future[None]] = []
@@ -85,18 +85,18 @@ def _sink(end: asyncio.Future[None], errors: list[str]) -> Any:
     return answered
 
 
-def _sample(config: Any, warmup: Any, directory: Path) -> Sample:
+def _sample(config: Any, warmup: Any, directory: Path) -> WarmupSample:
     known = {io.name for io in config.input}
-    inputs: list[Tensor] = []
-    controls: list[Tensor] = []
+    inputs: list[TensorData] = []
+    controls: list[TensorData] = []
     for name, wanted in sorted(warmup.inputs.items()):
         if -1 in wanted.dims:
             raise invalid(f"warmup setting expects all variable-size dimensions are specified for input '{name}'")
         batch = (1,) if config.max_batch_size and name in known else ()
         datatype = config_datatype(wanted.data_type)
-        tensor = Tensor(name, datatype, (*batch, *wanted.dims), _data(name, wanted, datatype, directory))
+        tensor = TensorData(name, datatype, (*batch, *wanted.dims), _data(name, wanted, datatype, directory))
         (inputs if name in known else controls).append(tensor)
-    return Sample(
+    return WarmupSample(
         warmup.name,
         warmup.batch_size,
         warmup.count,

@@ -1,7 +1,7 @@
 """Instances of models, as the host has them: `await start(spec, ...)` runs them in processes of their own."""
 
-from engines.instances.host_interfaces import CustomMetrics, ModelControl
+from engines.instances.host_interfaces import CustomMetricsInterface, ModelControl
 from engines.instances.instance_set import InstanceSet, start
-from engines.instances.model_process import Limits
+from engines.instances.model_process import ProcessLimits
 
-__all__ = ["CustomMetrics", "InstanceSet", "Limits", "ModelControl", "start"]
+__all__ = ["CustomMetricsInterface", "InstanceSet", "ModelControl", "ProcessLimits", "start"]

@@ -29,7 +29,7 @@ class ModelControl(Protocol):
         ...
 
 
-class CustomMetrics(Protocol):
+class CustomMetricsInterface(Protocol):
     """Metrics that models make. A family or a metric lives until as many have dropped it as have made it."""
 
     def family(self, name: str, description: str, kind: str) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from engines.calls import InferenceCall, Submit
 from engines.errors import EngineError, ErrorCode, internal, unavailable
-from engines.instances.host_interfaces import Change, CustomMetrics, ModelControl
+from engines.instances.host_interfaces import Change, CustomMetricsInterface, ModelControl
 from engines.ipc import message_kinds
 from engines.ipc.arena import ArenaFullError
 from engines.ipc.channel import Channel
@@ -27,7 +27,7 @@ class HostRequests:
     """The questions of one instance; they are dropped with its process."""
 
     def __init__(
-        self, instance: str, infer: Submit | None, control: ModelControl | None, metrics: CustomMetrics | None
+        self, instance: str, infer: Submit | None, control: ModelControl | None, metrics: CustomMetricsInterface | None
     ) -> None:
         self._instance = instance
         self._infer = infer

@@ -18,7 +18,7 @@ from engines.ipc.arena import ArenaFullError
 from engines.ipc.channel import Channel
 from engines.ipc.frames import Message
 from engines.ipc.tensors import PackedTensor, pack, unpack
-from engines.messages import InferResponse, Tensor, WantedOutput
+from engines.messages import InferResponse, TensorData, WantedOutput
 
 log = logging.getLogger(__name__)
 
@@ -219,7 +219,7 @@ class ProcessInstance:
     ) -> Answer:
         """An answer and its call, which has the times of its execution from then on."""
         assert self._channel is not None
-        tensors: tuple[Tensor, ...] = ()
+        tensors: tuple[TensorData, ...] = ()
         if outputs:
             mapping = self._channel.mapping
             tensors = tuple([unpack(each, mapping) for each in outputs])

@@ -10,12 +10,12 @@ from typing import Any
 
 from engines.calls import Submit
 from engines.errors import invalid
-from engines.instances.host_interfaces import CustomMetrics, ModelControl
+from engines.instances.host_interfaces import CustomMetricsInterface, ModelControl
 from engines.instances.host_requests import HostRequests
 from engines.instances.instance import ProcessInstance
 from engines.instances.instance_groups import count_gpus, fill_in_groups, plan
 from engines.instances.interpreter import interpreter_for
-from engines.instances.model_process import Limits, ModelProcess
+from engines.instances.model_process import ModelProcess, ProcessLimits
 from engines.repository.interfaces import ModelSpec
 from engines.scheduling.interfaces import Instance
 
@@ -60,8 +60,8 @@ async def start(
     resubmit: Submit | None = None,
     on_change: Callable[[Instance], None] = lambda instance: None,
     control: ModelControl | None = None,
-    metrics: CustomMetrics | None = None,
-    limits: Limits | None = None,
+    metrics: CustomMetricsInterface | None = None,
+    limits: ProcessLimits | None = None,
     completes: bool = True,
 ) -> InstanceSet:
     """Start the instances of a model, and wait until each has loaded it.
@@ -76,7 +76,7 @@ async def start(
     fill_in_groups(config, count_gpus())
     timeout_seconds = _number(config, EXECUTION_TIMEOUT_PARAMETER)
     memory_mb = _number(config, MEMORY_PARAMETER)
-    limits = limits or Limits()
+    limits = limits or ProcessLimits()
     instances = [
         ProcessInstance(
             each,

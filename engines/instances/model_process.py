@@ -25,7 +25,7 @@ TERMINATION_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ProcessLimits:
     """How long and how large: seconds to load and to finalise, bytes of shared memory in each direction."""
 
     load_seconds: float = 600.0
@@ -41,7 +41,7 @@ class ModelProcess:
         name: str,
         interpreter: Interpreter,
         fields: Mapping[str, Any],
-        limits: Limits,
+        limits: ProcessLimits,
         on_change: Callable[[Instance], None],
     ) -> None:
         self.name = name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from engines.ipc.arena import Arena, Mapping
-from engines.messages import SharedMemory, Tensor
+from engines.messages import SharedMemory, TensorData
 
 PackedTensor = tuple[str, str, tuple[int, ...], Any]
 
@@ -13,7 +13,7 @@ PackedTensor = tuple[str, str, tuple[int, ...], Any]
 INLINE_BYTES = 64 * 1024
 
 
-def pack(tensor: Tensor, arena: Arena) -> PackedTensor:
+def pack(tensor: TensorData, arena: Arena) -> PackedTensor:
     """A tensor for a message.
 
     Raises: ArenaFullError.
@@ -26,9 +26,9 @@ def pack(tensor: Tensor, arena: Arena) -> PackedTensor:
     return tensor.name, tensor.datatype, tensor.shape, data
 
 
-def unpack(packed: PackedTensor, mapping: Mapping) -> Tensor:
+def unpack(packed: PackedTensor, mapping: Mapping) -> TensorData:
     """A tensor of a message; its data keeps its block until no view is left."""
     name, datatype, shape, data = packed
     if data.__class__ is not bytes:
         data = SharedMemory(*data) if len(data) == 3 else memoryview(mapping.view(*data)).cast("B")
-    return Tensor(name, datatype, shape, data)
+    return TensorData(name, datatype, shape, data)

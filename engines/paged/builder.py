@@ -17,7 +17,7 @@ from engines.paged.device import choose_device, choose_dtype, use_threads
 from engines.paged.kv_store.block_store import BlockStore
 from engines.paged.kv_store.factory import open_block_store
 from engines.paged.kv_store.memory import BlockMemory
-from engines.paged.model.config import ModelConfig
+from engines.paged.model.config import DecoderConfig
 from engines.paged.model.config_reader import read_config
 from engines.paged.ops.interface import Ops
 from engines.paged.ops.select import choose_ops
@@ -60,7 +60,7 @@ class Parts:
     claim: MemoryClaim  # counts for other engines of this machine while this one lives
 
     @property
-    def config(self) -> ModelConfig:
+    def config(self) -> DecoderConfig:
         return self.loaded.config
 
 
@@ -150,7 +150,7 @@ def _load_draft(
     speculation: Speculation | None,
     ops: Any,
     dtype: str,
-    config: ModelConfig,
+    config: DecoderConfig,
     num_positions: int,
     progress: Progress | None,
 ) -> LoadedModel | None:
@@ -174,7 +174,7 @@ def _load_draft(
 
 
 def _plan(
-    config: ModelConfig,
+    config: DecoderConfig,
     draft: LoadedModel | None,
     options: EngineOptions,
     weight_bytes: int,

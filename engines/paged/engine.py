@@ -20,7 +20,7 @@ from engines.paged.device_thread import OwnThread
 from engines.paged.generation.loop import EngineLoop
 from engines.paged.generation.prefill_pacing import Pacing
 from engines.paged.generation.request_table import RequestTable
-from engines.paged.generation.statistics import Statistics
+from engines.paged.generation.statistics import EngineStatistics
 from engines.paged.kv_store.kv_transfer import KVTransfer
 from engines.paged.options import DETERMINISTIC_CHUNK, EngineOptions
 from engines.paged.scheduling.scheduler import Scheduler
@@ -42,7 +42,7 @@ class PagedEngine:
         self.default_params = parts.default_params
         self.max_context = parts.max_context
         self.memory = parts.memory
-        self.statistics = Statistics()
+        self.statistics = EngineStatistics()
         self._parts = parts
         self._thread: OwnThread | None = thread
         self._admission = Admission(parts)

@@ -12,6 +12,6 @@ In the order in which a model goes through them:
 """
 
 from engines.repository.repository import Mode, Repository
-from engines.repository.states import IndexEntry, State
+from engines.repository.states import IndexEntry, ModelState
 
-__all__ = ["IndexEntry", "Mode", "Repository", "State"]
+__all__ = ["IndexEntry", "Mode", "ModelState", "Repository"]

@@ -21,7 +21,7 @@ class ModelSpec:
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
-class LoadedModel(Protocol):
+class LoadedVersion(Protocol):
     """A version that serves."""
 
     @property
@@ -38,4 +38,4 @@ class LoadedModel(Protocol):
 
 
 # Raises: EngineError, whose message becomes the reason in the repository index. Warm-up is part of it.
-Load = Callable[[ModelSpec], Awaitable[LoadedModel]]
+Load = Callable[[ModelSpec], Awaitable[LoadedVersion]]

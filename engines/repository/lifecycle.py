@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from engines.errors import EngineError, ErrorCode, internal, invalid, unavailable
 from engines.repository import config as configuration
 from engines.repository.fingerprint import Fingerprint
-from engines.repository.interfaces import Load, LoadedModel, ModelSpec
+from engines.repository.interfaces import Load, LoadedVersion, ModelSpec
 from engines.repository.layout import read_labels
-from engines.repository.sources import Source
-from engines.repository.states import State, Version, as_engine_error
+from engines.repository.sources import VersionSource
+from engines.repository.states import ModelState, Version, as_engine_error
 from engines.repository.versions import versions_in, wanted_versions
 from gateway.protocol.protobuf import Message
 
@@ -39,14 +39,14 @@ class Lifecycle:
         self._load_retries = load_retries
         self._versions: dict[str, dict[int, Version]] = {}
         # What `get` looks up: each ready version by its number as text, and the latest one as "".
-        self._serving: dict[str, dict[str, LoadedModel]] = {}
+        self._serving: dict[str, dict[str, LoadedVersion]] = {}
         self._unloads: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
         num_ready = sum(version.is_ready for versions in self._versions.values() for version in versions.values())
         return f"<Lifecycle: {len(self._versions)} models, {num_ready} versions ready>"
 
-    def get(self, name: str, version: str = "") -> LoadedModel:
+    def get(self, name: str, version: str = "") -> LoadedVersion:
         """The model that answers; the latest ready version where none is named.
 
         Raises: EngineError in Triton's words.
@@ -56,7 +56,7 @@ class Lifecycle:
         except KeyError:
             return self._look_closer(name, version)
 
-    def _look_closer(self, name: str, version: str) -> LoadedModel:
+    def _look_closer(self, name: str, version: str) -> LoadedVersion:
         """As Triton reads a version (`std::stol`): what stands behind the digits does not count."""
         number = None if version == "" else _version_number(version)
         unknown = f"Request for unknown model: '{name}'"
@@ -92,7 +92,7 @@ class Lifecycle:
     def names(self) -> set[str]:
         return set(self._versions)
 
-    async def load(self, source: Source, previous: Fingerprint | None = None) -> None:
+    async def load(self, source: VersionSource, previous: Fingerprint | None = None) -> None:
         """Load the versions that the policy takes; they serve once all are ready, and those before them until then.
 
         A version that serves is kept where neither its files (since `previous`) nor its configuration changed.
@@ -116,7 +116,7 @@ class Lifecycle:
         except BaseException:
             self._give_up(lives.values(), unavailable("Server exiting"))
             raise
-        reason = "".join(_failure(life) for life in lives.values() if life.state is State.UNAVAILABLE)
+        reason = "".join(_failure(life) for life in lives.values() if life.state is ModelState.UNAVAILABLE)
         if reason:
             self._give_up(lives.values(), invalid(reason))
             raise invalid(reason)
@@ -148,7 +148,7 @@ class Lifecycle:
         life.fail(error)
         _log.error("failed to load '%s' version %d: %s", life.name, life.number, life.reason)
 
-    async def _load_checked(self, life: Version) -> LoadedModel:
+    async def _load_checked(self, life: Version) -> LoadedVersion:
         assert life.source is not None
         inherited = self._labels_of_steps(life.source.config)
         model = await self._load(await asyncio.to_thread(_spec, life.source, life.number, inherited, self._gpus))
@@ -187,7 +187,7 @@ class Lifecycle:
         for life in lives:
             if life.model is not None:
                 self._begin_unload(life)
-            elif life.state is State.LOADING:
+            elif life.state is ModelState.LOADING:
                 life.fail(error)
 
     def _begin_unload(self, version: Version, after: Iterable[asyncio.Task[None]] = ()) -> asyncio.Task[None]:
@@ -222,14 +222,14 @@ async def _finish_unload(version: Version, after: Sequence[asyncio.Task[None]]) 
     _log.info("successfully unloaded '%s' version %d", version.name, version.number)
 
 
-def _versions_in(source: Source) -> list[int]:
+def _versions_in(source: VersionSource) -> list[int]:
     try:
         return versions_in(source.directory)
     except OSError as error:
         raise internal(f"failed to open directory {source.directory}: {error.strerror}") from error
 
 
-def _can_keep(version: Version | None, source: Source, previous: Fingerprint | None) -> bool:
+def _can_keep(version: Version | None, source: VersionSource, previous: Fingerprint | None) -> bool:
     if version is None or not version.is_ready or version.source is None or source.fingerprint is None:
         return False
     if source.config.HasField("ensemble_scheduling"):
@@ -245,7 +245,7 @@ def _but_for_policy(config: Message) -> Message:
     return stripped
 
 
-def _spec(source: Source, number: int, inherited: Labels, gpus: Sequence[int]) -> ModelSpec:
+def _spec(source: VersionSource, number: int, inherited: Labels, gpus: Sequence[int]) -> ModelSpec:
     """Raises: EngineError."""
     config = copy.deepcopy(source.config)
     configuration.set_instance_groups(config, gpus)

@@ -14,7 +14,7 @@ from engines.errors import invalid
 from engines.repository.dependency_graph import steps
 from engines.repository.fingerprint import Fingerprint
 from engines.repository.layout import check_roots, model_directories
-from engines.repository.sources import Override, Source, find_fingerprint, read_override, read_source
+from engines.repository.sources import Override, VersionSource, find_fingerprint, read_override, read_source
 from engines.repository.states import as_engine_error
 from engines.repository.storage import Root, open_root
 
@@ -28,7 +28,7 @@ class Known:
     before: where the load fails it counts again. `problem` is why it cannot be loaded as its configuration stands,
     `error` why its last load failed."""
 
-    source: Source
+    source: VersionSource
     fingerprint: Fingerprint | None
     previous: Fingerprint | None = None
     is_explicit: bool = True
@@ -41,7 +41,7 @@ class Polled:
     """`problems` tells of each model that cannot be had why; where it is known already, it stays as it was. `strangers`
     are names that no root has."""
 
-    changed: dict[str, Source] = field(default_factory=dict)
+    changed: dict[str, VersionSource] = field(default_factory=dict)
     unmodified: set[str] = field(default_factory=set)
     duplicates: set[str] = field(default_factory=set)
     problems: dict[str, str] = field(default_factory=dict)

@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 
 from engines.errors import EngineError, internal, invalid, unavailable
 from engines.repository.dependency_graph import steps
-from engines.repository.interfaces import Load, LoadedModel
+from engines.repository.interfaces import Load, LoadedVersion
 from engines.repository.layout import DUPLICATE
 from engines.repository.lifecycle import Lifecycle
 from engines.repository.poller import Known, Polled, Shelf
 from engines.repository.sources import Override
-from engines.repository.states import IndexEntry, State
+from engines.repository.states import IndexEntry, ModelState
 from engines.repository.updates import Change, Updates
 
 _log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class Repository:
             self._polling = asyncio.get_running_loop().create_task(self._poll_on())
         return self.failures
 
-    def get(self, name: str, version: str = "") -> LoadedModel:
+    def get(self, name: str, version: str = "") -> LoadedVersion:
         """The model that answers; the latest ready version where none is named.
 
         Raises: EngineError in Triton's words.
@@ -107,7 +107,7 @@ class Repository:
         """The versions of a model that serve, in order."""
         return sorted(self._lifecycle.ready_versions(name))
 
-    def ready_models(self) -> list[LoadedModel]:
+    def ready_models(self) -> list[LoadedVersion]:
         """Every version that serves, by name and version."""
         return [
             version.model
@@ -139,7 +139,7 @@ class Repository:
         for name, directories in self._shelf.directories().items():
             versions = self._lifecycle.versions(name)
             if len(directories) > 1:
-                entries.append(IndexEntry(name, state=State.UNAVAILABLE.value, reason=DUPLICATE))
+                entries.append(IndexEntry(name, state=ModelState.UNAVAILABLE.value, reason=DUPLICATE))
             elif versions is None:
                 entries += [] if ready_only else [IndexEntry(name)]
             else:

@@ -27,7 +27,7 @@ class TemporaryDirectory:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class VersionSource:
     """`config` is checked, and complete but for what the model itself tells. `fingerprint` is None where the files came
     with the request that loads them; `temporary` then keeps them."""
 
@@ -63,26 +63,28 @@ def read_source(
     config: str | None = None,
     config_name: str = "",
     may_complete: bool = True,
-) -> Source:
+) -> VersionSource:
     """A model from its directory, or with the configuration of a request in place of its own.
 
     `may_complete`: whether a configuration may be missing, or leave inputs and outputs to the model.
     Raises: EngineError, with file and line where the configuration's file is at fault.
     """
     if config is not None:
-        return Source(name, directory, _finish(configuration.read_json(config), name, directory, may_complete), found)
+        return VersionSource(
+            name, directory, _finish(configuration.read_json(config), name, directory, may_complete), found
+        )
     path = config_path(directory, config_name)
     if not path.exists() and may_complete:
         made = message("inference.ModelConfig")()
-        return Source(name, directory, _finish(made, name, directory, may_complete), found)
+        return VersionSource(name, directory, _finish(made, name, directory, may_complete), found)
     made = configuration.read(path)
     try:
-        return Source(name, directory, _finish(made, name, directory, may_complete), found)
+        return VersionSource(name, directory, _finish(made, name, directory, may_complete), found)
     except configuration.ConfigError as error:
         raise _with_place(error, path) from error
 
 
-def read_override(name: str, override: Override, *, may_complete: bool = True) -> Source:
+def read_override(name: str, override: Override, *, may_complete: bool = True) -> VersionSource:
     """A model that is made only of what a request carries.
 
     Raises: EngineError.
@@ -94,7 +96,7 @@ def read_override(name: str, override: Override, *, may_complete: bool = True) -
         raise invalid("Load parameter 'config' must be specified for model file override")
     made = configuration.read_json(override.config)
     config = _finish(made, name, temporary.path, may_complete)
-    return Source(name, temporary.path, config, None, temporary)
+    return VersionSource(name, temporary.path, config, None, temporary)
 
 
 def _write_file(directory: Path, name: str, data: bytes) -> None:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from engines.errors import EngineError, ErrorCode, internal
-from engines.repository.interfaces import LoadedModel
-from engines.repository.sources import Source
+from engines.repository.interfaces import LoadedVersion
+from engines.repository.sources import VersionSource
 
 
-class State(Enum):
+class ModelState(Enum):
     UNKNOWN = "UNKNOWN"
     LOADING = "LOADING"
     READY = "READY"
@@ -30,13 +30,17 @@ class Event(Enum):
     UNLOADED = "unloaded"
 
 
-TRANSITIONS: dict[State, dict[Event, State]] = {
-    State.UNKNOWN: {Event.LOAD: State.LOADING},
+TRANSITIONS: dict[ModelState, dict[Event, ModelState]] = {
+    ModelState.UNKNOWN: {Event.LOAD: ModelState.LOADING},
     # A version that is loaded is given up where another one of the same load fails.
-    State.LOADING: {Event.LOADED: State.READY, Event.FAILED: State.UNAVAILABLE, Event.UNLOAD: State.UNLOADING},
-    State.READY: {Event.UNLOAD: State.UNLOADING},
-    State.UNLOADING: {Event.UNLOADED: State.UNAVAILABLE},
-    State.UNAVAILABLE: {},
+    ModelState.LOADING: {
+        Event.LOADED: ModelState.READY,
+        Event.FAILED: ModelState.UNAVAILABLE,
+        Event.UNLOAD: ModelState.UNLOADING,
+    },
+    ModelState.READY: {Event.UNLOAD: ModelState.UNLOADING},
+    ModelState.UNLOADING: {Event.UNLOADED: ModelState.UNAVAILABLE},
+    ModelState.UNAVAILABLE: {},
 }
 
 UNLOADED = "unloaded"
@@ -59,12 +63,12 @@ class Version:
 
     __slots__ = ("model", "name", "number", "reason", "source", "state")
 
-    def __init__(self, source: Source, number: int) -> None:
+    def __init__(self, source: VersionSource, number: int) -> None:
         self.name = source.name
         self.number = number
-        self.source: Source | None = source  # until it is over: a temporary one takes its files along
-        self.model: LoadedModel | None = None
-        self.state = State.UNKNOWN
+        self.source: VersionSource | None = source  # until it is over: a temporary one takes its files along
+        self.model: LoadedVersion | None = None
+        self.state = ModelState.UNKNOWN
         self.reason = ""
 
     def __repr__(self) -> str:
@@ -72,7 +76,7 @@ class Version:
 
     @property
     def is_ready(self) -> bool:
-        return self.state is State.READY
+        return self.state is ModelState.READY
 
     @property
     def is_as_wanted(self) -> bool:

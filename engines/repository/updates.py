@@ -16,7 +16,7 @@ from engines.repository.dependency_graph import dependents, problem, steps
 from engines.repository.ensemble_checks import check_mapping
 from engines.repository.lifecycle import Lifecycle
 from engines.repository.poller import Known
-from engines.repository.sources import Source
+from engines.repository.sources import VersionSource
 from gateway.protocol.protobuf import Message
 
 
@@ -25,7 +25,7 @@ class Change:
     """`changed` is loaded, `removed` unloaded and forgotten, `unmodified` only held. `explicit`: the models that are
     asked for by their own name, and not because an ensemble needs them."""
 
-    changed: Mapping[str, Source] = field(default_factory=dict)
+    changed: Mapping[str, VersionSource] = field(default_factory=dict)
     removed: frozenset[str] = frozenset()
     unmodified: frozenset[str] = frozenset()
     explicit: frozenset[str] = frozenset()
@@ -177,7 +177,7 @@ class Updates:
                 return f"{who} whose required version {version} is not loaded."
         return None
 
-    def _checked_ensemble(self, source: Source) -> Source:
+    def _checked_ensemble(self, source: VersionSource) -> VersionSource:
         """The ensemble with what its models add: whether it is decoupled. Raises: ConfigError."""
         config = copy.deepcopy(source.config)
         models = {name: self.lifecycle.get(name).config for name in steps(config)}

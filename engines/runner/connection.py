@@ -25,7 +25,7 @@ class HostGoneError(Exception):
     """The host has closed the channel, or is no more."""
 
 
-class Connection:
+class HostConnection:
     """Messages of one instance."""
 
     def __init__(self, incoming: int, outgoing: int, arrays: ArrayStore) -> None:

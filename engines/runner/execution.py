@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from engines.backends.interfaces import Backend
 from engines.errors import EngineError, internal
 from engines.ipc import message_kinds
-from engines.runner.requests import Request, RequestOrigin, Response
+from engines.runner.requests import ExecutionRequest, RequestOrigin, Response
 
 
 class ExecutionContext(RequestOrigin, Protocol):
@@ -40,7 +40,7 @@ class Execution:
         requests: list[Any] = []
         for each in packed:
             try:
-                requests.append(Request(self, each))
+                requests.append(ExecutionRequest(self, each))
             except Exception as error:  # one that cannot be read is no reason to end, and the others are none the less
                 failure = error if isinstance(error, EngineError) else internal(instance.failure_text(error))
                 self.take((each[0], True, None, None, (failure.code.value, failure.message)), at_once=False)
@@ -83,7 +83,7 @@ class Execution:
             self._responses.append(response)
 
 
-def fail_all(requests: list[Request], error: EngineError) -> None:
+def fail_all(requests: list[ExecutionRequest], error: EngineError) -> None:
     """Answer those that have no answer yet."""
     for request in requests:
         request.fail(error)

@@ -9,7 +9,7 @@ from engines.backends.interfaces import Array
 from engines.errors import EngineError, ErrorCode, unavailable
 from engines.ipc import message_kinds
 from engines.ipc.arena import ArenaFullError
-from engines.runner.connection import Connection
+from engines.runner.connection import HostConnection
 
 Answer = tuple[dict[str, Array], dict[str, str], dict[str, Any], EngineError | None, bool]
 
@@ -17,7 +17,7 @@ Answer = tuple[dict[str, Array], dict[str, str], dict[str, Any], EngineError | N
 class HostLink:
     """The host, as one instance reaches it; any thread may ask."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: HostConnection) -> None:
         self._connection = connection
 
     def infer(

@@ -13,7 +13,7 @@ from engines.backends.interfaces import Backend, InstanceSpec
 from engines.errors import EngineError, ErrorCode
 from engines.ipc import message_kinds
 from engines.runner import tracebacks
-from engines.runner.connection import Connection
+from engines.runner.connection import HostConnection
 from engines.runner.execution import Execution
 from engines.runner.signature import Signature
 from engines.runner.stored_implicit_state import states_of
@@ -25,7 +25,7 @@ MEMORY_PARAMETER = "MAX_MEMORY_MB"
 class RunningInstance:
     """One copy of a model, on one thread."""
 
-    def __init__(self, connection: Connection, backend: Backend) -> None:
+    def __init__(self, connection: HostConnection, backend: Backend) -> None:
         self.connection = connection
         self.backend = backend
         self.model = self.name = ""

@@ -6,7 +6,7 @@ import contextlib
 import logging
 
 from engines.ipc import message_kinds
-from engines.runner.connection import Connection, HostGoneError
+from engines.runner.connection import HostConnection, HostGoneError
 
 LOGGER = "engines"
 
@@ -14,7 +14,7 @@ LOGGER = "engines"
 class HostHandler(logging.Handler):
     """Sends each line over one connection of the process."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: HostConnection) -> None:
         super().__init__()
         self._connection = connection
 
@@ -29,7 +29,7 @@ class HostHandler(logging.Handler):
             self._connection.send(message_kinds.LOG, level, text, record.filename, record.lineno)
 
 
-def log_to_host(connection: Connection) -> None:
+def log_to_host(connection: HostConnection) -> None:
     """Have what is logged below `engines` in this process go there, from INFO on."""
     logger = logging.getLogger(LOGGER)
     logger.setLevel(logging.INFO)

@@ -19,7 +19,7 @@ from engines.errors import EngineError, ErrorCode
 from engines.ipc import message_kinds
 from engines.ipc.arena import Arena, Mapping
 from engines.runner.arrays import ArrayStore
-from engines.runner.connection import Connection, HostGoneError
+from engines.runner.connection import HostConnection, HostGoneError
 from engines.runner.host_client import HostLink
 from engines.runner.instance import RunningInstance, as_error
 from engines.runner.logs import log_to_host
@@ -86,14 +86,14 @@ def _is_group_killed_at_end(lifeline: int) -> bool:
     return True
 
 
-def open_connection(descriptors: Descriptors, limit_bytes: int) -> Connection:
+def open_connection(descriptors: Descriptors, limit_bytes: int) -> HostConnection:
     for descriptor in descriptors:
         os.set_inheritable(descriptor, False)  # a model's own children must not keep the channel open
     incoming, outgoing, received, sent = descriptors
-    return Connection(incoming, outgoing, ArrayStore(Arena(sent, limit_bytes), Mapping(received)))
+    return HostConnection(incoming, outgoing, ArrayStore(Arena(sent, limit_bytes), Mapping(received)))
 
 
-def serve(connections: list[Connection]) -> int:
+def serve(connections: list[HostConnection]) -> int:
     first = connections[0]
     log_to_host(first)
     fields = first.next_work()[2]
@@ -146,7 +146,7 @@ def import_backend(name: str) -> Any:
     return module
 
 
-def serve_one(module: Any, connection: Connection, fields: dict[str, Any], config: Any) -> int:
+def serve_one(module: Any, connection: HostConnection, fields: dict[str, Any], config: Any) -> int:
     """One instance, from its start to its stop."""
     try:
         message = connection.next_work()

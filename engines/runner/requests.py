@@ -10,7 +10,7 @@ from engines.backends.interfaces import Array
 from engines.errors import EngineError, ErrorCode, internal
 from engines.ipc.arena import ArenaFullError
 from engines.messages import Scalar, SharedMemory
-from engines.runner.connection import Connection
+from engines.runner.connection import HostConnection
 
 Response = tuple[int, bool, Any, Any, Any]  # request, whether it is the last, outputs, parameters, error
 Places = dict[str, SharedMemory]
@@ -20,7 +20,7 @@ SEQUENCE_START, SEQUENCE_END = 1, 2
 class RequestOrigin(Protocol):
     """The instance that a request is at."""
 
-    connection: Connection
+    connection: HostConnection
     signature: Any
     states: Any
     model: str
@@ -35,7 +35,7 @@ class ResponsePath(Protocol):
     def take(self, response: Response, at_once: bool) -> None: ...
 
 
-class Request:
+class ExecutionRequest:
     """One request of an execution, to be answered once, or as often as it likes where the model is decoupled.
 
     One that nobody holds any more ends by itself: with an error where an answer is due.

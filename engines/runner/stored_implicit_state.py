@@ -29,7 +29,7 @@ from engines.state.factory import LOCAL, open_store, read_seconds, read_secret, 
 from engines.state.fingerprint import folder_digest
 from engines.state.interfaces import StateStore
 from engines.state.local_store import LocalStateStore
-from engines.state.values import Kind, Part, State
+from engines.state.values import Part, State, ValueKind
 from gateway.protocol.datatypes import config_datatype
 
 STORE, TTL, DEADLINE, SECRET = "STATE_STORE", "STATE_TTL", "STATE_DEADLINE", "STATE_SECRET_FILE"
@@ -71,7 +71,7 @@ class StoredStates(States):
             self._store.delete([name])
             return
         parts = tuple(_part(arrays[rule.input_name]) for rule in self.rules)
-        if not self._store.write(name, State(Kind.SEQUENCE, parts)):
+        if not self._store.write(name, State(ValueKind.SEQUENCE, parts)):
             raise unavailable(
                 f"the state of sequence {sequence} cannot be kept, so that this step counts for nothing: the store of "
                 "states does not take it; ask the step again"

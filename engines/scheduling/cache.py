@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Protocol
 
-from engines.messages import InferRequest, InferResponse, SharedMemory, Tensor
+from engines.messages import InferRequest, InferResponse, SharedMemory, TensorData
 
 Found = Callable[[InferResponse | None], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class CacheUsage:
     """Of a store: `share` is how much of its room is taken, from 0 to 1."""
 
     num_entries: int
@@ -37,7 +37,7 @@ class Store(Protocol):
         ...
 
     @property
-    def usage(self) -> Usage | None:
+    def usage(self) -> CacheUsage | None:
         """None where only the store's own server knows."""
         ...
 
@@ -56,7 +56,7 @@ class ResponseCache:
         return f"<ResponseCache: {self._store!r}>"
 
     @property
-    def usage(self) -> Usage | None:
+    def usage(self) -> CacheUsage | None:
         """Of its store; None where only the store's own server knows."""
         return self._store.usage
 
@@ -109,13 +109,15 @@ def key_of(request: InferRequest, version: str) -> str | None:
     return hashed.hexdigest()
 
 
-def _name(tensor: Tensor) -> str:
+def _name(tensor: TensorData) -> str:
     return tensor.name
 
 
-def _owned(tensor: Tensor) -> Tensor:
+def _owned(tensor: TensorData) -> TensorData:
     """A tensor whose data no one else holds: a view may be of memory that is used again."""
     data = tensor.data
     return (
-        tensor if not isinstance(data, memoryview) else Tensor(tensor.name, tensor.datatype, tensor.shape, bytes(data))
+        tensor
+        if not isinstance(data, memoryview)
+        else TensorData(tensor.name, tensor.datatype, tensor.shape, bytes(data))
     )

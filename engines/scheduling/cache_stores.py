@@ -7,8 +7,8 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol
 
-from engines.messages import InferResponse, Tensor
-from engines.scheduling.cache import Found, Usage
+from engines.messages import InferResponse, TensorData
+from engines.scheduling.cache import CacheUsage, Found
 from engines.scheduling.interfaces import Clock
 
 # What an entry costs beside its data: a few objects each.
@@ -42,9 +42,9 @@ class LocalStore:
             found(entry[0])
 
     @property
-    def usage(self) -> Usage:
+    def usage(self) -> CacheUsage:
         share = self.num_bytes / self._max_bytes if self._max_bytes else 0.0
-        return Usage(len(self._entries), self.num_evicted, share)
+        return CacheUsage(len(self._entries), self.num_evicted, share)
 
     def put(self, key: str, response: InferResponse) -> None:
         size = _size(response)
@@ -182,7 +182,7 @@ def decode(value: bytes) -> InferResponse:
     head = json.loads(value[4:start])
     outputs = []
     for name, datatype, shape, size in head["outputs"]:
-        outputs.append(Tensor(name, datatype, tuple(shape), value[start : start + size]))
+        outputs.append(TensorData(name, datatype, tuple(shape), value[start : start + size]))
         start += size
     if start != len(value):
         raise ValueError(f"a response of {start} bytes is stored as {len(value)}")

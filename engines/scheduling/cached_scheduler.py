@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from engines.calls import InferenceCall, Sink
 from engines.messages import InferResponse
 from engines.scheduling.cache import ResponseCache, is_cached, key_of
-from engines.scheduling.interfaces import Clock, Instance, Scheduler
+from engines.scheduling.interfaces import Clock, Instance, RequestScheduler
 from engines.scheduling.ordering import Order
 
 
@@ -27,11 +27,11 @@ class CacheStatistics(Protocol):
 def cached(
     config: Any,
     version: str,
-    scheduler: Scheduler,
+    scheduler: RequestScheduler,
     cache: ResponseCache | None,
     clock: Clock,
     statistics: CacheStatistics,
-) -> Scheduler:
+) -> RequestScheduler:
     """The scheduler of a version of a model, behind the cache where the model uses it. Ensembles too."""
     if cache is None or not is_cached(config):
         return scheduler
@@ -41,7 +41,7 @@ def cached(
 class CachedScheduler:
     def __init__(
         self,
-        scheduler: Scheduler,
+        scheduler: RequestScheduler,
         cache: ResponseCache,
         version: str,
         clock: Clock,

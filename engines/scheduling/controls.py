@@ -11,7 +11,7 @@ from itertools import product
 from typing import Any
 
 from engines.errors import invalid
-from engines.messages import InferRequest, Tensor
+from engines.messages import InferRequest, TensorData
 
 START, READY, END, CORRID = range(4)  # ModelSequenceBatching.Control.Kind
 
@@ -29,7 +29,7 @@ class Controls:
         self._shape = (1, 1) if config.max_batch_size > 0 else (1,)
         self._id_name = ""
         self._id_datatype = 0
-        values: dict[int, tuple[Tensor, Tensor]] = {}
+        values: dict[int, tuple[TensorData, TensorData]] = {}
         for control_input in config.sequence_batching.control_input:
             for control in control_input.control:
                 if control.kind == CORRID:
@@ -42,32 +42,32 @@ class Controls:
             for flags in product((False, True), repeat=len(kinds))
         }
 
-    def of(self, request: InferRequest) -> tuple[Tensor, ...]:
+    def of(self, request: InferRequest) -> tuple[TensorData, ...]:
         """Raises: EngineError where the model's CORRID cannot hold the request's sequence id."""
         flags = self._flags[request.sequence_start, request.sequence_end, True]
         return (*flags, self._id(request)) if self._id_name else flags
 
-    def of_nobody(self) -> tuple[Tensor, ...]:
+    def of_nobody(self) -> tuple[TensorData, ...]:
         """Those that fill a place in a batch where no request is ready."""
         flags = self._flags[False, False, False]
         nobody = InferRequest("", sequence_id="" if self._id_datatype == _TYPE_STRING else 0)
         return (*flags, self._id(nobody)) if self._id_name else flags
 
-    def _false_and_true(self, name: str, control: Any) -> tuple[Tensor, Tensor]:
+    def _false_and_true(self, name: str, control: Any) -> tuple[TensorData, TensorData]:
         if len(control.int32_false_true) == 2:
             datatype, form, values = "INT32", "<i", control.int32_false_true
         elif len(control.fp32_false_true) == 2:
             datatype, form, values = "FP32", "<f", control.fp32_false_true
         else:
             datatype, form, values = "BOOL", "<?", control.bool_false_true or (False, True)
-        false, true = (Tensor(name, datatype, self._shape, struct.pack(form, value)) for value in values)
+        false, true = (TensorData(name, datatype, self._shape, struct.pack(form, value)) for value in values)
         return false, true
 
-    def _id(self, request: InferRequest) -> Tensor:
+    def _id(self, request: InferRequest) -> TensorData:
         sequence_id = request.sequence_id
         if self._id_datatype == _TYPE_STRING:
             text = str(sequence_id).encode()
-            return Tensor(self._id_name, "BYTES", self._shape, struct.pack("<I", len(text)) + text)
+            return TensorData(self._id_name, "BYTES", self._shape, struct.pack("<I", len(text)) + text)
         datatype, num_bytes = _ID_DATATYPES.get(self._id_datatype, ("UINT64", 8))
         if isinstance(sequence_id, str):
             raise invalid(
@@ -75,4 +75,4 @@ class Controls:
                 f"correlation ID: the model takes it as {datatype}"
             )
         number = (sequence_id & (1 << 64) - 1).to_bytes(8, "little")
-        return Tensor(self._id_name, datatype, self._shape, number[:num_bytes])
+        return TensorData(self._id_name, datatype, self._shape, number[:num_bytes])

@@ -10,7 +10,7 @@ from typing import Any
 
 from engines.calls import InferenceCall
 from engines.errors import EngineError
-from engines.messages import InferRequest, InferResponse, Tensor
+from engines.messages import InferRequest, InferResponse, TensorData
 from engines.scheduling.controls import Controls
 from engines.scheduling.instance_pool import InstancePool
 from engines.scheduling.interfaces import Clock, Instance, Timer
@@ -145,14 +145,14 @@ def _front(slot: Slot) -> InferenceCall:
     return call
 
 
-def _zeros(tensor: Tensor) -> Tensor:
+def _zeros(tensor: TensorData) -> TensorData:
     if tensor.datatype == "BYTES":
         data = struct.pack("<I", 0) * prod(tensor.shape)  # so many empty strings
     elif isinstance(tensor.data, bytes | memoryview):
         data = bytes(memoryview(tensor.data).nbytes)
     else:
         data = bytes(tensor.data.num_bytes)
-    return Tensor(tensor.name, tensor.datatype, tensor.shape, data)
+    return TensorData(tensor.name, tensor.datatype, tensor.shape, data)
 
 
 def _nobody_listens(response: InferResponse | None, is_final: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from engines.calls import InferenceCall, Submit
 from engines.errors import EngineError, invalid
-from engines.messages import InferRequest, InferResponse, Scalar, Tensor, WantedOutput
+from engines.messages import InferRequest, InferResponse, Scalar, TensorData, WantedOutput
 from engines.scheduling.ensemble_graph import Graph, Step
 from engines.scheduling.ensemble_tensors import Standing, Tensors, fitted
 from engines.scheduling.error_texts import tag
@@ -186,7 +186,7 @@ class Run:
                 shape = made.tensor.shape
                 if name in target.dims:
                     shape = fitted(target.dims[name], batches=target.has_batches, rows=line.rows, shape=shape)
-                inputs.append(Tensor(name, made.tensor.datatype, shape, made.tensor.data))
+                inputs.append(TensorData(name, made.tensor.datatype, shape, made.tensor.data))
             standing = standing or made.standing
         for source in dict.fromkeys(step.inputs.values()):
             self._tensors.line(source).use(number)
@@ -215,7 +215,7 @@ class Run:
         return WantedOutput(name, shared_memory=output.shared_memory)
 
     def _answer(self, number: int) -> None:
-        outputs: list[Tensor] = []
+        outputs: list[TensorData] = []
         parameters: dict[str, Scalar] = {}
         for name in self._wanted:
             line = self._tensors.line(name)
@@ -229,7 +229,7 @@ class Run:
                 rows=line.rows,
                 shape=made.tensor.shape,
             )
-            outputs.append(Tensor(name, made.tensor.datatype, shape, made.tensor.data))
+            outputs.append(TensorData(name, made.tensor.datatype, shape, made.tensor.data))
             if made.standing is not None:
                 parameters["sequence_id"] = made.standing.sequence_id
                 parameters["sequence_start"] = made.standing.is_start

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from engines.messages import Tensor
+from engines.messages import TensorData
 from engines.scheduling.ensemble_graph import Step
 
 
@@ -22,12 +22,12 @@ class Standing:
     is_end: bool
 
 
-class Made:
+class EnsembleTensor:
     """One tensor. `tensor` is None where an optional one is missing; `standing` None for inputs of the ensemble."""
 
     __slots__ = ("num_uses", "standing", "tensor")
 
-    def __init__(self, tensor: Tensor | None, standing: Standing | None, num_uses: int) -> None:
+    def __init__(self, tensor: TensorData | None, standing: Standing | None, num_uses: int) -> None:
         self.tensor = tensor
         self.standing = standing
         self.num_uses = num_uses  # to come; then it is let go of
@@ -40,15 +40,15 @@ class Line:
 
     def __init__(self, num_uses: int) -> None:
         self.num_uses = num_uses
-        self.made: dict[int, Made] = {}
+        self.made: dict[int, EnsembleTensor] = {}
         self.next_number = 0
         self.rows = 0
 
-    def add(self, tensor: Tensor | None, standing: Standing | None) -> int:
+    def add(self, tensor: TensorData | None, standing: Standing | None) -> int:
         number = self.next_number
         self.next_number += 1
         if self.num_uses:
-            self.made[number] = Made(tensor, standing, self.num_uses)
+            self.made[number] = EnsembleTensor(tensor, standing, self.num_uses)
         return number
 
     def use(self, number: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from engines.errors import EngineError, ErrorCode
 from engines.scheduling.batching import DynamicBatcher
 from engines.scheduling.fifo import DefaultScheduler
-from engines.scheduling.interfaces import Clock, Instance, Scheduler
+from engines.scheduling.interfaces import Clock, Instance, RequestScheduler
 from engines.scheduling.rate_limiter import RateLimiter, enrolment
 from engines.scheduling.sequences import DropState, SequenceScheduler
 
@@ -20,7 +20,7 @@ def scheduler_for(
     *,
     limiter: RateLimiter | None = None,
     drop_state: DropState | None = None,
-) -> Scheduler:
+) -> RequestScheduler:
     """The scheduler of a model that runs on instances; an ensemble has its own (`ensemble.Ensemble`).
 
     `config` is an `inference.ModelConfig` message. `limiter` is the host's one, None where executions are not limited

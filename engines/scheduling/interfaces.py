@@ -39,7 +39,7 @@ class Instance(Protocol):
         ...
 
 
-class Scheduler(Protocol):
+class RequestScheduler(Protocol):
     """Decides which calls run when, and on which instance."""
 
     def submit(self, call: InferenceCall) -> None:

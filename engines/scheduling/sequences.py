@@ -17,7 +17,7 @@ from typing import Any
 
 from engines.calls import InferenceCall
 from engines.errors import EngineError, invalid, unavailable
-from engines.messages import InferRequest, Tensor
+from engines.messages import InferRequest, TensorData
 from engines.scheduling.backlog import Backlogs
 from engines.scheduling.controls import Controls
 from engines.scheduling.direct_sequences import DirectBatcher
@@ -25,7 +25,7 @@ from engines.scheduling.error_texts import STOPPING
 from engines.scheduling.interfaces import Clock, Instance, Timer
 from engines.scheduling.oldest_sequences import OldestBatcher
 from engines.scheduling.rate_limiter import Enrol
-from engines.scheduling.slots import Batcher, SequenceId, Slot
+from engines.scheduling.slots import SequenceId, Slot, SlotBatcher
 
 # Where the configuration says nothing: Triton's SEQUENCE_IDLE_DEFAULT_MICROSECONDS.
 DEFAULT_IDLE_US = 1_000_000
@@ -64,7 +64,7 @@ class SequenceScheduler:
         self._idle_timer: Timer | None = None
         self._is_stopped = False
         make = OldestBatcher if batching.HasField("oldest") else DirectBatcher
-        self._batchers: list[Batcher] = [
+        self._batchers: list[SlotBatcher] = [
             make(config, instance, number, clock, self, enrol) for number, instance in enumerate(instances)
         ]
         for batcher in self._batchers:
@@ -157,7 +157,7 @@ class SequenceScheduler:
             self._drop_state(slot.batcher.instance, slot.state_key)
         slot.state_key = None
 
-    def lost(self, batcher: Batcher) -> None:
+    def lost(self, batcher: SlotBatcher) -> None:
         """An instance has gone, and with it what its model knew of its sequences."""
         if not batcher.is_open:
             return
@@ -170,7 +170,7 @@ class SequenceScheduler:
         name = batcher.instance.name
         batcher.fail_waiting(unavailable(f"model instance '{name}' has gone, and its sequences with it"))
 
-    def _checked(self, call: InferenceCall) -> tuple[Tensor, ...]:
+    def _checked(self, call: InferenceCall) -> tuple[TensorData, ...]:
         """The control inputs of a call that may go on.
 
         Raises: EngineError.
@@ -195,7 +195,7 @@ class SequenceScheduler:
     def _is_known(self, request: InferRequest) -> bool:
         return request.sequence_id in self._slots or self._backlogs.of(request.sequence_id) is not None
 
-    def _open(self, batcher: Batcher) -> None:
+    def _open(self, batcher: SlotBatcher) -> None:
         """Let sequences start on an instance."""
         batcher.is_open = True
         for slot in batcher.slots:

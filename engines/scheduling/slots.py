@@ -18,7 +18,7 @@ class Slot:
 
     __slots__ = ("batcher", "index", "is_advancing", "is_in_flight", "queue", "sequence_id", "state_key", "touched_ns")
 
-    def __init__(self, batcher: Batcher, index: int) -> None:
+    def __init__(self, batcher: SlotBatcher, index: int) -> None:
         self.batcher = batcher
         self.index = index
         self.sequence_id: SequenceId = 0
@@ -39,10 +39,10 @@ class Sequences(Protocol):
 
     def release(self, slot: Slot, *, was_ended: bool) -> None: ...
 
-    def lost(self, batcher: Batcher) -> None: ...
+    def lost(self, batcher: SlotBatcher) -> None: ...
 
 
-class Batcher(Protocol):
+class SlotBatcher(Protocol):
     """Makes batches of the sequences in the slots of one instance."""
 
     instance: Instance

@@ -21,7 +21,7 @@ import zlib
 from functools import lru_cache
 from math import prod
 
-from engines.state.values import Codec, Kind, Part, State
+from engines.state.values import Codec, Part, State, ValueKind
 
 MAGIC, VERSION = b"PMST", 1
 _FIXED = struct.Struct("<4s4BI32s")
@@ -83,7 +83,7 @@ def unseal(key: str, value: bytes, secret: bytes | None) -> State:
     if not hmac.compare_digest(tag, _NO_SECRET if secret is None else _tag(secret, key, start, (rest,))):
         raise ForeignError("it is sealed with another secret")
     try:
-        return State(Kind(kind), _parts(rest, num_parts), Codec(codec))
+        return State(ValueKind(kind), _parts(rest, num_parts), Codec(codec))
     except (struct.error, ValueError, KeyError) as error:
         raise CorruptError(f"its parts cannot be read: {error}") from error
 

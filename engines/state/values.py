@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 
-class Kind(IntEnum):
+class ValueKind(IntEnum):
     """What a value is of."""
 
     BLOCK = 1  # keys and values of one block of tokens
@@ -33,7 +33,7 @@ class Part:
 class State:
     """One value: whoever wrote it knows what its parts are, by their order."""
 
-    kind: Kind
+    kind: ValueKind
     parts: tuple[Part, ...]
     codec: Codec = Codec.RAW
 

@@ -21,7 +21,7 @@ from gateway.admin.engines import EngineState, add_engines
 from gateway.admin.errors import add_errors
 from gateway.admin.event_feed import Feed
 from gateway.admin.events import add_events
-from gateway.admin.experiments import ExperimentState, add_experiments
+from gateway.admin.experiments import ExperimentDescription, add_experiments
 from gateway.admin.json_route import JsonRoute
 from gateway.admin.limits import add_limits
 from gateway.admin.log_level import LogState, add_log_level
@@ -49,7 +49,7 @@ changes what is declared (rules, endpoints, limits) and reads the audit. Refusal
 class ControlState(
     EditState,
     EngineState,
-    ExperimentState,
+    ExperimentDescription,
     LogState,
     PlaygroundState,
     RequestsState,

@@ -37,7 +37,7 @@ _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class AuditEntry:
     """One call. `time` is in seconds since 1970."""
 
     time: float
@@ -145,9 +145,9 @@ class _Call:
     def _path(self) -> str:
         return str(self._scope["path"])
 
-    def _entry(self, status: int) -> Entry:
+    def _entry(self, status: int) -> AuditEntry:
         caller: Caller = self._scope.get("state", {}).get("caller") or ANONYMOUS
-        return Entry(
+        return AuditEntry(
             time=time(),
             name=caller.name,
             role=caller.role.name,

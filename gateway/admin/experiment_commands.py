@@ -17,7 +17,7 @@ from gateway.events.redis_stream import add
 from gateway.experiments import commands
 from gateway.experiments.commands import CommandRefused
 from gateway.experiments.controller import Experiments
-from gateway.experiments.experiment_state import Trial
+from gateway.experiments.experiment_state import ExperimentState
 from gateway.experiments.runs import RunState
 from gateway.protocol.session_id import bounded
 from gateway.redis.errors import StoreError
@@ -46,25 +46,25 @@ class CommandState(HasStore, Protocol):
     def experiments(self) -> Experiments: ...
 
 
-class Wish(BaseModel):
+class CommandReason(BaseModel):
     """Why; it stands in the record."""
 
     reason: Annotated[str, Field(max_length=1000)] = ""
 
 
-class StepWish(Wish):
+class StepWish(CommandReason):
     """`step` is counted from 1."""
 
     step: Annotated[int | None, Field(ge=1, le=1000)] = None
 
 
-class PromoteWish(Wish):
+class PromoteWish(CommandReason):
     """Which arm gets all."""
 
     arm: str
 
 
-class ForceWish(Wish):
+class ForceWish(CommandReason):
     """A session, and the arm that it has from its next request on; null: the one that falls to it."""
 
     unit: Annotated[str, Field(min_length=1)]
@@ -80,7 +80,7 @@ def add_commands(app: FastAPI, state: CommandState) -> None:
         """Begin the ramp, at its first step or at another one; or the bandit."""
         wish = wish or StepWish()
 
-        def change(trial: Trial, run: RunState, now: float) -> RunState:
+        def change(trial: ExperimentState, run: RunState, now: float) -> RunState:
             return commands.start(trial.spec, run, now, caller.name, wish.reason, wish.step or 1)
 
         return await _changed(state, name, "started", change, caller, wish.reason)
@@ -90,7 +90,7 @@ def add_commands(app: FastAPI, state: CommandState) -> None:
         """Go to a step, forward or back, and on from there; without one: go on after a hold."""
         wish = wish or StepWish()
 
-        def change(trial: Trial, run: RunState, now: float) -> RunState:
+        def change(trial: ExperimentState, run: RunState, now: float) -> RunState:
             if wish.step is None:
                 return commands.resume(run, now, caller.name, wish.reason)
             return commands.go_to(trial.spec, run, now, caller.name, wish.reason, wish.step)
@@ -99,21 +99,21 @@ def add_commands(app: FastAPI, state: CommandState) -> None:
         return await _changed(state, name, action, change, caller, wish.reason)
 
     @app.post(f"{at}/hold", tags=["experiments"], responses=REFUSALS)
-    async def hold(name: str, caller: Operator, wish: Wish | None = None) -> Json:
+    async def hold(name: str, caller: Operator, wish: CommandReason | None = None) -> Json:
         """Stay at this step, until somebody says otherwise or harm is seen."""
-        wish = wish or Wish()
+        wish = wish or CommandReason()
 
-        def change(trial: Trial, run: RunState, now: float) -> RunState:
+        def change(trial: ExperimentState, run: RunState, now: float) -> RunState:
             return commands.hold(run, now, caller.name, wish.reason)
 
         return await _changed(state, name, "held", change, caller, wish.reason)
 
     @app.post(f"{at}/stop", tags=["experiments"], responses=REFUSALS)
-    async def stop(name: str, caller: Operator, wish: Wish | None = None) -> Json:
+    async def stop(name: str, caller: Operator, wish: CommandReason | None = None) -> Json:
         """End the run: the rules' weights are in force."""
-        wish = wish or Wish()
+        wish = wish or CommandReason()
 
-        def change(trial: Trial, run: RunState, now: float) -> RunState:
+        def change(trial: ExperimentState, run: RunState, now: float) -> RunState:
             return commands.stop(run, now, caller.name, wish.reason)
 
         return await _changed(state, name, "stopped", change, caller, wish.reason)
@@ -122,17 +122,17 @@ def add_commands(app: FastAPI, state: CommandState) -> None:
     async def promote(name: str, wish: PromoteWish, caller: Admin) -> Json:
         """End the run: one arm has all, and the rules say so."""
 
-        def change(trial: Trial, run: RunState, now: float) -> RunState:
+        def change(trial: ExperimentState, run: RunState, now: float) -> RunState:
             return commands.promote(trial.spec, run, now, caller.name, wish.reason, wish.arm)
 
         return await _changed(state, name, "promoted", change, caller, wish.reason)
 
     @app.post(f"{at}/rollback", tags=["experiments"], responses=REFUSALS)
-    async def rollback(name: str, caller: Operator, wish: Wish | None = None) -> Json:
+    async def rollback(name: str, caller: Operator, wish: CommandReason | None = None) -> Json:
         """End the run: the control has all, and the rules say so. While Redis is away, others do so later."""
-        wish = wish or Wish()
+        wish = wish or CommandReason()
 
-        def change(trial: Trial, run: RunState, now: float) -> RunState:
+        def change(trial: ExperimentState, run: RunState, now: float) -> RunState:
             return commands.roll_back(trial.spec, run, now, caller.name, wish.reason)
 
         try:
@@ -156,7 +156,7 @@ async def _changed(
     state: CommandState,
     name: str,
     action: str,
-    change: Callable[[Trial, RunState, float], RunState],
+    change: Callable[[ExperimentState, RunState, float], RunState],
     caller: Caller,
     reason: str,
 ) -> Json:

@@ -23,13 +23,13 @@ T = TypeVar("T")
 _DECISIONS = 200
 
 
-class ExperimentState(CommandState, Protocol):
+class ExperimentDescription(CommandState, Protocol):
     """Whoever knows what experiments are declared, their traffic, and their runs."""
 
     async def exposition(self) -> ExpositionState: ...
 
 
-def add_experiments(app: FastAPI, state: ExperimentState) -> None:
+def add_experiments(app: FastAPI, state: ExperimentDescription) -> None:
     """Answer for `/experiments` and `/decisions`."""
     add_commands(app, state)
 
@@ -65,7 +65,7 @@ def add_experiments(app: FastAPI, state: ExperimentState) -> None:
         return {"decisions": list(await answered(state.experiments.decisions(limit)))}
 
 
-async def _known(state: ExperimentState, asking: Awaitable[T], name: str) -> T:
+async def _known(state: ExperimentDescription, asking: Awaitable[T], name: str) -> T:
     """Raises: HTTPException where there is no such experiment."""
     try:
         return await asking

@@ -38,7 +38,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class EndpointOutcome:
     """What became of a question at an endpoint: its answer, or `why` there is none."""
 
     place: Place
@@ -69,35 +69,37 @@ def places_of(engines: Iterable[EngineSpec], model: str = "") -> list[Place]:
     return [Place(engine, endpoint, model) for engine in engines for endpoint in engine.endpoints]
 
 
-async def list_models(places: Sequence[Place]) -> list[Outcome]:
+async def list_models(places: Sequence[Place]) -> list[EndpointOutcome]:
     """The repository index of each."""
     return await _ask_all(places, [b"/v2/repository/index"] * len(places), b"{}", _LIST_SECONDS)
 
 
-async def control_model(places: Sequence[Place], verb: str, parameters: Json | None) -> list[Outcome]:
+async def control_model(places: Sequence[Place], verb: str, parameters: Json | None) -> list[EndpointOutcome]:
     """Have all load or unload what the model is called there."""
     targets = [f"/v2/repository/models/{quote(place.model, safe='')}/{verb}".encode("ascii") for place in places]
     body = orjson.dumps({"parameters": parameters}) if parameters else b"{}"
     return await _ask_all(places, targets, body, _CONTROL_SECONDS)
 
 
-async def _ask_all(places: Sequence[Place], targets: Sequence[bytes], body: bytes, seconds: float) -> list[Outcome]:
+async def _ask_all(
+    places: Sequence[Place], targets: Sequence[bytes], body: bytes, seconds: float
+) -> list[EndpointOutcome]:
     turns = asyncio.Semaphore(_AT_ONCE)
 
-    async def ask(place: Place, target: bytes) -> Outcome:
+    async def ask(place: Place, target: bytes) -> EndpointOutcome:
         async with turns:
             return await _ask(place, target, body, seconds)
 
     return list(await asyncio.gather(*[ask(place, target) for place, target in zip(places, targets, strict=True)]))
 
 
-async def _ask(place: Place, target: bytes, body: bytes, seconds: float) -> Outcome:
+async def _ask(place: Place, target: bytes, body: bytes, seconds: float) -> EndpointOutcome:
     since = monotonic()
     try:
         answered = await _fetch(place, target, body, seconds)
     except (GatewayError, OSError) as error:  # OSError: of a certificate's file
-        return Outcome(place, monotonic() - since, why=str(error))
-    return Outcome(place, monotonic() - since, answered.status, answered.body)
+        return EndpointOutcome(place, monotonic() - since, why=str(error))
+    return EndpointOutcome(place, monotonic() - since, answered.status, answered.body)
 
 
 async def _fetch(place: Place, target: bytes, body: bytes, seconds: float) -> Fetched:

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.auth import Operator, Viewer
-from gateway.admin.model_control import Outcome, Place, control_model, list_models, places_of
+from gateway.admin.model_control import EndpointOutcome, Place, control_model, list_models, places_of
 from gateway.config.specs import EngineSpec, RulesSpec
 from gateway.observability.exposition import ExpositionState
 from gateway.protocol.operations import Operation
@@ -34,7 +34,7 @@ class ModelState(Protocol):
     async def exposition(self) -> ExpositionState: ...
 
 
-class Control(BaseModel):
+class ModelControlRequest(BaseModel):
     """Where, how many must succeed, and what an engine is told beside."""
 
     model_config = ConfigDict(extra="forbid")
@@ -79,12 +79,12 @@ def add_models(app: FastAPI, state: ModelState) -> None:
         return {"models": [_told(name, found[name], engines) for name in sorted(found)], "unanswered": unanswered}
 
     @app.post("/models/{name:session}/load", tags=["models"], responses=_ANSWERS)
-    async def loaded(name: str, wish: Control, _: Operator) -> JSONResponse:
+    async def loaded(name: str, wish: ModelControlRequest, _: Operator) -> JSONResponse:
         """Load a model at all replicas at the same time; what succeeded stays, whether the quorum is reached or not."""
         return await _control(state, name, "load", wish)
 
     @app.post("/models/{name:session}/unload", tags=["models"], responses=_ANSWERS)
-    async def unloaded(name: str, wish: Control, _: Operator) -> JSONResponse:
+    async def unloaded(name: str, wish: ModelControlRequest, _: Operator) -> JSONResponse:
         """Unload a model at all replicas at the same time."""
         return await _control(state, name, "unload", wish)
 
@@ -96,7 +96,9 @@ Index = dict[str, dict[tuple[str, str], list[Json]]]
 
 
 def _listed(
-    engines: Mapping[str, EngineSpec], outcomes: Sequence[Outcome], probed: Mapping[tuple[str, str], frozenset[str]]
+    engines: Mapping[str, EngineSpec],
+    outcomes: Sequence[EndpointOutcome],
+    probed: Mapping[tuple[str, str], frozenset[str]],
 ) -> Index:
     found: Index = {}
     for outcome in outcomes:
@@ -110,7 +112,7 @@ def _listed(
     return found
 
 
-def _index(outcome: Outcome) -> list[Json]:
+def _index(outcome: EndpointOutcome) -> list[Json]:
     """What an index says, as far as it can be read."""
     try:
         listed = orjson.loads(outcome.body)
@@ -161,7 +163,7 @@ def _at(url: str, versions: list[Json] | None) -> Json:
 # What is done
 
 
-async def _control(state: ModelState, name: str, verb: str, wish: Control) -> JSONResponse:
+async def _control(state: ModelState, name: str, verb: str, wish: ModelControlRequest) -> JSONResponse:
     places = await _places(state.rules, name, wish.engine)
     needed = _needed(wish.quorum, len(places))
     outcomes = await control_model(places, verb, wish.parameters)
@@ -178,7 +180,7 @@ async def _control(state: ModelState, name: str, verb: str, wish: Control) -> JS
     return JSONResponse({"detail": detail, **told}, 409)
 
 
-def _done(outcome: Outcome) -> Json:
+def _done(outcome: EndpointOutcome) -> Json:
     return {
         "engine": outcome.place.engine.name,
         "url": outcome.place.endpoint.url,

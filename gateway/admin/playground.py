@@ -42,14 +42,14 @@ _LOOPBACKS = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 @dataclass(frozen=True, slots=True)
-class Inference:
+class InferencePort:
     """Where this gateway's own inference port is, as its host sees it."""
 
     url: str
     asks_certificates: bool = False  # of its clients
 
     @classmethod
-    def of(cls, settings: Settings, port: int) -> Inference:
+    def of(cls, settings: Settings, port: int) -> InferencePort:
         """The port that is open by these settings."""
         host = _LOOPBACKS.get(settings.host, settings.host)
         scheme = "http" if settings.tls is None else "https"
@@ -61,7 +61,7 @@ class PlaygroundState(Protocol):
     """Whoever knows where requests go in."""
 
     @property
-    def inference(self) -> Inference: ...
+    def inference(self) -> InferencePort: ...
 
 
 class Try(BaseModel):
@@ -98,7 +98,7 @@ def add_playground(app: FastAPI, state: PlaygroundState) -> None:
         return StreamingResponse(_lines(client, response, started), media_type="application/x-ndjson")
 
 
-async def _send(inference: Inference, wanted: Try) -> tuple[httpx.AsyncClient, httpx.Response, float]:
+async def _send(inference: InferencePort, wanted: Try) -> tuple[httpx.AsyncClient, httpx.Response, float]:
     """The reply as it begins, and when it was asked for; whoever gets it closes the client.
 
     Raises: HTTPException.

@@ -73,7 +73,7 @@ class Wanted(BaseModel):
     reason: Annotated[str, Field(max_length=1000, description="Why, for the audit.")] = ""
 
 
-class Trial(BaseModel):
+class DryRunRequest(BaseModel):
     """A recording, and the rules by which it is decided again: files, or those of a version; neither: those in force.
     They are compared with what was decided then, or, with `against_rules_in_force`, with what would be now."""
 
@@ -127,7 +127,7 @@ def add_recordings(app: FastAPI, state: RecordingState) -> None:
         return {"name": name, "deleted": state.recordings.stop_or_delete(name)}
 
     @app.post("/rules/replay", tags=["rules"], responses=_NOT_THERE)
-    async def replayed(trial: Trial, caller: Viewer) -> Json:
+    async def replayed(trial: DryRunRequest, caller: Viewer) -> Json:
         """How other rules change where recorded requests go: counts and examples of each change of route, engine and
         arm, and what they leave without a route. Nothing is sent. Files of one's own are for admins."""
         check_may_bring(caller, trial.files)

@@ -29,7 +29,7 @@ Word = Annotated[str, Field(max_length=4096)]
 Axis = Annotated[int, Field(ge=0, le=2**63 - 1)]
 
 
-class Tensor(BaseModel):
+class DescribedTensor(BaseModel):
     """An input of the request."""
 
     name: Word
@@ -47,7 +47,7 @@ class RequestDescription(BaseModel):
     operation: Annotated[str, Field(max_length=64, description="One of those that `match:` knows.")] = "infer"
     header: Annotated[dict[Word, Word], Field(max_length=256)] = {}
     parameter: Annotated[dict[Word, Any], Field(max_length=256)] = {}
-    input: Annotated[list[Tensor], Field(max_length=256)] = []
+    input: Annotated[list[DescribedTensor], Field(max_length=256)] = []
     session: Word | None = None
     tenant: Word | None = None
     has_image: bool = False

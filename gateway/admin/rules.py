@@ -17,7 +17,7 @@ from gateway.rule_versions.version import Version
 Json = dict[str, Any]
 
 
-class Replica(Protocol):
+class ReplicaDescription(Protocol):
     """A gateway that shares its Redis with others, and the rules that it has in force."""
 
     @property
@@ -56,7 +56,7 @@ class RulesState(Protocol):
         ...
 
     @property
-    def replicas(self) -> Sequence[Replica]:
+    def replicas(self) -> Sequence[ReplicaDescription]:
         """Those that share its Redis, itself first."""
         ...
 

@@ -21,7 +21,7 @@ from gateway.protocol.datatypes import DATATYPES
 from gateway.protocol.grpc_methods import RPCS
 from gateway.protocol.operations import INFERENCE_OPERATIONS, Operation
 from gateway.routing.decision import Decision, Target
-from gateway.routing.explain import Assignment, Check, Explanation, Step, Verdict
+from gateway.routing.explain import Assignment, Check, Explanation, RouteVerdict, Step
 from gateway.routing.explain import explain as explain_decision
 from gateway.routing.facts import Facts
 from gateway.routing.layout import WHOLE, Span
@@ -31,7 +31,11 @@ from gateway.yaml import values
 # What an RPC asks once it names a model.
 _OF_A_MODEL = {Operation.TRACE: Operation.MODEL_TRACE}
 
-_MARKS = {Verdict.MATCHED: ("✓", "bold green"), Verdict.FAILED: ("✗", "red"), Verdict.NOT_ASKED: ("·", "dim")}
+_MARKS = {
+    RouteVerdict.MATCHED: ("✓", "bold green"),
+    RouteVerdict.FAILED: ("✗", "red"),
+    RouteVerdict.NOT_ASKED: ("·", "dim"),
+}
 
 
 def explain(
@@ -119,11 +123,11 @@ def _step(step: Step, width: int) -> Text:
     mark, style = _MARKS[step.verdict]
     line = Text.assemble((f"{mark} ", style), (step.route.ljust(width), style))
     match step.verdict:
-        case Verdict.FAILED:
+        case RouteVerdict.FAILED:
             line.append("  " + "; ".join(_failure(check) for check in step.failed))
-        case Verdict.NOT_ASKED:
+        case RouteVerdict.NOT_ASKED:
             line.append("  not asked: a route before it matches", "dim")
-        case Verdict.MATCHED:
+        case RouteVerdict.MATCHED:
             line.append("  " + ("; ".join(_success(check) for check in step.checks) or "matches every request"))
     return line
 
@@ -167,7 +171,9 @@ def _assignment(assignment: Assignment) -> Iterable[Text]:
 
 def _stretch(name: str, share: float, spans: Iterable[Span], is_chosen: bool | None) -> Text:
     """Who has which positions; `is_chosen` None: it is no arm."""
-    mark, style = ("-", "dim") if is_chosen is None else _MARKS[Verdict.MATCHED if is_chosen else Verdict.FAILED]
+    mark, style = (
+        ("-", "dim") if is_chosen is None else _MARKS[RouteVerdict.MATCHED if is_chosen else RouteVerdict.FAILED]
+    )
     intervals = ", ".join(f"{start / WHOLE:.6f} to {end / WHOLE:.6f}" for start, end in spans)
     return Text.assemble(f"  {mark} ", (name, style), f"  {share:.1%}: {intervals or 'nothing'}")
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import orjson
 
-from gateway.comparison.reply import Answer
-from gateway.comparison.tensors import Tensor, tensor_of, tensor_of_raw
+from gateway.comparison.reply import ComparedReply
+from gateway.comparison.tensors import ComparedTensor, tensor_of, tensor_of_raw
 from gateway.protocol.conversion.infer import infer_response_of_rest
 from gateway.protocol.conversion.messages import SHARED_MEMORY, read_response
 from gateway.protocol.conversion.sse import SseReader
@@ -18,8 +18,8 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import (
     OF_V2,
     Dialect,
+    EngineFailed,
     Event,
-    Failed,
     Finished,
     ReasoningDelta,
     TextDelta,
@@ -27,14 +27,14 @@ from gateway.protocol.llm.canonical import (
 )
 from gateway.protocol.llm.dialects import SPOKEN
 from gateway.protocol.llm.embeddings import read_reply
-from gateway.protocol.operations import Call, Operation
+from gateway.protocol.operations import ApiCall, Operation
 
 # What generate writes beside a model's outputs.
 _NOT_OUTPUTS = ("id", "model_name", "model_version", "parameters", "sequence_id", "sequence_start", "sequence_end")
 
 
 @dataclass(slots=True)
-class Text:
+class GeneratedText:
     """A text that an engine has written; `finish` is why it ended, `tool_calls` a line each."""
 
     text: str = ""
@@ -46,11 +46,11 @@ class Text:
 class ParsedOutputs:
     """All of an answer."""
 
-    tensors: dict[str, Tensor] = field(default_factory=dict)
-    texts: dict[str, Text] = field(default_factory=dict)
+    tensors: dict[str, ComparedTensor] = field(default_factory=dict)
+    texts: dict[str, GeneratedText] = field(default_factory=dict)
 
 
-def read(answer: Answer, call: Call) -> ParsedOutputs:
+def read(answer: ComparedReply, call: ApiCall) -> ParsedOutputs:
     """What a good answer to this call says.
 
     Raises: GatewayError(UPSTREAM_PROTOCOL) where it cannot be read, or tells of a failure in its middle.
@@ -85,7 +85,7 @@ def _inference(message: bytes) -> ParsedOutputs:
         elements = split_elements(raw, element_count(shape))
         for place, element in enumerate(elements):
             name = output.name if len(elements) == 1 else f"{output.name}[{place}]"
-            said.texts[name] = Text(element.decode("utf-8", "backslashreplace"))
+            said.texts[name] = GeneratedText(element.decode("utf-8", "backslashreplace"))
     return said
 
 
@@ -97,38 +97,38 @@ def _embeddings(body: bytes) -> ParsedOutputs:
 # Texts
 
 
-def _generation(answer: Answer, dialect: Dialect) -> ParsedOutputs:
+def _generation(answer: ComparedReply, dialect: Dialect) -> ParsedOutputs:
     """Of OpenAI's API, or Anthropic's."""
     reader = SPOKEN[dialect].reply_reader()
     if answer.is_stream:
         events = [*reader.feed(answer.body), *reader.end()]
     else:
         events = reader.whole(answer.status, answer.body)
-    texts: dict[str, Text] = {}
+    texts: dict[str, GeneratedText] = {}
     calls: dict[tuple[int, int], list[str]] = {}
     for event in events:
         _take(event, texts, calls)
     if not any(isinstance(event, Finished) for event in events):
         raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "the answer breaks off")
     for (index, _), (name, arguments) in sorted(calls.items()):
-        choice = texts.setdefault(_choice(index), Text())
+        choice = texts.setdefault(_choice(index), GeneratedText())
         choice.tool_calls = (*choice.tool_calls, f"{name} {_same_json(arguments)}")
     return ParsedOutputs(texts=texts)
 
 
-def _take(event: Event, texts: dict[str, Text], calls: dict[tuple[int, int], list[str]]) -> None:
+def _take(event: Event, texts: dict[str, GeneratedText], calls: dict[tuple[int, int], list[str]]) -> None:
     match event:
         case TextDelta():
-            texts.setdefault(_choice(event.index), Text()).text += event.text
+            texts.setdefault(_choice(event.index), GeneratedText()).text += event.text
         case ReasoningDelta():
-            texts.setdefault(f"{_choice(event.index)} reasoning", Text()).text += event.text
+            texts.setdefault(f"{_choice(event.index)} reasoning", GeneratedText()).text += event.text
         case ToolCallDelta():
             call = calls.setdefault((event.index, event.position), ["", ""])
             call[0] += event.name
             call[1] += event.arguments
         case Finished():
-            texts.setdefault(_choice(event.index), Text()).finish = event.reason
-        case Failed():
+            texts.setdefault(_choice(event.index), GeneratedText()).finish = event.reason
+        case EngineFailed():
             raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"the engine says: {event.message}")
 
 
@@ -144,10 +144,10 @@ def _same_json(text: str) -> str:
         return text
 
 
-def _generated(answer: Answer) -> ParsedOutputs:
+def _generated(answer: ComparedReply) -> ParsedOutputs:
     """Of generate, or of generate_stream's events: texts are joined, numbers stand in a row."""
     events = SseReader().feed(answer.body + b"\n\n") if answer.is_stream else [answer.body]
-    texts: dict[str, Text] = {}
+    texts: dict[str, GeneratedText] = {}
     numbers: dict[str, list[Any]] = {}
     for event in events:
         told = orjson.loads(event)
@@ -161,11 +161,11 @@ def _generated(answer: Answer) -> ParsedOutputs:
     return ParsedOutputs(tensors, texts)
 
 
-def _sort(name: str, value: Any, texts: dict[str, Text], numbers: dict[str, list[Any]]) -> None:
+def _sort(name: str, value: Any, texts: dict[str, GeneratedText], numbers: dict[str, list[Any]]) -> None:
     if name in _NOT_OUTPUTS:
         return
     values = value if isinstance(value, list) else [value]
     if all(isinstance(each, str) for each in values):
-        texts.setdefault(name, Text()).text += "".join(values)
+        texts.setdefault(name, GeneratedText()).text += "".join(values)
     elif all(isinstance(each, int | float) for each in values):
         numbers.setdefault(name, []).extend(values)

@@ -16,7 +16,7 @@ _MAX_PLAIN_BYTES = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ComparedReply:
     """`status` is HTTP's, or gRPC's; `body` is without framing and coding: of gRPC the message. Times are seconds.
 
     `failure` says why there is none, where that is not told by the status.
@@ -46,7 +46,7 @@ class Answer:
         return int(told) if told.isdigit() and len(told) < 10 else None
 
 
-def read_http(data: bytes, seconds: float, first_seconds: float) -> Answer:
+def read_http(data: bytes, seconds: float, first_seconds: float) -> ComparedReply:
     """A reply as it was written to a client.
 
     Raises: GatewayError(UPSTREAM_PROTOCOL) where it is none.
@@ -62,7 +62,7 @@ def read_http(data: bytes, seconds: float, first_seconds: float) -> Answer:
     except (ValueError, GatewayError) as error:
         raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"the reply is malformed: {error}") from error
     named = dict(reversed(head.fields))
-    return Answer(False, head.status, plain(body, named), named, seconds, first_seconds)
+    return ComparedReply(False, head.status, plain(body, named), named, seconds, first_seconds)
 
 
 def plain(body: bytes, fields: dict[bytes, bytes]) -> bytes:

@@ -22,7 +22,7 @@ _DTYPES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class ComparedTensor:
     """An output with its values; BF16's are widened to FP32, which holds each of them."""
 
     datatype: str
@@ -58,7 +58,7 @@ class TensorDifference:
         return not self.problem and not self.outside
 
 
-def tensor_of_raw(datatype: str, shape: tuple[int, ...], raw: bytes) -> Tensor:
+def tensor_of_raw(datatype: str, shape: tuple[int, ...], raw: bytes) -> ComparedTensor:
     """A tensor of its raw form.
 
     Raises: ValueError where the data is not that of the shape, or the datatype is unknown.
@@ -68,14 +68,16 @@ def tensor_of_raw(datatype: str, shape: tuple[int, ...], raw: bytes) -> Tensor:
     values: Array = np.frombuffer(raw, _DTYPES[datatype])
     if datatype == "BF16":
         values = (values.astype(np.uint32) << 16).view(np.float32)
-    return Tensor(datatype, values.reshape(shape))
+    return ComparedTensor(datatype, values.reshape(shape))
 
 
-def tensor_of(datatype: str, values: Array) -> Tensor:
-    return Tensor(datatype, values)
+def tensor_of(datatype: str, values: Array) -> ComparedTensor:
+    return ComparedTensor(datatype, values)
 
 
-def compare(name: str, primary: Tensor | None, candidate: Tensor | None, spec: ShadowSpec) -> TensorDifference:
+def compare(
+    name: str, primary: ComparedTensor | None, candidate: ComparedTensor | None, spec: ShadowSpec
+) -> TensorDifference:
     """What is different of one output; None: that side has none of this name."""
     if primary is None or candidate is None:
         there = candidate if primary is None else primary

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gateway.comparison.outputs import Text
+from gateway.comparison.outputs import GeneratedText
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 
@@ -37,7 +37,7 @@ class TextDifference:
         return not self.problem and self.first_character is None and same_finish and not self.calls_differ
 
 
-def compare(name: str, primary: Text | None, candidate: Text | None, excerpts: int) -> TextDifference:
+def compare(name: str, primary: GeneratedText | None, candidate: GeneratedText | None, excerpts: int) -> TextDifference:
     """What is different of one output; None: that side has none of this name. Up to `excerpts` characters are told."""
     if primary is None or candidate is None:
         problem = f"only the {'candidate' if primary is None else 'primary'} has it"

@@ -7,18 +7,18 @@ from enum import Enum
 
 from gateway.comparison import tensors, texts
 from gateway.comparison.outputs import ParsedOutputs, read
-from gateway.comparison.reply import Answer
+from gateway.comparison.reply import ComparedReply
 from gateway.comparison.tensors import TensorDifference
 from gateway.comparison.texts import TextDifference
 from gateway.config.experiment_specs import ShadowSpec
 from gateway.protocol.errors import GatewayError
-from gateway.protocol.operations import Call
+from gateway.protocol.operations import ApiCall
 
 _UNREADABLE = "its answer cannot be read, or tells of a failure (how is told where the route allows excerpts)"
 _LEAST_EXCERPT = 200
 
 
-class Outcome(Enum):
+class ComparisonOutcome(Enum):
     """What two answers come to."""
 
     AGREES = "agreeing"
@@ -32,7 +32,7 @@ class Outcome(Enum):
 class Verdict:
     """`reason` says what failed, in words."""
 
-    outcome: Outcome
+    outcome: ComparisonOutcome
     tensors: tuple[TensorDifference, ...] = ()
     texts: tuple[TextDifference, ...] = ()
     reason: str = ""
@@ -46,16 +46,16 @@ class Verdict:
         return max(found, default=0.0)
 
 
-def judge(primary: Answer, candidate: Answer, call: Call, spec: ShadowSpec) -> Verdict:
+def judge(primary: ComparedReply, candidate: ComparedReply, call: ApiCall, spec: ShadowSpec) -> Verdict:
     """Compare two answers to one call."""
     ours, why_ours = _said(primary, call, spec.excerpts)
     theirs, why_theirs = _said(candidate, call, spec.excerpts)
     if ours is None and theirs is None:
-        return Verdict(Outcome.BOTH_FAILED, reason=f"{why_ours}; candidate: {why_theirs}")
+        return Verdict(ComparisonOutcome.BOTH_FAILED, reason=f"{why_ours}; candidate: {why_theirs}")
     if ours is None:
-        return Verdict(Outcome.PRIMARY_FAILED, reason=why_ours)
+        return Verdict(ComparisonOutcome.PRIMARY_FAILED, reason=why_ours)
     if theirs is None:
-        return Verdict(Outcome.CANDIDATE_FAILED, reason=why_theirs)
+        return Verdict(ComparisonOutcome.CANDIDATE_FAILED, reason=why_theirs)
     of_tensors = tuple(
         tensors.compare(name, ours.tensors.get(name), theirs.tensors.get(name), spec)
         for name in {**ours.tensors, **theirs.tensors}
@@ -65,10 +65,10 @@ def judge(primary: Answer, candidate: Answer, call: Call, spec: ShadowSpec) -> V
         for name in {**ours.texts, **theirs.texts}
     )
     agrees = all(each.agrees for each in of_tensors) and all(each.agrees for each in of_texts)
-    return Verdict(Outcome.AGREES if agrees else Outcome.DIFFERS, of_tensors, of_texts)
+    return Verdict(ComparisonOutcome.AGREES if agrees else ComparisonOutcome.DIFFERS, of_tensors, of_texts)
 
 
-def _said(answer: Answer, call: Call, excerpts: int) -> tuple[ParsedOutputs | None, str]:
+def _said(answer: ComparedReply, call: ApiCall, excerpts: int) -> tuple[ParsedOutputs | None, str]:
     """What an answer says; None, and why, where it is no answer. Why it cannot be read may be told by parts of it."""
     if answer.failure:
         return None, answer.failure

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.protocol.llm.canonical import Event, Failed, Message, Text, TextDelta, ToolCall, ToolCallDelta, Used
+from gateway.protocol.llm.canonical import EngineFailed, Event, Message, Text, TextDelta, ToolCall, ToolCallDelta, Used
 from gateway.protocol.llm.translation import HasTensors, ReplyWriter
 
 
-class Answer:
+class AssistantMessage:
     """The first choice of a reply; others are read, and forgotten."""
 
     def __init__(self) -> None:
@@ -18,7 +18,7 @@ class Answer:
         self.has_failed = False
 
     def __repr__(self) -> str:
-        return f"<Answer: {len(self._text)} texts, {len(self._calls)} calls, {self.used}>"
+        return f"<AssistantMessage: {len(self._text)} texts, {len(self._calls)} calls, {self.used}>"
 
     def hear(self, events: Sequence[Event]) -> None:
         """More of the reply."""
@@ -32,7 +32,7 @@ class Answer:
                     self._add_call(event)
             elif isinstance(event, Used):
                 self.used = event
-            elif isinstance(event, Failed):
+            elif isinstance(event, EngineFailed):
                 self.has_failed = True
 
     def message(self, without: str = "", *, is_cut: bool = False) -> Message | None:
@@ -52,7 +52,7 @@ class Answer:
 class HeardWriter:
     """A `ReplyWriter` whose events an answer hears: they are what the client reads, wherever they came from."""
 
-    def __init__(self, writer: ReplyWriter, answer: Answer) -> None:
+    def __init__(self, writer: ReplyWriter, answer: AssistantMessage) -> None:
         self._writer = writer
         self._answer = answer
 

@@ -13,10 +13,10 @@ from dataclasses import replace
 from time import time
 
 from gateway.config.specs import HistorySpec
-from gateway.conversations.assistant_message import Answer
+from gateway.conversations.assistant_message import AssistantMessage
 from gateway.conversations.prompt_assembly import NOTHING, Completed, Kept, complete, complete_text, only_new
-from gateway.conversations.retention import Limits, num_dropped
-from gateway.conversations.store import Conversation, Exchange
+from gateway.conversations.retention import RetentionLimits, num_dropped
+from gateway.conversations.store import Conversation, TurnRecord
 from gateway.conversations.turns import (
     SYSTEM_ROLES,
     Turn,
@@ -40,13 +40,13 @@ class Talk:
     def __init__(self, conversation: Conversation | None, spec: HistorySpec) -> None:
         self._conversation = conversation
         self._spec = spec
-        self._limits = Limits.of(spec)
+        self._limits = RetentionLimits.of(spec)
         self._kept = NOTHING
         self._completed = Completed((), ())
         self._is_missing = False
         self._without = ""  # what the engine repeats before its answer
         self._num_choices = 1
-        self.answer = Answer()
+        self.answer = AssistantMessage()
 
     def __repr__(self) -> str:
         return f"<Talk {self._conversation!r}: {self.told}>"
@@ -184,7 +184,7 @@ class Talk:
         is_told = used is not None and used.completion > 0
         tokens = used.completion if used is not None and is_told else estimated_tokens(said)
         turns.append(Turn(said, tokens, now, not is_told, engine, arm, is_cut))
-        exchange = Exchange(
+        exchange = TurnRecord(
             tuple(turns),
             completed.system,
             kept.epoch,

@@ -16,7 +16,7 @@ from gateway.conversations.turns import Turn, estimated_of_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RetentionLimits:
     """Of one conversation, the system message included."""
 
     max_turns: int
@@ -24,7 +24,7 @@ class Limits:
     max_bytes: int
 
     @classmethod
-    def of(cls, spec: HistorySpec) -> Limits:
+    def of(cls, spec: HistorySpec) -> RetentionLimits:
         return cls(spec.max_turns, spec.max_tokens, spec.max_bytes)
 
     def hold(self, num_turns: int, tokens: int, num_bytes: int, system_bytes: int) -> bool:
@@ -36,7 +36,7 @@ class Limits:
         )
 
 
-def num_dropped(turns: Sequence[Turn], sizes: Sequence[int], system_bytes: int, limits: Limits) -> int:
+def num_dropped(turns: Sequence[Turn], sizes: Sequence[int], system_bytes: int, limits: RetentionLimits) -> int:
     """How many turns must go from the front so that the rest is within the limits; `sizes` are their bytes."""
     at, tokens, num_bytes = 0, sum(turn.tokens for turn in turns), sum(sizes)
     while at < len(turns) and not limits.hold(len(turns) - at, tokens, num_bytes, system_bytes):

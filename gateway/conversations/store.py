@@ -13,12 +13,12 @@ import orjson
 
 from gateway.conversations import redis_scripts
 from gateway.conversations.prompt_assembly import NOTHING, Kept
-from gateway.conversations.retention import Limits
+from gateway.conversations.retention import RetentionLimits
 from gateway.conversations.turns import Turn, read, read_system, written, written_system
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.llm.canonical import Message
 from gateway.protocol.session_id import bounded
-from gateway.redis.address import Layout
+from gateway.redis.address import RedisTopology
 from gateway.redis.bounded_client import Store
 from gateway.redis.errors import StoreError
 from gateway.redis.script import Command, Script
@@ -43,7 +43,7 @@ def conversation_id(session: str, tenant: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class TurnRecord:
     """What is to be written at once: what was asked, and the answer."""
 
     turns: tuple[Turn, ...]
@@ -95,7 +95,7 @@ class Conversation:
         except (ValueError, KeyError, TypeError, GatewayError) as error:
             raise StoreError(f"{self.key} holds what no gateway has written: {error}") from error
 
-    def writing(self, exchange: Exchange, *, now: int, ttl: float, limits: Limits | None) -> Command:
+    def writing(self, exchange: TurnRecord, *, now: int, ttl: float, limits: RetentionLimits | None) -> Command:
         """The command that writes an exchange and drops what is too much then; limits None: nothing is dropped.
 
         Raises: GatewayError(UNSUPPORTED) where a turn has no form to be kept in.
@@ -149,7 +149,7 @@ async def list_conversations(store: Store, cursor: int, limit: int, *, patience:
 
     Raises: StoreError; of a cluster, where every server has a cursor of its own.
     """
-    if store.address.layout is Layout.CLUSTER:
+    if store.address.layout is RedisTopology.CLUSTER:
         raise StoreError("the conversations of a cluster cannot be listed: every server has a cursor of its own")
     scan = ("SCAN", cursor, "MATCH", f"{_PREFIX}{{*}}", "COUNT", limit, "TYPE", "hash")
     (answer,) = await store.ask([scan], patience)

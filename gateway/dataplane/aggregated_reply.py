@@ -13,7 +13,7 @@ from gateway.protocol.llm.canonical import Dialect
 from gateway.upstream.http_request import Fetched
 
 
-class Answer:
+class AggregatedReply:
     """A whole reply in the making."""
 
     __slots__ = ("body", "content_type", "lines", "reason", "status")
@@ -28,18 +28,20 @@ class Answer:
         self.reason = reason
 
 
-def refused(error: GatewayError, dialect: Dialect | None) -> Answer:
-    return Answer(error.status.http, error_told(error, dialect), lines=reason_line(error), reason=error.kind.value)
+def refused(error: GatewayError, dialect: Dialect | None) -> AggregatedReply:
+    return AggregatedReply(
+        error.status.http, error_told(error, dialect), lines=reason_line(error), reason=error.kind.value
+    )
 
 
-def merged(answers: list[Fetched], merge: Callable[[list[Any]], Any], shape: type) -> Answer:
+def merged(answers: list[Fetched], merge: Callable[[list[Any]], Any], shape: type) -> AggregatedReply:
     """One answer from those that have its shape; a single one stays as it is, to the byte."""
     if len(answers) == 1:
         return passed_on(answers[0])
     told = [value for answer in answers if isinstance(value := _json_of(answer), shape)]
     if not told:
         raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "no engine answered as the V2 protocol says")
-    return Answer(200, orjson.dumps(merge(told)))
+    return AggregatedReply(200, orjson.dumps(merge(told)))
 
 
 def _json_of(answer: Fetched) -> Any:
@@ -50,7 +52,7 @@ def _json_of(answer: Fetched) -> Any:
         return None
 
 
-def agreed(answers: list[Fetched | GatewayError]) -> Answer:
+def agreed(answers: list[Fetched | GatewayError]) -> AggregatedReply:
     """Success where all succeeded, else the first failure, and how many did what was asked."""
     failures = [answer for answer in answers if isinstance(answer, GatewayError) or not answer.is_good]
     if not failures:
@@ -61,7 +63,9 @@ def agreed(answers: list[Fetched | GatewayError]) -> Answer:
     done = f"; done on {len(answers) - len(failures)} of {len(answers)} endpoints" if len(answers) > 1 else ""
     if isinstance(failure, GatewayError):
         raise GatewayError(failure.kind, failure.message + done)
-    return Answer(failure.status, error_body(f"{_error_text(failure)} (endpoint {failure.endpoint.url}{done})"))
+    return AggregatedReply(
+        failure.status, error_body(f"{_error_text(failure)} (endpoint {failure.endpoint.url}{done})")
+    )
 
 
 def _error_text(failure: Fetched) -> str:
@@ -71,5 +75,5 @@ def _error_text(failure: Fetched) -> str:
         return failure.body.decode("utf-8", "replace") or f"status {failure.status}"
 
 
-def passed_on(answer: Fetched) -> Answer:
-    return Answer(answer.status, answer.body, answer.content_type)
+def passed_on(answer: Fetched) -> AggregatedReply:
+    return AggregatedReply(answer.status, answer.body, answer.content_type)

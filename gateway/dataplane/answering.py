@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from gateway.dataplane.grpc.call_head import CallHead, CallReader
-from gateway.dataplane.grpc.client import Call, CallClient
+from gateway.dataplane.grpc.client import CallClient, CallHandler
 from gateway.dataplane.grpc.local_call import RefusedCall
 from gateway.dataplane.grpc.services import SERVICE_CALLS
 from gateway.dataplane.grpc.stream_call import StreamCall
@@ -22,7 +22,7 @@ from gateway.wire.http2.stream import Stream
 _GRPC = b"application/grpc"
 
 # Who answers, and what of the block it is given.
-Answer = tuple[Callable[[CallClient, Stream, Any], Call], Any]
+Answer = tuple[Callable[[CallClient, Stream, Any], CallHandler], Any]
 
 
 def _relayed(client: CallClient, stream: Stream, head: CallHead) -> UnaryCall:
@@ -33,7 +33,7 @@ def _streamed(client: CallClient, stream: Stream, head: CallHead) -> StreamCall:
     return StreamCall(client, stream, head, serve=serve_by)
 
 
-def answer(client: CallClient, stream: Stream, block: Block) -> Call:
+def answer(client: CallClient, stream: Stream, block: Block) -> CallHandler:
     """The one who answers. A block that comes again is answered by the same, as long as the rules stay."""
     read = client.plane.read_call
     known = block.base or block
@@ -47,7 +47,7 @@ def answer(client: CallClient, stream: Stream, block: Block) -> Call:
             what = head
         else:
             maker, what = _answer_for(read, block)
-    call: Call = maker(client, stream, what)
+    call: CallHandler = maker(client, stream, what)
     return call
 
 

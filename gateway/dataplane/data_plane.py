@@ -27,12 +27,12 @@ from gateway.events.event_bus import EventBus
 from gateway.events.event_types import ConditionChanged, EndpointDrained, SessionMoved
 from gateway.limits.limiter import Limiter
 from gateway.net import descriptors
-from gateway.observability.access_log import AccessLog, Entry
+from gateway.observability.access_log import AccessLog, AccessLogEntry
+from gateway.observability.metrics import CountersSnapshot as Counters
 from gateway.observability.metrics import Metrics
-from gateway.observability.metrics import Snapshot as Counters
 from gateway.observability.redis_stats import StoreUse
 from gateway.observability.session_stats import SessionUse
-from gateway.protocol.readiness import Condition
+from gateway.protocol.readiness import Readiness
 from gateway.routing.decision import Target
 from gateway.routing.rule_dependencies import asked_parameters
 from gateway.sessions.local_sequence_log import LocalInputs
@@ -48,7 +48,7 @@ if TYPE_CHECKING:  # a worker without Redis need not load its client
 _SWEEP_SECONDS = 1.0
 
 
-_CONDITIONS = {condition.value: condition for condition in Condition}
+_CONDITIONS = {condition.value: condition for condition in Readiness}
 
 
 class Connection(Protocol):
@@ -199,7 +199,7 @@ class DataPlane:
     ) -> None:
         assert self._access_log is not None
         self._access_log.write(
-            Entry(
+            AccessLogEntry(
                 peer=peer,
                 method=method,
                 target=path,

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from gateway.dataplane.aggregated_reply import Answer, agreed, merged, passed_on, refused
+from gateway.dataplane.aggregated_reply import AggregatedReply, agreed, merged, passed_on, refused
 from gateway.dataplane.head_reader import Request
 from gateway.dataplane.interfaces import Client, OwnAnswer
 from gateway.dataplane.llm.model_list import list_models, one_model
@@ -88,47 +88,47 @@ class FleetOperation(OwnAnswer):
 
     # Answered here
 
-    async def _metadata(self, body: bytes) -> Answer:
+    async def _metadata(self, body: bytes) -> AggregatedReply:
         told = {"name": "pointsman", "version": version("pointsman"), "extensions": EXTENSIONS}
-        return Answer(200, orjson.dumps(told))
+        return AggregatedReply(200, orjson.dumps(told))
 
-    async def _live(self, body: bytes) -> Answer:
-        return Answer(200, content_type="text/plain")
+    async def _live(self, body: bytes) -> AggregatedReply:
+        return AggregatedReply(200, content_type="text/plain")
 
-    async def _models(self, body: bytes) -> Answer:
-        return Answer(200, await (list_models if self._plan.call.model is None else one_model)(self._plan))
+    async def _models(self, body: bytes) -> AggregatedReply:
+        return AggregatedReply(200, await (list_models if self._plan.call.model is None else one_model)(self._plan))
 
-    async def _ready(self, body: bytes) -> Answer:
+    async def _ready(self, body: bytes) -> AggregatedReply:
         plane = self._client.plane
         is_ready = plane.snapshot.is_ready(plane.settings.ready_when) and not plane.is_draining
-        return Answer(200 if is_ready else 400, content_type="text/plain")
+        return AggregatedReply(200 if is_ready else 400, content_type="text/plain")
 
-    async def _feedback(self, body: bytes) -> Answer:
+    async def _feedback(self, body: bytes) -> AggregatedReply:
         """What a client says of an answer; engines hear nothing of it."""
         rating = read_rating(body)
         if await self._client.plane.feedback.give(rating, self._plan.snapshot):
-            return Answer(200, b'{"counted":true}')
+            return AggregatedReply(200, b'{"counted":true}')
         what = f"request {rating.request_id!r}" if rating.session is None else f"session {rating.session!r}"
         told = f"no experiment knows {what}: it took part in none, or is too long ago"
         raise GatewayError(ErrorKind.NOT_FOUND, told)
 
     # Gathered from all, as far as they answer
 
-    async def _statistics(self, body: bytes) -> Answer:
+    async def _statistics(self, body: bytes) -> AggregatedReply:
         return merged(await self._ask_what_answers(self._everywhere(), body), merge_statistics, dict)
 
-    async def _model_statistics(self, body: bytes) -> Answer:
+    async def _model_statistics(self, body: bytes) -> AggregatedReply:
         return merged(await self._ask_what_answers(self._where_the_model_is(), body), merge_statistics, dict)
 
-    async def _index(self, body: bytes) -> Answer:
+    async def _index(self, body: bytes) -> AggregatedReply:
         return merged(await self._ask_what_answers(self._everywhere(), body), merge_index, list)
 
     # Sent to all, and done only when all have done it
 
-    async def _control_model(self, body: bytes) -> Answer:
+    async def _control_model(self, body: bytes) -> AggregatedReply:
         return agreed(await self._ask(self._where_the_model_is(), body))
 
-    async def _settings(self, body: bytes) -> Answer:
+    async def _settings(self, body: bytes) -> AggregatedReply:
         """Trace and log settings: one server's are read, all servers' are written."""
         of_model = self._plan.call.operation is Operation.MODEL_TRACE
         questions = self._where_the_model_is() if of_model else self._everywhere()
@@ -137,7 +137,7 @@ class FleetOperation(OwnAnswer):
         answers = await self._ask_what_answers(questions, body)
         return passed_on(answers[0])
 
-    async def _shared_memory(self, body: bytes) -> Answer:
+    async def _shared_memory(self, body: bytes) -> AggregatedReply:
         """Shared memory is shared on one host: only engines here can map a region."""
         questions = [question for question in self._everywhere() if is_on_this_host(question[1].url)]
         if not questions:
@@ -235,7 +235,7 @@ def is_on_this_host(url: str) -> bool:
     return True
 
 
-_ANSWERS: dict[Operation, Callable[[FleetOperation, bytes], Awaitable[Answer]]] = {
+_ANSWERS: dict[Operation, Callable[[FleetOperation, bytes], Awaitable[AggregatedReply]]] = {
     Operation.SERVER_METADATA: FleetOperation._metadata,
     Operation.SERVER_LIVE: FleetOperation._live,
     Operation.SERVER_READY: FleetOperation._ready,

@@ -7,7 +7,7 @@ from zlib import crc32
 
 from gateway.dataplane.snapshot import Lane, Snapshot
 from gateway.observability.arm_stats import NUM_BUCKETS
-from gateway.protocol.operations import Call
+from gateway.protocol.operations import ApiCall
 from gateway.routing.assignment import Split, encoded
 from gateway.routing.route import Route
 
@@ -21,7 +21,7 @@ class Fork:
 
     __slots__ = ("_arms", "_of_buckets", "_out", "_split", "asks_session", "by_session", "header", "leads", "passes")
 
-    def __init__(self, route: Route, split: Split, snapshot: Snapshot, call: Call | None) -> None:
+    def __init__(self, route: Route, split: Split, snapshot: Snapshot, call: ApiCall | None) -> None:
         self._split = split
         lanes = [snapshot.lane(target) for target in route.targets]
         self._arms = [lane for lane in lanes if lane.target.is_measured]
@@ -46,7 +46,7 @@ class Fork:
         return self._out if arm is None else self._of_buckets[arm][crc32(text) % NUM_BUCKETS]
 
 
-def fork_of(route: Route | None, snapshot: Snapshot, call: Call | None = None) -> Fork | None:
+def fork_of(route: Route | None, snapshot: Snapshot, call: ApiCall | None = None) -> Fork | None:
     """The fork that a route is for requests that ask so; None where more than their units must be known. `call` is
     REST's."""
     if route is None or route.split is None or not route.is_fork:

@@ -9,7 +9,7 @@ from typing import cast
 
 from gateway.dataplane.active_request import ActiveRequest
 from gateway.dataplane.data_plane import DataPlane
-from gateway.dataplane.grpc.client import Call
+from gateway.dataplane.grpc.client import CallHandler
 from gateway.dataplane.peer_closed import has_hung_up
 from gateway.protocol.errors import GatewayError
 from gateway.upstream.http2_transport import Http2Transport
@@ -23,7 +23,7 @@ from gateway.wire.http2.stream import Stream
 # How long a client has to hear that the connection closes before streams that it opens are refused.
 _LEAVE_SECONDS = 1.0
 
-Answer = Callable[["Http2ServerConnection", Stream, Block], Call]
+Answer = Callable[["Http2ServerConnection", Stream, Block], CallHandler]
 
 
 class Http2ServerConnection(Http2Transport):
@@ -99,7 +99,7 @@ class Http2ServerConnection(Http2Transport):
 
     def live(self) -> list[ActiveRequest]:
         """The calls under way."""
-        calls = [cast(Call, stream.receiver) for stream in self.http2.streams.values()]
+        calls = [cast(CallHandler, stream.receiver) for stream in self.http2.streams.values()]
         return [
             ActiveRequest(progress, id(call), call.cancel)
             for call in calls
@@ -149,7 +149,7 @@ class Http2ServerConnection(Http2Transport):
         self.http2.tick()
         for stream in list(self.http2.streams.values()):
             if stream.receiver is not NOBODY:  # the end of one may have been the end of another
-                cast(Call, stream.receiver).sweep(now)
+                cast(CallHandler, stream.receiver).sweep(now)
         self._drop_unread(now)
         unsent = self._transport.get_write_buffer_size()
         if self.http2.is_blocked or (unsent and self._transport.is_closing()):

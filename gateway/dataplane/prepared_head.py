@@ -14,7 +14,7 @@ from gateway.dataplane.server_timing import ASKED_BY
 from gateway.dataplane.snapshot import Lane, Snapshot
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import OF_V2, Dialect
-from gateway.protocol.operations import FLEET_OPERATIONS, INFERENCE_OPERATIONS, Call, Operation, read_path
+from gateway.protocol.operations import FLEET_OPERATIONS, INFERENCE_OPERATIONS, ApiCall, Operation, read_path
 from gateway.protocol.session_id import read_text
 from gateway.routing.decision import Decision, Undecided
 from gateway.routing.facts import BodyFacts, Facts
@@ -101,7 +101,7 @@ class PreparedHead:
         self.passes = False  # whether the lane's engine is asked just so, whatever the body
         self.passes_if_kept = False  # the same of requests whose session does not have another lane
         self.error: GatewayError | None = None
-        self.call = Call(Operation.SERVER_LIVE, ())
+        self.call = ApiCall(Operation.SERVER_LIVE, ())
         self.is_fleet = False
         self.is_inference = False
         self.fork: Fork | None = None  # where the route is known, and each request has an arm of its own

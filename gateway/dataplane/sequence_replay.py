@@ -42,7 +42,7 @@ def sequence_forgotten() -> GatewayError:
     return GatewayError(ErrorKind.UPSTREAM_RESET, "it knows nothing of the sequence")
 
 
-class Waiting(Protocol):
+class WaitingRequest(Protocol):
     """The request that waits."""
 
     def field(self, name: bytes) -> bytes | None:
@@ -73,7 +73,7 @@ class SequenceReplay:
         "_waiting",
     )
 
-    def __init__(self, waiting: Waiting, keeper: SessionAffinity, lane: Lane, sequence: Sequence) -> None:
+    def __init__(self, waiting: WaitingRequest, keeper: SessionAffinity, lane: Lane, sequence: Sequence) -> None:
         assert lane.replay is not None
         self._waiting = waiting
         told = [(name, waiting.field(name)) for name in _CREDENTIALS if name not in lane.engine.extra_names]

@@ -14,7 +14,7 @@ from typing import TypeGuard
 from gateway.config.specs import Balance
 from gateway.dataplane.snapshot import Lane
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.readiness import Condition
+from gateway.protocol.readiness import Readiness
 from gateway.protocol.sequence import Sequence, name_of
 from gateway.sessions.sequence_log import InputKeeper
 from gateway.sessions.session import Session
@@ -189,8 +189,8 @@ class SessionAffinity:
         place = known.places.get(engine.name)
         at = engine.endpoint(place) if place is not None else None
         if place is not None and not sequence.starts:
-            if at is None or at.condition is Condition.DOWN or at in tried:
-                what = "is gone" if at is None else "is down" if at.condition is Condition.DOWN else "does not answer"
+            if at is None or at.condition is Readiness.DOWN or at in tried:
+                what = "is gone" if at is None else "is down" if at.condition is Readiness.DOWN else "does not answer"
                 if sequence.step is not None:
                     raise SequenceDisplacedError(sequence, place, what, at)
                 self.lost(engine, sequence, place)

@@ -17,11 +17,11 @@ from gateway.config.specs import EngineProtocol, RulesSpec
 from gateway.limits.limit import Limit
 from gateway.observability.arm_stats import NUM_BUCKETS
 from gateway.observability.arms import Meter
-from gateway.observability.metrics import Metrics, Series, SeriesKey
+from gateway.observability.metrics import Metrics, RequestSeries, SeriesKey
 from gateway.protocol.engine_load import Load
 from gateway.protocol.llm.canonical import OF_TEXT, Dialect
-from gateway.protocol.operations import Call
-from gateway.protocol.readiness import Condition
+from gateway.protocol.operations import ApiCall
+from gateway.protocol.readiness import Readiness
 from gateway.routing.assignment import Split, encoded
 from gateway.routing.decision import Decision, Target
 from gateway.routing.route import Route
@@ -32,7 +32,7 @@ from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
 
 # What probes found, by engine and endpoint url
-Health = Mapping[tuple[str, str], Condition]
+Health = Mapping[tuple[str, str], Readiness]
 Models = Mapping[tuple[str, str], frozenset[str]]
 Loads = Mapping[tuple[str, str], Load | None]
 NO_LOADS: Loads = MappingProxyType({})
@@ -89,7 +89,7 @@ class Lane:
         self.reply_fields = _reply_fields(target) if name_decision else []
         self.reply_lines = b"".join(b"%b: %b\r\n" % field for field in self.reply_fields)
         self._metrics = metrics
-        self._series: dict[Endpoint | None, Series] = {}
+        self._series: dict[Endpoint | None, RequestSeries] = {}
         self.base = self
         self.bucket: int | None = None
         self.meter = _meter(target, metrics)
@@ -100,7 +100,7 @@ class Lane:
         arm = f" arm {self.target.arm}" if self.target.arm else ""
         return f"<Lane {self.target.route}{arm} to {self.target.engine}>"
 
-    def passes(self, call: Call) -> bool:
+    def passes(self, call: ApiCall) -> bool:
         """Whether every request that asks so, and goes this way, goes to the engine as it is, by REST."""
         engine, spec = self.engine, self.engine.spec
         if not engine.speaks_rest or not engine.adapter.passes(call) or self.target.resume:
@@ -138,7 +138,7 @@ class Lane:
             base._unmeasured.meter = None
         return base._unmeasured
 
-    def series(self, endpoint: Endpoint | None) -> Series:
+    def series(self, endpoint: Endpoint | None) -> RequestSeries:
         """The counters of requests that went this way; endpoint None: of those that reached none."""
         found = self._series.get(endpoint)
         if found is None:
@@ -233,14 +233,14 @@ class Snapshot:
         limits = self.limits.values()
         return tuple(limit for limit in limits if not limit.spec.routes or route in limit.spec.routes)
 
-    def all_pass(self, call: Call) -> bool:
+    def all_pass(self, call: ApiCall) -> bool:
         """Whether a request that asks so passes wherever the rules may send it."""
         found = self._passing.get(call.dialect)
         if found is None:
             found = self._passing[call.dialect] = self._pass(self._lanes.values(), call)
         return found or self._all_of_model_pass(call)
 
-    def _all_of_model_pass(self, call: Call) -> bool:
+    def _all_of_model_pass(self, call: ApiCall) -> bool:
         """The same, by the routes that can take its model."""
         routes = self.table.candidates(call.model or "")
         found = self._passing_by_routes.get((call.dialect, routes))
@@ -249,7 +249,7 @@ class Snapshot:
             found = self._passing_by_routes[call.dialect, routes] = self._pass(lanes, call)
         return found
 
-    def _pass(self, lanes: Iterable[Lane], call: Call) -> bool:
+    def _pass(self, lanes: Iterable[Lane], call: ApiCall) -> bool:
         return all(lane.passes(call) and not lane.keeps_session and lane.shadow is None for lane in lanes)
 
     def lanes_beside(self, lane: Lane) -> list[Lane]:

@@ -19,7 +19,7 @@ from gateway.dataplane.snapshot import Lane
 from gateway.dataplane.timer_wheel import Slot
 from gateway.limits.pending import Grant, Pending
 from gateway.observability.arms import Meter
-from gateway.observability.metrics import Series
+from gateway.observability.metrics import RequestSeries
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.sequence import Sequence
 from gateway.upstream.endpoint import Endpoint
@@ -56,7 +56,7 @@ class Tries(SequenceTries):
         self._expires_at = 0.0  # when the client's own patience ends, if it told
         self._first: Endpoint | None = None
         self._endpoint: Endpoint | None = None
-        self._series: Series | None = None
+        self._series: RequestSeries | None = None
         self._slot: Slot | None = None
         self._grant: Grant | Pending | None = None  # of the lane's limits
         self._replay: SequenceReplay | None = None  # of its sequence
@@ -361,7 +361,7 @@ class Tries(SequenceTries):
         """What has come of a generation; None where nobody reads it."""
         return None
 
-    def _counters(self) -> Series:
+    def _counters(self) -> RequestSeries:
         if self._series is not None:
             return self._series
         if self._lane is not None:

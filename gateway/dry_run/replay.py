@@ -11,7 +11,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from gateway.config.specs import RulesSpec
-from gateway.dry_run.request_description import Outcome, outcome_of
+from gateway.dry_run.request_description import RoutingOutcome, outcome_of
 from gateway.protocol.operations import Operation
 from gateway.routing.facts import BodyFacts, Facts, InputFacts
 from gateway.routing.forced_arms import Forced
@@ -35,7 +35,7 @@ class Fact:
 
     id: str
     facts: Facts
-    then: Outcome
+    then: RoutingOutcome
     left_out: frozenset[str] = frozenset()
 
 
@@ -77,12 +77,12 @@ def _fact(told: Mapping[str, Any]) -> Fact:
         told["session"],
         forced=Forced(*forced.split("=", 1)) if forced else None,
     )
-    then = Outcome(told["route"], told["engine"], None, told["experiment"], told["arm"])
+    then = RoutingOutcome(told["route"], told["engine"], None, told["experiment"], told["arm"])
     return Fact(told["id"], facts, then, frozenset(known.get("left_out", ())))
 
 
 @dataclass(slots=True)
-class Change:
+class MovedRequests:
     """Requests that go from one place to another one."""
 
     count: int = 0
@@ -97,7 +97,7 @@ class Replay:
         self._against = Table(against) if against is not None else None
         self._asked = asked_parameters(candidate)
         self._headers = asked_headers(candidate)
-        self._changes: dict[str, dict[tuple[str, str], Change]] = {"route": {}, "engine": {}, "arm": {}}
+        self._changes: dict[str, dict[tuple[str, str], MovedRequests]] = {"route": {}, "engine": {}, "arm": {}}
         self._tests: Counter[str] = Counter()
         self._nanoseconds: list[int] = []
 
@@ -155,18 +155,18 @@ class Replay:
             },
         }
 
-    def _decide(self, table: Table, fact: Fact, throw: float) -> Outcome | None:
+    def _decide(self, table: Table, fact: Fact, throw: float) -> RoutingOutcome | None:
         """None where the rules ask for what was not recorded."""
         try:
             return outcome_of(table, fact.facts, lambda: throw)
         except ValueError:
             return None
 
-    def _may_be(self, before: Outcome, after: Outcome) -> bool:
+    def _may_be(self, before: RoutingOutcome, after: RoutingOutcome) -> bool:
         """Whether only chance has chosen another engine than the one that was recorded."""
         return self._against is None and after.by_chance and before.engine in after.engines
 
-    def _by_chance(self, before: Outcome, after: Outcome) -> bool:
+    def _by_chance(self, before: RoutingOutcome, after: RoutingOutcome) -> bool:
         return self._against is None and after.by_chance and before.experiment == after.experiment
 
     def _note(self, what: str, before: str | None, after: str | None, fact: Fact) -> bool:
@@ -175,14 +175,14 @@ class Replay:
         changes, key = self._changes[what], (before or "none", after or "none")
         if key not in changes and len(changes) >= _MAX_KINDS:
             key = ("others", "others")
-        change = changes.setdefault(key, Change())
+        change = changes.setdefault(key, MovedRequests())
         change.count += 1
         if len(change.examples) < _MAX_EXAMPLES:
             change.examples.append(_told(fact))
         return True
 
 
-def _arm(outcome: Outcome) -> str | None:
+def _arm(outcome: RoutingOutcome) -> str | None:
     return f"{outcome.experiment}: {outcome.arm or 'not its own'}" if outcome.experiment is not None else None
 
 

@@ -49,7 +49,7 @@ def _forced(text: str) -> Forced:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RoutingOutcome:
     """Where a request goes. `by_chance` says that another one of the same facts may get another arm; `engines` are all
     to which it may go then, or does where it concerns all (load, stats)."""
 
@@ -63,10 +63,10 @@ class Outcome:
     models: frozenset[str] = frozenset()
 
 
-NO_ROUTE = Outcome(None)
+NO_ROUTE = RoutingOutcome(None)
 
 
-def outcome_of(table: Table, facts: Facts, throw: Callable[[], float] = lambda: 0.0) -> Outcome:
+def outcome_of(table: Table, facts: Facts, throw: Callable[[], float] = lambda: 0.0) -> RoutingOutcome:
     """What a table says of these facts; its body is known, or has nothing to say. `throw` is asked where only chance
     decides."""
     throws: list[float] = []
@@ -87,7 +87,7 @@ def outcome_of(table: Table, facts: Facts, throw: Callable[[], float] = lambda: 
         may_be = table.targets_for(facts)
     elif throws:
         may_be = next(route.targets for route in table.routes if route.name == target.route)
-    return Outcome(
+    return RoutingOutcome(
         target.route,
         target.engine,
         target.model or facts.model,

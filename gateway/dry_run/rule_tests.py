@@ -7,8 +7,8 @@ from dataclasses import replace
 from gateway.config.rule_test_specs import RuleTestSpec
 from gateway.config.rules import LoadedRules
 from gateway.config.specs import RulesSpec
-from gateway.dry_run.request_description import Outcome, facts_of, outcome_of
-from gateway.routing.explain import Verdict, explain
+from gateway.dry_run.request_description import RoutingOutcome, facts_of, outcome_of
+from gateway.routing.explain import RouteVerdict, explain
 from gateway.routing.facts import Facts
 from gateway.routing.table import Table
 from gateway.yaml.location import Location
@@ -43,7 +43,7 @@ def _run(test: RuleTestSpec, table: Table) -> Problem | None:
     return Problem(_place(test, key), f"test {test.name!r} fails: {why}") if why else None
 
 
-def _difference(test: RuleTestSpec, outcome: Outcome, facts: Facts, table: Table) -> tuple[str, str]:
+def _difference(test: RuleTestSpec, outcome: RoutingOutcome, facts: Facts, table: Table) -> tuple[str, str]:
     """The first expectation that is not met, and why; two empty texts where all are."""
     expect = test.expect
     if outcome.route is None:
@@ -65,7 +65,7 @@ def _difference(test: RuleTestSpec, outcome: Outcome, facts: Facts, table: Table
     return "", ""
 
 
-def _by_chance(test: RuleTestSpec, outcome: Outcome) -> tuple[str, str]:
+def _by_chance(test: RuleTestSpec, outcome: RoutingOutcome) -> tuple[str, str]:
     """Only what is so for each arm can be expected of a request that gets one by chance."""
     expect, experiment = test.expect, outcome.experiment
     unless = f"by chance, since the request has no unit of experiment {experiment!r}: give it one, or expect no more"
@@ -81,7 +81,7 @@ def _by_chance(test: RuleTestSpec, outcome: Outcome) -> tuple[str, str]:
 def _reason(wanted: str | None, facts: Facts, table: Table) -> str:
     """Why the route that was expected did not take it."""
     for step in explain(table, facts, lambda: 0.0).steps:
-        if step.route == wanted and step.verdict is Verdict.NOT_ASKED:
+        if step.route == wanted and step.verdict is RouteVerdict.NOT_ASKED:
             return ", which stands before it"
         if step.route == wanted and step.failed:
             check = step.failed[0]

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 from gateway.events.event_types import Item, read_item, write_item
 from gateway.events.redis_stream import (
     BLOCK_SECONDS,
-    Entry,
     Position,
+    StreamEntry,
     add,
     after,
     continues,
@@ -82,11 +82,11 @@ class EventBus:
     # Following the stream
 
     async def _keep_following(self) -> None:
-        from gateway.redis.client import Caller  # redis-py, which is large
+        from gateway.redis.client import RedisClient  # redis-py, which is large
 
         pause = _FIRST_PAUSE_SECONDS
         while True:
-            caller = Caller(self._store.address, timeout=_SILENCE_SECONDS, connections=2)
+            caller = RedisClient(self._store.address, timeout=_SILENCE_SECONDS, connections=2)
             try:
                 await self._follow(caller)
             except StoreError as error:
@@ -131,7 +131,7 @@ class EventBus:
         for missed in self._missed:
             missed()
 
-    def _pass_on(self, entry: Entry) -> None:
+    def _pass_on(self, entry: StreamEntry) -> None:
         if entry.sender == self.sender.encode():
             return
         item = read_item(entry.kind, entry.body)
@@ -142,7 +142,7 @@ class EventBus:
             heard(item)
 
 
-async def _ask(caller: Any, command: Any) -> list[Entry]:
+async def _ask(caller: Any, command: Any) -> list[StreamEntry]:
     """Raises: StoreError, where it is refused, too."""
     (answer,) = await caller.call([command])
     if isinstance(answer, Exception):

@@ -34,7 +34,7 @@ _ADD = Script(
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StreamEntry:
     """One entry of the stream."""
 
     id: bytes
@@ -73,14 +73,14 @@ def after(position: Position) -> Command:
     return ("XREAD", "COUNT", _AT_ONCE, "BLOCK", block, "STREAMS", STREAM, position.id)
 
 
-def continues(position: Position, found: Sequence[Entry]) -> bool:
+def continues(position: Position, found: Sequence[StreamEntry]) -> bool:
     """Whether the stream is the one that was read up to there, by the answer to `entry_at`."""
     if not position.number:
         return not found or found[0].number == 1
     return bool(found) and found[0].number == position.number
 
 
-def read_entries(answer: Any) -> list[Entry]:
+def read_entries(answer: Any) -> list[StreamEntry]:
     """The entries of an answer to XRANGE, XREVRANGE or XREAD, however deep the protocol's version puts them. What
     somebody else has added has number 0."""
     if isinstance(answer, dict):
@@ -91,6 +91,6 @@ def read_entries(answer: Any) -> list[Entry]:
         return []
     id, told = answer
     try:
-        return [Entry(id, int(told[b"n"]), told[b"from"], told[b"kind"], told[b"body"])]
+        return [StreamEntry(id, int(told[b"n"]), told[b"from"], told[b"kind"], told[b"body"])]
     except (KeyError, TypeError, ValueError):
-        return [Entry(id, 0, b"", b"", b"")]
+        return [StreamEntry(id, 0, b"", b"", b"")]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gateway.config.experiment_specs import BanditSpec, ExperimentSpec
 from gateway.experiments.evidence import Evidence
-from gateway.experiments.runs import RunState, Shares, Status
+from gateway.experiments.runs import RunState, RunStatus, Shares
 from gateway.statistics.bandit import belief, best_chances, thompson
 
 # Shares that would move by less stay: a session that changes its arm costs more than that gains.
@@ -24,7 +24,7 @@ class Thought:
 
 
 def is_due(bandit: BanditSpec, state: RunState, now: float, thought_at: float) -> bool:
-    return state.status is Status.RUNNING and now - max(thought_at, state.since) >= bandit.every
+    return state.status is RunStatus.RUNNING and now - max(thought_at, state.since) >= bandit.every
 
 
 def think(spec: ExperimentSpec, bandit: BanditSpec, state: RunState, evidence: Evidence, now: float) -> Thought:

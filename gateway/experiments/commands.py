@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gateway.config.experiment_specs import ExperimentSpec, RampSpec
-from gateway.experiments.runs import RunState, Shares, Status, shares_with
+from gateway.experiments.runs import RunState, RunStatus, Shares, shares_with
 
 
 class CommandRefused(Exception):  # noqa: N818 - as the state is called, not an error of ours
@@ -16,7 +16,7 @@ class CommandRefused(Exception):  # noqa: N818 - as the state is called, not an 
 
 
 def changed(
-    state: RunState, status: Status, now: float, by: str, reason: str, shares: Shares | None = None
+    state: RunState, status: RunStatus, now: float, by: str, reason: str, shares: Shares | None = None
 ) -> RunState:
     """The next state; `shares` None: they stay."""
     kept = shares is None or shares == state.shares
@@ -37,9 +37,9 @@ def start(spec: ExperimentSpec, state: RunState, now: float, by: str, reason: st
     if state.status.is_live:
         raise CommandRefused(f"it is {state.status} already: stop it first, or go to a step")
     if spec.bandit is not None:
-        begun = changed(state, Status.RUNNING, now, by, reason, state.weights)
+        begun = changed(state, RunStatus.RUNNING, now, by, reason, state.weights)
         return replace(begun, run=state.run + 1, turn=state.turn + 1, step=0)
-    begun = go_to(spec, replace(state, status=Status.RUNNING), now, by, reason, step)
+    begun = go_to(spec, replace(state, status=RunStatus.RUNNING), now, by, reason, step)
     return replace(begun, run=state.run + 1, turn=state.turn + 1)
 
 
@@ -51,38 +51,38 @@ def go_to(spec: ExperimentSpec, state: RunState, now: float, by: str, reason: st
     if not 1 <= step <= len(ramp.steps):
         raise CommandRefused(f"there is no step {step}: the ramp has 1 to {len(ramp.steps)}")
     shares = shares_with(spec, ramp.arm, ramp.steps[step - 1])
-    return replace(changed(state, Status.RUNNING, now, by, reason, shares), step=step)
+    return replace(changed(state, RunStatus.RUNNING, now, by, reason, shares), step=step)
 
 
 def hold(state: RunState, now: float, by: str, reason: str) -> RunState:
-    if state.status is not Status.RUNNING:
+    if state.status is not RunStatus.RUNNING:
         raise CommandRefused(f"it is {state.status}: only one that is running can be held")
-    return replace(changed(state, Status.HELD, now, by, reason), since=state.since)
+    return replace(changed(state, RunStatus.HELD, now, by, reason), since=state.since)
 
 
 def resume(state: RunState, now: float, by: str, reason: str) -> RunState:
     """Go on where it was held; the time that it was held counts as time in the step."""
-    if state.status is not Status.HELD:
+    if state.status is not RunStatus.HELD:
         raise CommandRefused(f"it is {state.status}: only one that is held goes on; name a step, or start it")
-    return replace(changed(state, Status.RUNNING, now, by, reason), since=state.since)
+    return replace(changed(state, RunStatus.RUNNING, now, by, reason), since=state.since)
 
 
 def stop(state: RunState, now: float, by: str, reason: str) -> RunState:
     """The rules' weights are in force again."""
-    if not state.shares and state.status is not Status.RUNNING:
+    if not state.shares and state.status is not RunStatus.RUNNING:
         raise CommandRefused(f"it is {state.status}: the rules' weights are in force already")
-    return replace(changed(state, Status.STOPPED, now, by, reason, {}), step=0)
+    return replace(changed(state, RunStatus.STOPPED, now, by, reason, {}), step=0)
 
 
 def roll_back(spec: ExperimentSpec, state: RunState, now: float, by: str, reason: str) -> RunState:
     """The control arm has all."""
     shares = shares_with(spec, spec.control_arm.name, 1.0)
-    return changed(state, Status.ROLLED_BACK, now, by, reason, shares)
+    return changed(state, RunStatus.ROLLED_BACK, now, by, reason, shares)
 
 
 def finish(state: RunState, now: float, by: str, reason: str) -> RunState:
     """The shares of the last step stay."""
-    return changed(state, Status.FINISHED, now, by, reason)
+    return changed(state, RunStatus.FINISHED, now, by, reason)
 
 
 def promote(spec: ExperimentSpec, state: RunState, now: float, by: str, reason: str, arm: str) -> RunState:
@@ -90,7 +90,7 @@ def promote(spec: ExperimentSpec, state: RunState, now: float, by: str, reason: 
     names = [each.name for each in spec.arms]
     if arm not in names:
         raise CommandRefused(f"there is no arm '{arm}': it has {', '.join(names)}")
-    return changed(state, Status.FINISHED, now, by, reason, shares_with(spec, arm, 1.0))
+    return changed(state, RunStatus.FINISHED, now, by, reason, shares_with(spec, arm, 1.0))
 
 
 def begin_anew(spec: ExperimentSpec, before: RunState | None, fresh: RunState, now: float) -> RunState:

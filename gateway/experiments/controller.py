@@ -16,14 +16,14 @@ from math import inf
 
 from gateway.config.specs import RulesSpec
 from gateway.experiments import commands
-from gateway.experiments.coordination import Found, Home, Json
+from gateway.experiments.coordination import Coordination, CoordinationState, Json
 from gateway.experiments.counts_json import write_counts
-from gateway.experiments.experiment_state import Declared, Trial
+from gateway.experiments.experiment_state import Declared, ExperimentState
 from gateway.experiments.leader import Leader
-from gateway.experiments.runs import ITSELF, RunState, Shares, Status, are_same, weights_of
+from gateway.experiments.runs import ITSELF, RunState, RunStatus, Shares, are_same, weights_of
 from gateway.experiments.serialization import told_of
 from gateway.experiments.state_commit import Changes, decision
-from gateway.experiments.timeseries import Series
+from gateway.experiments.timeseries import TimeSeries
 from gateway.observability.arm_stats import ArmCounts, ArmKey
 from gateway.observability.experiment_metrics import RunFacts
 from gateway.redis.asyncio_util import end
@@ -65,14 +65,14 @@ class Experiments:
     """`tick` is how often evidence is judged, in seconds."""
 
     def __init__(
-        self, home: Home, hands: Hands, *, tick: float = 5.0, clock: Callable[[], float] = time.monotonic
+        self, home: Coordination, hands: Hands, *, tick: float = 5.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._home = home
         self._hands = hands
         self._tick = tick
         self._clock = clock
         self._beat_seconds = min(BEAT_SECONDS, tick)
-        self._trials: dict[str, Trial] = {}
+        self._trials: dict[str, ExperimentState] = {}
         self._applied: dict[str, int] = {}  # by experiment: the turn whose shares the workers go by
         self._weights: tuple[Mapping[str, Shares], Mapping[str, int]] = {}, {}
         self._pending: dict[str, tuple[RunState, Json]] = {}  # decided while Redis was away
@@ -119,7 +119,7 @@ class Experiments:
             if name in self._trials:
                 self._trials[name].use(each)
             else:
-                self._trials[name] = Trial(each)
+                self._trials[name] = ExperimentState(each)
         self._apply()
         self._wake()
 
@@ -217,7 +217,7 @@ class Experiments:
             if blown is not None and trial.name not in self._pending:
                 self._roll_back_here(trial, ITSELF, f"the fuse has blown: {blown}", asdict(blown))
 
-    def _roll_back_here(self, trial: Trial, by: str, reason: str, numbers: Json) -> None:
+    def _roll_back_here(self, trial: ExperimentState, by: str, reason: str, numbers: Json) -> None:
         """At once, whoever leads."""
         assert trial.state is not None
         state = commands.roll_back(trial.spec, trial.state, time.time(), by, reason)
@@ -227,7 +227,7 @@ class Experiments:
         self._apply()
         _log.warning("experiment '%s' is rolled back: %s", trial.name, reason)
 
-    async def _tell_pending(self, found: Found) -> None:
+    async def _tell_pending(self, found: CoordinationState) -> None:
         """Put what was decided here in the place of what all share, unless that has come to an end by itself."""
         for name, (state, why) in list(self._pending.items()):
             there = found.states.get(name)
@@ -241,7 +241,7 @@ class Experiments:
             del self._pending[name]
             self._wake()
 
-    def _adopt(self, found: Found) -> None:
+    def _adopt(self, found: CoordinationState) -> None:
         """What all share is so, but for what is newer here."""
         self._leader = found.leader
         for name, trial in self._trials.items():
@@ -289,7 +289,11 @@ class Experiments:
         """Have the rules say what a run has come to, so that it stays so. Each gateway has rules of its own."""
         for trial in list(self._trials.values()):
             state = trial.state
-            if state is None or not trial.is_in_force or state.status not in (Status.FINISHED, Status.ROLLED_BACK):
+            if (
+                state is None
+                or not trial.is_in_force
+                or state.status not in (RunStatus.FINISHED, RunStatus.ROLLED_BACK)
+            ):
                 continue
             if self._has_tried(trial.name, state.revision) or are_same(weights_of(trial.spec), state.shares):
                 continue
@@ -316,7 +320,12 @@ class Experiments:
     # Operators
 
     async def command(
-        self, name: str, action: str, change: Callable[[Trial, RunState, float], RunState], by: str, reason: str
+        self,
+        name: str,
+        action: str,
+        change: Callable[[ExperimentState, RunState, float], RunState],
+        by: str,
+        reason: str,
     ) -> Json:
         """Have a run changed by an operator, whichever gateway leads.
 
@@ -380,7 +389,7 @@ class Experiments:
         if not self.is_leader:
             with suppress(StoreError):
                 kept = await self._home.kept(name, ("series", "tail"))
-                return Series([*kept.get("series", []), *kept.get("tail", [])]).since(since)
+                return TimeSeries([*kept.get("series", []), *kept.get("tail", [])]).since(since)
         return trial.series.since(since)
 
     async def decisions(self, limit: int) -> Sequence[Json]:

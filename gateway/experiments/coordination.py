@@ -23,7 +23,7 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CoordinationState:
     """The answer to a beat. `token` is this gateway's leadership, None where another leads; only a leader is told the
     words of all gateways, its own among them."""
 
@@ -34,12 +34,12 @@ class Found:
     words: Mapping[str, Word] = field(default_factory=dict)
 
 
-class Home(Protocol):
+class Coordination(Protocol):
     """All may raise StoreError where the place cannot be reached."""
 
     me: str  # this gateway, in this life
 
-    async def beat(self, experiments: Mapping[str, Json]) -> Found:
+    async def beat(self, experiments: Mapping[str, Json]) -> CoordinationState:
         """Say what was counted here, stay or become leader, and learn what all share."""
         ...
 

@@ -17,7 +17,7 @@ from gateway.experiments.fuse import Blown, Fuse, fared
 from gateway.experiments.ramp_policy import Action, Exposure, Verb, decide
 from gateway.experiments.runs import RunState, fingerprint, weights_of
 from gateway.experiments.stall_detector import Pace, Stall, Stuck
-from gateway.experiments.timeseries import Series
+from gateway.experiments.timeseries import TimeSeries
 from gateway.observability.arm_stats import ArmCounts, ArmKey
 
 # What a gateway told is of now, though a beat or two were late.
@@ -45,7 +45,7 @@ class Declared:
         return RunState(self.fingerprint, weights_of(self.spec))
 
 
-class Trial:
+class ExperimentState:
     """It decides nothing by itself: it is fed with words of gateways, and asked."""
 
     def __init__(self, declared: Declared) -> None:
@@ -53,7 +53,7 @@ class Trial:
         self._declare(declared)
         self.state: RunState | None = None
         self.evidence = Evidence(self.name)
-        self.series = Series()
+        self.series = TimeSeries()
         self.judgement: Judgement | None = None
         self._judged = 0  # the evidence's revision
         self.action = Action(Verb.REST)
@@ -68,7 +68,7 @@ class Trial:
         self._missing: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        return f"<Trial {self.name}: {self.state.status if self.state else 'unknown'}, {self.action.verb}>"
+        return f"<ExperimentState {self.name}: {self.state.status if self.state else 'unknown'}, {self.action.verb}>"
 
     @property
     def spec(self) -> ExperimentSpec:
@@ -111,11 +111,11 @@ class Trial:
         self.evidence.begin(state.turn, state.in_force)
 
     def _forget_evidence(self) -> None:
-        self.evidence, self.series, self.judgement = Evidence(self.name), Series(), None
+        self.evidence, self.series, self.judgement = Evidence(self.name), TimeSeries(), None
         self.tail, self.kept = [], set()
         self.has_read = self.has_told_mismatch = False
 
-    def restore(self, evidence: Evidence, series: Series) -> None:
+    def restore(self, evidence: Evidence, series: TimeSeries) -> None:
         """What an earlier leader kept of this run."""
         assert self.state is not None
         self.evidence, self.series, self.judgement = evidence, series, None

@@ -11,14 +11,14 @@ from typing import Any
 
 from gateway.experiments import commands
 from gateway.experiments.bandit import is_due, think
-from gateway.experiments.coordination import Found, Home
+from gateway.experiments.coordination import Coordination, CoordinationState
 from gateway.experiments.evidence import MAX_PERIODS, Evidence
-from gateway.experiments.experiment_state import Trial
+from gateway.experiments.experiment_state import ExperimentState
 from gateway.experiments.ramp_policy import Action, Verb
-from gateway.experiments.runs import ITSELF, RunState, Status, are_same, weights_of
+from gateway.experiments.runs import ITSELF, RunState, RunStatus, are_same, weights_of
 from gateway.experiments.serialization import numbers_of, point_of, told_of
 from gateway.experiments.state_commit import Changes, decision
-from gateway.experiments.timeseries import Series
+from gateway.experiments.timeseries import TimeSeries
 from gateway.redis.errors import StoreError
 
 _log = logging.getLogger("pointsman")
@@ -33,7 +33,7 @@ _MAX_TAIL = 12
 class Leader:
     """`token` is its leadership, None while another gateway leads."""
 
-    def __init__(self, home: Home, changes: Changes, tick: float, clock: Callable[[], float]) -> None:
+    def __init__(self, home: Coordination, changes: Changes, tick: float, clock: Callable[[], float]) -> None:
         self._home = home
         self._changes = changes
         self._tick = tick
@@ -43,7 +43,7 @@ class Leader:
     def __repr__(self) -> str:
         return f"<Leader {self._home.me}: {'follows' if self.token is None else f'leads as {self.token}'}>"
 
-    async def lead(self, trials: Mapping[str, Trial], found: Found) -> None:
+    async def lead(self, trials: Mapping[str, ExperimentState], found: CoordinationState) -> None:
         """Look at all, and judge those whose tick it is.
 
         Raises: StoreError.
@@ -66,7 +66,7 @@ class Leader:
             except Exception:  # a fault of ours in one must not leave the others alone
                 _log.exception("experiment '%s' could not be looked at", trial.name)
 
-    async def _lead(self, trial: Trial, found: Found, is_tick: bool) -> None:
+    async def _lead(self, trial: ExperimentState, found: CoordinationState, is_tick: bool) -> None:
         await self._put_back(trial, found.states.get(trial.name))
         await self._keep_up(trial, found.now)
         if trial.state is None or not trial.is_in_force:
@@ -84,13 +84,13 @@ class Leader:
         await self._keep_evidence(trial, found.now)
 
     async def _put(
-        self, trial: Trial, state: RunState, action: str | None, now: float, told: RunState | None = None
+        self, trial: ExperimentState, state: RunState, action: str | None, now: float, told: RunState | None = None
     ) -> bool:
         return await self._changes.put(trial, state, action, now, token=self.token, told=told)
 
     # What is shared, and what the rules say
 
-    async def _put_back(self, trial: Trial, there: RunState | None) -> None:
+    async def _put_back(self, trial: ExperimentState, there: RunState | None) -> None:
         """Have Redis know again what it has lost."""
         before, state = there.revision if there is not None else 0, trial.state
         if state is not None and before < state.revision:
@@ -99,10 +99,12 @@ class Leader:
 
     async def _forget(self, name: str, state: RunState, now: float) -> None:
         """The rules have no such experiment any more."""
-        ended = commands.changed(state, Status.STOPPED, now, "rules", "the rules have no such experiment any more", {})
+        ended = commands.changed(
+            state, RunStatus.STOPPED, now, "rules", "the rules have no such experiment any more", {}
+        )
         await self._home.change(name, None, state.revision, decision(name, "stopped", ended, {}, now), self.token)
 
-    async def _keep_up(self, trial: Trial, now: float) -> None:
+    async def _keep_up(self, trial: ExperimentState, now: float) -> None:
         """Have a run that the rules, as they are now, know."""
         state, fresh = trial.state, trial.declared.fresh()
         if state is None:
@@ -117,18 +119,18 @@ class Leader:
         elif not state.status.is_live and not are_same(weights_of(trial.spec), state.weights):
             await self._take_weights(trial, state, now)
 
-    async def _take_weights(self, trial: Trial, state: RunState, now: float) -> None:
+    async def _take_weights(self, trial: ExperimentState, state: RunState, now: float) -> None:
         """The rules' weights count where nothing runs; after an end they count again when they say something new."""
         if not state.shares:
             counted = replace(state, revision=state.revision + 1, turn=state.turn + 1, run=state.run + 1)
             await self._put(trial, counted, None, now)
         elif not are_same(weights_of(trial.spec), state.shares):
-            idle = commands.changed(state, Status.IDLE, now, "rules", "the rules have new weights", {})
+            idle = commands.changed(state, RunStatus.IDLE, now, "rules", "the rules have new weights", {})
             await self._put(trial, replace(idle, step=0), "idle", now)
 
     # Evidence
 
-    async def _restore(self, trial: Trial) -> None:
+    async def _restore(self, trial: ExperimentState) -> None:
         """Go on with the evidence that was kept."""
         assert trial.state is not None
         kept = await self._home.kept(trial.name)
@@ -137,13 +139,13 @@ class Leader:
             return
         periods = [part for name, part in kept.items() if name.startswith("period:")]
         try:
-            series = Series([*kept.get("series", []), *kept.get("tail", [])])
+            series = TimeSeries([*kept.get("series", []), *kept.get("tail", [])])
             trial.restore(Evidence.read(trial.name, periods), series)
             trial.tail = kept.get("tail", [])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             _log.warning("the evidence of experiment '%s' cannot be read, and begins anew: %r", trial.name, error)
 
-    async def _keep_evidence(self, trial: Trial, now: float) -> None:
+    async def _keep_evidence(self, trial: ExperimentState, now: float) -> None:
         """Have a leader that comes after this one go on from here, and others tell what is known."""
         assert trial.state is not None and self.token is not None
         known = (trial.state.revision, trial.evidence.revision, trial.action.reason)
@@ -167,7 +169,7 @@ class Leader:
 
     # Acting
 
-    async def _act(self, trial: Trial, action: Action, now: float) -> None:
+    async def _act(self, trial: ExperimentState, action: Action, now: float) -> None:
         assert trial.state is not None
         state, reason = trial.state, action.reason
         match action.verb:
@@ -186,7 +188,7 @@ class Leader:
                 *(trial.name, what.replace("_", " "), reason),
             )
 
-    async def _tell_mismatch(self, trial: Trial, now: float) -> None:
+    async def _tell_mismatch(self, trial: ExperimentState, now: float) -> None:
         """Once for each run: whoever looks at the record must see why a ramp stands still."""
         mismatch = trial.judgement.mismatch if trial.judgement is not None else ""
         if mismatch and trial.state is not None and trial.state.status.is_live and not trial.has_told_mismatch:
@@ -195,7 +197,7 @@ class Leader:
             told = replace(trial.state, by=ITSELF, reason=mismatch)
             await self._home.record(decision(trial.name, "mismatch", told, numbers_of(trial), now))
 
-    async def _move(self, trial: Trial, now: float) -> None:
+    async def _move(self, trial: ExperimentState, now: float) -> None:
         """Have a bandit move its weights, where it is time."""
         state, bandit = trial.state, trial.spec.bandit
         assert state is not None
@@ -204,5 +206,5 @@ class Leader:
         trial.thought_at = now
         thought = think(trial.spec, bandit, state, trial.evidence, now)
         if thought.shares is not None:
-            moved = commands.changed(state, Status.RUNNING, now, "the bandit", thought.reason, thought.shares)
+            moved = commands.changed(state, RunStatus.RUNNING, now, "the bandit", thought.reason, thought.shares)
             await self._put(trial, moved, "moved", now)

@@ -12,7 +12,7 @@ from pathlib import Path
 from time import time
 from typing import Any
 
-from gateway.experiments.coordination import MAX_DECISIONS, Found, Json, Word
+from gateway.experiments.coordination import MAX_DECISIONS, CoordinationState, Json, Word
 from gateway.experiments.runs import RunState, read_state
 
 _log = logging.getLogger("pointsman")
@@ -40,8 +40,8 @@ class LocalHome:
     def __repr__(self) -> str:
         return f"<LocalHome {self._folder or 'in memory'}: {', '.join(self._states) or 'empty'}>"
 
-    async def beat(self, experiments: Mapping[str, Json]) -> Found:
-        return Found(self._clock(), dict(self._states), 1, self.me, {self.me: Word(0.0, experiments)})
+    async def beat(self, experiments: Mapping[str, Json]) -> CoordinationState:
+        return CoordinationState(self._clock(), dict(self._states), 1, self.me, {self.me: Word(0.0, experiments)})
 
     async def change(
         self, name: str, state: RunState | None, before: int, decision: Json | None, token: int | None

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from gateway.config.experiment_specs import RampSpec
 from gateway.experiments.fuse import Blown
-from gateway.experiments.runs import RunState, Status
+from gateway.experiments.runs import RunState, RunStatus
 
 
 class Verb(StrEnum):
@@ -69,7 +69,7 @@ def decide(ramp: RampSpec, state: RunState, seen: Exposure, now: float) -> Actio
 
 def _waits_for(ramp: RampSpec, state: RunState, seen: Exposure, now: float) -> str:
     """What has to come before the next step; empty: nothing."""
-    if state.status is Status.HELD:
+    if state.status is RunStatus.HELD:
         return f"held by {state.by}"
     if seen.missing:
         return f"counts of {', '.join(seen.missing)}"

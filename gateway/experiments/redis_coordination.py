@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from gateway.experiments.coordination import MAX_DECISIONS, Found, Json, Word
+from gateway.experiments.coordination import MAX_DECISIONS, CoordinationState, Json, Word
 from gateway.experiments.runs import RunState, read_state, write_state
 from gateway.redis.bounded_client import Store
 from gateway.redis.errors import StoreError
@@ -114,13 +114,13 @@ class SharedHome:
     def __repr__(self) -> str:
         return f"<SharedHome of {self.me} at {self._store.address}>"
 
-    async def beat(self, experiments: Mapping[str, Json]) -> Found:
+    async def beat(self, experiments: Mapping[str, Json]) -> CoordinationState:
         word = json.dumps(experiments, separators=(",", ":"))
         keys = [_STATES, _LEADER, _TOKEN, _WORDS]
         answer = await self._ask(_BEAT.command(keys, [self.me, word, self._lease_ms, self._stale]))
         now, leader, states, words = answer
         token, _, name = leader.decode(errors="replace").partition(" ")
-        return Found(
+        return CoordinationState(
             float(now),
             _states(_pairs(states)),
             int(token) if name == self.me else None,

@@ -19,7 +19,7 @@ ITSELF = "the ramp"  # who decides where no operator does
 _ROUNDING = 1e-6
 
 
-class Status(StrEnum):
+class RunStatus(StrEnum):
     """Where a run stands. The rules' weights are in force while it is idle or stopped, its own shares else."""
 
     IDLE = "idle"
@@ -31,7 +31,7 @@ class Status(StrEnum):
 
     @property
     def is_live(self) -> bool:
-        return self in (Status.RUNNING, Status.HELD)
+        return self in (RunStatus.RUNNING, RunStatus.HELD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class RunState:
 
     fingerprint: str  # of the rules that it runs by
     weights: Shares  # those of the rules when the run began, as shares
-    status: Status = Status.IDLE
+    status: RunStatus = RunStatus.IDLE
     step: int = 0  # of the ramp, counted from 1; 0 where none has begun
     shares: Shares = field(default_factory=dict)  # empty: the rules' weights
     run: int = 1
@@ -65,7 +65,7 @@ def read_state(text: str | bytes) -> RunState | None:
     try:
         told = json.loads(text)
         known = {each.name: told[each.name] for each in fields(RunState) if each.name in told}
-        return RunState(**{**known, "status": Status(known["status"])})
+        return RunState(**{**known, "status": RunStatus(known["status"])})
     except (ValueError, TypeError, KeyError):
         return None
 

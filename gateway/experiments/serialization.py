@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
-from gateway.experiments.experiment_state import Trial
+from gateway.experiments.experiment_state import ExperimentState
 from gateway.observability.arm_stats import ArmCounts
 from gateway.statistics.values import Breach, Comparison, Interval, SampleRatio
 
 Json = dict[str, Any]
 
 
-def told_of(trial: Trial) -> Json:
+def told_of(trial: ExperimentState) -> Json:
     """All that is known of an experiment here. What is unknown or has no bound is null."""
     spec, state = trial.spec, trial.state
     judgement = trial.judgement
@@ -56,7 +56,7 @@ def told_of(trial: Trial) -> Json:
     }
 
 
-def point_of(trial: Trial, now: float) -> Json:
+def point_of(trial: ExperimentState, now: float) -> Json:
     """What a chart shows of this moment: [estimate, low, high] of each metric's difference and ratio, by arm."""
     assert trial.state is not None
     found = trial.judgement.comparisons if trial.judgement is not None else {}
@@ -80,7 +80,7 @@ def point_of(trial: Trial, now: float) -> Json:
     }
 
 
-def numbers_of(trial: Trial) -> Json:
+def numbers_of(trial: ExperimentState) -> Json:
     """What a decision was made by."""
     told: Json = {
         "requests": {arm: sum(counts.requests) for arm, counts in trial.evidence.totals().items()},
@@ -100,7 +100,7 @@ def numbers_of(trial: Trial) -> Json:
     return told
 
 
-def _ramp(trial: Trial) -> Json | None:
+def _ramp(trial: ExperimentState) -> Json | None:
     ramp, state = trial.spec.ramp, trial.state
     if ramp is None:
         return None
@@ -119,7 +119,7 @@ def _ramp(trial: Trial) -> Json | None:
     }
 
 
-def _bandit(trial: Trial) -> Json | None:
+def _bandit(trial: ExperimentState) -> Json | None:
     bandit = trial.spec.bandit
     if bandit is None:
         return None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from gateway.experiments.coordination import Home, Json
-from gateway.experiments.experiment_state import Trial
+from gateway.experiments.coordination import Coordination, Json
+from gateway.experiments.experiment_state import ExperimentState
 from gateway.experiments.runs import RunState, weights_of
 from gateway.experiments.serialization import numbers_of
 
@@ -29,13 +29,13 @@ def decision(name: str, action: str, state: RunState, numbers: Json, now: float)
 class Changes:
     """`changed` hears the name of an experiment whose state was put in force here."""
 
-    def __init__(self, home: Home, changed: Callable[[str], None]) -> None:
+    def __init__(self, home: Coordination, changed: Callable[[str], None]) -> None:
         self._home = home
         self._changed = changed
 
     async def put(
         self,
-        trial: Trial,
+        trial: ExperimentState,
         state: RunState,
         action: str | None,
         now: float,

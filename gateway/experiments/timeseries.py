@@ -14,14 +14,14 @@ _NEWEST = 120
 _GAP = 1 / 60
 
 
-class Series:
+class TimeSeries:
     """Points in the order of time; each has its `time`, seconds since 1970."""
 
     def __init__(self, points: Sequence[Json] = ()) -> None:
         self._points = list(points)
 
     def __repr__(self) -> str:
-        return f"<Series of {len(self._points)}>"
+        return f"<TimeSeries of {len(self._points)}>"
 
     def add(self, point: Json) -> None:
         self._points.append(point)

@@ -15,7 +15,7 @@ _A_MINUTE = 60.0
 _LEAST_TURN_SECONDS = 0.001
 
 
-class Waiting(Protocol):
+class QueuedRequest(Protocol):
     """A request that waits for a grant."""
 
     tokens: int | None  # that it may use; None where no limit counts them
@@ -68,7 +68,7 @@ class Account:
         self.slots = Slots(spec.concurrency, num_workers) if spec.concurrency else None
         self.under_way = 0  # requests, whether they need slots or will by other rules
         self.used_at = now
-        self.waiting: list[Waiting] = []
+        self.waiting: list[QueuedRequest] = []
         self.num_queued = 0  # requests that wait for their turn, with nobody asked
         self.is_asking = False
         self.grant: Any = None  # the one of all requests that are under no other limit, and count no tokens

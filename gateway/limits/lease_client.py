@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from itertools import islice
 from typing import Any
 
-from gateway.limits.account import Account, Waiting
+from gateway.limits.account import Account, QueuedRequest
 from gateway.limits.lease_protocol import Inquiry, count_me, leave
 from gateway.limits.redis_scripts import LEASE_SECONDS
 from gateway.redis.bounded_client import Store, StoreError
@@ -92,7 +92,7 @@ class Borrower:
     async def _ask(self, batch: list[tuple[Account, bool]]) -> None:
         now = self._clock()
         inquiries = [Inquiry(account, self._me, now, is_idle=is_idle) for account, is_idle in batch]
-        waiting: list[list[Waiting]] = []
+        waiting: list[list[QueuedRequest]] = []
         for account, _ in batch:
             waiting.append(account.waiting)
             account.waiting = []

@@ -26,7 +26,7 @@ _SECRET_FIELDS = (
 )
 
 
-class Asker(Protocol):
+class LimitedRequest(Protocol):
     """A request that may have to wait for its allowance."""
 
     @property
@@ -48,7 +48,7 @@ class Asker(Protocol):
         ...
 
 
-def reader_of(spec: LimitSpec, identity: IdentitySpec) -> Callable[[Asker], Who]:
+def reader_of(spec: LimitSpec, identity: IdentitySpec) -> Callable[[LimitedRequest], Who]:
     """The function that reads whose a request is; what a request does not say is empty."""
     readers = [_reader(part, identity) for part in spec.per]
     if not readers:
@@ -58,7 +58,7 @@ def reader_of(spec: LimitSpec, identity: IdentitySpec) -> Callable[[Asker], Who]
     return lambda asker: tuple([read(asker) for read in readers])
 
 
-def _reader(part: str, identity: IdentitySpec) -> Callable[[Asker], bytes]:
+def _reader(part: str, identity: IdentitySpec) -> Callable[[LimitedRequest], bytes]:
     if part == "route":
         return lambda asker: asker.route.encode()
     if part == "key":
@@ -70,11 +70,11 @@ def _reader(part: str, identity: IdentitySpec) -> Callable[[Asker], bytes]:
     return _field_reader(name.encode("ascii"))
 
 
-def _field_reader(name: bytes) -> Callable[[Asker], bytes]:
+def _field_reader(name: bytes) -> Callable[[LimitedRequest], bytes]:
     return lambda asker: _bounded(asker.field(name) or b"")
 
 
-def _key(asker: Asker) -> bytes:
+def _key(asker: LimitedRequest) -> bytes:
     """An API key, wherever clients put it."""
     told = asker.field(b"authorization")
     if told is None:

@@ -17,9 +17,9 @@ from time import monotonic
 from gateway.limits.account import Account
 from gateway.limits.lease_client import Borrower
 from gateway.limits.limit import Limit
-from gateway.limits.limit_key import Asker
+from gateway.limits.limit_key import LimitedRequest
 from gateway.limits.local_allowance import Say
-from gateway.limits.pending import Grant, Pending, Waiter
+from gateway.limits.pending import Grant, Pending, PendingRequest
 from gateway.limits.rejection import refusal
 from gateway.protocol.errors import GatewayError
 from gateway.redis.bounded_client import Store
@@ -66,7 +66,7 @@ class Limiter:
 
     # Admitting
 
-    def admit(self, limits: tuple[Limit, ...], asker: Waiter, now: float) -> Grant | Pending:
+    def admit(self, limits: tuple[Limit, ...], asker: PendingRequest, now: float) -> Grant | Pending:
         """Let a request go, or have it wait: then it is told.
 
         Raises: GatewayError where a limit is reached.
@@ -117,7 +117,7 @@ class Limiter:
             return False
         return now + account.turn_in(tokens or 0, now, is_shared) <= since + max_wait
 
-    def go_on(self, limits: tuple[Limit, ...], asker: Asker, now: float) -> Grant:
+    def go_on(self, limits: tuple[Limit, ...], asker: LimitedRequest, now: float) -> Grant:
         """The place of the rest of a request that was admitted before, whether there is one free or not."""
         accounts: list[Account] = []
         for limit in limits:

@@ -6,7 +6,7 @@ import asyncio
 from typing import Protocol
 
 from gateway.limits.account import Account
-from gateway.limits.limit_key import Asker
+from gateway.limits.limit_key import LimitedRequest
 from gateway.protocol.errors import GatewayError
 
 # An answer that has come in time may be a few turns of the event loop away from who waits for it, and in a busy loop a
@@ -14,7 +14,7 @@ from gateway.protocol.errors import GatewayError
 _TURNS_OF_GRACE = 10
 
 
-class Waiter(Asker, Protocol):
+class PendingRequest(LimitedRequest, Protocol):
     """A request that can wait."""
 
     def admitted(self, grant: Grant) -> None: ...
@@ -22,7 +22,7 @@ class Waiter(Asker, Protocol):
     def refused(self, error: GatewayError) -> None: ...
 
 
-class Home(Protocol):
+class GrantSource(Protocol):
     """Where grants come from; see `Limiter`."""
 
     def leave(self, accounts: list[Account], tokens: int, used_tokens: int) -> None: ...
@@ -39,7 +39,7 @@ class Grant:
 
     is_waiting = False
 
-    def __init__(self, limiter: Home, accounts: list[Account], tokens: int | None) -> None:
+    def __init__(self, limiter: GrantSource, accounts: list[Account], tokens: int | None) -> None:
         self._limiter = limiter
         self._accounts = accounts
         self.tokens = tokens  # that were taken; None where no limit counts them
@@ -81,10 +81,10 @@ class Pending:
 
     def __init__(
         self,
-        limiter: Home,
+        limiter: GrantSource,
         accounts: list[Account],
         tokens: int | None,
-        asker: Waiter,
+        asker: PendingRequest,
         now: float,
     ) -> None:
         self.limiter = limiter

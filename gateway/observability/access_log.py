@@ -16,7 +16,7 @@ _FLUSH_LINES = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class AccessLogEntry:
     """A request that has ended. `reason` names the kind of a failure; an empty text says that an engine answered."""
 
     peer: str
@@ -41,7 +41,7 @@ class AccessLog:
         self._lines: list[str] = []
         self._flush_handle: asyncio.TimerHandle | None = None
 
-    def write(self, entry: Entry) -> None:
+    def write(self, entry: AccessLogEntry) -> None:
         self._lines.append(self._render(entry))
         if len(self._lines) >= _FLUSH_LINES:
             self.flush()
@@ -63,11 +63,11 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def _as_json(entry: Entry) -> str:
-    return orjson.dumps({"time": _now(), **{name: getattr(entry, name) for name in Entry.__slots__}}).decode()
+def _as_json(entry: AccessLogEntry) -> str:
+    return orjson.dumps({"time": _now(), **{name: getattr(entry, name) for name in AccessLogEntry.__slots__}}).decode()
 
 
-def _as_text(entry: Entry) -> str:
+def _as_text(entry: AccessLogEntry) -> str:
     where = " ".join(part for part in (entry.route, entry.arm, entry.engine, entry.endpoint) if part) or "-"
     reason = f" {entry.reason}" if entry.reason else ""
     return (

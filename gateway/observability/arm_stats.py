@@ -39,7 +39,7 @@ def _floats() -> list[float]:
 
 
 @dataclass(slots=True)
-class Timing:
+class LatencyStats:
     """One kind of latency: sums by bucket, and how often which bin was met."""
 
     count: list[int] = field(default_factory=_ints)
@@ -86,9 +86,9 @@ class ArmCounts:
     errors: list[int] = field(default_factory=_ints)  # 5xx, gRPC's like, and replies that broke off
     kinds: dict[str, int] = field(default_factory=dict)  # of errors: reason or status -> how many
     request_bytes: list[float] = field(default_factory=_floats)  # the covariate: how much was asked
-    latency: Timing = field(default_factory=Timing)
-    first_token: Timing = field(default_factory=Timing)
-    per_token: Timing = field(default_factory=Timing)
+    latency: LatencyStats = field(default_factory=LatencyStats)
+    first_token: LatencyStats = field(default_factory=LatencyStats)
+    per_token: LatencyStats = field(default_factory=LatencyStats)
     prompt_tokens: list[int] = field(default_factory=_ints)
     output_tokens: list[int] = field(default_factory=_ints)
     generations: list[int] = field(default_factory=_ints)  # requests whose tokens were counted

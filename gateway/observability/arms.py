@@ -26,7 +26,7 @@ MAX_LABELS = 50
 _MAX_ID_BYTES = 128
 
 
-class Recent:
+class RecentAnswers:
     """The requests that arms have answered of late, by their ids: at most `size`, at least half as many."""
 
     __slots__ = ("_half", "_old", "_young")
@@ -37,7 +37,7 @@ class Recent:
         self._old: dict[bytes, Meter] = {}
 
     def __repr__(self) -> str:
-        return f"<Recent {len(self._young) + len(self._old)} requests>"
+        return f"<RecentAnswers {len(self._young) + len(self._old)} requests>"
 
     def put(self, request_id: bytes, meter: Meter) -> None:
         if len(request_id) > _MAX_ID_BYTES:
@@ -62,7 +62,7 @@ class Meter:
 
     __slots__ = ("_all", "_latency_bins", "_recent", "_size", "_timed", "_times", "_total", "_turn", "bucket", "counts")
 
-    def __init__(self, counts: ArmCounts, recent: Recent, bucket: int | None = None) -> None:
+    def __init__(self, counts: ArmCounts, recent: RecentAnswers, bucket: int | None = None) -> None:
         self.counts = counts
         self.bucket = bucket
         self._recent = recent
@@ -288,7 +288,7 @@ class Arms:
 
     def __init__(self, num_recent: int) -> None:
         """`num_recent` requests are remembered, for feedback."""
-        self.recent = Recent(num_recent)
+        self.recent = RecentAnswers(num_recent)
         self._meters: dict[ArmKey, tuple[Meter, ForcedMeter]] = {}
 
     def __repr__(self) -> str:

@@ -22,7 +22,7 @@ from gateway.observability.shadow_metrics import ShadowCounts, shadow_metrics
 from gateway.observability.store_metrics import store_metrics
 from gateway.observability.token_metrics import LABELS, buckets, labels_of, token_metrics
 from gateway.protocol.engine_load import Load
-from gateway.protocol.readiness import Condition
+from gateway.protocol.readiness import Readiness
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -35,7 +35,7 @@ class ExpositionState:
 
     series: Mapping[SeriesKey, SeriesSnapshot]
     connections: int
-    health: Mapping[tuple[str, str], Condition]  # (engine, endpoint) -> what the probes say
+    health: Mapping[tuple[str, str], Readiness]  # (engine, endpoint) -> what the probes say
     breakers_open: Mapping[tuple[str, str], bool]  # (engine, endpoint) -> left out by some worker
     rules_number: int
     reloads_ok: int
@@ -148,7 +148,7 @@ class _State(Collector):
     def _endpoints(self) -> Iterator[Metric]:
         healthy = GaugeMetricFamily("pointsman_endpoint_healthy", "Whether it says that it is ready.", labels=_PLACE)
         for key, condition in self._state.health.items():
-            healthy.add_metric(key, float(condition is Condition.READY))
+            healthy.add_metric(key, float(condition is Readiness.READY))
         yield healthy
         breaker = GaugeMetricFamily(
             "pointsman_breaker_open", "Whether a worker leaves it out after failures.", labels=_PLACE

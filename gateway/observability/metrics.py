@@ -90,7 +90,7 @@ class TokensSnapshot:
     stop: tuple[list[int], float]
 
 
-class Series:
+class RequestSeries:
     """What happened to the requests of one key.
 
     `total` runs from the request's head to the end of its reply, `first_byte` to the reply's first byte, `upstream`
@@ -177,7 +177,7 @@ class SeriesSnapshot:
 
 
 @dataclass(slots=True)
-class Snapshot:
+class CountersSnapshot:
     """One worker's counters at one moment."""
 
     series: list[SeriesSnapshot] = field(default_factory=list)
@@ -199,20 +199,20 @@ class Metrics:
 
     def __init__(self, num_recent: int = 0) -> None:
         self.arms = Arms(num_recent)
-        self._series: dict[SeriesKey, Series] = {}
+        self._series: dict[SeriesKey, RequestSeries] = {}
         self.unrouted = self.series(SeriesKey())
 
-    def series(self, key: SeriesKey) -> Series:
+    def series(self, key: SeriesKey) -> RequestSeries:
         found = self._series.get(key)
         if found is None:
-            found = self._series[key] = Series(key)
+            found = self._series[key] = RequestSeries(key)
         return found
 
     def snapshot(self) -> list[SeriesSnapshot]:
         return [_frozen(series) for series in self._series.values()]
 
 
-def _frozen(series: Series) -> SeriesSnapshot:
+def _frozen(series: RequestSeries) -> SeriesSnapshot:
     return SeriesSnapshot(
         key=series.key,
         statuses=dict(series.statuses),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from time import monotonic
 
-from gateway.comparison.reply import Answer, plain
+from gateway.comparison.reply import ComparedReply, plain
 from gateway.dataplane.data_plane import DataPlane
 from gateway.dataplane.grpc.call_head import CallHead, CallPlan
 from gateway.dataplane.grpc.unary_call import UnaryCall
@@ -30,7 +30,7 @@ _NOT_AGAIN = (b"grpc-timeout", b"grpc-encoding", b"x-request-id", b"x-pointsman-
 _INFER = b"/inference.GRPCInferenceService/ModelInfer"
 
 
-async def ask(plane: DataPlane, lane: Lane, capture: Capture, timeout: float) -> Answer:
+async def ask(plane: DataPlane, lane: Lane, capture: Capture, timeout: float) -> ComparedReply:
     """The candidate's answer, also where that is a failure."""
     asked = _AskedByCall(plane, lane, capture) if capture.facts.is_call else _AskedByRest(plane, lane, capture)
     try:
@@ -50,7 +50,7 @@ class _Asked:
 
     def __init__(self, plane: DataPlane, lane: Lane, capture: Capture) -> None:
         self.plane = plane
-        self.answer: asyncio.Future[Answer] = plane.loop.create_future()
+        self.answer: asyncio.Future[ComparedReply] = plane.loop.create_future()
         self._lane = lane
         self._capture = capture
         self._started_at = monotonic()
@@ -66,8 +66,8 @@ class _Asked:
         """Nobody waits any longer."""
         raise NotImplementedError
 
-    def failed(self, why: str) -> Answer:
-        return Answer(self.is_call, self._status, b"", {}, monotonic() - self._started_at, failure=why)
+    def failed(self, why: str) -> ComparedReply:
+        return ComparedReply(self.is_call, self._status, b"", {}, monotonic() - self._started_at, failure=why)
 
     def _came(self, data: bytes) -> None:
         self._first_at = self._first_at or monotonic()
@@ -78,7 +78,7 @@ class _Asked:
             return
         now = monotonic()
         first = (self._first_at or now) - self._started_at
-        self.answer.set_result(Answer(self.is_call, status, body, self._fields, now - self._started_at, first))
+        self.answer.set_result(ComparedReply(self.is_call, status, body, self._fields, now - self._started_at, first))
 
     def _fail(self, why: str) -> None:
         if not self.answer.done():

@@ -11,41 +11,41 @@ from gateway.protocol.errors import GatewayError
 from gateway.protocol.infer_message_head import facts_or_none, read_names
 from gateway.protocol.llm.canonical import OF_V2, Dialect
 from gateway.protocol.llm.model_name import find_model
-from gateway.protocol.operations import Call, Operation, read_path
+from gateway.protocol.operations import ApiCall, Operation, read_path
 from gateway.protocol.v2_facts import read_body_facts
 from gateway.wire.http1.head import read_request_head
 
 _JSON_LENGTH = b"inference-header-content-length"
 _SHARED_MEMORY = b"shared_memory_region"
-_CALL = Call(Operation.INFER, ("POST",), dialect=Dialect.INFER)
+_CALL = ApiCall(Operation.INFER, ("POST",), dialect=Dialect.INFER)
 _MAX_TEXT_BYTES = 8000  # more than the longest excerpt
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CapturedRequest:
     """`refusal` says why it is not asked again; `text` is its begin, as far as it is text."""
 
-    call: Call
+    call: ApiCall
     model: str = ""
     inputs: tuple[InputFacts, ...] = ()
     text: str = ""
     refusal: str = ""
 
 
-def read_request(capture: Capture) -> Asked:
+def read_request(capture: Capture) -> CapturedRequest:
     """What there is to know of it; what cannot be read is asked all the same: both engines may say what is wrong."""
     body = capture.request
     if _SHARED_MEMORY in body:  # the candidate would write its outputs over those that the client reads
-        return Asked(_CALL, refusal="shared_memory")
+        return CapturedRequest(_CALL, refusal="shared_memory")
     if capture.facts.is_call:
         facts = facts_or_none(body)
         return _asked(_CALL, _named(body), facts, "")
     head = read_request_head(capture.facts.head.encode("latin-1"))
     call = read_path(head.target.partition(b"?")[0].decode("latin-1"))
     if call is None:
-        return Asked(_CALL, refusal="unknown_path")
+        return CapturedRequest(_CALL, refusal="unknown_path")
     if call.dialect is Dialect.INFER_STREAM:
-        return Asked(call, refusal="stream")
+        return CapturedRequest(call, refusal="stream")
     try:
         body = plain(body, dict(head.fields))
     except GatewayError:
@@ -62,10 +62,10 @@ def read_request(capture: Capture) -> Asked:
     return _asked(call, call.model or "", facts, _begin(text))
 
 
-def _asked(call: Call, model: str, facts: BodyFacts, text: str) -> Asked:
+def _asked(call: ApiCall, model: str, facts: BodyFacts, text: str) -> CapturedRequest:
     # A candidate that gets some requests of a sequence and not others would be in a state that nobody asked for.
     refusal = "sequence" if facts.parameters.get("sequence_id") else ""
-    return Asked(call, model, facts.inputs, text, refusal)
+    return CapturedRequest(call, model, facts.inputs, text, refusal)
 
 
 def _named(message: bytes) -> str:

@@ -10,7 +10,7 @@ from hashlib import sha256
 from time import time
 from typing import Any
 
-from gateway.comparison.reply import Answer, read_http
+from gateway.comparison.reply import ComparedReply, read_http
 from gateway.comparison.report import RouteReport
 from gateway.comparison.verdict import judge
 from gateway.config.experiment_specs import ShadowSpec
@@ -19,7 +19,7 @@ from gateway.dataplane.data_plane import DataPlane
 from gateway.dataplane.mirroring.capture import Capture
 from gateway.dataplane.snapshot import Lane
 from gateway.parity.candidate_client import ask
-from gateway.parity.captured_request import Asked, read_request
+from gateway.parity.captured_request import CapturedRequest, read_request
 from gateway.parity.shadow_rules import Key, shadows
 from gateway.protocol.errors import GatewayError
 from gateway.wire.grpc import MessageReader, decompress
@@ -96,7 +96,7 @@ class Comparing:
         return report
 
     async def _compare(
-        self, capture: Capture, asked: Asked, shadow: ShadowSpec, lane: Lane, report: RouteReport
+        self, capture: Capture, asked: CapturedRequest, shadow: ShadowSpec, lane: Lane, report: RouteReport
     ) -> None:
         facts = capture.facts
         try:
@@ -116,12 +116,12 @@ class Comparing:
             report.drop("internal")
 
 
-def _status(answer: Answer) -> str:
+def _status(answer: ComparedReply) -> str:
     """As reports count it: HTTP's or gRPC's, or that there was none."""
     return "none" if answer.failure and not answer.status else str(answer.status)
 
 
-def _primary(capture: Capture) -> Answer:
+def _primary(capture: Capture) -> ComparedReply:
     """The answer that the client had."""
     facts = capture.facts
     try:
@@ -131,12 +131,14 @@ def _primary(capture: Capture) -> Answer:
         for is_compressed, message in MessageReader(_MAX_MESSAGE_BYTES).feed(capture.answer):
             encoding = facts.answer_encoding.encode("latin-1")
             pieces.append(decompress(message, encoding, _MAX_MESSAGE_BYTES) if is_compressed else message)
-        return Answer(True, facts.status, b"".join(pieces), {}, facts.seconds, facts.first_seconds)
+        return ComparedReply(True, facts.status, b"".join(pieces), {}, facts.seconds, facts.first_seconds)
     except GatewayError as error:
-        return Answer(facts.is_call, facts.status, b"", {}, facts.seconds, failure=error.message)
+        return ComparedReply(facts.is_call, facts.status, b"", {}, facts.seconds, failure=error.message)
 
 
-def _told(capture: Capture, asked: Asked, shadow: ShadowSpec, primary: Answer, candidate: Answer) -> dict[str, Any]:
+def _told(
+    capture: Capture, asked: CapturedRequest, shadow: ShadowSpec, primary: ComparedReply, candidate: ComparedReply
+) -> dict[str, Any]:
     """What a report tells of a request: nothing that was asked or answered, unless excerpts are wanted."""
     facts = capture.facts
     told: dict[str, Any] = {

@@ -23,7 +23,6 @@ from gateway.control_messages import (
     Counters,
     Decoder,
     Drain,
-    Failed,
     ForgetReport,
     Message,
     Reports,
@@ -33,13 +32,14 @@ from gateway.control_messages import (
     Start,
     UseReports,
     UseRules,
+    WorkerFailed,
     encode,
     loop_factory,
 )
 from gateway.dataplane.data_plane import DataPlane
 from gateway.dataplane.mirroring.capture import CaptureReader
 from gateway.observability.logs import set_up_logging
-from gateway.observability.metrics import SHADOW_ARM, Snapshot
+from gateway.observability.metrics import SHADOW_ARM, CountersSnapshot
 from gateway.parity.comparator import Comparing
 from gateway.parity.shadow_rules import shadow_rules
 
@@ -95,7 +95,7 @@ class ParityProcess:
         if isinstance(message, Drain):
             self._stopping.set()
         elif plane is None or comparing is None:
-            self._say(Failed(f"{type(message).__name__} came before Start"))
+            self._say(WorkerFailed(f"{type(message).__name__} came before Start"))
         elif isinstance(message, UseRules):
             self._use_rules(plane, comparing, message.rules, message.number)
         elif isinstance(message, SetHealth):
@@ -126,7 +126,7 @@ class ParityProcess:
                 captures = socket.socket(fileno=listener)
                 self._server = await loop.create_unix_server(lambda: _Worker(comparing), sock=captures)
         except (OSError, ValueError) as error:
-            self._say(Failed(f"cannot compare: {error}"))
+            self._say(WorkerFailed(f"cannot compare: {error}"))
             return
         self._plane, self._comparing = plane, comparing
         self._say(Serving(os.getpid()))
@@ -166,11 +166,11 @@ class _Worker(asyncio.Protocol):
             self._transport.write(route.encode() + b"\n")
 
 
-def _counters(plane: DataPlane) -> Snapshot:
+def _counters(plane: DataPlane) -> CountersSnapshot:
     """What candidates were asked, as an arm of its own."""
     counted = plane.counters()
     series = [replace(each, key=replace(each.key, arm=SHADOW_ARM)) for each in counted.series if each.key.route]
-    return Snapshot(series=series, rules_number=counted.rules_number, breakers_open=counted.breakers_open)
+    return CountersSnapshot(series=series, rules_number=counted.rules_number, breakers_open=counted.breakers_open)
 
 
 async def serve(control: socket.socket) -> int:

@@ -80,7 +80,7 @@ FLEET_OPERATIONS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ApiCall:
     """A path read as Triton reads it.
 
     `model` and `version` are decoded from percent escapes; `model_span` is where the model's name stands in the path,
@@ -118,20 +118,22 @@ _MODEL_ACTIONS: dict[str | None, tuple[Operation, tuple[str, ...]]] = {
     "stats": (Operation.MODEL_STATS, _GET),
     "trace/setting": (Operation.MODEL_TRACE, _BOTH),
 }
-_FIXED: dict[str, Call] = {
-    "/v2": Call(Operation.SERVER_METADATA, _GET),
-    "/v2/health/live": Call(Operation.SERVER_LIVE, _GET),
-    "/v2/health/ready": Call(Operation.SERVER_READY, _GET),
-    "/v2/models/stats": Call(Operation.SERVER_STATS, _GET),
-    "/v2/trace/setting": Call(Operation.TRACE, _BOTH),
-    "/v2/logging": Call(Operation.LOGGING, _BOTH),
-    "/v1/chat/completions": Call(Operation.CHAT, _POST, dialect=Dialect.CHAT, names_its_model_in_the_body=True),
-    "/v1/completions": Call(Operation.COMPLETION, _POST, dialect=Dialect.COMPLETIONS, names_its_model_in_the_body=True),
-    "/v1/embeddings": Call(Operation.EMBEDDING, _POST, dialect=Dialect.EMBEDDINGS, names_its_model_in_the_body=True),
-    "/v1/responses": Call(Operation.CHAT, _POST, dialect=Dialect.RESPONSES, names_its_model_in_the_body=True),
-    "/v1/messages": Call(Operation.CHAT, _POST, dialect=Dialect.MESSAGES, names_its_model_in_the_body=True),
-    "/feedback": Call(Operation.FEEDBACK, _POST),
-    "/v1/models": Call(Operation.MODEL_LIST, _GET, dialect=Dialect.CHAT),
+_FIXED: dict[str, ApiCall] = {
+    "/v2": ApiCall(Operation.SERVER_METADATA, _GET),
+    "/v2/health/live": ApiCall(Operation.SERVER_LIVE, _GET),
+    "/v2/health/ready": ApiCall(Operation.SERVER_READY, _GET),
+    "/v2/models/stats": ApiCall(Operation.SERVER_STATS, _GET),
+    "/v2/trace/setting": ApiCall(Operation.TRACE, _BOTH),
+    "/v2/logging": ApiCall(Operation.LOGGING, _BOTH),
+    "/v1/chat/completions": ApiCall(Operation.CHAT, _POST, dialect=Dialect.CHAT, names_its_model_in_the_body=True),
+    "/v1/completions": ApiCall(
+        Operation.COMPLETION, _POST, dialect=Dialect.COMPLETIONS, names_its_model_in_the_body=True
+    ),
+    "/v1/embeddings": ApiCall(Operation.EMBEDDING, _POST, dialect=Dialect.EMBEDDINGS, names_its_model_in_the_body=True),
+    "/v1/responses": ApiCall(Operation.CHAT, _POST, dialect=Dialect.RESPONSES, names_its_model_in_the_body=True),
+    "/v1/messages": ApiCall(Operation.CHAT, _POST, dialect=Dialect.MESSAGES, names_its_model_in_the_body=True),
+    "/feedback": ApiCall(Operation.FEEDBACK, _POST),
+    "/v1/models": ApiCall(Operation.MODEL_LIST, _GET, dialect=Dialect.CHAT),
 }
 _OPENAI_MODEL = "/v1/models/"
 _DIALECTS = {
@@ -153,7 +155,7 @@ def model_path(model: str, version: str) -> str:
     return f"{path}/versions/{version}" if version else path
 
 
-def read_path(path: str) -> Call | None:
+def read_path(path: str) -> ApiCall | None:
     """Name the operation that a path (without its query) asks for; None where there is nothing."""
     fixed = _FIXED.get(path)
     if fixed is not None:
@@ -164,17 +166,17 @@ def read_path(path: str) -> Call | None:
             return None
         operation, verbs = _MODEL_ACTIONS[action]
         dialect = Dialect.INFER_STREAM if action == "infer_stream" else _DIALECTS.get(operation)
-        return Call(operation, verbs, unquote(model), version, found.span(1), dialect)
+        return ApiCall(operation, verbs, unquote(model), version, found.span(1), dialect)
     if found := _REPOSITORY.fullmatch(path):
         _, index, model, action = found.groups()
         if index:
-            return Call(Operation.REPOSITORY_INDEX, _POST)
+            return ApiCall(Operation.REPOSITORY_INDEX, _POST)
         operation = Operation.LOAD if action == "load" else Operation.UNLOAD
-        return Call(operation, _POST, unquote(model), None, found.span(3))
+        return ApiCall(operation, _POST, unquote(model), None, found.span(3))
     if found := _SHARED_MEMORY.fullmatch(path):
         _, action = found.groups()  # a `register` that names no region is refused by who would map it
-        return Call(Operation.SHARED_MEMORY, _GET if action == "status" else _POST)
+        return ApiCall(Operation.SHARED_MEMORY, _GET if action == "status" else _POST)
     if path.startswith(_OPENAI_MODEL) and len(path) > len(_OPENAI_MODEL):  # a name may have slashes
         name = unquote(path[len(_OPENAI_MODEL) :])
-        return Call(Operation.MODEL_LIST, _GET, name, dialect=Dialect.CHAT)
+        return ApiCall(Operation.MODEL_LIST, _GET, name, dialect=Dialect.CHAT)
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 
-class Condition(Enum):
+class Readiness(Enum):
     """Triton is not ready while any model of it loads, and for good once one has failed to load; its other models serve
     on. So a server that answers is never as far gone as one that does not."""
 
@@ -19,4 +19,4 @@ class Condition(Enum):
         return _FROM_BEST_TO_WORST.index(self)
 
 
-_FROM_BEST_TO_WORST = tuple(Condition)
+_FROM_BEST_TO_WORST = tuple(Readiness)

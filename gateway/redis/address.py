@@ -23,7 +23,7 @@ _ENCODE = "in a user or a password /, ?, #, [, ] and @ are written as %2F, %3F, 
 _FIELDS = ("ca", "cert", "db", "key", "sentinel_password", "sentinel_user", "verify")
 
 
-class Layout(Enum):
+class RedisTopology(Enum):
     """How many servers there are, and who says which one to ask."""
 
     ONE = "one"
@@ -48,7 +48,7 @@ class RedisAddress:
 
     hosts: tuple[tuple[str, int], ...] = ()
     socket: str | None = None
-    layout: Layout = Layout.ONE
+    layout: RedisTopology = RedisTopology.ONE
     service: str = ""  # the name that Sentinels know the master by
     db: int = 0
     user: str | None = None
@@ -61,7 +61,7 @@ class RedisAddress:
         """Where it is, without any secret, for logs and errors."""
         if self.socket is not None:
             return f"unix://{self.socket}"
-        kind = "" if self.layout is Layout.ONE else f"+{self.layout.value}"
+        kind = "" if self.layout is RedisTopology.ONE else f"+{self.layout.value}"
         hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
         path = f"/{self.service}" if self.service else ""
         return f"redis{'s' if self.tls else ''}{kind}://{hosts}{path}" + (f"/{self.db}" if self.db else "")
@@ -100,19 +100,19 @@ def read_address(url: str) -> RedisAddress:
         if not parts.path.startswith("/") or places:
             raise ValueError("a Unix socket's URL has an absolute path: unix:///path/to/socket")
         return RedisAddress(socket=unquote(parts.path), db=_db(query.get("db", "0")), **known)  # type: ignore[arg-type]
-    layout = Layout(scheme.partition("+")[2] or "one")
-    hosts = _hosts(places, _SENTINEL_PORT if layout is Layout.SENTINEL else _PORT)
+    layout = RedisTopology(scheme.partition("+")[2] or "one")
+    hosts = _hosts(places, _SENTINEL_PORT if layout is RedisTopology.SENTINEL else _PORT)
     service = ""
-    if layout is Layout.SENTINEL:
+    if layout is RedisTopology.SENTINEL:
         service, _, path = path.partition("/")
         if not service:
             raise ValueError(f"Sentinels know the master by a name: {scheme}://host,host/NAME")
         known["sentinel_user"] = query.get("sentinel_user")
         known["sentinel_password"] = query.get("sentinel_password")
-    elif layout is Layout.ONE and len(hosts) > 1:
+    elif layout is RedisTopology.ONE and len(hosts) > 1:
         raise ValueError(f"several hosts need redis+sentinel:// or redis+cluster://, {scheme}:// has one")
     db = _db(path or query.get("db", "0"))
-    if db and layout is Layout.CLUSTER:
+    if db and layout is RedisTopology.CLUSTER:
         raise ValueError("a cluster has one database, number 0")
     return RedisAddress(hosts, None, layout, service, db, **known)  # type: ignore[arg-type]
 

@@ -52,13 +52,13 @@ class Store:
         """`timeout` is how long a reply is waited for by those who do wait. A quiet one leaves it to another process to
         tell the log that Redis cannot be reached, and tells itself only of what depends on its deadline: lateness."""
         # The client is 11 MB of code, which a gateway without Redis does not load.
-        from gateway.redis.client import Caller
+        from gateway.redis.client import RedisClient
 
         self.address = address
         self.deadline = deadline
         self.counts = StoreCounts()
         # As many again for those who knock, whatever is under way.
-        self._caller = Caller(address, timeout=timeout, connections=2 * _MAX_CALLS)
+        self._caller = RedisClient(address, timeout=timeout, connections=2 * _MAX_CALLS)
         self._pause = Pause()
         self._returned: list[Callable[[], None]] = []
         self._is_quiet = is_quiet

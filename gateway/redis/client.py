@@ -18,7 +18,7 @@ from gateway.redis.script import Command, in_full
 _NOT_SERVING = ("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY", "TRYAGAIN")
 
 
-class Caller:
+class RedisClient:
     """A client with at most `connections` connections. A reply is waited for `timeout` seconds."""
 
     def __init__(self, address: RedisAddress, *, timeout: float, connections: int) -> None:

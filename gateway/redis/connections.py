@@ -19,7 +19,7 @@ from redis.cluster import ClusterNode, RedisCluster
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from gateway.redis.address import Layout, RedisAddress
+from gateway.redis.address import RedisAddress, RedisTopology
 
 try:
     from redis.maint_notifications import MaintNotificationsConfig
@@ -60,13 +60,13 @@ def _client(kind: _Kind, address: RedisAddress, timeout: float, connect_timeout:
     options = _options(address, timeout, connect_timeout)
     options["retry"] = kind.retry(NoBackoff(), 0)
     match address.layout:
-        case Layout.CLUSTER:
+        case RedisTopology.CLUSTER:
             nodes = [kind.node(host, port) for host, port in address.hosts]
             return kind.cluster(startup_nodes=nodes, max_connections=max_connections, **options)
-        case Layout.SENTINEL:
+        case RedisTopology.SENTINEL:
             sentinel = kind.sentinel(address.hosts, sentinel_kwargs=_sentinel_options(address, options), **options)
             return sentinel.master_for(address.service, db=address.db)
-        case Layout.ONE:
+        case RedisTopology.ONE:
             return kind.one(**options, **_place(address), max_connections=max_connections)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gateway.config.experiment_specs import ExperimentSpec
 from gateway.routing.layers import Membership, Positions
-from gateway.routing.layout import REST, WHOLE, Layout, Span
+from gateway.routing.layout import REST, WHOLE, IntervalLayout, Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Split:
         self.keepsakes = {name: keepsake(name, run) for name in declared}
         self.keepsakes[self.spec.control_arm.name] = self.spec.control_arm.name
         others = [self.spec.arms[index].name for index in self._arms[:-1]]
-        self._layout = Layout([self.shares[name] for name in others])
+        self._layout = IntervalLayout([self.shares[name] for name in others])
         served = [index for index, share in enumerate(self.shares.values()) if share > 0]
         self._only = served[0] if len(served) == 1 else None
 

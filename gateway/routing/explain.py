@@ -13,13 +13,13 @@ from gateway.protocol.operations import FLEET_OPERATIONS, INFERENCE_OPERATIONS
 from gateway.routing.assignment import Stretch, encoded
 from gateway.routing.decision import Decision, Target, Undecided
 from gateway.routing.facts import NO_BODY, Facts
-from gateway.routing.layers import Part
+from gateway.routing.layers import LayerPart
 from gateway.routing.matchers import Condition, Subject
 from gateway.routing.route import Route
 from gateway.routing.table import Table
 
 
-class Verdict(Enum):
+class RouteVerdict(Enum):
     """How far a request came with a route."""
 
     MATCHED = "matched"
@@ -42,7 +42,7 @@ class Step:
     """One route, with all its conditions unless it was not asked."""
 
     route: str
-    verdict: Verdict
+    verdict: RouteVerdict
     checks: tuple[Check, ...] = ()
 
     @property
@@ -66,7 +66,7 @@ class Assignment:
     stretches: tuple[Stretch, ...]
     position: float | None = None  # in the experiment
     layer: str | None = None
-    parts: tuple[Part, ...] = ()
+    parts: tuple[LayerPart, ...] = ()
     place: float | None = None  # in the layer, or in the share
     is_forced: bool = False
 
@@ -96,14 +96,14 @@ def explain(table: Table, facts: Facts, chance: Callable[[], float]) -> Explanat
     in_head = True
     for route in table.routes:
         if winner is not None:
-            steps.append(Step(route.name, Verdict.NOT_ASKED))
+            steps.append(Step(route.name, RouteVerdict.NOT_ASKED))
             continue
         head, body = _check_head(route, facts), _check_body(route, facts)
         if _all(head) and body and facts.operation in INFERENCE_OPERATIONS:
             in_head = False
         if _all(head) and _all(body):
             winner = route
-        verdict = Verdict.FAILED if winner is None else Verdict.MATCHED
+        verdict = RouteVerdict.FAILED if winner is None else RouteVerdict.MATCHED
         steps.append(Step(route.name, verdict, head + body))
     targets = table.targets_for(facts) if facts.operation in FLEET_OPERATIONS else ()
     if winner is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from gateway.config.experiment_specs import ExperimentSpec, LayerSpec
-from gateway.routing.layout import WHOLE, Layout, Span
+from gateway.routing.layout import WHOLE, IntervalLayout, Span
 
 
 class Positions:
@@ -26,7 +26,7 @@ class Positions:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LayerPart:
     """One part of what units are split into, for who wants to know why."""
 
     name: str
@@ -43,7 +43,7 @@ class Membership:
         """`shares` are those of all that stand in the same layout, with their names; the experiment is one of them."""
         self.layer = layer
         self._positions = Positions(salt)
-        self._layout = Layout([share for _, share in shares])
+        self._layout = IntervalLayout([share for _, share in shares])
         self._parts = tuple(shares)
         self._index = index
 
@@ -60,10 +60,10 @@ class Membership:
     def position(self, unit: bytes) -> float:
         return self._positions.of(unit) / WHOLE
 
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[LayerPart, ...]:
         """Who has which units."""
         return tuple(
-            Part(name, share, tuple(spans))
+            LayerPart(name, share, tuple(spans))
             for (name, share), spans in zip(self._parts, self._layout.spans, strict=True)
         )
 

@@ -26,7 +26,7 @@ _ROUNDING = 1e-9
 Span = tuple[int, int]  # from, to: positions, the latter excluded
 
 
-class Layout:
+class IntervalLayout:
     """Owners' intervals, ready to be looked up; owners are known by their index."""
 
     __slots__ = ("owners", "spans", "starts")
@@ -47,7 +47,7 @@ class Layout:
             self._add(at, REST)
 
     def __repr__(self) -> str:
-        return f"<Layout of {len(self.spans)} owners in {len(self.starts)} intervals>"
+        return f"<IntervalLayout of {len(self.spans)} owners in {len(self.starts)} intervals>"
 
     def owner(self, position: int) -> int:
         """Who has the unit at this position; REST where nobody has it."""

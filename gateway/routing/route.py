@@ -13,7 +13,7 @@ from gateway.routing.decision import Decision, Target, Undecided
 from gateway.routing.facts import Facts
 from gateway.routing.forced_arms import Forced
 from gateway.routing.matchers import compile_match
-from gateway.routing.unit_lookup import LATER, Found, session_lookup, unit_lookup
+from gateway.routing.unit_lookup import LATER, UnitMatch, session_lookup, unit_lookup
 
 
 class Route:
@@ -146,7 +146,7 @@ class Route:
         return f"<Route {self.name}: {conditions}, {len(self.targets)} targets>"
 
 
-_NOTHING = Found(None, in_head=True)
+_NOTHING = UnitMatch(None, in_head=True)
 
 
 def _targets(spec: RouteSpec, split: Split | None, may_be_forced: bool) -> tuple[Target, ...]:

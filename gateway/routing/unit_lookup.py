@@ -16,7 +16,7 @@ from gateway.routing.matchers import as_text
 _SEQUENCE_ID = "sequence_id"
 
 
-class Found(NamedTuple):
+class UnitMatch(NamedTuple):
     """The outcome of a lookup: the text, None where the request has none; `in_head` when the body was not asked."""
 
     text: str | None
@@ -24,7 +24,7 @@ class Found(NamedTuple):
 
 
 # Each request tells its own.
-LATER = Found(None, in_head=True)
+LATER = UnitMatch(None, in_head=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Lookup:
     header: str | None = None
     parameters: tuple[str, ...] = ()
 
-    def find(self, facts: Facts) -> Found | None:
+    def find(self, facts: Facts) -> UnitMatch | None:
         """Look in the head, then in the body; None where only a body that nobody has read can tell; LATER where these
         are not one request's facts."""
         text = facts.headers.get(self.header) if self.header is not None else None
@@ -45,14 +45,14 @@ class Lookup:
         told = self._first(parameters)
         return told[1] if told is not None else None
 
-    def _find(self, in_head: str | None, facts: Facts) -> Found | None:
+    def _find(self, in_head: str | None, facts: Facts) -> UnitMatch | None:
         if in_head:
-            return Found(in_head, in_head=True)
+            return UnitMatch(in_head, in_head=True)
         if not self.parameters or facts.operation not in INFERENCE_OPERATIONS:
-            return Found(None, in_head=True)
+            return UnitMatch(None, in_head=True)
         if facts.body is None:
             return None
-        return Found(self.in_parameters(facts.model, facts.body.parameters), in_head=False)
+        return UnitMatch(self.in_parameters(facts.model, facts.body.parameters), in_head=False)
 
     def _first(self, parameters: Mapping[str, Scalar]) -> tuple[str, str] | None:
         """The name and the text of the first parameter that says something."""
@@ -67,15 +67,15 @@ class Lookup:
 class HeaderLookup(Lookup):
     """A header that tells whose a request is: few requests share it."""
 
-    def find(self, facts: Facts) -> Found | None:
+    def find(self, facts: Facts) -> UnitMatch | None:
         return self._find(facts.headers.get(self.header or ""), facts) if facts.session_is_told else LATER
 
 
 @dataclass(frozen=True, slots=True)
-class SessionLookup(Lookup):
+class SessionUnitLookup(Lookup):
     """A session: as any text, or what a cookie has; Triton's sequences are known as such."""
 
-    def find(self, facts: Facts) -> Found | None:
+    def find(self, facts: Facts) -> UnitMatch | None:
         if not facts.session_is_told:
             return LATER
         return self._find(facts.session or facts.headers.get(self.header or ""), facts)
@@ -94,9 +94,9 @@ def _sequence(text: str, model: str, told: Mapping[str, Scalar]) -> Sequence:
     return Sequence(text, bounded(model), starts=bool(told.get("sequence_start")), ends=bool(told.get("sequence_end")))
 
 
-def session_lookup(identity: IdentitySpec) -> SessionLookup:
+def session_lookup(identity: IdentitySpec) -> SessionUnitLookup:
     """Where a request says its session."""
-    return SessionLookup(identity.session_header, identity.session_parameters)
+    return SessionUnitLookup(identity.session_header, identity.session_parameters)
 
 
 def unit_lookup(unit: str, identity: IdentitySpec) -> Lookup:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gateway.sessions.session import Session
 
 
-class Recent:
+class LruSessions:
     """At most so many sessions, by name. The ones used least recently are forgotten first, about half of them at a
     time: what is used moves to the young, and where these are half of all, the others go."""
 
@@ -19,7 +19,7 @@ class Recent:
         self._old: dict[str, Session] = {}
 
     def __repr__(self) -> str:
-        return f"<Recent: {len(self._young)} young, {len(self._old)} old>"
+        return f"<LruSessions: {len(self._young)} young, {len(self._old)} old>"
 
     def __len__(self) -> int:
         return len(self._young) + len(self._old)

@@ -13,10 +13,10 @@ from time import time
 from typing import TYPE_CHECKING
 
 from gateway.protocol.sequence import Sequence, name_of
-from gateway.redis.address import Layout
+from gateway.redis.address import RedisTopology
 from gateway.redis.errors import StoreError
 from gateway.redis.script import Command, Script
-from gateway.sessions.lru import Recent
+from gateway.sessions.lru import LruSessions
 from gateway.sessions.redis_keys import session_key
 from gateway.sessions.session import Session, arm_field, flat, place_field
 from gateway.sessions.session_stats import SessionCounts
@@ -71,7 +71,7 @@ class SessionCache:
         self._loop = loop
         self.remember_for(ttl)
         self._announce = announce
-        self._known = Recent(max_sessions)
+        self._known = LruSessions(max_sessions)
         self._asked: dict[str, tuple[Session, list[Found]]] = {}  # to be read in this turn
         self._reading: dict[str, tuple[Session, list[Found]]] = {}
         self._outdated: set[str] = set()  # of those being read: what comes does not count
@@ -197,7 +197,7 @@ class SessionCache:
         if self._store is None or not dirty:
             return
         now = int(time() * 1000)
-        size = 1 if self._store.address.layout is Layout.CLUSTER else _TOUCHED_AT_ONCE
+        size = 1 if self._store.address.layout is RedisTopology.CLUSTER else _TOUCHED_AT_ONCE
         for at in range(0, len(dirty), size):
             some = dirty[at : at + size]
             counts = [session.requests for session in some]

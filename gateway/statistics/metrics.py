@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gateway.observability.arm_stats import NUM_BUCKETS, ArmCounts, Timing
+from gateway.observability.arm_stats import NUM_BUCKETS, ArmCounts, LatencyStats
 
 LATENCIES = ("latency", "first_token", "per_token")
 _QUANTILE = re.compile(rf"({'|'.join(LATENCIES)})_p(50|90|95|99)")
@@ -64,8 +64,8 @@ def is_rate(metric: str, arms: Iterable[ArmCounts]) -> bool:
     )
 
 
-def timing_of(latency: str, counts: ArmCounts) -> Timing:
-    timings: Mapping[str, Timing] = {
+def timing_of(latency: str, counts: ArmCounts) -> LatencyStats:
+    timings: Mapping[str, LatencyStats] = {
         "latency": counts.latency,
         "first_token": counts.first_token,
         "per_token": counts.per_token,

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import exp, inf, log
 
-from gateway.observability.arm_stats import LAST_BIN, ArmCounts, Timing, bin_bound
+from gateway.observability.arm_stats import LAST_BIN, ArmCounts, LatencyStats, bin_bound
 from gateway.statistics.bernoulli import Trials, log_evidence
 from gateway.statistics.confidence_sequences import TIGHTEST_AT
 from gateway.statistics.metrics import Quantile, Series, timing_of
@@ -130,12 +130,12 @@ class Quantiles:
         return exp(high)
 
 
-def _timings(arms: Sequence[ArmCounts], latency: str) -> list[Timing]:
+def _timings(arms: Sequence[ArmCounts], latency: str) -> list[LatencyStats]:
     timings = [timing_of(latency, counts) for counts in arms]
     return [timing for timing in timings if sum(timing.count)]
 
 
-def _fast(periods: Sequence[Timing], weights: Sequence[float]) -> Fast:
+def _fast(periods: Sequence[LatencyStats], weights: Sequence[float]) -> Fast:
     if not periods:
         return Fast((), (), 0.0)
     total = sum(weights)
@@ -151,7 +151,7 @@ def _fast(periods: Sequence[Timing], weights: Sequence[float]) -> Fast:
     return Fast(bins, [share / shares[-1] for share in shares], 1 / squares / _design_effect(periods))
 
 
-def _design_effect(periods: Sequence[Timing]) -> float:
+def _design_effect(periods: Sequence[LatencyStats]) -> float:
     mean = whole_mean([Series(timing.seconds, timing.count) for timing in periods])
     buckets = {bucket for timing in periods for bucket, count in enumerate(timing.count) if count}
     if len(buckets) < _LEAST_BUCKETS:

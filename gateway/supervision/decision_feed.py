@@ -17,7 +17,7 @@ NOBODY = Watch(0)
 
 
 @dataclass(eq=False, slots=True)
-class Wish:
+class FeedSubscription:
     """What one of them wants: a share of the requests, `rate` a second at most of each worker; `take` gets them, and
     how many were left out for the rate."""
 
@@ -36,18 +36,18 @@ class DecisionFeed:
         self._watch = watch
         self._workers = max(1, workers)
         self._redacted = redacted
-        self._wishes: list[Wish] = []
+        self._wishes: list[FeedSubscription] = []
         self._all = NOBODY  # what the workers tell now
 
     def __repr__(self) -> str:
         return f"<DecisionFeed {len(self._wishes)} watch>"
 
-    def add(self, wish: Wish) -> None:
+    def add(self, wish: FeedSubscription) -> None:
         wish.allowance, wish.seen_at = wish.rate * self._workers, monotonic()
         self._wishes.append(wish)
         self._tell()
 
-    def remove(self, wish: Wish) -> None:
+    def remove(self, wish: FeedSubscription) -> None:
         if wish in self._wishes:
             self._wishes.remove(wish)
             self._tell()
@@ -65,7 +65,7 @@ class DecisionFeed:
             if taken or left_out:
                 wish.take(taken, left_out)
 
-    def _allowed(self, wish: Wish, number: int) -> int:
+    def _allowed(self, wish: FeedSubscription, number: int) -> int:
         """How many of these are within its rate."""
         now, most = monotonic(), wish.rate * self._workers
         wish.allowance = min(most, wish.allowance + (now - wish.seen_at) * most)

@@ -21,7 +21,7 @@ from gateway.supervision.replicas import Replicas
 from gateway.supervision.worker_pool import WorkerPool
 
 
-class Change(Protocol):
+class ApplyEdit(Protocol):
     """Put in force what an edit makes of the rules. Raises: EditError, RulesRefused."""
 
     def __call__(self, edit: Edit, author: str, reason: str, source: str) -> Awaitable[object]: ...
@@ -32,7 +32,7 @@ def make_experiments(
     workforce: WorkerPool,
     replicas: Replicas,
     store: Store | None,
-    change: Change,
+    change: ApplyEdit,
     rules: Callable[[], RulesSpec],
 ) -> Experiments:
     """They share what Redis has; without it they are this gateway's alone, and kept in its data folder."""
@@ -69,7 +69,7 @@ def _in_flight(workforce: WorkerPool, rules: RulesSpec) -> Mapping[ArmKey, int]:
     return found
 
 
-def _writing(change: Change) -> Callable[[str, Mapping[str, float], str, str], Awaitable[None]]:
+def _writing(change: ApplyEdit) -> Callable[[str, Mapping[str, float], str, str], Awaitable[None]]:
     async def write(experiment: str, weights: Mapping[str, float], author: str, reason: str) -> None:
         def edit(texts: RuleTexts) -> None:
             set_weights(texts, experiment, weights)

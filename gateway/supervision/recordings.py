@@ -20,7 +20,7 @@ from typing import Any, TextIO
 from gateway.config.specs import RulesSpec
 from gateway.dry_run.recording import NAME, NoRecordingError, Recording, RecordingError, read_recording
 from gateway.routing.rule_dependencies import asked_headers
-from gateway.supervision.decision_feed import DecisionFeed, Wish
+from gateway.supervision.decision_feed import DecisionFeed, FeedSubscription
 
 _log = logging.getLogger("pointsman")
 
@@ -38,7 +38,7 @@ class _Running:
     def __init__(self, recording: Recording, file: TextIO) -> None:
         self.recording = recording
         self.file = file
-        self.wish: Wish | None = None
+        self.wish: FeedSubscription | None = None
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -78,7 +78,9 @@ class Recordings:
             raise RecordingError(f"{path} cannot be written: {error.strerror}") from error
         running = self._running[name] = _Running(made, file)
         file.write(json.dumps({"recording": 1, **asdict(made)}) + "\n")
-        running.wish = Wish(lambda decisions, skipped: self._take(name, decisions, skipped), _RATE, share, True)
+        running.wish = FeedSubscription(
+            lambda decisions, skipped: self._take(name, decisions, skipped), _RATE, share, True
+        )
         self._feed.add(running.wish)
         running.timer = asyncio.get_running_loop().call_later(seconds, self._end, name, "its time is over")
         return made

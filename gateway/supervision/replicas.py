@@ -19,7 +19,7 @@ from typing import Any
 
 from gateway.events.event_bus import EventBus
 from gateway.events.event_types import ConditionChanged, EndpointDrained, ExperimentChanged, RulesActivated
-from gateway.protocol.readiness import Condition
+from gateway.protocol.readiness import Readiness
 from gateway.redis.address import RedisAddress
 from gateway.redis.asyncio_util import end
 from gateway.redis.bounded_client import Store, StoreError
@@ -88,7 +88,7 @@ class Replicas:
         self._drains = Drains()
         self._told_drained: frozenset[Key] = frozenset()
         self._rules = ("", 0, "")
-        self._conditions: Mapping[Key, Condition] = {}
+        self._conditions: Mapping[Key, Readiness] = {}
         self._others: tuple[Replica, ...] = ()
         self._store: Store | None = None
         self._news: EventBus | None = None
@@ -155,7 +155,7 @@ class Replicas:
         if self._news is not None:
             self._news.tell(ExperimentChanged(name))
 
-    def conditions_found(self, conditions: Mapping[Key, Condition]) -> None:
+    def conditions_found(self, conditions: Mapping[Key, Readiness]) -> None:
         """What the probes say now; what has changed is news."""
         before, self._conditions = self._conditions, dict(conditions)
         if self._news is None:

@@ -26,7 +26,6 @@ from gateway.control_messages import (
     AskSnapshot,
     Counters,
     Drain,
-    Failed,
     ForgetReport,
     Message,
     Reports,
@@ -36,6 +35,7 @@ from gateway.control_messages import (
     Start,
     UseReports,
     UseRules,
+    WorkerFailed,
 )
 from gateway.observability.shadow_metrics import ShadowCounts
 from gateway.redis.asyncio_util import end
@@ -273,7 +273,7 @@ class Shadowing:
                 answer.set_result(None)
         elif isinstance(message, Serving) and self._serving is not None and not self._serving.done():
             self._serving.set_result(None)
-        elif isinstance(message, Failed):
+        elif isinstance(message, WorkerFailed):
             _log.error("the parity process: %s", message.message)
 
     def _take(self, reports: Mapping[str, RouteReport]) -> None:

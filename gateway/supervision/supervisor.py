@@ -16,7 +16,7 @@ from gateway.admin.app import make_app
 from gateway.admin.audit import audit_log
 from gateway.admin.audit_file import AuditFile
 from gateway.admin.event_feed import Feed
-from gateway.admin.playground import Inference
+from gateway.admin.playground import InferencePort
 from gateway.admin.server import AdminServer, admin_server
 from gateway.config.rules import LoadedRules
 from gateway.config.settings import Settings
@@ -85,7 +85,7 @@ class Supervisor(RuleKeeping):
         self._prober: Prober | None = None
         self._shadowing: Shadowing | None = None
         self.feed = Feed(self)  # what is told to whoever listens at the admin API
-        self._inference: Inference | None = None
+        self._inference: InferencePort | None = None
 
     # What the admin API reads
 
@@ -111,7 +111,7 @@ class Supervisor(RuleKeeping):
         return self._store
 
     @property
-    def inference(self) -> Inference:
+    def inference(self) -> InferencePort:
         """Where requests go in."""
         assert self._inference is not None
         return self._inference
@@ -194,7 +194,7 @@ class Supervisor(RuleKeeping):
         self._take_signals(loop)
         self._forget_ready_file()  # one that a crash has left would be taken for ours
         http = ReservedPort(settings.host, settings.http_port, "--http-port")
-        self._inference = Inference.of(settings, http.port)
+        self._inference = InferencePort.of(settings, http.port)
         ports = [http]
         if settings.grpc_port != http.port:
             ports.append(ReservedPort(settings.host, settings.grpc_port, "--grpc-port"))

@@ -7,7 +7,7 @@ from typing import Any
 
 from gateway.admin.event_feed import Feed
 from gateway.config.settings import Settings
-from gateway.supervision.decision_feed import DecisionFeed, Wish
+from gateway.supervision.decision_feed import DecisionFeed, FeedSubscription
 from gateway.supervision.recordings import Recordings
 from gateway.supervision.worker_pool import WorkerPool
 
@@ -26,7 +26,7 @@ class Watching:
             lambda watch: workforce.watch(watch, self.decisions.hear), workers=settings.workers, redacted=redacted
         )
         self.recordings = Recordings(folder, self.decisions)
-        self._tail = Wish(self._publish, _TAIL_RATE)
+        self._tail = FeedSubscription(self._publish, _TAIL_RATE)
         feed.on_decisions_wanted(self._want_tail)
 
     def __repr__(self) -> str:

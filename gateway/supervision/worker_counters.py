@@ -9,7 +9,7 @@ from dataclasses import replace
 from gateway.observability.aggregate import total
 from gateway.observability.arm_stats import ArmCounts, ArmKey
 from gateway.observability.limit_stats import LimitSnapshot, add_up_limits, without_worker
-from gateway.observability.metrics import SeriesKey, SeriesSnapshot, Snapshot, add_up
+from gateway.observability.metrics import CountersSnapshot, SeriesKey, SeriesSnapshot, add_up
 from gateway.observability.redis_stats import StoreUse
 from gateway.observability.session_stats import SessionUse
 from gateway.protocol.engine_load import Load
@@ -21,7 +21,7 @@ class Tally:
     """The last snapshot of each living worker, and the sum of the others."""
 
     def __init__(self) -> None:
-        self._living: dict[WorkerProcess, Snapshot] = {}
+        self._living: dict[WorkerProcess, CountersSnapshot] = {}
         self._retired: dict[SeriesKey, SeriesSnapshot] = {}
         self._retired_store: StoreUse | None = None
         self._retired_sessions: SessionUse | None = None
@@ -32,7 +32,7 @@ class Tally:
     def __repr__(self) -> str:
         return f"<Tally of {len(self._living)} workers>"
 
-    def take(self, worker: WorkerProcess, snapshot: Snapshot) -> None:
+    def take(self, worker: WorkerProcess, snapshot: CountersSnapshot) -> None:
         self._living[worker] = snapshot
 
     def retire(self, worker: WorkerProcess) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.control_messages import (
+    ActiveRequests,
     Answer,
     AskRequests,
     AskSnapshot,
@@ -19,10 +20,8 @@ from gateway.control_messages import (
     Counters,
     Decisions,
     Drain,
-    Failed,
     FeedbackCounted,
     Message,
-    Requests,
     Serving,
     SetDrained,
     SetHealth,
@@ -32,9 +31,10 @@ from gateway.control_messages import (
     TakeFeedback,
     UseRules,
     Watch,
+    WorkerFailed,
 )
 from gateway.observability.active_request import LiveRequest
-from gateway.protocol.readiness import Condition
+from gateway.protocol.readiness import Readiness
 from gateway.redis.address import RedisAddress
 from gateway.supervision.ports import ReservedPort
 from gateway.supervision.worker_counters import Tally
@@ -65,7 +65,7 @@ class WorkerPool:
         self,
         settings: Settings,
         rules: RulesSpec,
-        health: Mapping[tuple[str, str], Condition],
+        health: Mapping[tuple[str, str], Readiness],
         ports: Sequence[ReservedPort],
         command: Sequence[str] = COMMAND,
         redis: RedisAddress | None = None,
@@ -159,7 +159,7 @@ class WorkerPool:
     async def requests(self, limit: int) -> list[LiveRequest]:
         """The requests under way, the oldest first, as far as the workers answer in time."""
         answers = await self._ask(lambda token: AskRequests(token, limit))
-        found = [request for answer in answers if isinstance(answer, Requests) for request in answer.requests]
+        found = [request for answer in answers if isinstance(answer, ActiveRequests) for request in answer.requests]
         return sorted(found, key=lambda request: -request.age)[:limit]
 
     async def cancel_request(self, id: str) -> int:
@@ -318,7 +318,7 @@ class WorkerPool:
             self._answered(worker, message)
         elif isinstance(message, Decisions):
             self._decided(message.decisions, message.skipped)
-        elif isinstance(message, Requests | Cancelled | FeedbackCounted):
+        elif isinstance(message, ActiveRequests | Cancelled | FeedbackCounted):
             self._answered(worker, message)
         elif isinstance(message, TakeFeedback):
             task = asyncio.get_running_loop().create_task(self._pass_feedback(worker, message))
@@ -327,7 +327,7 @@ class WorkerPool:
         elif isinstance(message, Serving):
             if serving is not None and not serving.done():
                 serving.set_result(None)
-        elif isinstance(message, Failed):
+        elif isinstance(message, WorkerFailed):
             if serving is not None and not serving.done():
                 serving.set_exception(StartError(message.message))
             else:

@@ -8,13 +8,13 @@ from urllib.parse import urlsplit
 
 from gateway.config.specs import EndpointSpec, EngineSpec
 from gateway.protocol.engine_load import Load
-from gateway.protocol.readiness import Condition
+from gateway.protocol.readiness import Readiness
 from gateway.upstream.breaker import Breaker
 from gateway.upstream.http1_pool import Pool
 from gateway.upstream.http2_pool import StreamPool
 from gateway.upstream.tls import client_tls
 
-NOT_READY = (Condition.UNREADY, Condition.DOWN)
+NOT_READY = (Readiness.UNREADY, Readiness.DOWN)
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -65,7 +65,7 @@ class Endpoint:
         self.load: Load | None = None
         self._load_until = 0.0
         self.models: frozenset[str] = frozenset()
-        self.condition: Condition | None = None
+        self.condition: Readiness | None = None
         self.is_draining = False
         self.weight = 1.0
         self.latency = 0.0  # seconds to the first byte, peak EWMA; 0 before the first reply

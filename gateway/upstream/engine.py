@@ -7,7 +7,7 @@ from time import monotonic
 from types import MappingProxyType
 
 from gateway.config.specs import Balance, EndpointSpec, EngineSpec
-from gateway.protocol.readiness import Condition
+from gateway.protocol.readiness import Readiness
 from gateway.upstream.adapters import Adapter, adapter_for
 from gateway.upstream.balancing import by_session, chooser
 from gateway.upstream.endpoint import NOT_READY, Endpoint
@@ -76,7 +76,7 @@ class Engine:
 
     def __repr__(self) -> str:
         available = sum(
-            endpoint.condition is not Condition.DOWN and endpoint.breaker.is_closed for endpoint in self.endpoints
+            endpoint.condition is not Readiness.DOWN and endpoint.breaker.is_closed for endpoint in self.endpoints
         )
         in_flight = sum(endpoint.in_flight for endpoint in self.endpoints)
         return f"<Engine {self.name}: {len(self.endpoints)} endpoints, {available} available, {in_flight} in flight>"
@@ -86,7 +86,7 @@ class Engine:
         """Whether some endpoint says that it is ready; where probing is off, that requests succeed is all one knows."""
         if not self.spec.health.interval:
             return any(endpoint.breaker.is_closed for endpoint in self.endpoints)
-        return any(endpoint.condition is Condition.READY for endpoint in self.endpoints)
+        return any(endpoint.condition is Readiness.READY for endpoint in self.endpoints)
 
     @property
     def models(self) -> frozenset[str]:
@@ -110,7 +110,7 @@ class Engine:
         endpoints = self.endpoints
         if len(endpoints) == 1 and not tried:
             only = endpoints[0]
-            return only if only.condition is not Condition.DOWN else None
+            return only if only.condition is not Readiness.DOWN else None
         able = self.able(now, tried)
         if not able:
             return None
@@ -124,7 +124,7 @@ class Engine:
         ready = [endpoint for endpoint in endpoints if endpoint.condition not in NOT_READY and endpoint not in tried]
         left = [endpoint for endpoint in ready if not endpoint.is_draining] or ready
         if not left:
-            unready = Condition.UNREADY
+            unready = Readiness.UNREADY
             left = [endpoint for endpoint in endpoints if endpoint.condition is unready and endpoint not in tried]
         allowed = _allowed(left, now)
         if not allowed and len(left) < len(ready):

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from gateway.config.specs import EngineSpec, HealthSpec
 from gateway.protocol.engine_load import Load
-from gateway.protocol.readiness import Condition
-from gateway.upstream.probe import Asker, asker_for
+from gateway.protocol.readiness import Readiness
+from gateway.upstream.probe import EndpointProbe, asker_for
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Findings:
     condition; those that do not tell their models have none here. `loads` are those told since the last findings, None
     where an endpoint has stopped to tell."""
 
-    conditions: Mapping[Key, Condition] = field(default_factory=dict)
+    conditions: Mapping[Key, Readiness] = field(default_factory=dict)
     models: Mapping[Key, frozenset[str]] = field(default_factory=dict)
     loads: Mapping[Key, Load | None] = field(default_factory=dict)
 
@@ -53,13 +53,13 @@ class EndpointHealth:
 
     def __init__(self, spec: HealthSpec) -> None:
         self._spec = spec
-        self._found: deque[Condition] = deque(maxlen=max(spec.unhealthy_after, spec.healthy_after))
-        self.condition: Condition | None = None
+        self._found: deque[Readiness] = deque(maxlen=max(spec.unhealthy_after, spec.healthy_after))
+        self.condition: Readiness | None = None
 
     def __repr__(self) -> str:
         return f"<EndpointHealth {self.condition}, last {[found.value for found in self._found]}>"
 
-    def observe(self, found: Condition) -> bool:
+    def observe(self, found: Readiness) -> bool:
         """Count a probe; tells whether the endpoint's condition has changed with it."""
         self._found.append(found)
         before = self.condition
@@ -74,7 +74,7 @@ class EndpointHealth:
             self.condition = worst
         return self.condition is not before
 
-    def _last(self, number: int, pick: Callable[..., Condition]) -> Condition | None:
+    def _last(self, number: int, pick: Callable[..., Readiness]) -> Readiness | None:
         """The mildest or worst of so many last probes; None where there were fewer."""
         last = list(self._found)[-number:]
         return pick(last, key=lambda found: found.badness) if len(last) == number else None
@@ -109,7 +109,7 @@ class Prober:
         return f"<Prober of {len(self._probes)} endpoints>"
 
     @property
-    def health(self) -> dict[Key, Condition]:
+    def health(self) -> dict[Key, Readiness]:
         """By engine and endpoint; those that no probe has reached a verdict on are left out."""
         found = {key: probe.health.condition for key, probe in self._probes.items()}
         return {key: condition for key, condition in found.items() if condition is not None}
@@ -174,7 +174,7 @@ class Prober:
             try:
                 await self._ask_again_and_again(probe)
             except Exception as error:  # a certificate file that cannot be read may be there later
-                self._observe(probe, Condition.DOWN, f": cannot be probed: {error}")
+                self._observe(probe, Readiness.DOWN, f": cannot be probed: {error}")
                 probe.had_first.set()
                 await asyncio.sleep(_jittered(probe.engine.health.interval))
 
@@ -184,8 +184,8 @@ class Prober:
         try:
             while True:
                 found = await asker.ask()
-                self._observe(probe, found, f": {asker.failure}" if found is Condition.DOWN else "")
-                is_there = found is not Condition.DOWN
+                self._observe(probe, found, f": {asker.failure}" if found is Readiness.DOWN else "")
+                is_there = found is not Readiness.DOWN
                 until_discovery = max(0, until_discovery - 1) if is_there else 0  # it may come back as another
                 if is_there and not until_discovery and await self._learn_models(probe, asker):
                     until_discovery = _PROBES_PER_DISCOVERY
@@ -202,7 +202,7 @@ class Prober:
             await asyncio.wait_for(probe.is_called.wait(), seconds)
         probe.is_called.clear()
 
-    async def _learn_models(self, probe: _Probe, asker: Asker) -> bool:
+    async def _learn_models(self, probe: _Probe, asker: EndpointProbe) -> bool:
         """Ask for the models; where it does not tell, what it told before still holds."""
         models = await asker.models()
         if models is not None and models != probe.models:
@@ -226,13 +226,13 @@ class Prober:
         fresh, self._fresh = self._fresh, {}
         self._changed(Findings(self.health, self.models, fresh))
 
-    def _observe(self, probe: _Probe, found: Condition, why: str = "") -> None:
+    def _observe(self, probe: _Probe, found: Readiness, why: str = "") -> None:
         was_known = probe.health.condition is not None
         has_changed = probe.health.observe(found)
         if not has_changed:
             return
         probe.hurried = 0
-        if was_known or found is not Condition.READY:
+        if was_known or found is not Readiness.READY:
             _log.warning("%s of engine '%s' is %s%s", probe.url, probe.engine.name, found.value, why)
         self._tell()
 

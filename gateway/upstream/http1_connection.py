@@ -15,7 +15,7 @@ _MAX_HEAD_BYTES = 256 * 1024
 _read_head = Memo(read_response_head)
 
 
-class Receiver(Protocol):
+class ReplyReceiver(Protocol):
     """Whoever a reply is for. Calls come in this order: started, continued until ended; or failed, at any time."""
 
     def reply_started(self, head: ResponseHead, data: bytes, ended: bool) -> None: ...
@@ -31,7 +31,7 @@ class Receiver(Protocol):
     def sending_resumed(self) -> None: ...
 
 
-class Home(Protocol):
+class PoolOwner(Protocol):
     """Where a connection belongs."""
 
     def release(self, connection: UpstreamConnection) -> None:
@@ -65,7 +65,7 @@ class UpstreamConnection(asyncio.Protocol):
         "request_is_sent",
     )
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: PoolOwner) -> None:
         self._home = home
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)  # set before anything else happens
         self._buffer = b""
@@ -74,7 +74,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._remaining = 0
         self._wants_payload = False
         self._without_body = False
-        self.receiver: Receiver | None = None
+        self.receiver: ReplyReceiver | None = None
         self.request_is_sent = True
         self.idle_since = 0.0
         self.is_used = False  # whether a request has been sent on it before the present one
@@ -85,7 +85,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     # What receivers ask of it
 
-    def begin(self, receiver: Receiver, *, without_body: bool = False, wants_payload: bool = False) -> None:
+    def begin(self, receiver: ReplyReceiver, *, without_body: bool = False, wants_payload: bool = False) -> None:
         """Take on a request. `without_body`: it is a HEAD, so its reply has no body whatever its head says."""
         self.receiver = receiver
         self.request_is_sent = False
@@ -163,7 +163,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     # Reading a reply
 
-    def _read_start(self, receiver: Receiver, data: bytes) -> None:
+    def _read_start(self, receiver: ReplyReceiver, data: bytes) -> None:
         data = self._buffer + data if self._buffer else data
         head = None
         while head is None or head.status < 200:  # interim replies come before the final one
@@ -197,7 +197,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._head = head
             receiver.reply_started(head, body, False)
 
-    def _read_on(self, receiver: Receiver, data: bytes) -> None:
+    def _read_on(self, receiver: ReplyReceiver, data: bytes) -> None:
         head = self._head
         assert head is not None
         if head.body >= 0:

@@ -15,7 +15,7 @@ from gateway.upstream.connect import connect, connect_error
 from gateway.upstream.http1_connection import UpstreamConnection
 
 
-class Waiter(Protocol):
+class ConnectionWaiter(Protocol):
     """Whoever waits for a connection."""
 
     def connected(self, connection: UpstreamConnection) -> None: ...
@@ -58,7 +58,7 @@ class Pool:
         self._server_name = server_name
         self._open: set[UpstreamConnection] = set()  # those being made included
         self._idle: list[UpstreamConnection] = []
-        self._waiting: deque[Waiter] = deque()
+        self._waiting: deque[ConnectionWaiter] = deque()
         self._num_connecting = 0
         self._tasks: set[asyncio.Task[None]] = set()  # the attempts: the event loop alone would not keep them alive
 
@@ -77,7 +77,7 @@ class Pool:
         """Connections that serve a request, or are being made."""
         return self.size - len(self._idle)
 
-    def acquire(self, waiter: Waiter) -> UpstreamConnection | None:
+    def acquire(self, waiter: ConnectionWaiter) -> UpstreamConnection | None:
         """An idle connection; or None, and the waiter hears when there is one.
 
         Raises: GatewayError(OVERLOADED) when the line is full.
@@ -97,7 +97,7 @@ class Pool:
         self._waiting.append(waiter)
         return None
 
-    def forget(self, waiter: Waiter) -> None:
+    def forget(self, waiter: ConnectionWaiter) -> None:
         """The waiter has left the line."""
         if waiter in self._waiting:
             self._waiting.remove(waiter)

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from gateway.upstream.http2_transport import Http2Transport
 from gateway.wire.http2.connection import Http2Limits
-from gateway.wire.http2.stream import Receiver, Stream
+from gateway.wire.http2.stream import Stream, StreamReceiver
 
 
 class StreamHome(Protocol):
@@ -39,7 +39,7 @@ class StreamConnection(Http2Transport):
     def num_streams(self) -> int:
         return len(self.http2.streams)
 
-    def open_stream(self, receiver: Receiver) -> Stream:
+    def open_stream(self, receiver: StreamReceiver) -> Stream:
         return self.http2.open_stream(receiver)
 
     def connection_lost(self, exc: Exception | None) -> None:

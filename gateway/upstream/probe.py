@@ -10,7 +10,7 @@ from urllib.parse import quote, urlsplit
 from gateway.config.specs import EndpointSpec, EngineProtocol, EngineSpec
 from gateway.protocol.engine_load import Load, read_metrics
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.readiness import Condition
+from gateway.protocol.readiness import Readiness
 from gateway.upstream.discovery import read_models
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import extra_fields
@@ -22,7 +22,7 @@ from gateway.upstream.tls import endpoint_tls
 _log = logging.getLogger(__name__)
 
 
-class Asker(Protocol):
+class EndpointProbe(Protocol):
     """Asks one endpoint, again and again, over connections that it keeps."""
 
     @property
@@ -30,7 +30,7 @@ class Asker(Protocol):
         """Why the last `ask` found it down; "" where it did not."""
         ...
 
-    async def ask(self) -> Condition: ...
+    async def ask(self) -> Readiness: ...
 
     async def models(self) -> frozenset[str] | None:
         """The models that it serves; None where it does not tell."""
@@ -43,7 +43,7 @@ class Asker(Protocol):
     async def close(self) -> None: ...
 
 
-def asker_for(engine: EngineSpec, url: str) -> Asker:
+def asker_for(engine: EngineSpec, url: str) -> EndpointProbe:
     """By REST, or by an RPC where the URL is a gRPC server's.
 
     Raises: OSError or ssl.SSLError where a certificate file cannot be read.
@@ -122,7 +122,7 @@ class _RestAsker:
     def failure(self) -> str:
         return self._server.failure
 
-    async def ask(self) -> Condition:
+    async def ask(self) -> Readiness:
         answered = await self._server.get(self._path)
         if answered is not None and answered.status in NOT_THERE:
             for path in self._check.paths:
@@ -132,8 +132,8 @@ class _RestAsker:
                         self._path, answered = path, other
                         break
         if answered is None:
-            return Condition.DOWN
-        return Condition.READY if 200 <= answered.status < self._check.ready_below else Condition.UNREADY
+            return Readiness.DOWN
+        return Readiness.READY if 200 <= answered.status < self._check.ready_below else Readiness.UNREADY
 
     async def models(self) -> frozenset[str] | None:
         answered = await self._server.get(self._models_path) if self._models_path is not None else None
@@ -157,7 +157,7 @@ class _GrpcAsker:
         self._fields = extra_fields(engine)
         self.failure = ""
 
-    async def ask(self) -> Condition:
+    async def ask(self) -> Readiness:
         endpoint = self._endpoint
         self.failure = ""
         assert endpoint.streams is not None
@@ -175,8 +175,8 @@ class _GrpcAsker:
         except GatewayError as error:
             self.failure = error.message
             _log.debug("a probe of %s failed: %s", endpoint.url, error.message)
-            return Condition.DOWN
-        return Condition.READY if is_ready else Condition.UNREADY
+            return Readiness.DOWN
+        return Readiness.READY if is_ready else Readiness.UNREADY
 
     async def models(self) -> frozenset[str] | None:
         return None

@@ -28,7 +28,7 @@ from gateway.observability.limit_stats import AccountSnapshot, LimitSnapshot
 from gateway.observability.metrics import Metrics, SeriesKey, add_up
 from gateway.observability.session_stats import SessionUse
 from gateway.protocol.engine_load import Load
-from gateway.protocol.readiness import Condition
+from gateway.protocol.readiness import Readiness
 from gateway.rule_versions.version import Version
 from tests.experiments.making import Workforce
 
@@ -115,7 +115,7 @@ class State:
         return ExpositionState(
             series=add_up([metrics.snapshot()]),
             connections=7,
-            health={("cuda", "http://a:1"): Condition.READY, ("mac", "http://c:1"): Condition.DOWN},
+            health={("cuda", "http://a:1"): Readiness.READY, ("mac", "http://c:1"): Readiness.DOWN},
             breakers_open={("mac", "http://c:1"): True},
             rules_number=3,
             reloads_ok=1,

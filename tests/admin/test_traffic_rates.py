@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.admin.traffic_rates import Traffic, quantile
-from gateway.observability.metrics import LATENCY_BOUNDS, Metrics, Series, SeriesKey, add_up
+from gateway.observability.metrics import LATENCY_BOUNDS, Metrics, RequestSeries, SeriesKey, add_up
 
 
 def buckets(**counts: int) -> list[int]:
@@ -35,7 +35,7 @@ def test_rates_are_of_the_window() -> None:
     """Of the last seconds alone, and of each group by itself; what had no request has no latency."""
     metrics = Metrics()
 
-    def series(route: str, endpoint: str) -> Series:
+    def series(route: str, endpoint: str) -> RequestSeries:
         return metrics.series(SeriesKey(route, "", "it", endpoint))
 
     def look(now: float) -> None:

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from gateway.comparison.distribution import Distribution
-from gateway.comparison.outputs import Text
+from gateway.comparison.outputs import GeneratedText
 from gateway.comparison.report import MAX_WORST, RouteReport
 from gateway.comparison.tensors import compare, tensor_of
 from gateway.comparison.texts import compare as compare_texts
-from gateway.comparison.verdict import Outcome, Verdict
+from gateway.comparison.verdict import ComparisonOutcome, Verdict
 from gateway.config.experiment_specs import ShadowSpec, ToleranceSpec
 
 SPEC = ShadowSpec("new")
@@ -25,7 +25,7 @@ SPEC = ShadowSpec("new")
 def differing(by: float, name: str = "y") -> Verdict:
     one, other = np.array([1.0], np.float32), np.array([1.0 + by], np.float32)
     found = compare(name, tensor_of("FP32", one), tensor_of("FP32", other), SPEC)
-    return Verdict(Outcome.AGREES if found.agrees else Outcome.DIFFERS, (found,))
+    return Verdict(ComparisonOutcome.AGREES if found.agrees else ComparisonOutcome.DIFFERS, (found,))
 
 
 def facts(number: int) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def test_the_last_failures_are_kept() -> None:
     """The latest first, and only so many."""
     report = RouteReport("r", SPEC, 1.0)
     for number in range(30):
-        report.add(Verdict(Outcome.CANDIDATE_FAILED, reason="HTTP status 503"), facts(number), 2.0)
+        report.add(Verdict(ComparisonOutcome.CANDIDATE_FAILED, reason="HTTP status 503"), facts(number), 2.0)
     told = report.told()
     assert told["candidate_failed"] == 30
     assert told["agreement"] is None
@@ -109,8 +109,12 @@ def test_texts_are_counted_by_how_they_part() -> None:
     """First tokens, shares, and reasons for their ends."""
     report = RouteReport("r", SPEC, 1.0)
     for text, finish in (("one two", "stop"), ("one four", "stop"), ("one two", "length")):
-        found = compare_texts("choice 0", Text("one two", "stop"), Text(text, finish), 0)
-        report.add(Verdict(Outcome.AGREES if found.agrees else Outcome.DIFFERS, texts=(found,)), facts(0), 2.0)
+        found = compare_texts("choice 0", GeneratedText("one two", "stop"), GeneratedText(text, finish), 0)
+        report.add(
+            Verdict(ComparisonOutcome.AGREES if found.agrees else ComparisonOutcome.DIFFERS, texts=(found,)),
+            facts(0),
+            2.0,
+        )
     told = report.told()["texts"]["choice 0"]
     assert (told["compared"], told["equal"], told["agreeing"]) == (3, 2, 1)
     assert told["finishes"] == {"stop/stop": 2, "stop/length": 1}

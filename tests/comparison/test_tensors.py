@@ -8,13 +8,13 @@ from math import inf, nan
 import numpy as np
 import pytest
 
-from gateway.comparison.tensors import Tensor, compare, tensor_of, tensor_of_raw
+from gateway.comparison.tensors import ComparedTensor, compare, tensor_of, tensor_of_raw
 from gateway.config.experiment_specs import ShadowSpec, ToleranceSpec
 
 SPEC = ShadowSpec("new", top_k=2, tolerance=ToleranceSpec(absolute=0.01, relative=0.01))
 
 
-def fp32(*values: object) -> Tensor:
+def fp32(*values: object) -> ComparedTensor:
     return tensor_of("FP32", np.array(values, np.float32))
 
 
@@ -124,7 +124,9 @@ PROBLEMS = [
 
 
 @pytest.mark.parametrize("primary, candidate, problem", PROBLEMS)
-def test_what_cannot_be_compared_is_told(primary: Tensor | None, candidate: Tensor | None, problem: str) -> None:
+def test_what_cannot_be_compared_is_told(
+    primary: ComparedTensor | None, candidate: ComparedTensor | None, problem: str
+) -> None:
     """Another shape, another datatype, or none at all: none of them agrees."""
     found = compare("y", primary, candidate, SPEC)
     assert found.problem == problem

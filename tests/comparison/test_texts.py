@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.comparison.outputs import Text
+from gateway.comparison.outputs import GeneratedText
 from gateway.comparison.texts import TextDifference, compare
 
 # primary, candidate, first character, first token, prefix share
@@ -23,7 +23,7 @@ PARTING = [
 @pytest.mark.parametrize("primary, candidate, character, token, share", PARTING)
 def test_where_texts_part(primary: str, candidate: str, character: int | None, token: int | None, share: float) -> None:
     """By characters, and by words and signs; where only white space differs, no token does."""
-    found = compare("text", Text(primary), Text(candidate), 0)
+    found = compare("text", GeneratedText(primary), GeneratedText(candidate), 0)
     assert (found.first_character, found.first_token, found.prefix_share) == (character, token, share)
     assert found.agrees is (primary == candidate)
     assert found.around == ("", "")
@@ -31,20 +31,20 @@ def test_where_texts_part(primary: str, candidate: str, character: int | None, t
 
 def test_how_it_ended_counts() -> None:
     """The same text that ended for another reason, or with other tool calls, does not agree."""
-    one = Text("one", "stop", ('f {"a":1}',))
-    assert compare("text", one, Text("one", "stop", ('f {"a":1}',)), 0).agrees
-    assert not compare("text", one, Text("one", "length", ('f {"a":1}',)), 0).agrees
-    assert not compare("text", one, Text("one", "stop", ('f {"a":2}',)), 0).agrees
+    one = GeneratedText("one", "stop", ('f {"a":1}',))
+    assert compare("text", one, GeneratedText("one", "stop", ('f {"a":1}',)), 0).agrees
+    assert not compare("text", one, GeneratedText("one", "length", ('f {"a":1}',)), 0).agrees
+    assert not compare("text", one, GeneratedText("one", "stop", ('f {"a":2}',)), 0).agrees
 
 
 def test_excerpts_are_told_where_they_are_allowed() -> None:
     """So many characters of both, a third of them from before the place where they part."""
-    found = compare("text", Text("a" * 50 + "b" * 50), Text("a" * 50 + "c" * 50), 12)
+    found = compare("text", GeneratedText("a" * 50 + "b" * 50), GeneratedText("a" * 50 + "c" * 50), 12)
     assert found.around == ("aaaabbbbbbbb", "aaaacccccccc")
 
 
 def test_a_text_that_one_side_has_not() -> None:
     """It agrees with nothing."""
-    assert compare("x", Text("a"), None, 0) == TextDifference(
+    assert compare("x", GeneratedText("a"), None, 0) == TextDifference(
         "x", "only the primary has it", first_character=0, first_token=0, prefix_share=0.0
     )

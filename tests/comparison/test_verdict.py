@@ -9,66 +9,78 @@ import orjson
 import pytest
 
 from gateway.comparison.outputs import read
-from gateway.comparison.reply import Answer, read_http
-from gateway.comparison.verdict import Outcome, judge
+from gateway.comparison.reply import ComparedReply, read_http
+from gateway.comparison.verdict import ComparisonOutcome, judge
 from gateway.config.experiment_specs import ShadowSpec
 from gateway.protocol.conversion.infer import infer_response_of_rest
 from gateway.protocol.errors import GatewayError
-from gateway.protocol.operations import Call, read_path
+from gateway.protocol.operations import ApiCall, read_path
 
 SPEC = ShadowSpec("new", excerpts=100)
 INFER = "/v2/models/m/infer"
 
 
-def call(path: str) -> Call:
+def call(path: str) -> ApiCall:
     found = read_path(path)
     assert found is not None
     return found
 
 
-def http(body: bytes, *lines: bytes, status: int = 200) -> Answer:
+def http(body: bytes, *lines: bytes, status: int = 200) -> ComparedReply:
     """A reply as it is written to a client."""
     head = b"HTTP/1.1 %d OK\r\n" % status + b"".join(line + b"\r\n" for line in lines)
     return read_http(head + b"content-length: %d\r\n\r\n" % len(body) + body, 0.1, 0.05)
 
 
-def infer(value: float, name: str = "y", status: int = 200) -> Answer:
+def infer(value: float, name: str = "y", status: int = 200) -> ComparedReply:
     output = {"name": name, "datatype": "FP32", "shape": [1], "data": [value]}
     return http(orjson.dumps({"model_name": "m", "model_version": "1", "outputs": [output]}), status=status)
 
 
-def binary(value: float) -> Answer:
+def binary(value: float) -> ComparedReply:
     output = {"name": "y", "datatype": "FP32", "shape": [1], "parameters": {"binary_data_size": 4}}
     head = orjson.dumps({"model_name": "m", "model_version": "1", "outputs": [output]})
     return http(head + struct.pack("<f", value), b"inference-header-content-length: %d" % len(head))
 
 
-def by_grpc(value: float) -> Answer:
-    return Answer(True, 0, infer_response_of_rest(infer(value).body, None))
+def by_grpc(value: float) -> ComparedReply:
+    return ComparedReply(True, 0, infer_response_of_rest(infer(value).body, None))
 
 
 @pytest.mark.parametrize("primary", [infer(1.5), binary(1.5), by_grpc(1.5)])
 @pytest.mark.parametrize("candidate", [infer(1.625), binary(1.625), by_grpc(1.625)])
-def test_tensors_are_compared_whatever_they_came_in(primary: Answer, candidate: Answer) -> None:
+def test_tensors_are_compared_whatever_they_came_in(primary: ComparedReply, candidate: ComparedReply) -> None:
     """JSON, raw bytes behind JSON, or protobuf: the difference is the same."""
     verdict = judge(primary, candidate, call(INFER), SPEC)
-    assert verdict.outcome is Outcome.DIFFERS
+    assert verdict.outcome is ComparisonOutcome.DIFFERS
     assert [each.max_absolute for each in verdict.tensors] == [0.125]
 
 
 OUTCOMES = [
-    (infer(1), infer(1), Outcome.AGREES, ""),
-    (infer(1), infer(1, status=503), Outcome.CANDIDATE_FAILED, "HTTP status 503"),
-    (infer(1, status=500), infer(1), Outcome.PRIMARY_FAILED, "HTTP status 500"),
-    (infer(1, status=500), Answer(True, 14, b""), Outcome.BOTH_FAILED, "HTTP status 500; candidate: gRPC status 14"),
-    (infer(1), Answer(False, 0, b"", failure="no answer within 1 s"), Outcome.CANDIDATE_FAILED, "no answer within 1 s"),
-    (infer(1), http(b"nonsense"), Outcome.CANDIDATE_FAILED, "failed to parse the JSON"),
-    (infer(1), infer(1, "other"), Outcome.DIFFERS, ""),
+    (infer(1), infer(1), ComparisonOutcome.AGREES, ""),
+    (infer(1), infer(1, status=503), ComparisonOutcome.CANDIDATE_FAILED, "HTTP status 503"),
+    (infer(1, status=500), infer(1), ComparisonOutcome.PRIMARY_FAILED, "HTTP status 500"),
+    (
+        infer(1, status=500),
+        ComparedReply(True, 14, b""),
+        ComparisonOutcome.BOTH_FAILED,
+        "HTTP status 500; candidate: gRPC status 14",
+    ),
+    (
+        infer(1),
+        ComparedReply(False, 0, b"", failure="no answer within 1 s"),
+        ComparisonOutcome.CANDIDATE_FAILED,
+        "no answer within 1 s",
+    ),
+    (infer(1), http(b"nonsense"), ComparisonOutcome.CANDIDATE_FAILED, "failed to parse the JSON"),
+    (infer(1), infer(1, "other"), ComparisonOutcome.DIFFERS, ""),
 ]
 
 
 @pytest.mark.parametrize("primary, candidate, outcome, reason", OUTCOMES)
-def test_failures_are_told_apart(primary: Answer, candidate: Answer, outcome: Outcome, reason: str) -> None:
+def test_failures_are_told_apart(
+    primary: ComparedReply, candidate: ComparedReply, outcome: ComparisonOutcome, reason: str
+) -> None:
     """Whose answer is none, and why."""
     verdict = judge(primary, candidate, call(INFER), SPEC)
     assert verdict.outcome is outcome
@@ -105,7 +117,7 @@ def test_a_streamed_text_is_the_whole_text() -> None:
     head = b"HTTP/1.1 200 OK\r\n%b\r\ntransfer-encoding: chunked\r\n\r\n" % EVENTS
     streamed = read_http(head + framed, 0.1, 0.05)
     verdict = judge(whole, streamed, call(CHAT), SPEC)
-    assert verdict.outcome is Outcome.AGREES
+    assert verdict.outcome is ComparisonOutcome.AGREES
     assert [(each.name, each.finishes) for each in verdict.texts] == [("choice 0", ("stop", "stop"))]
 
 
@@ -119,15 +131,15 @@ def test_a_stream_that_breaks_off_is_no_answer() -> None:
 def test_tool_calls_are_compared_as_json() -> None:
     """Spaces and the order of arguments make no difference, their values do."""
 
-    def calling(arguments: str) -> Answer:
+    def calling(arguments: str) -> ComparedReply:
         function = {"name": "add", "arguments": arguments}
         message = {"content": None, "tool_calls": [{"id": "x", "type": "function", "function": function}]}
         return http(orjson.dumps({"choices": [{"message": message, "finish_reason": "tool_calls"}]}))
 
     one = calling('{"a": 1, "b": 2}')
-    assert judge(one, calling('{"b":2,"a":1}'), call(CHAT), SPEC).outcome is Outcome.AGREES
+    assert judge(one, calling('{"b":2,"a":1}'), call(CHAT), SPEC).outcome is ComparisonOutcome.AGREES
     found = judge(one, calling('{"a":1,"b":3}'), call(CHAT), SPEC)
-    assert found.outcome is Outcome.DIFFERS
+    assert found.outcome is ComparisonOutcome.DIFFERS
     assert found.texts[0].calls_differ
 
 
@@ -135,7 +147,7 @@ def test_embeddings_are_tensors() -> None:
     """As arrays or as base64, one tensor for each input."""
     import base64
 
-    def embedded(*vectors: object) -> Answer:
+    def embedded(*vectors: object) -> ComparedReply:
         data = [{"index": place, "embedding": vector} for place, vector in enumerate(vectors)]
         return http(orjson.dumps({"object": "list", "data": data}))
 
@@ -152,7 +164,7 @@ def test_generate_has_texts_and_numbers() -> None:
     told = {"model_name": "m", "model_version": "1", "text_output": "one two", "score": 0.5}
     parts = [{"text_output": "one ", "score": 0.5, "model_name": "m"}, {"text_output": "two"}]
     verdict = judge(http(orjson.dumps(told)), http(sse(*parts), EVENTS), call("/v2/models/m/generate"), SPEC)
-    assert verdict.outcome is Outcome.AGREES
+    assert verdict.outcome is ComparisonOutcome.AGREES
     assert [each.name for each in verdict.texts] == ["text_output"]
     assert [each.name for each in verdict.tensors] == ["score"]
     failed = http(sse({"error": "it hurts"}), EVENTS)
@@ -162,7 +174,7 @@ def test_generate_has_texts_and_numbers() -> None:
 def test_texts_in_tensors_are_texts() -> None:
     """BYTES outputs are compared element by element."""
 
-    def texts(*values: str) -> Answer:
+    def texts(*values: str) -> ComparedReply:
         output = {"name": "label", "datatype": "BYTES", "shape": [len(values)], "data": list(values)}
         return http(orjson.dumps({"model_name": "m", "model_version": "1", "outputs": [output]}))
 
@@ -174,7 +186,7 @@ def test_a_compressed_answer_is_read() -> None:
     """Whoever asked for gzip is compared too; what cannot be read is told."""
     plain = infer(1)
     packed = http(gzip.compress(plain.body), b"content-encoding: gzip")
-    assert judge(packed, plain, call(INFER), SPEC).outcome is Outcome.AGREES
+    assert judge(packed, plain, call(INFER), SPEC).outcome is ComparisonOutcome.AGREES
     with pytest.raises(GatewayError, match="'br' is not read"):
         http(b"x", b"content-encoding: br")
 

@@ -10,7 +10,7 @@ from gateway.config.specs import HistorySpec
 from gateway.conversations.conversation_turn import Talk
 from gateway.conversations.store import Conversation
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.canonical import Event, Failed, Generation, Message, TextDelta, ToolCallDelta, Used
+from gateway.protocol.llm.canonical import EngineFailed, Event, Generation, Message, TextDelta, ToolCallDelta, Used
 from gateway.redis.address import read_address
 from gateway.redis.bounded_client import Store
 from tests.conversations.making import said, system, user
@@ -100,7 +100,7 @@ def test_an_answer_that_the_client_began(redis_server: RedisServer) -> None:
     play(redis_server, scene)
 
 
-@pytest.mark.parametrize("events", [[], [TextDelta("")], [TextDelta("b"), Failed("no")]])
+@pytest.mark.parametrize("events", [[], [TextDelta("")], [TextDelta("b"), EngineFailed("no")]])
 def test_what_is_no_answer_is_not_kept(redis_server: RedisServer, events: list[Event]) -> None:
     """Nor is its question: the client asks again."""
 

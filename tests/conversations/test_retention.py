@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.conversations.retention import Limits, num_dropped
+from gateway.conversations.retention import RetentionLimits, num_dropped
 from gateway.conversations.turns import Turn, estimated_of_bytes
 from gateway.protocol.llm.canonical import Message
 from tests.conversations.making import calls, result, said, turn, user
@@ -28,12 +28,12 @@ def conversations(draw: st.DrawFn) -> list[Turn]:
     return turns
 
 
-LIMITS = st.builds(Limits, st.integers(1, 30), st.integers(1, 200), st.integers(1, 400))
+LIMITS = st.builds(RetentionLimits, st.integers(1, 30), st.integers(1, 200), st.integers(1, 400))
 
 
 @settings(max_examples=300, deadline=None)
 @given(conversations(), LIMITS, st.integers(0, 100), st.data())
-def test_trimming(turns: list[Turn], limits: Limits, system_bytes: int, data: st.DataObject) -> None:
+def test_trimming(turns: list[Turn], limits: RetentionLimits, system_bytes: int, data: st.DataObject) -> None:
     """What is left is within the limits and begins with a question; no result stands without its call; and one
     exchange more would have been too much."""
     sizes = [data.draw(st.integers(1, 60)) for _ in turns]
@@ -56,25 +56,25 @@ def test_trimming(turns: list[Turn], limits: Limits, system_bytes: int, data: st
 def test_nothing_is_dropped_within_the_limits() -> None:
     """A conversation at its limit is kept whole."""
     turns = [turn(user("a"), 5), turn(said("b"), 5)]
-    assert num_dropped(turns, sized(turns), 0, Limits(2, 10, 20)) == 0
+    assert num_dropped(turns, sized(turns), 0, RetentionLimits(2, 10, 20)) == 0
 
 
 def test_the_oldest_exchange_goes_first() -> None:
     """Question and answer go together."""
     turns = [turn(user("a"), 5), turn(said("b"), 5), turn(user("c"), 5), turn(said("d"), 5)]
-    assert num_dropped(turns, sized(turns), 0, Limits(3, NO_LIMIT, NO_LIMIT)) == 2
-    assert num_dropped(turns, sized(turns), 0, Limits(100, 19, NO_LIMIT)) == 2
-    assert num_dropped(turns, sized(turns), 0, Limits(100, NO_LIMIT, 39)) == 2
+    assert num_dropped(turns, sized(turns), 0, RetentionLimits(3, NO_LIMIT, NO_LIMIT)) == 2
+    assert num_dropped(turns, sized(turns), 0, RetentionLimits(100, 19, NO_LIMIT)) == 2
+    assert num_dropped(turns, sized(turns), 0, RetentionLimits(100, NO_LIMIT, 39)) == 2
 
 
 def test_a_system_message_counts() -> None:
     """It stays, so what is left of the limits is for the turns: 4 bytes of it are a token."""
     turns = [turn(user("a"), 5), turn(said("b"), 5)]
-    assert num_dropped(turns, sized(turns), 4, Limits(10, 10, NO_LIMIT)) == 2
-    assert num_dropped(turns, sized(turns), 4, Limits(10, 11, NO_LIMIT)) == 0
+    assert num_dropped(turns, sized(turns), 4, RetentionLimits(10, 10, NO_LIMIT)) == 2
+    assert num_dropped(turns, sized(turns), 4, RetentionLimits(10, 11, NO_LIMIT)) == 0
 
 
 def test_what_is_too_long_by_itself_is_not_kept() -> None:
     """An exchange beyond the limits leaves nothing."""
     turns = [turn(user("a"), 5), turn(said("b"), 5), turn(user("c"), 100), turn(said("d"), 5)]
-    assert num_dropped(turns, sized(turns), 0, Limits(100, 50, NO_LIMIT)) == 4
+    assert num_dropped(turns, sized(turns), 0, RetentionLimits(100, 50, NO_LIMIT)) == 4

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.conversations.prompt_assembly import NOTHING
-from gateway.conversations.retention import Limits, num_dropped
-from gateway.conversations.store import Conversation, Exchange, conversation_id, list_conversations
+from gateway.conversations.retention import RetentionLimits, num_dropped
+from gateway.conversations.store import Conversation, TurnRecord, conversation_id, list_conversations
 from gateway.conversations.turns import Turn, written
 from gateway.protocol.llm.canonical import Message
 from gateway.redis.address import read_address
@@ -19,7 +19,7 @@ from gateway.redis.errors import StoreError
 from tests.conversations.making import calls, result, said, system, turn, user
 from tests.support.redis_server import RedisServer, cluster
 
-WIDE = Limits(100, 8000, 1_000_000)
+WIDE = RetentionLimits(100, 8000, 1_000_000)
 PATIENCE = 5.0
 DAY = 86400.0
 
@@ -37,11 +37,11 @@ def play(server: RedisServer, scene: Callable[[Store], Awaitable[None]]) -> None
     asyncio.run(asyncio.wait_for(whole(), 30))
 
 
-def exchange(question: str, answer: str, **more: object) -> Exchange:
-    return Exchange((turn(user(question)), turn(said(answer))), **more)
+def exchange(question: str, answer: str, **more: object) -> TurnRecord:
+    return TurnRecord((turn(user(question)), turn(said(answer))), **more)
 
 
-async def write(talk: Conversation, what: Exchange, limits: Limits | None = WIDE, ttl: float = DAY) -> str:
+async def write(talk: Conversation, what: TurnRecord, limits: RetentionLimits | None = WIDE, ttl: float = DAY) -> str:
     return await talk.write(talk.writing(what, now=1_700_000_000, ttl=ttl, limits=limits))
 
 
@@ -52,7 +52,7 @@ def texts(turns: tuple[Turn, ...]) -> list[str]:
 def test_an_exchange_is_there_for_the_next(redis_server: RedisServer) -> None:
     """What one worker writes another one reads: messages, tokens, who answered, the system message beside them."""
     answered = Turn(calls("c1", "clock", '{"in":"Paris"}'), 7, 1_700_000_001, False, "vllm", "blue")
-    told = Exchange((turn(user("what time?"), 4), answered), (system("be kind"),))
+    told = TurnRecord((turn(user("what time?"), 4), answered), (system("be kind"),))
 
     async def scene(store: Store) -> None:
         assert await Conversation(store, "s", patience=PATIENCE).read() == NOTHING
@@ -264,13 +264,13 @@ MESSAGES = st.lists(
 @settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.tuples(MESSAGES, st.integers(0, 40)), min_size=1, max_size=6),
-    st.builds(Limits, st.integers(1, 8), st.integers(1, 80), st.integers(1, 900)),
+    st.builds(RetentionLimits, st.integers(1, 8), st.integers(1, 80), st.integers(1, 900)),
     st.sampled_from([(), (system("be kind"),)]),
 )
 def test_redis_trims_as_python_does(
     redis_process: RedisServer,
     exchanges: list[tuple[list[Message], int]],
-    limits: Limits,
+    limits: RetentionLimits,
     before: tuple[Message, ...],
 ) -> None:
     """The script drops what `num_dropped` says, write after write, and counts what is left."""
@@ -281,7 +281,7 @@ def test_redis_trims_as_python_does(
         expected: list[Turn] = []
         for messages, tokens in exchanges:
             told = tuple(turn(message, tokens) for message in messages)
-            assert await write(talk, Exchange(told, before), limits) == "kept"
+            assert await write(talk, TurnRecord(told, before), limits) == "kept"
             kept = await talk.read()
             expected += told
             sizes = [len(written(each)) for each in expected]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.protocol.readiness import Condition
+from gateway.protocol.readiness import Readiness
 from tests.dataplane.stage import OK, Engine, Heard, answer_ok, get, post, rules, run, stage, until
 
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
@@ -255,11 +255,11 @@ def test_endpoints_that_are_down_get_nothing(tmp_path: Path) -> None:
         await one.start()
         await other.start()
         async with stage(rules(one, other), tmp_path) as it:
-            it.plane.set_health({("it", one.url): Condition.DOWN, ("it", other.url): Condition.READY})
+            it.plane.set_health({("it", one.url): Readiness.DOWN, ("it", other.url): Readiness.READY})
             for _ in range(6):
                 assert (await it.ask(post())).status == 200
             assert (len(one.heard), len(other.heard)) == (0, 6)
-            it.plane.set_health({("it", one.url): Condition.DOWN, ("it", other.url): Condition.DOWN})
+            it.plane.set_health({("it", one.url): Readiness.DOWN, ("it", other.url): Readiness.DOWN})
             reply = await it.ask(post())
             assert (reply.status, reply.reason) == (503, "no_healthy_endpoint")
         one.stop()
@@ -277,11 +277,11 @@ def test_endpoints_that_are_not_ready_come_last(tmp_path: Path) -> None:
         await one.start()
         await other.start()
         async with stage(rules(one, other), tmp_path) as it:
-            it.plane.set_health({("it", one.url): Condition.UNREADY, ("it", other.url): Condition.READY})
+            it.plane.set_health({("it", one.url): Readiness.UNREADY, ("it", other.url): Readiness.READY})
             for _ in range(6):
                 assert (await it.ask(post())).status == 200
             assert (len(one.heard), len(other.heard)) == (0, 6)
-            it.plane.set_health({("it", one.url): Condition.UNREADY, ("it", other.url): Condition.DOWN})
+            it.plane.set_health({("it", one.url): Readiness.UNREADY, ("it", other.url): Readiness.DOWN})
             assert (await it.ask(post())).status == 200
             assert len(one.heard) == 1
         one.stop()

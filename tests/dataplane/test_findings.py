@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from gateway.protocol.engine_load import Load
-from gateway.protocol.readiness import Condition
+from gateway.protocol.readiness import Readiness
 from tests.dataplane.stage import Engine, load, rules, run, stage
 
-READY, DOWN = Condition.READY, Condition.DOWN
+READY, DOWN = Readiness.READY, Readiness.DOWN
 
 
 def test_endpoints_know_what_probes_found(tmp_path: Path) -> None:

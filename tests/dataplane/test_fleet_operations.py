@@ -4,7 +4,7 @@ import asyncio
 import json
 from pathlib import Path
 
-from gateway.protocol.readiness import Condition
+from gateway.protocol.readiness import Readiness
 from tests.dataplane.stage import Engine, Heard, get, post, run, stage
 
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
@@ -185,9 +185,9 @@ def test_readiness_is_of_the_fleet(tmp_path: Path) -> None:
         for ready_when, half in (("all", 400), ("any", 200)):
             async with stage(fleet(a, b), tmp_path, ready_when=ready_when) as it:
                 assert (await it.ask(ready)).status == 400  # nobody has been probed
-                it.plane.set_health({("a", a[0].url): Condition.DOWN, ("a", a[1].url): Condition.READY})
+                it.plane.set_health({("a", a[0].url): Readiness.DOWN, ("a", a[1].url): Readiness.READY})
                 assert (await it.ask(ready)).status == half
-                it.plane.set_health({("a", a[1].url): Condition.READY, ("b", b[0].url): Condition.READY})
+                it.plane.set_health({("a", a[1].url): Readiness.READY, ("b", b[0].url): Readiness.READY})
                 assert (await it.ask(ready)).status == 200
                 assert (await it.ask(get("/v2/health/live"))).body == b""
                 assert json.loads((await it.ask(get("/v2"))).body)["name"] == "pointsman"

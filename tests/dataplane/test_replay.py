@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gateway.protocol.readiness import Condition
+from gateway.protocol.readiness import Readiness
 from gateway.redis.errors import StoreError
 from tests.dataplane.adding import INFER, Sums, parameters, step
 from tests.dataplane.stage import Engine, Reply, Stage, post, rules, run, stage, until
@@ -88,7 +88,7 @@ def test_another_endpoint_is_told_all_inputs(tmp_path: Path, how: str, balance: 
         async with fleet(tmp_path, options=f"balance: {balance}") as it:
             at = await begun(it)
             if how == "down":
-                endpoint(it, at).condition = Condition.DOWN
+                endpoint(it, at).condition = Readiness.DOWN
             else:
                 it[1][at].stop()
             assert total(await it[0].ask(step(7, 4))) == 10
@@ -171,7 +171,7 @@ def test_what_an_engine_refused_is_not_told_again(tmp_path: Path) -> None:
             at = await begun(it)
             assert (await it[0].ask(step(7, -1))).status == 400
             assert total(await it[0].ask(step(7, 4))) == 10
-            endpoint(it, at).condition = Condition.DOWN
+            endpoint(it, at).condition = Readiness.DOWN
             assert total(await it[0].ask(step(7, 5))) == 15
             assert it[2][1 - at].heard == [1, 2, 3, 4, 5]
 
@@ -192,7 +192,7 @@ def test_a_sequence_beyond_its_limits_ends_with_its_endpoint(tmp_path: Path, rep
     async def scene() -> None:
         async with fleet(tmp_path, replay=replay) as it:
             at = await begun(it)
-            endpoint(it, at).condition = Condition.DOWN
+            endpoint(it, at).condition = Readiness.DOWN
             told = await lost(it, step(7, 4))
             assert f"was at endpoint {it[1][at].url}, which is down, and its inputs cannot be replayed: {why}" in told
             assert counts(it) == (0, 0, 1)
@@ -207,7 +207,7 @@ def test_several_workers_without_redis_keep_nothing(tmp_path: Path) -> None:
     async def scene() -> None:
         async with fleet(tmp_path, workers=2) as it:
             at = await begun(it)
-            endpoint(it, at).condition = Condition.DOWN
+            endpoint(it, at).condition = Readiness.DOWN
             told = await lost(it, step(7, 4))
             assert "cannot be replayed: a gateway of several workers keeps none without Redis" in told
 
@@ -220,7 +220,7 @@ def test_an_endpoint_that_fails_meanwhile_gives_way_to_another(tmp_path: Path) -
     async def scene() -> None:
         async with fleet(tmp_path, 3) as it:
             at = await begun(it)
-            endpoint(it, at).condition = Condition.DOWN
+            endpoint(it, at).condition = Readiness.DOWN
             others = [index for index in range(3) if index != at]
             broken: list[int] = []
 
@@ -276,7 +276,7 @@ def test_an_input_that_is_refused_ends_the_sequence(tmp_path: Path) -> None:
                 await other.by_rest(engine, heard, reader, writer)
 
             it[1][1 - at].script = forgets
-            endpoint(it, at).condition = Condition.DOWN
+            endpoint(it, at).condition = Readiness.DOWN
             told = await lost(it, step(7, 4))
             assert f"{it[1][1 - at].url} refused input 2 of 3: 400" in told and "START flag" in told
 
@@ -290,11 +290,11 @@ def test_without_a_healthy_endpoint_the_inputs_stay(tmp_path: Path) -> None:
         async with fleet(tmp_path) as it:
             at = await begun(it)
             for each in it[0].endpoints():
-                each.condition = Condition.DOWN
+                each.condition = Readiness.DOWN
             refused = await it[0].ask(step(7, 4))
             assert (refused.status, refused.reason) == (503, "no_healthy_endpoint")
             assert b"which is down, and no other is healthy" in refused.body
-            endpoint(it, 1 - at).condition = Condition.READY
+            endpoint(it, 1 - at).condition = Readiness.READY
             assert total(await it[0].ask(step(7, 4))) == 10
             assert counts(it) == (1, 0, 0)
 
@@ -353,7 +353,7 @@ def test_a_sequence_stays_on_a_drained_endpoint_that_is_the_only_one(tmp_path: P
     async def scene() -> None:
         async with fleet(tmp_path) as it:
             at = await begun(it)
-            endpoint(it, 1 - at).condition = Condition.DOWN
+            endpoint(it, 1 - at).condition = Readiness.DOWN
             it[0].plane.set_drained({("it", it[1][at].url)})
             assert total(await it[0].ask(step(7, 4))) == 10
             assert counts(it) == (0, 0, 0)
@@ -377,7 +377,7 @@ def test_a_replay_that_redis_does_not_confirm_sends_nothing(
             if is_drained:
                 it[0].plane.set_drained({("it", it[1][at].url)})
             else:
-                endpoint(it, at).condition = Condition.DOWN
+                endpoint(it, at).condition = Readiness.DOWN
             with monkeypatch.context() as patched:
                 patched.setattr(it[0].plane.keeper.inputs, "place", away)
                 refused = await it[0].ask(step(7, 4))
@@ -421,7 +421,7 @@ def test_a_client_that_leaves_stops_the_replay(tmp_path: Path, limits: str) -> N
                 await goes_on.wait()
 
             it[1][1 - at].script = slow
-            endpoint(it, at).condition = Condition.DOWN
+            endpoint(it, at).condition = Readiness.DOWN
             client = await it[0].client()
             await client.send(step(7, 4))
             await is_told.wait()
@@ -449,7 +449,7 @@ def test_a_replay_has_the_requests_own_time(tmp_path: Path) -> None:
                 await reader.read()
 
             it[1][1 - at].script = slow
-            endpoint(it, at).condition = Condition.DOWN
+            endpoint(it, at).condition = Readiness.DOWN
             late = await it[0].ask(step(7, 4))
             assert (late.status, late.reason) == (504, "deadline"), late.body
             assert b"its inputs were not told to another one within 0." in late.body
@@ -482,7 +482,7 @@ def test_whose_an_input_was_is_not_kept(tmp_path: Path) -> None:
         async with fleet(tmp_path) as it:
             at = await begun(it)
             assert total(await it[0].ask(step(7, 4, "Authorization: Bearer old"))) == 10
-            endpoint(it, at).condition = Condition.DOWN
+            endpoint(it, at).condition = Readiness.DOWN
             assert total(await it[0].ask(step(7, 5, "Authorization: Bearer new"))) == 15
             assert {heard.value("authorization") for heard in it[1][1 - at].heard} == {"Bearer new"}
 
@@ -511,7 +511,7 @@ def test_an_input_is_told_as_it_was(tmp_path: Path, kind: str) -> None:
                 await asyncio.sleep(0.005)
             await client.send(request[-5:] if kind == "in pieces" else request)
             assert total(await client.reply()) == 11
-            endpoint(it, at).condition = Condition.DOWN
+            endpoint(it, at).condition = Readiness.DOWN
             assert total(await it[0].ask(step(7, 4))) == 15
             told, first = it[1][1 - at].heard[3], it[1][at].heard[3]
             assert told.body == first.body
@@ -528,7 +528,7 @@ def test_a_route_without_it_keeps_nothing(tmp_path: Path) -> None:
         async with fleet(tmp_path, replay="end") as it:
             at = await begun(it)
             assert "0 sequences" in repr(it[0].plane.keeper.inputs)
-            endpoint(it, at).condition = Condition.DOWN
+            endpoint(it, at).condition = Readiness.DOWN
             assert "which is down: start it anew" in await lost(it, step(7, 4))
 
     run(scene())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.protocol.readiness import Condition
+from gateway.protocol.readiness import Readiness
 from tests.dataplane.stage import Engine, Reply, Stage, load, post, rules, run, stage
 
 INFER = "/v2/models/m/infer"
@@ -224,10 +224,10 @@ def test_a_session_that_had_to_move_stays_there(tmp_path: Path) -> None:
     async def scene() -> None:
         async with fleet(tmp_path) as (it, engines):
             home = await place(it, engines, of("s"))
-            endpoint_of(it, engines[home]).condition = Condition.DOWN  # type: ignore[attr-defined]
+            endpoint_of(it, engines[home]).condition = Readiness.DOWN  # type: ignore[attr-defined]
             other = await place(it, engines, of("s"))
             assert other != home
-            endpoint_of(it, engines[home]).condition = Condition.READY  # type: ignore[attr-defined]
+            endpoint_of(it, engines[home]).condition = Readiness.READY  # type: ignore[attr-defined]
             assert await place(it, engines, of("s")) == other
             assert it.plane.keeper.book.counts.moved.total() == 1
 
@@ -281,10 +281,10 @@ def test_a_sequence_stays_from_start_to_end(tmp_path: Path) -> None:
         async with fleet(tmp_path) as (it, engines):
             for number in range(1, 20):
                 at = await place(it, engines, step(number, start=True))
-                endpoint_of(it, engines[at]).condition = Condition.UNREADY  # type: ignore[attr-defined]
+                endpoint_of(it, engines[at]).condition = Readiness.UNREADY  # type: ignore[attr-defined]
                 assert await place(it, engines, step(number)) == at
                 assert await place(it, engines, step(number, end=True)) == at
-                endpoint_of(it, engines[at]).condition = Condition.READY  # type: ignore[attr-defined]
+                endpoint_of(it, engines[at]).condition = Readiness.READY  # type: ignore[attr-defined]
 
     run(scene())
 
@@ -295,7 +295,7 @@ def test_a_sequence_ends_with_its_endpoint(tmp_path: Path) -> None:
     async def scene() -> None:
         async with fleet(tmp_path) as (it, engines):
             at = await place(it, engines, step(7, start=True))
-            endpoint_of(it, engines[at]).condition = Condition.DOWN  # type: ignore[attr-defined]
+            endpoint_of(it, engines[at]).condition = Readiness.DOWN  # type: ignore[attr-defined]
             lost: Reply = await it.ask(step(7))
             assert (lost.status, lost.reason) == (503, "sequence_lost")
             told = json.loads(lost.body)["error"]

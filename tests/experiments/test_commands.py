@@ -19,7 +19,7 @@ from gateway.experiments.commands import (
     start,
     stop,
 )
-from gateway.experiments.runs import RunState, Status, fingerprint, read_state, shares_with, weights_of, write_state
+from gateway.experiments.runs import RunState, RunStatus, fingerprint, read_state, shares_with, weights_of, write_state
 from tests.experiments.making import RAMP, experiment, rules
 
 SPEC = experiment()
@@ -29,16 +29,16 @@ IDLE = RunState("f", weights_of(SPEC), revision=1)
 def test_a_life_from_start_to_end() -> None:
     """Each change has its number, and each change of shares its own."""
     first = start(SPEC, IDLE, 10.0, "ann", "try it")
-    assert (first.status, first.step, first.shares) == (Status.RUNNING, 1, {"old": 0.95, "new": 0.05})
+    assert (first.status, first.step, first.shares) == (RunStatus.RUNNING, 1, {"old": 0.95, "new": 0.05})
     assert (first.run, first.turn, first.revision, first.by, first.since) == (2, 2, 2, "ann", 10.0)
     second = go_to(SPEC, first, 20.0, "the ramp", "all is well", 2)
     assert (second.step, second.shares, second.run, second.turn) == (2, {"old": 0.75, "new": 0.25}, 2, 3)
     held = hold(second, 25.0, "ann", "lunch")
-    assert (held.status, held.turn, held.since) == (Status.HELD, 3, 20.0)
+    assert (held.status, held.turn, held.since) == (RunStatus.HELD, 3, 20.0)
     third = go_to(SPEC, resume(held, 30.0, "ann", ""), 40.0, "the ramp", "", 3)
     assert third.shares == {"old": 0.0, "new": 1.0}
     done = finish(third, 50.0, "the ramp", "")
-    assert (done.status, done.shares, done.turn) == (Status.FINISHED, third.shares, third.turn)
+    assert (done.status, done.shares, done.turn) == (RunStatus.FINISHED, third.shares, third.turn)
     assert done.revision == 7
 
 
@@ -46,9 +46,9 @@ def test_a_way_back() -> None:
     """The control has all; stopped, the rules' weights hold; started anew, earlier evidence does not count."""
     running = start(SPEC, IDLE, 10.0, "ann", "")
     back = roll_back(SPEC, running, 11.0, "the ramp", "errors")
-    assert (back.status, back.in_force) == (Status.ROLLED_BACK, {"old": 1.0, "new": 0.0})
+    assert (back.status, back.in_force) == (RunStatus.ROLLED_BACK, {"old": 1.0, "new": 0.0})
     stopped = stop(back, 12.0, "ann", "")
-    assert (stopped.status, stopped.shares, stopped.in_force) == (Status.STOPPED, {}, weights_of(SPEC))
+    assert (stopped.status, stopped.shares, stopped.in_force) == (RunStatus.STOPPED, {}, weights_of(SPEC))
     assert start(SPEC, back, 13.0, "ann", "").run == running.run + 1
 
 
@@ -82,9 +82,9 @@ def test_rules_that_change_begin_anew() -> None:
     running = start(SPEC, IDLE, 1.0, "ann", "")
     fresh = RunState("g", weights_of(SPEC))
     idle = begin_anew(SPEC, running, fresh, 5.0)
-    assert (idle.status, idle.run, idle.revision, idle.shares) == (Status.IDLE, 3, 3, {})
+    assert (idle.status, idle.run, idle.revision, idle.shares) == (RunStatus.IDLE, 3, 3, {})
     automatic = experiment(ramp=replace(RAMP, auto_start=True))
-    assert begin_anew(automatic, None, fresh, 5.0).status is Status.RUNNING
+    assert begin_anew(automatic, None, fresh, 5.0).status is RunStatus.RUNNING
     assert begin_anew(automatic, running, fresh, 5.0).revision == running.revision + 1
     assert begin_anew(experiment(ramp=None, bandit=BanditSpec()), None, fresh, 5.0).shares == weights_of(SPEC)
 

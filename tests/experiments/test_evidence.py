@@ -12,8 +12,8 @@ import pytest
 
 from gateway.experiments.counts_json import read_counts, write_counts
 from gateway.experiments.evidence import MAX_PERIODS, Evidence
-from gateway.experiments.timeseries import MAX_POINTS, Series
-from gateway.observability.arm_stats import NUM_BUCKETS, ArmCounts, ArmKey, Feedback, Timing
+from gateway.experiments.timeseries import MAX_POINTS, TimeSeries
+from gateway.observability.arm_stats import NUM_BUCKETS, ArmCounts, ArmKey, Feedback, LatencyStats
 from tests.experiments.making import counts
 
 
@@ -23,9 +23,9 @@ def full(seed: int) -> ArmCounts:
     made = ArmCounts(ArmKey("x", "new"))
 
     def filled(zero: Any) -> Any:
-        if isinstance(zero, Timing):
+        if isinstance(zero, LatencyStats):
             whole = [dice.randrange(9) for _ in range(NUM_BUCKETS)]
-            return Timing(whole, [dice.random() for _ in whole], {dice.randrange(400): 3})
+            return LatencyStats(whole, [dice.random() for _ in whole], {dice.randrange(400): 3})
         if isinstance(zero, list):
             return [type(zero[0])(dice.randrange(9)) for _ in zero]
         return type(zero)(dice.randrange(1, 9))
@@ -121,7 +121,7 @@ def test_periods_are_cut_and_bounded() -> None:
 
 def test_charts_keep_the_newest_points_and_thin_out_the_others() -> None:
     """Bounded, in order, from the first on; a change of shares is not lost soon."""
-    series = Series()
+    series = TimeSeries()
     for second in range(5000):
         series.add({"time": float(1 + second), "shares": {"new": 0.05 if second < 3000 else 0.25}})
     times = [point["time"] for point in series.since()]

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.experiments.fuse import Blown
 from gateway.experiments.ramp_policy import Exposure, Verb, decide
-from gateway.experiments.runs import RunState, Status
+from gateway.experiments.runs import RunState, RunStatus
 from tests.experiments.making import RAMP
 
 BEGAN = 1000.0
@@ -18,36 +18,43 @@ ODD = "units that fall to the arms as they should: odd"
 
 #   status, step, what is seen, seconds in the step -> what is done, and why or for what it waits
 TABLE = [
-    (Status.IDLE, 0, ENOUGH, 60, Verb.REST, ""),
-    (Status.STOPPED, 0, ENOUGH, 60, Verb.REST, ""),
-    (Status.FINISHED, 3, Exposure(100, ["bad"], blown=BLOWN), 60, Verb.REST, ""),
-    (Status.ROLLED_BACK, 1, Exposure(100, ["bad"]), 60, Verb.REST, ""),
+    (RunStatus.IDLE, 0, ENOUGH, 60, Verb.REST, ""),
+    (RunStatus.STOPPED, 0, ENOUGH, 60, Verb.REST, ""),
+    (RunStatus.FINISHED, 3, Exposure(100, ["bad"], blown=BLOWN), 60, Verb.REST, ""),
+    (RunStatus.ROLLED_BACK, 1, Exposure(100, ["bad"]), 60, Verb.REST, ""),
     # Harm comes first, whatever else is known.
-    (Status.RUNNING, 1, Exposure(0, blown=BLOWN), 0, Verb.ROLL_BACK, FAILED),
-    (Status.RUNNING, 1, Exposure(100, ["errors are up"]), 60, Verb.ROLL_BACK, "errors are up"),
-    (Status.RUNNING, 1, Exposure(1, ["errors are up", "it is slow"]), 0, Verb.ROLL_BACK, "errors are up; it is slow"),
-    (Status.RUNNING, 3, Exposure(100, ["bad"]), 60, Verb.ROLL_BACK, "bad"),
-    (Status.RUNNING, 1, Exposure(100, ["bad"], "odd", ["b"]), 60, Verb.ROLL_BACK, "bad"),
-    (Status.HELD, 2, Exposure(100, ["bad"]), 60, Verb.ROLL_BACK, "bad"),
-    (Status.HELD, 2, Exposure(0, blown=BLOWN), 0, Verb.ROLL_BACK, FAILED),
+    (RunStatus.RUNNING, 1, Exposure(0, blown=BLOWN), 0, Verb.ROLL_BACK, FAILED),
+    (RunStatus.RUNNING, 1, Exposure(100, ["errors are up"]), 60, Verb.ROLL_BACK, "errors are up"),
+    (
+        RunStatus.RUNNING,
+        1,
+        Exposure(1, ["errors are up", "it is slow"]),
+        0,
+        Verb.ROLL_BACK,
+        "errors are up; it is slow",
+    ),
+    (RunStatus.RUNNING, 3, Exposure(100, ["bad"]), 60, Verb.ROLL_BACK, "bad"),
+    (RunStatus.RUNNING, 1, Exposure(100, ["bad"], "odd", ["b"]), 60, Verb.ROLL_BACK, "bad"),
+    (RunStatus.HELD, 2, Exposure(100, ["bad"]), 60, Verb.ROLL_BACK, "bad"),
+    (RunStatus.HELD, 2, Exposure(0, blown=BLOWN), 0, Verb.ROLL_BACK, FAILED),
     # What keeps it where it is.
-    (Status.HELD, 1, ENOUGH, 60, Verb.WAIT, "held by ann"),
-    (Status.RUNNING, 1, Exposure(100, missing=["b", "c"]), 60, Verb.WAIT, "counts of b, c"),
-    (Status.RUNNING, 1, Exposure(100, mismatch="odd"), 60, Verb.WAIT, ODD),
-    (Status.RUNNING, 3, Exposure(100, mismatch="odd"), 60, Verb.WAIT, ODD),
-    (Status.RUNNING, 1, Exposure(40), 60, Verb.WAIT, "60 more requests of 'new'"),
-    (Status.RUNNING, 1, ENOUGH, 3, Verb.WAIT, "7 s more"),
-    (Status.RUNNING, 1, Exposure(99), 9, Verb.WAIT, "1 more requests of 'new' and 1 s more"),
-    (Status.RUNNING, 3, Exposure(100, unmeasured=["per_token"]), 60, Verb.WAIT, UNMEASURED),
+    (RunStatus.HELD, 1, ENOUGH, 60, Verb.WAIT, "held by ann"),
+    (RunStatus.RUNNING, 1, Exposure(100, missing=["b", "c"]), 60, Verb.WAIT, "counts of b, c"),
+    (RunStatus.RUNNING, 1, Exposure(100, mismatch="odd"), 60, Verb.WAIT, ODD),
+    (RunStatus.RUNNING, 3, Exposure(100, mismatch="odd"), 60, Verb.WAIT, ODD),
+    (RunStatus.RUNNING, 1, Exposure(40), 60, Verb.WAIT, "60 more requests of 'new'"),
+    (RunStatus.RUNNING, 1, ENOUGH, 3, Verb.WAIT, "7 s more"),
+    (RunStatus.RUNNING, 1, Exposure(99), 9, Verb.WAIT, "1 more requests of 'new' and 1 s more"),
+    (RunStatus.RUNNING, 3, Exposure(100, unmeasured=["per_token"]), 60, Verb.WAIT, UNMEASURED),
     # On it goes.
-    (Status.RUNNING, 1, ENOUGH, 10, Verb.ADVANCE, "100 requests in 10 s at 5%, no guardrail breached"),
-    (Status.RUNNING, 2, Exposure(5000), 60, Verb.ADVANCE, "5000 requests in 60 s at 25%, no guardrail breached"),
-    (Status.RUNNING, 3, ENOUGH, 10, Verb.FINISH, "100 requests in 10 s at 100%, no guardrail breached"),
+    (RunStatus.RUNNING, 1, ENOUGH, 10, Verb.ADVANCE, "100 requests in 10 s at 5%, no guardrail breached"),
+    (RunStatus.RUNNING, 2, Exposure(5000), 60, Verb.ADVANCE, "5000 requests in 60 s at 25%, no guardrail breached"),
+    (RunStatus.RUNNING, 3, ENOUGH, 10, Verb.FINISH, "100 requests in 10 s at 100%, no guardrail breached"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("status, step, seen, seconds, verb, reason", TABLE)
-def test_the_next_move(status: Status, step: int, seen: Exposure, seconds: float, verb: Verb, reason: str) -> None:
+def test_the_next_move(status: RunStatus, step: int, seen: Exposure, seconds: float, verb: Verb, reason: str) -> None:
     """Harm ends a ramp at once; it waits for whatever is missing; else it goes on."""
     state = RunState("f", {"old": 1.0, "new": 0.0}, status, step, since=BEGAN, by="ann")
     action = decide(RAMP, state, seen, BEGAN + seconds)

@@ -15,7 +15,7 @@ from gateway.experiments import commands
 from gateway.experiments.controller import Experiments
 from gateway.experiments.coordination import MAX_DECISIONS
 from gateway.experiments.redis_coordination import SharedHome
-from gateway.experiments.runs import RunState, Status, weights_of
+from gateway.experiments.runs import RunState, RunStatus, weights_of
 from gateway.redis.errors import StoreError
 from tests.experiments.making import RAMP, Engine, Workforce, experiment, rules
 from tests.support.redis_server import RedisServer
@@ -61,7 +61,7 @@ def test_a_state_changes_once(redis_server: RedisServer) -> None:
     async def go() -> None:
         async with stored(redis_server) as store:
             home = SharedHome(store, "a")
-            later = replace(STATE, revision=2, status=Status.HELD, shares={"old": 0.95, "new": 0.05})
+            later = replace(STATE, revision=2, status=RunStatus.HELD, shares={"old": 0.95, "new": 0.05})
             assert await home.change("x", STATE, 0, {"action": "started"}, None)
             assert not await home.change("x", STATE, 0, {"action": "started"}, None)
             assert await home.change("x", later, 1, {"action": "held"}, None)

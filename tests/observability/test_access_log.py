@@ -9,9 +9,9 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from gateway.observability.access_log import AccessLog, Entry
+from gateway.observability.access_log import AccessLog, AccessLogEntry
 
-ENTRY = Entry(
+ENTRY = AccessLogEntry(
     peer="10.0.0.9",
     method="POST",
     target="/v2/models/m/infer",
@@ -41,7 +41,7 @@ def play(scene: Callable[[list[float]], Iterator[None]]) -> None:
         runner.run(act())
 
 
-def written(log_format: str, *entries: Entry) -> str:
+def written(log_format: str, *entries: AccessLogEntry) -> str:
     stream = io.StringIO()
 
     async def act() -> None:
@@ -71,7 +71,7 @@ def written(log_format: str, *entries: Entry) -> str:
         ),
     ],
 )
-def test_text(entry: Entry, line: str) -> None:
+def test_text(entry: AccessLogEntry, line: str) -> None:
     """As text: when, who, what, the status, why it failed, how long it took, and where it went."""
     when, _, rest = written("text", entry).partition(" ")
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", when)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.observability.arm_stats import NUM_BUCKETS, ArmCounts, ArmKey, bin_of
-from gateway.observability.arms import MAX_FEEDBACK_NAMES, Arms, Meter, Recent
+from gateway.observability.arms import MAX_FEEDBACK_NAMES, Arms, Meter, RecentAnswers
 from gateway.protocol.errors import ErrorKind
 
 ID = b"r-1"
@@ -95,7 +95,7 @@ def test_a_forced_request_only_counts_as_such() -> None:
 @given(st.integers(0, 40), st.lists(st.integers(0, 30), max_size=120))
 def test_the_last_requests_are_remembered(size: int, ids: list[int]) -> None:
     """Half as many as there is room for are certain, and never more than that are kept."""
-    recent, meter = Recent(size), Meter(ArmCounts(ArmKey("x", "a")), Recent(0), 0)
+    recent, meter = RecentAnswers(size), Meter(ArmCounts(ArmKey("x", "a")), RecentAnswers(0), 0)
     for number in ids:
         recent.put(b"%d" % number, meter)
     last = list(dict.fromkeys(reversed(ids)))[: size // 2]

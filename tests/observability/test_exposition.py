@@ -11,7 +11,7 @@ from gateway.observability.metrics import LATENCY_BOUNDS, Metrics, SeriesKey, ad
 from gateway.observability.redis_stats import StoreUse
 from gateway.observability.session_stats import SessionUse
 from gateway.protocol.engine_load import Load
-from gateway.protocol.readiness import Condition
+from gateway.protocol.readiness import Readiness
 
 SPLIT = SeriesKey("split", "new", "mac", "http://c:1")
 SPLIT_LABELS = {"route": "split", "arm": "new", "engine": "mac", "endpoint": "http://c:1"}
@@ -19,7 +19,7 @@ SPLIT_LABELS = {"route": "split", "arm": "new", "engine": "mac", "endpoint": "ht
 QUIET = ExpositionState(
     series={},
     connections=7,
-    health={("mac", "http://c:1"): Condition.READY, ("mac", "http://d:1"): Condition.UNREADY},
+    health={("mac", "http://c:1"): Readiness.READY, ("mac", "http://d:1"): Readiness.UNREADY},
     breakers_open={("mac", "http://c:1"): False, ("mac", "http://d:1"): True},
     rules_number=3,
     reloads_ok=1,

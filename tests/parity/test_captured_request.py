@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from gateway.dataplane.mirroring.capture import Capture, Facts
+from gateway.dataplane.mirroring.capture import Capture, CapturedFacts
 from gateway.parity.captured_request import read_request
 from gateway.protocol.body_facts import InputFacts
 from gateway.protocol.operations import Operation
@@ -14,7 +14,7 @@ from gateway.protocol.protobuf import message
 
 def rest(path: str, body: bytes, *lines: str) -> Capture:
     head = f"POST {path} HTTP/1.1\r\nhost: x\r\n{''.join(line + chr(13) + chr(10) for line in lines)}\r\n"
-    return Capture(Facts("r", "old", None, "id", head, False, "", 200, 0.1, 0.1), body, b"")
+    return Capture(CapturedFacts("r", "old", None, "id", head, False, "", 200, 0.1, 0.1), body, b"")
 
 
 def by_grpc(**parameters: int) -> Capture:
@@ -22,7 +22,7 @@ def by_grpc(**parameters: int) -> Capture:
     for name, value in parameters.items():
         request.parameters[name].int64_param = value
     data = request.SerializeToString()
-    return Capture(Facts("r", "old", None, "id", "", True, "identity", 0, 0.1, 0.1), data, b"")
+    return Capture(CapturedFacts("r", "old", None, "id", "", True, "identity", 0, 0.1, 0.1), data, b"")
 
 
 INPUT = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}

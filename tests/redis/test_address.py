@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.redis.address import Layout, RedisAddress, RedisTls, read_address
+from gateway.redis.address import RedisAddress, RedisTls, RedisTopology, read_address
 
 READ = [
     ("redis://localhost", RedisAddress((("localhost", 6379),))),
@@ -17,10 +17,10 @@ READ = [
     (
         "redis+sentinel://a,b:7/main/1?sentinel_user=s&sentinel_password=t",
         RedisAddress(
-            (("a", 26379), ("b", 7)), None, Layout.SENTINEL, "main", 1, sentinel_user="s", sentinel_password="t"
+            (("a", 26379), ("b", 7)), None, RedisTopology.SENTINEL, "main", 1, sentinel_user="s", sentinel_password="t"
         ),
     ),
-    ("redis+cluster://a:1,b", RedisAddress((("a", 1), ("b", 6379)), None, Layout.CLUSTER)),
+    ("redis+cluster://a:1,b", RedisAddress((("a", 1), ("b", 6379)), None, RedisTopology.CLUSTER)),
 ]
 REFUSED = [
     ("localhost:6379", "begins with one of redis://"),

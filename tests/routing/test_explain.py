@@ -8,7 +8,7 @@ from gateway.config.experiment_specs import LayerSpec
 from gateway.config.specs import MatchSpec
 from gateway.protocol.operations import Operation
 from gateway.routing.decision import Decision, Target, Undecided
-from gateway.routing.explain import Assignment, Check, Step, Verdict, explain
+from gateway.routing.explain import Assignment, Check, RouteVerdict, Step, explain
 from gateway.routing.facts import BodyFacts, Facts
 from tests.routing.tables import by, split, table, to
 
@@ -25,9 +25,9 @@ def test_each_route_is_told_with_its_conditions() -> None:
         Check("parameter priority", "1 or 2", "3", False),
     )
     assert explanation.steps == (
-        Step("gold", Verdict.FAILED, gold),
-        Step("rest", Verdict.MATCHED),
-        Step("never", Verdict.NOT_ASKED),
+        Step("gold", RouteVerdict.FAILED, gold),
+        Step("rest", RouteVerdict.MATCHED),
+        Step("never", RouteVerdict.NOT_ASKED),
     )
     assert explanation.steps[0].failed == gold[1:]
     assert explanation.decision == Decision(Target("rest", "cpu"))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gateway.routing.layout import REST, WHOLE, Layout, Span
+from gateway.routing.layout import REST, WHOLE, IntervalLayout, Span
 
 share = st.just(0.0) | st.floats(1e-9, 1.0)
 
@@ -45,13 +45,13 @@ LAYOUTS = [
 @pytest.mark.parametrize("some, expected", LAYOUTS)
 def test_owners_stand_at_their_anchors(some: list[float], expected: list[list[tuple[float, float]]]) -> None:
     """Literal intervals: where owners stand must not change from version to version."""
-    assert [intervals(spans) for spans in Layout(some).spans] == expected
+    assert [intervals(spans) for spans in IntervalLayout(some).spans] == expected
 
 
 @given(shares(0, 9))
 def test_everybody_has_his_share_and_no_position_has_two_owners(some: list[float]) -> None:
     """Whatever the shares are."""
-    layout = Layout(some)
+    layout = IntervalLayout(some)
     assert [width(spans) / WHOLE for spans in layout.spans] == pytest.approx(some, abs=1e-8)
     marks = sorted(span for spans in (*layout.spans, layout.rest()) for span in spans)
     assert [start for start, _ in marks] == [0, *[end for _, end in marks[:-1]]]
@@ -61,7 +61,7 @@ def test_everybody_has_his_share_and_no_position_has_two_owners(some: list[float
 @given(shares(1, 9), st.integers(0, WHOLE - 1))
 def test_a_position_is_found_where_it_lies(some: list[float], position: int) -> None:
     """The fast look-up says what the intervals say."""
-    layout = Layout(some)
+    layout = IntervalLayout(some)
     owner = layout.owner(position)
     spans = layout.rest() if owner == REST else layout.spans[owner]
     assert any(start <= position < end for start, end in spans)
@@ -75,7 +75,7 @@ def test_of_two_owners_only_the_one_that_changes_moves(before: list[float], data
     after[who] = data.draw(share)
     assume(sum(after) <= 1)
     assume(max(sum(before), sum(after)) < 1 - 1e-6)  # rounding to the last position moves one in a thousand million
-    old, new = Layout(before).spans, Layout(after).spans
+    old, new = IntervalLayout(before).spans, IntervalLayout(after).spans
     for owner in range(len(before)):
         assert common(old[owner], new[owner]) == min(width(old[owner]), width(new[owner]))
         assert owner == who or old[owner] == new[owner]
@@ -83,7 +83,7 @@ def test_of_two_owners_only_the_one_that_changes_moves(before: list[float], data
 
 def half_of(owner: int, num_owners: int) -> float:
     """What an owner has for itself: half of its way to the next anchor, or all of it."""
-    alone = Layout([1.0 if at == owner else 0.0 for at in range(num_owners)])
+    alone = IntervalLayout([1.0 if at == owner else 0.0 for at in range(num_owners)])
     for start, end in intervals(alone.spans[owner]):
         assert (start, end) == (0.0, 1.0)
     anchors = sorted({start for at in range(num_owners) for start in [anchor(at)]} | {1.0})
@@ -115,7 +115,7 @@ def test_within_its_half_an_owner_keeps_all_whatever_others_do(num_owners: int, 
     for _ in range(2):
         some = others()
         some.insert(who, mine)
-        layouts.append(Layout(some).spans[who])
+        layouts.append(IntervalLayout(some).spans[who])
     assert layouts[0] == layouts[1]
 
 
@@ -130,7 +130,7 @@ def test_a_lone_owner_beyond_its_half_is_nested(num_owners: int, data: st.DataOb
     for step in steps:
         some = list(small)
         some[who] = step * room
-        spans = Layout(some).spans
+        spans = IntervalLayout(some).spans
         if before is not None:
             for owner in range(num_owners):
                 assert common(before[owner], spans[owner]) == width(before[owner])
@@ -142,5 +142,5 @@ def test_what_comes_later_leaves_those_before(num_owners: int, data: st.DataObje
     """One more owner takes from the rest alone, where all are within their halves of the new layout."""
     small = [data.draw(st.floats(0, half_of(each, num_owners + 1))) for each in range(num_owners)]
     # Nobody reaches over the new anchor
-    old, new = Layout(small).spans, Layout([*small, 0.01]).spans
+    old, new = IntervalLayout(small).spans, IntervalLayout([*small, 0.01]).spans
     assert old == new[:-1]

@@ -10,10 +10,10 @@ from gateway.protocol.sequence import Sequence
 from gateway.routing.facts import NO_BODY, BodyFacts, Facts
 from gateway.routing.unit_lookup import (
     LATER,
-    Found,
     HeaderLookup,
     Lookup,
-    SessionLookup,
+    SessionUnitLookup,
+    UnitMatch,
     session_lookup,
     unit_lookup,
 )
@@ -21,22 +21,22 @@ from gateway.routing.unit_lookup import (
 IDENTITY = IdentitySpec()
 
 CASES = [
-    (Facts("m", headers={"x-session-id": "s1"}), Found("s1", True)),
-    (Facts("m", headers={"x-session-id": "s1"}, body=BodyFacts({"session_id": "s2"})), Found("s1", True)),
+    (Facts("m", headers={"x-session-id": "s1"}), UnitMatch("s1", True)),
+    (Facts("m", headers={"x-session-id": "s1"}, body=BodyFacts({"session_id": "s2"})), UnitMatch("s1", True)),
     (Facts("m"), None),
     (Facts("m", headers={"x-session-id": ""}), None),
-    (Facts("m", body=BodyFacts({"session_id": "s2", "sequence_id": 7})), Found("s2", False)),
-    (Facts("m", body=BodyFacts({"sequence_id": 7})), Found("7", False)),
-    (Facts("m", body=BodyFacts({"sequence_id": 0})), Found(None, False)),
-    (Facts("m", body=NO_BODY), Found(None, False)),
-    (Facts("m", operation=Operation.MODEL_METADATA), Found(None, True)),
-    (Facts("m", session="told"), Found("told", True)),  # by a cookie
+    (Facts("m", body=BodyFacts({"session_id": "s2", "sequence_id": 7})), UnitMatch("s2", False)),
+    (Facts("m", body=BodyFacts({"sequence_id": 7})), UnitMatch("7", False)),
+    (Facts("m", body=BodyFacts({"sequence_id": 0})), UnitMatch(None, False)),
+    (Facts("m", body=NO_BODY), UnitMatch(None, False)),
+    (Facts("m", operation=Operation.MODEL_METADATA), UnitMatch(None, True)),
+    (Facts("m", session="told"), UnitMatch("told", True)),  # by a cookie
     (Facts("m", headers={"x-session-id": "s1"}, session_is_told=False), LATER),
 ]
 
 
 @pytest.mark.parametrize("facts, expected", CASES)
-def test_a_session_is_in_the_header_or_else_in_the_body(facts: Facts, expected: Found | None) -> None:
+def test_a_session_is_in_the_header_or_else_in_the_body(facts: Facts, expected: UnitMatch | None) -> None:
     """None: only the unread body can tell. Triton's sequence_id 0 is no sequence; metadata has no body to ask."""
     assert session_lookup(IDENTITY).find(facts) == expected
 
@@ -44,7 +44,7 @@ def test_a_session_is_in_the_header_or_else_in_the_body(facts: Facts, expected: 
 @pytest.mark.parametrize(
     "unit, lookup",
     [
-        ("session", SessionLookup("x-session-id", ("session_id", "sequence_id"))),
+        ("session", SessionUnitLookup("x-session-id", ("session_id", "sequence_id"))),
         ("header:x-user", HeaderLookup("x-user")),
         ("parameter:user", Lookup(None, ("user",))),
         ("request", Lookup()),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gateway.observability.arm_stats import NUM_BUCKETS, ArmCounts, ArmKey, Feedback, Timing, bin_of
+from gateway.observability.arm_stats import NUM_BUCKETS, ArmCounts, ArmKey, Feedback, LatencyStats, bin_of
 from gateway.statistics.values import Stratum
 
 CONTROL, ARM = "control", "candidate"
@@ -46,7 +46,7 @@ def arm_counts(
     return counts
 
 
-def fill(timing: Timing, places: np.ndarray, seconds: np.ndarray | Sequence[float]) -> None:
+def fill(timing: LatencyStats, places: np.ndarray, seconds: np.ndarray | Sequence[float]) -> None:
     timing.count = _ints(places)
     timing.seconds = _sums(places, seconds)
     timing.bins = {}

@@ -30,16 +30,16 @@ from gateway.control_messages import (
     UseRules,
     encode,
 )
-from gateway.observability.metrics import Metrics, SeriesKey, Snapshot
+from gateway.observability.metrics import CountersSnapshot, Metrics, SeriesKey
 
 
-def counted() -> Snapshot:
+def counted() -> CountersSnapshot:
     """One answered request and one under way."""
     metrics = Metrics()
     series = metrics.series(SeriesKey("all", "", "it", "http://127.0.0.1:1"))
     series.count(200, 0.1, 0.1, 0.1)
     series.in_flight = 1
-    return Snapshot(series=metrics.snapshot(), connections=1)
+    return CountersSnapshot(series=metrics.snapshot(), connections=1)
 
 
 def note(notes: Path, line: str) -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from gateway.control_messages import Watch
-from gateway.supervision.decision_feed import NOBODY, DecisionFeed, Wish
+from gateway.supervision.decision_feed import NOBODY, DecisionFeed, FeedSubscription
 
 
 class Stage:
@@ -11,9 +11,13 @@ class Stage:
         self.told: list[Watch] = []
         self.feed = DecisionFeed(self.told.append, workers=workers, redacted=("token",))
 
-    def wish(self, rate: float, share: float = 1.0, with_body_facts: bool = False) -> tuple[Wish, list[Any]]:
+    def wish(
+        self, rate: float, share: float = 1.0, with_body_facts: bool = False
+    ) -> tuple[FeedSubscription, list[Any]]:
         heard: list[Any] = []
-        wish = Wish(lambda decisions, skipped: heard.append((len(decisions), skipped)), rate, share, with_body_facts)
+        wish = FeedSubscription(
+            lambda decisions, skipped: heard.append((len(decisions), skipped)), rate, share, with_body_facts
+        )
         self.feed.add(wish)
         return wish, heard
 

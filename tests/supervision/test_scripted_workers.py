@@ -13,7 +13,7 @@ import pytest
 from gateway.config.settings import Settings
 from gateway.control_messages import Counters, Message
 from gateway.protocol.engine_load import Load
-from gateway.protocol.readiness import Condition
+from gateway.protocol.readiness import Readiness
 from gateway.supervision import worker_pool
 from gateway.supervision.ports import ReservedPort
 from gateway.supervision.worker_pool import StartError, WorkerPool
@@ -112,7 +112,7 @@ def test_a_new_worker_knows_what_the_others_know(tmp_path: Path) -> None:
             force.set_weights({"x": {"a": 1.0}}, {"x": 1})
             force.set_weights({"x": {"a": 1.0}}, {"x": 1})  # nothing new
             it = ("it", "http://127.0.0.1:1")
-            force.set_health(Findings({it: Condition.DOWN}, {it: frozenset({"llama"})}, {it: Load(1)}))
+            force.set_health(Findings({it: Readiness.DOWN}, {it: frozenset({"llama"})}, {it: Load(1)}))
             await until(lambda: "weights" in (tmp_path / "notes").read_text())
             kill_worker(force)
             await until(lambda: force.restarts == 1 and force.num_serving == 1)
@@ -210,7 +210,7 @@ def test_models_are_told_when_they_change(tmp_path: Path) -> None:
         async with force_of("good", tmp_path) as force:
             await force.start()
             for models in (["llama"], ["llama"], ["llama", "qwen"]):
-                force.set_health(Findings({it: Condition.READY}, {it: frozenset(models)}, {it: Load(len(models))}))
+                force.set_health(Findings({it: Readiness.READY}, {it: frozenset(models)}, {it: Load(len(models))}))
             await until(lambda: (tmp_path / "notes").read_text().count("health") == 3)
 
     asyncio.run(scene())

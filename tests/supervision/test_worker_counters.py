@@ -2,7 +2,7 @@
 
 from gateway.observability.arm_stats import ArmKey
 from gateway.observability.limit_stats import AccountSnapshot, LimitSnapshot
-from gateway.observability.metrics import Metrics, SeriesKey, Snapshot
+from gateway.observability.metrics import CountersSnapshot, Metrics, SeriesKey
 from gateway.observability.redis_stats import StoreUse
 from gateway.observability.session_stats import SessionUse
 from gateway.supervision.worker_counters import Tally
@@ -15,13 +15,13 @@ def worker() -> WorkerProcess:
     return WorkerProcess(lambda worker, message: None)
 
 
-def snapshot(requests: int, in_flight: int = 0, connections: int = 0, is_open: bool = False) -> Snapshot:
+def snapshot(requests: int, in_flight: int = 0, connections: int = 0, is_open: bool = False) -> CountersSnapshot:
     metrics = Metrics()
     series = metrics.series(KEY)
     for _ in range(requests):
         series.count(200, 0.5, 0.25, 0.25)
     series.in_flight = in_flight
-    return Snapshot(metrics.snapshot(), connections, 1, {("it", "http://a:1"): is_open})
+    return CountersSnapshot(metrics.snapshot(), connections, 1, {("it", "http://a:1"): is_open})
 
 
 def test_totals_never_go_back() -> None:
@@ -54,8 +54,8 @@ def test_the_use_of_redis_is_summed() -> None:
     """Calls of dead workers stay in the sum; only the living find Redis answering."""
     tally, one, other = Tally(), worker(), worker()
     assert tally.store() is None
-    tally.take(one, Snapshot(store=StoreUse(calls=3, late=1, seconds=0.5, available=1, live=1)))
-    tally.take(other, Snapshot(store=StoreUse(calls=4, available=1)))
+    tally.take(one, CountersSnapshot(store=StoreUse(calls=3, late=1, seconds=0.5, available=1, live=1)))
+    tally.take(other, CountersSnapshot(store=StoreUse(calls=4, available=1)))
     assert tally.store() == StoreUse(calls=7, late=1, seconds=0.5, available=2, live=1)
     tally.retire(one)
     assert tally.store() == StoreUse(calls=7, late=1, seconds=0.5, available=1, live=0)
@@ -68,8 +68,10 @@ def test_sessions_are_summed_by_where_they_were() -> None:
     tally = Tally()
     one, other = worker(), worker()
     left = ("gpu", "http://a", "drained")
-    tally.take(one, Snapshot(sessions=SessionUse(created=3, moved={left: 2}, known=5)))
-    tally.take(other, Snapshot(sessions=SessionUse(moved={left: 1}, sequences_lost={("gpu", "http://b"): 1}, known=4)))
+    tally.take(one, CountersSnapshot(sessions=SessionUse(created=3, moved={left: 2}, known=5)))
+    tally.take(
+        other, CountersSnapshot(sessions=SessionUse(moved={left: 1}, sequences_lost={("gpu", "http://b"): 1}, known=4))
+    )
     lost = {("gpu", "http://b"): 1}
     assert tally.sessions() == SessionUse(created=3, moved={left: 3}, sequences_lost=lost, known=9)
     tally.retire(one)
@@ -79,8 +81,10 @@ def test_sessions_are_summed_by_where_they_were() -> None:
 def test_what_limits_have_counted_outlives_a_worker() -> None:
     """What it had under way does not; who is known to several workers is one."""
     tally, one, other = Tally(), worker(), worker()
-    tally.take(one, Snapshot(limits=[LimitSnapshot("l", 5, 1, 2, 1, 3, (AccountSnapshot("a", 3, 2.0),))]))
-    tally.take(other, Snapshot(limits=[LimitSnapshot("l", 7, 1, 0, 1, 1, (AccountSnapshot("a", 1, 1.0),), False)]))
+    tally.take(one, CountersSnapshot(limits=[LimitSnapshot("l", 5, 1, 2, 1, 3, (AccountSnapshot("a", 3, 2.0),))]))
+    tally.take(
+        other, CountersSnapshot(limits=[LimitSnapshot("l", 7, 1, 0, 1, 1, (AccountSnapshot("a", 1, 1.0),), False)])
+    )
     assert tally.limits() == {"l": LimitSnapshot("l", 12, 2, 2, 2, 4, (AccountSnapshot("a", 4, 3.0),), False)}
     tally.retire(other)
     assert tally.limits() == {"l": LimitSnapshot("l", 12, 2, 2, 1, 3, (AccountSnapshot("a", 3, 2.0),), True)}
@@ -93,7 +97,7 @@ def test_arms_of_all_workers_are_one() -> None:
         metrics = Metrics()
         for _ in range(number):
             metrics.arms.meter("x", "a").of_bucket(2).answered(b"r", 200, 5, 0.5)
-        tally.take(each, Snapshot(arms=metrics.arms.counted()))
+        tally.take(each, CountersSnapshot(arms=metrics.arms.counted()))
     tally.retire(one)
     arms = tally.arms()
     assert list(arms) == [ArmKey("x", "a")]

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.config.specs import EndpointSpec, EngineSpec, HealthSpec
 from gateway.protocol.engine_load import Load
-from gateway.protocol.readiness import Condition
+from gateway.protocol.readiness import Readiness
 from gateway.upstream.endpoint import Endpoint
 
 
@@ -74,7 +74,7 @@ def test_its_repr_tells_its_state() -> None:
     """An endpoint says what the probes and the requests tell of it."""
     endpoint = Endpoint(EngineSpec("it", ()), EndpointSpec("http://a"), None)
     assert repr(endpoint) == "<Endpoint http://a: unknown, closed, 0 in flight>"
-    endpoint.condition, endpoint.in_flight = Condition.UNREADY, 3
+    endpoint.condition, endpoint.in_flight = Readiness.UNREADY, 3
     for _ in range(5):
         endpoint.breaker.failed(0.0)
     assert repr(endpoint) == "<Endpoint http://a: unready, open, 3 in flight>"

@@ -16,14 +16,14 @@ from gateway.config.specs import (
     PrefixSpec,
     TlsSpec,
 )
-from gateway.protocol.readiness import Condition
+from gateway.protocol.readiness import Readiness
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
 from gateway.upstream.tls import endpoint_tls
 from tests.dataplane.stage import run, until
 from tests.upstream.stage import Caller, engine
 
-READY, UNREADY, DOWN = Condition.READY, Condition.UNREADY, Condition.DOWN
+READY, UNREADY, DOWN = Readiness.READY, Readiness.UNREADY, Readiness.DOWN
 
 
 def made(num_endpoints: int = 3, **options: object) -> Engine:
@@ -175,7 +175,7 @@ def test_its_models_are_those_of_all_endpoints() -> None:
         (0.0, (None, None), True),  # nothing will ever be known, and nothing has failed
     ],
 )
-def test_is_ready(interval: float, conditions: tuple[Condition | None, ...], ready: bool) -> None:
+def test_is_ready(interval: float, conditions: tuple[Readiness | None, ...], ready: bool) -> None:
     """An engine is ready when some endpoint says so, or, where nobody asks them, when requests do not fail."""
     it = made(2, health=HealthSpec(interval=interval), breaker=BreakerSpec(failures=1))
     for endpoint, condition in zip(it.endpoints, conditions, strict=True):

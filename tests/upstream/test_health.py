@@ -13,11 +13,11 @@ import trustme
 
 from gateway.config.specs import EndpointSpec, EngineProtocol, EngineSpec, HealthSpec, LoadSpec, TlsSpec
 from gateway.protocol.engine_load import Load
-from gateway.protocol.readiness import Condition
+from gateway.protocol.readiness import Readiness
 from gateway.upstream import health as health_module
 from gateway.upstream.health import EndpointHealth, Findings, Prober
 
-READY, UNREADY, DOWN = Condition.READY, Condition.UNREADY, Condition.DOWN
+READY, UNREADY, DOWN = Readiness.READY, Readiness.UNREADY, Readiness.DOWN
 SIGNS = {"+": READY, "o": UNREADY, "-": DOWN}
 SPEC = HealthSpec(interval=0.02, timeout=0.5, unhealthy_after=3, healthy_after=2)
 
@@ -45,7 +45,7 @@ SPEC = HealthSpec(interval=0.02, timeout=0.5, unhealthy_after=3, healthy_after=2
         ("o-+---", DOWN),
     ],
 )
-def test_health_changes_when_enough_probes_agree(probes: str, condition: Condition) -> None:
+def test_health_changes_when_enough_probes_agree(probes: str, condition: Readiness) -> None:
     """The first probe decides; later ones only when so many in a row say that it is worse, or better."""
     health = EndpointHealth(SPEC)
     for probe in probes:
@@ -192,7 +192,7 @@ def test_a_certificate_may_come_later(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("server_name, condition", [("engine.internal", READY), (None, DOWN)])
 def test_probes_check_the_certificate_as_requests_do(
-    server_name: str | None, condition: Condition, tmp_path: Path
+    server_name: str | None, condition: Readiness, tmp_path: Path
 ) -> None:
     """An https engine whose certificate names another host is ready with `server_name`, and down without it."""
     authority = trustme.CA()

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.config.specs import ConnectionSpec, EndpointSpec, EngineSpec, HealthSpec
 from gateway.protocol.local_network import HINT
-from gateway.protocol.readiness import Condition
+from gateway.protocol.readiness import Readiness
 from gateway.upstream.health import Prober
 from gateway.upstream.http1_pool import Pool
 from tests.upstream.stage import Caller
@@ -51,7 +51,7 @@ def test_a_failed_probe_names_the_setting(url: str, caplog: pytest.LogCaptureFix
         prober = Prober(lambda found: None)
         prober.use({"triton": EngineSpec("triton", (EndpointSpec(url),), health=HealthSpec(timeout=5))})
         await prober.first_round(30)
-        assert prober.health == {("triton", url): Condition.DOWN}
+        assert prober.health == {("triton", url): Readiness.DOWN}
         await prober.close()
 
     with caplog.at_level(logging.WARNING, "gateway.upstream.health"):

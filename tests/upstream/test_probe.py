@@ -11,7 +11,7 @@ from h2.errors import ErrorCodes
 
 from gateway.config.specs import EndpointSpec, EngineProtocol, EngineSpec, HealthSpec, LoadSpec
 from gateway.protocol.engine_load import Load
-from gateway.protocol.readiness import Condition
+from gateway.protocol.readiness import Readiness
 from gateway.upstream.probe import asker_for
 from tests.dataplane.grpc.peers import Call, GrpcEngine
 from tests.dataplane.stage import Engine, Heard, run, until
@@ -44,22 +44,22 @@ async def lost(call: Call) -> None:
 
 
 BY_GRPC = [
-    (says(b"\x08\x01"), Condition.READY),
-    (says(b"\x08\x00"), Condition.UNREADY),
-    (says(b""), Condition.UNREADY),
-    (says(b"\x10\x01\x08\x01"), Condition.READY),
-    (says(status=14), Condition.UNREADY),
-    (says(status=12), Condition.UNREADY),
-    (says(b"\xff\xff"), Condition.DOWN),
-    (says(), Condition.UNREADY),
-    (silent, Condition.DOWN),
-    (breaks_off, Condition.DOWN),
-    (lost, Condition.DOWN),
+    (says(b"\x08\x01"), Readiness.READY),
+    (says(b"\x08\x00"), Readiness.UNREADY),
+    (says(b""), Readiness.UNREADY),
+    (says(b"\x10\x01\x08\x01"), Readiness.READY),
+    (says(status=14), Readiness.UNREADY),
+    (says(status=12), Readiness.UNREADY),
+    (says(b"\xff\xff"), Readiness.DOWN),
+    (says(), Readiness.UNREADY),
+    (silent, Readiness.DOWN),
+    (breaks_off, Readiness.DOWN),
+    (lost, Readiness.DOWN),
 ]
 
 
 @pytest.mark.parametrize("script, found", BY_GRPC)
-def test_by_grpc(script: Any, found: Condition) -> None:
+def test_by_grpc(script: Any, found: Readiness) -> None:
     """An endpoint that speaks gRPC alone is asked by ServerReady, again and again on one connection."""
 
     async def whole() -> None:
@@ -79,7 +79,7 @@ def test_by_grpc(script: Any, found: Condition) -> None:
 def test_by_grpc_nobody_there() -> None:
     async def whole() -> None:
         asker = asker_for(spec("grpc://127.0.0.1:1"), "grpc://127.0.0.1:1")
-        assert await asker.ask() is Condition.DOWN
+        assert await asker.ask() is Readiness.DOWN
         await asker.close()
 
     run(whole())
@@ -91,12 +91,12 @@ def test_an_endpoint_that_comes_back() -> None:
     async def whole() -> None:
         engine = await GrpcEngine(says(b"\x08\x01")).start()
         asker = asker_for(spec(engine.url), engine.url)
-        assert await asker.ask() is Condition.READY
+        assert await asker.ask() is Readiness.READY
         port = int(engine.address.rpartition(":")[2])
         await engine.stop()
-        assert await asker.ask() is Condition.DOWN
+        assert await asker.ask() is Readiness.DOWN
         again = await GrpcEngine(says(b"\x08\x01")).start(port)
-        assert await asker.ask() is Condition.READY
+        assert await asker.ask() is Readiness.READY
         await asker.close()
         await again.stop()
 
@@ -136,11 +136,11 @@ def replies(status: int) -> Any:
 
 
 BY_REST = [
-    (replies(200), Condition.READY),
-    (replies(400), Condition.UNREADY),
-    (replies(503), Condition.UNREADY),
-    (closes, Condition.DOWN),
-    (never, Condition.DOWN),
+    (replies(200), Readiness.READY),
+    (replies(400), Readiness.UNREADY),
+    (replies(503), Readiness.UNREADY),
+    (closes, Readiness.DOWN),
+    (never, Readiness.DOWN),
 ]
 
 
@@ -158,24 +158,24 @@ def by_path(**statuses: int) -> Any:
 
 OPENAI, TFSERVING, TORCHSERVE = EngineProtocol.OPENAI, EngineProtocol.TFSERVING, EngineProtocol.TORCHSERVE
 BY_PROTOCOL = [
-    (EngineProtocol.KSERVE, by_path(v2_health_ready=200), Condition.READY, ["/v2/health/ready"]),
-    (OPENAI, by_path(health=200), Condition.READY, ["/health"]),
-    (OPENAI, by_path(health=503, v1_models=200), Condition.UNREADY, ["/health"]),  # llama.cpp while it loads
-    (OPENAI, by_path(v1_models=200), Condition.READY, ["/health", "/v1/models"]),  # Ollama
-    (OPENAI, by_path(health=405, v1_models=200), Condition.READY, ["/health", "/v1/models"]),
-    (OPENAI, by_path(v1_models=401), Condition.UNREADY, ["/health", "/v1/models"]),  # the key is wrong
-    (OPENAI, by_path(), Condition.UNREADY, ["/health", "/v1/models"]),
-    (TFSERVING, by_path(), Condition.READY, ["/v1/models/_"]),
-    (TFSERVING, by_path(v1_models__=400), Condition.READY, ["/v1/models/_"]),
-    (TFSERVING, by_path(v1_models__=503), Condition.UNREADY, ["/v1/models/_"]),
-    (TORCHSERVE, by_path(ping=200), Condition.READY, ["/ping"]),
-    (TORCHSERVE, by_path(ping=500), Condition.UNREADY, ["/ping"]),
+    (EngineProtocol.KSERVE, by_path(v2_health_ready=200), Readiness.READY, ["/v2/health/ready"]),
+    (OPENAI, by_path(health=200), Readiness.READY, ["/health"]),
+    (OPENAI, by_path(health=503, v1_models=200), Readiness.UNREADY, ["/health"]),  # llama.cpp while it loads
+    (OPENAI, by_path(v1_models=200), Readiness.READY, ["/health", "/v1/models"]),  # Ollama
+    (OPENAI, by_path(health=405, v1_models=200), Readiness.READY, ["/health", "/v1/models"]),
+    (OPENAI, by_path(v1_models=401), Readiness.UNREADY, ["/health", "/v1/models"]),  # the key is wrong
+    (OPENAI, by_path(), Readiness.UNREADY, ["/health", "/v1/models"]),
+    (TFSERVING, by_path(), Readiness.READY, ["/v1/models/_"]),
+    (TFSERVING, by_path(v1_models__=400), Readiness.READY, ["/v1/models/_"]),
+    (TFSERVING, by_path(v1_models__=503), Readiness.UNREADY, ["/v1/models/_"]),
+    (TORCHSERVE, by_path(ping=200), Readiness.READY, ["/ping"]),
+    (TORCHSERVE, by_path(ping=500), Readiness.UNREADY, ["/ping"]),
 ]
 
 
 @pytest.mark.parametrize("protocol, script, found, paths", BY_PROTOCOL)
 def test_each_protocol_has_its_own_question(
-    protocol: EngineProtocol, script: Any, found: Condition, paths: list[str]
+    protocol: EngineProtocol, script: Any, found: Readiness, paths: list[str]
 ) -> None:
     """Where the rules name no path, an engine is asked what engines of its protocol answer."""
 
@@ -201,18 +201,18 @@ def test_the_path_that_answers_is_remembered() -> None:
         it = spec(engine.url, protocol=OPENAI, base_path="/api")
         asker = asker_for(it, engine.url)
 
-        async def asks() -> tuple[Condition, list[str]]:
+        async def asks() -> tuple[Readiness, list[str]]:
             engine.heard.clear()
             return await asker.ask(), [heard.line.split()[1] for heard in engine.heard]
 
-        assert await asks() == (Condition.READY, ["/health", "/api/models"])
-        assert await asks() == (Condition.READY, ["/api/models"])
+        assert await asks() == (Readiness.READY, ["/health", "/api/models"])
+        assert await asks() == (Readiness.READY, ["/api/models"])
         engine.script = by_path(health=200)
-        assert await asks() == (Condition.READY, ["/api/models", "/health"])
-        assert await asks() == (Condition.READY, ["/health"])
+        assert await asks() == (Readiness.READY, ["/api/models", "/health"])
+        assert await asks() == (Readiness.READY, ["/health"])
         await asker.close()
         asker = asker_for(replace(it, health=HealthSpec(path="/live")), engine.url)
-        assert await asks() == (Condition.UNREADY, ["/live"])
+        assert await asks() == (Readiness.UNREADY, ["/live"])
         await asker.close()
         engine.stop()
 
@@ -284,18 +284,18 @@ def test_what_does_not_tell(script: Any, found: None) -> None:
 
 
 OTHERS_BY_GRPC = [
-    (TFSERVING, says(status=5), Condition.READY),  # no such model: it is there
-    (TFSERVING, says(status=3), Condition.READY),
-    (TFSERVING, says(status=14), Condition.UNREADY),
-    (TFSERVING, lost, Condition.DOWN),
-    (TORCHSERVE, says(b'\n\x17{"status": "Healthy"}\n'), Condition.READY),
-    (TORCHSERVE, says(b'\n\x19{"status": "Unhealthy"}\n'), Condition.UNREADY),
-    (TORCHSERVE, says(status=12), Condition.UNREADY),
+    (TFSERVING, says(status=5), Readiness.READY),  # no such model: it is there
+    (TFSERVING, says(status=3), Readiness.READY),
+    (TFSERVING, says(status=14), Readiness.UNREADY),
+    (TFSERVING, lost, Readiness.DOWN),
+    (TORCHSERVE, says(b'\n\x17{"status": "Healthy"}\n'), Readiness.READY),
+    (TORCHSERVE, says(b'\n\x19{"status": "Unhealthy"}\n'), Readiness.UNREADY),
+    (TORCHSERVE, says(status=12), Readiness.UNREADY),
 ]
 
 
 @pytest.mark.parametrize("protocol, script, found", OTHERS_BY_GRPC)
-def test_other_protocols_by_grpc(protocol: EngineProtocol, script: Any, found: Condition) -> None:
+def test_other_protocols_by_grpc(protocol: EngineProtocol, script: Any, found: Readiness) -> None:
     """TF Serving answers for a model that it has not got; TorchServe says how it is."""
 
     async def whole() -> None:
@@ -313,7 +313,7 @@ def test_other_protocols_by_grpc(protocol: EngineProtocol, script: Any, found: C
 
 
 @pytest.mark.parametrize("script, found", BY_REST)
-def test_by_rest(script: Any, found: Condition) -> None:
+def test_by_rest(script: Any, found: Readiness) -> None:
     """Where there is REST it is asked, though there is gRPC too."""
 
     async def whole() -> None:

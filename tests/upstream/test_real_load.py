@@ -11,7 +11,7 @@ import pytest
 from gateway.config.specs import EndpointSpec, EngineSpec, LoadSpec
 from gateway.demo.triton import TritonProcess
 from gateway.protocol.engine_load import Load
-from gateway.protocol.readiness import Condition
+from gateway.protocol.readiness import Readiness
 from gateway.upstream.probe import asker_for
 from tests.dataplane.stage import run
 
@@ -27,7 +27,7 @@ def test_triton_tells_what_waits_in_it(triton: TritonProcess) -> None:
     async def scene() -> None:
         asker = asker_for(spec, triton.http_url)
         async with asyncio.timeout(10):  # a busy machine may be late once
-            while await asker.ask() is not Condition.READY or await asker.load() != Load(0, 0, None):
+            while await asker.ask() is not Readiness.READY or await asker.load() != Load(0, 0, None):
                 await asyncio.sleep(0.01)
         async with httpx.AsyncClient(timeout=30) as client:
             url = f"{triton.http_url}/v2/models/sleeper/infer"

@@ -13,11 +13,11 @@ import numpy as np
 
 from engines.backends.batching import Batcher, join
 from engines.backends.coreml import buckets, disk_cache, packages
-from engines.backends.coreml.compile_cache import Model, compile_once
+from engines.backends.coreml.compile_cache import CompiledModel, compile_once
 from engines.backends.coreml.placement import UNITS, Placement, Predict, devices_of, measure
 from engines.backends.interfaces import Array, BackendRequest, InstanceSpec, numpy_datatype
 from engines.backends.model_files import library
-from engines.backends.signature import Parameters, Signature
+from engines.backends.signature import ModelSignature, Parameters
 from engines.errors import EngineError, ErrorCode, invalid
 
 _log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class CoreMLBackend:
     def initialize(self, spec: InstanceSpec) -> None:
         ct = self._ct if self._ct is not None else on_a_mac()
         cache = self._cache or disk_cache.cache_directory()
-        self._signature = signature = Signature.of(spec.config)
+        self._signature = signature = ModelSignature.of(spec.config)
         paths = packages.find(spec.version_directory, spec.config.default_model_filename)
         found = [packages.read(ct, path) for path in paths]
         _check(signature, found, spec.model)
@@ -51,13 +51,13 @@ class CoreMLBackend:
         self._buckets = buckets.of_packages(found, batches=signature.max_batch_size > 0)
         units = _configured_units(Parameters(spec.config), spec.kind)
         remembered = disk_cache.DiskCache(cache, disk_cache.machine())
-        self._models: dict[Path, Model] = {}
+        self._models: dict[Path, CompiledModel] = {}
         self.placement = {}
         for path in paths:
             digest = disk_cache.digest(path)
             compiled = compile_once(ct, path, digest, cache)
             placed = self._place(ct, path, compiled, digest, units, remembered)
-            self._models[path] = Model(ct, compiled, placed.units)
+            self._models[path] = CompiledModel(ct, compiled, placed.units)
             self.placement[path.name] = placed.report()
         self._batcher = Batcher(self._run, signature, "CoreML failure")
         _log.info("'%s' runs on %s", spec.name, json.dumps(self.placement))
@@ -75,7 +75,7 @@ class CoreMLBackend:
         sample = {name: self._sample(name, shape) for name, shape in bucket.shapes.items()}
 
         def load(units: str) -> Predict:
-            model = Model(ct, compiled, units)
+            model = CompiledModel(ct, compiled, units)
             return lambda: model.predict([sample])
 
         placed = measure(load, lambda units: devices_of(ct, compiled, units))
@@ -168,7 +168,7 @@ def _configured_units(parameters: Parameters, kind: str) -> str:
     return "CPU_AND_GPU" if parameters.flag("metal") else "auto"
 
 
-def _check(signature: Signature, found: Sequence[packages.Package], model: str) -> None:
+def _check(signature: ModelSignature, found: Sequence[packages.Package], model: str) -> None:
     """Hold the configuration's names against each package's.
 
     Raises: EngineError.

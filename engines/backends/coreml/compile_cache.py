@@ -41,7 +41,7 @@ def compile_once(ct: Any, path: Path, model_digest: str, directory: Path) -> Pat
     return kept
 
 
-class Model:
+class CompiledModel:
     """A compiled model, loaded for some compute units."""
 
     def __init__(self, ct: Any, compiled: Path, units: str) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from engines.backends.batching import Batcher, power_of_two
 from engines.backends.interfaces import Array, BackendRequest, InstanceSpec, numpy_datatype
 from engines.backends.model_files import instance_file, library, python_module
-from engines.backends.signature import Parameters, Signature
+from engines.backends.signature import ModelSignature, Parameters
 from engines.errors import internal, invalid
 
 _log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class JaxBackend:
 
     def initialize(self, spec: InstanceSpec) -> None:
         self._jax = jax = library("jax", "jax")
-        self._signature = signature = Signature.of(spec.config)
+        self._signature = signature = ModelSignature.of(spec.config)
         parameters = Parameters(spec.config)
         for tensor in (*signature.inputs, *signature.output_by_name.values()):
             if tensor.datatype == "BYTES":

@@ -9,7 +9,7 @@ from typing import Any
 from engines.backends.config_completion import Found, default_max_batch_size, fill_in, is_complete
 from engines.backends.model_files import last_version, library, model_file
 from engines.backends.onnxruntime import sessions
-from engines.backends.signature import Signature, TensorSpec
+from engines.backends.signature import ModelSignature, TensorSpec
 from engines.errors import invalid
 
 
@@ -36,7 +36,7 @@ def check(config: Any, session: Any) -> None:
 
     Raises: EngineError in Triton's words where they differ.
     """
-    signature, model = Signature.of(config), config.name
+    signature, model = ModelSignature.of(config), config.name
     inputs = {tensor.name: tensor for tensor in sessions.tensors(session.get_inputs())}
     defaults = {tensor.name: tensor for tensor in sessions.tensors(session.get_overridable_initializers())}
     outputs = {tensor.name: tensor for tensor in sessions.tensors(session.get_outputs())}

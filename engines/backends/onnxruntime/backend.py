@@ -17,7 +17,7 @@ from engines.backends.model_files import library
 from engines.backends.onnxruntime import providers, sessions
 from engines.backends.onnxruntime.autocomplete import check, onnx_file
 from engines.backends.onnxruntime.coreml_cache import cached
-from engines.backends.signature import Signature
+from engines.backends.signature import ModelSignature
 from engines.errors import invalid
 
 _log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class OnnxRuntimeBackend:
         with cached(chosen, path, ort.__version__) as complete:
             self._session = sessions.make(ort, path, spec.config, complete, threads, spec.host_options)
         check(spec.config, self._session)
-        self._signature = Signature.of(spec.config)
+        self._signature = ModelSignature.of(spec.config)
         self._batcher = Batcher(self._run, self._signature, "onnx runtime error")
         outputs = sessions.tensors(self._session.get_outputs())
         self._names = [tensor.name for tensor in outputs if tensor.name in self._signature.output_by_name]

@@ -14,7 +14,7 @@ from engines.backends.interfaces import BackendRequest, InstanceSpec
 from engines.backends.model_files import library
 from engines.backends.paged.load_progress import Loading
 from engines.backends.paged.logprobs import LogprobWriter
-from engines.backends.paged.metrics import EngineMetrics, Host
+from engines.backends.paged.metrics import EngineMetrics, HostInterface
 from engines.backends.paged.request_parser import read_request
 from engines.backends.paged.response_stream import ResponseStream
 from engines.backends.paged.settings import LIBRARIES, read_settings
@@ -32,7 +32,7 @@ class PagedBackend:
 
     def __init__(self) -> None:
         self.placement: dict[str, Any] = {}
-        self._host: Host | None = None
+        self._host: HostInterface | None = None
         self._engine: Any = None
         self._prompting: Prompting
         self._logprobs: LogprobWriter
@@ -42,7 +42,7 @@ class PagedBackend:
     def __repr__(self) -> str:
         return f"<PagedBackend {self._engine!r}>"
 
-    def attach(self, host: Host) -> None:
+    def attach(self, host: HostInterface) -> None:
         """The way to the host: for metrics."""
         self._host = host
 

@@ -19,7 +19,7 @@ _LINE = re.compile(r"loading: (.+): ([0-9]+) of ([0-9]+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class LoadProgress:
     """`done` of `total`, in whatever the stage counts."""
 
     stage: str
@@ -34,10 +34,10 @@ class Progress:
         return self.done >= self.total
 
 
-def find_progress(line: str) -> Progress | None:
+def find_progress(line: str) -> LoadProgress | None:
     """What a line of the log says of a load, None where it says something else."""
     found = _LINE.search(line)
-    return Progress(found[1], int(found[2]), int(found[3])) if found is not None else None
+    return LoadProgress(found[1], int(found[2]), int(found[3])) if found is not None else None
 
 
 class Loading:
@@ -45,12 +45,12 @@ class Loading:
 
     def __init__(self, name: str, folder: Path) -> None:
         self._name = name
-        self._last = Progress("", 0, 0)
+        self._last = LoadProgress("", 0, 0)
         self._told_at = 0.0
         _log.info("loading '%s'", folder)
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        progress, last = Progress(stage, done, total), self._last
+        progress, last = LoadProgress(stage, done, total), self._last
         now = monotonic()
         is_other = stage != last.stage or (progress.is_whole and not last.is_whole)
         is_more = done - last.done >= _SHARE * total and now - self._told_at >= _SECONDS

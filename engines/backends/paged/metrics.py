@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from engines.paged.generation.statistics import Histogram, Statistics
+from engines.paged.generation.statistics import EngineStatistics, Histogram
 
 _log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ _HISTOGRAMS = {
 }
 
 
-class Host(Protocol):
+class HostInterface(Protocol):
     """The host, as an instance reaches it."""
 
     def control(self, operation: str, *arguments: Any) -> Any: ...
@@ -115,7 +115,7 @@ class Measured(Protocol):
     """An engine."""
 
     @property
-    def statistics(self) -> Statistics: ...
+    def statistics(self) -> EngineStatistics: ...
 
     def stats(self) -> dict[str, float]: ...
 
@@ -123,7 +123,7 @@ class Measured(Protocol):
 class EngineMetrics:
     """Tells the host what has changed, several times a second, from a thread of its own."""
 
-    def __init__(self, host: Host, engine: Measured, labels: Mapping[str, str]) -> None:
+    def __init__(self, host: HostInterface, engine: Measured, labels: Mapping[str, str]) -> None:
         """Raises: EngineError where a metric of such a name is another's."""
         self._host = host
         self._engine = engine

@@ -15,7 +15,7 @@ from engines.backends.pytorch import devices, models
 from engines.backends.pytorch.argument_names import input_positions, outputs_of
 from engines.backends.pytorch.settings import Settings, apply_to_process, around_a_run
 from engines.backends.pytorch.tensors import to_array, to_torch, torch_dtype
-from engines.backends.signature import Signature
+from engines.backends.signature import ModelSignature
 from engines.errors import EngineError
 
 _log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class PyTorchBackend:
     def initialize(self, spec: InstanceSpec) -> None:
         self._torch = torch = library("torch", "torch")
         self._settings = settings = Settings.of(spec)
-        self._signature = Signature.of(spec.config)
+        self._signature = ModelSignature.of(spec.config)
         self._batcher = Batcher(self._run, self._signature, "PyTorch execute failure")
         datatypes = {tensor.datatype for tensor in (*self._signature.inputs, *self._signature.outputs)}
         self._use(devices.choose(torch, spec.kind, spec.device_id, settings.device, datatypes))

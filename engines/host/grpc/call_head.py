@@ -22,7 +22,7 @@ _CONTENT_TYPE = b"application/grpc"
 _COMPRESSIONS = (b"gzip", b"deflate")
 
 
-class Plan:
+class PreparedCall:
     """What the calls with the same fields have in common. `compression` names how replies may be compressed, None where
     they may not; `forwarded` are the headers that models get as parameters."""
 
@@ -41,13 +41,13 @@ class Plan:
         self.forwarded: Mapping[str, str] = forward.parameters(fields) if forward else {}
 
     def __repr__(self) -> str:
-        return f"<Plan {self.path!r}>"
+        return f"<PreparedCall {self.path!r}>"
 
 
 class Head(NamedTuple):
     """One call's fields, read. `timeout` is as it was written, None where the client waits for ever."""
 
-    plan: Plan
+    plan: PreparedCall
     timeout: bytes | None
     trace: Mapping[str, str]
 
@@ -72,5 +72,5 @@ class HeadReader:
             plan, timeout, trace = self(block.base)
             values = dict(block.own)
             return Head(plan, values.get(_TIMEOUT, timeout), trace_of(values) or trace)
-        plan = Plan(block.fields, self._forward)
+        plan = PreparedCall(block.fields, self._forward)
         return Head(plan, plan.values.get(_TIMEOUT), trace_of(plan.values))

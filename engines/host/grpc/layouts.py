@@ -23,7 +23,7 @@ _MAX_FIELDS = 64
 Span = tuple[int, int]
 
 
-class Layout(NamedTuple, Generic[Value]):
+class MessageLayout(NamedTuple, Generic[Value]):
     """`fixed` are bytes that must stand at places of the message; between them stand its id and the raw tensors."""
 
     fixed: tuple[tuple[int, bytes], ...]
@@ -38,13 +38,13 @@ class Layouts(Generic[Value]):
     __slots__ = ("_known", "_seen")
 
     def __init__(self) -> None:
-        self._known: dict[int, list[Layout[Value]]] = {}
+        self._known: dict[int, list[MessageLayout[Value]]] = {}
         self._seen: dict[int, int] = {}
 
     def __repr__(self) -> str:
         return f"<Layouts of {len(self._known)} sizes>"
 
-    def find(self, data: bytes, at: int, end: int) -> Layout[Value] | None:
+    def find(self, data: bytes, at: int, end: int) -> MessageLayout[Value] | None:
         """The layout of the message that stands there, None where it is not known."""
         for layout in self._known.get(end - at, ()):
             for start, expected in layout.fixed:
@@ -73,7 +73,7 @@ class Layouts(Generic[Value]):
         del of_size[_MAX_LAYOUTS:]
 
 
-def _layout_of(data: bytes, at: int, end: int, common: Value) -> Layout[Value] | None:
+def _layout_of(data: bytes, at: int, end: int, common: Value) -> MessageLayout[Value] | None:
     """None where it is not plain: fields of other kinds, a field that may come but once twice, too many of them."""
     begin = kept = at
     fixed: list[tuple[int, bytes]] = []
@@ -103,4 +103,4 @@ def _layout_of(data: bytes, at: int, end: int, common: Value) -> Layout[Value] |
     num_fixed = sum(len(piece) for _, piece in fixed)
     if at != end or num_fixed > _MAX_FIXED_BYTES:
         return None
-    return Layout(tuple(fixed), id, tuple(raws), common)
+    return MessageLayout(tuple(fixed), id, tuple(raws), common)

@@ -21,7 +21,7 @@ _OF_CLIENTS = ("int64_param", "bool_param", "string_param", "double_param")
 
 
 @dataclass(slots=True)
-class RequestParameters:
+class GrpcRequestParameters:
     """A request's own parameters, and what the others of them mean."""
 
     own: dict[str, Scalar]
@@ -33,9 +33,9 @@ class RequestParameters:
     wants_empty_final: bool = False  # a decoupled call's end is told by a response of its own where it comes alone
 
 
-def read_parameters(parameters: Message) -> RequestParameters:
+def read_parameters(parameters: Message) -> GrpcRequestParameters:
     """Raises: EngineError(INVALID_ARG)."""
-    read = RequestParameters({})
+    read = GrpcRequestParameters({})
     for name, parameter in parameters.items():
         kind = parameter.WhichOneof("parameter_choice")
         value: Any = getattr(parameter, kind) if kind else None

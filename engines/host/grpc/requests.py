@@ -13,8 +13,8 @@ from typing import NamedTuple
 from engines.errors import EngineError, internal, invalid
 from engines.host.frontend_api import Regions, datatype_named
 from engines.host.grpc.layouts import Layouts
-from engines.host.grpc.parameters import RequestParameters, read_num_classes, read_parameters, read_shared_memory
-from engines.messages import InferRequest, Raw, SharedMemory, Tensor, WantedOutput
+from engines.host.grpc.parameters import GrpcRequestParameters, read_num_classes, read_parameters, read_shared_memory
+from engines.messages import InferRequest, Raw, SharedMemory, TensorData, WantedOutput
 from gateway.protocol.conversion import raw_contents
 from gateway.protocol.conversion.tensors import raw_of_contents
 from gateway.protocol.protobuf import Message, parse
@@ -40,7 +40,7 @@ class Common(NamedTuple):
 
     model: str
     version: str
-    parameters: RequestParameters
+    parameters: GrpcRequestParameters
     tensors: tuple[tuple[str, str, tuple[int, ...]], ...]  # name, datatype, shape
     outputs: tuple[WantedOutput, ...]
     classes: Mapping[str, int]  # by the outputs that are wanted so
@@ -95,7 +95,7 @@ class Asked:
         else:
             inputs = tuple(
                 [
-                    Tensor(name, datatype, shape, raw)
+                    TensorData(name, datatype, shape, raw)
                     for (name, datatype, shape), raw in zip(common.tensors, self._raws, strict=True)
                 ]
             )
@@ -115,7 +115,7 @@ class Asked:
             trace,
         )
 
-    def _read(self, regions: Regions) -> tuple[Common, tuple[Tensor, ...]]:
+    def _read(self, regions: Regions) -> tuple[Common, tuple[TensorData, ...]]:
         """Read what protobuf has parsed, and remember it where such a message may come again."""
         message = self._message
         parameters = read_parameters(message.parameters)
@@ -130,9 +130,9 @@ class Asked:
             layouts.learn(data, at, end, common)
         return common, inputs
 
-    def _read_inputs(self, regions: Regions) -> tuple[Tensor, ...]:
+    def _read_inputs(self, regions: Regions) -> tuple[TensorData, ...]:
         message, raws = self._message, self._raws
-        inputs: list[Tensor] = []
+        inputs: list[TensorData] = []
         used = 0
         for tensor in message.inputs:
             data: Raw | SharedMemory | None = read_shared_memory(tensor, regions)
@@ -156,7 +156,7 @@ class Asked:
                 raise invalid(
                     f"unable to find data for input tensor '{tensor.name}' for model '{self.model}' in request."
                 )
-            inputs.append(Tensor(tensor.name, datatype_named(tensor.datatype), tuple(tensor.shape), data))
+            inputs.append(TensorData(tensor.name, datatype_named(tensor.datatype), tuple(tensor.shape), data))
         return tuple(inputs)
 
     def _read_contents(self, tensor: Message) -> bytes:

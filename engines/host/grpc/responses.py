@@ -15,7 +15,7 @@ from typing import cast
 from engines.errors import invalid
 from engines.host.classification import classify
 from engines.host.frontend_api import ServedModel
-from engines.messages import InferResponse, Raw, Scalar, SharedMemory, Tensor
+from engines.messages import InferResponse, Raw, Scalar, SharedMemory, TensorData
 from gateway.protocol.conversion.parameters import set_for_reply
 from gateway.protocol.conversion.raw_contents import OUTPUT_TAG
 from gateway.protocol.conversion.stream import stream_error
@@ -35,7 +35,7 @@ _ID_TAG, _STREAM_RESPONSE_TAG = b"\x1a", b"\x12"
 Classes = Mapping[str, int]
 
 
-class ResponseWriter:
+class GrpcResponseWriter:
     """Writes the answers of one model version."""
 
     __slots__ = ("_head", "model")
@@ -45,7 +45,7 @@ class ResponseWriter:
         self._head: bytes = message(_RESPONSE)(model_name=model.name, model_version=model.version).SerializeToString()
 
     def __repr__(self) -> str:
-        return f"<ResponseWriter {self.model.name} {self.model.version}>"
+        return f"<GrpcResponseWriter {self.model.name} {self.model.version}>"
 
     def write(self, id: str, response: InferResponse, classes: Classes) -> list[Raw]:
         """A serialised ModelInferResponse, in pieces.
@@ -72,7 +72,7 @@ class ResponseWriter:
             pieces += (_raw_head(len(data)), data)
         return pieces
 
-    def _classified(self, output: Tensor, classes: Classes) -> Tensor:
+    def _classified(self, output: TensorData, classes: Classes) -> TensorData:
         number = classes.get(output.name, 0)
         if not number:
             return output

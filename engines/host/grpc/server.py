@@ -7,7 +7,7 @@ import socket
 import ssl
 from time import monotonic
 
-from engines.host.frontend_api import FrontService, Limits
+from engines.host.frontend_api import ClientLimits, FrontService
 from engines.host.grpc.connection import GrpcConnection
 from engines.host.grpc.server_context import GrpcFront
 from engines.host.sockets import BACKLOG, bind
@@ -19,9 +19,9 @@ _POLL_SECONDS = 0.02
 class GrpcServer:
     """Serves Triton's GRPCInferenceService, grpc.health.v1 and reflection."""
 
-    def __init__(self, service: FrontService, limits: Limits | None = None) -> None:
+    def __init__(self, service: FrontService, limits: ClientLimits | None = None) -> None:
         self._service = service
-        self._limits = limits or Limits()
+        self._limits = limits or ClientLimits()
         self._front: GrpcFront | None = None
         self._server: asyncio.Server | None = None
         self._connections: set[GrpcConnection] = set()

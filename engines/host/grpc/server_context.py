@@ -6,19 +6,19 @@ import asyncio
 from collections.abc import Mapping
 from typing import Protocol
 
-from engines.host.frontend_api import CATEGORIES, FrontService, Limits, ServedModel
+from engines.host.frontend_api import CATEGORIES, ClientLimits, FrontService, ServedModel
 from engines.host.grpc.call_head import VOLATILE, HeadReader
 from engines.host.grpc.replies import restricted
 from engines.host.grpc.requests import RequestReader
-from engines.host.grpc.responses import ResponseWriter
+from engines.host.grpc.responses import GrpcResponseWriter
 from gateway.protocol.operations import Operation
-from gateway.wire.http2.stream import Receiver, Stream
+from gateway.wire.http2.stream import Stream, StreamReceiver
 
 
 class GrpcFront:
     """Made once for each server."""
 
-    def __init__(self, service: FrontService, limits: Limits, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, service: FrontService, limits: ClientLimits, loop: asyncio.AbstractEventLoop) -> None:
         self.service = service
         self.limits = limits
         self.loop = loop
@@ -27,7 +27,7 @@ class GrpcFront:
         self.read_request = RequestReader()
         forward = limits.forwards("grpc")
         self.volatile = frozenset(name for name in VOLATILE if not forward.matches(name))
-        self._writers: dict[tuple[str, str], ResponseWriter] = {}
+        self._writers: dict[tuple[str, str], GrpcResponseWriter] = {}
         self._restrictions = {
             category: restriction
             for category in set(CATEGORIES.values())
@@ -37,12 +37,12 @@ class GrpcFront:
     def __repr__(self) -> str:
         return f"<GrpcFront{', draining' if self.is_draining else ''}>"
 
-    def writer(self, model: ServedModel) -> ResponseWriter:
+    def writer(self, model: ServedModel) -> GrpcResponseWriter:
         """The writer of a model's answers."""
         key = (model.name, model.version)
         found = self._writers.get(key)
         if found is None or found.model is not model:  # it was loaded anew
-            found = self._writers[key] = ResponseWriter(model)
+            found = self._writers[key] = GrpcResponseWriter(model)
         return found
 
     def check_restriction(self, operation: Operation, values: Mapping[bytes, bytes]) -> None:
@@ -65,5 +65,5 @@ class CallOwner(Protocol):
         ...
 
 
-class ServerCall(Receiver, Protocol):
+class ServerCall(StreamReceiver, Protocol):
     """Whoever answers a call. It ends by the owner's `call_ended`, or by `stream_reset` of its stream."""

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from engines.calls import InferenceCall
 from engines.errors import EngineError, ErrorCode, internal, unavailable
-from engines.host.frontend_api import FrontService, Limits, trace_of
+from engines.host.frontend_api import ClientLimits, FrontService, trace_of
 from engines.host.openai.models import LanguageModels
 from engines.host.openai.prompts import split_prompts
 from engines.host.openai.reply_events import AnswerReader
@@ -22,11 +22,11 @@ from engines.host.rest.asgi_exchange import JSON, Exchange
 from engines.host.rest.response_queue import Answers
 from engines.messages import InferRequest
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.canonical import Dialect, Event, Failed, Generation, Used
+from gateway.protocol.llm.canonical import Dialect, EngineFailed, Event, Generation, Used
 from gateway.protocol.llm.dialects import SPOKEN
 from gateway.protocol.llm.errors import anthropic_error, openai_error
 from gateway.protocol.llm.translation import ReplyWriter
-from gateway.protocol.operations import Call as Asked
+from gateway.protocol.operations import ApiCall as Asked
 from gateway.protocol.operations import Operation
 
 _EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")
@@ -37,7 +37,7 @@ _KINDS = {ErrorCode.NOT_FOUND: "not_found", ErrorCode.UNAVAILABLE: "overloaded",
 class OpenAIFront:
     """Answers requests of these dialects, errors too in their form."""
 
-    def __init__(self, service: FrontService, limits: Limits) -> None:
+    def __init__(self, service: FrontService, limits: ClientLimits) -> None:
         self._service = service
         self._limits = limits
         self.models = LanguageModels(service, int(time()))
@@ -162,8 +162,8 @@ def _reader(generation: Generation, first_choice: int = 0) -> AnswerReader:
     return AnswerReader(generation, calls, first_choice)
 
 
-def _failed(error: EngineError) -> Failed:
-    return Failed(error.message, _status(error), _KINDS.get(error.code, ""))
+def _failed(error: EngineError) -> EngineFailed:
+    return EngineFailed(error.message, _status(error), _KINDS.get(error.code, ""))
 
 
 def told(error: EngineError | GatewayError, dialect: Dialect) -> tuple[int, bytes]:

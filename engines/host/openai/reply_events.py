@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from engines.host.openai.tool_calls import ToolCallReader
-from engines.messages import InferResponse, SharedMemory, Tensor
+from engines.messages import InferResponse, SharedMemory, TensorData
 from gateway.protocol.conversion.tensors import split_elements
 from gateway.protocol.llm.canonical import Event, Finished, Generation, Started, TextDelta, Used
 from gateway.protocol.llm.generate_engine_reply import read_logprobs
@@ -78,7 +78,7 @@ class AnswerReader:
         if text or read:
             events.append(TextDelta(text, index, read or None))
 
-    def _finish(self, named: Mapping[str, Tensor], first: int, events: list[Event]) -> None:
+    def _finish(self, named: Mapping[str, TensorData], first: int, events: list[Event]) -> None:
         reasons, stops = _texts(named["finish_reason"]), _texts(named["stop_reason"])
         for index, (reason, stop) in enumerate(zip(reasons, stops, strict=True), first):
             if reason != _NONE:
@@ -89,12 +89,12 @@ class AnswerReader:
         self._used = Used(prompt, completion, max(cached, self._used.cached))
 
 
-def _texts(output: Tensor) -> list[str]:
+def _texts(output: TensorData) -> list[str]:
     assert not isinstance(output.data, SharedMemory)
     return [element.decode("utf-8", "replace") for element in split_elements(output.data, output.shape[0])]
 
 
-def _counts(output: Tensor) -> list[int]:
+def _counts(output: TensorData) -> list[int]:
     assert not isinstance(output.data, SharedMemory)
     data = bytes(output.data)
     return [int.from_bytes(data[at : at + _COUNT_BYTES], "little") for at in range(0, len(data), _COUNT_BYTES)]

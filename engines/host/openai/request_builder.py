@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from engines.messages import InferRequest, Scalar, Tensor
+from engines.messages import InferRequest, Scalar, TensorData
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import Generation
 from gateway.protocol.llm.chat_request_writer import written_messages
@@ -52,7 +52,7 @@ def infer_request(
     return InferRequest(model, "", id, parameters, tuple(inputs), priority=level, trace=trace)
 
 
-def _prompt(generation: Generation, echoes: bool) -> list[Tensor]:
+def _prompt(generation: Generation, echoes: bool) -> list[TensorData]:
     """The prompt, and whether the model repeats it: whoever reads the answers knows its text, unless it is of ids."""
     prompt, alone = generation.prompt, _flag("exclude_input_in_output")
     if isinstance(prompt, str):
@@ -65,7 +65,7 @@ def _prompt(generation: Generation, echoes: bool) -> list[Tensor]:
         data = b"".join([token.to_bytes(8, "little", signed=True) for token in prompt])
     except OverflowError:
         raise bad_request("'prompt' holds numbers that are no token ids") from None
-    ids = Tensor("input_ids", "INT64", (len(prompt),), data)
+    ids = TensorData("input_ids", "INT64", (len(prompt),), data)
     return [ids] if echoes else [ids, alone]
 
 
@@ -100,16 +100,16 @@ def _check_tool_choice(options: Mapping[str, Any]) -> None:
         raise GatewayError(ErrorKind.UNSUPPORTED, what)
 
 
-def _text(name: str, data: bytes) -> Tensor:
-    return Tensor(name, "BYTES", (1,), len(data).to_bytes(4, "little") + data)
+def _text(name: str, data: bytes) -> TensorData:
+    return TensorData(name, "BYTES", (1,), len(data).to_bytes(4, "little") + data)
 
 
-def _json(name: str, value: Any) -> Tensor:
+def _json(name: str, value: Any) -> TensorData:
     try:
         return _text(name, orjson.dumps(value))
     except TypeError:  # of what was read as JSON nothing else cannot be written
         raise bad_request("the request holds a number of more than 64 bits, which nothing here can be") from None
 
 
-def _flag(name: str) -> Tensor:
-    return Tensor(name, "BOOL", (1,), _TRUE)
+def _flag(name: str) -> TensorData:
+    return TensorData(name, "BOOL", (1,), _TRUE)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from engines.errors import EngineError, ErrorCode
-from engines.host.frontend_api import CATEGORIES, FrontService, Limits, read_version
+from engines.host.frontend_api import CATEGORIES, ClientLimits, FrontService, read_version
 from engines.host.openai.handler import OpenAIFront
 from engines.host.rest.asgi_exchange import JSON, ClientGoneError, Exchange, Message, Receive, Send, error_json
 from engines.host.rest.control_bodies import check_control_body
@@ -20,7 +20,7 @@ from engines.host.rest.triton_json import read_json
 from gateway.protocol.conversion import control
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.llm.canonical import Dialect
-from gateway.protocol.operations import Call, Operation, read_path
+from gateway.protocol.operations import ApiCall, Operation, read_path
 
 _NOT_FOUND = error_json("Not Found")
 _NOT_ALLOWED = error_json("Method Not Allowed")
@@ -33,9 +33,9 @@ _MAX_PATHS = 1024
 class RestApp:
     """What answers for a service. Nothing it raises reaches the server."""
 
-    def __init__(self, service: FrontService, limits: Limits | None = None) -> None:
+    def __init__(self, service: FrontService, limits: ClientLimits | None = None) -> None:
         self._service = service
-        self._limits = limits or Limits()
+        self._limits = limits or ClientLimits()
         inference = self._inference = Inference(service, self._limits)
         self._inferences = {
             Operation.INFER: inference.infer,
@@ -43,7 +43,7 @@ class RestApp:
             Operation.GENERATE_STREAM: inference.generate_stream,
         }
         self._openai = OpenAIFront(service, self._limits)
-        self._paths: dict[str, Call | None] = {}
+        self._paths: dict[str, ApiCall | None] = {}
         self._restrictions = {
             category: restriction
             for category in set(CATEGORIES.values())
@@ -94,7 +94,7 @@ class RestApp:
         else:
             await self._control(exchange, asked)
 
-    def _read_path(self, path: str) -> Call | None:
+    def _read_path(self, path: str) -> ApiCall | None:
         asked = read_path(path)
         if asked is None or not (asked.dialect in _TRITONS or asked.dialect in _OPENAIS):
             return None  # MLServer's paths are the gateway's alone
@@ -114,7 +114,7 @@ class RestApp:
         value = headers.get(header.lower().encode("latin-1"))
         return "" if value == expected.encode("utf-8") else header
 
-    async def _control(self, exchange: Exchange, asked: Call) -> None:
+    async def _control(self, exchange: Exchange, asked: ApiCall) -> None:
         """Raises: EngineError."""
         read_version(asked.version or "")
         body = b""

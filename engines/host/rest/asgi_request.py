@@ -10,7 +10,7 @@ import logging
 from typing import Protocol
 
 from engines.host.rest.asgi_exchange import JSON, Application, Message, error_json
-from engines.host.rest.request_head import Fields, Plan
+from engines.host.rest.request_head import Fields, PreparedRequest
 from gateway.wire.http1.chunked import LAST_CHUNK, encode_chunk
 
 _log = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 _MAX_WAITING_BYTES = 256 * 1024
 
 
-class Connection(Protocol):
+class AsgiConnection(Protocol):
     """The connection of a request, as the request needs it."""
 
     loop: asyncio.AbstractEventLoop
@@ -52,7 +52,7 @@ class AsgiRequest:
         "has_begun",
     )
 
-    def __init__(self, connection: Connection, plan: Plan, application: Application) -> None:
+    def __init__(self, connection: AsgiConnection, plan: PreparedRequest, application: Application) -> None:
         self._connection = connection
         self._plan = plan
         self._pieces: list[bytes] = []

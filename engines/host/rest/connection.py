@@ -22,7 +22,7 @@ from engines.host.rest.request_head import (
     KEEP_ALIVE_END_10,
     Answering,
     Fields,
-    Plan,
+    PreparedRequest,
     reply_head,
 )
 from engines.host.rest.server_context import RestFront
@@ -40,7 +40,7 @@ _LINGER_SECONDS = 2.0
 _LINGER_SECONDS_IN_ALL = 30.0
 
 
-class State(Enum):
+class ParserState(Enum):
     """What the next bytes are."""
 
     HEAD = "a request's head"
@@ -80,9 +80,9 @@ class HttpConnection(asyncio.Protocol):
         self.loop = front.loop
         self.tasks = front.tasks
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)  # set before anything else happens
-        self._state = State.HEAD
+        self._state = ParserState.HEAD
         self._buffer = b""  # an incomplete head, or requests that wait
-        self._plan: Plan = cast(Plan, None)  # of the request under way
+        self._plan: PreparedRequest = cast(PreparedRequest, None)  # of the request under way
         self._answering: Answering | None = None
         # The body of the request under way
         self._body: BodyReader = cast(BodyReader, None)  # set before it is read
@@ -119,11 +119,11 @@ class HttpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         state = self._state
-        if state is State.HEAD and not self._is_paused:
+        if state is ParserState.HEAD and not self._is_paused:
             self._read_head(self._buffer + data if self._buffer else data)
-        elif state is State.BODY:
+        elif state is ParserState.BODY:
             self._read_body(data)
-        elif state is State.LINGER:
+        elif state is ParserState.LINGER:
             self._num_pieces += 1
         else:  # it waits until the reply before is written, and mostly read
             self._buffer += data
@@ -137,7 +137,7 @@ class HttpConnection(asyncio.Protocol):
         self._is_paused = False
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
-        if self._state is State.HEAD and self._buffer:
+        if self._state is ParserState.HEAD and self._buffer:
             self.set_reading(True)
             self.loop.call_soon(self._read_waiting)
 
@@ -163,9 +163,9 @@ class HttpConnection(asyncio.Protocol):
             return
         self._begin_body(plan, data[end:])
 
-    def _begin_body(self, plan: Plan, body: bytes) -> None:
+    def _begin_body(self, plan: PreparedRequest, body: bytes) -> None:
         length = plan.body
-        self._state = State.BODY
+        self._state = ParserState.BODY
         self._buffer = b""
         self._expects_continue = plan.expects_continue
         self._body = BodyReader(length)
@@ -198,7 +198,7 @@ class HttpConnection(asyncio.Protocol):
             return
         ended = reader.has_ended
         if ended:
-            self._state = State.REPLY
+            self._state = ParserState.REPLY
             self._buffer = reader.rest
             self._expects_continue = False
         if self._pieces is not None:
@@ -211,16 +211,21 @@ class HttpConnection(asyncio.Protocol):
         elif ended:  # of a request that is answered already
             self._go_on()
 
-    def _answer_directly(self, plan: Plan, body: bytes) -> None:
+    def _answer_directly(self, plan: PreparedRequest, body: bytes) -> None:
         assert plan.direct is not None
-        self._state = State.REPLY
+        self._state = ParserState.REPLY
         answering = plan.direct(plan.headers, body, self.tell)
-        if self._state is State.REPLY and not self._transport.is_closing():
+        if self._state is ParserState.REPLY and not self._transport.is_closing():
             self._answering = answering
 
     def _read_waiting(self) -> None:
         """Go on with what came while the last request was answered."""
-        if self._state is State.HEAD and self._buffer and not self._is_paused and not self._transport.is_closing():
+        if (
+            self._state is ParserState.HEAD
+            and self._buffer
+            and not self._is_paused
+            and not self._transport.is_closing()
+        ):
             data, self._buffer = self._buffer, b""
             self._read_head(data)
 
@@ -259,7 +264,7 @@ class HttpConnection(asyncio.Protocol):
         self.set_reading(True)
         if self._closes:
             self._close_gently()
-        elif self._state is State.REPLY:
+        elif self._state is ParserState.REPLY:
             self._go_on()
 
     def break_off(self) -> None:
@@ -283,7 +288,9 @@ class HttpConnection(asyncio.Protocol):
 
     def _ending(self) -> bytes:
         """What the reply says of the connection; one whose client sends on for long, or waits for leave, closes."""
-        if self._state is State.BODY and (self._expects_continue or self._body.is_longer_than(_MAX_SKIPPED_BYTES)):
+        if self._state is ParserState.BODY and (
+            self._expects_continue or self._body.is_longer_than(_MAX_SKIPPED_BYTES)
+        ):
             self._closes = True
         if self._closes:
             return CLOSE_END
@@ -293,7 +300,7 @@ class HttpConnection(asyncio.Protocol):
         if self.front.is_draining:
             self._transport.close()
             return
-        self._state = State.HEAD
+        self._state = ParserState.HEAD
         if self._buffer:
             self.loop.call_soon(self._read_waiting)
 
@@ -301,7 +308,7 @@ class HttpConnection(asyncio.Protocol):
         """Answer what cannot be read on: nobody knows where the next request would start."""
         answering, self._answering = self._answering, None
         self._pieces = None
-        self._state = State.BODY
+        self._state = ParserState.BODY
         self._closes = True
         if isinstance(answering, AsgiRequest):
             answering.cancel()
@@ -321,7 +328,7 @@ class HttpConnection(asyncio.Protocol):
 
     def close_if_idle(self) -> None:
         """Close where no request is under way."""
-        if self._state is State.HEAD and not self._buffer:
+        if self._state is ParserState.HEAD and not self._buffer:
             self._transport.close()
 
     def abort(self) -> None:
@@ -334,7 +341,7 @@ class HttpConnection(asyncio.Protocol):
             self._awaited, self._awaited_since = awaited, now
         elif limit is not None and now - self._awaited_since > limit:
             self._lose_patience(awaited[0])
-        if self._state is State.LINGER and now > self._lingers_until:
+        if self._state is ParserState.LINGER and now > self._lingers_until:
             self._transport.abort()
 
     def _find_awaited(self) -> tuple[tuple[str, int] | None, float | None]:
@@ -342,30 +349,30 @@ class HttpConnection(asyncio.Protocol):
         limits = self.front.limits
         if self._is_paused or self._transport.is_closing():
             return ("read", self._transport.get_write_buffer_size()), limits.send_seconds
-        if self._state is State.LINGER:
+        if self._state is ParserState.LINGER:
             return ("leave", self._num_pieces), _LINGER_SECONDS
-        if self._state is State.HEAD:  # as a whole: a byte now and then buys no time
+        if self._state is ParserState.HEAD:  # as a whole: a byte now and then buys no time
             if self._buffer or not self._num_requests:
                 return ("send a head", self._num_requests), limits.receive_seconds
             return ("ask again", self._num_requests), self.front.idle_seconds
-        if self._state is State.BODY and self._is_reading:
+        if self._state is ParserState.BODY and self._is_reading:
             return ("send a body", self._num_pieces), limits.receive_seconds
         return None, None
 
     def _lose_patience(self, awaited: str) -> None:
         if awaited in ("read", "leave"):
             self._transport.abort()
-        elif awaited == "ask again" or (self._state is State.HEAD and not self._buffer):
+        elif awaited == "ask again" or (self._state is ParserState.HEAD and not self._buffer):
             self._transport.close()
         else:
             self._give_up(408, "the request did not come in time")
 
     def _close_gently(self) -> None:
         """Close, but read on for a moment where the client still sends."""
-        if self._state is not State.BODY:
+        if self._state is not ParserState.BODY:
             self._transport.close()
             return
-        self._state = State.LINGER
+        self._state = ParserState.LINGER
         self._lingers_until = monotonic() + _LINGER_SECONDS_IN_ALL
         self.set_reading(True)
         if self._transport.can_write_eof():

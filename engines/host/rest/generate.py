@@ -15,7 +15,7 @@ from engines.host.rest.parameters import read_scalar
 from engines.host.rest.responses import write_scalar
 from engines.host.rest.tensor_data import json_of_output, raw_of_flat_json
 from engines.host.rest.triton_json import has, members, read_json, string
-from engines.messages import InferRequest, InferResponse, Scalar, SharedMemory, Tensor
+from engines.messages import InferRequest, InferResponse, Scalar, SharedMemory, TensorData
 from gateway.protocol.conversion import triton_json
 from gateway.protocol.conversion.generate import filled
 from gateway.protocol.protobuf import Message
@@ -31,7 +31,7 @@ def read_generate(body: bytes, metadata: Message, model: str, version: str, trac
     content = read_json(body)
     id = string(content["id"], "Unable to parse 'id'") if has(content, "id") else ""
     declared = {tensor.name: (tensor.datatype, tuple(tensor.shape)) for tensor in metadata.inputs}
-    inputs: dict[str, Tensor] = {}
+    inputs: dict[str, TensorData] = {}
     parameters: dict[str, Scalar] = {}
     for key, value in members(content).items():
         if key != _PARAMETERS:
@@ -73,7 +73,7 @@ def _take(
     key: str,
     value: Any,
     declared: Mapping[str, tuple[str, tuple[int, ...]]],
-    inputs: dict[str, Tensor],
+    inputs: dict[str, TensorData],
     parameters: dict[str, Scalar],
 ) -> None:
     if key not in declared:
@@ -90,10 +90,10 @@ def _take(
         raise invalid(f"The schema can not convert input '{key}' to tensor with proper shape")
     if datatype != "BYTES":
         raw = raw_of_flat_json(key, datatype, value, count)
-    inputs[key] = Tensor(key, datatype, tuple(shape), raw)
+    inputs[key] = TensorData(key, datatype, tuple(shape), raw)
 
 
-def _flat(output: Tensor) -> bytes:
+def _flat(output: TensorData) -> bytes:
     """An output's values as one flat array, or the only one by itself."""
     data = output.data
     if isinstance(data, SharedMemory):

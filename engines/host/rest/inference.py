@@ -14,9 +14,9 @@ from time import monotonic_ns
 from engines.calls import InferenceCall
 from engines.errors import EngineError, ErrorCode, internal, invalid
 from engines.host.frontend_api import (
+    ClientLimits,
     FrontService,
     HeaderForward,
-    Limits,
     ServedModel,
     check_one_answer,
     read_version,
@@ -30,7 +30,7 @@ from engines.host.rest.raw_request import read_raw_infer
 from engines.host.rest.request_head import Fields, Tell
 from engines.host.rest.requests import Forms, read_infer
 from engines.host.rest.response_queue import Answers
-from engines.host.rest.responses import ResponseWriter
+from engines.host.rest.responses import RestResponseWriter
 from engines.messages import InferRequest, InferResponse, Raw
 from gateway.protocol.conversion.sse import event_of
 
@@ -52,11 +52,11 @@ _NOT_ONE = (
 class Inference:
     """Answers what runs a model."""
 
-    def __init__(self, service: FrontService, limits: Limits) -> None:
+    def __init__(self, service: FrontService, limits: ClientLimits) -> None:
         self.service = service
         self._limits = limits
         self._forward: HeaderForward = limits.forwards("rest")
-        self._writers: dict[tuple[str, str], ResponseWriter] = {}
+        self._writers: dict[tuple[str, str], RestResponseWriter] = {}
 
     def infer_directly(
         self, model_name: str, version: str, headers: Mapping[bytes, bytes], body: bytes, tell: Tell
@@ -188,11 +188,11 @@ class Inference:
             raise error
         return model, call, answers
 
-    def _writer(self, model: ServedModel) -> ResponseWriter:
+    def _writer(self, model: ServedModel) -> RestResponseWriter:
         key = (model.name, model.version)
         found = self._writers.get(key)
         if found is None or found.model is not model:  # it was loaded anew
-            found = self._writers[key] = ResponseWriter(model)
+            found = self._writers[key] = RestResponseWriter(model)
         return found
 
 

@@ -16,7 +16,7 @@ _RESERVED = "triton_"
 
 
 @dataclass(slots=True)
-class RequestParameters:
+class RestRequestParameters:
     """A request's own parameters, and what the others of them mean."""
 
     own: dict[str, Scalar]
@@ -28,17 +28,17 @@ class RequestParameters:
     wants_binary: bool = False  # every output that is not named
 
 
-_NONE = RequestParameters({})
+_NONE = RestRequestParameters({})
 
 
-def read_parameters(content: Any) -> RequestParameters:
+def read_parameters(content: Any) -> RestRequestParameters:
     """Those of a request, which is not to change them.
 
     Raises: EngineError.
     """
     if not has(content, "parameters"):
         return _NONE
-    read = RequestParameters({})
+    read = RestRequestParameters({})
     for name, value in members(content["parameters"], "failed to get request params.").items():
         about = f"Unable to parse '{name}'"
         match name:

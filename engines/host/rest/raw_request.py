@@ -11,7 +11,7 @@ from math import prod
 from engines.errors import invalid
 from engines.host.frontend_api import ServedModel
 from engines.host.rest.requests import ALL_IN_BINARY, Forms
-from engines.messages import InferRequest, Tensor
+from engines.messages import InferRequest, TensorData
 from gateway.protocol.datatypes import ELEMENT_BYTES, config_datatype
 
 
@@ -46,5 +46,5 @@ def read_raw_infer(
     elif open_axes:
         dims[open_axes[0]] = len(body) // max(1, count) // ELEMENT_BYTES[datatype]
     shape = (1, *dims) if model.has_batches else tuple(dims)
-    request = InferRequest(model.name, version, inputs=(Tensor(declared.name, datatype, shape, body),), trace=trace)
+    request = InferRequest(model.name, version, inputs=(TensorData(declared.name, datatype, shape, body),), trace=trace)
     return request, ALL_IN_BINARY

@@ -48,7 +48,7 @@ class DirectApplication(Protocol):
         ...
 
 
-class Plan:
+class PreparedRequest:
     """What requests with the same head have in common. `body` is its length, or CHUNKED."""
 
     __slots__ = (
@@ -79,7 +79,7 @@ class Plan:
         self.direct: Direct | None = None if direct is None else direct(self.method, path, self.headers)
 
     def __repr__(self) -> str:
-        return f"<Plan {self.method} {self.target!r}>"
+        return f"<PreparedRequest {self.method} {self.target!r}>"
 
     def scope(self) -> dict[str, object]:
         """As ASGI has it."""

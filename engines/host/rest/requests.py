@@ -24,7 +24,7 @@ from engines.host.rest.triton_json import (
     string,
     unsigned,
 )
-from engines.messages import InferRequest, Raw, SharedMemory, Tensor, WantedOutput
+from engines.messages import InferRequest, Raw, SharedMemory, TensorData, WantedOutput
 
 _NO_PARAMETERS: dict[str, Any] = {}
 
@@ -112,7 +112,7 @@ def read_infer(
     return request, Forms(parameters.wants_binary, is_binary, classes)
 
 
-def _read_plain_input(declared: Any) -> Tensor | None:
+def _read_plain_input(declared: Any) -> TensorData | None:
     """The common input: values in JSON and nothing else; None where it is another, or something is wrong with it."""
     if type(declared) is not dict or len(declared) != 4:
         return None
@@ -128,10 +128,10 @@ def _read_plain_input(declared: Any) -> Tensor | None:
             return None
         count *= axis
     datatype = datatype_named(datatype)
-    return Tensor(name, datatype, tuple(shape), raw_of_json(name, datatype, data, count))
+    return TensorData(name, datatype, tuple(shape), raw_of_json(name, datatype, data, count))
 
 
-def _read_input(declared: Any, tail: _Tail, regions: Regions) -> Tensor:
+def _read_input(declared: Any, tail: _Tail, regions: Regions) -> TensorData:
     if (plain := _read_plain_input(declared)) is not None:
         return plain
     parameters = found(declared, "parameters") or _NO_PARAMETERS
@@ -152,7 +152,7 @@ def _read_input(declared: Any, tail: _Tail, regions: Regions) -> Tensor:
         count = _num_elements(shape)
         about = "Unable to parse 'data'"
         data = raw_of_json(name, datatype, array(member(declared, "data", about), about), count) if count else b""
-    return Tensor(name, datatype, shape, data)
+    return TensorData(name, datatype, shape, data)
 
 
 def _num_elements(shape: tuple[int, ...]) -> int:

@@ -15,18 +15,18 @@ from engines.host.classification import classify
 from engines.host.frontend_api import ServedModel
 from engines.host.rest.requests import Forms
 from engines.host.rest.tensor_data import json_of_output
-from engines.messages import InferResponse, Raw, Scalar, SharedMemory, Tensor
+from engines.messages import InferResponse, Raw, Scalar, SharedMemory, TensorData
 from gateway.protocol.conversion import triton_json
 
 
-class Body(NamedTuple):
+class ResponseBody(NamedTuple):
     """JSON, and raw tensors behind it; `head_bytes` is the length of the JSON where there are any."""
 
     pieces: Sequence[Raw]
     head_bytes: int | None
 
 
-class ResponseWriter:
+class RestResponseWriter:
     """Writes the answers of one model version."""
 
     __slots__ = ("_named", "model")
@@ -36,9 +36,9 @@ class ResponseWriter:
         self._named = b'"model_name":%b,"model_version":%b' % (_text(model.name), _text(model.version))
 
     def __repr__(self) -> str:
-        return f"<ResponseWriter {self.model.name} {self.model.version}>"
+        return f"<RestResponseWriter {self.model.name} {self.model.version}>"
 
-    def write(self, id: str, response: InferResponse, forms: Forms) -> Body:
+    def write(self, id: str, response: InferResponse, forms: Forms) -> ResponseBody:
         """Raises: EngineError for classes of what has none, and for what JSON has no form for."""
         parts: list[bytes] = [b"{"]
         if id:
@@ -68,10 +68,10 @@ class ResponseWriter:
         parts.append(b"]}")
         head = b"".join(parts)
         if not any(raws):
-            return Body((head,), None)
-        return Body((head, *raws), len(head))
+            return ResponseBody((head,), None)
+        return ResponseBody((head, *raws), len(head))
 
-    def _classified(self, output: Tensor, num_classes: int) -> Tensor:
+    def _classified(self, output: TensorData, num_classes: int) -> TensorData:
         model = self.model
         return classify(output, num_classes, has_batches=model.has_batches, labels=model.labels(output.name))
 

@@ -7,7 +7,7 @@ import socket
 import ssl
 from time import monotonic
 
-from engines.host.frontend_api import Limits
+from engines.host.frontend_api import ClientLimits
 from engines.host.rest.asgi_exchange import Application
 from engines.host.rest.connection import HttpConnection
 from engines.host.rest.server_context import RestFront
@@ -23,9 +23,11 @@ _IDLE_SECONDS = 0.25
 class RestServer:
     """Listens in the running event loop; signals are somebody else's."""
 
-    def __init__(self, app: Application, limits: Limits | None = None, *, keepalive_seconds: float = 75.0) -> None:
+    def __init__(
+        self, app: Application, limits: ClientLimits | None = None, *, keepalive_seconds: float = 75.0
+    ) -> None:
         self._application = app
-        self._limits = limits or Limits()
+        self._limits = limits or ClientLimits()
         self._keepalive_seconds = keepalive_seconds
         self._front: RestFront | None = None
         self._server: asyncio.Server | None = None

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from engines.host.frontend_api import Limits
+from engines.host.frontend_api import ClientLimits
 from engines.host.rest.asgi_exchange import Application
-from engines.host.rest.request_head import Plan
+from engines.host.rest.request_head import PreparedRequest
 from gateway.wire.memo import Memo
 
 
-class Connection(Protocol):
+class ClientConnection(Protocol):
     """A client's connection, as its server sees it."""
 
     def sweep(self, now: float) -> None: ...
@@ -25,14 +25,14 @@ class RestFront:
     """Made once for each server; `idle_seconds` a client may be silent between two requests."""
 
     def __init__(
-        self, application: Application, limits: Limits, loop: asyncio.AbstractEventLoop, idle_seconds: float
+        self, application: Application, limits: ClientLimits, loop: asyncio.AbstractEventLoop, idle_seconds: float
     ) -> None:
         self.application = application
         self.limits = limits
         self.loop = loop
         self.idle_seconds = idle_seconds
-        self.read: Memo[Plan] = Memo(lambda head: Plan(head, application))
-        self.connections: set[Connection] = set()
+        self.read: Memo[PreparedRequest] = Memo(lambda head: PreparedRequest(head, application))
+        self.connections: set[ClientConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self.is_draining = False
 

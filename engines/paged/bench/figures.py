@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from engines.paged.bench.load import Round, gaps
 from engines.paged.bench.memory_traffic import cache_bytes_per_step, weight_bytes_per_step
-from engines.paged.model.config import ModelConfig
+from engines.paged.model.config import DecoderConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Figures:
     bandwidth_share: float  # of what the device can; more than 1: out of caches
 
 
-def figures(rounds: Sequence[Round], config: ModelConfig, quantize: str | None, group: int, best: float) -> Figures:
+def figures(rounds: Sequence[Round], config: DecoderConfig, quantize: str | None, group: int, best: float) -> Figures:
     """Of the rounds of one batch size, on a device that moves `best` bytes a second."""
     batch, prompt_tokens = rounds[0].batch, rounds[0].prompt_tokens
     rates = [_decode_rate(each) for each in rounds]

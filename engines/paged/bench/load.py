@@ -38,7 +38,7 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class BenchLoad:
     """What each request is: so many random tokens, and so many wanted."""
 
     prompt_tokens: int
@@ -51,7 +51,7 @@ class Load:
         return [tuple(dice.randrange(self.vocabulary) for _ in range(self.prompt_tokens)) for _ in range(batch)]
 
 
-def run_round(engine: Engine, load: Load, batch: int, seed: int) -> Round:
+def run_round(engine: Engine, load: BenchLoad, batch: int, seed: int) -> Round:
     """Submit a batch at once and hear it to its end. Raises: EngineError where a request fails, or ends too early."""
     told: SimpleQueue[tuple[int, float, Output]] = SimpleQueue()
     times: list[list[float]] = [[] for _ in range(batch)]

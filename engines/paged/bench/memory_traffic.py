@@ -6,19 +6,19 @@ least time a step can take.
 
 from __future__ import annotations
 
-from engines.paged.model.config import ModelConfig
+from engines.paged.model.config import DecoderConfig
 
 SCHEME_BITS = {"int8": 8, "int4": 4}
 # A scale and a bias for each group.
 NUMBERS_PER_GROUP = 2
 
 
-def element_bytes(config: ModelConfig) -> int:
+def element_bytes(config: DecoderConfig) -> int:
     return 4 if config.dtype == "float32" else 2
 
 
 def weight_bytes_per_step(
-    config: ModelConfig, num_sequences: int, quantize: str | None = None, group: int = 64
+    config: DecoderConfig, num_sequences: int, quantize: str | None = None, group: int = 64
 ) -> float:
     """Of all layers and of the head; of the embedding's table a step reads but a row a sequence. Of a mixture as many
     experts as so many sequences are expected to choose, each by itself."""
@@ -36,14 +36,14 @@ def weight_bytes_per_step(
     return numbers
 
 
-def cache_bytes_per_step(config: ModelConfig, num_sequences: int, context_tokens: float) -> float:
+def cache_bytes_per_step(config: DecoderConfig, num_sequences: int, context_tokens: float) -> float:
     """Keys and values that so many sequences of this length read; a layer with a window reads no more than that."""
     per_layer = 2 * config.num_kv_heads * config.head_size * element_bytes(config)
     seen = sum(min(context_tokens, window) if window else context_tokens for window in config.windows)
     return num_sequences * per_layer * seen
 
 
-def _bytes_per_weight(config: ModelConfig, quantize: str | None, group: int) -> float:
+def _bytes_per_weight(config: DecoderConfig, quantize: str | None, group: int) -> float:
     """With scales and biases where there are some. Modules that a folder left dense count as the others."""
     if config.quantization is not None:
         bits, group = config.quantization.bits, config.quantization.group_size

@@ -12,7 +12,7 @@ import torch
 from engines.errors import invalid
 from engines.paged.bench.bandwidth import Bandwidth, measure_bandwidth
 from engines.paged.bench.figures import Figures, figures
-from engines.paged.bench.load import Load, Round, run_round
+from engines.paged.bench.load import BenchLoad, Round, run_round
 from engines.paged.bench.machine import describe_machine
 from engines.paged.builder import assemble
 from engines.paged.cache.memory import available_memory
@@ -143,11 +143,11 @@ def _measure_machine(
 def _measure(engine: PagedEngine, wish: Wish, progress: Progress) -> list[Round]:
     engine.start()
     vocabulary = engine.config.vocab_size
-    warm = Load(wish.prompt_tokens, min(WARM_UP_TOKENS, wish.output_tokens), vocabulary)
+    warm = BenchLoad(wish.prompt_tokens, min(WARM_UP_TOKENS, wish.output_tokens), vocabulary)
     for done, batch in enumerate(wish.batches):
         progress("warming up", done, len(wish.batches))
         run_round(engine, warm, batch, WARM_UP_SEED)
-    load = Load(wish.prompt_tokens, wish.output_tokens, vocabulary)
+    load = BenchLoad(wish.prompt_tokens, wish.output_tokens, vocabulary)
     found: list[Round] = []
     total = wish.rounds * len(wish.batches)
     for number in range(wish.rounds):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engines.paged.model.config import ModelConfig
+from engines.paged.model.config import DecoderConfig
 from engines.paged.ops.interface import LayerCache
 
 
 class KVCache:
     """keys and values [layers, blocks, S, G, D]."""
 
-    def __init__(self, config: ModelConfig, num_blocks: int, block_size: int, device: torch.device) -> None:
+    def __init__(self, config: DecoderConfig, num_blocks: int, block_size: int, device: torch.device) -> None:
         shape = (config.num_layers, num_blocks, block_size, config.num_kv_heads, config.head_size)
         dtype = getattr(torch, config.dtype)
         # Zeros, as what padding points to is read, and weighed with 0: NaN would survive that.

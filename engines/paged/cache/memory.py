@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from engines.errors import EngineError, ErrorCode
-from engines.paged.model.config import ModelConfig
+from engines.paged.model.config import DecoderConfig
 from engines.paged.ops.metal.linear import LEAST_ROWS_OF_TORCH, LEAST_ROWS_TO_UNPACK, MOST_UNPACKED
 from engines.paged.options import EngineOptions
 
@@ -66,7 +66,7 @@ def readable(num_bytes: int) -> str:
 
 
 def plan_memory(
-    config: ModelConfig,
+    config: DecoderConfig,
     options: EngineOptions,
     weight_bytes: int,
     available_bytes: int,
@@ -116,7 +116,7 @@ def plan_memory(
     return MemoryPlan(budget, weight_bytes, workspace, block_bytes, int(num_blocks), options.block_size)
 
 
-def _unpacked_bytes(config: ModelConfig, options: EngineOptions, element_bytes: int) -> int:
+def _unpacked_bytes(config: DecoderConfig, options: EngineOptions, element_bytes: int) -> int:
     """The scratch into which a prompt's packed matrices are unpacked (ops/metal/linear.py): as large as the largest."""
     if options.deterministic or not _is_packed(config, options):
         return 0
@@ -124,7 +124,7 @@ def _unpacked_bytes(config: ModelConfig, options: EngineOptions, element_bytes: 
     return min(MOST_UNPACKED, rows * config.hidden_size) * element_bytes
 
 
-def _replay_bytes(config: ModelConfig, options: EngineOptions, bytes_of_row: int) -> int:
+def _replay_bytes(config: DecoderConfig, options: EngineOptions, bytes_of_row: int) -> int:
     """The activations and logits of captured decoding steps (ops/metal/replay.py), in a power of two. Where torch
     multiplies nothing is captured."""
     if options.deterministic:
@@ -133,7 +133,7 @@ def _replay_bytes(config: ModelConfig, options: EngineOptions, bytes_of_row: int
     return 1 << (min(options.max_sequences, most_rows) * bytes_of_row - 1).bit_length()
 
 
-def _is_packed(config: ModelConfig, options: EngineOptions) -> bool:
+def _is_packed(config: DecoderConfig, options: EngineOptions) -> bool:
     return options.quantize is not None or config.quantization is not None
 
 

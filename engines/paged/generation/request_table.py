@@ -12,12 +12,12 @@ from engines.paged.generation.beams import BeamSearch
 from engines.paged.generation.choice import Choice
 from engines.paged.generation.generation import Generation
 from engines.paged.generation.prefill_pacing import Pacing
-from engines.paged.generation.statistics import Statistics
+from engines.paged.generation.statistics import EngineStatistics
 from engines.paged.runner.draft_model import wanted
 from engines.paged.runner.runner import Launched, Sampled
 from engines.paged.scheduling.batch_plan import ScheduledChunk
 from engines.paged.scheduling.scheduler import Scheduler
-from engines.paged.scheduling.sequence import Sequence, Status
+from engines.paged.scheduling.sequence import Sequence, SequenceStatus
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class RequestTable:
         self,
         scheduler: Scheduler,
         pacing: Pacing,
-        statistics: Statistics,
+        statistics: EngineStatistics,
         *,
         drafts: bool,
         checks: bool,
@@ -110,7 +110,7 @@ class RequestTable:
     def _read_piece(self, piece: ScheduledChunk, drafts: tuple[int, ...], sampled: Sampled, now: float) -> None:
         sequence = piece.sequence
         owner = self._owners.get(sequence)
-        if owner is None or sequence.status is Status.FINISHED:
+        if owner is None or sequence.status is SequenceStatus.FINISHED:
             self._scheduler.advance(piece, [])
             return
         try:
@@ -157,7 +157,7 @@ class RequestTable:
         self._scheduler.advance(piece, grown.tokens)
         if grown.finish_reason is not None:
             self._release(sequence, grown.finish_reason)
-        elif choice.judge is not None and sequence.status is Status.RUNNING:
+        elif choice.judge is not None and sequence.status is SequenceStatus.RUNNING:
             cost = self._pacing.guess_cost(self._guess_seconds)
             if cost is not None and self._drafts:
                 sequence.drafts = wanted(choice.judge.num_guesses(cost))
@@ -165,7 +165,7 @@ class RequestTable:
                 sequence.drafts = choice.guesses(cost)
         if is_first and sequence.choice == 0 and len(generation.choices) > 1:
             self._fork(generation)
-        if all(each.sequence.status is Status.FINISHED for each in generation.choices):
+        if all(each.sequence.status is SequenceStatus.FINISHED for each in generation.choices):
             self._forget(generation)
             self._statistics.count_end(FinishReason.STOP)
         # Whoever is told of an end may look at once at what is free.
@@ -192,7 +192,7 @@ class RequestTable:
         """The prompt is computed: its other choices share it."""
         first = generation.choices[0].sequence
         for choice in generation.choices[1:]:
-            if choice.sequence.status is not Status.FINISHED:
+            if choice.sequence.status is not SequenceStatus.FINISHED:
                 choice.sequence.parent = first
                 self._scheduler.add(choice.sequence)
 
@@ -210,13 +210,13 @@ class RequestTable:
     # Endings
 
     def _release(self, sequence: Sequence, reason: FinishReason) -> None:
-        if sequence.status is not Status.FINISHED:
+        if sequence.status is not SequenceStatus.FINISHED:
             self._on_release(sequence)
             self._scheduler.finish(sequence, reason)
 
     def _end(self, generation: Generation, reason: FinishReason, error: str = "") -> None:
         """End all that is left of a request."""
-        ended = [choice for choice in generation.choices if choice.sequence.status is not Status.FINISHED]
+        ended = [choice for choice in generation.choices if choice.sequence.status is not SequenceStatus.FINISHED]
         if ended:
             self._statistics.count_end(reason)
         for choice in ended:

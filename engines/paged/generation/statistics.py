@@ -29,7 +29,7 @@ class Histogram:
 
 
 @dataclass(slots=True)
-class Statistics:
+class EngineStatistics:
     """Counters; only the engine's thread writes."""
 
     num_requests: int = 0

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from engines.state.values import Codec, Kind, Part, State
+from engines.state.values import Codec, Part, State, ValueKind
 
 CODECS = {"raw": Codec.RAW, "int8": Codec.INT8}
 _SCALE_DTYPE = "float32"
@@ -62,14 +62,14 @@ class BlockCodec:
             values = _as_float32(bits, self._name)
             scale = np.maximum(np.abs(values).max(-1, keepdims=True), _TINY) / np.float32(_LARGEST)
             parts += (_part(np.rint(values / scale).astype(np.int8), "int8"), _part(scale, _SCALE_DTYPE))
-        return State(Kind.BLOCK, tuple(parts), self._codec)
+        return State(ValueKind.BLOCK, tuple(parts), self._codec)
 
     def decode(self, states: Sequence[State]) -> list[Tensor]:
         """Blocks, [n, L, S, G, D] of T for each array of a block.
 
         Raises: ValueError where one is of another form.
         """
-        if any((state.kind, state.codec) != (Kind.BLOCK, self._codec) for state in states):
+        if any((state.kind, state.codec) != (ValueKind.BLOCK, self._codec) for state in states):
             raise ValueError("it is no block of this form")
         if self._codec is Codec.RAW:
             return [self._stacked(states, at, self._name, shape) for at, shape in enumerate(self._shapes)]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from engines.paged.kv_store.block_store import BlockStore
 from engines.paged.kv_store.codec import CODECS, BlockCodec
-from engines.paged.kv_store.keys import BlockKeys, Numbers
+from engines.paged.kv_store.keys import BlockIdentity, BlockKeys
 from engines.paged.kv_store.memory import BlockMemory
 from engines.paged.options import EngineOptions
 from engines.state.factory import open_store, read_secret
@@ -32,7 +32,7 @@ def open_block_store(
     codec = BlockCodec(memory.shapes, memory.dtype, CODECS[options.kv_codec])
     secret = None if options.kv_secret_file is None else read_secret(options.kv_secret_file)
     dtype = str(memory.dtype).removeprefix("torch.")
-    numbers = Numbers(model, dtype, options.block_size, options.kv_codec, options.deterministic, draft)
+    numbers = BlockIdentity(model, dtype, options.block_size, options.kv_codec, options.deterministic, draft)
     store = open_store(
         options.kv_store,
         secret=secret,

@@ -22,7 +22,7 @@ LAYOUT_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class BlockIdentity:
     """What a block's numbers depend on. `model` is the fingerprint of weights, config (rope is in it), dtype and
     quantization; `draft` a draft model's. Deterministic engines share with their like alone."""
 
@@ -42,7 +42,7 @@ class Numbers:
 class BlockKeys:
     """Keys of one engine's blocks."""
 
-    def __init__(self, numbers: Numbers, adapters: Mapping[str, str], secret: bytes | None) -> None:
+    def __init__(self, numbers: BlockIdentity, adapters: Mapping[str, str], secret: bytes | None) -> None:
         """`adapters`: fingerprints by the names that requests give. With a secret the keys tell nobody without it
         which texts were seen."""
         self._fingerprints = {name: numbers.fingerprint(each) for name, each in adapters.items()}

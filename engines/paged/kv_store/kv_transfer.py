@@ -23,7 +23,7 @@ from engines.paged.kv_store.block_store import READ_BYTES, BlockStore, Filled
 from engines.paged.kv_store.prefetch import Fetch, Fetcher, Prefetch
 from engines.paged.runner.host_copy import HostCopy
 from engines.paged.scheduling.scheduler import Scheduler
-from engines.paged.scheduling.sequence import Sequence, Status
+from engines.paged.scheduling.sequence import Sequence, SequenceStatus
 
 _log = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ class KVTransfer:
         room = _LOAD_BYTES if self._scheduler.running else None
         for first, fetch in list(self._fetches.items()):
             room = self._load(fetch, room)
-            fetch.waiting = [each for each in fetch.waiting if each.status is Status.FETCHING]
+            fetch.waiting = [each for each in fetch.waiting if each.status is SequenceStatus.FETCHING]
             is_through = not fetch.is_wanted or (fetch.is_through and not fetch.arrived)
             is_late = monotonic() >= fetch.deadline
             if is_through or is_late or not fetch.waiting:

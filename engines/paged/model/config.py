@@ -43,7 +43,7 @@ class QuantizationSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelConfig:
+class DecoderConfig:
     """One decoder. Sizes in features, lengths in tokens."""
 
     architecture: str  # as config.json names it: LlamaForCausalLM

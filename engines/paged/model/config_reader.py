@@ -6,8 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from engines.paged.model.config import Experts, ModelConfig, QuantizationSpec
-from engines.paged.model.families import Family, family_of
+from engines.paged.model.config import DecoderConfig, Experts, QuantizationSpec
+from engines.paged.model.families import ModelFamily, family_of
 from engines.paged.model.fields import Fields
 from engines.paged.model.rope_config import read_rope
 
@@ -15,7 +15,7 @@ CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
 DTYPES = ("float32", "float16", "bfloat16")
 
 
-def read_config(directory: Path) -> ModelConfig:
+def read_config(directory: Path) -> DecoderConfig:
     """What config.json says, checked. Where it leaves a field out, transformers' default for the family holds.
 
     Raises: EngineError that names file and field: not there, no JSON, of the wrong type, of a size that cannot be, or
@@ -35,7 +35,7 @@ def read_config(directory: Path) -> ModelConfig:
     max_positions = fields.integer("max_position_embeddings", family.max_positions)
     theta, scaling, max_positions = read_rope(fields, family.rope_theta, max_positions)
     attention_bias = fields.boolean("attention_bias", False) if family.reads_attention_bias else False
-    return ModelConfig(
+    return DecoderConfig(
         architecture=family.architecture,
         vocab_size=fields.integer("vocab_size"),
         hidden_size=hidden_size,
@@ -63,7 +63,7 @@ def read_config(directory: Path) -> ModelConfig:
     )
 
 
-def _head_size(fields: Fields, family: Family, hidden_size: int, num_heads: int) -> int:
+def _head_size(fields: Fields, family: ModelFamily, hidden_size: int, num_heads: int) -> int:
     head_size = fields.optional_integer("head_dim") or family.head_size
     if head_size is None:
         if hidden_size % num_heads:
@@ -74,7 +74,7 @@ def _head_size(fields: Fields, family: Family, hidden_size: int, num_heads: int)
     return head_size
 
 
-def _experts(fields: Fields, family: Family, num_layers: int) -> Experts | None:
+def _experts(fields: Fields, family: ModelFamily, num_layers: int) -> Experts | None:
     if family.experts is None:
         return None
     names = family.experts

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from engines.paged.model.adapters import AdapterRows, Site
-from engines.paged.model.config import ModelConfig
+from engines.paged.model.config import DecoderConfig
 from engines.paged.model.rope import rope_tables
 from engines.paged.ops.interface import Batch, LayerCache, Ops
 
@@ -68,7 +68,7 @@ class Decoder:
     rotation's tables, which know positions 0 .. num_positions - 1 (the config's max_positions where None)."""
 
     def __init__(
-        self, config: ModelConfig, ops: Ops, weights: DecoderWeights, num_positions: int | None = None
+        self, config: DecoderConfig, ops: Ops, weights: DecoderWeights, num_positions: int | None = None
     ) -> None:
         self.config = config
         self.ops = ops

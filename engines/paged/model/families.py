@@ -61,7 +61,7 @@ def windows_where_used(is_sliding: Callable[[int, int], bool]) -> Windows:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class ModelFamily:
     """One architecture: what its config means, and transformers' defaults for what it may leave out."""
 
     architecture: str
@@ -84,10 +84,12 @@ class Family:
 FAMILIES = {
     family.architecture: family
     for family in (
-        Family("LlamaForCausalLM", "llama", max_positions=2048, reads_attention_bias=True, reads_mlp_bias=True),
-        Family("MistralForCausalLM", "mistral", windows=windows_everywhere(4096), max_positions=131072),
-        Family("Qwen2ForCausalLM", "qwen2", windows=windows_where_used(lambda at, first: at >= first), qkv_bias=True),
-        Family(
+        ModelFamily("LlamaForCausalLM", "llama", max_positions=2048, reads_attention_bias=True, reads_mlp_bias=True),
+        ModelFamily("MistralForCausalLM", "mistral", windows=windows_everywhere(4096), max_positions=131072),
+        ModelFamily(
+            "Qwen2ForCausalLM", "qwen2", windows=windows_where_used(lambda at, first: at >= first), qkv_bias=True
+        ),
+        ModelFamily(
             "Qwen3ForCausalLM",
             "qwen3",
             windows=windows_where_used(lambda at, first: at >= first),
@@ -95,7 +97,7 @@ FAMILIES = {
             qk_norm=True,
             reads_attention_bias=True,
         ),
-        Family(
+        ModelFamily(
             "MixtralForCausalLM",
             "mixtral",
             windows=windows_everywhere(0),
@@ -104,14 +106,14 @@ FAMILIES = {
             max_positions=131072,
             experts=ExpertFields(("num_local_experts", "num_experts"), 2, "intermediate_size"),
         ),
-        Family(
+        ModelFamily(
             "Qwen2MoeForCausalLM",
             "qwen2_moe",
             windows=windows_where_used(lambda at, first: at % 2 == 0 and at < first),
             qkv_bias="qkv_bias",
             experts=ExpertFields(("num_experts",), 4, "moe_intermediate_size", True, True, has_shared=True),
         ),
-        Family(
+        ModelFamily(
             "Qwen3MoeForCausalLM",
             "qwen3_moe",
             windows=windows_where_used(lambda at, first: True),
@@ -123,7 +125,7 @@ FAMILIES = {
 }
 
 
-def family_of(fields: Fields) -> Family:
+def family_of(fields: Fields) -> ModelFamily:
     """By the first of `architectures`, or by `model_type` where none is written.
 
     Raises: EngineError that lists what is supported.

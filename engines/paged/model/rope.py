@@ -11,10 +11,10 @@ import math
 import torch
 from torch import Tensor
 
-from engines.paged.model.config import ModelConfig, RopeScaling
+from engines.paged.model.config import DecoderConfig, RopeScaling
 
 
-def rope_tables(config: ModelConfig, num_positions: int) -> tuple[Tensor, Tensor]:
+def rope_tables(config: DecoderConfig, num_positions: int) -> tuple[Tensor, Tensor]:
     """cos and sin of positions 0 .. num_positions - 1: [num_positions, rotary_size / 2] float32 each."""
     frequencies = inverse_frequencies(config.rope_theta, config.rotary_size, config.rope_scaling)
     angles = torch.arange(num_positions).float().unsqueeze(1) * frequencies

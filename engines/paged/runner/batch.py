@@ -30,7 +30,7 @@ class StepInputs(NamedTuple):
     seats: Tensor
 
 
-class Layout(NamedTuple):
+class BatchLayout(NamedTuple):
     """How many numbers of each kind a step has, in the buffer's order."""
 
     num_rows: int
@@ -52,7 +52,7 @@ class BatchBuilder:
         self._staging = staging
         self._block_size = block_size
         self._last_tokens = last_tokens
-        self._fixed: dict[Layout, tuple[Tensor, tuple[Tensor, ...]]] = {}
+        self._fixed: dict[BatchLayout, tuple[Tensor, tuple[Tensor, ...]]] = {}
         self._memory: Tensor | None = None
 
     def build(self, pieces: Many[ScheduledChunk]) -> StepInputs:
@@ -62,7 +62,7 @@ class BatchBuilder:
         parts: tuple[Tensor, ...] = self._staging.copy(host).split(layout.sizes)  # type: ignore[no-untyped-call]
         return self._inputs(pieces, layout, parts, None if is_known else self._last_tokens)
 
-    def build_fixed(self, pieces: Many[ScheduledChunk]) -> tuple[StepInputs, Layout]:
+    def build_fixed(self, pieces: Many[ScheduledChunk]) -> tuple[StepInputs, BatchLayout]:
         """The same in memory that the next step has, too: steps of one layout lie at the same addresses."""
         exact = _layout_of(pieces)
         layout = exact._replace(width=1 << (max(exact.width, _LEAST_WIDTH) - 1).bit_length())
@@ -73,7 +73,7 @@ class BatchBuilder:
         self._staging.copy(host, target)
         return self._inputs(pieces, layout, parts, self._last_tokens), layout
 
-    def _place(self, layout: Layout) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def _place(self, layout: BatchLayout) -> tuple[Tensor, tuple[Tensor, ...]]:
         """A layout's part of the memory that all share, and its pieces. Memory that has become too small stays where
         it is for the layouts that have it."""
         total = sum(layout.sizes)
@@ -83,7 +83,7 @@ class BatchBuilder:
         return target, target.split(layout.sizes)  # type: ignore[no-untyped-call]
 
     def _inputs(
-        self, pieces: Many[ScheduledChunk], layout: Layout, parts: tuple[Tensor, ...], last_tokens: Tensor | None
+        self, pieces: Many[ScheduledChunk], layout: BatchLayout, parts: tuple[Tensor, ...], last_tokens: Tensor | None
     ) -> StepInputs:
         tokens, positions, slots, row_sequences, starts, lens, tables, sampled_rows, seats = parts
         batch = Batch(
@@ -102,7 +102,7 @@ class BatchBuilder:
         )
         return StepInputs(batch, None if layout.num_sampled == layout.num_rows else sampled_rows, seats)
 
-    def _write(self, pieces: Many[ScheduledChunk], layout: Layout) -> tuple[Tensor, bool]:
+    def _write(self, pieces: Many[ScheduledChunk], layout: BatchLayout) -> tuple[Tensor, bool]:
         """The buffer on the host, and whether the host knows all of its tokens. One that it does not know is -1 - its
         seat."""
         host = torch.zeros(sum(layout.sizes), dtype=torch.int32)
@@ -146,8 +146,8 @@ class BatchBuilder:
         return host, is_known
 
 
-def _layout_of(pieces: Many[ScheduledChunk]) -> Layout:
-    return Layout(
+def _layout_of(pieces: Many[ScheduledChunk]) -> BatchLayout:
+    return BatchLayout(
         sum(piece.count for piece in pieces),
         len(pieces),
         sum(piece.num_samples for piece in pieces),

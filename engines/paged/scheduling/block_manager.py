@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Many
 
 from engines.paged.cache.block_pool import NULL_BLOCK, BlockPool
-from engines.paged.scheduling.sequence import Sequence, Status
+from engines.paged.scheduling.sequence import Sequence, SequenceStatus
 
 # Blocks kept empty behind a new sequence, while there are enough: longer answers go on elsewhere.
 _LARGEST_ROOM = 64
@@ -104,7 +104,7 @@ class BlockManager:
 
     def name_full(self, sequence: Sequence) -> None:
         """Name the blocks that are full of known tokens, so that others find them."""
-        if not self._shares or sequence.status is not Status.RUNNING:
+        if not self._shares or sequence.status is not SequenceStatus.RUNNING:
             return
         num_tokens = min(sequence.num_computed, len(sequence.tokens))
         if self._chunk is not None:
@@ -126,7 +126,7 @@ class BlockManager:
             self.pool.share(blocks)
         for (sequence, _, tokens), (blocks, num_computed) in zip(moves, taken, strict=True):
             sequence.rewrite(tokens)
-            if sequence.status is not Status.RUNNING:
+            if sequence.status is not SequenceStatus.RUNNING:
                 self.pool.free(blocks)  # it waits for room, and computes everything anew
                 continue
             self.pool.free(sequence.blocks)
@@ -148,7 +148,7 @@ class BlockManager:
         if (
             parent is not None
             and self._chunk is None
-            and parent.status is Status.RUNNING
+            and parent.status is SequenceStatus.RUNNING
             and parent.num_computed >= sequence.num_prompt
             and len(sequence.tokens) == sequence.num_prompt
         ):

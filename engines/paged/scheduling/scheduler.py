@@ -22,7 +22,7 @@ from engines.paged.api_types import FinishReason
 from engines.paged.cache.block_pool import BlockPool
 from engines.paged.scheduling.batch_plan import ScheduledChunk, SchedulerOutput
 from engines.paged.scheduling.block_manager import BlockManager, TakeNote
-from engines.paged.scheduling.sequence import Sequence, Status
+from engines.paged.scheduling.sequence import Sequence, SequenceStatus
 from engines.paged.scheduling.waiting_queue import WaitingLine
 
 # Asked of a waiting sequence, with the names of its blocks and how many of the first are here: whether it is to wait
@@ -73,7 +73,7 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Have a sequence wait for its turn."""
-        sequence.status = Status.WAITING
+        sequence.status = SequenceStatus.WAITING
         self.waiting.add(sequence)
         if sequence.request.deadline is not None:
             self._hurried.add(sequence)
@@ -81,20 +81,20 @@ class Scheduler:
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:
         """End a sequence, wherever it is. Its blocks are free at once: steps that were launched before run before any
         that could write there."""
-        if sequence.status is Status.RUNNING:
+        if sequence.status is SequenceStatus.RUNNING:
             self.running.remove(sequence)
             self._let_go(sequence)
-        elif sequence.status is Status.WAITING:
+        elif sequence.status is SequenceStatus.WAITING:
             self.waiting.remove(sequence)
         self.fetching.discard(sequence)
         self._hurried.discard(sequence)
-        sequence.status = Status.FINISHED
+        sequence.status = SequenceStatus.FINISHED
         sequence.finish_reason = reason
         sequence.drafts = []
 
     def fetched(self, sequence: Sequence) -> None:
         """What was found outside for a sequence is in the cache: it waits for room now, unless it has ended."""
-        if sequence.status is Status.FETCHING:
+        if sequence.status is SequenceStatus.FETCHING:
             self.fetching.discard(sequence)
             self.add(sequence)
 
@@ -111,7 +111,7 @@ class Scheduler:
         left = self.max_batch_tokens
         catching_up = []
         for sequence in tuple(self.running):
-            if sequence.status is not Status.RUNNING:
+            if sequence.status is not SequenceStatus.RUNNING:
                 continue  # preempted for one before it
             lacking = self._lacking(sequence)
             if lacking > 1:
@@ -123,7 +123,7 @@ class Scheduler:
         for sequence in catching_up:
             if left <= 0:
                 break
-            if sequence.status is Status.RUNNING:
+            if sequence.status is SequenceStatus.RUNNING:
                 left -= self._prefill(sequence, left)
         while left > 0 and (first := self.waiting.first) is not None:
             if self._fetches(first):
@@ -141,10 +141,10 @@ class Scheduler:
         sequence = piece.sequence
         if piece.num_samples:
             sequence.num_in_flight -= 1
-        if sequence.status is Status.FINISHED:
+        if sequence.status is SequenceStatus.FINISHED:
             return
         sequence.tokens += tokens
-        if piece.drafts and sequence.status is Status.RUNNING:
+        if piece.drafts and sequence.status is SequenceStatus.RUNNING:
             sequence.num_computed = piece.start + len(tokens)
         self.block_manager.name_full(sequence)
 
@@ -153,13 +153,13 @@ class Scheduler:
         self.block_manager.move(moves)
         for sequence, _, _ in moves:
             sequence.rests = False
-            if sequence.status is Status.WAITING:
+            if sequence.status is SequenceStatus.WAITING:
                 self.add(sequence)
 
     def rest(self, sequence: Sequence) -> None:
         """A sequence has nothing to compute before it is moved: it keeps its seat while nobody else needs that."""
         sequence.rests = True
-        if sequence.status is Status.WAITING:
+        if sequence.status is SequenceStatus.WAITING:
             self.waiting.remove(sequence)
 
     # Its parts
@@ -207,7 +207,7 @@ class Scheduler:
         if num_here == len(names) or not self._look_up(sequence, names, num_here):
             return False
         self.waiting.remove(sequence)
-        sequence.status = Status.FETCHING
+        sequence.status = SequenceStatus.FETCHING
         self.fetching.add(sequence)
         return True
 
@@ -226,7 +226,7 @@ class Scheduler:
             self.num_prompt_tokens += sequence.num_prompt
             self.num_cached_tokens += sequence.num_computed
         sequence.slot = self._slots.pop()
-        sequence.status = Status.RUNNING
+        sequence.status = SequenceStatus.RUNNING
         self.running.append(sequence)
         return True
 
@@ -273,7 +273,7 @@ class Scheduler:
         sequence.was_looked_up = False
         sequence.drafts = []
         self.num_preemptions += 1
-        sequence.status = Status.WAITING
+        sequence.status = SequenceStatus.WAITING
         if not sequence.rests:
             self.add(sequence)
 
@@ -303,10 +303,10 @@ class Scheduler:
         """Raise AssertionError unless everything adds up."""
         self.block_manager.check(self.running)
         for sequence in self.waiting:
-            assert not sequence.blocks and sequence.slot == -1 and sequence.status is Status.WAITING, sequence
+            assert not sequence.blocks and sequence.slot == -1 and sequence.status is SequenceStatus.WAITING, sequence
         for sequence in self.fetching:
-            assert not sequence.blocks and sequence.slot == -1 and sequence.status is Status.FETCHING, sequence
+            assert not sequence.blocks and sequence.slot == -1 and sequence.status is SequenceStatus.FETCHING, sequence
             assert sequence not in set(self.waiting), sequence
         slots = [sequence.slot for sequence in self.running]
         assert sorted(slots + self._slots) == list(range(self.max_sequences)), "a slot is lost"
-        assert all(sequence.status is Status.RUNNING for sequence in self.running)
+        assert all(sequence.status is SequenceStatus.RUNNING for sequence in self.running)

@@ -9,7 +9,7 @@ from engines.paged.api_types import FinishReason, GenerateRequest
 from engines.paged.cache import block_hash
 
 
-class Status(Enum):
+class SequenceStatus(Enum):
     """Where a sequence is. Preempted ones wait again."""
 
     WAITING = "waiting"
@@ -58,7 +58,7 @@ class Sequence:
         self.block_size = block_size
         self.tokens = list(request.prompt)
         self.num_prompt = len(self.tokens)
-        self.status = Status.WAITING
+        self.status = SequenceStatus.WAITING
         self.finish_reason: FinishReason | None = None
         self.blocks: list[int] = []
         self.num_computed = 0

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import tokenizers
 
-from engines.paged.text.token_bytes import Kind, Pieces
+from engines.paged.text.token_bytes import Pieces, TokenKind
 
 _UNKNOWN = "\ufffd"  # what bytes that are no UTF-8 are decoded to
 # A character has at most four bytes: what still ends in U+FFFD after as many tokens will not become one.
@@ -32,7 +32,7 @@ class Detokenizer(Protocol):
 
 def make_detokenizer(backend: tokenizers.Tokenizer, pieces: Pieces, skipped: frozenset[int]) -> Detokenizer:
     """`skipped` are ids that are no text: special tokens, where they are not to be seen."""
-    made = ByteDetokenizer if pieces.kind is Kind.BYTES else WindowDetokenizer
+    made = ByteDetokenizer if pieces.kind is TokenKind.BYTES else WindowDetokenizer
     return made(backend, pieces, skipped)
 
 
@@ -64,7 +64,7 @@ class WindowDetokenizer:
         self._ready = 0  # of those that wait, which no later token changes
 
     def push(self, token_ids: Iterable[int]) -> str:
-        has_bytes = self._pieces.kind is Kind.FALLBACK
+        has_bytes = self._pieces.kind is TokenKind.FALLBACK
         for token_id in token_ids:
             if token_id in self._skipped or self._backend.id_to_token(token_id) is None:
                 continue
@@ -87,7 +87,7 @@ class WindowDetokenizer:
         return text
 
     def _may_be_half(self, text: str) -> bool:
-        is_open = self._pieces.kind is Kind.TEXT and text.endswith(_UNKNOWN)
+        is_open = self._pieces.kind is TokenKind.TEXT and text.endswith(_UNKNOWN)
         return is_open and self._ready < _MOST_TOKENS_OF_A_CHARACTER
 
     def _decode(self, token_ids: list[int]) -> str:

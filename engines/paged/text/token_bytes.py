@@ -13,7 +13,7 @@ _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE = "\u2581"  # a sentencepiece's space
 
 
-class Kind(Enum):
+class TokenKind(Enum):
     BYTES = "bytes"  # each token is some bytes, and a text is their sequence: GPT-2's ByteLevel
     FALLBACK = "fallback"  # tokens are text, and some are a byte each: sentencepiece's <0x0A>
     TEXT = "text"  # anything else
@@ -26,7 +26,13 @@ class Pieces:
         self._backend = backend
         decoders = _decoders(backend)
         names = [decoder["type"] for decoder in decoders]
-        self.kind = Kind.BYTES if names == ["ByteLevel"] else Kind.FALLBACK if "ByteFallback" in names else Kind.TEXT
+        self.kind = (
+            TokenKind.BYTES
+            if names == ["ByteLevel"]
+            else TokenKind.FALLBACK
+            if "ByteFallback" in names
+            else TokenKind.TEXT
+        )
         self._has_spaces = "Metaspace" in names or any(
             decoder["type"] == "Replace" and decoder["pattern"] == {"String": _SPACE} for decoder in decoders
         )
@@ -38,7 +44,7 @@ class Pieces:
     @property
     def is_sequence(self) -> bool:
         """Whether a text's bytes are those of its tokens, one after the other (but for a space at its beginning)."""
-        return self.kind is not Kind.TEXT or self._has_spaces
+        return self.kind is not TokenKind.TEXT or self._has_spaces
 
     def is_byte(self, token_id: int) -> bool:
         """Whether a fallback's token stands for one byte, which may be a part of a character."""
@@ -56,9 +62,9 @@ class Pieces:
         token = self._backend.id_to_token(token_id)
         if token is None:
             return b""
-        if self.kind is Kind.BYTES:
+        if self.kind is TokenKind.BYTES:
             return _from_byte_level(token)
-        if self.kind is Kind.FALLBACK and (byte := _BYTE.fullmatch(token)):
+        if self.kind is TokenKind.FALLBACK and (byte := _BYTE.fullmatch(token)):
             return bytes.fromhex(byte[1])
         if self._has_spaces:
             return token.replace(_SPACE, " ").encode()

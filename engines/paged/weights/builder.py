@@ -7,18 +7,18 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from engines.paged.model.config import Experts, ModelConfig
+from engines.paged.model.config import DecoderConfig, Experts
 from engines.paged.model.decoder import DecoderWeights, LayerWeights, MixtureMlp, Mlp
 from engines.paged.ops.interface import Ops, Weight
 from engines.paged.ops.packing import join, moved
-from engines.paged.weights.weight_reader import Tensors
+from engines.paged.weights.weight_reader import WeightReader
 
 # How the matrices of one expert are called: gate, up, down.
 _QWEN_NAMES = ("gate_proj", "up_proj", "down_proj")
 _MIXTRAL_NAMES = ("w1", "w3", "w2")
 
 
-def build(config: ModelConfig, tensors: Tensors, ops: Ops) -> DecoderWeights:
+def build(config: DecoderConfig, tensors: WeightReader, ops: Ops) -> DecoderWeights:
     """Each layer's tensors are read, joined and given to the operations before the next layer's are read."""
     root = "" if "embed_tokens.weight" in tensors.files else "model."  # a model saved without its head has no prefix
     # What embedding and head share is on the device once.
@@ -31,7 +31,7 @@ def build(config: ModelConfig, tensors: Tensors, ops: Ops) -> DecoderWeights:
     return DecoderWeights(embedding, layers, norm, ops.prepare_linear(table))
 
 
-def _layer(config: ModelConfig, tensors: Tensors, ops: Ops, path: str, at: int) -> LayerWeights:
+def _layer(config: DecoderConfig, tensors: WeightReader, ops: Ops, path: str, at: int) -> LayerWeights:
     attention, hidden = f"{path}.self_attn", config.hidden_size
     has_experts = config.experts is not None and at in config.experts.layers
     norms = [
@@ -54,7 +54,7 @@ def _layer(config: ModelConfig, tensors: Tensors, ops: Ops, path: str, at: int) 
     )
 
 
-def _qkv(config: ModelConfig, tensors: Tensors, ops: Ops, attention: str) -> object:
+def _qkv(config: DecoderConfig, tensors: WeightReader, ops: Ops, attention: str) -> object:
     """Queries above keys above values."""
     size = config.head_size
     parts = {"q": config.num_heads * size, "k": config.num_kv_heads * size, "v": config.num_kv_heads * size}
@@ -65,7 +65,7 @@ def _qkv(config: ModelConfig, tensors: Tensors, ops: Ops, attention: str) -> obj
     return ops.prepare_linear(join(weights), torch.cat(biases))
 
 
-def _mlp(config: ModelConfig, tensors: Tensors, ops: Ops, path: str, features: int) -> Mlp:
+def _mlp(config: DecoderConfig, tensors: WeightReader, ops: Ops, path: str, features: int) -> Mlp:
     hidden = config.hidden_size
     gate, up = (tensors.matrix(f"{path}.{name}_proj", features, hidden) for name in ("gate", "up"))
     down = tensors.matrix(f"{path}.down_proj", hidden, features)
@@ -78,7 +78,7 @@ def _mlp(config: ModelConfig, tensors: Tensors, ops: Ops, path: str, features: i
     return Mlp(ops.prepare_gate_up(gate, up), ops.prepare_linear(down, down_bias), biases)
 
 
-def _mixture(config: ModelConfig, tensors: Tensors, ops: Ops, path: str) -> MixtureMlp:
+def _mixture(config: DecoderConfig, tensors: WeightReader, ops: Ops, path: str) -> MixtureMlp:
     """Mixtral's is `block_sparse_moe`, Qwen's `mlp`; transformers 5 calls both `mlp` in memory, and so may a tool."""
     experts = config.experts
     assert experts is not None
@@ -96,7 +96,7 @@ def _mixture(config: ModelConfig, tensors: Tensors, ops: Ops, path: str) -> Mixt
 
 
 def _experts(
-    config: ModelConfig, experts: Experts, tensors: Tensors, block: str
+    config: DecoderConfig, experts: Experts, tensors: WeightReader, block: str
 ) -> tuple[Sequence[Weight], Sequence[Weight], Sequence[Weight]]:
     """Gate, up and down of each expert, from whichever of these the files have:
 

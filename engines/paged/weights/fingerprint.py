@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
-from engines.paged.model.config import ModelConfig
+from engines.paged.model.config import DecoderConfig
 
 PIECE_BYTES = 64 * 1024 * 1024
 _READ_BYTES = 256 * 1024  # stays in a core's cache between reading and hashing
@@ -61,7 +61,7 @@ def _piece(path: Path, offset: int) -> bytes:
     return digest.digest()
 
 
-def model_fingerprint(files_digest: str, config: ModelConfig, dtype: str, quantization: str) -> str:
+def model_fingerprint(files_digest: str, config: DecoderConfig, dtype: str, quantization: str) -> str:
     """What cached keys and values depend on, but for adapters and the cache's own layout: hexadecimal sha256."""
     shape = {name: value for name, value in asdict(config).items() if name not in _IRRELEVANT}
     facts = [files_digest, shape, dtype, quantization]

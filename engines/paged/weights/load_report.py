@@ -10,9 +10,9 @@ from typing import Any
 
 from torch import Tensor
 
-from engines.paged.model.config import ModelConfig
+from engines.paged.model.config import DecoderConfig
 from engines.paged.weights.quantization import Loss
-from engines.paged.weights.weight_reader import Tensors
+from engines.paged.weights.weight_reader import WeightReader
 
 _LAYER = re.compile(r"(?:.*\.)?layers\.(\d+)\.(.+)")
 _NUMBER = re.compile(r"\.\d+(?=\.|$)")
@@ -45,7 +45,7 @@ def _kind_loss(modules: Mapping[str, Loss]) -> KindLoss:
     return KindLoss(Loss(error, total).relative, worst, modules[worst].relative, len(modules))
 
 
-def unread(config: ModelConfig, tensors: Tensors) -> tuple[str, ...]:
+def unread(config: DecoderConfig, tensors: WeightReader) -> tuple[str, ...]:
     """What the files have and the decoder has no use for: layers after the last (for guessing ahead), a head beside
     tied embeddings, other towers.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from engines.errors import invalid
-from engines.paged.model.config import ModelConfig
+from engines.paged.model.config import DecoderConfig
 from engines.paged.model.config_reader import read_config
 from engines.paged.model.decoder import Decoder
 from engines.paged.ops.interface import Ops
@@ -20,7 +20,7 @@ from engines.paged.weights.files import TensorFiles
 from engines.paged.weights.fingerprint import FilesDigest, model_fingerprint
 from engines.paged.weights.load_report import KindLoss, held_bytes, losses_by_kind, unread
 from engines.paged.weights.quantization import GROUP_SIZES, SCHEMES
-from engines.paged.weights.weight_reader import Progress, Scheme, Tensors
+from engines.paged.weights.weight_reader import Progress, Scheme, WeightReader
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -52,7 +52,7 @@ class LoadReport:
 class LoadedModel:
     """`config.dtype` is the one computed in; `weight_bytes` is what the weights take where they are computed with."""
 
-    config: ModelConfig
+    config: DecoderConfig
     decoder: Decoder
     fingerprint: str
     weight_bytes: int
@@ -83,7 +83,7 @@ def load_model(
     files = TensorFiles(directory)
     digest = FilesDigest(files.paths, num_threads=min(4, os.cpu_count() or 1))
     try:
-        tensors = Tensors(files, torch_dtype, config.quantization, scheme, progress)
+        tensors = WeightReader(files, torch_dtype, config.quantization, scheme, progress)
         weights = build(config, tensors, ops)
         unused = unread(config, tensors)
         files_digest = digest.result()
@@ -108,7 +108,7 @@ def load_model(
     )
 
 
-def _scheme(config: ModelConfig, directory: Path, quantize: str | None, group_size: int) -> Scheme | None:
+def _scheme(config: DecoderConfig, directory: Path, quantize: str | None, group_size: int) -> Scheme | None:
     if quantize is None:
         return None
     if quantize not in SCHEMES:

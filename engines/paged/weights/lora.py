@@ -21,7 +21,7 @@ from torch import Tensor
 
 from engines.errors import EngineError, invalid
 from engines.paged.model.adapters import Adapter, LowRank, Site
-from engines.paged.model.config import ModelConfig
+from engines.paged.model.config import DecoderConfig
 from engines.paged.model.fields import Fields
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -41,7 +41,7 @@ class _Target:
     columns: int
 
 
-def load_adapter(name: str, directory: Path, config: ModelConfig, device: torch.device) -> Adapter:
+def load_adapter(name: str, directory: Path, config: DecoderConfig, device: torch.device) -> Adapter:
     """One adapter for a decoder of this config, in the dtype that is computed in.
 
     Raises: EngineError that names file and field or tensor: what PEFT has beside plain LoRA (DoRA, biases, saved
@@ -95,7 +95,7 @@ def _read_halves(path: Path) -> dict[str, dict[str, Tensor]]:
     return halves
 
 
-def _target(path: Path, module: str, config: ModelConfig) -> tuple[int, _Target]:
+def _target(path: Path, module: str, config: DecoderConfig) -> tuple[int, _Target]:
     match = _MODULE.fullmatch(module)
     if match is None:
         raise invalid(f"{path}: {module}: adapters of this module are not supported; of layers' {TARGETS} they are")
@@ -109,7 +109,7 @@ def _target(path: Path, module: str, config: ModelConfig) -> tuple[int, _Target]
     return layer, targets[match["target"]]
 
 
-def _targets(config: ModelConfig, layer: int) -> Mapping[str, _Target]:
+def _targets(config: DecoderConfig, layer: int) -> Mapping[str, _Target]:
     hidden, size = config.hidden_size, config.head_size
     queries, keys = config.num_heads * size, config.num_kv_heads * size
     all_rows = queries + 2 * keys

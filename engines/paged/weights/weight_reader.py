@@ -27,7 +27,7 @@ class Scheme:
     group_size: int
 
 
-class Tensors:
+class WeightReader:
     """Reads tensors by module, remembers which it read and what quantizing cost.
 
     Raises: EngineError that names file and tensor: not there, of another shape, of a dtype that is not supported, with
@@ -54,7 +54,7 @@ class Tensors:
         self._read_bytes = 0
 
     def __repr__(self) -> str:
-        return f"<Tensors: {len(self._used)} of {self.files!r} read>"
+        return f"<WeightReader: {len(self._used)} of {self.files!r} read>"
 
     @property
     def unused(self) -> list[str]:

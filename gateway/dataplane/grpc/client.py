@@ -7,7 +7,7 @@ from typing import Protocol
 from gateway.dataplane.active_request import Progress
 from gateway.dataplane.data_plane import DataPlane
 from gateway.protocol.errors import GatewayError
-from gateway.wire.http2.stream import Receiver, Stream
+from gateway.wire.http2.stream import Stream, StreamReceiver
 
 
 class CallClient(Protocol):
@@ -23,7 +23,7 @@ class CallClient(Protocol):
         ...
 
 
-class Call(Receiver, Protocol):
+class CallHandler(StreamReceiver, Protocol):
     """Whoever answers a call; it ends by the client's `call_ended`, or by `stream_reset` of its stream."""
 
     def sweep(self, now: float) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from gateway.dataplane.grpc.call_head import CallHead
-from gateway.dataplane.grpc.client import Call, CallClient
+from gateway.dataplane.grpc.client import CallClient, CallHandler
 from gateway.dataplane.grpc.local_call import LocalCall
 from gateway.protocol import grpc_health, grpc_reflection
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -81,7 +81,7 @@ class ReflectionCall(LocalCall):
             self._succeed()
 
 
-SERVICE_CALLS: dict[bytes, Callable[[CallClient, Stream, CallHead], Call]] = {
+SERVICE_CALLS: dict[bytes, Callable[[CallClient, Stream, CallHead], CallHandler]] = {
     grpc_health.CHECK_PATH: partial(HealthCall, is_watching=False),
     grpc_health.WATCH_PATH: partial(HealthCall, is_watching=True),
     **{path: partial(ReflectionCall, package=package) for path, package in grpc_reflection.PATHS.items()},

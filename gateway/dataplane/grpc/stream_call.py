@@ -15,7 +15,7 @@ from gateway.dataplane.grpc.call_head import CallHead, Way
 from gateway.dataplane.grpc.client import CallClient
 from gateway.dataplane.grpc.interfaces import AnyLeg
 from gateway.dataplane.grpc.reply_headers import Relayed, deadline_passed, fell_silent, tell_error
-from gateway.dataplane.grpc.stream_requests import Requests
+from gateway.dataplane.grpc.stream_requests import StreamRequests
 from gateway.dataplane.grpc.stream_responses import Responses
 from gateway.dataplane.grpc.stream_router import Key, StreamRouter
 from gateway.dataplane.grpc.upstream_call import UpstreamCall
@@ -85,7 +85,7 @@ class StreamCall:
         self.has_one_request = decided is not None
         if decided is not None:
             self._ways.keep(key, *decided)
-        self._requests = Requests(self, self._ways, head.plan.encoding, limits.max_body_bytes)
+        self._requests = StreamRequests(self, self._ways, head.plan.encoding, limits.max_body_bytes)
         self._legs: dict[Way, AnyLeg] = {}
         self._num_legs = 0  # that there ever were
         self.responses = Responses(stream, self.request_id, self._legs, limits.high_water_bytes)

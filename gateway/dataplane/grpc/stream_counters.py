@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.observability.arms import Meter
-from gateway.observability.metrics import Series
+from gateway.observability.metrics import RequestSeries
 
 # What an engine's `error_message` counts as: it has no status, so whose fault it is nobody can say.
 _STREAM_ERROR = "stream_error"
@@ -31,7 +31,7 @@ class LegCounts:
     def __repr__(self) -> str:
         return f"<LegCounts {self._sent} sent, {self._received} received>"
 
-    def count(self, series: Series, sent: int, received: int, request_bytes: int, response_bytes: int) -> None:
+    def count(self, series: RequestSeries, sent: int, received: int, request_bytes: int, response_bytes: int) -> None:
         """Messages and bytes, to the endpoint and from it."""
         series.messages_sent += sent - self._sent
         series.messages_received += received - self._received

@@ -51,7 +51,7 @@ class _Nobody:
 _NOBODY = _Nobody()
 
 
-class Requests:
+class StreamRequests:
     """Reads a client's messages; `limit` is the longest, in bytes."""
 
     __slots__ = ("_encoding", "_first", "_limit", "_lookup", "_queue", "_reader", "_taker", "_ways", "is_one_model")
@@ -68,7 +68,7 @@ class Requests:
         self.is_one_model = True
 
     def __repr__(self) -> str:
-        return f"<Requests {len(self._queue)} wait>"
+        return f"<StreamRequests {len(self._queue)} wait>"
 
     @property
     def is_between_messages(self) -> bool:

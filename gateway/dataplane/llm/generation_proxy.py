@@ -18,7 +18,7 @@ from gateway.limits.token_estimate import expected_tokens, prompt_tokens
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import Dialect, Used
 from gateway.protocol.llm.usage import ReplyUsage, StreamUsage, whole_usage
-from gateway.protocol.readiness import Condition
+from gateway.protocol.readiness import Readiness
 from gateway.upstream.engine import Engine
 from gateway.wire.http1.chunked import LAST_CHUNK, ChunkedDecoder
 from gateway.wire.http1.head import CHUNKED, UNTIL_CLOSE, ResponseHead
@@ -188,7 +188,7 @@ class GenerationExchange(Exchange):
         lane, endpoint = self._lane, self._endpoint
         assert lane is not None and endpoint is not None
         seen = (*self._tried, endpoint)
-        if all(other in seen or other.condition is Condition.DOWN for other in lane.engine.endpoints):
+        if all(other in seen or other.condition is Readiness.DOWN for other in lane.engine.endpoints):
             return False
         if not self._may_try_again(was_sent=True):
             return False

@@ -12,7 +12,7 @@ _SIZES = struct.Struct(">III")  # of the facts, the request, the answer
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class CapturedFacts:
     """What is told of a request beside its bytes; times are seconds."""
 
     route: str
@@ -33,14 +33,14 @@ class Facts:
 class Capture:
     """`answer` is all that the client was sent: of REST with head and framing, of gRPC its framed messages."""
 
-    facts: Facts
+    facts: CapturedFacts
     request: bytes
     answer: bytes
 
 
-def encode(facts: Facts, request: Sequence[bytes], answer: Sequence[bytes]) -> list[bytes]:
+def encode(facts: CapturedFacts, request: Sequence[bytes], answer: Sequence[bytes]) -> list[bytes]:
     """A capture as it goes over the socket, in pieces that are not joined."""
-    told = orjson.dumps([getattr(facts, name) for name in Facts.__slots__])
+    told = orjson.dumps([getattr(facts, name) for name in CapturedFacts.__slots__])
     sizes = _SIZES.pack(len(told), sum(map(len, request)), sum(map(len, answer)))
     return [sizes, told, *request, *answer]
 
@@ -65,7 +65,7 @@ class CaptureReader:
             if len(buffer) < end:
                 break
             with memoryview(buffer) as view:  # released before the buffer shrinks
-                facts = Facts(*orjson.loads(view[_SIZES.size : begin]))
+                facts = CapturedFacts(*orjson.loads(view[_SIZES.size : begin]))
                 asked, answered = bytes(view[begin : begin + request]), bytes(view[begin + request : end])
             found.append(Capture(facts, asked, answered))
             del buffer[:end]

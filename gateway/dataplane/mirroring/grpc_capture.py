@@ -7,7 +7,7 @@ from time import monotonic
 from gateway.dataplane.grpc.call_head import CallHead
 from gateway.dataplane.grpc.message_body import CallBody, WholeMessage
 from gateway.dataplane.mirroring.bounded_copy import Copy
-from gateway.dataplane.mirroring.capture import Facts
+from gateway.dataplane.mirroring.capture import CapturedFacts
 from gateway.dataplane.mirroring.mirroring_handler import UNMIRRORED, is_drawn
 from gateway.dataplane.mirroring.tap import Tap
 from gateway.dataplane.snapshot import Lane
@@ -82,7 +82,7 @@ class Witness:
             return
         now = monotonic()
         lines = b"".join([b"%b: %b\r\n" % field for field in (*self._head.plan.fields, *self._head.volatile)])
-        facts = Facts(
+        facts = CapturedFacts(
             route=target.route,
             engine=target.engine,
             model=target.model,

@@ -16,7 +16,7 @@ from gateway.dataplane.head_reader import Request
 from gateway.dataplane.interfaces import Client, Handler
 from gateway.dataplane.local_replies import JSON, KEEP_ALIVE_END, error_told, reason_line, reply, status_told
 from gateway.dataplane.mirroring.bounded_copy import Copy
-from gateway.dataplane.mirroring.capture import Facts
+from gateway.dataplane.mirroring.capture import CapturedFacts
 from gateway.dataplane.mirroring.tap import Tap
 from gateway.dataplane.prepared_head import FORWARDED
 from gateway.dataplane.server_timing import ASKED_BY
@@ -177,7 +177,7 @@ class Mirrored:
             return
         now = monotonic()
         request, target = self._request, self._lane.target
-        facts = Facts(
+        facts = CapturedFacts(
             route=route,
             engine=target.engine,
             model=target.model,

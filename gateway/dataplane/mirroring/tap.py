@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import cast
 
-from gateway.dataplane.mirroring.capture import Facts, encode
+from gateway.dataplane.mirroring.capture import CapturedFacts, encode
 
 CAPTURED = "captured"
 
@@ -66,7 +66,7 @@ class Tap(asyncio.Protocol):
             return True
         return False
 
-    def give(self, facts: Facts, request: Sequence[bytes], answer: Sequence[bytes], max_in_flight: int) -> None:
+    def give(self, facts: CapturedFacts, request: Sequence[bytes], answer: Sequence[bytes], max_in_flight: int) -> None:
         """Hand over a capture, where it still may be."""
         if self.is_open_for(facts.route, max_in_flight):
             self.counts[facts.route, CAPTURED] += 1

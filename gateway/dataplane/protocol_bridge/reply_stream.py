@@ -9,7 +9,7 @@ from gateway.protocol.grpc_status import OK, read_message, read_status
 from gateway.wire.grpc import MessageReader, decompress
 from gateway.wire.http2.frames import ErrorCode
 from gateway.wire.http2.hpack import Steady
-from gateway.wire.http2.stream import Channel, Receiver, Stream
+from gateway.wire.http2.stream import Channel, Stream, StreamReceiver
 
 _MAX_MESSAGE_BYTES = 1 << 31  # what engines answer is not limited
 _STATUS, _MESSAGE = b"grpc-status", b"grpc-message"
@@ -40,7 +40,7 @@ class ReplyStream(Stream):
     __slots__ = ("_encoding", "_fault", "_fields", "_reader", "_taker", "is_paused")
 
     def __init__(self, taker: ReplyTaker) -> None:
-        super().__init__(cast(Channel, None), 0, cast(Receiver, None), 0, 0)
+        super().__init__(cast(Channel, None), 0, cast(StreamReceiver, None), 0, 0)
         self._taker = taker
         self._reader = MessageReader(_MAX_MESSAGE_BYTES)
         self._fields: dict[bytes, bytes] = {}

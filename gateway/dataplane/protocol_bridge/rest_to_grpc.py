@@ -11,7 +11,7 @@ from gateway.dataplane.active_request import Progress, Stage, of_request
 from gateway.dataplane.data_plane import DataPlane
 from gateway.dataplane.decision_log import known_of
 from gateway.dataplane.grpc.call_head import CallHead, CallPlan
-from gateway.dataplane.grpc.client import Call
+from gateway.dataplane.grpc.client import CallHandler
 from gateway.dataplane.grpc.stream_call import StreamCall
 from gateway.dataplane.grpc.unary_call import UnaryCall
 from gateway.dataplane.head_reader import Request
@@ -84,7 +84,7 @@ class ConvertedExchange:
             self._reply.timing_line = self._timing_line
         self._stream = ReplyStream(self._reply)
         self._stream.is_paused = client.is_paused
-        self._call: Call | None = None
+        self._call: CallHandler | None = None
         self._task: asyncio.Task[None] | None = None
         # As the client of its own call
         self.plane: DataPlane = client.plane

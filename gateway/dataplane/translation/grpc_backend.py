@@ -15,7 +15,7 @@ from gateway.dataplane.interfaces import Client
 from gateway.dataplane.snapshot import Lane
 from gateway.dataplane.translation.admission import Admission
 from gateway.limits.pending import Grant
-from gateway.observability.metrics import Series
+from gateway.observability.metrics import RequestSeries
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import http_status
 from gateway.protocol.translator import GRPC, JSON
@@ -177,7 +177,7 @@ class Calling:
     def _id_line(self) -> bytes:
         return b"x-request-id: %b\r\n" % (self._request.id or b"")
 
-    def _series(self) -> Series:
+    def _series(self) -> RequestSeries:
         return self._lane.series(self._endpoint)
 
     def _log(self, status: int, reason: str) -> None:

@@ -8,10 +8,10 @@ from gateway.dataplane.snapshot import Lane
 from gateway.dataplane.translation.predict_translators import make_for_mlserver, make_infer_stream, make_prediction
 from gateway.dataplane.translation.translation import Make
 from gateway.protocol.llm.canonical import Dialect
-from gateway.protocol.operations import Call
+from gateway.protocol.operations import ApiCall
 
 
-def maker_for(call: Call, lane: Lane) -> Make:
+def maker_for(call: ApiCall, lane: Lane) -> Make:
     """Who translates a request for this lane."""
     protocol = lane.engine.spec.protocol
     if call.dialect is Dialect.INFER_STREAM:

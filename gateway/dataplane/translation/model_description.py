@@ -34,7 +34,7 @@ from gateway.protocol.tfserving.model_info import (
     read_versions_message,
     ready_of,
 )
-from gateway.protocol.tfserving.model_path import Target, target
+from gateway.protocol.tfserving.model_path import ModelPath, target
 from gateway.protocol.tfserving.rpcs import metadata_call, status_call
 from gateway.protocol.torchserve.translator import ModelTranslator
 from gateway.protocol.torchserve.translator import metadata_of as torchserve_metadata
@@ -121,7 +121,7 @@ async def call_engine(engine: Engine, path: str, message: bytes) -> bytes:
     return answered.message
 
 
-async def _tfserving_by_grpc(engine: Engine, asked: Target, model: str) -> Description:
+async def _tfserving_by_grpc(engine: Engine, asked: ModelPath, model: str) -> Description:
     calls = [metadata_call(asked), status_call(asked)]
     told, status = await asyncio.gather(
         *[call_engine(engine, call.path.decode("ascii"), call.message) for call in calls]

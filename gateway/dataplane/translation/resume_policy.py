@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.dataplane.snapshot import Lane, Snapshot
 from gateway.dataplane.tries import Tries
-from gateway.protocol.readiness import Condition
+from gateway.protocol.readiness import Readiness
 from gateway.upstream.endpoint import Endpoint
 
 # How often one generation goes on elsewhere.
@@ -48,7 +48,7 @@ class ResumePolicy:
     def _lane_with_others(self, lane: Lane) -> Lane | None:
         for other in (lane, *self._snapshot.lanes_beside(lane)):
             left = [endpoint for endpoint in other.engine.endpoints if endpoint not in self._left]
-            if any(endpoint.condition is not Condition.DOWN for endpoint in left):
+            if any(endpoint.condition is not Readiness.DOWN for endpoint in left):
                 return other
         self._left = ()
-        return lane if lane.engine.endpoints[0].condition is not Condition.DOWN else None
+        return lane if lane.engine.endpoints[0].condition is not Readiness.DOWN else None

@@ -21,7 +21,7 @@ from gateway.protocol.conversion.control_errors import (
     rpc_error,
 )
 from gateway.protocol.conversion.control_messages import Json
-from gateway.protocol.conversion.control_table import CONTROLS, Control
+from gateway.protocol.conversion.control_table import CONTROLS, ControlRpc
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.protobuf import Message
 
@@ -141,7 +141,7 @@ def write_reply(rpc: str, said: Message) -> RestReply:
     return RestReply(200, b"" if reply is None else orjson.dumps(reply))
 
 
-def _find(path: str) -> tuple[Control | None, dict[str, str]]:
+def _find(path: str) -> tuple[ControlRpc | None, dict[str, str]]:
     for control in CONTROLS.values():
         fields = control.path.read(path)
         if fields is not None:

@@ -38,7 +38,7 @@ def _read_config(message: Message, reply: Json) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Control:
+class ControlRpc:
     """One RPC as REST. Of two verbs the first goes without a body; None is written as an empty body.
 
     `health`: the reply is no more than its status, and this field of the response.
@@ -54,28 +54,28 @@ class Control:
     health: str = ""
 
 
-def _act(rpc: str, path: str, write_body: Write = _nothing, read_body: Read = _ignore) -> Control:
+def _act(rpc: str, path: str, write_body: Write = _nothing, read_body: Read = _ignore) -> ControlRpc:
     """An RPC that changes something, and answers with an empty reply."""
-    return Control(rpc, Path(path), _POST, write_body, read_body, _nothing, _ignore)
+    return ControlRpc(rpc, Path(path), _POST, write_body, read_body, _nothing, _ignore)
 
 
-CONTROLS: dict[str, Control] = {
+CONTROLS: dict[str, ControlRpc] = {
     control.rpc: control
     for control in (
-        Control("ServerLive", Path("/v2/health/live"), health="live"),
-        Control("ServerReady", Path("/v2/health/ready"), health="ready"),
-        Control("ServerMetadata", Path("/v2")),
-        Control("ModelReady", Path("/v2/models/{name}[/versions/{version}]/ready"), health="ready"),
+        ControlRpc("ServerLive", Path("/v2/health/live"), health="live"),
+        ControlRpc("ServerReady", Path("/v2/health/ready"), health="ready"),
+        ControlRpc("ServerMetadata", Path("/v2")),
+        ControlRpc("ModelReady", Path("/v2/models/{name}[/versions/{version}]/ready"), health="ready"),
         # Before the metadata of a model: "stats" is read as a model's name last of all.
-        Control("ModelStatistics", Path("/v2/models[/{name}[/versions/{version}]]/stats")),
-        Control("ModelMetadata", Path("/v2/models/{name}[/versions/{version}]")),
-        Control(
+        ControlRpc("ModelStatistics", Path("/v2/models[/{name}[/versions/{version}]]/stats")),
+        ControlRpc("ModelMetadata", Path("/v2/models/{name}[/versions/{version}]")),
+        ControlRpc(
             "ModelConfig",
             Path("/v2/models/{name}[/versions/{version}]/config"),
             write_reply=_write_config,
             read_reply=_read_config,
         ),
-        Control(
+        ControlRpc(
             "RepositoryIndex",
             Path("/v2/repository[/{repository_name}]/index"),
             _POST,
@@ -96,7 +96,7 @@ CONTROLS: dict[str, Control] = {
             repository.write_unload_body,
             repository.read_unload_body,
         ),
-        Control(
+        ControlRpc(
             "SystemSharedMemoryStatus",
             Path("/v2/systemsharedmemory[/region/{name}]/status"),
             write_reply=memory.write_status_reply,
@@ -109,7 +109,7 @@ CONTROLS: dict[str, Control] = {
             memory.read_system_body,
         ),
         _act("SystemSharedMemoryUnregister", "/v2/systemsharedmemory[/region/{name}]/unregister"),
-        Control(
+        ControlRpc(
             "CudaSharedMemoryStatus",
             Path("/v2/cudasharedmemory[/region/{name}]/status"),
             write_reply=memory.write_status_reply,
@@ -122,7 +122,7 @@ CONTROLS: dict[str, Control] = {
             memory.read_cuda_body,
         ),
         _act("CudaSharedMemoryUnregister", "/v2/cudasharedmemory[/region/{name}]/unregister"),
-        Control(
+        ControlRpc(
             "TraceSetting",
             Path("/v2[/models/{model_name}]/trace/setting"),
             _BOTH,
@@ -131,7 +131,7 @@ CONTROLS: dict[str, Control] = {
             settings.write_trace_reply,
             settings.read_trace_reply,
         ),
-        Control(
+        ControlRpc(
             "LogSettings",
             Path("/v2/logging"),
             _BOTH,

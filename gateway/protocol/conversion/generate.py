@@ -37,7 +37,7 @@ _PARAMETERS = "parameters"
 _INFERRED = {str: "BYTES", bool: "BOOL", int: "INT64", float: "FP64"}
 
 
-class Tensor(NamedTuple):
+class MetadataTensor(NamedTuple):
     """A tensor of a model's metadata; -1 stands for an axis of any length."""
 
     datatype: str
@@ -47,8 +47,8 @@ class Tensor(NamedTuple):
 class Tensors(NamedTuple):
     """What a model's metadata says, by the tensors' names."""
 
-    inputs: Mapping[str, Tensor]
-    outputs: Mapping[str, Tensor]
+    inputs: Mapping[str, MetadataTensor]
+    outputs: Mapping[str, MetadataTensor]
 
 
 # REST to gRPC
@@ -204,13 +204,13 @@ def _parsed(metadata: bytes) -> Tensors:
     read = parse("inference.ModelMetadataResponse", metadata)
     return Tensors(
         *(
-            {tensor.name: Tensor(tensor.datatype, tuple(tensor.shape)) for tensor in tensors}
+            {tensor.name: MetadataTensor(tensor.datatype, tuple(tensor.shape)) for tensor in tensors}
             for tensors in (read.inputs, read.outputs)
         )
     )
 
 
-def _add_tensor(tensors: Any, name: str, tensor: Tensor, value: Any) -> bytes:
+def _add_tensor(tensors: Any, name: str, tensor: MetadataTensor, value: Any) -> bytes:
     """Add a tensor to a message's inputs or outputs; its data is returned."""
     with about(f"'{name}'"):
         if tensor.datatype in ("FP16", "BF16"):
@@ -236,12 +236,12 @@ def filled(shape: Sequence[int], count: int) -> list[int] | None:
     return made if left == 1 else None
 
 
-def _looks_like(value: Any) -> Tensor | None:
+def _looks_like(value: Any) -> MetadataTensor | None:
     kinds = set(map(type, flatten(value)))
     if kinds == {int, float}:
         kinds = {float}
     datatype = _INFERRED.get(kinds.pop()) if len(kinds) == 1 else None
-    return None if datatype is None else Tensor(datatype, (-1,))
+    return None if datatype is None else MetadataTensor(datatype, (-1,))
 
 
 def _flat_json(side: str, tensor: Message, raw: Raw) -> bytes:

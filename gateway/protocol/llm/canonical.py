@@ -182,7 +182,7 @@ class Used(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class EngineFailed:
     """The engine tells of an error, in a whole reply or in the middle of a stream."""
 
     message: str
@@ -190,4 +190,4 @@ class Failed:
     code: str = ""  # the engine's own word for it
 
 
-Event = Started | TextDelta | ReasoningDelta | ToolCallDelta | Finished | Used | Failed
+Event = Started | TextDelta | ReasoningDelta | ToolCallDelta | Finished | Used | EngineFailed

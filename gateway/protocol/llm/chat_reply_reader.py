@@ -17,10 +17,10 @@ from gateway.protocol.llm.canonical import Event, ReasoningDelta, TextDelta, Too
 from gateway.protocol.llm.openai_reply_reader import OpenAIReplyReader, text_of
 from gateway.protocol.llm.request_fields import Fields
 
-__all__ = ["ReplyReader"]
+__all__ = ["ChatReplyReader"]
 
 
-class ReplyReader(OpenAIReplyReader):
+class ChatReplyReader(OpenAIReplyReader):
     """Reads one reply."""
 
     _whole_key = "message"

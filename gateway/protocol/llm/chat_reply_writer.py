@@ -16,10 +16,10 @@ from gateway.protocol.llm.canonical import Event, Finished, Generation, Reasonin
 from gateway.protocol.llm.openai_reply_writer import OpenAIReplyWriter
 from gateway.protocol.llm.request_fields import Fields
 
-__all__ = ["ReplyWriter"]
+__all__ = ["ChatReplyWriter"]
 
 
-class ReplyWriter(OpenAIReplyWriter):
+class ChatReplyWriter(OpenAIReplyWriter):
     """Writes one reply."""
 
     _stream_object = "chat.completion.chunk"

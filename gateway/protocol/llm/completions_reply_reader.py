@@ -10,10 +10,10 @@ from gateway.protocol.llm.completions_logprobs import from_completions
 from gateway.protocol.llm.openai_reply_reader import OpenAIReplyReader, text_of
 from gateway.protocol.llm.request_fields import Fields
 
-__all__ = ["ReplyReader"]
+__all__ = ["CompletionsReplyReader"]
 
 
-class ReplyReader(OpenAIReplyReader):
+class CompletionsReplyReader(OpenAIReplyReader):
     """Reads one reply."""
 
     def _more(self, index: int, told: Fields, choice: Fields, events: list[Event]) -> None:

@@ -14,10 +14,10 @@ from gateway.protocol.llm.completions_logprobs import to_completions
 from gateway.protocol.llm.openai_reply_writer import OpenAIReplyWriter
 from gateway.protocol.llm.request_fields import Fields
 
-__all__ = ["ReplyWriter"]
+__all__ = ["CompletionsReplyWriter"]
 
 
-class ReplyWriter(OpenAIReplyWriter):
+class CompletionsReplyWriter(OpenAIReplyWriter):
     """Writes one reply.
 
     The dialect has no place for thoughts; they are told as chat completions tell them, in `reasoning_content` beside an

@@ -6,7 +6,13 @@ import orjson
 
 from gateway.protocol.llm.canonical import Dialect
 from gateway.protocol.llm.embeddings import EmbeddingsRequest, read_reply, write_reply, write_request
-from gateway.protocol.llm.embeddings_v2 import Signature, read_infer, read_infer_reply, write_infer, write_infer_reply
+from gateway.protocol.llm.embeddings_v2 import (
+    EmbeddingSignature,
+    read_infer,
+    read_infer_reply,
+    write_infer,
+    write_infer_reply,
+)
 from gateway.protocol.llm.errors import openai_error, read_error
 from gateway.protocol.operations import model_path
 from gateway.protocol.translator import EngineRequest, Reply, WholeTranslator, in_rest
@@ -16,7 +22,13 @@ class EmbeddingByInfer(WholeTranslator):
     """An OpenAI client, and a V2 engine; see `Translator`. `model` is the name there."""
 
     def __init__(
-        self, request: EmbeddingsRequest, signature: Signature, *, model: str, version: str = "", drop: bool = False
+        self,
+        request: EmbeddingsRequest,
+        signature: EmbeddingSignature,
+        *,
+        model: str,
+        version: str = "",
+        drop: bool = False,
     ) -> None:
         self._request = request
         self._signature = signature

@@ -42,7 +42,7 @@ TEXT, EMBEDDING = "text", "embedding"
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
+class EmbeddingSignature:
     """The tensors by which a V2 model embeds; -1 stands for an axis of any length."""
 
     model: str
@@ -52,7 +52,7 @@ class Signature:
     dimensions: int  # -1 where the metadata does not say
 
 
-def signature_of(metadata: Mapping[str, Any]) -> Signature:
+def signature_of(metadata: Mapping[str, Any]) -> EmbeddingSignature:
     """How a model embeds, by its V2 metadata as REST tells it.
 
     Raises: GatewayError(UNSUPPORTED) where it has not one input, of text, and an output of numbers.
@@ -70,10 +70,12 @@ def signature_of(metadata: Mapping[str, Any]) -> Signature:
     if len(outputs) > 1 and name not in _PREFERRED:
         raise unsupported(f"the model '{model}' has several outputs of vectors: {', '.join(outputs)}")
     dimensions = int(outputs[name]["shape"][-1])
-    return Signature(model, inputs[0]["name"], tuple(map(int, inputs[0]["shape"])), name, dimensions)
+    return EmbeddingSignature(model, inputs[0]["name"], tuple(map(int, inputs[0]["shape"])), name, dimensions)
 
 
-def write_infer(request: EmbeddingsRequest, signature: Signature, *, drop: bool = False) -> tuple[bytes, list[str]]:
+def write_infer(
+    request: EmbeddingsRequest, signature: EmbeddingSignature, *, drop: bool = False
+) -> tuple[bytes, list[str]]:
     """The JSON body of an infer, its vectors asked for as raw bytes, and the names of what was dropped.
 
     Raises: GatewayError(UNSUPPORTED) for what the model has no place for: token ids, several texts where it takes
@@ -96,7 +98,7 @@ def write_infer(request: EmbeddingsRequest, signature: Signature, *, drop: bool 
     return orjson.dumps({"inputs": [tensor], "outputs": [output]}), lost
 
 
-def read_infer_reply(body: bytes, head_bytes: int | None, *, signature: Signature, count: int) -> Embeddings:
+def read_infer_reply(body: bytes, head_bytes: int | None, *, signature: EmbeddingSignature, count: int) -> Embeddings:
     """The vectors of an infer reply to `count` texts.
 
     Raises: GatewayError(UPSTREAM_PROTOCOL) where it has not one vector a text.
@@ -160,7 +162,7 @@ def embeddings_metadata(model: str) -> dict[str, Any]:
     }
 
 
-def _filled(signature: Signature, count: int) -> list[int]:
+def _filled(signature: EmbeddingSignature, count: int) -> list[int]:
     """The input's shape for so many texts: the first open axis takes them, and another is 1."""
     shape, left = list(signature.input_shape), count
     for index, axis in enumerate(shape):

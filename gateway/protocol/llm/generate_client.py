@@ -15,7 +15,7 @@ from gateway.protocol.conversion import rest_bodies
 from gateway.protocol.conversion.errors import refusing
 from gateway.protocol.conversion.sse import event_of
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.canonical import Event, Failed, Generation, TextDelta
+from gateway.protocol.llm.canonical import EngineFailed, Event, Generation, TextDelta
 from gateway.protocol.llm.v2_text_reply import ToldText
 from gateway.protocol.llm.v2_text_request import TextRequest, text_request
 
@@ -68,7 +68,7 @@ class GenerateReplyWriter:
                 text = self._told.add_text(event)
                 pieces += (self._prefix, _json(text if self._num_choices == 1 else self._row(event.index, text)))
                 pieces.append(b"}\n\n")
-            elif type(event) is Failed:
+            elif type(event) is EngineFailed:
                 pieces.append(self.failed(event.message, event.code))
             else:
                 self._told.add(event)
@@ -84,7 +84,7 @@ class GenerateReplyWriter:
     def whole(self, events: Sequence[Event]) -> tuple[int, bytes]:
         """HTTP status and JSON body."""
         for event in events:
-            if type(event) is Failed:
+            if type(event) is EngineFailed:
                 return event.status, error_json(event.message)
             self._told.add(event)
         values = self._head | self._told.values() | {"text_output": self._texts(self._told.texts)}

@@ -16,7 +16,7 @@ import orjson
 from gateway.protocol.conversion import triton_json
 from gateway.protocol.conversion.sse import SseReader
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.canonical import Event, Failed, Finished, Generation, Started, TextDelta, Used
+from gateway.protocol.llm.canonical import EngineFailed, Event, Finished, Generation, Started, TextDelta, Used
 from gateway.protocol.llm.errors import read_error
 from gateway.protocol.llm.generate_signature import Flavour, Kind
 
@@ -75,7 +75,7 @@ class GenerateReplyReader:
         """The events of a reply that came in one piece; a failure of any kind is one Failed."""
         if status >= 400:
             payloads = SseReader().feed(body)  # a stream that fails at once is told as one event
-            return [Failed(read_error(payloads[0] if payloads else body)[0], status)]
+            return [EngineFailed(read_error(payloads[0] if payloads else body)[0], status)]
         reply = _parsed(body)
         if self._flavour.repeats_prompt and isinstance(self._generation.prompt, str):
             reply[self._output] = _without_prompt(reply.get(self._output), self._generation.prompt)
@@ -90,7 +90,7 @@ class GenerateReplyReader:
                 events.append(TextDelta(text))
         elif text is None and isinstance(error := reply.get("error"), str):
             self._failed, self._goes_on = True, False
-            events.append(Failed(error))
+            events.append(EngineFailed(error))
             return
         else:
             self._read_choices(text, reply, events)

@@ -18,7 +18,7 @@ from gateway.protocol.conversion.messages import read_request as read_message
 from gateway.protocol.conversion.parameters import json_of_request
 from gateway.protocol.conversion.tensors import Raw, element_count, json_of_raw, raw_of_elements, split_elements
 from gateway.protocol.errors import ErrorKind
-from gateway.protocol.llm.canonical import Event, Failed, Generation
+from gateway.protocol.llm.canonical import EngineFailed, Event, Generation
 from gateway.protocol.llm.generate_client import error_json
 from gateway.protocol.llm.v2_text_reply import ToldText
 from gateway.protocol.llm.v2_text_request import TextRequest, text_request
@@ -82,7 +82,7 @@ class InferReplyWriter:
         Raises: GatewayError(UPSTREAM_PROTOCOL) where the engine's text cannot be written.
         """
         for event in events:
-            if type(event) is Failed:
+            if type(event) is EngineFailed:
                 return event.status, error_json(event.message)
             self._told.add(event)
         form = self._generation.form if isinstance(self._generation, TextRequest) else TextRequest("").form

@@ -11,8 +11,8 @@ import orjson
 
 from gateway.protocol.conversion.sse import SseReader
 from gateway.protocol.llm.canonical import (
+    EngineFailed,
     Event,
-    Failed,
     Finished,
     ReasoningDelta,
     Started,
@@ -52,7 +52,7 @@ def _finished(told: dict[str, Any]) -> Finished:
     return Finished(_REASONS.get(text_in(told, "stop_reason"), "stop"), 0, text_in(told, "stop_sequence") or None)
 
 
-class ReplyReader:
+class MessagesReplyReader:
     """Reads one reply; a stream's events come out with the engine's own, one for one."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class ReplyReader:
         self._is_over = False
 
     def __repr__(self) -> str:
-        return f"<ReplyReader messages: {'over' if self._is_over else 'open'}, {len(self._calls)} calls>"
+        return f"<MessagesReplyReader messages: {'over' if self._is_over else 'open'}, {len(self._calls)} calls>"
 
     def feed(self, data: bytes) -> list[Event]:
         """What these bytes of a stream say.
@@ -94,7 +94,7 @@ class ReplyReader:
         """
         if status >= 400:
             message, code = read_error(body)
-            return [Failed(message, status, code)]
+            return [EngineFailed(message, status, code)]
         told = read_told(body)
         if told.get("type") == "error" or "error" in told:
             return [_failed(told)]
@@ -173,6 +173,6 @@ class ReplyReader:
             events.append(ToolCallDelta(self._calls[index], arguments=arguments.decode()))
 
 
-def _failed(told: dict[str, Any]) -> Failed:
+def _failed(told: dict[str, Any]) -> EngineFailed:
     message, code = read_error(orjson.dumps(told))
-    return Failed(message, _STATUSES.get(code, 500), code)
+    return EngineFailed(message, _STATUSES.get(code, 500), code)

@@ -12,8 +12,8 @@ import orjson
 
 from gateway.protocol.errors import STATUSES, ErrorKind
 from gateway.protocol.llm.canonical import (
+    EngineFailed,
     Event,
-    Failed,
     Finished,
     Generation,
     ReasoningDelta,
@@ -59,7 +59,7 @@ def _input(arguments: str) -> Any:
     return orjson.Fragment(arguments or "{}") if is_object else {"INVALID_JSON": arguments}
 
 
-class ReplyWriter:
+class MessagesReplyWriter:
     """Writes one reply: of the choices of one that has several, the first.
 
     In a stream, deltas go out as they come; `message_delta` waits for the usage, which engines tell last.
@@ -78,7 +78,7 @@ class ReplyWriter:
         self._used = Used()
 
     def __repr__(self) -> str:
-        return f"<ReplyWriter messages: {self._index + 1} blocks, {'over' if self._is_over else 'open'}>"
+        return f"<MessagesReplyWriter messages: {self._index + 1} blocks, {'over' if self._is_over else 'open'}>"
 
     def feed(self, events: Sequence[Event]) -> bytes:
         """The events of the stream that tell these."""
@@ -107,7 +107,7 @@ class ReplyWriter:
         blocks: list[dict[str, Any]] = []
         calls: dict[int, dict[str, Any]] = {}
         for event in events:
-            if isinstance(event, Failed):
+            if isinstance(event, EngineFailed):
                 status = event.status if event.status >= 400 else 500
                 return status, anthropic_error(event.message, status)
             if isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta) and event.index:
@@ -172,7 +172,7 @@ class ReplyWriter:
     def _tell(self, event: Event, out: list[bytes]) -> None:
         if self._is_over:
             return
-        if isinstance(event, Failed):
+        if isinstance(event, EngineFailed):
             out.append(self._fail(event.message, event.status))
         elif isinstance(event, Used):
             self._used = event

@@ -11,7 +11,7 @@ import orjson
 
 from gateway.protocol.conversion.sse import SseReader
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.canonical import Event, Failed, Finished, Started
+from gateway.protocol.llm.canonical import EngineFailed, Event, Finished, Started
 from gateway.protocol.llm.errors import read_error
 from gateway.protocol.llm.request_fields import Fields
 from gateway.protocol.llm.usage import read_usage
@@ -94,7 +94,7 @@ class OpenAIReplyReader:
         """
         if status >= 400:
             message, code = read_error(body)
-            return [Failed(message, status, code)]
+            return [EngineFailed(message, status, code)]
         told = _fields(body)
         if _is_error(told):
             return [_failed(told)]
@@ -106,7 +106,7 @@ class OpenAIReplyReader:
         self._start(told, events)
         for choice in choices:
             self._choice(choice, self._whole_key, events)
-        if not any(isinstance(event, Failed) for event in events):
+        if not any(isinstance(event, EngineFailed) for event in events):
             self._done(events)
         return events
 
@@ -160,7 +160,7 @@ class OpenAIReplyReader:
     def _finish(self, index: int, reason: str, choice: Fields, events: list[Event]) -> None:
         if reason in _FAILURES:
             self._is_over = True
-            events.append(Failed(f"the engine ended its reply with '{reason}'", 502, reason))
+            events.append(EngineFailed(f"the engine ended its reply with '{reason}'", 502, reason))
             return
         self._open.discard(index)
         self._finished.add(index)
@@ -197,10 +197,10 @@ def _is_error(told: Fields) -> bool:
     return bool(told.get("error")) or told.get("object") == "error" or "detail" in told
 
 
-def _failed(told: Fields) -> Failed:
+def _failed(told: Fields) -> EngineFailed:
     message, code = read_error(orjson.dumps(told))
     found = told.get("error") if isinstance(told.get("error"), dict) else told
     status = found.get("code") if isinstance(found, dict) else None
     if isinstance(status, str) and status.isdecimal():
         status = int(status)
-    return Failed(message, status if isinstance(status, int) and 400 <= status <= 599 else 500, code)
+    return EngineFailed(message, status if isinstance(status, int) and 400 <= status <= 599 else 500, code)

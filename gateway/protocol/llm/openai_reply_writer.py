@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import orjson
 
-from gateway.protocol.llm.canonical import Event, Failed, Generation, Started, Used
+from gateway.protocol.llm.canonical import EngineFailed, Event, Generation, Started, Used
 from gateway.protocol.llm.errors import openai_error
 from gateway.protocol.llm.request_fields import Fields
 
@@ -44,7 +44,7 @@ class OpenAIReplyWriter:
             elif isinstance(event, Used):
                 if self._include_usage:
                     out.append(self._chunk(b"[]", b',"usage":%b}\n\n' % orjson.dumps(usage_fields(event))))
-            elif isinstance(event, Failed):
+            elif isinstance(event, EngineFailed):
                 self._has_failed = True
                 out.append(b"data: %b\n\n" % openai_error(event.message, event.status, event.code))
             elif told := self._told(event):
@@ -63,7 +63,7 @@ class OpenAIReplyWriter:
     def whole(self, events: Sequence[Event]) -> tuple[int, bytes]:
         """The status and the body of a reply that is not streamed."""
         for event in events:
-            if isinstance(event, Failed):
+            if isinstance(event, EngineFailed):
                 status = event.status if event.status >= 400 else 500
                 return status, openai_error(event.message, status, event.code)
             if isinstance(event, Started):

@@ -12,8 +12,8 @@ import orjson
 
 from gateway.protocol.conversion.sse import SseReader
 from gateway.protocol.llm.canonical import (
+    EngineFailed,
     Event,
-    Failed,
     Finished,
     ReasoningDelta,
     Started,
@@ -29,9 +29,9 @@ _STATUSES = {"rate_limit_exceeded": 429, "invalid_prompt": 400, "context_length_
 _IMAGES_FAULT = 400  # all other codes but server_error say what is wrong with an image
 
 
-def _failed(error: dict[str, Any]) -> Failed:
+def _failed(error: dict[str, Any]) -> EngineFailed:
     message, code = read_error(orjson.dumps({"error": error}))
-    return Failed(message, _STATUSES.get(code, _IMAGES_FAULT if "image" in code else 500), code)
+    return EngineFailed(message, _STATUSES.get(code, _IMAGES_FAULT if "image" in code else 500), code)
 
 
 def _logprobs(given: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]] | None:
@@ -47,7 +47,7 @@ def _logprob(told: Mapping[str, Any]) -> dict[str, Any]:
     return {"token": text_in(told, "token"), "logprob": told.get("logprob"), "bytes": told.get("bytes")}
 
 
-class ReplyReader:
+class ResponsesReplyReader:
     """Reads one reply; a stream's events come out with the engine's own, one for one."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class ReplyReader:
         self._is_over = False
 
     def __repr__(self) -> str:
-        return f"<ReplyReader responses: {'over' if self._is_over else 'open'}, {len(self._calls)} calls>"
+        return f"<ResponsesReplyReader responses: {'over' if self._is_over else 'open'}, {len(self._calls)} calls>"
 
     def feed(self, data: bytes) -> list[Event]:
         """What these bytes of a stream say.
@@ -84,12 +84,12 @@ class ReplyReader:
         """
         if status >= 400:
             message, code = read_error(body)
-            return [Failed(message, status, code)]
+            return [EngineFailed(message, status, code)]
         told = read_told(body)
         if told.get("error"):
             return [_failed(told["error"] if isinstance(told["error"], dict) else {"message": told["error"]})]
         if told.get("status") in ("failed", "cancelled"):
-            return [Failed(f"the engine's response is {told['status']}", 500, "server_error")]
+            return [EngineFailed(f"the engine's response is {told['status']}", 500, "server_error")]
         if not isinstance(told.get("output"), list):
             raise misunderstood("a response has 'output'")
         try:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import orjson
 
 from gateway.protocol.llm.canonical import (
+    EngineFailed,
     Event,
-    Failed,
     Finished,
     Generation,
     ReasoningDelta,
@@ -30,7 +30,7 @@ _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"
 _CODES = {"rate_limit_error": "rate_limit_exceeded", "rate_limit_exceeded": "rate_limit_exceeded"}
 
 
-class ReplyWriter:
+class ResponsesReplyWriter:
     """Writes one reply: of the choices of one that has several, the first.
 
     In a stream, deltas go out as they come; `response.completed` waits for the usage, which engines tell last.
@@ -51,7 +51,7 @@ class ReplyWriter:
         self._used: Used | None = None
 
     def __repr__(self) -> str:
-        return f"<ReplyWriter responses: {len(self._items)} items, {'over' if self._is_over else 'open'}>"
+        return f"<ResponsesReplyWriter responses: {len(self._items)} items, {'over' if self._is_over else 'open'}>"
 
     def feed(self, events: Sequence[Event]) -> bytes:
         """The events of the stream that tell these."""
@@ -82,7 +82,7 @@ class ReplyWriter:
     def whole(self, events: Sequence[Event]) -> tuple[int, bytes]:
         """The status and the response that tell these."""
         for event in events:
-            if isinstance(event, Failed):
+            if isinstance(event, EngineFailed):
                 status = event.status if event.status >= 400 else 500
                 return status, openai_error(event.message, status, event.code)
         self.feed(events)
@@ -92,7 +92,7 @@ class ReplyWriter:
     def _tell(self, event: Event, out: list[bytes]) -> None:
         if self._is_over:
             return
-        if isinstance(event, Failed):
+        if isinstance(event, EngineFailed):
             self._fail(event.message, event.code, out)
         elif isinstance(event, Used):
             self._used = event

@@ -13,8 +13,8 @@ import orjson
 
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import (
+    EngineFailed,
     Event,
-    Failed,
     Finished,
     Generation,
     Message,
@@ -190,7 +190,7 @@ class GenerationTranslator:
             if kind is TextDelta:
                 self._text.append(event.text)  # type: ignore[union-attr]
                 self._num_deltas += 1
-            elif kind is Finished or kind is Failed:
+            elif kind is Finished or kind is EngineFailed:
                 self._has_finished = True
             elif kind is ToolCallDelta:
                 self._is_plain_text = False

@@ -28,15 +28,15 @@ def translator(
     """
     match operation:
         case Operation.INFER:
-            return InferTranslator(body, head_bytes, model=model, version=version)
+            return MLServerInferTranslator(body, head_bytes, model=model, version=version)
         case Operation.GENERATE | Operation.GENERATE_STREAM:
             streams = operation is Operation.GENERATE_STREAM
-            return GenerateTranslator(body, model=model, version=version, streams=streams)
+            return MLServerGenerateTranslator(body, model=model, version=version, streams=streams)
         case _:
             raise unsupported(f"'{operation.value}' is nothing that is translated for MLServer")
 
 
-class GenerateTranslator:
+class MLServerGenerateTranslator:
     """One generate of Triton's for an MLServer, or with `streams` one generate_stream."""
 
     def __init__(self, body: bytes, *, model: str, version: str = "", streams: bool = False) -> None:
@@ -80,7 +80,7 @@ class GenerateTranslator:
         return data if self._is_inference else generate_of_inference(data, is_text=self._is_text)
 
 
-class InferTranslator(WholeTranslator):
+class MLServerInferTranslator(WholeTranslator):
     """One infer with binary tensors, sent or asked for, for an MLServer, which has none."""
 
     def __init__(self, body: bytes, head_bytes: int | None = None, *, model: str, version: str = "") -> None:

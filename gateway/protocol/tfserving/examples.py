@@ -26,8 +26,8 @@ import orjson
 from gateway.protocol.conversion.errors import about, unsupported
 from gateway.protocol.conversion.tensors import element_count, join_elements, split_elements
 from gateway.protocol.protobuf import Message
-from gateway.protocol.tfserving.infer_request import Asked
-from gateway.protocol.tfserving.json_tensors import Tensor, numbers, read
+from gateway.protocol.tfserving.infer_request import TFServingRequest
+from gateway.protocol.tfserving.json_tensors import RawTensor, numbers, read
 from gateway.protocol.tfserving.predict import batch_size, rows
 
 CLASSES, SCORES, REGRESSIONS = "classes", "scores", "outputs"
@@ -35,7 +35,7 @@ CLASSES, SCORES, REGRESSIONS = "classes", "scores", "outputs"
 _MAX_INT64 = 2**63 - 1
 
 
-def write_body(asked: Asked) -> bytes:
+def write_body(asked: TFServingRequest) -> bytes:
     """The request's JSON.
 
     Raises: ValueError where the tensors are no examples, GatewayError(UNSUPPORTED) where no feature holds their data.
@@ -45,7 +45,7 @@ def write_body(asked: Asked) -> bytes:
     return orjson.dumps(body)
 
 
-def fill_examples(examples: Message, asked: Asked) -> None:
+def fill_examples(examples: Message, asked: TFServingRequest) -> None:
     """Set an ExampleList.
 
     Raises: as `write_body`.
@@ -59,7 +59,7 @@ def fill_examples(examples: Message, asked: Asked) -> None:
             chosen.value.extend(values[at * step : (at + 1) * step])
 
 
-def read_regressions(told: Any) -> list[Tensor]:
+def read_regressions(told: Any) -> list[RawTensor]:
     """The output of regress's JSON.
 
     Raises: ValueError.
@@ -70,7 +70,7 @@ def read_regressions(told: Any) -> list[Tensor]:
     return [read(REGRESSIONS, "FP32", found)]
 
 
-def read_classifications(told: Any) -> list[Tensor]:
+def read_classifications(told: Any) -> list[RawTensor]:
     """The outputs of classify's JSON.
 
     Raises: ValueError.
@@ -85,13 +85,13 @@ def read_classifications(told: Any) -> list[Tensor]:
     return [read(CLASSES, "BYTES", labels, (-1, -1)), read(SCORES, "FP32", scores, (-1, -1))]
 
 
-def regressions_of(response: Message) -> list[Tensor]:
+def regressions_of(response: Message) -> list[RawTensor]:
     """The output of a RegressionResponse."""
     values = array("f", [each.value for each in response.result.regressions])
-    return [Tensor(REGRESSIONS, "FP32", (len(values),), values.tobytes())]
+    return [RawTensor(REGRESSIONS, "FP32", (len(values),), values.tobytes())]
 
 
-def classifications_of(response: Message) -> list[Tensor]:
+def classifications_of(response: Message) -> list[RawTensor]:
     """The outputs of a ClassificationResponse.
 
     Raises: ValueError where examples differ in how many classes they have.
@@ -103,7 +103,7 @@ def classifications_of(response: Message) -> list[Tensor]:
     shape = (len(found), sizes.pop() if sizes else 0)
     labels = join_elements(each.label.encode() for one in found for each in one.classes)
     scores = array("f", [each.score for one in found for each in one.classes])
-    return [Tensor(CLASSES, "BYTES", shape, labels), Tensor(SCORES, "FP32", shape, scores.tobytes())]
+    return [RawTensor(CLASSES, "BYTES", shape, labels), RawTensor(SCORES, "FP32", shape, scores.tobytes())]
 
 
 def _results(told: Any) -> list[Any]:
@@ -114,7 +114,7 @@ def _results(told: Any) -> list[Any]:
     return found
 
 
-def _feature(tensor: Tensor) -> Tensor:
+def _feature(tensor: RawTensor) -> RawTensor:
     """The tensor as a feature has it: its axes but the first are one."""
     with about(f"input '{tensor.name}'"):
         if tensor.datatype == "FP64":
@@ -122,10 +122,10 @@ def _feature(tensor: Tensor) -> Tensor:
         if tensor.datatype == "UINT64" and max(numbers("UINT64", tensor.raw), default=0) > _MAX_INT64:
             raise unsupported(f"input '{tensor.name}' has a number in it that an example's feature (INT64) cannot hold")
         shape = tensor.shape[:1] if len(tensor.shape) < 2 else (tensor.shape[0], element_count(tensor.shape[1:]))
-        return Tensor(tensor.name, tensor.datatype, shape, tensor.raw)
+        return RawTensor(tensor.name, tensor.datatype, shape, tensor.raw)
 
 
-def _column(feature: Tensor) -> tuple[str, Any, int]:
+def _column(feature: RawTensor) -> tuple[str, Any, int]:
     """The field that a feature's values stand in, the values of all examples, and how many each has."""
     step = feature.shape[1] if len(feature.shape) > 1 else 1
     if feature.datatype == "BYTES":

@@ -23,9 +23,9 @@ from gateway.protocol.conversion.messages import SHARED_MEMORY, read_request
 from gateway.protocol.conversion.parameters import json_of
 from gateway.protocol.errors import ErrorKind
 from gateway.protocol.protobuf import Message
-from gateway.protocol.tfserving.json_tensors import Tensor, check
-from gateway.protocol.tfserving.model_info import Signature, Signatures
-from gateway.protocol.tfserving.model_path import Target, target
+from gateway.protocol.tfserving.json_tensors import RawTensor, check
+from gateway.protocol.tfserving.model_info import ServingSignature, Signatures
+from gateway.protocol.tfserving.model_path import ModelPath, target
 
 
 class Method(Enum):
@@ -37,21 +37,21 @@ class Method(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TFServingRequest:
     """An inference. `wanted` are the outputs that it names, all where it names none; `signature` is what is known of
     the one that it uses, None where nothing is. `dropped` names what was left out."""
 
-    target: Target
+    target: ModelPath
     method: Method
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[RawTensor, ...]
     wanted: tuple[str, ...] = ()
     signature_name: str = ""
-    signature: Signature | None = None
+    signature: ServingSignature | None = None
     by_rows: bool = False
     id: str = ""
     dropped: tuple[str, ...] = ()
 
-    def knowing(self, signatures: Signatures) -> Asked:
+    def knowing(self, signatures: Signatures) -> TFServingRequest:
         """The same, with the signature that it uses.
 
         Raises: GatewayError(BAD_REQUEST) where it is not as that says.
@@ -68,7 +68,7 @@ _ROWS = "instances"
 _FORMATS = ("inputs", _ROWS)
 
 
-def read_asked(message: bytes, *, model: str, version: str = "", drop: bool = False) -> Asked:
+def read_asked(message: bytes, *, model: str, version: str = "", drop: bool = False) -> TFServingRequest:
     """What a serialised ModelInferRequest asks. `model` is the name at the engine, with or without `:label`; `drop`:
     whether parameters without a place are dropped.
 
@@ -88,7 +88,7 @@ def read_asked(message: bytes, *, model: str, version: str = "", drop: bool = Fa
             raise unsupported(
                 f"{names} cannot be told to TF Serving; leave it out, or set 'unsupported: drop' on the engine"
             )
-        return Asked(
+        return TFServingRequest(
             found,
             Method(_choice(parameters, "method", _METHODS)),
             tensors,
@@ -100,11 +100,11 @@ def read_asked(message: bytes, *, model: str, version: str = "", drop: bool = Fa
         )
 
 
-def _tensor(declared: Message, raw: Any, others: list[str]) -> Tensor:
+def _tensor(declared: Message, raw: Any, others: list[str]) -> RawTensor:
     if raw is None:
         raise unsupported(f"input '{declared.name}' is in shared memory, which TF Serving does not read")
     others += declared.parameters.keys()
-    tensor = Tensor(declared.name, declared.datatype, tuple(declared.shape), raw)
+    tensor = RawTensor(declared.name, declared.datatype, tuple(declared.shape), raw)
     with about(f"input '{tensor.name}'"):
         check(tensor)
     return tensor
@@ -124,7 +124,7 @@ def _check_names(names: list[str], model: str) -> None:
         raise ValueError("the request has several inputs of one name")
 
 
-def _check_signature(asked: Asked) -> None:
+def _check_signature(asked: TFServingRequest) -> None:
     """TF Serving's REST takes whatever JSON a datatype can be read from, and leaves unknown inputs out: both are errors
     in V2."""
     signature = asked.signature

@@ -13,10 +13,10 @@ from gateway.protocol.conversion.infer import infer_request_of_rest, rest_of_inf
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.protobuf import message
 from gateway.protocol.tfserving import examples, predict
-from gateway.protocol.tfserving.infer_request import Asked, Method, read_asked
-from gateway.protocol.tfserving.json_tensors import Tensor, read_json
+from gateway.protocol.tfserving.infer_request import Method, TFServingRequest, read_asked
+from gateway.protocol.tfserving.json_tensors import RawTensor, read_json
 from gateway.protocol.tfserving.model_info import Signatures
-from gateway.protocol.tfserving.model_path import Target
+from gateway.protocol.tfserving.model_path import ModelPath
 from gateway.protocol.tfserving.rpcs import EngineCall, infer_call, read_infer
 from gateway.protocol.translator import EngineRequest, Reply, WholeTranslator, in_rest
 
@@ -27,7 +27,7 @@ _MAX_ERROR_BYTES = 2000
 class Inference:
     """What a serialised ModelInferRequest asks, and the ModelInferResponse that answers it."""
 
-    asked: Asked
+    asked: TFServingRequest
 
     def rest_request(self) -> EngineRequest:
         """What TF Serving is asked by REST.
@@ -73,7 +73,7 @@ class Inference:
             version, outputs = read_infer(data, self.asked)
             return self._response(version or self.asked.target.version, outputs)
 
-    def _response(self, version: str, outputs: list[Tensor]) -> bytes:
+    def _response(self, version: str, outputs: list[RawTensor]) -> bytes:
         outputs = self._wanted(outputs)
         response = message("inference.ModelInferResponse")(
             id=self.asked.id, model_name=self.asked.target.name, model_version=version
@@ -83,7 +83,7 @@ class Inference:
         raws = [output.raw for output in outputs]
         return raw_contents.joined(response.SerializeToString(), raw_contents.OUTPUT_TAG, raws)
 
-    def _wanted(self, outputs: list[Tensor]) -> list[Tensor]:
+    def _wanted(self, outputs: list[RawTensor]) -> list[RawTensor]:
         """Those that the request wants, in its order; all, by their names, where it wants none in particular."""
         by_name = {output.name: output for output in outputs}
         if not self.asked.wanted:
@@ -135,7 +135,7 @@ class InferTranslation(WholeTranslator):
         return f"<InferTranslation to {asked.target.path}:{asked.method.value}, {len(asked.tensors)} inputs>"
 
     @property
-    def target(self) -> Target:
+    def target(self) -> ModelPath:
         """The model, in the version or by the label that the request names."""
         return self._inference.asked.target
 

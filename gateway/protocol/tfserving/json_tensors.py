@@ -42,7 +42,7 @@ _MAX_RANK = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class RawTensor:
     """A tensor in V2's raw form: row-major, little-endian, each element of BYTES behind its length as four bytes."""
 
     name: str
@@ -51,7 +51,7 @@ class Tensor:
     raw: Raw
 
 
-def check(tensor: Tensor) -> None:
+def check(tensor: RawTensor) -> None:
     """Raises: ValueError where a tensor's data is not that of its shape."""
     if len(tensor.shape) > _MAX_RANK or any(axis < 0 for axis in tensor.shape):
         raise ValueError(f"its shape must be of up to {_MAX_RANK} whole numbers")
@@ -64,7 +64,7 @@ def check(tensor: Tensor) -> None:
         raise ValueError(f"{len(tensor.raw)} bytes of data are not {count} elements of {tensor.datatype}")
 
 
-def value(tensor: Tensor) -> Any:
+def value(tensor: RawTensor) -> Any:
     """A tensor as nested lists for `orjson.dumps`; itself where it has no axis.
 
     Raises: ValueError where its data is not that of its shape.
@@ -97,7 +97,7 @@ def numbers(datatype: str, raw: Raw) -> array[Any]:
             return read_array(_CODES[datatype], raw)
 
 
-def read(name: str, datatype: str | None, data: Any, shape: Sequence[int] | None = None) -> Tensor:
+def read(name: str, datatype: str | None, data: Any, shape: Sequence[int] | None = None) -> RawTensor:
     """The tensor of a JSON value. Where `datatype` is None it is guessed: BOOL, INT64, FP64 or BYTES. `shape` is what
     the signature tells, of which an empty tensor takes the axes that JSON does not show.
 
@@ -109,8 +109,8 @@ def read(name: str, datatype: str | None, data: Any, shape: Sequence[int] | None
     if shape is not None and 0 in found:
         found += [max(0, axis) for axis in shape[len(found) :]]
     if datatype == "BYTES":
-        return Tensor(name, datatype, tuple(found), join_elements(map(_bytes_of, elements)))
-    return Tensor(name, datatype, tuple(found), raw_of_elements(datatype, elements))
+        return RawTensor(name, datatype, tuple(found), join_elements(map(_bytes_of, elements)))
+    return RawTensor(name, datatype, tuple(found), raw_of_elements(datatype, elements))
 
 
 def read_json(body: bytes) -> Any:
@@ -141,7 +141,7 @@ def _special(number: float) -> orjson.Fragment:
     return orjson.Fragment(triton_json.INFINITY if number > 0 else triton_json.NEGATIVE_INFINITY)
 
 
-def _texts(tensor: Tensor) -> Iterator[Any]:
+def _texts(tensor: RawTensor) -> Iterator[Any]:
     # An object with this one member would be read as bytes: {"inputs": {"b64": "text"}}.
     binary = tensor.name.endswith("_bytes") or tensor.name == "b64"
     for element in split_elements(tensor.raw, element_count(tensor.shape)):

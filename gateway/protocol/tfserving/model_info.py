@@ -39,7 +39,7 @@ class TensorInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
+class ServingSignature:
     """One way to ask a model. `method` is the last word of its method name: predict, classify, regress."""
 
     method: str = "predict"
@@ -52,17 +52,17 @@ class Signatures:
     """All ways to ask a version of a model; an empty `version` where it is not told."""
 
     version: str
-    by_name: Mapping[str, Signature]
+    by_name: Mapping[str, ServingSignature]
 
-    def find(self, name: str) -> Signature | None:
+    def find(self, name: str) -> ServingSignature | None:
         """The one that a request names, or the default where it names none."""
         return self.by_name.get(name or DEFAULT_SIGNATURE)
 
     @property
-    def told(self) -> tuple[str, Signature]:
+    def told(self) -> tuple[str, ServingSignature]:
         """The name of the one that V2 metadata tells of, and itself; an empty one where there is none."""
         name = DEFAULT_SIGNATURE if DEFAULT_SIGNATURE in self.by_name else min(self.by_name, default="")
-        return name, self.by_name.get(name, Signature())
+        return name, self.by_name.get(name, ServingSignature())
 
 
 def read_signatures(body: bytes) -> Signatures:
@@ -172,11 +172,11 @@ def _axes(info: TensorInfo) -> tuple[int, ...]:
     return (-1,) if info.shape is None else info.shape
 
 
-def _signature_of_json(told: Any) -> Signature:
+def _signature_of_json(told: Any) -> ServingSignature:
     inputs, outputs = (
         {name: _info_of_json(info) for name, info in (told.get(side) or {}).items()} for side in ("inputs", "outputs")
     )
-    return Signature(_method(told.get("method_name", "")), inputs, outputs)
+    return ServingSignature(_method(told.get("method_name", "")), inputs, outputs)
 
 
 def _info_of_json(told: Any) -> TensorInfo:
@@ -186,11 +186,11 @@ def _info_of_json(told: Any) -> TensorInfo:
     return TensorInfo(of_number(dtype) if isinstance(dtype, int) else of_name(dtype), axes)
 
 
-def _signature_of_message(told: Message) -> Signature:
+def _signature_of_message(told: Message) -> ServingSignature:
     inputs, outputs = (
         {name: _info_of_message(info) for name, info in side.items()} for side in (told.inputs, told.outputs)
     )
-    return Signature(_method(told.method_name), inputs, outputs)
+    return ServingSignature(_method(told.method_name), inputs, outputs)
 
 
 def _info_of_message(told: Message) -> TensorInfo:

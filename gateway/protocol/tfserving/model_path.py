@@ -17,7 +17,7 @@ _MAX_VERSION = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ModelPath:
     """A model; of its latest version where neither `version` nor `label` is told."""
 
     name: str
@@ -37,7 +37,7 @@ class Target:
         return f"{self.path}/metadata"
 
 
-def target(model: str, version: str = "", label: str = "") -> Target:
+def target(model: str, version: str = "", label: str = "") -> ModelPath:
     """The model that a V2 request means. `model` is the name at the engine, with or without `:label`.
 
     Raises: GatewayError(BAD_REQUEST) where it names no model, several versions, or one that is too large.
@@ -52,7 +52,7 @@ def target(model: str, version: str = "", label: str = "") -> Target:
         raise _malformed(f"model '{name}' is asked for in several versions: {told}")
     if numeric and (len(version) > 40 or int(version) > _MAX_VERSION):
         raise _malformed(f"failed to get model version from specified version string '{version[:80]}'")
-    return Target(name, str(int(version)) if numeric else "", labels.pop() if labels else "")
+    return ModelPath(name, str(int(version)) if numeric else "", labels.pop() if labels else "")
 
 
 def _segment(name: str) -> str:

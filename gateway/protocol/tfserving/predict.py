@@ -12,13 +12,13 @@ from typing import Any
 import orjson
 
 from gateway.protocol.conversion.errors import about
-from gateway.protocol.tfserving.infer_request import Asked
-from gateway.protocol.tfserving.json_tensors import Tensor, is_base64, read, value
+from gateway.protocol.tfserving.infer_request import TFServingRequest
+from gateway.protocol.tfserving.json_tensors import RawTensor, is_base64, read, value
 
 _UNNAMED = "output_0"
 
 
-def write_body(asked: Asked) -> bytes:
+def write_body(asked: TFServingRequest) -> bytes:
     """The request's JSON.
 
     Raises: ValueError where the tensors cannot be told in it.
@@ -35,7 +35,7 @@ def write_body(asked: Asked) -> bytes:
     return orjson.dumps(body)
 
 
-def columns(tensors: tuple[Tensor, ...]) -> dict[str, Any]:
+def columns(tensors: tuple[RawTensor, ...]) -> dict[str, Any]:
     """Each tensor by its name."""
     found = {}
     for tensor in tensors:
@@ -44,14 +44,14 @@ def columns(tensors: tuple[Tensor, ...]) -> dict[str, Any]:
     return found
 
 
-def rows(tensors: tuple[Tensor, ...]) -> list[dict[str, Any]]:
+def rows(tensors: tuple[RawTensor, ...]) -> list[dict[str, Any]]:
     """An object a row, with the row of each tensor by its name."""
     batch_size(tensors)
     found = columns(tensors)
     return [dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True)]
 
 
-def batch_size(tensors: tuple[Tensor, ...]) -> int:
+def batch_size(tensors: tuple[RawTensor, ...]) -> int:
     """The size of the first axis, which the tensors share.
 
     Raises: ValueError.
@@ -66,7 +66,7 @@ def batch_size(tensors: tuple[Tensor, ...]) -> int:
     return sizes.pop()
 
 
-def read_body(told: Any, asked: Asked) -> list[Tensor]:
+def read_body(told: Any, asked: TFServingRequest) -> list[RawTensor]:
     """The outputs that a reply tells.
 
     Raises: ValueError where they are not those of the signature.
@@ -86,7 +86,7 @@ def _is_named(found: Any) -> bool:
     return isinstance(found, dict) and not is_base64(found)
 
 
-def _only_name(asked: Asked) -> str:
+def _only_name(asked: TFServingRequest) -> str:
     known = asked.signature.outputs if asked.signature is not None else {}
     if len(known) > 1:
         raise ValueError(f"the reply has one output without a name, the model has {', '.join(sorted(known))}")
@@ -95,7 +95,7 @@ def _only_name(asked: Asked) -> str:
     return asked.wanted[0] if len(asked.wanted) == 1 else _UNNAMED
 
 
-def _columns_of_rows(rows: list[Any], asked: Asked) -> dict[str, list[Any]]:
+def _columns_of_rows(rows: list[Any], asked: TFServingRequest) -> dict[str, list[Any]]:
     if not rows and asked.signature is not None:
         return {name: [] for name in asked.signature.outputs}
     if not rows or not _is_named(rows[0]):
@@ -105,7 +105,7 @@ def _columns_of_rows(rows: list[Any], asked: Asked) -> dict[str, list[Any]]:
     return {name: [row[name] for row in rows] for name in rows[0]}
 
 
-def _output(name: str, data: Any, asked: Asked) -> Tensor:
+def _output(name: str, data: Any, asked: TFServingRequest) -> RawTensor:
     info = None if asked.signature is None else asked.signature.outputs.get(name)
     with about(f"output '{name}'"):
         return read(name, info.datatype if info else None, data, info.shape if info else None)

@@ -11,10 +11,10 @@ from gateway.protocol.conversion import raw_contents
 from gateway.protocol.conversion.errors import about
 from gateway.protocol.protobuf import Message
 from gateway.protocol.tfserving import examples, tensor_proto
-from gateway.protocol.tfserving.infer_request import Asked, Method
-from gateway.protocol.tfserving.json_tensors import Tensor
+from gateway.protocol.tfserving.infer_request import Method, TFServingRequest
+from gateway.protocol.tfserving.json_tensors import RawTensor
 from gateway.protocol.tfserving.messages import message, parse
-from gateway.protocol.tfserving.model_path import Target
+from gateway.protocol.tfserving.model_path import ModelPath
 
 PREDICTION_SERVICE = "tensorflow.serving.PredictionService"
 MODEL_SERVICE = "tensorflow.serving.ModelService"
@@ -31,21 +31,21 @@ class EngineCall:
     message: bytes
 
 
-def metadata_call(target: Target) -> EngineCall:
+def metadata_call(target: ModelPath) -> EngineCall:
     """Asks for a model's signatures: `served.read_signatures_message` reads the answer."""
     request = message("GetModelMetadataRequest")(metadata_field=["signature_def"])
     _set_spec(request.model_spec, target)
     return _call(PREDICTION_SERVICE, "GetModelMetadata", request)
 
 
-def status_call(target: Target) -> EngineCall:
+def status_call(target: ModelPath) -> EngineCall:
     """Asks for the state of a model's versions: `served.read_versions_message` reads the answer."""
     request = message("GetModelStatusRequest")()
     _set_spec(request.model_spec, target)
     return _call(MODEL_SERVICE, "GetModelStatus", request)
 
 
-def infer_call(asked: Asked) -> EngineCall:
+def infer_call(asked: TFServingRequest) -> EngineCall:
     """Asks for an inference.
 
     Raises: ValueError where the tensors cannot be told, GatewayError(UNSUPPORTED) where no feature holds them.
@@ -69,7 +69,7 @@ def infer_call(asked: Asked) -> EngineCall:
     return _call(PREDICTION_SERVICE, rpc, request)
 
 
-def read_infer(data: bytes, asked: Asked) -> tuple[str, list[Tensor]]:
+def read_infer(data: bytes, asked: TFServingRequest) -> tuple[str, list[RawTensor]]:
     """The version that answered, empty where it is not told, and its outputs.
 
     Raises: ValueError where the reply is malformed.
@@ -86,7 +86,7 @@ def read_infer(data: bytes, asked: Asked) -> tuple[str, list[Tensor]]:
             return _version(regressed), examples.regressions_of(regressed)
 
 
-def _output(entry: memoryview) -> Tensor:
+def _output(entry: memoryview) -> RawTensor:
     key, values = raw_contents.split(entry, _VALUE_TAG)
     # What is left of the entry has field 1 alone, a text, as ModelSpec's name is.
     name: str = parse("ModelSpec", key).name
@@ -99,7 +99,7 @@ def _version(response: Message) -> str:
     return str(spec.version.value) if spec.HasField("version") else ""
 
 
-def _set_spec(spec: Message, target: Target, signature_name: str = "") -> None:
+def _set_spec(spec: Message, target: ModelPath, signature_name: str = "") -> None:
     spec.name = target.name
     spec.signature_name = signature_name
     if target.version:

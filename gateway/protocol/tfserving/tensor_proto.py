@@ -17,7 +17,7 @@ from gateway.protocol.errors import GatewayError
 from gateway.protocol.infer_message_head import read_varint
 from gateway.protocol.protobuf import Message
 from gateway.protocol.tfserving.datatypes import number_of, of_number
-from gateway.protocol.tfserving.json_tensors import Tensor, check
+from gateway.protocol.tfserving.json_tensors import RawTensor, check
 from gateway.protocol.tfserving.messages import parse
 
 # Fields that hold raw data on the wire, taken from there as they are: tensor_content, and packed fixed-size numbers.
@@ -38,7 +38,7 @@ _TYPED = {
 _MAX_REPEATED_BYTES = 1 << 28
 
 
-def fill(proto: Message, tensor: Tensor) -> None:
+def fill(proto: Message, tensor: RawTensor) -> None:
     """Set a TensorProto.
 
     Raises: ValueError where the tensor's data is not that of its shape.
@@ -54,7 +54,7 @@ def fill(proto: Message, tensor: Tensor) -> None:
         proto.tensor_content = bytes(tensor.raw)
 
 
-def read(name: str, data: Raw) -> Tensor:
+def read(name: str, data: Raw) -> RawTensor:
     """The tensor of a serialised TensorProto.
 
     Raises: ValueError where it is malformed, or of a datatype that V2 does not have.
@@ -75,13 +75,13 @@ def read(name: str, data: Raw) -> Tensor:
     content = contents[-1] if contents else b""
     if datatype == "BYTES":
         strings = _unpacked(content, count) if content else _strings(proto.string_val, count)
-        return Tensor(name, datatype, shape, join_elements(strings))
+        return RawTensor(name, datatype, shape, join_elements(strings))
     packed = {"FP32": floats, "FP64": doubles}.get(datatype, [])
     raw: Raw = content
     if not raw:
         raw = packed[0] if len(packed) == 1 else b"".join(packed) + _typed(datatype, proto)
         raw = _repeated(raw, count * ELEMENT_BYTES[datatype], ELEMENT_BYTES[datatype])
-    made = Tensor(name, datatype, shape, raw)
+    made = RawTensor(name, datatype, shape, raw)
     check(made)
     return made
 

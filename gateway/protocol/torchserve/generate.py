@@ -31,7 +31,7 @@ _SEQUENCE = ("sequence_id", "sequence_start", "sequence_end")
 _TEXT, _PREDICTIONS = "text", "predictions"
 
 
-class GenerateTranslator:
+class TorchServeGenerateTranslator:
     """One generate, or with `streams` one generate_stream, whose every piece of text becomes an event.
 
     TorchServe names no content type for a stream: whatever it answers with status 200 is one to a client that wants it.

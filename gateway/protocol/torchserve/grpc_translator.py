@@ -6,11 +6,11 @@ import orjson
 
 from gateway.protocol.torchserve.predictions import PREDICTIONS, prediction, predictions_request
 from gateway.protocol.torchserve.reply import answered
-from gateway.protocol.torchserve.translator import InferTranslator
+from gateway.protocol.torchserve.translator import TorchServeInferTranslator
 from gateway.protocol.translator import GRPC, EngineRequest, Reply
 
 
-class CallTranslator(InferTranslator):
+class CallTranslator(TorchServeInferTranslator):
     """An infer whose request is a call: its path is the method's, its body the message."""
 
     def request(self) -> EngineRequest:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from gateway.protocol.conversion.errors import unsupported
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.protobuf_wire import fields, write_varint
-from gateway.protocol.torchserve.request import Asked, Envelope
+from gateway.protocol.torchserve.request import Envelope, TorchServeRequest
 
 _SERVICE = "/org.pytorch.serve.grpc.inference.InferenceAPIsService/"
 PREDICTIONS = _SERVICE + "Predictions"
@@ -38,7 +38,7 @@ class Prediction:
     error: str = ""
 
 
-def predictions_request(asked: Asked, model: str, version: str = "") -> bytes:
+def predictions_request(asked: TorchServeRequest, model: str, version: str = "") -> bytes:
     """A serialised PredictionsRequest.
 
     Raises: GatewayError(UNSUPPORTED) where the envelope does not work over gRPC, or it is of a sequence: one call has

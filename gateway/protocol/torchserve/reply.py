@@ -11,7 +11,7 @@ from gateway.protocol.conversion.tensors import Raw, join_elements
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.protobuf import message, parse
 from gateway.protocol.torchserve.json_tensors import Tensor, tensor_of
-from gateway.protocol.torchserve.request import Asked, Envelope
+from gateway.protocol.torchserve.request import Envelope, TorchServeRequest
 from gateway.protocol.translator import BINARY, JSON
 
 OUTPUT = "output"
@@ -19,7 +19,7 @@ _PREDICTIONS = "predictions"
 _ABSENT = object()
 
 
-def answered(asked: Asked, body: bytes, content_type: str = "", *, model: str, version: str = "") -> bytes:
+def answered(asked: TorchServeRequest, body: bytes, content_type: str = "", *, model: str, version: str = "") -> bytes:
     """A serialised ModelInferResponse of an answer. `model` and `version` are as the client calls them.
 
     Raises: GatewayError(UPSTREAM_PROTOCOL) where it is malformed, or has no output that the client wants.
@@ -102,7 +102,7 @@ def _wanted(tensors: list[Tensor], wanted: tuple[str, ...]) -> list[Tensor]:
     return [by_name[name] for name in wanted]
 
 
-def _as_it_says(asked: Asked, body: bytes, model: str, version: str) -> bytes:
+def _as_it_says(asked: TorchServeRequest, body: bytes, model: str, version: str) -> bytes:
     """The reply of the envelope `kservev2`, whose outputs have the inputs' names. Where the request has no id, it makes
     one up."""
     response, raws = raw_contents.split(infer_response_of_rest(body, None), raw_contents.OUTPUT_TAG)

@@ -34,7 +34,7 @@ class Envelope(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RequestPart:
     """A value of the row that a handler gets. TorchServe decodes a text, and reads JSON."""
 
     name: str
@@ -43,11 +43,11 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TorchServeRequest:
     """A request as TorchServe takes it. `outputs` are those that the client names, none where it takes all; `dropped`
     the parameters that have no meaning there."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[RequestPart, ...]
     envelope: Envelope
     fields: tuple[Field, ...] = ()
     id: str = ""
@@ -59,7 +59,7 @@ class Asked:
         return len(self.parts) == 1 and self.parts[0].name == _BODY
 
 
-def asked(message: bytes, default: Envelope = Envelope.BODY, *, drop: bool = False) -> Asked:
+def asked(message: bytes, default: Envelope = Envelope.BODY, *, drop: bool = False) -> TorchServeRequest:
     """What TorchServe is sent for a serialised ModelInferRequest. `drop`: parameters without a meaning there are left
     out, not refused.
 
@@ -79,10 +79,10 @@ def asked(message: bytes, default: Envelope = Envelope.BODY, *, drop: bool = Fal
         fields, dropped = sequence_fields(parameters, drop=drop)
         parts = _parts(tensors, envelope, content_type, request.id)
         names = tuple(output.name for output in request.outputs)
-        return Asked(parts, envelope, fields, request.id, names, dropped)
+        return TorchServeRequest(parts, envelope, fields, request.id, names, dropped)
 
 
-def http_request(asked: Asked, model: str, version: str = "") -> EngineRequest:
+def http_request(asked: TorchServeRequest, model: str, version: str = "") -> EngineRequest:
     """The request by TorchServe's REST."""
     path = predictions_path(model, version)
     if asked.is_one_body:
@@ -155,33 +155,33 @@ def in_kservev2(tensors: list[Tensor], id: str) -> bytes:
     return write({"id": id, "inputs": inputs} if id else {"inputs": inputs})
 
 
-def _parts(tensors: list[Tensor], envelope: Envelope, content_type: str, id: str) -> tuple[Part, ...]:
+def _parts(tensors: list[Tensor], envelope: Envelope, content_type: str, id: str) -> tuple[RequestPart, ...]:
     if not tensors:
         raise ValueError("the request has no inputs")
     match envelope:
         case Envelope.KSERVEV2:
-            return (Part(_BODY, in_kservev2(tensors, id), JSON),)
+            return (RequestPart(_BODY, in_kservev2(tensors, id), JSON),)
         case Envelope.JSON | Envelope.KSERVE:
-            return (Part(_BODY, in_instances(tensors, envelope), JSON),)
+            return (RequestPart(_BODY, in_instances(tensors, envelope), JSON),)
     if len(tensors) == 1:
         return (_part(_BODY, tensors[0], content_type),)
     return tuple(_part(tensor.name, tensor, content_type) for tensor in tensors)
 
 
-def _part(name: str, tensor: Tensor, content_type: str) -> Part:
+def _part(name: str, tensor: Tensor, content_type: str) -> RequestPart:
     with about(f"input '{tensor.name}'"):
         if tensor.datatype != "BYTES":
-            return Part(name, write(nested(tensor)), JSON)
+            return RequestPart(name, write(nested(tensor)), JSON)
         count = element_count(tensor.shape)
         if count != 1:
             raise unsupported(
                 f"input '{tensor.name}' has {count} elements, and a body of TorchServe's is one request: send one "
                 "each, or the parameter 'envelope' (json, kserve), where the model's handler takes instances"
             )
-        return Part(name, split_elements(tensor.raw, 1)[0], content_type)
+        return RequestPart(name, split_elements(tensor.raw, 1)[0], content_type)
 
 
-def _multipart(parts: tuple[Part, ...]) -> tuple[bytes, str]:
+def _multipart(parts: tuple[RequestPart, ...]) -> tuple[bytes, str]:
     """The body and its content type. Source: RFC 7578; of a part with a file name TorchServe keeps the content type."""
     boundary = b"pointsman"
     while any(boundary in part.content for part in parts):

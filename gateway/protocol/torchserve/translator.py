@@ -8,9 +8,9 @@ from gateway.protocol.conversion.errors import unsupported
 from gateway.protocol.conversion.infer import WantedOutputs, infer_request_of_rest, rest_of_infer_response
 from gateway.protocol.operations import Operation
 from gateway.protocol.torchserve.errors import error_of
-from gateway.protocol.torchserve.generate import GenerateTranslator
+from gateway.protocol.torchserve.generate import TorchServeGenerateTranslator
 from gateway.protocol.torchserve.reply import OUTPUT, answered
-from gateway.protocol.torchserve.request import Asked, Envelope, asked, http_request, predictions_path
+from gateway.protocol.torchserve.request import Envelope, TorchServeRequest, asked, http_request, predictions_path
 from gateway.protocol.translator import EngineRequest, Reply, Translator, WholeTranslator, in_rest
 
 PLATFORM = "torchserve"
@@ -36,12 +36,12 @@ def translator(
     told = told or model
     match operation:
         case Operation.INFER:
-            return InferTranslator(
+            return TorchServeInferTranslator(
                 body, head_bytes, model=model, version=version, told=told, envelope=envelope, drop=drop
             )
         case Operation.GENERATE | Operation.GENERATE_STREAM:
             streams = operation is Operation.GENERATE_STREAM
-            return GenerateTranslator(
+            return TorchServeGenerateTranslator(
                 body, model=model, version=version, told=told, envelope=envelope, drop=drop, streams=streams
             )
         case Operation.MODEL_READY | Operation.MODEL_METADATA:
@@ -50,7 +50,7 @@ def translator(
             raise unsupported(f"'{operation.value}' is nothing that TorchServe's inference API has")
 
 
-class InferTranslator(WholeTranslator):
+class TorchServeInferTranslator(WholeTranslator):
     """One infer, in JSON or with binary tensors."""
 
     def __init__(
@@ -67,14 +67,14 @@ class InferTranslator(WholeTranslator):
         self._body, self._head_bytes = body, head_bytes
         self._model, self._version, self._told = model, version, told or model
         self._envelope, self._drop = envelope, drop
-        self._asked: Asked | None = None
+        self._asked: TorchServeRequest | None = None
         self._wanted = WantedOutputs()
 
     def request(self) -> EngineRequest:
         """As `Translator.request`."""
         return http_request(self._read(), self._model, self._version)
 
-    def _read(self) -> Asked:
+    def _read(self) -> TorchServeRequest:
         if self._head_bytes == 0:
             raise unsupported("a raw binary request names no input: put it into a JSON header")
         message, self._wanted = infer_request_of_rest(self._body, self._head_bytes, self._model, self._version)

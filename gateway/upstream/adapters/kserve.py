@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from gateway.protocol.llm.canonical import Dialect
-from gateway.protocol.operations import Call, path_segment
+from gateway.protocol.operations import ApiCall, path_segment
 
 
 class KServeAdapter:
     """The identity, but for the model's name."""
 
-    def passes(self, call: Call) -> bool:
+    def passes(self, call: ApiCall) -> bool:
         return call.dialect is None or call.dialect in (Dialect.GENERATE, Dialect.INFER)
 
-    def target(self, call: Call, target: bytes, model: str | None) -> bytes:
+    def target(self, call: ApiCall, target: bytes, model: str | None) -> bytes:
         if model is None or call.model_span is None:
             return target
         start, end = call.model_span

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from gateway.protocol.operations import Call
+from gateway.protocol.operations import ApiCall
 
 _OURS = b"/v1"
 
@@ -19,8 +19,8 @@ class OpenAIAdapter:
     def __repr__(self) -> str:
         return f"<OpenAIAdapter at {self._base!r}: {', '.join(sorted(self._dialects))}>"
 
-    def passes(self, call: Call) -> bool:
+    def passes(self, call: ApiCall) -> bool:
         return call.dialect is not None and call.dialect.value in self._dialects
 
-    def target(self, call: Call, target: bytes, model: str | None) -> bytes:
+    def target(self, call: ApiCall, target: bytes, model: str | None) -> bytes:
         return self._base + target.removeprefix(_OURS)

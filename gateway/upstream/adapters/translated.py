@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from gateway.protocol.operations import Call
+from gateway.protocol.operations import ApiCall
 
 
 class TranslatedAdapter:
     """Nothing passes."""
 
-    def passes(self, call: Call) -> bool:
+    def passes(self, call: ApiCall) -> bool:
         return False
 
-    def target(self, call: Call, target: bytes, model: str | None) -> bytes:
+    def target(self, call: ApiCall, target: bytes, model: str | None) -> bytes:
         return target

@@ -7,7 +7,7 @@ from gateway.wire.http2.frame_reader import FrameReader
 from gateway.wire.http2.frames import PREFACE, STREAM_MASK, ErrorCode, Http2Error, Setting
 from gateway.wire.http2.interfaces import ConnectionOwner, Http2Limits
 from gateway.wire.http2.state import ConnectionState
-from gateway.wire.http2.stream import Receiver, Stream
+from gateway.wire.http2.stream import Stream, StreamReceiver
 
 __all__ = ["ConnectionOwner", "Http2Connection", "Http2Limits"]
 
@@ -54,7 +54,7 @@ class Http2Connection(ConnectionState):
         """Whether this side may open a stream now."""
         return len(self.streams) < self.peer_max_streams and not self.is_leaving and self.failed is None
 
-    def open_stream(self, receiver: Receiver) -> Stream:
+    def open_stream(self, receiver: StreamReceiver) -> Stream:
         """A new stream of this side; its headers must be the next thing sent."""
         stream = Stream(self, self.next_id, receiver, self.peer_window, self.window)
         self.streams[stream.id] = stream

@@ -12,7 +12,7 @@ from typing import Protocol
 from gateway.wire.grpc import PREFIX, PREFIX_BYTES
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import DATA, pack_head
-from gateway.wire.http2.stream import JOIN_BYTES, Receiver, Stream
+from gateway.wire.http2.stream import JOIN_BYTES, Stream, StreamReceiver
 from gateway.wire.message_boundaries import Boundaries
 
 _unpack_prefix = PREFIX.unpack_from
@@ -22,7 +22,7 @@ _unpack_prefix = PREFIX.unpack_from
 _PAID_AT_ONCE = 16 * 1024
 
 
-class Relayer(Receiver, Protocol):
+class Relayer(StreamReceiver, Protocol):
     """Whoever received the stream before, and will again."""
 
     boundaries: Boundaries  # of the messages that pass

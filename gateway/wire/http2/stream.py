@@ -19,7 +19,7 @@ _HEADERS_AND_END = END_HEADERS | END_STREAM
 _NOTHING: deque[bytes] = deque()
 
 
-class Receiver(Protocol):
+class StreamReceiver(Protocol):
     """Whoever a stream is for. After `trailers_received` or an `ended` no more comes but, while this side still sends,
     `stream_reset`; after that, nothing."""
 
@@ -103,7 +103,7 @@ class Stream:
     )
 
     def __init__(
-        self, channel: Channel, stream_id: int, receiver: Receiver, send_window: int, window_bytes: int
+        self, channel: Channel, stream_id: int, receiver: StreamReceiver, send_window: int, window_bytes: int
     ) -> None:
         self.channel = channel
         self.id = stream_id

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tritonclient.grpc import service_pb2
 
-from gateway.protocol.readiness import Condition
+from gateway.protocol.readiness import Readiness
 from gateway.wire.grpc import framed
 from tests.dataplane.adding import Sums, parameters, step
 from tests.dataplane.grpc.peers import STREAM, UNARY, Call, GrpcClient, GrpcEngine
@@ -94,7 +94,7 @@ def put_down(fleet: Fleet, at: int) -> None:
     server = fleet[2][at]
     for endpoint in fleet[0].endpoints():
         if endpoint.url in (server.rest.url, server.grpc.url):
-            endpoint.condition = Condition.DOWN
+            endpoint.condition = Readiness.DOWN
 
 
 @pytest.mark.parametrize("speaks", ["rest", "grpc", "rest and grpc"])

@@ -10,7 +10,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from gateway.protocol.readiness import Condition
+from gateway.protocol.readiness import Readiness
 from tests.dataplane.grpc.peers import GrpcClient
 from tests.dataplane.grpc.stage import GrpcStage, grpc_stage
 from tests.dataplane.stage import run, until
@@ -48,14 +48,14 @@ def test_check_and_watch(tmp_path: Path) -> None:
     """`Check` tells once, `Watch` whenever it changes; a watcher that leaves is forgotten."""
 
     async def play(it: GrpcStage, client: GrpcClient) -> None:
-        it.plane.set_health({KEY: Condition.READY})
+        it.plane.set_health({KEY: Readiness.READY})
         call = await client.ask(asked(), path=CHECK)
         assert (call.status, [status_of(each) for each in call.messages]) == (0, ["SERVING"])
         watch = client.call(WATCH)
         await watch.send(asked(), ended=True)
         await watch.message()
-        it.plane.set_health({KEY: Condition.DOWN})
-        it.plane.set_health({KEY: Condition.UNREADY})
+        it.plane.set_health({KEY: Readiness.DOWN})
+        it.plane.set_health({KEY: Readiness.UNREADY})
         await watch.message()
         assert [status_of(each) for each in watch.messages] == ["SERVING", "NOT_SERVING"]
         unknown = client.call(WATCH)
@@ -81,7 +81,7 @@ def test_watch_with_a_deadline(tmp_path: Path) -> None:
 
 def test_watchers_hear_that_the_gateway_stops(tmp_path: Path) -> None:
     async def play(it: GrpcStage, client: GrpcClient) -> None:
-        it.plane.set_health({KEY: Condition.READY})
+        it.plane.set_health({KEY: Readiness.READY})
         watch = client.call(WATCH)
         await watch.send(asked(), ended=True)
         await watch.message()

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from gateway.dataplane.mirroring.bounded_copy import Copy
-from gateway.dataplane.mirroring.capture import CaptureReader, Facts, encode
+from gateway.dataplane.mirroring.capture import CapturedFacts, CaptureReader, encode
 from gateway.dataplane.mirroring.tap import CAPTURED, Tap
 
-FACTS = Facts("r", "old", None, "id-é", "POST / HTTP/1.1\r\n\r\n", False, "", 200, 0.5, 0.25)
+FACTS = CapturedFacts("r", "old", None, "id-é", "POST / HTTP/1.1\r\n\r\n", False, "", 200, 0.5, 0.25)
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])

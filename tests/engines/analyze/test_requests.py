@@ -13,8 +13,8 @@ from google.protobuf import text_format
 from engines.analyze import config_override, inputs
 from engines.analyze.convergence import Window
 from engines.analyze.errors import AnalyzeError
-from engines.analyze.inputs import Body
-from engines.analyze.load import Load, check_url, request_bytes
+from engines.analyze.inputs import RequestBody
+from engines.analyze.load import ConcurrentLoad, check_url, request_bytes
 from engines.analyze.models import Candidate
 from gateway.protocol.protobuf import message
 
@@ -29,7 +29,7 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def tensors(body: Body) -> dict[str, tuple[str, list[int], bytes]]:
+def tensors(body: RequestBody) -> dict[str, tuple[str, list[int], bytes]]:
     """The inputs of a request, read as a server reads them."""
     head, rest = json.loads(body.data[: body.json_bytes]), body.data[body.json_bytes :]
     found = {}
@@ -194,8 +194,8 @@ async def load_on(reply: bytes, concurrency: int, *, closes: bool = False) -> tu
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    requests = [request_bytes(url, "/v2/models/m/infer", Body(data, 2)) for data in (b"{}one", b"{}two")]
-    async with Load(url, requests, concurrency) as load:
+    requests = [request_bytes(url, "/v2/models/m/infer", RequestBody(data, 2)) for data in (b"{}one", b"{}two")]
+    async with ConcurrentLoad(url, requests, concurrency) as load:
         for _ in range(2 * concurrency):
             await windows.get()
         window = await load.window(0.1)

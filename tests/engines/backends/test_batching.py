@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from engines.backends.batching import Batcher, join, power_of_two
-from engines.backends.signature import Signature
+from engines.backends.signature import ModelSignature
 from engines.errors import EngineError, ErrorCode
 from tests.engines.backends.support import Request, configuration
 
@@ -37,7 +37,7 @@ def floats(*rows):
 
 
 def run(requests, model, config=DOUBLER, **options):
-    Batcher(model, Signature.of(config), **options).execute(requests)
+    Batcher(model, ModelSignature.of(config), **options).execute(requests)
     return requests
 
 
@@ -200,5 +200,5 @@ def test_a_cancelled_request_does_not_run_unless_its_sequence_needs_the_step():
 )
 def test_ragged_batches_are_refused_when_the_model_is_loaded(text):
     with pytest.raises(EngineError, match="has ragged batches") as error:
-        Signature.of(configuration(text))
+        ModelSignature.of(configuration(text))
     assert error.value.code is ErrorCode.UNSUPPORTED

@@ -19,7 +19,7 @@ from engines.backends.coreml.backend import CoreMLBackend  # noqa: E402
 from engines.cli.app import app  # noqa: E402
 from engines.convert import sources, verification  # noqa: E402
 from engines.convert.errors import ConversionError  # noqa: E402
-from engines.convert.package import Made  # noqa: E402
+from engines.convert.package import ConvertedPackage  # noqa: E402
 from engines.convert.tensors import TensorShape, parse_shape, with_sizes  # noqa: E402
 from gateway.protocol.protobuf import message  # noqa: E402
 from tests.engines.backends.coreml.fake import FakeCoreMLTools  # noqa: E402
@@ -274,7 +274,7 @@ def test_the_comparison_allows_what_the_precision_explains(source, error, precis
             (y,) = source.reference(inputs).values()
             return {"OUTPUT__0": y + error * np.abs(y).max()}
 
-    made = [Made(Path("p"), (1, 4), ("OUTPUT__0",))]
+    made = [ConvertedPackage(Path("p"), (1, 4), ("OUTPUT__0",))]
     checked = verification.check(
         SimpleNamespace(models=SimpleNamespace(MLModel=Model)), source, made, precision, platform="darwin"
     )

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from engines.doctor import budget, compute  # noqa: E402
-from engines.doctor.finding import Status  # noqa: E402
+from engines.doctor.finding import FindingStatus  # noqa: E402
 from engines.paged.cache.claims import MemoryClaims  # noqa: E402
 from engines.paged.ops.metal import self_check  # noqa: E402
 
@@ -18,19 +18,19 @@ from engines.paged.ops.metal import self_check  # noqa: E402
 @pytest.mark.parametrize(
     "platform, version, status",
     [
-        ("darwin", "2.12.1", Status.FAIL),
-        ("darwin", "2.13.0", Status.OK),
-        ("darwin", "3.0.0", Status.OK),
-        ("linux", "2.7.0+cpu", Status.OK),
+        ("darwin", "2.12.1", FindingStatus.FAIL),
+        ("darwin", "2.13.0", FindingStatus.OK),
+        ("darwin", "3.0.0", FindingStatus.OK),
+        ("linux", "2.7.0+cpu", FindingStatus.OK),
     ],
 )
-def test_torch_versions(platform: str, version: str, status: Status, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_versions(platform: str, version: str, status: FindingStatus, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before 2.13 a Mac's torch may copy freed memory to the GPU: that is a failure, and on Linux none."""
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setattr(torch, "__version__", version)
     found = compute.torch_version()
     assert found.status is status
-    assert status is Status.OK or found.cure == 'pip install "torch>=2.13"'
+    assert status is FindingStatus.OK or found.cure == 'pip install "torch>=2.13"'
 
 
 def test_a_virtual_mac(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,33 +39,33 @@ def test_a_virtual_mac(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     monkeypatch.setattr("engines.paged.device.mps_failure", lambda: "MPS backend out of memory")
     found = compute.gpu()
-    assert found.status is Status.FAIL
+    assert found.status is FindingStatus.FAIL
     assert "MPS backend out of memory" in found.found
     assert "--device cpu" in found.cure
 
 
 def test_fast_mathematics(monkeypatch: pytest.MonkeyPatch) -> None:
     """A variable that changes what kernels compute is warned of."""
-    assert compute.gpu().status is Status.OK
+    assert compute.gpu().status is FindingStatus.OK
     monkeypatch.setenv("PYTORCH_MPS_FAST_MATH", "1")
-    assert compute.gpu().status is Status.WARN
+    assert compute.gpu().status is FindingStatus.WARN
 
 
 def test_without_an_apple_gpu() -> None:
     """Kernels and dispatches are skipped, and say what --deep would do."""
-    assert [compute.kernels().status, compute.dispatch().status] == [Status.SKIPPED] * 2
+    assert [compute.kernels().status, compute.dispatch().status] == [FindingStatus.SKIPPED] * 2
     assert "--deep" in compute.kernels().cure
 
 
 def test_replacements(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch computes what the reference does here; where it does not the check fails and names the group."""
-    assert compute.replacements().status is Status.OK
+    assert compute.replacements().status is FindingStatus.OK
     wrong = {"attention_decode": "a long context in float32: a result is off by 2"}
     monkeypatch.setattr(
         self_check, "disagreements", lambda ops, dtypes, groups: wrong if torch.float32 in dtypes else {}
     )
     found = compute.replacements()
-    assert found.status is Status.FAIL
+    assert found.status is FindingStatus.FAIL
     assert "attention_decode: a long context in float32" in found.found
 
 
@@ -75,15 +75,15 @@ def test_kernels_are_tried_in_every_datatype(monkeypatch: pytest.MonkeyPatch) ->
         self_check, "find_failures", lambda ops, dtypes: {"linear": "in float32"} if torch.float32 in dtypes else {}
     )
     found = compute.kernels(deep=True)
-    assert found.status is Status.WARN
+    assert found.status is FindingStatus.WARN
     assert "linear: in float32" in found.found
 
 
 def test_figures_of_this_machine() -> None:
     """Attention compiles and agrees; the memory has a bandwidth."""
-    assert compute.native().status is Status.OK
+    assert compute.native().status is FindingStatus.OK
     measured = compute.bandwidth()
-    assert measured.status is Status.OK
+    assert measured.status is FindingStatus.OK
     assert min(measured.figures["read"]) > 1e8
 
 
@@ -141,8 +141,8 @@ def test_the_budget_counts_claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert budget.budget().figures["available"] > 0
 
 
-@pytest.mark.parametrize("wrong, status", [(False, Status.OK), (True, Status.FAIL)])
-def test_a_round_trip_by_coreml(wrong: bool, status: Status, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("wrong, status", [(False, FindingStatus.OK), (True, FindingStatus.FAIL)])
+def test_a_round_trip_by_coreml(wrong: bool, status: FindingStatus, monkeypatch: pytest.MonkeyPatch) -> None:
     """The model is really made; CoreML itself, which only a Mac has, is played by numpy, once right and once wrong."""
     ct = pytest.importorskip("coremltools")
     asked = []

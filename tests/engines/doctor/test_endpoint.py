@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from engines.doctor.endpoint import connect
-from engines.doctor.finding import Status
+from engines.doctor.finding import FindingStatus
 from gateway.protocol.local_network import HINT
 from tests.support.ports import free_port
 
@@ -17,20 +17,20 @@ def test_an_engine_that_listens() -> None:
     """The address and the time it took."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         found = connect(f"grpc://localhost:{server.getsockname()[1]}")
-    assert found.status is Status.OK
+    assert found.status is FindingStatus.OK
     assert "connects to 127.0.0.1" in found.found
 
 
 def test_nobody_listens() -> None:
     """The failure says what to start."""
     found = connect(f"http://127.0.0.1:{free_port()}")
-    assert found.status is Status.FAIL
+    assert found.status is FindingStatus.FAIL
     assert "nothing listens there" in found.cure
 
 
 def test_a_name_that_is_not_known() -> None:
     """Neither does a name that nobody knows raise."""
-    assert connect("http://no..name:80").status is Status.FAIL
+    assert connect("http://no..name:80").status is FindingStatus.FAIL
 
 
 @pytest.mark.parametrize("host, cure", [("192.168.1.20", HINT), ("8.8.8.8", "check the address in the rules")])
@@ -43,7 +43,7 @@ def test_local_network_privacy(host: str, cure: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(socket, "create_connection", refuse)
     monkeypatch.setattr(sys, "platform", "darwin")
     found = connect(f"http://{host}:8000")
-    assert found.status is Status.FAIL
+    assert found.status is FindingStatus.FAIL
     assert found.cure.startswith(cure)
     assert found.figures["errno"] == 65
 

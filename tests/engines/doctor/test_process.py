@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engines.doctor.finding import Check, Finding, Status, ok, skipped
+from engines.doctor.finding import Check, Finding, FindingStatus, ok, skipped
 from engines.doctor.process import examine
 from tests.support.waiting import eventually
 
@@ -28,14 +28,14 @@ def trouble(name: str, **more: Any) -> Finding:
 def test_an_exception_is_a_finding() -> None:
     """Its first line is shown, its traceback is for the report."""
     found = trouble("raises")
-    assert (found.status, found.found) == (Status.FAIL, "it raised ValueError: the disk is upside down")
+    assert (found.status, found.found) == (FindingStatus.FAIL, "it raised ValueError: the disk is upside down")
     assert any("trouble.py" in line for line in found.figures["traceback"])
 
 
 def test_a_crash_is_a_finding() -> None:
     """A driver's crash names its signal, and keeps what was printed of it."""
     found = trouble("crashes")
-    assert (found.status, found.found) == (Status.FAIL, "it crashed: SIGSEGV")
+    assert (found.status, found.found) == (FindingStatus.FAIL, "it crashed: SIGSEGV")
     assert any("trouble.py" in line for line in found.figures["errors"])  # faulthandler's
 
 
@@ -51,7 +51,7 @@ def test_a_hang_ends_with_all_it_started(tmp_path: Path) -> None:
     """A check that does not end is killed after its time, and its children with it."""
     pids = tmp_path / "pids"
     found = trouble("hangs", seconds=3.0, arguments={"pid_file": str(pids)})
-    assert (found.status, found.found) == (Status.FAIL, "it did not end within 3 s")
+    assert (found.status, found.found) == (FindingStatus.FAIL, "it did not end within 3 s")
     assert all(eventually(lambda pid=pid: is_gone(pid)) for pid in map(int, pids.read_text().split()))
 
 

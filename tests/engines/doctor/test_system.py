@@ -13,7 +13,7 @@ import pytest
 
 from engines.doctor import system, tools
 from engines.doctor.command import Printed, printed
-from engines.doctor.finding import Status
+from engines.doctor.finding import FindingStatus
 
 Mac = Callable[..., None]
 
@@ -39,7 +39,7 @@ def mac(monkeypatch: pytest.MonkeyPatch) -> Mac:
 
 def test_this_python_is_fine() -> None:
     """The tests run on a Python that the doctor likes."""
-    assert system.python().status is Status.OK
+    assert system.python().status is FindingStatus.OK
     assert platform.python_version() in system.python().found
 
 
@@ -48,7 +48,7 @@ def test_a_mac_without_waitid(mac: Mac, monkeypatch: pytest.MonkeyPatch) -> None
     mac({})
     monkeypatch.delattr(os, "waitid")
     found = system.python()
-    assert found.status is Status.WARN
+    assert found.status is FindingStatus.WARN
     assert "os.waitid" in found.found
     assert "brew install python@3.13" in found.cure
 
@@ -64,15 +64,21 @@ def test_a_mac_that_cannot(mac: Mac, answers: dict[str, tuple[int, str]], releas
     """A Python for Intel, and a macOS before 14, fail with what to do."""
     mac(answers, release)
     found = system.python()
-    assert found.status is Status.FAIL
+    assert found.status is FindingStatus.FAIL
     assert expected in found.found
     assert found.cure
 
 
 @pytest.mark.parametrize(
-    "version, status", [((3, 10), Status.FAIL), ((3, 11), Status.OK), ((3, 14), Status.OK), ((3, 15), Status.WARN)]
+    "version, status",
+    [
+        ((3, 10), FindingStatus.FAIL),
+        ((3, 11), FindingStatus.OK),
+        ((3, 14), FindingStatus.OK),
+        ((3, 15), FindingStatus.WARN),
+    ],
 )
-def test_versions_of_python(version: tuple[int, int], status: Status, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_of_python(version: tuple[int, int], status: FindingStatus, monkeypatch: pytest.MonkeyPatch) -> None:
     """3.11 to 3.14 are right; older ones do not work, newer ones may lack wheels."""
     monkeypatch.setattr(sys, "version_info", (*version, 0, "final", 0))
     assert system.python().status is status
@@ -80,14 +86,18 @@ def test_versions_of_python(version: tuple[int, int], status: Status, monkeypatc
 
 @pytest.mark.parametrize(
     "limits, status",
-    [((256, resource.RLIM_INFINITY), Status.OK), ((256, 10_240), Status.OK), ((256, 1024), Status.WARN)],
+    [
+        ((256, resource.RLIM_INFINITY), FindingStatus.OK),
+        ((256, 10_240), FindingStatus.OK),
+        ((256, 1024), FindingStatus.WARN),
+    ],
 )
-def test_descriptors(limits: tuple[int, int], status: Status, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_descriptors(limits: tuple[int, int], status: FindingStatus, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Mac's soft limit of 256 is raised; a hard one below 10240 is not, and says how many connections it allows."""
     monkeypatch.setattr(resource, "getrlimit", lambda which: limits)
     found = system.descriptors()
     assert found.status is status
-    assert status is Status.OK or "994 connections" in found.found
+    assert status is FindingStatus.OK or "994 connections" in found.found
 
 
 def test_shared_memory_here() -> None:
@@ -99,7 +109,7 @@ def test_shared_memory_of_a_mac(monkeypatch: pytest.MonkeyPatch) -> None:
     """XNU's fstat gives no identity: that is known, and no fault."""
     monkeypatch.setattr(os, "fstat", lambda descriptor: SimpleNamespace(st_dev=0, st_ino=0, st_size=4096, st_mode=0))
     found = system.shared_memory()
-    assert found.status is Status.OK
+    assert found.status is FindingStatus.OK
     assert "cannot be told apart" in found.found
 
 
@@ -116,7 +126,7 @@ def test_power(mac: Mac, settings: str, battery: str, cures: list[str]) -> None:
     """A Mac that will sleep, runs on battery or saves power is warned of, with what to do about each."""
     mac({"pmset -g": (0, settings), "pmset -g batt": (0, battery)})
     found = system.power()
-    assert found.status is (Status.WARN if cures else Status.OK)
+    assert found.status is (FindingStatus.WARN if cures else FindingStatus.OK)
     words = ("caffeinate -s`", "charger", "Low Power Mode")
     assert [word for word in words if word in found.cure] == cures
 
@@ -125,20 +135,20 @@ def test_no_command_line_tools(mac: Mac) -> None:
     """A Mac without the tools is told so without running /usr/bin/clang++, whose stub opens a dialog."""
     mac({"xcode-select -p": (2, "xcode-select: error: unable to get active developer directory")})
     found = tools.compiler()
-    assert found.status is Status.WARN
+    assert found.status is FindingStatus.WARN
     assert found.cure == "xcode-select --install"
 
 
 def test_the_compiler_here() -> None:
     """A compiler that works is named."""
     pytest.importorskip("torch")
-    assert tools.compiler().status is Status.OK
+    assert tools.compiler().status is FindingStatus.OK
 
 
 def test_redis_here() -> None:
     """The redis-server that the gateway would take is started, asked and stopped."""
     found = tools.redis()
-    assert found.status is Status.OK
+    assert found.status is FindingStatus.OK
     assert "starts and answers" in found.found
 
 
@@ -148,7 +158,7 @@ def test_no_redis(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.redis.data_dir.find_spec", lambda name: None)
     monkeypatch.setattr(sys, "platform", "darwin")
     found = tools.redis()
-    assert found.status is Status.FAIL
+    assert found.status is FindingStatus.FAIL
     assert found.cure.startswith("brew install redis")
 
 

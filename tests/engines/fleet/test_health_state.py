@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engines.fleet.health_state import HealthState, Probe, State
+from engines.fleet.health_state import AgentState, HealthState, Probe
 from engines.fleet.spec import AgentSpec
 
 SPEC = AgentSpec(
@@ -14,20 +14,20 @@ YES, NO, NOTHING = Probe.YES, Probe.NO, Probe.NOTHING
 
 # name, probes as (second, outcome), the last state, the start of the reason to restart
 LIVES = [
-    ("it starts", [(1, NOTHING), (50, NOTHING)], State.STARTING, None),
-    ("it loads", [(1, NO), (99, NO)], State.STARTING, None),
-    ("it is ready", [(1, NOTHING), (2, YES)], State.READY, None),
-    ("it never gets ready", [(1, NOTHING), (100, NO)], State.STARTING, "it is not ready 100 s after its start"),
-    ("it says that it is not ready", [(1, YES), (2, NO), (500, NO)], State.UNREADY, None),
-    ("it is silent for a while", [(1, YES), (2, NOTHING), (11, NOTHING)], State.SILENT, None),
-    ("it hangs", [(1, YES), (2, NOTHING), (12, NOTHING)], State.SILENT, "it has not answered for 10 s"),
-    ("a word ends the silence", [(1, YES), (2, NOTHING), (9, NO), (15, NOTHING)], State.SILENT, None),
-    ("it comes back", [(1, YES), (2, NOTHING), (9, YES)], State.READY, None),
+    ("it starts", [(1, NOTHING), (50, NOTHING)], AgentState.STARTING, None),
+    ("it loads", [(1, NO), (99, NO)], AgentState.STARTING, None),
+    ("it is ready", [(1, NOTHING), (2, YES)], AgentState.READY, None),
+    ("it never gets ready", [(1, NOTHING), (100, NO)], AgentState.STARTING, "it is not ready 100 s after its start"),
+    ("it says that it is not ready", [(1, YES), (2, NO), (500, NO)], AgentState.UNREADY, None),
+    ("it is silent for a while", [(1, YES), (2, NOTHING), (11, NOTHING)], AgentState.SILENT, None),
+    ("it hangs", [(1, YES), (2, NOTHING), (12, NOTHING)], AgentState.SILENT, "it has not answered for 10 s"),
+    ("a word ends the silence", [(1, YES), (2, NOTHING), (9, NO), (15, NOTHING)], AgentState.SILENT, None),
+    ("it comes back", [(1, YES), (2, NOTHING), (9, YES)], AgentState.READY, None),
 ]
 
 
 @pytest.mark.parametrize(("what", "probes", "state", "restart"), LIVES, ids=[row[0] for row in LIVES])
-def test_probes(what: str, probes: list[tuple[float, Probe]], state: State, restart: str | None) -> None:
+def test_probes(what: str, probes: list[tuple[float, Probe]], state: AgentState, restart: str | None) -> None:
     """Silence restarts an agent that was ready; "not ready" does not, unless it was never ready in its time."""
     judgement = HealthState(SPEC, 0.0)
     for now, probe in probes:

@@ -10,7 +10,7 @@ from typing import Any
 
 from engines.calls import InferenceCall
 from engines.errors import EngineError, ErrorCode, internal, invalid
-from engines.messages import InferRequest, InferResponse, SharedMemory, Tensor
+from engines.messages import InferRequest, InferResponse, SharedMemory, TensorData
 from gateway.protocol.conversion.tensors import join_elements, split_elements
 from gateway.protocol.protobuf import Message, message
 
@@ -176,11 +176,11 @@ class FakeService:
         return made
 
 
-def named(call: InferenceCall) -> dict[str, Tensor]:
+def named(call: InferenceCall) -> dict[str, TensorData]:
     return {tensor.name: tensor for tensor in call.request.inputs}
 
 
-def wanted(call: InferenceCall, *outputs: Tensor) -> InferResponse:
+def wanted(call: InferenceCall, *outputs: TensorData) -> InferResponse:
     names = {output.name for output in call.request.outputs}
     return InferResponse(tuple(output for output in outputs if not names or output.name in names))
 
@@ -190,7 +190,7 @@ def add(call: InferenceCall) -> None:
     a, b = (array("i", bytes(inputs[name].data)) for name in ("a", "b"))  # type: ignore[arg-type]
     shape = inputs["a"].shape
     sums, differences = (array("i", map(op, a, b)).tobytes() for op in (int.__add__, int.__sub__))
-    answer = wanted(call, Tensor("sum", "INT32", shape, sums), Tensor("diff", "INT32", shape, differences))
+    answer = wanted(call, TensorData("sum", "INT32", shape, sums), TensorData("diff", "INT32", shape, differences))
     call.respond(answer, is_final=True)
 
 
@@ -229,12 +229,12 @@ def repeat(call: InferenceCall) -> None:
 
 def classes(call: InferenceCall) -> None:
     (scores,) = call.request.inputs
-    call.respond(InferResponse((Tensor("probabilities", "FP32", scores.shape, scores.data),)), is_final=True)
+    call.respond(InferResponse((TensorData("probabilities", "FP32", scores.shape, scores.data),)), is_final=True)
 
 
 def echo(call: InferenceCall) -> None:
     (tensor,) = call.request.inputs
-    call.respond(InferResponse((Tensor("output", tensor.datatype, tensor.shape, tensor.data),)), is_final=True)
+    call.respond(InferResponse((TensorData("output", tensor.datatype, tensor.shape, tensor.data),)), is_final=True)
 
 
 def later(call: InferenceCall, what: Callable[[], None]) -> None:
@@ -250,4 +250,4 @@ def text_of(call: InferenceCall) -> str:
 
 
 def told(text: str) -> InferResponse:
-    return InferResponse((Tensor("text_output", "BYTES", (1,), join_elements([text.encode()])),))
+    return InferResponse((TensorData("text_output", "BYTES", (1,), join_elements([text.encode()])),))

@@ -8,7 +8,7 @@ from typing import Any
 from google.protobuf import text_format
 
 from engines.calls import InferenceCall
-from engines.messages import InferRequest, InferResponse, Tensor
+from engines.messages import InferRequest, InferResponse, TensorData
 from engines.repository.interfaces import ModelSpec
 from gateway.protocol.protobuf import message
 
@@ -22,9 +22,11 @@ def spec_of(config: Any, directory: Path = Path("/nowhere")) -> ModelSpec:
     return ModelSpec(config.name, 1, directory, directory / "1", config)
 
 
-def ints(name: str, *values: int, shape: tuple[int, ...] | None = None) -> Tensor:
+def ints(name: str, *values: int, shape: tuple[int, ...] | None = None) -> TensorData:
     """An INT32 tensor; without a shape, one row of the values."""
-    return Tensor(name, "INT32", (1, len(values)) if shape is None else shape, struct.pack(f"<{len(values)}i", *values))
+    return TensorData(
+        name, "INT32", (1, len(values)) if shape is None else shape, struct.pack(f"<{len(values)}i", *values)
+    )
 
 
 class Asked:

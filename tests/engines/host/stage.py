@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from engines.host.frontend_api import Limits
+from engines.host.frontend_api import ClientLimits
 from engines.host.grpc.server import GrpcServer
 from engines.host.rest.app import RestApp
 from engines.host.rest.server import RestServer
@@ -22,7 +22,7 @@ FORWARDED = "x-forward-.*"
 class Fronts:
     """Where they listen, and the service behind them."""
 
-    def __init__(self, service: FakeService, limits: Limits) -> None:
+    def __init__(self, service: FakeService, limits: ClientLimits) -> None:
         self.service = service
         self.grpc = GrpcServer(service, limits)
         self.rest = RestServer(RestApp(service, limits))
@@ -66,10 +66,11 @@ class Fronts:
 
 
 @contextmanager
-def fronts(limits: Limits | None = None, **restrictions: tuple[str, str]) -> Iterator[Fronts]:
+def fronts(limits: ClientLimits | None = None, **restrictions: tuple[str, str]) -> Iterator[Fronts]:
     """Fronts for a while."""
     made = Fronts(
-        FakeService(**restrictions), limits or Limits(rest_header_pattern=FORWARDED, grpc_header_pattern=FORWARDED)
+        FakeService(**restrictions),
+        limits or ClientLimits(rest_header_pattern=FORWARDED, grpc_header_pattern=FORWARDED),
     )
     made.start()
     try:

@@ -6,12 +6,12 @@ import pytest
 
 from engines.errors import EngineError
 from engines.host.classification import classify
-from engines.messages import Tensor
+from engines.messages import TensorData
 from gateway.protocol.conversion.tensors import split_elements
 
 
 def told(datatype, code, shape, values, num_classes, **options):
-    tensor = Tensor("scores", datatype, shape, array(code, values).tobytes())
+    tensor = TensorData("scores", datatype, shape, array(code, values).tobytes())
     made = classify(tensor, num_classes, **options)
     assert (made.name, made.datatype) == ("scores", "BYTES")
     count = made.shape[0] * made.shape[1] if len(made.shape) == 2 else made.shape[0]
@@ -56,4 +56,4 @@ def test_the_best_classes_of_each_batch_element(datatype, code, shape, values, n
 def test_what_cannot_be_compared_has_no_classes(datatype):
     """Triton's text names the datatype."""
     with pytest.raises(EngineError, match=f"unsupported type '{datatype}'"):
-        classify(Tensor("x", datatype, (1,), b"\0\0"), 1, has_batches=False)
+        classify(TensorData("x", datatype, (1,), b"\0\0"), 1, has_batches=False)

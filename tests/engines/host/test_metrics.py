@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from engines.host import metrics, prometheus_text
 from engines.host.metrics_app import MetricsApp
-from engines.host.prometheus_text import Family, Sample
+from engines.host.prometheus_text import MetricSample, PrometheusFamily
 from tests.engines.host.parts import config_of, ints
 from tests.engines.host.test_model import ECHO, Stage
 
@@ -64,9 +64,11 @@ def test_models_are_told_under_triton_s_names() -> None:
 def test_families_of_one_name_are_one() -> None:
     """As the format wants it; one without samples is not told."""
     families = [
-        Family("a", "A", "gauge", (Sample(1, {"m": "x"}),)),
-        Family("b", "B", "gauge", ()),
-        Family("a", "A", "gauge", (Sample(float("nan"), {"m": "y"}), Sample(1.5), Sample(float("inf")))),
+        PrometheusFamily("a", "A", "gauge", (MetricSample(1, {"m": "x"}),)),
+        PrometheusFamily("b", "B", "gauge", ()),
+        PrometheusFamily(
+            "a", "A", "gauge", (MetricSample(float("nan"), {"m": "y"}), MetricSample(1.5), MetricSample(float("inf")))
+        ),
     ]
     assert prometheus_text.write(families) == (
         b'# HELP a A\n# TYPE a gauge\na{m="x"} 1\na{m="y"} NaN\na 1.5\na +Inf\n'
@@ -93,7 +95,7 @@ def test_the_metrics_port_has_one_page(method: str, path: str, status: int, star
     async def receive() -> Any:
         raise AssertionError
 
-    app = MetricsApp(lambda: [Family("a", "A", "gauge", (Sample(1),))])
+    app = MetricsApp(lambda: [PrometheusFamily("a", "A", "gauge", (MetricSample(1),))])
     asyncio.run(app({"type": "http", "method": method, "path": path}, receive, send))
     assert (sent[0]["status"], sent[1]["body"][: len(starts)]) == (status, starts)
     if not starts:

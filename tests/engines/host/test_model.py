@@ -13,11 +13,11 @@ from engines.calls import InferenceCall
 from engines.errors import internal
 from engines.host.clock import LoopClock
 from engines.host.execution_counter import CountedInstance
-from engines.host.model import Model
+from engines.host.model import HostedModel
 from engines.host.statistics import Statistics
 from engines.host.trace_settings import TraceSettings
 from engines.host.tracing import Tracer
-from engines.messages import InferRequest, InferResponse, Tensor
+from engines.messages import InferRequest, InferResponse, TensorData
 from engines.scheduling.ensemble import Ensemble
 from engines.scheduling.factory import scheduler_for
 from tests.engines.host.parts import Asked, FakeInstance, config_of, ints, spec_of
@@ -49,7 +49,7 @@ class Stage:
         self.statistics = Statistics(clock.now_ns, lambda: 5, is_decoupled=config.model_transaction_policy.decoupled)
         self.is_finished = False
         counted = CountedInstance(self.instance, self.statistics)
-        self.model = Model(
+        self.model = HostedModel(
             spec_of(config),
             config,
             scheduler_for(config, [counted], clock),
@@ -62,7 +62,7 @@ class Stage:
     async def _finish(self) -> None:
         self.is_finished = True
 
-    def ask(self, *inputs: Tensor, id: str = "") -> Asked:
+    def ask(self, *inputs: TensorData, id: str = "") -> Asked:
         asked = Asked(InferRequest(self.model.name, id=id, inputs=inputs))
         self.model.submit(asked.call)
         return asked
@@ -260,7 +260,7 @@ def test_the_steps_of_a_traced_ensemble_are_traced_with_it(tmp_path: Path) -> No
         stage = Stage(config_of(ECHO), trace=TraceSettings(rate=1, file=str(path)))
         tracer = stage.tracer
         tracer.settings.update("chain", {"trace_level": ["TIMESTAMPS"], "log_frequency": ["1"]})
-        ensemble = Model(
+        ensemble = HostedModel(
             spec_of(chain),
             chain,
             Ensemble(chain, lambda name, version: stage.model.submit, lambda name, version: stage.model.config),

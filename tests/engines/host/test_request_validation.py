@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from engines.errors import EngineError, ErrorCode
 from engines.host.request_validation import RequestCheck
-from engines.messages import InferRequest, SharedMemory, Tensor, WantedOutput
+from engines.messages import InferRequest, SharedMemory, TensorData, WantedOutput
 from tests.engines.host.parts import config_of, ints
 
 ADDER = config_of("""
@@ -36,15 +36,15 @@ BATCH_NOTE = (
 )
 
 
-def floats(name: str, shape: tuple[int, ...] = (2,)) -> Tensor:
-    return Tensor(name, "FP32", shape, bytes(8))
+def floats(name: str, shape: tuple[int, ...] = (2,)) -> TensorData:
+    return TensorData(name, "FP32", shape, bytes(8))
 
 
 def text(data: bytes, *shape: int) -> InferRequest:
-    return InferRequest("texts", inputs=(Tensor("text", "BYTES", shape, data),))
+    return InferRequest("texts", inputs=(TensorData("text", "BYTES", shape, data),))
 
 
-def adder(*inputs: Tensor, id: str = "", outputs: tuple[str, ...] = ()) -> InferRequest:
+def adder(*inputs: TensorData, id: str = "", outputs: tuple[str, ...] = ()) -> InferRequest:
     return InferRequest("adder", id=id, inputs=inputs, outputs=tuple(WantedOutput(name) for name in outputs))
 
 
@@ -74,12 +74,12 @@ REFUSED = [
     (ADDER, adder(A, A), UNKNOWN + "input 'a' already exists in request"),
     (
         GRID,
-        InferRequest("grid", inputs=(Tensor("x", "FP32", (-2, -2), bytes(16)),)),
+        InferRequest("grid", inputs=(TensorData("x", "FP32", (-2, -2), bytes(16)),)),
         UNKNOWN + "All input dimensions should be specified for input 'x' for model 'grid', got [-2,-2]",
     ),
     (
         ADDER,
-        adder(Tensor("a", "FP32", (1, 1), bytes(4)), B),
+        adder(TensorData("a", "FP32", (1, 1), bytes(4)), B),
         UNKNOWN + "inference input 'a' data-type is 'FP32', but model 'adder' expects 'INT32'",
     ),
     (
@@ -111,7 +111,7 @@ REFUSED = [
     (ADDER, adder(A, B, outputs=("qq",)), "unexpected inference output 'qq' for model 'adder'"),
     (
         ADDER,
-        adder(Tensor("a", "INT32", (1, 1), bytes(3)), B),
+        adder(TensorData("a", "INT32", (1, 1), bytes(3)), B),
         UNKNOWN + "input byte size mismatch for input 'a' for model 'adder'. Expected 4, got 3",
     ),
     (
@@ -178,12 +178,12 @@ TAKEN = [
     (ADDER, adder(B, A, outputs=("sum", "sum")), 1),
     (ADDER, adder(*(ints(name, *range(6), shape=(3, 2)) for name in "ab")), 3),
     (ADDER, adder(*(ints(name, shape=(2, 0)) for name in "ab")), 2),
-    (ADDER, adder(A, Tensor("b", "INT32", (1, 1), SharedMemory("/b", 0, 4))), 1),
-    (ADDER, adder(A, Tensor("b", "INT32", (1, 1), memoryview(bytes(4)))), 1),
+    (ADDER, adder(A, TensorData("b", "INT32", (1, 1), SharedMemory("/b", 0, 4))), 1),
+    (ADDER, adder(A, TensorData("b", "INT32", (1, 1), memoryview(bytes(4)))), 1),
     (TEXTS, text(b"\1\0\0\0a", 1), 1),
     (TEXTS, text(b"\1\0\0\0a\0\0\0\0", 2), 1),
     (TEXTS, text(b"", 0), 1),
-    (TEXTS, InferRequest("texts", inputs=(Tensor("text", "BYTES", (3,), SharedMemory("/t", 0, 99)),)), 1),
+    (TEXTS, InferRequest("texts", inputs=(TensorData("text", "BYTES", (3,), SharedMemory("/t", 0, 99)),)), 1),
     (OPTIONAL, InferRequest("optional", inputs=(floats("x"), floats("z"))), 1),
     (OPTIONAL, InferRequest("optional", inputs=(floats("y"),)), 1),  # Triton counts inputs, and leaves it at that
 ]
@@ -197,7 +197,7 @@ def test_a_request_that_fits_has_a_batch_size(config: object, request_: InferReq
 
 SHAPES = st.lists(st.integers(-1, 3), max_size=3).map(tuple)
 TENSORS = st.builds(
-    Tensor,
+    TensorData,
     st.sampled_from(["a", "b", "c"]),
     st.sampled_from(["INT32", "FP32"]),
     SHAPES,
@@ -207,7 +207,7 @@ TENSORS = st.builds(
 
 @given(st.lists(TENSORS, max_size=3).map(tuple))
 @example((ints("a", shape=(0, 1)), ints("b", 1, 2, 3, shape=(3, 1))))
-def test_the_quick_look_agrees_with_the_thorough_one(inputs: tuple[Tensor, ...]) -> None:
+def test_the_quick_look_agrees_with_the_thorough_one(inputs: tuple[TensorData, ...]) -> None:
     """What passes at one look passes Triton's steps too, with the same batch size."""
     check = RequestCheck(ADDER)
     request = adder(*inputs)

@@ -9,7 +9,7 @@ import pytest
 from engines.calls import InferenceCall
 from engines.errors import EngineError, internal
 from engines.host.warmup import samples, warm_up
-from engines.messages import InferResponse, Tensor
+from engines.messages import InferResponse, TensorData
 from tests.engines.host.parts import FakeInstance, config_of
 
 WARM = config_of("""
@@ -50,10 +50,10 @@ def test_samples_are_made_and_run(tmp_path: Path) -> None:
         assert [len(batch) for batch in instance.batches] == [2, 2, 2]
         call = instance.batches[0][0]
         inputs = {tensor.name: tensor for tensor in call.request.inputs}
-        assert inputs["f"] == Tensor("f", "INT32", (1, 1), b"\7\0\0\0")
-        assert inputs["t"] == Tensor("t", "BYTES", (1, 1), bytes(4))
+        assert inputs["f"] == TensorData("f", "INT32", (1, 1), b"\7\0\0\0")
+        assert inputs["t"] == TensorData("t", "BYTES", (1, 1), bytes(4))
         assert (inputs["x"].shape, len(inputs["x"].data)) == ((1, 2), 8)  # type: ignore[arg-type]
-        assert call.controls == (Tensor("START", "INT32", (1,), bytes(4)),)
+        assert call.controls == (TensorData("START", "INT32", (1,), bytes(4)),)
 
 
 def test_a_sample_that_fails_fails_the_load(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from engines.backends.interfaces import Array, numpy_datatype
 from engines.calls import InferenceCall
 from engines.errors import EngineError, ErrorCode
 from engines.instances import InstanceSet, start
-from engines.messages import InferRequest, InferResponse, Tensor, WantedOutput
+from engines.messages import InferRequest, InferResponse, TensorData, WantedOutput
 from engines.repository.interfaces import ModelSpec
 from engines.runner.arrays import datatype_of, decode_bytes, encode_bytes
 from gateway.protocol import protobuf
@@ -52,15 +52,15 @@ def read(directory: Path) -> ModelSpec:
     return ModelSpec(directory.name, 1, directory, directory / "1", config)
 
 
-def tensor(name: str, values: Any, datatype: str | None = None) -> Tensor:
+def tensor(name: str, values: Any, datatype: str | None = None) -> TensorData:
     """A tensor of an array, or of a list of texts."""
     array = np.array([value.encode() for value in values], object) if isinstance(values, list) else np.asarray(values)
     datatype = datatype or datatype_of(array)
     assert datatype is not None
-    return Tensor(name, datatype, array.shape, encode_bytes(array) if datatype == "BYTES" else array.tobytes())
+    return TensorData(name, datatype, array.shape, encode_bytes(array) if datatype == "BYTES" else array.tobytes())
 
 
-def array_of(told: Tensor) -> Array:
+def array_of(told: TensorData) -> Array:
     assert isinstance(told.data, bytes | memoryview)
     if told.datatype == "BYTES":
         return decode_bytes(bytes(told.data), told.shape)
@@ -73,7 +73,7 @@ def texts(response: InferResponse, output: str = "text") -> list[str]:
     return [element.decode() for element in array_of(found).ravel()]
 
 
-def request(*inputs: Tensor, outputs: Sequence[str] = (), **fields: Any) -> InferRequest:
+def request(*inputs: TensorData, outputs: Sequence[str] = (), **fields: Any) -> InferRequest:
     return InferRequest("model", inputs=inputs, outputs=tuple(map(WantedOutput, outputs)), **fields)
 
 
@@ -148,7 +148,7 @@ class Stage:
         self.run(act())
         return answers
 
-    def ask(self, running: InstanceSet, *inputs: Tensor, **fields: Any) -> InferResponse:
+    def ask(self, running: InstanceSet, *inputs: TensorData, **fields: Any) -> InferResponse:
         """The one answer to one request."""
         return self.execute(running, request(*inputs, **fields))[0].one()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from engines.errors import EngineError, ErrorCode
-from engines.instances import InstanceSet, Limits
+from engines.instances import InstanceSet, ProcessLimits
 from engines.instances.process import MAX_BYTES_A_SECOND
 from tests.engines.instances.stage import TEXT_CONFIG, Answers, Stage, model, request, tensor, texts
 from tests.support.waiting import eventually
@@ -208,7 +208,7 @@ def test_calls_that_wait_fail_when_it_stops(stage: Stage, tmp_path: Path) -> Non
         time.sleep(60)
     """
     spec = model(tmp_path / "stuck", code)
-    running = stage.start(spec, limits=Limits(stop_seconds=0.2))
+    running = stage.start(spec, limits=ProcessLimits(stop_seconds=0.2))
     (waiting,) = stage.execute(running, request(tensor("text", ["x"])))
     own = running.processes[0].pid
     children = Path(f"/proc/{own}/task/{own}/children")
@@ -253,7 +253,7 @@ def test_loading_has_a_time(stage: Stage, tmp_path: Path) -> None:
     """What is not there in time is ended."""
     spec = model(tmp_path / "slow", "def initialize(self, args):\n    time.sleep(60)")
     with pytest.raises(EngineError, match=r"'slow_0_0' has not loaded within 1 seconds"):
-        stage.start(spec, limits=Limits(load_seconds=1))
+        stage.start(spec, limits=ProcessLimits(load_seconds=1))
 
 
 def test_a_restart_that_fails_is_tried_again(stage: Stage, tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from engines.ipc import message_kinds
 from engines.ipc.arena import Arena, Mapping, open_shared_file
 from engines.ipc.channel import PIPE_BYTES, Channel, open_pipe
 from engines.runner.arrays import ArrayStore
-from engines.runner.connection import Connection, HostGoneError
+from engines.runner.connection import HostConnection, HostGoneError
 
 
-def echo(connection: Connection) -> None:
+def echo(connection: HostConnection) -> None:
     """Send everything back, until the host is gone."""
     try:
         while True:
@@ -31,7 +31,7 @@ def test_messages_of_any_size_come_whole_and_in_order(size: int) -> None:
         (taken, outgoing), (incoming, given) = open_pipe(), open_pipe()
         sent, received = open_shared_file(), open_shared_file()
         store = ArrayStore(Arena(os.dup(received)), Mapping(os.dup(sent)))
-        thread = threading.Thread(target=echo, args=(Connection(taken, given, store),))
+        thread = threading.Thread(target=echo, args=(HostConnection(taken, given, store),))
         thread.start()
         come: list[tuple[int, bytes]] = []
         is_over = asyncio.Event()

@@ -12,7 +12,7 @@ import pytest
 
 from engines.errors import EngineError, internal
 from engines.repository import Mode, Repository
-from engines.repository.states import State
+from engines.repository.states import ModelState
 from tests.engines.repository.fakes import PYTHON, FakeLoader, ensemble, write_model
 from tests.engines.repository.test_repository import touch
 
@@ -123,7 +123,7 @@ class Walk:
             for name in (*MODELS, *ENSEMBLES)
             for version in (self.repository._lifecycle.versions(name) or {}).values()
         }
-        assert states <= {State.READY, State.UNAVAILABLE}
+        assert states <= {ModelState.READY, ModelState.UNAVAILABLE}
         self.loader.broken.clear()
         if self.mode is Mode.EXPLICIT:
             for name in (*MODELS, *ENSEMBLES):

@@ -6,12 +6,12 @@ import pytest
 
 from engines.errors import EngineError, ErrorCode, invalid
 from engines.repository.config import read
-from engines.repository.sources import Source
-from engines.repository.states import CODE_TEXTS, TRANSITIONS, Event, State, Version, as_engine_error
+from engines.repository.sources import VersionSource
+from engines.repository.states import CODE_TEXTS, TRANSITIONS, Event, ModelState, Version, as_engine_error
 
 
 def version_at(*events: Event) -> Version:
-    version = Version(Source("m", Path("m"), read(""), None), 1)
+    version = Version(VersionSource("m", Path("m"), read(""), None), 1)
     for event in events:
         version._go(event)
     return version
@@ -19,18 +19,18 @@ def version_at(*events: Event) -> Version:
 
 # Every way through the table, and where it leads.
 WAYS = [
-    ((Event.LOAD,), State.LOADING),
-    ((Event.LOAD, Event.LOADED), State.READY),
-    ((Event.LOAD, Event.FAILED), State.UNAVAILABLE),
-    ((Event.LOAD, Event.UNLOAD), State.UNLOADING),
-    ((Event.LOAD, Event.UNLOAD, Event.UNLOADED), State.UNAVAILABLE),
-    ((Event.LOAD, Event.LOADED, Event.UNLOAD), State.UNLOADING),
-    ((Event.LOAD, Event.LOADED, Event.UNLOAD, Event.UNLOADED), State.UNAVAILABLE),
+    ((Event.LOAD,), ModelState.LOADING),
+    ((Event.LOAD, Event.LOADED), ModelState.READY),
+    ((Event.LOAD, Event.FAILED), ModelState.UNAVAILABLE),
+    ((Event.LOAD, Event.UNLOAD), ModelState.UNLOADING),
+    ((Event.LOAD, Event.UNLOAD, Event.UNLOADED), ModelState.UNAVAILABLE),
+    ((Event.LOAD, Event.LOADED, Event.UNLOAD), ModelState.UNLOADING),
+    ((Event.LOAD, Event.LOADED, Event.UNLOAD, Event.UNLOADED), ModelState.UNAVAILABLE),
 ]
 
 
 @pytest.mark.parametrize("events, state", WAYS)
-def test_the_way_of_a_version(events: tuple[Event, ...], state: State) -> None:
+def test_the_way_of_a_version(events: tuple[Event, ...], state: ModelState) -> None:
     """A version is loaded once and unloaded once."""
     version = version_at(*events)
     assert version.state is state
@@ -41,8 +41,8 @@ def test_the_way_of_a_version(events: tuple[Event, ...], state: State) -> None:
 
 def test_every_state_has_a_row() -> None:
     """And every state but the first is reached from another."""
-    assert TRANSITIONS.keys() == set(State)
-    assert {state for row in TRANSITIONS.values() for state in row.values()} == set(State) - {State.UNKNOWN}
+    assert TRANSITIONS.keys() == set(ModelState)
+    assert {state for row in TRANSITIONS.values() for state in row.values()} == set(ModelState) - {ModelState.UNKNOWN}
 
 
 def test_reasons() -> None:

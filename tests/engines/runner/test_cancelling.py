@@ -9,15 +9,15 @@ from engines.ipc import message_kinds
 from engines.ipc.arena import Arena, Mapping, open_shared_file
 from engines.ipc.frames import encode
 from engines.runner.arrays import ArrayStore
-from engines.runner.connection import Connection
+from engines.runner.connection import HostConnection
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[Connection, int]]:
+def ends() -> Iterator[tuple[HostConnection, int]]:
     """An instance's connection, and the host's end of the pipe to it."""
     (incoming, host), (_, outgoing) = os.pipe(), os.pipe()
     arrays = ArrayStore(Arena(open_shared_file(), 1 << 20), Mapping(open_shared_file()))
-    yield Connection(incoming, outgoing, arrays), host
+    yield HostConnection(incoming, outgoing, arrays), host
     for descriptor in (incoming, host, outgoing):
         os.close(descriptor)
 
@@ -26,7 +26,7 @@ def say(host: int, kind: int, *rest: object) -> None:
     os.write(host, encode((kind, (), *rest)))
 
 
-def test_who_waits_for_work_tells_of_a_cancellation(ends: tuple[Connection, int]) -> None:
+def test_who_waits_for_work_tells_of_a_cancellation(ends: tuple[HostConnection, int]) -> None:
     """It is told with the message that brings it, once, and of its own request alone."""
     connection, host = ends
     told: list[int] = []
@@ -39,7 +39,7 @@ def test_who_waits_for_work_tells_of_a_cancellation(ends: tuple[Connection, int]
     assert told == [2]
 
 
-def test_a_request_that_is_cancelled_already_is_told_at_once(ends: tuple[Connection, int]) -> None:
+def test_a_request_that_is_cancelled_already_is_told_at_once(ends: tuple[HostConnection, int]) -> None:
     """Whoever asks late misses nothing."""
     connection, host = ends
     say(host, message_kinds.CANCEL, 1)
@@ -49,7 +49,7 @@ def test_a_request_that_is_cancelled_already_is_told_at_once(ends: tuple[Connect
     assert told == [1]
 
 
-def test_a_request_that_is_over_is_not_told_of(ends: tuple[Connection, int]) -> None:
+def test_a_request_that_is_over_is_not_told_of(ends: tuple[HostConnection, int]) -> None:
     """A cancellation that comes behind the last answer concerns nobody."""
     connection, host = ends
     connection.when_cancelled(1, lambda: pytest.fail("nobody listens any more"))

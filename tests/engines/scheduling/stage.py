@@ -14,7 +14,7 @@ from google.protobuf import text_format
 
 from engines.calls import InferenceCall
 from engines.errors import EngineError, internal
-from engines.messages import InferRequest, InferResponse, Tensor
+from engines.messages import InferRequest, InferResponse, TensorData
 from gateway.protocol.protobuf import message
 
 US = 1_000
@@ -124,7 +124,7 @@ class FakeInstance:
 
 
 def answer_of(call: InferenceCall) -> InferResponse:
-    return InferResponse((Tensor("OUT", "BYTES", (1,), call.request.id.encode()),))
+    return InferResponse((TensorData("OUT", "BYTES", (1,), call.request.id.encode()),))
 
 
 class Heard:
@@ -167,7 +167,7 @@ class Asking:
         self.heard: dict[str, Heard] = {}
         self.order: list[str] = []  # of ids, as they ended
 
-    def ask(self, id: str, *, rows: int = 1, inputs: Sequence[Tensor] = (), **more: Any) -> InferenceCall:
+    def ask(self, id: str, *, rows: int = 1, inputs: Sequence[TensorData] = (), **more: Any) -> InferenceCall:
         heard = Heard(self.order)
         heard.id = id
         call = InferenceCall(InferRequest("m", id=id, inputs=tuple(inputs), **more), heard, self._clock.now_ns())

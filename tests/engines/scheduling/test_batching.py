@@ -2,7 +2,7 @@
 
 import pytest
 
-from engines.messages import InferResponse, SharedMemory, Tensor
+from engines.messages import InferResponse, SharedMemory, TensorData
 from engines.scheduling.factory import scheduler_for
 from tests.engines.scheduling.stage import CANCELLED, MS, US, Asking, FakeInstance, HandClock, config
 
@@ -146,8 +146,8 @@ def test_a_cancelled_call_leaves_the_batch_that_waits():
 FP = "input { name: 'X' data_type: TYPE_FP32 dims: [%s] %s }"
 
 
-def x(*shape: int, name: str = "X", data: bytes | SharedMemory = b"") -> Tensor:
-    return Tensor(name, "FP32", shape, data)
+def x(*shape: int, name: str = "X", data: bytes | SharedMemory = b"") -> TensorData:
+    return TensorData(name, "FP32", shape, data)
 
 
 REGION = SharedMemory("/region", 0, 4)

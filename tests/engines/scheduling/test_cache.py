@@ -6,15 +6,15 @@ import pytest
 
 from engines.calls import InferenceCall
 from engines.errors import invalid
-from engines.messages import InferRequest, InferResponse, SharedMemory, Tensor, WantedOutput
+from engines.messages import InferRequest, InferResponse, SharedMemory, TensorData, WantedOutput
 from engines.scheduling.cache import ResponseCache, is_cached, key_of
 from engines.scheduling.cache_stores import ENTRY_BYTES, LocalStore, RedisStore, decode, encode
 from engines.scheduling.cached_scheduler import CachedScheduler, cached
 from engines.scheduling.factory import scheduler_for
 from tests.engines.scheduling.stage import CANCELLED, MS, Asking, FakeInstance, HandClock, S, answer_of, config
 
-X = Tensor("X", "FP32", (1, 2), b"12345678")
-Y = Tensor("Y", "BYTES", (1,), b"\x01\0\0\0y")
+X = TensorData("X", "FP32", (1, 2), b"12345678")
+Y = TensorData("Y", "BYTES", (1,), b"\x01\0\0\0y")
 REQUEST = InferRequest("m", id="1", inputs=(X, Y))
 REGION = SharedMemory("/region", 0, 8)
 
@@ -83,7 +83,7 @@ def test_models_that_use_the_cache(more, is_so):
 
 
 def response(size: int, text: bytes = b"x") -> InferResponse:
-    return InferResponse((Tensor("O", "UINT8", (size,), text * size),), {"p": "v", "n": 1, "b": True})
+    return InferResponse((TensorData("O", "UINT8", (size,), text * size),), {"p": "v", "n": 1, "b": True})
 
 
 def found_in(store: LocalStore, key: str) -> InferResponse | None:
@@ -112,10 +112,10 @@ def test_the_cache_keeps_data_of_its_own():
     store = LocalStore(1 << 20)
     cache = ResponseCache(store)
     memory = bytearray(b"before")
-    cache.put("a", InferResponse((Tensor("O", "UINT8", (6,), memoryview(memory)),)))
+    cache.put("a", InferResponse((TensorData("O", "UINT8", (6,), memoryview(memory)),)))
     memory[:] = b"after!"
     cache.put("b", InferResponse(error=invalid("no")))
-    cache.put("c", InferResponse((Tensor("O", "UINT8", (8,), REGION),)))
+    cache.put("c", InferResponse((TensorData("O", "UINT8", (8,), REGION),)))
     kept = found_in(store, "a")
     assert kept is not None
     assert kept.outputs[0].data == b"before"
@@ -187,9 +187,9 @@ class Cached:
         self.client = Asking(self.scheduler.submit, self.clock)
 
     def ask(self, id: str, data: bytes) -> InferenceCall:
-        return self.client.ask(id, inputs=[Tensor("X", "UINT8", (1, len(data)), data)])
+        return self.client.ask(id, inputs=[TensorData("X", "UINT8", (1, len(data)), data)])
 
-    def answer(self, id: str) -> Tensor:
+    def answer(self, id: str) -> TensorData:
         return self.client.heard[id].responses[0].outputs[0]
 
 
@@ -285,7 +285,7 @@ def test_a_redis_that_fails_costs_a_miss(fault):
 
 
 def _request(data: bytes) -> InferRequest:
-    return InferRequest("m", inputs=(Tensor("X", "UINT8", (1, len(data)), data),))
+    return InferRequest("m", inputs=(TensorData("X", "UINT8", (1, len(data)), data),))
 
 
 def test_a_call_may_be_cancelled_while_it_is_looked_up():

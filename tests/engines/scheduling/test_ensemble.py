@@ -4,13 +4,13 @@ import pytest
 
 from engines.calls import InferenceCall
 from engines.errors import EngineError, ErrorCode, invalid
-from engines.messages import InferResponse, SharedMemory, Tensor, WantedOutput
+from engines.messages import InferResponse, SharedMemory, TensorData, WantedOutput
 from engines.scheduling.ensemble import Ensemble
 from tests.engines.scheduling.stage import CANCELLED, Asking, HandClock, config
 
 
-def x(name: str = "IN", shape: tuple[int, ...] = (1, 2), data: bytes = b"data") -> Tensor:
-    return Tensor(name, "INT8", shape, data)
+def x(name: str = "IN", shape: tuple[int, ...] = (1, 2), data: bytes = b"data") -> TensorData:
+    return TensorData(name, "INT8", shape, data)
 
 
 class Models:
@@ -32,7 +32,7 @@ class Models:
         return config(self.configs.get(model, "max_batch_size: 8 input { name: 'i' dims: [2] }"))
 
     def answer(
-        self, model: str, *outputs: Tensor, number: int = 0, is_final: bool = True, **parameters
+        self, model: str, *outputs: TensorData, number: int = 0, is_final: bool = True, **parameters
     ) -> InferenceCall:
         call = self.asked[model][number]
         assert not call.is_over
@@ -58,10 +58,10 @@ class Stage:
         self.scheduler = Ensemble(config(text), self.models.submit_to, self.models.config_of)
         self.client = Asking(self.scheduler.submit, HandClock())
 
-    def ask(self, id: str = "1", *inputs: Tensor, outputs: tuple[WantedOutput, ...] = (), **more) -> InferenceCall:
+    def ask(self, id: str = "1", *inputs: TensorData, outputs: tuple[WantedOutput, ...] = (), **more) -> InferenceCall:
         return self.client.ask(id, inputs=inputs or (x(),), outputs=outputs, **more)
 
-    def outputs(self, id: str = "1") -> list[tuple[Tensor, ...]]:
+    def outputs(self, id: str = "1") -> list[tuple[TensorData, ...]]:
         return [response.outputs for response in self.client.heard[id].responses]
 
 
@@ -84,9 +84,9 @@ def test_steps_follow_their_tensors():
     assert (asked.inputs, asked.outputs) == ((x("i"),), (WantedOutput("o"),))
     assert "b" not in stage.models.asked
 
-    stage.models.answer("a", Tensor("o", "FP32", (1, 9), made), Tensor("other", "FP32", (1,), b""))
+    stage.models.answer("a", TensorData("o", "FP32", (1, 9), made), TensorData("other", "FP32", (1,), b""))
     asked = stage.models.asked["b"][0].request
-    assert asked.inputs == (Tensor("i", "FP32", (1, 9), made),)
+    assert asked.inputs == (TensorData("i", "FP32", (1, 9), made),)
     assert asked.inputs[0].data is made
 
     stage.models.answer("b", x("o"))
@@ -380,7 +380,7 @@ def test_ensembles_may_be_nested():
     )
     client = Asking(outer.submit, HandClock())
     client.ask("1", inputs=[x()])
-    inner.models.answer("a", Tensor("o", "INT8", (1, 2), b"o"))
+    inner.models.answer("a", TensorData("o", "INT8", (1, 2), b"o"))
     assert client.says() == [
         "INVALID_ARG: in ensemble 'outer', in ensemble 'e', [request id: 1] unexpected input 'i' in request header "
         "that does not map to any ensemble inputs"

@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from engines.errors import EngineError
-from engines.messages import SharedMemory, Tensor
+from engines.messages import SharedMemory, TensorData
 from engines.scheduling.factory import scheduler_for
 from tests.engines.scheduling.stage import CANCELLED, MS, US, Asking, FakeInstance, HandClock, S, config
 
@@ -233,10 +233,10 @@ REGION = SharedMemory("/region", 0, 12)
 @pytest.mark.parametrize(
     "tensor, data",
     [
-        (Tensor("X", "INT32", (1, 3), b"\x01" * 12), b"\0" * 12),
-        (Tensor("X", "INT32", (1, 3), memoryview(b"\x01" * 12)), b"\0" * 12),
-        (Tensor("X", "INT32", (1, 3), REGION), b"\0" * 12),
-        (Tensor("X", "BYTES", (1, 2), b"\1\0\0\0a\1\0\0\0b"), b"\0" * 8),
+        (TensorData("X", "INT32", (1, 3), b"\x01" * 12), b"\0" * 12),
+        (TensorData("X", "INT32", (1, 3), memoryview(b"\x01" * 12)), b"\0" * 12),
+        (TensorData("X", "INT32", (1, 3), REGION), b"\0" * 12),
+        (TensorData("X", "BYTES", (1, 2), b"\1\0\0\0a\1\0\0\0b"), b"\0" * 8),
     ],
 )
 def test_what_fills_a_place(tensor, data):
@@ -253,7 +253,7 @@ def test_what_fills_a_place(tensor, data):
     stage.step("2a", 2, "S", inputs=[tensor])
     stage.run()
     filler = stage.instance.batches[1][0]
-    assert filler.request.inputs == (Tensor("X", tensor.datatype, tensor.shape, data),)
+    assert filler.request.inputs == (TensorData("X", tensor.datatype, tensor.shape, data),)
     assert [control.data for control in filler.controls] == [b"\0\0\0\0"] * 3
     assert filler.state_key == ""
 
@@ -261,7 +261,7 @@ def test_what_fills_a_place(tensor, data):
 def test_direct_batches_have_like_shapes():
     """A request of another shape waits for the next batch, its place is filled."""
     stage = Sequences("direct {}", "max_batch_size: 4 input { name: 'X' data_type: TYPE_FP32 dims: [-1] }")
-    short, long = Tensor("X", "FP32", (1, 1), b"\0" * 4), Tensor("X", "FP32", (1, 2), b"\0" * 8)
+    short, long = TensorData("X", "FP32", (1, 1), b"\0" * 4), TensorData("X", "FP32", (1, 2), b"\0" * 8)
     stage.step("0a", 9, "S", inputs=[short])
     stage.step("1a", 1, "S", inputs=[short])
     stage.step("2a", 2, "S", inputs=[long])

@@ -6,7 +6,7 @@ from collections import defaultdict
 import pytest
 
 from engines.calls import InferenceCall
-from engines.messages import InferResponse, Tensor, WantedOutput
+from engines.messages import InferResponse, TensorData, WantedOutput
 from engines.scheduling.ensemble import Ensemble
 from engines.scheduling.factory import scheduler_for
 from engines.scheduling.rate_limiter import GLOBAL, RateLimiter
@@ -60,7 +60,7 @@ class Walk:
         self.client.ask(
             id,
             rows=self.chance.choice([1, 1, 2, 3]) if self.config.max_batch_size else 1,
-            inputs=[Tensor("X", "FP32", shape, bytes(4 * shape[1]))],
+            inputs=[TensorData("X", "FP32", shape, bytes(4 * shape[1]))],
             priority=self.chance.randrange(4),
             timeout_us=self.chance.choice([0, 50, 500]),
         )
@@ -178,7 +178,7 @@ class SequenceWalk(Walk):
         shape = (1, self.chance.choice([2, 2, 2, 3]))
         self.client.ask(
             id,
-            inputs=[Tensor("X", "FP32", shape, bytes(4 * shape[1]))],
+            inputs=[TensorData("X", "FP32", shape, bytes(4 * shape[1]))],
             sequence_id=sequence,
             sequence_start=is_start,
             sequence_end=is_end,
@@ -321,7 +321,7 @@ def test_an_ensemble_makes_what_its_graph_says(seed):
     client = Asking(ensemble.submit, HandClock())
     client.ask(
         "1",
-        inputs=[Tensor("in0", "UINT8", (1,), b"0"), Tensor("in1", "UINT8", (1,), b"1")],
+        inputs=[TensorData("in0", "UINT8", (1,), b"0"), TensorData("in1", "UINT8", (1,), b"1")],
         outputs=tuple(WantedOutput(name) for name in graph.wanted),
     )
     ran = []
@@ -331,7 +331,7 @@ def test_an_ensemble_makes_what_its_graph_says(seed):
         ran.append(number)
         inputs = [tensor.data for tensor in sorted(call.request.inputs, key=lambda tensor: tensor.name)]
         made = [model_of(number, output, inputs) for output in range(len(graph.steps[number][1]))]
-        outputs = tuple(Tensor(f"o{n}", "UINT8", (len(data),), data) for n, data in enumerate(made))
+        outputs = tuple(TensorData(f"o{n}", "UINT8", (len(data),), data) for n, data in enumerate(made))
         call.respond(InferResponse(outputs), is_final=True)
     assert client.says() == ["answered"]
     expected = graph.compute()

@@ -9,7 +9,7 @@ import pytest
 
 from engines.state.factory import open_store
 from engines.state.redis_store import RedisStateStore
-from engines.state.values import Kind, Part, State
+from engines.state.values import Part, State, ValueKind
 from gateway.redis.address import read_address
 from tests.engines.state.redis_server import RedisServer
 from tests.support.redis_server import free_port
@@ -19,7 +19,7 @@ DEADLINE = 0.2
 
 
 def value(text: bytes) -> State:
-    return State(Kind.BLOCK, (Part("uint8", (len(text),), text),))
+    return State(ValueKind.BLOCK, (Part("uint8", (len(text),), text),))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.state.sealed_value import ITEM_BYTES, CorruptError, ForeignError, seal, tenant_secret, unseal
-from engines.state.values import Codec, Kind, Part, State
+from engines.state.values import Codec, Part, State, ValueKind
 
 SECRET = b"0123456789abcdef"
 KEY = "pointsman:1:kv:00:ff"
@@ -25,7 +25,7 @@ def parts(draw: st.DrawFn) -> Part:
     return Part(dtype, shape, draw(st.binary(min_size=size, max_size=size)))
 
 
-states = st.builds(State, st.sampled_from(Kind), st.lists(parts(), max_size=4).map(tuple), st.sampled_from(Codec))
+states = st.builds(State, st.sampled_from(ValueKind), st.lists(parts(), max_size=4).map(tuple), st.sampled_from(Codec))
 secrets = st.none() | st.binary(min_size=1, max_size=40)
 
 
@@ -80,24 +80,26 @@ def test_a_value_opens_for_its_own_secret_alone(state: State) -> None:
 
 def test_a_value_stands_for_its_own_key_alone() -> None:
     """Moved to another key it is no value, so that nobody is answered from another text's blocks."""
-    value = seal(KEY, State(Kind.BLOCK, (Part("int8", (2,), b"ab"),)), SECRET)
+    value = seal(KEY, State(ValueKind.BLOCK, (Part("int8", (2,), b"ab"),)), SECRET)
     with pytest.raises(CorruptError):
         unseal(KEY + "0", value, SECRET)
 
 
 def test_the_form_is_the_same_everywhere() -> None:
     """These very bytes, so that machines and releases understand each other: a change of the form is a new version."""
-    value = seal(KEY, State(Kind.BLOCK, (Part("float16", (1, 3), b"abcdef"), Part("int8", (), b"x")), Codec.INT8), None)
+    value = seal(
+        KEY, State(ValueKind.BLOCK, (Part("float16", (1, 3), b"abcdef"), Part("int8", (), b"x")), Codec.INT8), None
+    )
     assert value[:8] == b"PMST\x01\x01\x01\x02"
     assert value[12:44] == bytes(32)
     assert value[44:] == (
         b"float16\0\x02\x01\0\0\0\x03\0\0\0\x06\0\0\0\0\0\0\0" + b"int8\0\0\0\0\0\x01\0\0\0\0\0\0\0" + b"abcdef" + b"x"
     )
-    sealed = seal(KEY, State(Kind.SEQUENCE, (Part("int8", (1,), b"x"),)), SECRET)
+    sealed = seal(KEY, State(ValueKind.SEQUENCE, (Part("int8", (1,), b"x"),)), SECRET)
     assert hashlib.sha256(sealed).hexdigest()[:16] == "f613ad652af2252d"
 
 
 def test_what_has_no_place_is_refused() -> None:
     """Nine axes are more than any array of ours has."""
     with pytest.raises(ValueError, match="8 axes"):
-        seal(KEY, State(Kind.BLOCK, (Part("int8", (1,) * 9, b"x"),)), None)
+        seal(KEY, State(ValueKind.BLOCK, (Part("int8", (1,) * 9, b"x"),)), None)

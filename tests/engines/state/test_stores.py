@@ -11,14 +11,14 @@ from engines.errors import EngineError
 from engines.state.factory import open_store, read_seconds, read_secret
 from engines.state.interfaces import StateStore
 from engines.state.local_store import LocalStateStore
-from engines.state.values import Kind, Part, State
+from engines.state.values import Part, State, ValueKind
 from tests.engines.state.redis_server import RedisServer
 
 SECRET = b"0123456789abcdef"
 
 
 def value(text: bytes) -> State:
-    return State(Kind.SEQUENCE, (Part("uint8", (len(text),), text),))
+    return State(ValueKind.SEQUENCE, (Part("uint8", (len(text),), text),))
 
 
 def text_of(state: State | None) -> bytes | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from gateway.protocol.llm.canonical import (
+    EngineFailed,
     Event,
-    Failed,
     Finished,
     ReasoningDelta,
     Started,
@@ -158,23 +158,23 @@ STREAMS: dict[str, tuple[str, list[Event]]] = {
     ),
     "an error": (
         delta('"content":"a"') + 'data: {"error":{"message":"no","type":"x","code":503}}\n\n' + STOP + DONE,
-        [BEGUN, TextDelta("a"), Failed("no", 503, "503")],
+        [BEGUN, TextDelta("a"), EngineFailed("no", 503, "503")],
     ),
     "an error's event": (
         delta('"content":"a"') + 'event: error\ndata: {"error":{"message":"no","type":"overloaded"}}\n\n',
-        [BEGUN, TextDelta("a"), Failed("no", 500, "overloaded")],
+        [BEGUN, TextDelta("a"), EngineFailed("no", 500, "overloaded")],
     ),
     "an error of TGI's": (
         'data: {"error":"too long","error_type":"validation"}\n\n',
-        [Failed("too long", 500, "")],
+        [EngineFailed("too long", 500, "")],
     ),
     "an error of vLLM's of old": (
         'data: {"object":"error","message":"no","type":"BadRequestError","param":null,"code":400}\n\n' + DONE,
-        [Failed("no", 400, "400")],
+        [EngineFailed("no", 400, "400")],
     ),
     "the engine gave up": (
         delta('"content":"a"') + delta("", '"abort"') + DONE,
-        [BEGUN, TextDelta("a"), Failed("the engine ended its reply with 'abort'", 502, "abort")],
+        [BEGUN, TextDelta("a"), EngineFailed("the engine ended its reply with 'abort'", 502, "abort")],
     ),
     "nothing at all": ("", []),
 }

@@ -39,8 +39,8 @@ class Answering:
         return httpx2.Client(transport=httpx2.MockTransport(self))
 
 
-MESSAGES = (messages_request_reader.read_request, messages_reply_writer.ReplyWriter)
-RESPONSES = (responses_request_reader.read_request, responses_reply_writer.ReplyWriter)
+MESSAGES = (messages_request_reader.read_request, messages_reply_writer.MessagesReplyWriter)
+RESPONSES = (responses_request_reader.read_request, responses_reply_writer.ResponsesReplyWriter)
 
 
 def anthropic_client(events: Sequence[Event]) -> tuple[anthropic.Anthropic, Answering]:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import (
+    EngineFailed,
     Event,
-    Failed,
     Finished,
     Generation,
     ReasoningDelta,
@@ -20,13 +20,13 @@ from gateway.protocol.llm.canonical import (
     ToolCallDelta,
     Used,
 )
-from gateway.protocol.llm.chat_reply_reader import ReplyReader
-from gateway.protocol.llm.chat_reply_writer import ReplyWriter
+from gateway.protocol.llm.chat_reply_reader import ChatReplyReader
+from gateway.protocol.llm.chat_reply_writer import ChatReplyWriter
 from tests.protocol.llm.chat_streams import BEGUN, STREAMS
 
 
 def read(pieces: list[bytes]) -> list[Event]:
-    reader = ReplyReader()
+    reader = ChatReplyReader()
     events = [event for piece in pieces for event in reader.feed(piece)]
     return events + reader.end() + reader.end()
 
@@ -74,24 +74,24 @@ WHOLE: dict[str, tuple[int, bytes, list[Event]]] = {
         whole('{"message":{"content":"a"},"finish_reason":null},{"index":1,"message":null}'),
         [BEGUN, TextDelta("a"), Finished("stop"), Finished("stop", 1), Used(3, 2, 1)],
     ),
-    "an error": (429, b'{"error":{"message":"slow","type":"x","code":"rate"}}', [Failed("slow", 429, "rate")]),
-    "an error that is no JSON": (502, b"Bad Gateway\n", [Failed("Bad Gateway", 502)]),
-    "an error with status 200": (200, b'{"error":{"message":"no","code":"400"}}', [Failed("no", 400, "400")]),
-    "FastAPI's": (200, b'{"detail":"no"}', [Failed("no", 500)]),
+    "an error": (429, b'{"error":{"message":"slow","type":"x","code":"rate"}}', [EngineFailed("slow", 429, "rate")]),
+    "an error that is no JSON": (502, b"Bad Gateway\n", [EngineFailed("Bad Gateway", 502)]),
+    "an error with status 200": (200, b'{"error":{"message":"no","code":"400"}}', [EngineFailed("no", 400, "400")]),
+    "FastAPI's": (200, b'{"detail":"no"}', [EngineFailed("no", 500)]),
 }
 
 
 @pytest.mark.parametrize("status, body, events", WHOLE.values(), ids=WHOLE)
 def test_whole_replies_of_engines_are_read(status: int, body: bytes, events: list[Event]) -> None:
     """As the same events that a stream has."""
-    assert ReplyReader().whole(status, body) == events
+    assert ChatReplyReader().whole(status, body) == events
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b"{}", b'{"choices":{}}', b'{"choices":[1]}'])
 def test_what_is_no_reply_is_the_engines_fault(body: bytes) -> None:
     """A success that cannot be read is a failure of the engine's, not of the request."""
     with pytest.raises(GatewayError) as failure:
-        ReplyReader().whole(200, body)
+        ChatReplyReader().whole(200, body)
     assert failure.value.kind is ErrorKind.UPSTREAM_PROTOCOL
 
 
@@ -141,8 +141,11 @@ def test_whatever_an_engine_sends_is_read_or_is_its_fault(told: Any, choice: Any
     """No reply of an engine breaks the gateway."""
     for body in (told, {"choices": [choice]}, {"choices": [{"index": 0, "delta": choice, "message": choice}]}):
         data = json.dumps(body).encode()
-        for use in (lambda data=data: ReplyReader().whole(200, data), lambda data=data: read([b"data: %b\n\n" % data])):
+        for use in (
+            lambda data=data: ChatReplyReader().whole(200, data),
+            lambda data=data: read([b"data: %b\n\n" % data]),
+        ):
             try:
-                ReplyWriter(Generation("m"), id="x", created=1, model="m").feed(use())
+                ChatReplyWriter(Generation("m"), id="x", created=1, model="m").feed(use())
             except GatewayError as error:
                 assert error.kind is ErrorKind.UPSTREAM_PROTOCOL

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.protocol.llm.canonical import (
-    Failed,
+    EngineFailed,
     Finished,
     Generation,
     ReasoningDelta,
@@ -17,13 +17,13 @@ from gateway.protocol.llm.canonical import (
     ToolCallDelta,
     Used,
 )
-from gateway.protocol.llm.chat_reply_reader import ReplyReader
-from gateway.protocol.llm.chat_reply_writer import ReplyWriter
+from gateway.protocol.llm.chat_reply_reader import ChatReplyReader
+from gateway.protocol.llm.chat_reply_writer import ChatReplyWriter
 from tests.protocol.llm.chat_streams import BEGUN, LOGPROBS, STREAMS
 
 
-def writer(*, include_usage: bool = False) -> ReplyWriter:
-    return ReplyWriter(Generation("a", include_usage=include_usage), id="own", created=1, model="a")
+def writer(*, include_usage: bool = False) -> ChatReplyWriter:
+    return ChatReplyWriter(Generation("a", include_usage=include_usage), id="own", created=1, model="a")
 
 
 def events_of(data: bytes) -> list[Any]:
@@ -38,7 +38,7 @@ def test_what_is_written_reads_as_what_was_read(name: str) -> None:
     events = STREAMS[name][1]
     out = writer(include_usage=True)
     told = out.feed(events) + out.end()
-    reader = ReplyReader()
+    reader = ChatReplyReader()
     again = [event for event in reader.feed(told) if not isinstance(event, Started)]
     expected = [event for event in events if not isinstance(event, Started)]
     for at, event in enumerate(expected):
@@ -86,7 +86,7 @@ def test_usage_is_told_where_the_client_asked() -> None:
 
 def test_a_failure_amid_a_stream_is_told_and_ends_it() -> None:
     """OpenAI's clients raise it; no [DONE] says that all was well."""
-    for fail in (lambda out: out.feed([Failed("no", 502, "x")]), lambda out: out.failed("no", "x")):
+    for fail in (lambda out: out.feed([EngineFailed("no", 502, "x")]), lambda out: out.failed("no", "x")):
         out = writer()
         out.feed([TextDelta("a")])
         error = {"message": "no", "type": "server_error", "param": None, "code": "x"}
@@ -126,7 +126,7 @@ def test_a_whole_reply_tells_all_choices() -> None:
 
 def test_a_whole_reply_of_a_failure_is_openais_error() -> None:
     """With the engine's status; what the engine has no name for is told by the gateway's."""
-    status, body = writer().whole([BEGUN, TextDelta("a"), Failed("no", 429, "rate")])
+    status, body = writer().whole([BEGUN, TextDelta("a"), EngineFailed("no", 429, "rate")])
     assert status == 429
     assert json.loads(body)["error"]["message"] == "no"
     told = json.loads(writer().whole([Started(), Finished()])[1])

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.protocol.llm.canonical import (
+    EngineFailed,
     Event,
-    Failed,
     Finished,
     Generation,
     ReasoningDelta,
@@ -21,8 +21,8 @@ from gateway.protocol.llm.canonical import (
     Used,
 )
 from gateway.protocol.llm.completions_logprobs import from_completions, to_completions
-from gateway.protocol.llm.completions_reply_reader import ReplyReader
-from gateway.protocol.llm.completions_reply_writer import ReplyWriter
+from gateway.protocol.llm.completions_reply_reader import CompletionsReplyReader
+from gateway.protocol.llm.completions_reply_writer import CompletionsReplyWriter
 
 BOTH_LOGPROBS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     "with alternatives": (
@@ -107,14 +107,14 @@ STREAMS: dict[str, tuple[str, list[Event]]] = {
     ),
     "an error": (
         text("a") + 'data: {"error":{"message":"no","type":"x","code":400}}\n\n' + DONE,
-        [BEGUN, TextDelta("a"), Failed("no", 400, "400")],
+        [BEGUN, TextDelta("a"), EngineFailed("no", 400, "400")],
     ),
     "cut off": (text("a"), [BEGUN, TextDelta("a")]),
 }
 
 
 def read(pieces: list[bytes]) -> list[Event]:
-    reader = ReplyReader()
+    reader = CompletionsReplyReader()
     events = [event for piece in pieces for event in reader.feed(piece)]
     return events + reader.end()
 
@@ -134,7 +134,7 @@ def test_a_stream_is_read_and_written(stream: str, events: list[Event]) -> None:
     out = writer(include_usage=True)
     told = out.feed(events) + (out.end() if isinstance(events[-1], Finished | Used) else b"")
     assert read([told])[: len(events) - 1] == events[:-1]
-    if not isinstance(events[-1], Failed):
+    if not isinstance(events[-1], EngineFailed):
         assert read([told]) == events
 
 
@@ -143,12 +143,17 @@ def test_a_whole_reply_is_read() -> None:
     body = (
         f'{{"id":"c","created":9,"model":"m","choices":[{{"text":"ab","index":0,"finish_reason":"length"}}],{USAGE}}}'
     )
-    assert ReplyReader().whole(200, body.encode()) == [BEGUN, TextDelta("ab"), Finished("length"), Used(3, 2)]
-    assert ReplyReader().whole(503, b'{"error":"busy"}') == [Failed("busy", 503)]
+    assert CompletionsReplyReader().whole(200, body.encode()) == [
+        BEGUN,
+        TextDelta("ab"),
+        Finished("length"),
+        Used(3, 2),
+    ]
+    assert CompletionsReplyReader().whole(503, b'{"error":"busy"}') == [EngineFailed("busy", 503)]
 
 
-def writer(*, include_usage: bool = False) -> ReplyWriter:
-    return ReplyWriter(Generation("a", "hi", include_usage=include_usage), id="own", created=1, model="a")
+def writer(*, include_usage: bool = False) -> CompletionsReplyWriter:
+    return CompletionsReplyWriter(Generation("a", "hi", include_usage=include_usage), id="own", created=1, model="a")
 
 
 def events_of(data: bytes) -> list[Any]:
@@ -194,6 +199,6 @@ def test_a_whole_reply_is_written() -> None:
         "choices": [choice("b", 0, "stop", reasoning_content="x"), choice("aa", 1, "length", logprobs=logprobs)],
         "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
     }
-    status, body = writer().whole([Failed("no", 503)])
+    status, body = writer().whole([EngineFailed("no", 503)])
     assert (status, json.loads(body)["error"]["message"]) == (503, "no")
     assert json.loads(writer().whole([Started()])[1])["choices"] == [choice("", 0, "stop")]

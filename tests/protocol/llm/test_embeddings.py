@@ -15,7 +15,7 @@ from tritonclient.http import InferenceServerClient, InferInput, InferResult
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm import embeddings, embeddings_v2
 from gateway.protocol.llm.embeddings import Embeddings, EmbeddingsRequest
-from gateway.protocol.llm.embeddings_v2 import Signature, signature_of
+from gateway.protocol.llm.embeddings_v2 import EmbeddingSignature, signature_of
 from tests.protocol.llm.v2_models import MINILM, TRTLLM, metadata
 
 A, B = struct.pack("<2f", 0.5, -1.0), struct.pack("<2f", 2.0, 0.25)
@@ -104,15 +104,15 @@ def test_a_reply_for_the_openai_client() -> None:
 @pytest.mark.parametrize(
     "model, signature",
     [
-        (MINILM, Signature("embedding", "text", (-1, 1), "embedding", 384)),
-        (metadata("e", "TEXT:BYTES", "OUT:FP16:-1 N:INT32"), Signature("e", "TEXT", (1,), "OUT", -1)),
+        (MINILM, EmbeddingSignature("embedding", "text", (-1, 1), "embedding", 384)),
+        (metadata("e", "TEXT:BYTES", "OUT:FP16:-1 N:INT32"), EmbeddingSignature("e", "TEXT", (1,), "OUT", -1)),
         (
             metadata("e", "t:BYTES:-1", "tokens:FP32:-1:-1:8 sentence_embedding:FP32:-1:8"),
-            Signature("e", "t", (-1,), "sentence_embedding", 8),
+            EmbeddingSignature("e", "t", (-1,), "sentence_embedding", 8),
         ),
     ],
 )
-def test_a_model_that_embeds(model: dict[str, Any], signature: Signature) -> None:
+def test_a_model_that_embeds(model: dict[str, Any], signature: EmbeddingSignature) -> None:
     """One text in, and the output of vectors: the only one, or the one that is named so."""
     assert signature_of(model) == signature
 
@@ -147,7 +147,7 @@ def test_a_model_that_does_not(model: dict[str, Any]) -> None:
 def test_texts_for_an_engine(shape: tuple[int, ...], count: int, filled: list[int]) -> None:
     """One request for all of them; the vectors are asked for as raw bytes."""
     request = EmbeddingsRequest("m", ["a", "b", "c"][:count], dimensions=384)
-    body, lost = embeddings_v2.write_infer(request, Signature("e", "text", shape, "out", 384))
+    body, lost = embeddings_v2.write_infer(request, EmbeddingSignature("e", "text", shape, "out", 384))
     assert orjson.loads(body) == {
         "inputs": [{"name": "text", "datatype": "BYTES", "shape": filled, "data": ["a", "b", "c"][:count]}],
         "outputs": [{"name": "out", "parameters": {"binary_data": True}}],
@@ -167,14 +167,14 @@ def test_texts_for_an_engine(shape: tuple[int, ...], count: int, filled: list[in
 def test_what_an_engine_has_no_place_for(request_: EmbeddingsRequest, words: str) -> None:
     """It is refused by its name."""
     with pytest.raises(GatewayError, match=words) as raised:
-        embeddings_v2.write_infer(request_, Signature("e", "text", (1,), "out", 384))
+        embeddings_v2.write_infer(request_, EmbeddingSignature("e", "text", (1,), "out", 384))
     assert raised.value.kind is ErrorKind.UNSUPPORTED
 
 
 def test_what_may_be_dropped() -> None:
     """By the engine's switch: the model's own dimensions are told then."""
     request = EmbeddingsRequest("m", ["a"], dimensions=8, options={"user": "u"})
-    _, lost = embeddings_v2.write_infer(request, Signature("e", "text", (1,), "out", 384), drop=True)
+    _, lost = embeddings_v2.write_infer(request, EmbeddingSignature("e", "text", (1,), "out", 384), drop=True)
     assert lost == ["user", "dimensions"]
 
 
@@ -188,7 +188,7 @@ def infer_reply(datatype: str, shape: list[int], data: Any) -> bytes:
 def test_vectors_of_an_engine(datatype: str, shape: list[int]) -> None:
     """One for each text, as FP32, whatever the datatype."""
     body = infer_reply(datatype, shape, [0.5, -1.0, 2.0, 0.25])
-    signature = Signature("e", "text", (-1,), "out", 2)
+    signature = EmbeddingSignature("e", "text", (-1,), "out", 2)
     assert embeddings_v2.read_infer_reply(body, None, signature=signature, count=2) == Embeddings([A, B])
 
 
@@ -199,7 +199,7 @@ def test_vectors_as_raw_bytes(datatype: str, raw: bytes) -> None:
     """Half precision has no other form."""
     output = {"name": "out", "datatype": datatype, "shape": [2], "parameters": {"binary_data_size": len(raw)}}
     head = orjson.dumps({"outputs": [output]})
-    signature = Signature("e", "text", (1,), "out", 2)
+    signature = EmbeddingSignature("e", "text", (1,), "out", 2)
     assert embeddings_v2.read_infer_reply(head + raw, len(head), signature=signature, count=1) == Embeddings([A])
 
 
@@ -217,7 +217,7 @@ def test_vectors_as_raw_bytes(datatype: str, raw: bytes) -> None:
 def test_vectors_that_are_none(body: bytes) -> None:
     """The engine's fault, with what it sent."""
     with pytest.raises(GatewayError) as raised:
-        embeddings_v2.read_infer_reply(body, None, signature=Signature("e", "text", (-1,), "out", 2), count=2)
+        embeddings_v2.read_infer_reply(body, None, signature=EmbeddingSignature("e", "text", (-1,), "out", 2), count=2)
     assert raised.value.kind is ErrorKind.UPSTREAM_PROTOCOL
 
 

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from gateway.demo.triton import TritonProcess
-from gateway.protocol.llm.canonical import Event, Failed, Finished, Generation, Started, TextDelta
+from gateway.protocol.llm.canonical import EngineFailed, Event, Finished, Generation, Started, TextDelta
 from gateway.protocol.llm.generate_engine_reply import GenerateReplyReader
 from gateway.protocol.llm.generate_engine_request import write_request
 from gateway.protocol.llm.generate_signature import flavour_of
@@ -55,5 +55,5 @@ def test_a_stream_and_a_reply_of_a_decoupled_model(triton: TritonProcess, stream
 def test_a_failure(triton: TritonProcess, stream: bool) -> None:
     """It is told with the status that Triton gives it and in its own words, in a stream too."""
     events = exchange(triton, "failer", Generation("x", prompt="it broke", stream=stream))
-    assert [(type(event), event.status) for event in events if isinstance(event, Failed)] == [(Failed, 400)]
+    assert [(type(event), event.status) for event in events if isinstance(event, EngineFailed)] == [(EngineFailed, 400)]
     assert "it broke" in str(events)

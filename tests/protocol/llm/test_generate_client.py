@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm import generate_client
 from gateway.protocol.llm.canonical import (
-    Failed,
+    EngineFailed,
     Finished,
     Generation,
     Media,
@@ -181,9 +181,9 @@ def test_the_prompt_before_the_text() -> None:
 
 def test_failures_to_a_client() -> None:
     """An error is Triton's object: with its status, or amid the stream."""
-    assert writer({}).whole([TextDelta("a"), Failed("no", 429)]) == (429, b'{"error":"no"}')
+    assert writer({}).whole([TextDelta("a"), EngineFailed("no", 429)]) == (429, b'{"error":"no"}')
     made = writer({"return_finish_reason": True}, stream=True)
-    assert made.feed([TextDelta("a"), Failed("no")]).endswith(b'data: {"error":"no"}\n\n')
+    assert made.feed([TextDelta("a"), EngineFailed("no")]).endswith(b'data: {"error":"no"}\n\n')
     assert made.end() == b""
     assert writer({}).failed("lost", "upstream_reset") == b'data: {"error":"lost"}\n\n'
 

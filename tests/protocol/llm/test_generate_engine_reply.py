@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import (
+    EngineFailed,
     Event,
-    Failed,
     Finished,
     Generation,
     Started,
@@ -100,8 +100,8 @@ STREAMS = [
      [Started(), TextDelta("a"), TextDelta("b"), TextDelta("c"), Finished("stop", 0, "END")]),
     # An error amid the stream is the end of it.
     (VLLM, {}, ['{"text_output":"a"}', '{"error":"out of memory"}'],
-     [Started(), TextDelta("a"), Failed("out of memory")]),
-    (VLLM, {}, ['{"error":"no"}'], [Failed("no")]),
+     [Started(), TextDelta("a"), EngineFailed("out of memory")]),
+    (VLLM, {}, ['{"error":"no"}'], [EngineFailed("no")]),
     # Not one event.
     (REPEATER, {}, [], [Started(), Finished("stop")]),
     # The prompt before the text, which no engine is asked for.
@@ -159,13 +159,13 @@ def test_a_whole_reply() -> None:
 @pytest.mark.parametrize(
     "status, body, failed",
     [
-        (400, b'{"error":"unexpected inference input"}', Failed("unexpected inference input", 400)),
-        (400, b'data: {"error":"at once"}\n\n', Failed("at once", 400)),
-        (500, b"<html>", Failed("<html>", 500)),
-        (200, b'{"error":"late"}', Failed("late", 500)),
+        (400, b'{"error":"unexpected inference input"}', EngineFailed("unexpected inference input", 400)),
+        (400, b'data: {"error":"at once"}\n\n', EngineFailed("at once", 400)),
+        (500, b"<html>", EngineFailed("<html>", 500)),
+        (200, b'{"error":"late"}', EngineFailed("late", 500)),
     ],
 )
-def test_a_failure(status: int, body: bytes, failed: Failed) -> None:
+def test_a_failure(status: int, body: bytes, failed: EngineFailed) -> None:
     """A refusal is one event, with what the engine said."""
     assert reader_of(VLLM).whole(status, body) == [failed]
 

@@ -16,7 +16,7 @@ from gateway.protocol.conversion.generate import generate_of_infer_request, infe
 from gateway.protocol.conversion.infer import infer_request_of_rest
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm import generate_client, infer_text
-from gateway.protocol.llm.canonical import Failed, Finished, TextDelta, Used
+from gateway.protocol.llm.canonical import EngineFailed, Finished, TextDelta, Used
 from gateway.protocol.llm.generate_signature import Kind, flavour_of
 from gateway.protocol.llm.infer_text import InferReplyWriter
 from gateway.protocol.llm.v2_metadata_for_openai import openai_config, openai_metadata
@@ -97,7 +97,7 @@ def test_several_choices() -> None:
 def test_a_failure() -> None:
     """The engine's, in V2's words and with its status."""
     writer = InferReplyWriter(read(tensor("text_input", "BYTES", ["Hi"])), id="x", created=1, model="m")
-    assert writer.whole([Failed("too long", 400)]) == (400, b'{"error":"too long"}')
+    assert writer.whole([EngineFailed("too long", 400)]) == (400, b'{"error":"too long"}')
 
 
 def test_tritonclient_by_binary_tensors() -> None:

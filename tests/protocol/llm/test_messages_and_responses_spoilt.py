@@ -63,8 +63,8 @@ def test_spoilt_requests(read, write, examples, data):
         assert len(set(lost)) == len(lost)
 
 
-MESSAGES = (messages_reply_reader.ReplyReader, messages_reply_writer.ReplyWriter)
-RESPONSES = (responses_reply_reader.ReplyReader, responses_reply_writer.ReplyWriter)
+MESSAGES = (messages_reply_reader.MessagesReplyReader, messages_reply_writer.MessagesReplyWriter)
+RESPONSES = (responses_reply_reader.ResponsesReplyReader, responses_reply_writer.ResponsesReplyWriter)
 REPLIES = [(*MESSAGES, test_messages_reply), (*RESPONSES, test_responses_reply)]
 
 

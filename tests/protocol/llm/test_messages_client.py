@@ -4,7 +4,7 @@ import anthropic
 import pytest
 
 from gateway.protocol.llm.canonical import (
-    Failed,
+    EngineFailed,
     Finished,
     Generation,
     Message,
@@ -138,12 +138,12 @@ def test_all_is_of_the_client_s_types():
 def test_a_failure(status, error):
     """A failure raises the client's own error, with the engine's message."""
     with pytest.raises(error, match="no such thing"):
-        ask([Failed("no such thing", status)], stream=False)
+        ask([EngineFailed("no such thing", status)], stream=False)
 
 
 def test_a_failure_amid_a_stream():
     """A failure after text has come raises too: a stream never just stops."""
-    client, _ = anthropic_client([Started(), TextDelta("a"), Failed("the engine broke", 502)])
+    client, _ = anthropic_client([Started(), TextDelta("a"), EngineFailed("the engine broke", 502)])
     came = []
     with pytest.raises(anthropic.APIStatusError, match="the engine broke"):
         came.extend(client.messages.create(**ASKED, stream=True))

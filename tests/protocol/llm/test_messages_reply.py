@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import (
-    Failed,
+    EngineFailed,
     Finished,
     Generation,
     ReasoningDelta,
@@ -17,8 +17,8 @@ from gateway.protocol.llm.canonical import (
     ToolCallDelta,
     Used,
 )
-from gateway.protocol.llm.messages_reply_reader import ReplyReader
-from gateway.protocol.llm.messages_reply_writer import ReplyWriter
+from gateway.protocol.llm.messages_reply_reader import MessagesReplyReader
+from gateway.protocol.llm.messages_reply_writer import MessagesReplyWriter
 
 # The examples of Anthropic's documentation ("Streaming Messages"), shortened.
 TEXT = b"""event: message_start
@@ -113,8 +113,8 @@ TOOLS_EVENTS = [
 STREAMS = [(TEXT, TEXT_EVENTS), (TOOLS, TOOLS_EVENTS)]
 
 
-def writer() -> ReplyWriter:
-    return ReplyWriter(Generation("m"), id="msg_own", created=7, model="own")
+def writer() -> MessagesReplyWriter:
+    return MessagesReplyWriter(Generation("m"), id="msg_own", created=7, model="own")
 
 
 def told_of(stream: bytes) -> list[dict]:
@@ -130,7 +130,7 @@ def told_of(stream: bytes) -> list[dict]:
 @pytest.mark.parametrize(("stream", "events"), STREAMS)
 def test_a_stream_is_read(stream, events):
     """Each of the engine's events comes out when it came in; usage is of the whole message."""
-    reader = ReplyReader()
+    reader = MessagesReplyReader()
     assert reader.feed(stream) == events
     assert reader.end() == []
 
@@ -139,14 +139,14 @@ def test_a_stream_is_read(stream, events):
 @given(cuts=st.lists(st.integers(0, 2000), max_size=8).map(sorted))
 def test_a_stream_may_be_cut_anywhere(stream, events, cuts):
     """However the network cuts it, a stream says the same."""
-    reader = ReplyReader()
+    reader = MessagesReplyReader()
     pieces = [stream[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
     assert [event for piece in pieces for event in reader.feed(piece)] == events
 
 
 def test_a_cut_off_stream():
     """A stream that breaks off says nothing at its end: what is missing is `Finished`."""
-    reader = ReplyReader()
+    reader = MessagesReplyReader()
     reader.feed(TEXT[: TEXT.index(b"event: message_delta")])
     assert reader.end() == []
 
@@ -156,14 +156,14 @@ def test_a_cut_off_stream():
     [
         (
             {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}},
-            Failed("Overloaded", 529, "overloaded_error"),
+            EngineFailed("Overloaded", 529, "overloaded_error"),
         ),
-        ({"type": "error", "error": {"type": "new", "message": "x"}}, Failed("x", 500, "new")),
+        ({"type": "error", "error": {"type": "new", "message": "x"}}, EngineFailed("x", 500, "new")),
     ],
 )
 def test_an_error_amid_a_stream(error, failed):
     """An engine's error event is a failure with the status that it would have had."""
-    reader = ReplyReader()
+    reader = MessagesReplyReader()
     assert reader.feed(b"event: error\ndata: " + json.dumps(error).encode() + b"\n\n") == [failed]
     assert reader.end() == []
 
@@ -198,7 +198,7 @@ MESSAGE_EVENTS = [
 
 def test_a_whole_message_both_ways():
     """A whole message says what a stream says, and is written from it."""
-    assert ReplyReader().whole(200, json.dumps(MESSAGE).encode()) == MESSAGE_EVENTS
+    assert MessagesReplyReader().whole(200, json.dumps(MESSAGE).encode()) == MESSAGE_EVENTS
     status, body = writer().whole(MESSAGE_EVENTS)
     assert (status, json.loads(body)) == (200, MESSAGE)
 
@@ -209,22 +209,22 @@ def test_a_whole_message_both_ways():
         (
             404,
             b'{"type":"error","error":{"type":"not_found_error","message":"no model"}}',
-            Failed("no model", 404, "not_found_error"),
+            EngineFailed("no model", 404, "not_found_error"),
         ),
-        (500, b"oops", Failed("oops", 500, "")),
-        (200, b'{"type":"error","error":{"type":"api_error","message":"x"}}', Failed("x", 500, "api_error")),
+        (500, b"oops", EngineFailed("oops", 500, "")),
+        (200, b'{"type":"error","error":{"type":"api_error","message":"x"}}', EngineFailed("x", 500, "api_error")),
     ],
 )
 def test_errors_are_read(status, body, failed):
     """An engine's error is a failure, whatever its form."""
-    assert ReplyReader().whole(status, body) == [failed]
+    assert MessagesReplyReader().whole(status, body) == [failed]
 
 
 @pytest.mark.parametrize("body", [b"oops", b"[]", b'{"id":"x"}'])
 def test_what_is_no_message(body):
     """What is no message is the engine's fault, and said to be."""
     with pytest.raises(GatewayError) as refused:
-        ReplyReader().whole(200, body)
+        MessagesReplyReader().whole(200, body)
     assert refused.value.kind is ErrorKind.UPSTREAM_PROTOCOL
 
 
@@ -233,7 +233,7 @@ def test_a_stream_both_ways(stream, events):
     """What is written reads as what it was written from."""
     wrote = writer()
     out = b"".join(wrote.feed([event]) for event in events) + wrote.end()
-    assert ReplyReader().feed(out) == events
+    assert MessagesReplyReader().feed(out) == events
 
 
 def test_a_stream_as_written():

@@ -4,7 +4,7 @@ import openai
 import pytest
 
 from gateway.protocol.llm.canonical import (
-    Failed,
+    EngineFailed,
     Finished,
     Generation,
     Message,
@@ -171,12 +171,12 @@ def test_logprobs(stream):
 def test_a_failure(status, error):
     """A failure raises the client's own error, with the engine's message."""
     with pytest.raises(error, match="no such thing"):
-        ask([Failed("no such thing", status)], stream=False)
+        ask([EngineFailed("no such thing", status)], stream=False)
 
 
 def test_a_failure_amid_a_stream():
     """A failure after text has come raises too: a stream never just stops."""
-    client, _ = openai_client([Started(), TextDelta("a"), Failed("the engine broke", 502)])
+    client, _ = openai_client([Started(), TextDelta("a"), EngineFailed("the engine broke", 502)])
     came = []
     with pytest.raises(openai.APIError, match="the engine broke"):
         came.extend(client.responses.create(model="m", input="Hi", stream=True))

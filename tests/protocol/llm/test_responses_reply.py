@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import (
-    Failed,
+    EngineFailed,
     Finished,
     Generation,
     Message,
@@ -19,8 +19,8 @@ from gateway.protocol.llm.canonical import (
     ToolCallDelta,
     Used,
 )
-from gateway.protocol.llm.responses_reply_reader import ReplyReader
-from gateway.protocol.llm.responses_reply_writer import ReplyWriter
+from gateway.protocol.llm.responses_reply_reader import ResponsesReplyReader
+from gateway.protocol.llm.responses_reply_writer import ResponsesReplyWriter
 
 
 def stream_of(*events: dict) -> bytes:
@@ -123,8 +123,8 @@ TOOLS_EVENTS = [
 STREAMS = [(TEXT, TEXT_EVENTS), (TOOLS, TOOLS_EVENTS)]
 
 
-def writer(generation: Generation | None = None) -> ReplyWriter:
-    return ReplyWriter(generation or Generation("m"), id="resp_own", created=7, model="own")
+def writer(generation: Generation | None = None) -> ResponsesReplyWriter:
+    return ResponsesReplyWriter(generation or Generation("m"), id="resp_own", created=7, model="own")
 
 
 def told_of(stream: bytes) -> list[dict]:
@@ -140,7 +140,7 @@ def told_of(stream: bytes) -> list[dict]:
 @pytest.mark.parametrize(("stream", "events"), STREAMS)
 def test_a_stream_is_read(stream, events):
     """Each of the engine's deltas comes out when it came in."""
-    reader = ReplyReader()
+    reader = ResponsesReplyReader()
     assert reader.feed(stream) == events
     assert reader.end() == reader.feed(TEXT) == []
 
@@ -149,14 +149,14 @@ def test_a_stream_is_read(stream, events):
 @given(cuts=st.lists(st.integers(0, 2000), max_size=8).map(sorted))
 def test_a_stream_may_be_cut_anywhere(stream, events, cuts):
     """However the network cuts it, a stream says the same."""
-    reader = ReplyReader()
+    reader = ResponsesReplyReader()
     pieces = [stream[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
     assert [event for piece in pieces for event in reader.feed(piece)] == events
 
 
 def test_a_cut_off_stream():
     """A stream that breaks off says nothing at its end: what is missing is `Finished`."""
-    reader = ReplyReader()
+    reader = ResponsesReplyReader()
     reader.feed(stream_of(CREATED, {**DELTA, "delta": "H"}))
     assert reader.end() == []
 
@@ -174,16 +174,16 @@ def test_a_cut_off_stream():
         ),
         (
             {"type": "response.failed", "response": {"error": {"code": "rate_limit_exceeded", "message": "slow"}}},
-            [Failed("slow", 429, "rate_limit_exceeded")],
+            [EngineFailed("slow", 429, "rate_limit_exceeded")],
         ),
         (
             {"type": "response.failed", "response": {"error": {"code": "invalid_image", "message": "no"}}},
-            [Failed("no", 400, "invalid_image")],
+            [EngineFailed("no", 400, "invalid_image")],
         ),
-        ({"type": "error", "code": "server_error", "message": "oops"}, [Failed("oops", 500, "server_error")]),
+        ({"type": "error", "code": "server_error", "message": "oops"}, [EngineFailed("oops", 500, "server_error")]),
         (
             {"type": "error", "error": {"code": "server_error", "message": "oops"}},
-            [Failed("oops", 500, "server_error")],
+            [EngineFailed("oops", 500, "server_error")],
         ),
         ({"type": "response.refusal.delta", "delta": "no"}, [TextDelta("no")]),
         ({"type": "response.queued", "response": RESPONSE}, []),
@@ -191,7 +191,7 @@ def test_a_cut_off_stream():
 )
 def test_other_events(event, events):
     """Cut-off responses and failures have their reason; what says nothing of a reply is passed over."""
-    assert ReplyReader().feed(stream_of(event)) == events
+    assert ResponsesReplyReader().feed(stream_of(event)) == events
 
 
 WHOLE = {
@@ -217,35 +217,39 @@ WHOLE_EVENTS = [
 
 def test_a_whole_response_both_ways():
     """A whole response says what a stream says; what is written from that says it again."""
-    assert ReplyReader().whole(200, json.dumps(WHOLE).encode()) == WHOLE_EVENTS
+    assert ResponsesReplyReader().whole(200, json.dumps(WHOLE).encode()) == WHOLE_EVENTS
     status, body = writer().whole(WHOLE_EVENTS)
     assert status == 200
-    assert ReplyReader().whole(status, body) == WHOLE_EVENTS
+    assert ResponsesReplyReader().whole(status, body) == WHOLE_EVENTS
 
 
 @pytest.mark.parametrize(
     ("status", "body", "failed"),
     [
-        (404, b'{"error":{"message":"no model","code":"model_not_found"}}', Failed("no model", 404, "model_not_found")),
-        (500, b"oops", Failed("oops", 500, "")),
-        (200, b'{"error":{"message":"x","code":"server_error"}}', Failed("x", 500, "server_error")),
+        (
+            404,
+            b'{"error":{"message":"no model","code":"model_not_found"}}',
+            EngineFailed("no model", 404, "model_not_found"),
+        ),
+        (500, b"oops", EngineFailed("oops", 500, "")),
+        (200, b'{"error":{"message":"x","code":"server_error"}}', EngineFailed("x", 500, "server_error")),
         (
             200,
             b'{"status":"failed","error":null,"output":[]}',
-            Failed("the engine's response is failed", 500, "server_error"),
+            EngineFailed("the engine's response is failed", 500, "server_error"),
         ),
     ],
 )
 def test_errors_are_read(status, body, failed):
     """An engine's error is a failure, whatever its form."""
-    assert ReplyReader().whole(status, body) == [failed]
+    assert ResponsesReplyReader().whole(status, body) == [failed]
 
 
 @pytest.mark.parametrize("body", [b"oops", b"[]", b'{"id":"x"}'])
 def test_what_is_no_response(body):
     """What is no response is the engine's fault, and said to be."""
     with pytest.raises(GatewayError) as refused:
-        ReplyReader().whole(200, body)
+        ResponsesReplyReader().whole(200, body)
     assert refused.value.kind is ErrorKind.UPSTREAM_PROTOCOL
 
 
@@ -254,7 +258,7 @@ def test_a_stream_both_ways(stream, events):
     """What is written reads as what it was written from."""
     wrote = writer()
     out = b"".join(wrote.feed([event]) for event in events) + wrote.end()
-    assert ReplyReader().feed(out) == events
+    assert ResponsesReplyReader().feed(out) == events
 
 
 def test_a_stream_as_written():

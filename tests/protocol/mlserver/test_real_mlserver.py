@@ -11,7 +11,7 @@ import pytest
 
 from gateway.protocol.mlserver.bodies import is_mlserver
 from gateway.protocol.mlserver.stream import is_bare_response, wrapped
-from gateway.protocol.mlserver.translator import GenerateTranslator, InferTranslator
+from gateway.protocol.mlserver.translator import MLServerGenerateTranslator, MLServerInferTranslator
 from gateway.protocol.protobuf import message, parse
 from gateway.protocol.translator import JSON, Reply, Translator
 from tests.support.mlserver import MLServer
@@ -33,7 +33,7 @@ def test_it_says_that_it_is_mlserver(mlserver: MLServer) -> None:
 
 def test_generate(mlserver: MLServer) -> None:
     """Triton's generate is understood, and answered as Triton answers."""
-    reply = ask(mlserver, GenerateTranslator(b'{"id":"7","text_input":"hi"}', model="streamer"))
+    reply = ask(mlserver, MLServerGenerateTranslator(b'{"id":"7","text_input":"hi"}', model="streamer"))
     assert reply.content_type == JSON
     assert json.loads(reply.body) == {
         "id": "7",
@@ -46,14 +46,14 @@ def test_generate(mlserver: MLServer) -> None:
 @pytest.mark.parametrize(
     "made, status, message",
     [
-        (GenerateTranslator(b'{"text_input":"fail"}', model="streamer"), 400, "the model failed"),
-        (GenerateTranslator(b'{"text_input":"a"}', model="nobody"), 404, "Model nobody not found"),
+        (MLServerGenerateTranslator(b'{"text_input":"fail"}', model="streamer"), 400, "the model failed"),
+        (MLServerGenerateTranslator(b'{"text_input":"a"}', model="nobody"), 404, "Model nobody not found"),
         (
-            GenerateTranslator(b'{"text_input":"a"}', model="streamer", version="9"),
+            MLServerGenerateTranslator(b'{"text_input":"a"}', model="streamer", version="9"),
             404,
             "Model streamer with version 9 not found",
         ),
-        (InferTranslator(b"{}", model="doubler"), 400, "Field required"),
+        (MLServerInferTranslator(b"{}", model="doubler"), 400, "Field required"),
     ],
 )
 def test_failures(mlserver: MLServer, made: Translator, status: int, message: str) -> None:
@@ -86,7 +86,7 @@ def stream(server: MLServer, made: Translator) -> tuple[list[Any], bool]:
 def test_generate_stream(mlserver: MLServer) -> None:
     """Triton's generate_stream is understood, and every response is an event as Triton has it."""
     events, is_whole = stream(
-        mlserver, GenerateTranslator(b'{"id":"7","text_input":"a b"}', model="streamer", streams=True)
+        mlserver, MLServerGenerateTranslator(b'{"id":"7","text_input":"a b"}', model="streamer", streams=True)
     )
     assert is_whole
     names = {"id": "7", "model_name": "streamer", "model_version": "1"}
@@ -95,7 +95,7 @@ def test_generate_stream(mlserver: MLServer) -> None:
 
 def test_a_stream_that_breaks(mlserver: MLServer) -> None:
     """MLServer cuts a stream that fails, and the client is told."""
-    made = GenerateTranslator(b'{"text_input":"a fail"}', model="streamer", streams=True)
+    made = MLServerGenerateTranslator(b'{"text_input":"a fail"}', model="streamer", streams=True)
     events, is_whole = stream(mlserver, made)
     assert not is_whole
     assert [event.get("text_output") or event["error"] for event in events] == ["a", "the engine's stream broke off"]
@@ -103,7 +103,7 @@ def test_a_stream_that_breaks(mlserver: MLServer) -> None:
 
 def test_a_stream_that_does_not_begin(mlserver: MLServer) -> None:
     """What fails before the first response is a whole reply, of which MLServer says no more than that."""
-    reply = ask(mlserver, GenerateTranslator(b'{"text_input":"a"}', model="nobody", streams=True))
+    reply = ask(mlserver, MLServerGenerateTranslator(b'{"text_input":"a"}', model="nobody", streams=True))
     assert reply == Reply(500, b'{"error":"Internal Server Error"}')
 
 
@@ -113,7 +113,7 @@ def test_infer_with_binary_tensors(mlserver: MLServer) -> None:
     wanted = {"name": "twice", "parameters": {"binary_data": True}}
     head = json.dumps({"id": "7", "inputs": [declared], "outputs": [wanted]}).encode()
     body = head + b"\0\0\x80\x3f\0\0\x20\xc0"  # 1, -2.5
-    reply = ask(mlserver, InferTranslator(body, len(head), model="doubler"))
+    reply = ask(mlserver, MLServerInferTranslator(body, len(head), model="doubler"))
     assert reply.head_bytes is not None
     assert reply.content_type == "application/octet-stream"
     outputs = json.loads(reply.body[: reply.head_bytes])["outputs"]
@@ -124,7 +124,7 @@ def test_infer_with_binary_tensors(mlserver: MLServer) -> None:
 def test_infer_in_json(mlserver: MLServer) -> None:
     """A request in JSON goes as it is, with the content type that MLServer wants, and its reply comes as it is."""
     body = b'{ "inputs": [{"name": "x", "shape": [1], "datatype": "INT64", "data": [4]}] }'
-    made = InferTranslator(body, model="doubler")
+    made = MLServerInferTranslator(body, model="doubler")
     asked = made.request()
     assert (asked.body, asked.content_type) == (body, JSON)
     assert json.loads(ask(mlserver, made).body)["outputs"][0]["data"] == [8]

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.mlserver.translator import GenerateTranslator, translator
+from gateway.protocol.mlserver.translator import MLServerGenerateTranslator, translator
 from gateway.protocol.operations import Operation
 
 
 def test_mlservers_own_generate_requests() -> None:
     """Who speaks MLServer's dialect is understood, and answered in it."""
     body = b'{ "inputs": [{"name": "x", "shape": [1], "datatype": "BYTES", "data": ["a"]}] }'
-    made = GenerateTranslator(body, model="m", streams=True)
+    made = MLServerGenerateTranslator(body, model="m", streams=True)
     assert made.request().body == body
     assert made.feed(b'data: {"model_name":"m","outputs":[]}\n\n') == b'data: {"model_name":"m","outputs":[]}\n\n'
 
@@ -28,7 +28,7 @@ def test_a_stream_cut_anywhere(cuts: list[int]) -> None:
     """However MLServer's stream is cut, each of its events is one."""
     data = b"".join(b"data: " + event(word) + b"\n\n" for word in ("a", "ö", "c"))
     at = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    made = GenerateTranslator(b'{"text_input":"x"}', model="m", streams=True)
+    made = MLServerGenerateTranslator(b'{"text_input":"x"}', model="m", streams=True)
     made.request()
     written = b"".join(made.feed(data[start:stop]) for start, stop in pairwise(at)) + made.end()
     assert [told["text_output"] for told in events_of(written)] == ["a", "ö", "c"]
@@ -36,7 +36,7 @@ def test_a_stream_cut_anywhere(cuts: list[int]) -> None:
 
 def test_a_stream_that_ends_in_an_event() -> None:
     """A stream that is cut off is not taken for a whole one."""
-    made = GenerateTranslator(b'{"text_input":"x"}', model="m", streams=True)
+    made = MLServerGenerateTranslator(b'{"text_input":"x"}', model="m", streams=True)
     made.request()
     assert made.feed(b'data: {"outputs"') == b""
     with pytest.raises(GatewayError, match="in the middle of an event"):

@@ -15,7 +15,7 @@ from gateway.protocol.protobuf import parse
 from gateway.protocol.tfserving import messages
 from gateway.protocol.tfserving.inference import Inference, InferTranslation, inference
 from gateway.protocol.tfserving.json_tensors import read_json
-from gateway.protocol.tfserving.model_info import Signature, Signatures, TensorInfo
+from gateway.protocol.tfserving.model_info import ServingSignature, Signatures, TensorInfo
 from gateway.protocol.translator import Reply
 from tests.protocol.conversion.inferences import Tensor, request_of, tensors
 from tests.protocol.tfserving.test_json_tensors import canonical
@@ -27,7 +27,7 @@ by_name: dict[str, Any] = {"unique_by": lambda tensor: tensor.name, "min_size": 
 def echo(inputs: list[Tensor]) -> Signatures:
     """Signatures of a model that answers its inputs."""
     infos = {tensor.name: TensorInfo(tensor.datatype, tuple(tensor.shape)) for tensor in inputs}
-    return Signatures("", {"serving_default": Signature("predict", infos, infos)})
+    return Signatures("", {"serving_default": ServingSignature("predict", infos, infos)})
 
 
 def asked(inputs: list[Tensor], **parameters: str) -> Inference:

@@ -8,7 +8,7 @@ import orjson
 import pytest
 from hypothesis import given, settings
 
-from gateway.protocol.tfserving.json_tensors import Tensor, read, read_json, value
+from gateway.protocol.tfserving.json_tensors import RawTensor, read, read_json, value
 from tests.protocol.conversion import inferences
 
 NAN, INFINITY = float("nan"), float("inf")
@@ -47,14 +47,14 @@ WRITTEN = [
 @pytest.mark.parametrize("datatype, shape, raw, text", WRITTEN, ids=[f"{row[0]} {row[3]}" for row in WRITTEN])
 def test_tensors_are_nested_lists(datatype: str, shape: tuple[int, ...], raw: bytes, text: str) -> None:
     """In the tensor's shape, with bare tokens for what JSON has no number for."""
-    assert orjson.dumps(value(Tensor("x", datatype, shape, raw))).decode() == text
+    assert orjson.dumps(value(RawTensor("x", datatype, shape, raw))).decode() == text
 
 
 def test_names_that_make_text_base64() -> None:
     """TF Serving's suffix, and the one name that would make a text look like base64."""
     for name in ("image_bytes", "b64"):
-        assert value(Tensor(name, "BYTES", (1,), texts(b"a"))) == [{"b64": "YQ=="}]
-    assert value(Tensor("bytes", "BYTES", (1,), texts(b"a"))) == ["a"]
+        assert value(RawTensor(name, "BYTES", (1,), texts(b"a"))) == [{"b64": "YQ=="}]
+    assert value(RawTensor("bytes", "BYTES", (1,), texts(b"a"))) == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_values_that_are_no_tensor(datatype: str | None, told: Any, said: str) -
 def test_a_shape_of_a_few_bytes_makes_nothing_large() -> None:
     """An empty tensor's lists are counted first."""
     with pytest.raises(ValueError, match="too many lists"):
-        value(Tensor("x", "FP32", (2**40, 0), b""))
+        value(RawTensor("x", "FP32", (2**40, 0), b""))
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_what_is_no_json(text: bytes) -> None:
 def test_nothing_is_lost_on_the_way_to_json_and_back(tensor: inferences.Tensor) -> None:
     """Every datatype, texts of any bytes; a NaN stays one, and its payload is not kept. An empty tensor's axes are
     those of its signature."""
-    written = orjson.dumps(value(Tensor(tensor.name, tensor.datatype, tuple(tensor.shape), tensor.raw)))
+    written = orjson.dumps(value(RawTensor(tensor.name, tensor.datatype, tuple(tensor.shape), tensor.raw)))
     found = read(tensor.name, tensor.datatype, read_json(written), tensor.shape)
     assert (found.datatype, list(found.shape)) == (tensor.datatype, tensor.shape)
     assert canonical(tensor.datatype, bytes(found.raw)) == canonical(tensor.datatype, tensor.raw)

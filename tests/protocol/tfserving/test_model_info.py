@@ -9,7 +9,7 @@ from gateway.protocol.conversion.control import rpc_response
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.protobuf import parse
 from gateway.protocol.tfserving.model_info import (
-    Signature,
+    ServingSignature,
     Signatures,
     TensorInfo,
     config_of,
@@ -28,9 +28,9 @@ EXAMPLE = {"inputs": TensorInfo("BYTES", None)}
 SIGNATURES = Signatures(
     "123",
     {
-        "serving_default": Signature("predict", {"x": TensorInfo("FP32", (-1, 1))}, ONE),
-        "classify_x_to_y": Signature("classify", EXAMPLE, {"scores": TensorInfo("FP32", (-1, 1))}),
-        "regress_x_to_y": Signature("regress", EXAMPLE, {"outputs": TensorInfo("FP32", (-1, 1))}),
+        "serving_default": ServingSignature("predict", {"x": TensorInfo("FP32", (-1, 1))}, ONE),
+        "classify_x_to_y": ServingSignature("classify", EXAMPLE, {"scores": TensorInfo("FP32", (-1, 1))}),
+        "regress_x_to_y": ServingSignature("regress", EXAMPLE, {"outputs": TensorInfo("FP32", (-1, 1))}),
     },
 )
 
@@ -177,5 +177,5 @@ def test_old_spellings_of_metadata() -> None:
     """Fields that say nothing may be missing, numbers be numbers, a datatype that has no name its number."""
     told = {"a": {"inputs": {"x": {"dtype": 1, "tensor_shape": {"dim": [{"size": 3}]}}}}}
     assert read_signatures(metadata("m", told)).by_name == {
-        "a": Signature("predict", {"x": TensorInfo("FP32", (3,))}, {})
+        "a": ServingSignature("predict", {"x": TensorInfo("FP32", (3,))}, {})
     }

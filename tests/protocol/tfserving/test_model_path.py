@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.tfserving.model_path import Target, target
+from gateway.protocol.tfserving.model_path import ModelPath, target
 
 
 @pytest.mark.parametrize(
@@ -27,8 +27,8 @@ def test_paths(told: tuple[str, ...], path: str) -> None:
 
 def test_fields() -> None:
     """The number in its shortest form, as gRPC's int64 has it."""
-    assert target("half", "0123") == Target("half", "123")
-    assert target("half:canary") == Target("half", "", "canary")
+    assert target("half", "0123") == ModelPath("half", "123")
+    assert target("half:canary") == ModelPath("half", "", "canary")
 
 
 @pytest.mark.parametrize(

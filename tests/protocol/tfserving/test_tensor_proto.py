@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from gateway.protocol.datatypes import DATATYPES
 from gateway.protocol.tfserving import tensor_proto
 from gateway.protocol.tfserving.datatypes import number_of, of_name, of_number
-from gateway.protocol.tfserving.json_tensors import Tensor
+from gateway.protocol.tfserving.json_tensors import RawTensor
 from gateway.protocol.tfserving.messages import SCHEMA, message, parse
 from tests.protocol.conversion import inferences
 from tests.protocol.tfserving.vectors import SCHEMAS, TENSORS
@@ -19,7 +19,7 @@ def read(data: bytes) -> tuple[str, tuple[int, ...], bytes]:
 
 def write(datatype: str, shape: tuple[int, ...], raw: bytes) -> bytes:
     proto = message("TensorProto")()
-    tensor_proto.fill(proto, Tensor("x", datatype, shape, raw))
+    tensor_proto.fill(proto, RawTensor("x", datatype, shape, raw))
     data: bytes = proto.SerializeToString()
     return data
 

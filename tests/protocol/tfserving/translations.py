@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 
 from gateway.protocol.tfserving.inference import InferTranslation
-from gateway.protocol.tfserving.model_info import Signature, Signatures, TensorInfo, read_signatures
+from gateway.protocol.tfserving.model_info import ServingSignature, Signatures, TensorInfo, read_signatures
 from tests.protocol.tfserving.exchanges import HALF_PLUS_THREE, HALF_PLUS_TWO
 
 TWO = read_signatures(HALF_PLUS_TWO)
@@ -18,7 +18,7 @@ PAIR = [
 BOTH = Signatures(
     "1",
     {
-        "serving_default": Signature(
+        "serving_default": ServingSignature(
             "predict",
             {"a": TensorInfo("INT32", (-1, 2)), "t": TensorInfo("BYTES", (-1,))},
             {"n": TensorInfo("FP32", (-1,)), "raw_bytes": TensorInfo("BYTES", (-1,))},

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import Operation
-from gateway.protocol.torchserve.generate import GenerateTranslator
+from gateway.protocol.torchserve.generate import TorchServeGenerateTranslator
 from gateway.protocol.torchserve.request import Envelope
 from gateway.protocol.torchserve.text_stream import MAX_OBJECT_CHARACTERS
 from gateway.protocol.torchserve.translator import translator
@@ -79,7 +79,7 @@ def test_refusals(body: bytes, kind: ErrorKind, message: str) -> None:
 def test_dropping() -> None:
     """With `unsupported: drop` what has no place in the envelope is left out, and known to be."""
     body = b'{"text_input":"a","top_k":1}'
-    request = GenerateTranslator(body, model="m", envelope=Envelope.JSON, drop=True).request()
+    request = TorchServeGenerateTranslator(body, model="m", envelope=Envelope.JSON, drop=True).request()
     assert (request.body, request.dropped) == (b'{"instances":[{"data":"a"}]}', ("top_k",))
 
 

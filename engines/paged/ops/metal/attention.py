@@ -17,7 +17,7 @@ from torch import Tensor
 
 from engines.errors import invalid
 from engines.paged.ops.interface import Batch, LayerCache
-from engines.paged.ops.metal.base import Family, check
+from engines.paged.ops.metal.base import KernelFamily, check
 
 # Rows of a sequence that decode reads the keys for one by one; more share them in a tile, of which 32 would be idle.
 MAX_DECODE_ROWS = 8
@@ -35,7 +35,7 @@ def num_partitions(max_context: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class AttentionPlan:
     """Of one step: rows that decode, and tiles of those that prefill."""
 
     rows: Tensor | None  # [r] int32
@@ -44,7 +44,7 @@ class Plan:
     tile_rows: Tensor | None  # [t] int32
 
 
-class AttentionOps(Family):
+class AttentionOps(KernelFamily):
     gpu_cores: int
     is_deterministic: bool
     _counting: Tensor | None = None
@@ -62,18 +62,18 @@ class AttentionOps(Family):
             self._prefill(out, q, cache, batch, plan, scale, window)
         return out
 
-    def plan_attention(self, batch: Batch) -> Plan:
+    def plan_attention(self, batch: Batch) -> AttentionPlan:
         """Made at the step's first layer, for all."""
-        plan: Plan | None = batch.scratch.get("metal attention")
+        plan: AttentionPlan | None = batch.scratch.get("metal attention")
         if plan is None:
             plan = batch.scratch["metal attention"] = self._plan(batch)
         return plan
 
-    def _plan(self, batch: Batch) -> Plan:
+    def _plan(self, batch: Batch) -> AttentionPlan:
         lens = batch.query_lens_list
         tiles_only = self.is_deterministic or batch.is_reproducible
         if batch.num_decodes == len(lens) and not tiles_only:
-            return Plan(self._count_to(len(lens)), max(batch.context_lens_list, default=0), None, None)
+            return AttentionPlan(self._count_to(len(lens)), max(batch.context_lens_list, default=0), None, None)
         rows: list[int] = []
         tiles: list[tuple[int, int]] = []
         max_context, start = 0, 0
@@ -86,9 +86,9 @@ class AttentionOps(Family):
             start += length
         decoding = self.staging.put(rows, torch.int32) if rows else None
         if not tiles:
-            return Plan(decoding, max_context, None, None)
+            return AttentionPlan(decoding, max_context, None, None)
         both = self.staging.put(list(zip(*tiles, strict=True)), torch.int32)
-        return Plan(decoding, max_context, both[0], both[1])
+        return AttentionPlan(decoding, max_context, both[0], both[1])
 
     def _count_to(self, n: int) -> Tensor:
         """0 .. n - 1."""
@@ -123,7 +123,7 @@ class AttentionOps(Family):
         library.run("paged_reduce", (heads, count), 64, out, partial, max_and_sum, rows, partitions)
 
     def _prefill(
-        self, out: Tensor, q: Tensor, cache: LayerCache, batch: Batch, plan: Plan, scale: float, window: int
+        self, out: Tensor, q: Tensor, cache: LayerCache, batch: Batch, plan: AttentionPlan, scale: float, window: int
     ) -> None:
         _, heads, size = q.shape
         _, slots, groups, _ = cache.keys.shape

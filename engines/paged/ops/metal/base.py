@@ -10,7 +10,7 @@ from engines.paged.ops.metal.kernels import METAL_TYPES, Kernels
 from engines.paged.staging import Staging
 
 
-class Family:
+class KernelFamily:
     """A base of MetalOps, which makes these fields. Sizes come from the tensors: a family loads its library by them."""
 
     kernels: Kernels

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engines.paged.ops.metal.base import Family, check
+from engines.paged.ops.metal.base import KernelFamily, check
 from engines.paged.ops.metal.kernels import Library
 
 GROUP = 256
 
 
-class BlockOps(Family):
+class BlockOps(KernelFamily):
     """keys, values [L, blocks, S, G, D]; ids and pairs int64 on the device."""
 
     def copy_blocks(self, keys: Tensor, values: Tensor, pairs: Tensor) -> None:

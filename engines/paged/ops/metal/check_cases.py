@@ -30,7 +30,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 
 
-class Numbers:
+class RandomNumbers:
     """Random numbers, the same on every device: they are made on the CPU."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype, seed: int = 0) -> None:
@@ -65,7 +65,7 @@ class Case:
     is_exact: bool = False
 
     def compute(self, ops: Ops) -> Sequence[Tensor]:
-        return self.make(Numbers(ops.device, self.dtype), ops, *self.arguments)
+        return self.make(RandomNumbers(ops.device, self.dtype), ops, *self.arguments)
 
 
 # (group, name, (rows, context) of each sequence, window, is_reproducible: all rows go to the prompts' kernel)
@@ -100,29 +100,29 @@ def cases(dtype: torch.dtype) -> Iterator[Case]:
     yield Case("replay", "three steps", dtype, _replay)
 
 
-def _embed(numbers: Numbers, ops: Ops, bits: int) -> Sequence[Tensor]:
+def _embed(numbers: RandomNumbers, ops: Ops, bits: int) -> Sequence[Tensor]:
     embedding = ops.prepare_embedding(numbers.matrix(50, 128, bits))
     last_tokens = numbers.ints(0, 50, 4)
     return [ops.embed(numbers.ints(-4, 50, 12), embedding, last_tokens)]
 
 
-def _linear(numbers: Numbers, ops: Ops, bits: int, rows: int) -> Sequence[Tensor]:
+def _linear(numbers: RandomNumbers, ops: Ops, bits: int, rows: int) -> Sequence[Tensor]:
     weight, bias, x = numbers.matrix(72, 192, bits), numbers.normal(72), numbers.normal(rows, 192)
     return [ops.linear(x, ops.prepare_linear(weight)), ops.linear(x, ops.prepare_linear(weight, bias))]
 
 
-def _gate_up(numbers: Numbers, ops: Ops, bits: int, rows: int) -> Sequence[Tensor]:
+def _gate_up(numbers: RandomNumbers, ops: Ops, bits: int, rows: int) -> Sequence[Tensor]:
     prepared = ops.prepare_gate_up(numbers.matrix(40, 192, bits), numbers.matrix(40, 192, bits))
     return [ops.gate_up(numbers.normal(rows, 192), prepared)]
 
 
-def _moe(numbers: Numbers, ops: Ops, bits: int, rows: int) -> Sequence[Tensor]:
+def _moe(numbers: RandomNumbers, ops: Ops, bits: int, rows: int) -> Sequence[Tensor]:
     gate, up = ([numbers.matrix(64, 128, bits) for _ in range(6)] for _ in range(2))
     experts = ops.prepare_experts(gate, up, [numbers.matrix(128, 64, bits) for _ in range(6)])
     return [ops.moe(numbers.normal(rows, 128), numbers.normal(rows, 6), experts, 2, True)]
 
 
-def _add_rmsnorm(numbers: Numbers, ops: Ops) -> Sequence[Tensor]:
+def _add_rmsnorm(numbers: RandomNumbers, ops: Ops) -> Sequence[Tensor]:
     x, residual, weight = numbers.normal(2, 520), numbers.normal(2, 520), numbers.normal(520)
     return [*ops.add_rmsnorm(x, residual, weight, 1e-5), ops.add_rmsnorm(x, None, weight, 1e-5)[0]]
 
@@ -160,12 +160,12 @@ def _batch(sequences: Sequence[tuple[int, int]], slots: int, device: torch.devic
     )
 
 
-def _cache(numbers: Numbers, batch: Batch, slots: int, groups: int, size: int) -> LayerCache:
+def _cache(numbers: RandomNumbers, batch: Batch, slots: int, groups: int, size: int) -> LayerCache:
     blocks = max(max(table) for table in batch.block_tables_list) + 1
     return LayerCache(numbers.normal(blocks, slots, groups, size), numbers.normal(blocks, slots, groups, size))
 
 
-def _rope_write(numbers: Numbers, ops: Ops, normed: bool) -> Sequence[Tensor]:
+def _rope_write(numbers: RandomNumbers, ops: Ops, normed: bool) -> Sequence[Tensor]:
     batch = _batch(((1, 18), (3, 40)), 16, ops.device)
     cache = _cache(numbers, batch, 16, 2, 64)
     angles = numbers.normal(64, 24, dtype=torch.float32)
@@ -175,7 +175,7 @@ def _rope_write(numbers: Numbers, ops: Ops, normed: bool) -> Sequence[Tensor]:
 
 
 def _attention(
-    numbers: Numbers, ops: Ops, sequences: Sequence[tuple[int, int]], window: int, is_reproducible: bool
+    numbers: RandomNumbers, ops: Ops, sequences: Sequence[tuple[int, int]], window: int, is_reproducible: bool
 ) -> Sequence[Tensor]:
     batch = _batch(sequences, 16, ops.device)
     batch.is_reproducible = is_reproducible
@@ -184,7 +184,7 @@ def _attention(
     return [ops.attention(q, cache, batch, 64**-0.5, window)]
 
 
-def _sample(numbers: Numbers, ops: Ops, temperature: float) -> Sequence[Tensor]:
+def _sample(numbers: RandomNumbers, ops: Ops, temperature: float) -> Sequence[Tensor]:
     """Ten logits far above the rest, so that no rounding decides between two tokens."""
     logits = numbers.normal(3, 517, dtype=torch.float32)
     logits[:, ::50] += 12
@@ -208,7 +208,7 @@ def _sample(numbers: Numbers, ops: Ops, temperature: float) -> Sequence[Tensor]:
     return [tokens, sampling.last_tokens[:4]]
 
 
-def _replay(numbers: Numbers, ops: Ops) -> Sequence[Tensor]:
+def _replay(numbers: RandomNumbers, ops: Ops) -> Sequence[Tensor]:
     """A step's beginning and end, captured once and replayed for other tokens."""
     embedding = ops.prepare_embedding(numbers.matrix(50, 128, 0))
     head, norm = ops.prepare_linear(numbers.matrix(72, 128, 0)), numbers.normal(128)
@@ -226,13 +226,13 @@ def _replay(numbers: Numbers, ops: Ops) -> Sequence[Tensor]:
     return found
 
 
-def _copy_blocks(numbers: Numbers, ops: Ops) -> Sequence[Tensor]:
+def _copy_blocks(numbers: RandomNumbers, ops: Ops) -> Sequence[Tensor]:
     keys, values = numbers.normal(2, 6, 16, 2, 8), numbers.normal(2, 6, 16, 2, 8)
     ops.copy_blocks(keys, values, torch.tensor([[1, 2], [5, 3]], device=ops.device))
     return [keys, values]
 
 
-def _pack_blocks(numbers: Numbers, ops: Ops) -> Sequence[Tensor]:
+def _pack_blocks(numbers: RandomNumbers, ops: Ops) -> Sequence[Tensor]:
     keys, values = numbers.normal(2, 6, 16, 2, 8), numbers.normal(2, 6, 16, 2, 8)
     packed = ops.pack_blocks(keys, values, torch.tensor([4, 1], device=ops.device))
     ops.unpack_blocks(packed, keys, values, torch.tensor([2, 5], device=ops.device))

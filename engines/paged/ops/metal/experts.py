@@ -20,7 +20,7 @@ SORT_THREADS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Experts:
+class PackedExperts:
     """gate_up [E, 2 I, K], rows of gate and up in turn; down [E, K, I]."""
 
     gate_up: Matrix
@@ -33,13 +33,13 @@ class ExpertOps(MatrixFamily):
     the choices fall on different experts. Many rows are sorted by expert and go by tiles. Either way a row's result is
     summed in the order of its choices, whatever the other rows are."""
 
-    def prepare_experts(self, gate: Sequence[Weight], up: Sequence[Weight], down: Sequence[Weight]) -> Experts:
+    def prepare_experts(self, gate: Sequence[Weight], up: Sequence[Weight], down: Sequence[Weight]) -> PackedExperts:
         if not 0 < len(gate) <= MOST_EXPERTS:
             raise invalid(f"{len(gate)} experts: Metal's kernels take 1 to {MOST_EXPERTS}")
         pairs = [interleave(join(pair)) for pair in zip(gate, up, strict=True)]
-        return Experts(self._stack(pairs), self._stack(down), len(gate))
+        return PackedExperts(self._stack(pairs), self._stack(down), len(gate))
 
-    def moe(self, x: Tensor, router_logits: Tensor, experts: Experts, top_k: int, renormalize: bool) -> Tensor:
+    def moe(self, x: Tensor, router_logits: Tensor, experts: PackedExperts, top_k: int, renormalize: bool) -> Tensor:
         check("x", x, experts.gate_up.dtype)
         check("router_logits", router_logits, x.dtype)
         n = x.shape[0]
@@ -50,7 +50,7 @@ class ExpertOps(MatrixFamily):
         mix = self._mix_few if is_few or self.is_deterministic else self._mix_many
         return mix(x, experts, chosen, shares)
 
-    def _mix_few(self, x: Tensor, experts: Experts, chosen: Tensor, shares: Tensor) -> Tensor:
+    def _mix_few(self, x: Tensor, experts: PackedExperts, chosen: Tensor, shares: Tensor) -> Tensor:
         (n, top_k), y = chosen.shape, torch.empty_like(x)
         gate_up, down = experts.gate_up, experts.down
         gated = self.new(n * top_k, down.shape[1], dtype=x.dtype)
@@ -68,7 +68,7 @@ class ExpertOps(MatrixFamily):
         )
         return y
 
-    def _mix_many(self, x: Tensor, experts: Experts, chosen: Tensor, shares: Tensor) -> Tensor:
+    def _mix_many(self, x: Tensor, experts: PackedExperts, chosen: Tensor, shares: Tensor) -> Tensor:
         (n, top_k), y = chosen.shape, torch.empty_like(x)
         gate_up, down = experts.gate_up, experts.down
         assignments = n * top_k

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from engines.errors import invalid
 from engines.paged.ops.interface import Dense, Quantized, Weight
-from engines.paged.ops.metal.base import Family
+from engines.paged.ops.metal.base import KernelFamily
 from engines.paged.ops.metal.kernels import Library
 
 
@@ -34,7 +34,7 @@ class Matrix:
         return self.weight, self.scales, self.biases
 
 
-class MatrixFamily(Family):
+class MatrixFamily(KernelFamily):
     """A family whose kernels read matrices: its library is compiled for their format."""
 
     is_deterministic: bool

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from engines.paged.ops.metal.base import Family, check
+from engines.paged.ops.metal.base import KernelFamily, check
 
 GROUP = 256  # kernels/norm.metal: NORM_THREADS
 
 
-class NormOps(Family):
+class NormOps(KernelFamily):
     def add_rmsnorm(self, x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """See the contract: the residual is written in place."""
         n, width = x.shape

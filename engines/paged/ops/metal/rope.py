@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from engines.paged.ops.interface import Batch, LayerCache
-from engines.paged.ops.metal.base import Family, check
+from engines.paged.ops.metal.base import KernelFamily, check
 
 HEADS_A_GROUP = 4  # kernels/rope.metal: a simdgroup each
 
 
-class RopeOps(Family):
+class RopeOps(KernelFamily):
     def rope_write(
         self,
         qkv: Tensor,

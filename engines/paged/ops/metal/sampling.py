@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from engines.paged.ops.interface import SamplingBatch
-from engines.paged.ops.metal.base import Family, check
+from engines.paged.ops.metal.base import KernelFamily, check
 from engines.paged.ops.metal.kernels import Library
 
 # What is asked of the kernel `adjust`, as sample.metal has it.
@@ -15,7 +15,7 @@ ADJUST_IDS, ADJUST_THREADS = 4, 256  # ids a thread, threads a group
 SAMPLE_THREADS = 1024
 
 
-class SamplingOps(Family):
+class SamplingOps(KernelFamily):
     """One kernel where all rows are greedy as they come; another before it where anything is asked of the logits or
     noise is drawn for all of them; bias comes between the two halves of that one."""
 

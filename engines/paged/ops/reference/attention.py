@@ -43,7 +43,7 @@ Decoding = Any  # what a decoder makes of a step's sequences
 PlanDecoding = Callable[[Sequence[tuple[int, Sequence[int], int, int]]], Decoding]
 
 
-class Decoder(Protocol):
+class DecodeAttention(Protocol):
     """Attends for sequences with one row each."""
 
     def plan(self, sequences: Sequence[tuple[int, Sequence[int], int, int]]) -> Decoding:
@@ -106,7 +106,7 @@ class Viewed:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReferenceAttentionPlan:
     together: tuple[Together, ...]
     alone: tuple[Alone, ...]
     viewed: Viewed | None
@@ -120,7 +120,7 @@ class PagedAttention:
     def __init__(self, device: torch.device) -> None:
         self._dot_product: DotProduct = plain_attention if device.type == "mps" else scaled_dot_product_attention
         self._buffers: list[Tensor | None] = [None, None]
-        self.decoders: dict[tuple[int, int, int, torch.dtype], Decoder] = {}
+        self.decoders: dict[tuple[int, int, int, torch.dtype], DecodeAttention] = {}
 
     def __call__(self, q: Tensor, cache: LayerCache, batch: Batch, scale: float, window: int) -> Tensor:
         decoder = self.decoders.get((q.shape[1], cache.keys.shape[2], q.shape[2], q.dtype)) if self.decoders else None
@@ -205,7 +205,7 @@ class PagedAttention:
 
 def make_plan(
     batch: Batch, window: int, block_size: int, dtype: torch.dtype, plan_decoding: PlanDecoding | None = None
-) -> Plan:
+) -> ReferenceAttentionPlan:
     """How a batch is attended; see the head of this file. With `plan_decoding` somebody else takes what decodes."""
     device = batch.tokens.device
     alone, to_gather = [], []
@@ -237,7 +237,7 @@ def make_plan(
         row += rows
     views = _views(batch.caches, viewed) if batch.caches is not None and viewed else None
     planned = plan_decoding(decoding) if plan_decoding is not None and decoding else None
-    return Plan(_groups(to_gather, block_size, dtype, device), tuple(alone), views, planned)
+    return ReferenceAttentionPlan(_groups(to_gather, block_size, dtype, device), tuple(alone), views, planned)
 
 
 def _views(caches: LayerCache, sequences: list[tuple[int, int, int]]) -> Viewed:

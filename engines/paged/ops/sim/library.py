@@ -17,7 +17,7 @@ from torch import Tensor
 from engines.paged.ops.sim.build import build
 from engines.paged.ops.sim.lint import check_text
 from engines.paged.ops.sim.native import ArgumentInfo, Launch, NativeLibrary
-from engines.paged.ops.sim.signatures import MAX_BUFFERS, Signature, read_signatures
+from engines.paged.ops.sim.signatures import MAX_BUFFERS, KernelSignature, read_signatures
 
 SIMD_WIDTH = 32
 MAX_SET_BYTES = 4096  # Metal's setBytes takes no more
@@ -57,7 +57,7 @@ def _pack(values: Sequence[int | float], type_name: str) -> bytes:
 class MetalKernel:
     """One function of a library, called as torch's: `kernel(*args, threads=, group_size=, arg_casts=)`."""
 
-    def __init__(self, native: NativeLibrary, index: int, signature: Signature, threadgroup_bytes: int) -> None:
+    def __init__(self, native: NativeLibrary, index: int, signature: KernelSignature, threadgroup_bytes: int) -> None:
         self._native, self._index, self._signature = native, index, signature
         self._arguments = {info.kind: info for info in native.arguments(index) if info.kind < MAX_BUFFERS}
         self._threadgroup_bytes = threadgroup_bytes
@@ -229,7 +229,7 @@ class ShaderLibrary:
         return list(self._signatures)
 
 
-def _entry(signature: Signature) -> str:
+def _entry(signature: KernelSignature) -> str:
     """A kernel's line in the table that C++ makes (include/sim/entry.h)."""
     kinds = ", ".join(str(a) if isinstance(a, int) else f"sim::{a}" for a in signature.arguments)
     function = signature.function

@@ -27,7 +27,7 @@ INDICES = frozenset({
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
+class KernelSignature:
     """One kernel: its name in the library, the function (or template with its arguments) behind it, and per argument a
     buffer's index or an attribute."""
 
@@ -87,11 +87,11 @@ def _argument(kernel: str, text: str) -> int | str:
     return found[0]
 
 
-def read_signatures(source: str) -> tuple[Signature, ...]:
+def read_signatures(source: str) -> tuple[KernelSignature, ...]:
     """All kernels of a source, templates as often as they are instantiated. Raises: SyntaxError."""
     text = without_comments(source)
-    plain: list[Signature] = []
-    templates: dict[str, Signature] = {}
+    plain: list[KernelSignature] = []
+    templates: dict[str, KernelSignature] = {}
     for match in _KERNEL.finditer(text):
         name = match.group(1)
         arguments = tuple(
@@ -102,7 +102,7 @@ def read_signatures(source: str) -> tuple[Signature, ...]:
             raise SyntaxError(f"kernel {name}: two arguments share one buffer index")
         before = text[: match.start()].rstrip()
         limit = _MAX_THREADS.search(before)
-        signature = Signature(name, name, arguments, int(limit.group(1)) if limit else 1024)
+        signature = KernelSignature(name, name, arguments, int(limit.group(1)) if limit else 1024)
         before = before[: limit.start()].rstrip() if limit else before
         if re.search(r"\btemplate\s*<[^;{}]*>$", before):
             templates[name] = signature
@@ -114,7 +114,7 @@ def read_signatures(source: str) -> tuple[Signature, ...]:
             raise SyntaxError(f"INSTANTIATE of {host}: there is no kernel template {function}")
         values = text[match.end() : _closing(text, match.end())].strip()
         template = templates[function]
-        plain.append(Signature(host, f"{function}<{values}>", template.arguments, template.max_threads))
+        plain.append(KernelSignature(host, f"{function}<{values}>", template.arguments, template.max_threads))
     names = [signature.name for signature in plain]
     if twice := {name for name in names if names.count(name) > 1}:
         raise SyntaxError(f"kernels of one name: {', '.join(sorted(twice))}")

@@ -12,7 +12,7 @@ import pytest
 from engines.errors import EngineError, ErrorCode
 from engines.host.custom_metrics import CustomMetrics
 from engines.instances import InstanceSet
-from engines.messages import SharedMemory, Tensor, WantedOutput
+from engines.messages import SharedMemory, TensorData, WantedOutput
 from tests.engines.instances.stage import (
     TEST_MODELS,
     TEXT_CONFIG,
@@ -83,7 +83,7 @@ def runner(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[I
     yield stage.start(spec, infer=host_of(stage, **others), control=control, metrics=metrics)
 
 
-def run(stage: Stage, running: InstanceSet, code: str, *inputs: Tensor, **fields: Any) -> Any:
+def run(stage: Stage, running: InstanceSet, code: str, *inputs: TensorData, **fields: Any) -> Any:
     (text,) = texts(stage.ask(running, tensor("text", [code]), *inputs, **fields))
     return json.loads(text)
 
@@ -296,7 +296,7 @@ def test_clients_shared_memory(stage: Stage, runner: InstanceSet) -> None:
         region.buf[64:72] = np.float32([1, 2]).tobytes()
         place = SharedMemory(f"/{region.name.lstrip('/')}", 64, 8)
         for size in (64, 2):
-            asked = request(tensor("text", [code.decode()]), Tensor("x", "FP32", (2,), place))
+            asked = request(tensor("text", [code.decode()]), TensorData("x", "FP32", (2,), place))
             there = WantedOutput("text", shared_memory=SharedMemory(place.key, 128, size))
             asked = type(asked)("runner", inputs=asked.inputs, outputs=(there,))
             response = stage.execute(runner, asked)[0].one()
@@ -450,7 +450,7 @@ def test_configurations_are_completed(stage: Stage, tmp_path: Path) -> None:
     running = stage.start(model(tmp_path / "open", code, 'backend: "python"'))
     assert running.config.max_batch_size == 4 and list(running.config.dynamic_batching.preferred_batch_size) == [4]
     assert running.config.instance_group[0].name == "open"
-    x = Tensor("text", "BYTES", (1, 1), b"\1\0\0\0x")
+    x = TensorData("text", "BYTES", (1, 1), b"\1\0\0\0x")
     assert texts(stage.ask(running, x)) == ["x"]
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from engines.errors import EngineError, ErrorCode
 from engines.host.grpc.requests import RequestReader
-from engines.messages import InferRequest, SharedMemory, Tensor, WantedOutput
+from engines.messages import InferRequest, SharedMemory, TensorData, WantedOutput
 from gateway.protocol.conversion.tensors import join_elements
 from tests.engines.host.fake_service import FakeRegions
 from tests.engines.host.grpc.messages import adder, request, set_parameter, text
@@ -50,7 +50,7 @@ def test_a_message_by_its_bytes():
         "adder",
         "2",
         "id",
-        inputs=(Tensor("a", "INT32", (2,), struct.pack("<2i", 1, 2)),),
+        inputs=(TensorData("a", "INT32", (2,), struct.pack("<2i", 1, 2)),),
         outputs=(WantedOutput("sum"),),
     )
 

@@ -7,13 +7,13 @@ import zlib
 import pytest
 
 from engines.errors import EngineError
-from engines.host.grpc.responses import ResponseWriter, empty_final, failed, failed_later, framed, streamed
-from engines.messages import InferResponse, SharedMemory, Tensor
+from engines.host.grpc.responses import GrpcResponseWriter, empty_final, failed, failed_later, framed, streamed
+from engines.messages import InferResponse, SharedMemory, TensorData
 from gateway.protocol.protobuf import message, parse
 from tests.engines.host.fake_service import FakeService
 
 MODEL = FakeService().models["classifier"]
-WRITER = ResponseWriter(MODEL)
+WRITER = GrpcResponseWriter(MODEL)
 
 
 def parsed(pieces):
@@ -27,9 +27,9 @@ def expected(**fields):
 def test_outputs_and_their_data():
     """Each output has a raw content, empty for one in shared memory; views are as good as bytes."""
     outputs = (
-        Tensor("x", "INT32", (1, 300), bytes(1200)),
-        Tensor("s", "FP32", (2,), SharedMemory("/r", 0, 8)),
-        Tensor("t", "BYTES", (), memoryview(b"\1\0\0\0z")),
+        TensorData("x", "INT32", (1, 300), bytes(1200)),
+        TensorData("s", "FP32", (2,), SharedMemory("/r", 0, 8)),
+        TensorData("t", "BYTES", (), memoryview(b"\1\0\0\0z")),
     )
     wanted = expected(id="é", raw_output_contents=[bytes(1200), b"", b"\1\0\0\0z"])
     wanted.outputs.add(name="x", datatype="INT32", shape=[1, 300])
@@ -51,13 +51,13 @@ def test_parameters_of_each_type():
 
 def test_classes_stand_in_for_values():
     """With the model's labels, by batch element."""
-    scores = Tensor("probabilities", "FP32", (1, 4), struct.pack("<4f", 0.1, 0.2, 0.3, 0.9))
+    scores = TensorData("probabilities", "FP32", (1, 4), struct.pack("<4f", 0.1, 0.2, 0.3, 0.9))
     made = parsed(WRITER.write("", InferResponse((scores,)), {"probabilities": 1}))
     assert made.outputs[0].datatype == "BYTES"
     assert list(made.outputs[0].shape) == [1, 1]
     assert made.raw_output_contents[0][4:] == b"0.900000:3:locomotive"
     with pytest.raises(EngineError, match="unsupported type 'BYTES'"):
-        WRITER.write("", InferResponse((Tensor("probabilities", "BYTES", (1,), b""),)), {"probabilities": 1})
+        WRITER.write("", InferResponse((TensorData("probabilities", "BYTES", (1,), b""),)), {"probabilities": 1})
 
 
 @pytest.mark.parametrize("is_final", [True, False])

@@ -19,7 +19,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
-from engines.host.frontend_api import Limits
+from engines.host.frontend_api import ClientLimits
 from tests.engines.host.grpc.messages import adder, repeater, text
 from tests.engines.host.stage import fronts
 from tests.support.waiting import eventually
@@ -121,7 +121,7 @@ def test_tensors_of_any_size(channel, num_bytes):
 def test_compressed_messages(encoding):
     """Requests are read; replies are compressed where the host was told to."""
     with (
-        fronts(Limits(compression_level=1)) as stage,
+        fronts(ClientLimits(compression_level=1)) as stage,
         grpc.insecure_channel(stage.grpc_url, compression=encoding) as channel,
     ):
         response = infer(channel, adder(a=(1,) * 500, b=(2,) * 500))
@@ -233,7 +233,7 @@ def test_a_stream_with_a_message_that_is_none_ends(channel):
 
 def test_messages_have_a_limit():
     """Unary and on a stream, as grpc-core tells it; the connection goes on."""
-    with fronts(Limits(max_message_bytes=1000)) as stage, grpc.insecure_channel(stage.grpc_url) as channel:
+    with fronts(ClientLimits(max_message_bytes=1000)) as stage, grpc.insecure_channel(stage.grpc_url) as channel:
         large = adder(a=(1,) * 500, b=(2,) * 500)
         with pytest.raises(grpc.RpcError) as caught:
             infer(channel, large)
@@ -337,7 +337,7 @@ def test_stopping_lets_calls_end():
 
 def test_silent_clients_are_pinged():
     """The connection of a live one stays."""
-    with fronts(Limits(keepalive_seconds=0.1)) as stage, grpc.insecure_channel(stage.grpc_url) as channel:
+    with fronts(ClientLimits(keepalive_seconds=0.1)) as stage, grpc.insecure_channel(stage.grpc_url) as channel:
         infer(channel, adder())
         (connection,) = stage.grpc._connections
         eventually(lambda: connection._pinged_at)
@@ -348,7 +348,7 @@ def test_silent_clients_are_pinged():
 
 def test_old_connections_are_left():
     """After their time clients are told to open another one; calls go on."""
-    with fronts(Limits(max_connection_seconds=0.5)) as stage, grpc.insecure_channel(stage.grpc_url) as channel:
+    with fronts(ClientLimits(max_connection_seconds=0.5)) as stage, grpc.insecure_channel(stage.grpc_url) as channel:
         infer(channel, adder())
         (connection,) = stage.grpc._connections
         eventually(lambda: connection not in stage.grpc._connections)
@@ -366,7 +366,7 @@ def test_stub_of_the_schema(channel):
 
 def test_a_client_that_does_not_read_loses_its_stream():
     """A decoupled model goes on while its client does not: what waits has a limit, and then the call is cancelled."""
-    with fronts(Limits(max_unsent_bytes=1 << 20)) as stage, grpc.insecure_channel(stage.grpc_url) as channel:
+    with fronts(ClientLimits(max_unsent_bytes=1 << 20)) as stage, grpc.insecure_channel(stage.grpc_url) as channel:
         made = repeater("x" * 200_000, 1000)
         call = channel.stream_stream(SERVICE + "ModelStreamInfer")(iter([made.SerializeToString()]), timeout=20)
         eventually(lambda: stage.service.calls and stage.service.calls[-1].is_over)
@@ -380,7 +380,10 @@ def test_a_client_that_does_not_read_loses_its_stream():
 def test_a_message_that_does_not_come_is_not_waited_for(method):
     """A client that stops in the middle of one is told; one that has yet to begin one of a stream may take its time."""
     stream_path = SERVICE + "ModelStreamInfer"
-    with fronts(Limits(receive_seconds=0.5)) as stage, socket.create_connection(("127.0.0.1", stage.grpc_port)) as raw:
+    with (
+        fronts(ClientLimits(receive_seconds=0.5)) as stage,
+        socket.create_connection(("127.0.0.1", stage.grpc_port)) as raw,
+    ):
         client = h2.connection.H2Connection()
         client.initiate_connection()
         for number, path, data in ((1, stream_path, b""), (3, SERVICE + method, b"\0\0\0\0\xffab")):

@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from engines.host.frontend_api import Limits
+from engines.host.frontend_api import ClientLimits
 from engines.host.rest.app import RestApp
 from tests.engines.host.fake_service import FakeService
 
@@ -64,7 +64,7 @@ class Client:
 
 def ask(method, path, body=b"", *, service=None, limits=None, pieces=None, **headers):
     async def run():
-        app = RestApp(service or FakeService(), limits or Limits())
+        app = RestApp(service or FakeService(), limits or ClientLimits())
         return await asyncio.wait_for(Client(app, method, path, body, pieces, **headers).run(), 10)
 
     return asyncio.run(run())
@@ -203,7 +203,7 @@ def test_restricted_apis():
 def test_headers_and_trace_context_reach_the_service():
     """Those that match the pattern as parameters, W3C trace context beside them."""
     service = FakeService()
-    limits = Limits(rest_header_pattern="x-forward-")
+    limits = ClientLimits(rest_header_pattern="x-forward-")
     ask("POST", INFER, BODY, service=service, limits=limits, x_forward_a="1", other="2", traceparent="00-aa")
     (asked,) = service.requests
     assert asked.parameters == {"x-forward-a": "1"}
@@ -213,7 +213,7 @@ def test_headers_and_trace_context_reach_the_service():
 @pytest.mark.parametrize("pieces", [None, [BODY[:50], BODY[50:]]])
 def test_bodies_have_a_limit(pieces):
     """Told beforehand, or found out while it comes."""
-    status, text = error_of(ask("POST", INFER, BODY, pieces=pieces, limits=Limits(max_body_bytes=100)))
+    status, text = error_of(ask("POST", INFER, BODY, pieces=pieces, limits=ClientLimits(max_body_bytes=100)))
     assert status == 400
     assert text.startswith("request JSON size of ")
     assert text.endswith(
@@ -223,7 +223,9 @@ def test_bodies_have_a_limit(pieces):
 
 def test_decompressed_bodies_have_the_same_limit():
     """A small body may hold a large one."""
-    reply = ask("POST", INFER, gzip.compress(bytes(10_000)), limits=Limits(max_body_bytes=100), content_encoding="gzip")
+    reply = ask(
+        "POST", INFER, gzip.compress(bytes(10_000)), limits=ClientLimits(max_body_bytes=100), content_encoding="gzip"
+    )
     assert error_of(reply) == (
         400,
         "Decompressed data size exceeds the maximum allowed value of 100 bytes. Use --http-max-input-size to increase "
@@ -236,7 +238,7 @@ def test_a_client_that_leaves_cancels_its_call():
 
     async def run():
         service = FakeService()
-        app = RestApp(service, Limits(disconnect_seconds=0.001))
+        app = RestApp(service, ClientLimits(disconnect_seconds=0.001))
         client = Client(app, "POST", "/v2/models/sleeper/infer", SLEEP)
         running = asyncio.create_task(client.run())
         while not service.sleeping:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from engines.calls import InferenceCall
-from engines.host.frontend_api import Limits
+from engines.host.frontend_api import ClientLimits
 from engines.host.rest.app import RestApp
 from engines.host.rest.connection import MAX_HEAD_BYTES, HttpConnection
 from engines.host.rest.server_context import RestFront
@@ -84,7 +84,7 @@ class Stage:
 
     def __init__(self, **limits):
         self.service = FakeService()
-        self.limits = Limits(**limits)
+        self.limits = ClientLimits(**limits)
         front = RestFront(RestApp(self.service, self.limits), self.limits, asyncio.get_running_loop(), 75.0)
         self.front = front
         self.connection = HttpConnection(front)

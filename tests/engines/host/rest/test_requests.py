@@ -8,7 +8,7 @@ import pytest
 from engines.errors import EngineError, ErrorCode
 from engines.host.rest.raw_request import read_raw_infer
 from engines.host.rest.requests import read_infer
-from engines.messages import InferRequest, SharedMemory, Tensor, WantedOutput
+from engines.messages import InferRequest, SharedMemory, TensorData, WantedOutput
 from gateway.protocol.conversion.tensors import join_elements
 from tests.engines.host.fake_service import FakeModel, FakeRegions
 
@@ -97,7 +97,7 @@ def test_values_of_each_datatype(datatype, values, raw):
 @pytest.mark.parametrize("shape", [[0, 2], []])
 def test_values_of_no_elements_are_not_looked_at(shape):
     """A shape without axes has none too, in JSON."""
-    assert read(one(shape=shape))[0].inputs == (Tensor("a", "INT32", tuple(shape), b""),)
+    assert read(one(shape=shape))[0].inputs == (TensorData("a", "INT32", tuple(shape), b""),)
 
 
 def test_parameters_become_fields():
@@ -255,10 +255,10 @@ def model(*inputs, max_batch_size=0):
 @pytest.mark.parametrize(
     ("served", "body", "expected"),
     [
-        (model(("x", "FP32", (-1,))), bytes(12), Tensor("x", "FP32", (3,), bytes(12))),
-        (model(("x", "FP32", (2, -1)), max_batch_size=4), bytes(16), Tensor("x", "FP32", (1, 2, 2), bytes(16))),
-        (model(("x", "INT8", (4,))), b"abcd", Tensor("x", "INT8", (4,), b"abcd")),
-        (model(("x", "BYTES", (1,))), b"hey", Tensor("x", "BYTES", (1,), b"\3\0\0\0hey")),
+        (model(("x", "FP32", (-1,))), bytes(12), TensorData("x", "FP32", (3,), bytes(12))),
+        (model(("x", "FP32", (2, -1)), max_batch_size=4), bytes(16), TensorData("x", "FP32", (1, 2, 2), bytes(16))),
+        (model(("x", "INT8", (4,))), b"abcd", TensorData("x", "INT8", (4,), b"abcd")),
+        (model(("x", "BYTES", (1,))), b"hey", TensorData("x", "BYTES", (1,), b"\3\0\0\0hey")),
     ],
 )
 def test_raw_requests(served, body, expected):

@@ -6,11 +6,11 @@ import pytest
 
 from engines.calls import InferenceCall
 from engines.host.rest.response_queue import Answers
-from engines.messages import InferRequest, InferResponse, Tensor
+from engines.messages import InferRequest, InferResponse, TensorData
 
 
 def response(num_bytes):
-    return InferResponse((Tensor("x", "UINT8", (num_bytes,), bytes(num_bytes)),))
+    return InferResponse((TensorData("x", "UINT8", (num_bytes,), bytes(num_bytes)),))
 
 
 def with_answers(work, max_bytes=1000):

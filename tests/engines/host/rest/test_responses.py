@@ -8,15 +8,15 @@ import pytest
 from engines.errors import EngineError
 from engines.host.rest.generate import read_generate, write_generate
 from engines.host.rest.requests import ALL_IN_BINARY, ALL_IN_JSON, Forms
-from engines.host.rest.responses import ResponseWriter
-from engines.messages import InferResponse, SharedMemory, Tensor
+from engines.host.rest.responses import RestResponseWriter
+from engines.messages import InferResponse, SharedMemory, TensorData
 from gateway.protocol.conversion.tensors import join_elements
 from tests.engines.host.fake_service import FakeService
 
 MODELS = FakeService().models
-WRITER = ResponseWriter(MODELS["adder"])
+WRITER = RestResponseWriter(MODELS["adder"])
 NAMED = b'"model_name":"adder","model_version":"1"'
-SUM = Tensor("sum", "INT32", (1, 2), struct.pack("<2i", 11, -22))
+SUM = TensorData("sum", "INT32", (1, 2), struct.pack("<2i", 11, -22))
 
 
 class Body(NamedTuple):
@@ -40,7 +40,7 @@ def test_json():
 
 def test_binary():
     """Raw tensors behind the JSON, in their order; the length of the JSON is told where there are any."""
-    outputs = (SUM, Tensor("view", "UINT8", (2,), memoryview(b"xy")), Tensor("none", "FP32", (0,), b""))
+    outputs = (SUM, TensorData("view", "UINT8", (2,), memoryview(b"xy")), TensorData("none", "FP32", (0,), b""))
     head = (
         b"{"
         + NAMED
@@ -55,8 +55,8 @@ def test_binary():
 def test_forms_by_output():
     """One in binary, one in JSON, one as classes, one in shared memory."""
     forms = Forms(is_binary={"sum": True}, classes={"top": 1})
-    top = Tensor("top", "INT32", (1, 2), struct.pack("<2i", 5, 6))
-    memory = Tensor("memory", "INT32", (1, 2), SharedMemory("/r", 0, 8))
+    top = TensorData("top", "INT32", (1, 2), struct.pack("<2i", 5, 6))
+    memory = TensorData("memory", "INT32", (1, 2), SharedMemory("/r", 0, 8))
     body = written(SUM, top, memory, forms=forms)
     assert body.data[: body.head_bytes].endswith(
         b'{"name":"top","datatype":"BYTES","shape":[1,1],"data":["6:1"]},'
@@ -81,19 +81,19 @@ def test_forms_by_output():
 )
 def test_values_of_each_datatype(datatype, shape, raw, data):
     """As RapidJSON spells them; texts are bytes that nobody looks into."""
-    assert b'"data":' + data + b"}" in written(Tensor("x", datatype, shape, raw)).data
+    assert b'"data":' + data + b"}" in written(TensorData("x", datatype, shape, raw)).data
 
 
 @pytest.mark.parametrize(
     ("output", "message"),
     [
-        (Tensor("x", "INT32", (2,), b"1234"), "output tensor shape does not match size of output for 'x'"),
+        (TensorData("x", "INT32", (2,), b"1234"), "output tensor shape does not match size of output for 'x'"),
         (
-            Tensor("x", "BYTES", (2,), join_elements([b"a"])),
+            TensorData("x", "BYTES", (2,), join_elements([b"a"])),
             "output tensor shape does not match size of output for 'x'",
         ),
         (
-            Tensor("x", "FP16", (1,), b"12"),
+            TensorData("x", "FP16", (1,), b"12"),
             "sending FP16 data via JSON is not supported. Please use the binary data format for output",
         ),
     ],
@@ -108,9 +108,9 @@ def test_what_json_cannot_hold(output, message):
 def test_generate_writes_sorted_members():
     """Names of the response first, then its parameters, then its outputs; one value stands by itself."""
     outputs = (
-        Tensor("text_output", "BYTES", (1,), join_elements(["é".encode()])),
-        Tensor("numbers", "INT32", (2,), struct.pack("<2i", 1, 2)),
-        Tensor("model_name", "BYTES", (1,), join_elements([b"not told"])),
+        TensorData("text_output", "BYTES", (1,), join_elements(["é".encode()])),
+        TensorData("numbers", "INT32", (2,), struct.pack("<2i", 1, 2)),
+        TensorData("model_name", "BYTES", (1,), join_elements([b"not told"])),
     )
     response = InferResponse(outputs, {"a": 1.5, "id": "not told"})
     assert write_generate(MODELS["text"], "7", response) == (
@@ -126,8 +126,8 @@ def test_generate_reads_tensors_and_parameters():
     """A key is a tensor where the model has one of that name, else a parameter, the id too."""
     request = read(b'{"id":"i","text_input":"hi","n":3,"parameters":{"count":2,"stop":"x"}}')
     assert request.inputs == (
-        Tensor("text_input", "BYTES", (1,), join_elements([b"hi"])),
-        Tensor("count", "INT32", (1,), struct.pack("<i", 2)),
+        TensorData("text_input", "BYTES", (1,), join_elements([b"hi"])),
+        TensorData("count", "INT32", (1,), struct.pack("<i", 2)),
     )
     assert request.parameters == {"id": "i", "n": 3, "stop": "x"}
     assert request.id == "i"

@@ -4,9 +4,9 @@ import pytest
 
 from engines.errors import EngineError
 from engines.paged.api_types import FinishReason, GenerateRequest, Listener, Output
-from engines.paged.bench.load import Load, run_round
+from engines.paged.bench.load import BenchLoad, run_round
 
-LOAD = Load(prompt_tokens=5, output_tokens=3, vocabulary=50)
+LOAD = BenchLoad(prompt_tokens=5, output_tokens=3, vocabulary=50)
 
 
 class Answering:

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from engines.paged.bench.memory_traffic import cache_bytes_per_step, weight_bytes_per_step
-from engines.paged.model.config import Experts, ModelConfig, QuantizationSpec
+from engines.paged.model.config import DecoderConfig, Experts, QuantizationSpec
 
-LLAMA = ModelConfig(
+LLAMA = DecoderConfig(
     architecture="LlamaForCausalLM",
     vocab_size=1000,
     hidden_size=64,

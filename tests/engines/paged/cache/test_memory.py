@@ -21,11 +21,11 @@ from engines.paged.cache import memory_domain
 from engines.paged.cache.claims import MemoryClaims
 from engines.paged.cache.memory import GIB, MIB, available_memory, plan_memory
 from engines.paged.device import choose_device
-from engines.paged.model.config import ModelConfig, QuantizationSpec
+from engines.paged.model.config import DecoderConfig, QuantizationSpec
 from engines.paged.options import EngineOptions
 
 MPS = torch.device("mps")
-LLAMA_1B = ModelConfig(
+LLAMA_1B = DecoderConfig(
     architecture="LlamaForCausalLM",
     vocab_size=128_256,
     hidden_size=2048,
@@ -103,7 +103,7 @@ def test_a_large_mac_is_not_filled() -> None:
 def test_the_scratch_of_packed_matrices_is_planned(device_type: str, scratch: int) -> None:
     """A Mac's plan has room for the largest matrix unpacked, gate and up together, and for none where all is dense."""
 
-    def workspace(config: ModelConfig, options: EngineOptions) -> int:
+    def workspace(config: DecoderConfig, options: EngineOptions) -> int:
         return plan_memory(config, options, GIB, 100 * GIB, 4096, device_type=device_type).workspace_bytes
 
     options = EngineOptions(max_sequences=32)
@@ -121,7 +121,7 @@ def test_captured_steps_are_planned() -> None:
     """A Mac's plan has room for results of the decoding steps that are replayed: of as many rows as are computed
     without torch. Elsewhere, and in deterministic mode, no step is."""
 
-    def replay(config: ModelConfig, options: EngineOptions) -> int:
+    def replay(config: DecoderConfig, options: EngineOptions) -> int:
         plans = (plan_memory(config, options, GIB, 100 * GIB, 4096, device_type=each) for each in ("mps", "cpu"))
         on_mps, on_cpu = (plan.workspace_bytes for plan in plans)
         return on_mps - on_cpu

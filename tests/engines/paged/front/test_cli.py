@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from engines.backends.paged.load_progress import Progress, find_progress
+from engines.backends.paged.load_progress import LoadProgress, find_progress
 from engines.backends.paged.settings import read_settings
 from engines.cli.app import app
 from engines.cli.llm_command import Serving, serve_folder, write_repository
@@ -136,7 +136,7 @@ def test_a_model_of_another_kind_is_said_at_once(tmp_path: Path, capsys: pytest.
 
 def test_progress_is_read_as_it_is_written() -> None:
     """The host's log carries it, behind the name of the instance."""
-    progress = Progress("weights of model-00001.safetensors", 512, 1024)
+    progress = LoadProgress("weights of model-00001.safetensors", 512, 1024)
     assert find_progress(f"tiny_0_0: {progress} (progress.py:70)") == progress
     assert find_progress("tiny_0_0: loading '/models/tiny'") is None
 
@@ -149,9 +149,9 @@ def shown(is_terminal: bool) -> str:
     logger.setLevel(logging.INFO)
     with display.watching(logger):
         for done in range(0, 91, 10):
-            logger.info("%s: %s", "tiny_0_0", Progress("weights", done, 100))
+            logger.info("%s: %s", "tiny_0_0", LoadProgress("weights", done, 100))
         tell_ready(display)
-    logger.info("%s", Progress("unseen", 1, 2))
+    logger.info("%s", LoadProgress("unseen", 1, 2))
     return out.getvalue()
 
 

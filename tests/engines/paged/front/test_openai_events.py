@@ -8,7 +8,7 @@ import pytest
 from engines.host.openai.prompts import split_prompts
 from engines.host.openai.reply_events import AnswerReader
 from engines.host.openai.request_builder import infer_request
-from engines.messages import InferRequest, InferResponse, SharedMemory, Tensor
+from engines.messages import InferRequest, InferResponse, SharedMemory, TensorData
 from gateway.protocol.conversion.tensors import join_elements, split_elements
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm import chat_request_reader, completions_request_reader
@@ -36,7 +36,7 @@ def inputs(request: InferRequest) -> dict[str, Any]:
     return {tensor.name: _value(tensor) for tensor in request.inputs}
 
 
-def _value(tensor: Tensor) -> Any:
+def _value(tensor: TensorData) -> Any:
     data = tensor.data
     assert not isinstance(data, SharedMemory)
     if tensor.datatype == "BYTES":
@@ -150,10 +150,12 @@ def answer(index: int | None = None, /, **outputs: list[Any]) -> InferResponse:
     tensors = []
     for name, values in outputs.items():
         if isinstance(values[0], str):
-            tensors.append(Tensor(name, "BYTES", (len(values),), join_elements([value.encode() for value in values])))
+            tensors.append(
+                TensorData(name, "BYTES", (len(values),), join_elements([value.encode() for value in values]))
+            )
         else:
             data = b"".join(value.to_bytes(4, "little") for value in values)
-            tensors.append(Tensor(name, "UINT32", (len(values),), data))
+            tensors.append(TensorData(name, "UINT32", (len(values),), data))
     return InferResponse(tuple(tensors), {} if index is None else {"sequence_index": index})
 
 

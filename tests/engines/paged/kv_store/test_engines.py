@@ -13,7 +13,7 @@ from engines.paged.engine import PagedEngine
 from engines.paged.kv_store.memory import BlockMemory
 from engines.paged.options import DETERMINISTIC_CHUNK, EngineOptions, Speculation
 from engines.paged.sampling.params import SamplingParams
-from engines.paged.scheduling.sequence import Sequence, Status
+from engines.paged.scheduling.sequence import Sequence, SequenceStatus
 from tests.engines.paged.engine.asking import Answer, answer_of, ask, finish
 from tests.engines.paged.front.llm_process import adapter_folder
 from tests.engines.paged.kv_store.conftest import EngineOf
@@ -142,7 +142,7 @@ def test_who_was_looked_up_before_his_turn_does_not_wait(
     assert plan is not None and [piece.sequence for piece in plan.pieces] == [known]
     scheduler.add(unknown)
     scheduler.plan()
-    assert unknown.status is Status.FETCHING
+    assert unknown.status is SequenceStatus.FETCHING
     scheduler.finish(known, FinishReason.CANCELLED)
     scheduler.finish(unknown, FinishReason.CANCELLED)
     engine.stop()

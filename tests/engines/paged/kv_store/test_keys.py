@@ -9,10 +9,10 @@ import pytest
 
 from engines.paged.api_types import GenerateRequest
 from engines.paged.cache import block_hash
-from engines.paged.kv_store.keys import BlockKeys, Numbers
+from engines.paged.kv_store.keys import BlockIdentity, BlockKeys
 from engines.paged.sampling.params import SamplingParams
 
-NUMBERS = Numbers("ab" * 32, "bfloat16", 16, "raw")
+NUMBERS = BlockIdentity("ab" * 32, "bfloat16", 16, "raw")
 NAME = block_hash.extend(block_hash.root("\0"), list(range(16)))
 KEY = (
     "pointsman:1:kv:1ea04caa140c50b01699deb41febb0e91bad6991dec38b3032970d058dfedea5:"

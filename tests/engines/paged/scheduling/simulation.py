@@ -14,7 +14,7 @@ from engines.paged.cache.block_pool import BlockPool
 from engines.paged.sampling.params import SamplingParams
 from engines.paged.scheduling.batch_plan import SchedulerOutput
 from engines.paged.scheduling.scheduler import Scheduler
-from engines.paged.scheduling.sequence import Sequence, Status
+from engines.paged.scheduling.sequence import Sequence, SequenceStatus
 from tests.engines.paged.scheduling.outside import Outside, digest
 
 VOCABULARY = 50
@@ -124,12 +124,12 @@ class Simulation:
         for piece, tokens in zip(plan.pieces, results, strict=True):
             sequence = piece.sequence
             self.scheduler.advance(piece, tokens)
-            if sequence.status is Status.FINISHED:
+            if sequence.status is SequenceStatus.FINISHED:
                 continue
             del sequence.tokens[sequence.max_tokens :]
             if len(sequence.tokens) >= sequence.max_tokens:
                 self.scheduler.finish(sequence, FinishReason.LENGTH)
-            elif self.guess and sequence.status is Status.RUNNING:
+            elif self.guess and sequence.status is SequenceStatus.RUNNING:
                 right = text_of(tuple(sequence.tokens), 3)
                 sequence.drafts = [token if self.dice.random() < self.guess else token + 1 for token in right]
 

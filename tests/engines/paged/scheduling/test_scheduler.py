@@ -6,7 +6,7 @@ import pytest
 
 from engines.paged.api_types import FinishReason, GenerateRequest
 from engines.paged.sampling.params import SamplingParams
-from engines.paged.scheduling.sequence import Sequence, Status
+from engines.paged.scheduling.sequence import Sequence, SequenceStatus
 from tests.engines.paged.scheduling.simulation import Simulation, simulation, text_of
 
 
@@ -89,10 +89,14 @@ def test_a_more_urgent_request_takes_a_seat() -> None:
     it = simulation(max_sequences=2)
     sequences = [it.submit((token,), 30) for token in (1, 2, 3)]
     it.step()
-    assert [each.status for each in sequences] == [Status.RUNNING, Status.RUNNING, Status.WAITING]
+    assert [each.status for each in sequences] == [
+        SequenceStatus.RUNNING,
+        SequenceStatus.RUNNING,
+        SequenceStatus.WAITING,
+    ]
     urgent = it.submit((9,), 2, priority=5)
     it.step()
-    assert urgent.status is Status.RUNNING and sequences[1].status is Status.WAITING
+    assert urgent.status is SequenceStatus.RUNNING and sequences[1].status is SequenceStatus.WAITING
     it.run()
     assert [each.tokens[1:] for each in sequences] == [text_of((token,), 30) for token in (1, 2, 3)]
 
@@ -208,7 +212,7 @@ def test_nobody_waits_for_what_another_fetches() -> None:
     it, prompt = stored()
     fetching, other = it.submit(prompt, 3), it.submit((49, 48), 3)
     assert rows(it.step()) == {"2": (0, 2, 1)}
-    assert fetching.status is Status.FETCHING and other.status is Status.RUNNING
+    assert fetching.status is SequenceStatus.FETCHING and other.status is SequenceStatus.RUNNING
     assert it.scheduler.pool.num_used == 1
 
 

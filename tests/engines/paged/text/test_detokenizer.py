@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engines.paged.text.token_bytes import Kind
+from engines.paged.text.token_bytes import TokenKind
 from engines.paged.text.tokenizer import Tokenizer
 from tests.engines.paged.text import tiny_tokenizers
 from tests.engines.paged.text.tiny_tokenizers import KINDS
@@ -26,10 +26,10 @@ def test_kinds():
     """What a token's text depends on is read from the decoder."""
     kinds = {name: tokenizer.pieces.kind for name, tokenizer in TOKENIZERS.items()}
     assert kinds == {
-        "byte_level": Kind.BYTES,
-        "fallback": Kind.FALLBACK,
-        "metaspace": Kind.TEXT,
-        "word_pieces": Kind.TEXT,
+        "byte_level": TokenKind.BYTES,
+        "fallback": TokenKind.FALLBACK,
+        "metaspace": TokenKind.TEXT,
+        "word_pieces": TokenKind.TEXT,
     }
 
 

@@ -1,1 +1,25 @@
-../../queue_impatient/1/model.py
+"""Tells each request how many requests and rows were in its batch, after a while that lets others queue."""
+
+import json
+import time
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+SECONDS = "0.5"
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        parameters = json.loads(args["model_config"])["parameters"]
+        self.seconds = float(parameters.get("seconds", {"string_value": SECONDS})["string_value"])
+
+    def execute(self, requests):
+        time.sleep(self.seconds)
+        arrays = [pb_utils.get_input_tensor_by_name(request, "value").as_numpy() for request in requests]
+        rows = sum(len(array) for array in arrays)
+        return [self.respond(array, len(requests), rows) for array in arrays]
+
+    def respond(self, array, num_requests, num_rows):
+        batch = np.full((len(array), 2), [num_requests, num_rows], dtype=np.int32)
+        return pb_utils.InferenceResponse([pb_utils.Tensor("batch", batch)])
