@@ -89,7 +89,7 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
         read = [each for each in map(self.result_of, args) if each is not None]
         if func in _ALLOCATIONS:
             self._register(out, _Result(out.shape, out.dtype))
-        elif args and out is args[0]:
+        elif args and out is args[0] and not func._schema.is_mutable:
             pass  # `contiguous` or `to` of what is so already
         elif func is _aten.detach.default and read:
             self._register(out, read[0])  # what torch.empty hands out where Python has seen its result

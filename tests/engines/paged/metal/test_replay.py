@@ -23,6 +23,7 @@ LOOKS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
     "made contiguous": (lambda x: x.T.contiguous(), False),
     "made contiguous by its shape": (lambda x: x.T.reshape(-1), False),
     "a sum": (lambda x: x + 1, False),
+    "written in place": (lambda x: x.add_(1), False),
 }
 
 
