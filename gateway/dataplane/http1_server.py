@@ -414,7 +414,10 @@ class Http1ServerConnection(asyncio.Protocol):
             self.plane.num_lingering += 1
             self._set_reading(True)
             if self._transport.can_write_eof():
-                self._transport.write_eof()
+                try:
+                    self._transport.write_eof()
+                except OSError:  # asyncio's own loop: the client has reset the connection, and it has not seen that yet
+                    self._transport.abort()
         else:
             self._transport.close()
 

@@ -1,11 +1,14 @@
 """What a client may use up, and how long it may take; what is malformed is never sent on."""
 
 import asyncio
+import errno
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.dataplane.stage import Engine, post, rules, run, stage
+from tests.dataplane.stage import Engine, post, rules, run, stage, until
 
 HEAD = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\n"
 
@@ -138,6 +141,37 @@ def test_length_limits(tmp_path: Path) -> None:
         engine.stop()
 
     run(scene())
+
+
+def test_a_client_that_has_reset_is_let_go_of(tmp_path: Path) -> None:
+    """asyncio's own transport raises where half of a connection is closed that the client has reset meanwhile: the
+    connection ends, and the sweep goes on with the others."""
+
+    class Reset:
+        """A transport whose socket is not connected any more."""
+
+        def __init__(self, transport: asyncio.Transport) -> None:
+            self._transport = transport
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._transport, name)
+
+        def write_eof(self) -> None:
+            raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
+
+    async def scene() -> None:
+        engine = Engine()
+        await engine.start()
+        async with stage(rules(engine), tmp_path, limits={"body_timeout": 0.1}) as it:
+            client = await it.client()
+            await client.send(post(body=b"x" * 100)[:-50])
+            await until(lambda: it.plane.connections)
+            (connection,) = it.plane.connections
+            connection._transport = Reset(connection._transport)  # type: ignore[assignment]
+            await until(lambda: not it.plane.connections)
+        engine.stop()
+
+    run(scene(), plain=True)
 
 
 def test_silent_clients(tmp_path: Path) -> None:
