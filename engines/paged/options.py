@@ -31,7 +31,7 @@ class EngineOptions:
     device: str = "auto"  # auto (mps, then cuda, then cpu) | mps | cuda | cpu
     ops: str = "auto"  # auto (metal on mps, native on a cpu, else reference) | reference | native | metal | sim
     dtype: str = "auto"  # auto (the folder's; float32 where a CPU has no fast 16 bit) | float32 | float16 | bfloat16
-    memory_gb: float | None = None  # weights + cache + workspace together; None: nine tenths of what is free
+    memory_gb: float | None = None  # weights + cache + workspace together; None: a share of what is free
     num_blocks: int | None = None  # of the cache, whatever memory_gb says; None: what memory_gb leaves room for
     block_size: int = 16  # tokens a block; 16 shares prefixes finely and costs attention little
     max_sequences: int = 64  # running at a time

@@ -108,7 +108,7 @@ class ExecutionRequest:
         return home.connection.is_cancelled(self._number)
 
     def when_cancelled(self, told: Callable[[], None]) -> None:
-        """Have `told` called once, on another thread, where nobody wants the answer any more; see `Connection`."""
+        """Have `told` called once, on another thread, where nobody wants the answer any more; see `HostConnection`."""
         home: RequestOrigin = self._execution.instance
         home.connection.when_cancelled(self._number, told)
         if self.is_over:  # meanwhile

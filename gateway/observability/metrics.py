@@ -1,7 +1,7 @@
 """Counting on the hot path: plain attributes and lists, no locks, no label lookups.
 
-A worker keeps one `Series` for each (route, arm, engine, endpoint) that it has seen. The control process asks every
-worker for a `Snapshot`, adds them up and writes Prometheus' text (see `exposition`).
+A worker keeps one `RequestSeries` for each (route, arm, engine, endpoint) that it has seen. The control process asks
+every worker for a `CountersSnapshot`, adds them up and writes Prometheus' text (see `exposition`).
 """
 
 from __future__ import annotations

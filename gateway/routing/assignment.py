@@ -80,7 +80,7 @@ class Split:
             return None
         if self._only is not None:
             return self._only
-        # What `Positions.of` and `Layout.owner` do, on the hot path
+        # What `Positions.of` and `IntervalLayout.owner` do, on the hot path
         copy = self._positions.hasher.copy()
         copy.update(text)
         layout = self._layout

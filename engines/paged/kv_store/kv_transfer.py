@@ -1,8 +1,8 @@
 """Between the engine and the store: full blocks go out, stored ones come in, and no step waits for either.
 
 A waiting sequence whose beginning is not in memory is looked up before it is admitted, and waits in a state of its own
-(`Status.FETCHING`) meanwhile, without seat or blocks. What arrives is loaded into free blocks between two steps and
-named: from then on they are cached blocks like any others, which admission finds. Whatever goes wrong, the sequence
+(`SequenceStatus.FETCHING`) meanwhile, without seat or blocks. What arrives is loaded into free blocks between two steps
+and named: from then on they are cached blocks like any others, which admission finds. Whatever goes wrong, the sequence
 waits for room again, and computes what it does not find.
 
 All of it is the engine's thread's.

@@ -1,7 +1,7 @@
 """A ModelStreamInfer call: each message goes its own model's way, and all responses come back on the one stream.
 
-What comes from the client is read by `Requests`, what goes to it is written by `Responses`; here the messages meet the
-engines' streams.
+What comes from the client is read by `StreamRequests`, what goes to it is written by `Responses`; here the messages
+meet the engines' streams.
 """
 
 from __future__ import annotations
