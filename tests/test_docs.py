@@ -1,0 +1,36 @@
+"""The documentation: links between pages lead to files and headings that exist."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+PAGES = [REPOSITORY / name for name in subprocess.check_output(
+    ["git", "ls-files", "*.md"], cwd=REPOSITORY, text=True
+).split()]  # fmt: skip
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub derives them."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {
+        re.sub(r"[^\w\- ]", "", re.sub(r"\[(.+?)\]\(.*?\)", r"\1", title).lower()).replace(" ", "-") for title in titles
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(REPOSITORY).as_posix())
+def test_links_lead_somewhere(page: Path) -> None:
+    """Each relative link names a file of the repository, and each `#anchor` a heading of it."""
+    broken = []
+    for link in LINK.findall(re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
+            broken.append(link)
+    assert not broken
