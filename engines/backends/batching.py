@@ -14,7 +14,7 @@ import numpy as np
 
 from engines.backends.interfaces import Array, BackendRequest, numpy_datatype
 from engines.backends.signature import ModelSignature, TensorSpec
-from engines.errors import EngineError, ErrorCode, internal, invalid
+from engines.core.errors import EngineError, ErrorCode, internal, invalid
 
 # Runs the model: its inputs by name, to its outputs by name. Outputs that nobody knows are left alone.
 Run = Callable[[dict[str, Array]], Mapping[str, Array]]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engines.errors import invalid
+from engines.core.errors import invalid
 from gateway.protocol.datatypes import CONFIG_DATATYPES
 
 # What a model that can batch gets where nobody says more (Triton: --backend-config=NAME,default-max-batch-size=N).

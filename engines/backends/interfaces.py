@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from engines.errors import EngineError
-from engines.messages import Scalar
+from engines.core.errors import EngineError
+from engines.core.messages import Scalar
 
 Array = npt.NDArray[Any]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.backends.interfaces import InstanceSpec
-from engines.errors import EngineError, ErrorCode, internal, unavailable
+from engines.core.errors import EngineError, ErrorCode, internal, unavailable
 
 
 def library(module: str, extra: str) -> Any:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from engines.errors import EngineError, ErrorCode, invalid
+from engines.core.errors import EngineError, ErrorCode, invalid
 from gateway.protocol.datatypes import config_datatype
 
 _TRUE, _FALSE = {"true", "1", "on", "yes"}, {"false", "0", "off", "no"}

@@ -19,7 +19,7 @@ from engines.backends.cores import fair_share_of_cores
 from engines.backends.interfaces import Array, Backend, BackendRequest, InstanceSpec
 from engines.backends.model_files import instance_file, last_version, library, model_file
 from engines.backends.signature import ModelSignature, Parameters
-from engines.errors import internal, invalid
+from engines.core.errors import internal, invalid
 
 _log = logging.getLogger(__name__)
 

@@ -220,7 +220,7 @@ async def _study(study: Sweep, url: str, repository: str | None, folder: Path, c
 
 def _weigh(pid: int) -> int | None:
     """Bytes that a process takes with its descendants; None where it is gone."""
-    from engines.processes import memory_of, processes, tree
+    from engines.core.processes import memory_of, processes, tree
 
     members = tree(pid, processes())
     return memory_of(members) if members else None

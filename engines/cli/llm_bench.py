@@ -115,7 +115,7 @@ def _run(
         return _refuse('torch is not installed here: pip install "pointsman[llm]"')
 
     from engines.cli.llm_bench_display import Bars, tell
-    from engines.errors import EngineError
+    from engines.core.errors import EngineError
     from engines.paged.bench import plot as bench_plot
     from engines.paged.bench.runner import Wish, carry_out
 

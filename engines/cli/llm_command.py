@@ -19,7 +19,7 @@ from rich.console import Console
 from engines.backends.paged.settings import LIBRARIES
 from engines.cli.llm_display import Display
 from engines.cli.run_host import Audience, run, told_host
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 from engines.host.logs import LogSettings
 from engines.host.server import Host, LoadError, StartError
 from engines.host.settings import Address, HostSettings

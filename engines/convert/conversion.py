@@ -11,7 +11,7 @@ from engines.backends.model_files import library
 from engines.convert import package, repository_entry, sources, verification
 from engines.convert.errors import ConversionError
 from engines.convert.tensors import TensorShape, random_inputs
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from engines.backends.pytorch.argument_names import input_positions, outputs_of
 from engines.backends.signature import ModelSignature
 from engines.convert.errors import ConversionError, first_line
 from engines.convert.tensors import Array, TensorShape, with_sizes
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 from gateway.protocol.datatypes import CONFIG_DATATYPES
 from gateway.protocol.protobuf import message
 

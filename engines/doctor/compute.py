@@ -105,7 +105,7 @@ def native() -> Finding:
     """Attention on the processor, compiled and compared with torch's."""
     import torch
 
-    from engines.errors import EngineError
+    from engines.core.errors import EngineError
     from engines.paged.ops.native import NativeOps
 
     dtypes = (torch.float32, torch.bfloat16)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from engines.core.processes import Process, memory_of, tree
 from engines.fleet.backoff import Backoff
 from engines.fleet.cgroups import Cgroups
 from engines.fleet.child import Child, describe_end
@@ -21,7 +22,6 @@ from engines.fleet.power_class import PowerPlan, plan
 from engines.fleet.probe import probe
 from engines.fleet.spec import AgentSpec
 from engines.fleet.templating import fill
-from engines.processes import Process, memory_of, tree
 
 _log = logging.getLogger("pointsman.fleet")
 

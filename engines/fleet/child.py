@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from engines.processes import Process, processes, tree
+from engines.core.processes import Process, processes, tree
 
 _KILL_SECONDS = 5.0
 _POLL_SECONDS = 0.02

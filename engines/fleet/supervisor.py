@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from engines.core.processes import processes
 from engines.fleet.agent import Agent, AgentContext
 from engines.fleet.cgroups import Cgroups, NoCgroupsError, find
 from engines.fleet.child import end_orphan
@@ -20,7 +21,6 @@ from engines.fleet.health_state import AgentState
 from engines.fleet.ports import NoFreePortError, allot, can_bind
 from engines.fleet.spec import AgentSpec, FleetSpec
 from engines.fleet.state_files import Bookkeeping
-from engines.processes import processes
 
 _log = logging.getLogger("pointsman.fleet")
 

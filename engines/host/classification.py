@@ -11,8 +11,8 @@ from heapq import nlargest
 from math import prod
 from typing import Any
 
-from engines.errors import invalid
-from engines.messages import SharedMemory, TensorData
+from engines.core.errors import invalid
+from engines.core.messages import SharedMemory, TensorData
 from gateway.protocol.conversion.tensors import join_elements
 
 # Type codes of `array`.

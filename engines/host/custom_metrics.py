@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
-from engines.errors import EngineError, ErrorCode, internal, invalid
+from engines.core.errors import EngineError, ErrorCode, internal, invalid
 from engines.host.prometheus_text import MetricSample, PrometheusFamily
 from engines.instances.host_interfaces import Change
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from engines.calls import InferenceCall
+from engines.core.calls import InferenceCall
 from engines.host.statistics import Statistics
 from engines.scheduling.interfaces import Instance
 

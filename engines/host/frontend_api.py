@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from engines.calls import InferenceCall
-from engines.errors import EngineError, ErrorCode, invalid
-from engines.messages import InferRequest, SharedMemory
+from engines.core.calls import InferenceCall
+from engines.core.errors import EngineError, ErrorCode, invalid
+from engines.core.messages import InferRequest, SharedMemory
 from gateway.protocol.datatypes import DATATYPES
 from gateway.protocol.operations import Operation
 from gateway.protocol.protobuf import Message

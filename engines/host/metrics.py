@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from engines.core.processes import memory_of_one
 from engines.host.devices import DeviceMemory, device_memory, system_usage
 from engines.host.prometheus_text import MetricSample, PrometheusFamily
 from engines.host.statistics import Duration, Statistics
-from engines.processes import memory_of_one
 from engines.scheduling.cache import ResponseCache
 
 if TYPE_CHECKING:

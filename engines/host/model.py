@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from engines.calls import InferenceCall
-from engines.errors import EngineError, unavailable
+from engines.core.calls import InferenceCall
+from engines.core.errors import EngineError, unavailable
+from engines.core.messages import InferResponse
 from engines.host.request_validation import RequestCheck
 from engines.host.reshaping import Reshapes
 from engines.host.response_interceptors import Watcher, watch
 from engines.host.statistics import Statistics
 from engines.host.tracing import PARENT, Trace, Tracer, TraceSampler
-from engines.messages import InferResponse
 from engines.repository.interfaces import ModelSpec
 from engines.scheduling.interfaces import RequestScheduler
 

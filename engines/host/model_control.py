@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 from engines.repository import Repository
 
 if TYPE_CHECKING:

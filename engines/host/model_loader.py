@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from engines import instances
-from engines.calls import Submit
+from engines.core.calls import Submit
 from engines.host.clock import LoopClock
 from engines.host.custom_metrics import CustomMetrics
 from engines.host.execution_counter import CountedInstance

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from engines.errors import invalid
-from engines.messages import InferRequest, Raw, SharedMemory, TensorData
+from engines.core.errors import invalid
+from engines.core.messages import InferRequest, Raw, SharedMemory, TensorData
 from gateway.protocol.datatypes import ELEMENT_BYTES, config_datatype
 
 _BATCH_NOTE = (

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from engines.messages import TensorData
+from engines.core.messages import TensorData
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from engines.calls import InferenceCall, Sink
-from engines.messages import InferResponse
+from engines.core.calls import InferenceCall, Sink
+from engines.core.messages import InferResponse
 
 # Sees an answer, and gives the one that goes on.
 Watcher = Callable[[InferResponse], InferResponse]

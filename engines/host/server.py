@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from engines.calls import InferenceCall
-from engines.errors import EngineError
+from engines.core.calls import InferenceCall
+from engines.core.errors import EngineError
 from engines.host import metrics
 from engines.host.cache_setup import response_cache
 from engines.host.clock import LoopClock

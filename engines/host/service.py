@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
-from engines.calls import InferenceCall
-from engines.errors import EngineError, ErrorCode, unavailable
+from engines.core.calls import InferenceCall
+from engines.core.errors import EngineError, ErrorCode, unavailable
 from engines.host.restricted_apis import Restrictions
 from engines.host.rpcs.context import Context
 from engines.host.rpcs.metadata import model_metadata

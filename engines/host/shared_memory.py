@@ -10,8 +10,8 @@ import os
 import stat
 from dataclasses import dataclass
 
-from engines.errors import EngineError, ErrorCode, internal, invalid
-from engines.messages import SharedMemory
+from engines.core.errors import EngineError, ErrorCode, internal, invalid
+from engines.core.messages import SharedMemory
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from engines.calls import InferenceCall
-from engines.errors import ErrorCode
+from engines.core.calls import InferenceCall
+from engines.core.errors import ErrorCode
 
 # Why a request failed, as `nv_inference_request_failure` has it.
 REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator
 from math import prod
 
-from engines.messages import Raw, SharedMemory, TensorData
+from engines.core.messages import Raw, SharedMemory, TensorData
 
 _FORMATS = {
     "BOOL": "?",

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import count as counter
 from typing import Any
 
-from engines.calls import InferenceCall
+from engines.core.calls import InferenceCall
+from engines.core.messages import InferRequest, InferResponse, TensorData
 from engines.host.trace_files import TraceFiles
 from engines.host.trace_settings import TraceSettings, TraceSettingsBook
 from engines.host.trace_tensors import written_tensor
-from engines.messages import InferRequest, InferResponse, TensorData
 
 # Beside the W3C trace context of an ensemble's steps: the number of the ensemble's own trace.
 PARENT = "pointsman-trace"

@@ -13,9 +13,9 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from engines.calls import InferenceCall
-from engines.errors import invalid
-from engines.messages import InferRequest, InferResponse, TensorData
+from engines.core.calls import InferenceCall
+from engines.core.errors import invalid
+from engines.core.messages import InferRequest, InferResponse, TensorData
 from engines.scheduling.interfaces import Instance
 from gateway.protocol.datatypes import ELEMENT_BYTES, config_datatype
 

@@ -8,15 +8,15 @@ from collections.abc import Callable
 from time import monotonic_ns
 from typing import Any
 
-from engines.calls import InferenceCall, Submit
-from engines.errors import EngineError, ErrorCode, internal, unavailable
+from engines.core.calls import InferenceCall, Submit
+from engines.core.errors import EngineError, ErrorCode, internal, unavailable
+from engines.core.messages import InferRequest, InferResponse, WantedOutput
 from engines.instances.host_interfaces import Change, CustomMetricsInterface, ModelControl
 from engines.ipc import message_kinds
 from engines.ipc.arena import ArenaFullError
 from engines.ipc.channel import Channel
 from engines.ipc.frames import Message
 from engines.ipc.tensors import pack, unpack
-from engines.messages import InferRequest, InferResponse, WantedOutput
 
 log = logging.getLogger("engines.models")
 

@@ -9,8 +9,9 @@ from functools import partial
 from time import monotonic_ns
 from typing import Any
 
-from engines.calls import InferenceCall, Submit
-from engines.errors import EngineError, ErrorCode, internal, unavailable
+from engines.core.calls import InferenceCall, Submit
+from engines.core.errors import EngineError, ErrorCode, internal, unavailable
+from engines.core.messages import InferResponse, TensorData, WantedOutput
 from engines.instances.host_requests import HostRequests
 from engines.instances.instance_groups import InstancePlan
 from engines.ipc import message_kinds
@@ -18,7 +19,6 @@ from engines.ipc.arena import ArenaFullError
 from engines.ipc.channel import Channel
 from engines.ipc.frames import Message
 from engines.ipc.tensors import PackedTensor, pack, unpack
-from engines.messages import InferResponse, TensorData, WantedOutput
 
 log = logging.getLogger(__name__)
 

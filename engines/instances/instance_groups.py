@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from engines.errors import EngineError, invalid
+from engines.core.errors import EngineError, invalid
 
 # Backends whose instances run on the CPU where nothing else is said.
 _CPU_BACKENDS = {"python"}

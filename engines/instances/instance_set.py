@@ -8,8 +8,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from engines.calls import Submit
-from engines.errors import invalid
+from engines.core.calls import Submit
+from engines.core.errors import invalid
 from engines.instances.host_interfaces import CustomMetricsInterface, ModelControl
 from engines.instances.host_requests import HostRequests
 from engines.instances.instance import ProcessInstance

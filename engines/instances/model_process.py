@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engines.errors import EngineError, ErrorCode, internal, unavailable
+from engines.core.errors import EngineError, ErrorCode, internal, unavailable
 from engines.instances.instance import ProcessInstance
 from engines.instances.interpreter import Interpreter
 from engines.instances.process import ChannelEnds, ModelChild, spawn

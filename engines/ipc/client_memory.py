@@ -7,8 +7,8 @@ import mmap
 import os
 from collections import OrderedDict
 
-from engines.errors import invalid
-from engines.messages import SharedMemory
+from engines.core.errors import invalid
+from engines.core.messages import SharedMemory
 
 MAX_MAPPED = 32
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from engines.core.messages import SharedMemory, TensorData
 from engines.ipc.arena import Arena, Mapping
-from engines.messages import SharedMemory, TensorData
 
 PackedTensor = tuple[str, str, tuple[int, ...], Any]
 

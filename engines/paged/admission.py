@@ -7,7 +7,7 @@ import threading
 import time
 from dataclasses import replace
 
-from engines.errors import invalid
+from engines.core.errors import invalid
 from engines.paged.api_types import GenerateRequest, Listener
 from engines.paged.builder import Parts
 from engines.paged.generation.beams import BeamSearch

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from engines.errors import EngineError, invalid
+from engines.core.errors import EngineError, invalid
 from engines.paged.cache.claims import MemoryClaim, MemoryClaims
 from engines.paged.cache.kv_cache import KVCache
 from engines.paged.cache.memory import MemoryPlan, available_memory, plan_memory

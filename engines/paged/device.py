@@ -7,7 +7,7 @@ import os
 
 import torch
 
-from engines.errors import invalid, unavailable
+from engines.core.errors import invalid, unavailable
 
 _log = logging.getLogger(__name__)
 

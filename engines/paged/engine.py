@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from engines.errors import unavailable
+from engines.core.errors import unavailable
 from engines.paged.admission import Admission
 from engines.paged.api_types import GenerateRequest, Listener
 from engines.paged.builder import Parts, Progress, assemble

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from engines.errors import invalid
+from engines.core.errors import invalid
 
 
 def read_object(path: Path) -> dict[str, Any]:

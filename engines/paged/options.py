@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from engines.errors import invalid
+from engines.core.errors import invalid
 
 _METHODS = ("ngram", "draft")
 # Deterministic steps hold prompts in pieces of this: shapes that depend on the prompt alone.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from engines.errors import internal, invalid
+from engines.core.errors import internal, invalid
 from gateway.protocol.protobuf import Message
 
 CONFIG_FILENAME = "config.pbtxt"

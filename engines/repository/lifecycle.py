@@ -11,7 +11,7 @@ import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from engines.errors import EngineError, ErrorCode, internal, invalid, unavailable
+from engines.core.errors import EngineError, ErrorCode, internal, invalid, unavailable
 from engines.repository import config as configuration
 from engines.repository.fingerprint import Fingerprint
 from engines.repository.interfaces import Load, LoadedVersion, ModelSpec

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from engines.errors import invalid
+from engines.core.errors import invalid
 from engines.repository.dependency_graph import steps
 from engines.repository.fingerprint import Fingerprint
 from engines.repository.layout import check_roots, model_directories

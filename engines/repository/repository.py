@@ -12,7 +12,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from engines.errors import EngineError, internal, invalid, unavailable
+from engines.core.errors import EngineError, internal, invalid, unavailable
 from engines.repository.dependency_graph import steps
 from engines.repository.interfaces import Load, LoadedVersion
 from engines.repository.layout import DUPLICATE

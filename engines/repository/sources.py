@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from engines.errors import EngineError, invalid
+from engines.core.errors import EngineError, invalid
 from engines.repository import config as configuration
 from engines.repository.fingerprint import Fingerprint, fingerprint
 from engines.repository.layout import config_path

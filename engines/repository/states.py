@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from engines.errors import EngineError, ErrorCode, internal
+from engines.core.errors import EngineError, ErrorCode, internal
 from engines.repository.interfaces import LoadedVersion
 from engines.repository.sources import VersionSource
 

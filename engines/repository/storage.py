@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
-from engines.errors import EngineError, ErrorCode, unavailable
+from engines.core.errors import EngineError, ErrorCode, unavailable
 
 EXTRA = "pointsman[remote]"
 # What fsspec loads for a scheme, by the name of the package that brings it.

@@ -10,7 +10,7 @@ import copy
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 from engines.repository.config.problems import ConfigError
 from engines.repository.dependency_graph import dependents, problem, steps
 from engines.repository.ensemble_checks import check_mapping

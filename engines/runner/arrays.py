@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from engines.backends.interfaces import Array, numpy_datatype
-from engines.errors import invalid
+from engines.core.errors import invalid
+from engines.core.messages import SharedMemory
 from engines.ipc.arena import Arena, Mapping
 from engines.ipc.client_memory import ClientMemory
 from engines.ipc.tensors import INLINE_BYTES, PackedTensor
-from engines.messages import SharedMemory
 from gateway.protocol.datatypes import DATATYPES
 
 _DTYPES = {datatype: numpy_datatype(datatype) for datatype in DATATYPES}

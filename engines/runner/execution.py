@@ -6,7 +6,7 @@ from time import monotonic_ns
 from typing import Any, Protocol
 
 from engines.backends.interfaces import Backend
-from engines.errors import EngineError, internal
+from engines.core.errors import EngineError, internal
 from engines.ipc import message_kinds
 from engines.runner.requests import ExecutionRequest, RequestOrigin, Response
 

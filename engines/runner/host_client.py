@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from engines.backends.interfaces import Array
-from engines.errors import EngineError, ErrorCode, unavailable
+from engines.core.errors import EngineError, ErrorCode, unavailable
 from engines.ipc import message_kinds
 from engines.ipc.arena import ArenaFullError
 from engines.runner.connection import HostConnection

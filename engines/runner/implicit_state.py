@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from engines.backends.interfaces import Array, numpy_datatype
-from engines.errors import invalid
+from engines.core.errors import invalid
 from engines.runner.arrays import decode_bytes
 from gateway.protocol.datatypes import config_datatype
 

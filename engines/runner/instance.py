@@ -10,7 +10,7 @@ from time import monotonic_ns
 from typing import Any
 
 from engines.backends.interfaces import Backend, InstanceSpec
-from engines.errors import EngineError, ErrorCode
+from engines.core.errors import EngineError, ErrorCode
 from engines.ipc import message_kinds
 from engines.runner import tracebacks
 from engines.runner.connection import HostConnection

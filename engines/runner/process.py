@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from engines.backends.interfaces import InstanceSpec
-from engines.errors import EngineError, ErrorCode
+from engines.core.errors import EngineError, ErrorCode
 from engines.ipc import message_kinds
 from engines.ipc.arena import Arena, Mapping
 from engines.runner.arrays import ArrayStore

@@ -7,9 +7,9 @@ from time import monotonic_ns
 from typing import Any, Protocol
 
 from engines.backends.interfaces import Array
-from engines.errors import EngineError, ErrorCode, internal
+from engines.core.errors import EngineError, ErrorCode, internal
+from engines.core.messages import Scalar, SharedMemory
 from engines.ipc.arena import ArenaFullError
-from engines.messages import Scalar, SharedMemory
 from engines.runner.connection import HostConnection
 
 Response = tuple[int, bool, Any, Any, Any]  # request, whether it is the last, outputs, parameters, error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from engines.backends.interfaces import Array
-from engines.errors import internal
+from engines.core.errors import internal
 from engines.runner.arrays import datatype_of
 from gateway.protocol.datatypes import config_datatype
 

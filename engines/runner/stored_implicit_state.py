@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from engines.backends.interfaces import Array, InstanceSpec
-from engines.errors import EngineError, invalid, unavailable
+from engines.core.errors import EngineError, invalid, unavailable
 from engines.runner.implicit_state import States
 from engines.state.factory import LOCAL, open_store, read_seconds, read_secret, resolve
 from engines.state.fingerprint import folder_digest

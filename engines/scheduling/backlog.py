@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from functools import partial
 
-from engines.calls import InferenceCall
-from engines.errors import EngineError, unavailable
+from engines.core.calls import InferenceCall
+from engines.core.errors import EngineError, unavailable
 from engines.scheduling.error_texts import SEQUENCE_TIMEOUT_EXPIRED
 from engines.scheduling.interfaces import Clock, Timer
 from engines.scheduling.slots import SequenceId

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engines.calls import InferenceCall
-from engines.errors import EngineError, unavailable
+from engines.core.calls import InferenceCall
+from engines.core.errors import EngineError, unavailable
 from engines.scheduling.error_texts import TIMEOUT_EXPIRED, queue_full, stopping
 from engines.scheduling.instance_pool import InstancePool
 from engines.scheduling.interfaces import Clock, Instance, Timer

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Protocol
 
-from engines.messages import InferRequest, InferResponse, SharedMemory, TensorData
+from engines.core.messages import InferRequest, InferResponse, SharedMemory, TensorData
 
 Found = Callable[[InferResponse | None], None]
 

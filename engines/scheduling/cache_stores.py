@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol
 
-from engines.messages import InferResponse, TensorData
+from engines.core.messages import InferResponse, TensorData
 from engines.scheduling.cache import CacheUsage, Found
 from engines.scheduling.interfaces import Clock
 

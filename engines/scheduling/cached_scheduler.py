@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Protocol
 
-from engines.calls import InferenceCall, Sink
-from engines.messages import InferResponse
+from engines.core.calls import InferenceCall, Sink
+from engines.core.messages import InferResponse
 from engines.scheduling.cache import ResponseCache, is_cached, key_of
 from engines.scheduling.interfaces import Clock, Instance, RequestScheduler
 from engines.scheduling.ordering import Order

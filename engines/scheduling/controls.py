@@ -10,8 +10,8 @@ import struct
 from itertools import product
 from typing import Any
 
-from engines.errors import invalid
-from engines.messages import InferRequest, TensorData
+from engines.core.errors import invalid
+from engines.core.messages import InferRequest, TensorData
 
 START, READY, END, CORRID = range(4)  # ModelSequenceBatching.Control.Kind
 

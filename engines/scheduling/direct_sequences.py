@@ -8,9 +8,9 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from engines.calls import InferenceCall
-from engines.errors import EngineError
-from engines.messages import InferRequest, InferResponse, TensorData
+from engines.core.calls import InferenceCall
+from engines.core.errors import EngineError
+from engines.core.messages import InferRequest, InferResponse, TensorData
 from engines.scheduling.controls import Controls
 from engines.scheduling.instance_pool import InstancePool
 from engines.scheduling.interfaces import Clock, Instance, Timer

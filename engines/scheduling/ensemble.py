@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from engines.calls import InferenceCall, Submit
+from engines.core.calls import InferenceCall, Submit
 from engines.scheduling.ensemble_graph import Graph, Step
 from engines.scheduling.ensemble_run import Run, Target
 from engines.scheduling.error_texts import stopping

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from engines.calls import InferenceCall, Submit
-from engines.errors import EngineError, invalid
-from engines.messages import InferRequest, InferResponse, Scalar, TensorData, WantedOutput
+from engines.core.calls import InferenceCall, Submit
+from engines.core.errors import EngineError, invalid
+from engines.core.messages import InferRequest, InferResponse, Scalar, TensorData, WantedOutput
 from engines.scheduling.ensemble_graph import Graph, Step
 from engines.scheduling.ensemble_tensors import Standing, Tensors, fitted
 from engines.scheduling.error_texts import tag

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from engines.messages import TensorData
+from engines.core.messages import TensorData
 from engines.scheduling.ensemble_graph import Step
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engines.calls import InferenceCall
-from engines.errors import EngineError, ErrorCode, unavailable
+from engines.core.calls import InferenceCall
+from engines.core.errors import EngineError, ErrorCode, unavailable
 
 TIMEOUT_EXPIRED = "Request timeout expired"
 SEQUENCE_TIMEOUT_EXPIRED = "timeout of the corresponding sequence has been expired"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from engines.errors import EngineError, ErrorCode
+from engines.core.errors import EngineError, ErrorCode
 from engines.scheduling.batching import DynamicBatcher
 from engines.scheduling.fifo import DefaultScheduler
 from engines.scheduling.interfaces import Clock, Instance, RequestScheduler

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
 
-from engines.calls import InferenceCall
+from engines.core.calls import InferenceCall
 from engines.scheduling.error_texts import stopping
 from engines.scheduling.instance_pool import InstancePool
 from engines.scheduling.interfaces import Clock, Instance

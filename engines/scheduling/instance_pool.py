@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from engines.calls import InferenceCall
-from engines.errors import EngineError
+from engines.core.calls import InferenceCall
+from engines.core.errors import EngineError
 from engines.scheduling.error_texts import execution_failed
 from engines.scheduling.interfaces import Clock, Instance
 from engines.scheduling.rate_limiter import Enrol, Quota

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from engines.calls import InferenceCall
+from engines.core.calls import InferenceCall
 
 
 class Timer(Protocol):

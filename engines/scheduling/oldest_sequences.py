@@ -6,9 +6,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from engines.calls import InferenceCall, Sink
-from engines.errors import EngineError
-from engines.messages import InferResponse
+from engines.core.calls import InferenceCall, Sink
+from engines.core.errors import EngineError
+from engines.core.messages import InferResponse
 from engines.scheduling.batching import DynamicBatcher
 from engines.scheduling.interfaces import Clock, Instance
 from engines.scheduling.rate_limiter import Enrol

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from engines.calls import InferenceCall, Sink
-from engines.messages import InferResponse
+from engines.core.calls import InferenceCall, Sink
+from engines.core.messages import InferResponse
 
 
 class Order:

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from engines.calls import InferenceCall
+from engines.core.calls import InferenceCall
 from engines.scheduling.shapes import Shapes
 
 REJECT = 0  # ModelQueuePolicy.TimeoutAction; the other is DELAY

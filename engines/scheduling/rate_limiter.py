@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from engines.errors import invalid
+from engines.core.errors import invalid
 from engines.scheduling.interfaces import Instance
 
 GLOBAL = -1

@@ -15,9 +15,9 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
-from engines.calls import InferenceCall
-from engines.errors import EngineError, invalid, unavailable
-from engines.messages import InferRequest, TensorData
+from engines.core.calls import InferenceCall
+from engines.core.errors import EngineError, invalid, unavailable
+from engines.core.messages import InferRequest, TensorData
 from engines.scheduling.backlog import Backlogs
 from engines.scheduling.controls import Controls
 from engines.scheduling.direct_sequences import DirectBatcher

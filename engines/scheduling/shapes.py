@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from engines.calls import InferenceCall
-from engines.messages import Raw, SharedMemory
+from engines.core.calls import InferenceCall
+from engines.core.messages import Raw, SharedMemory
 
 # Of each input that counts, by name: its shape without the batch axis (None where any will do), and its data where that
 # has to be the same too. Calls with equal ones may share a batch.

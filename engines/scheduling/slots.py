@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Protocol
 
-from engines.calls import InferenceCall
-from engines.errors import EngineError
+from engines.core.calls import InferenceCall
+from engines.core.errors import EngineError
 from engines.scheduling.interfaces import Instance
 
 SequenceId = int | str

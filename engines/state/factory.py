@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from engines.errors import invalid
+from engines.core.errors import invalid
 from engines.state.interfaces import StateStore
 from engines.state.local_store import LocalStateStore
 from engines.state.redis_store import RedisStateStore

@@ -8,7 +8,7 @@ from typing import Any
 from engines.backends.config_completion import Found, fill_in, is_complete
 from engines.backends.coreml import packages
 from engines.backends.model_files import last_version, library
-from engines.errors import invalid
+from engines.core.errors import invalid
 
 
 def complete(config: Any, directory: Path) -> None:

@@ -18,7 +18,7 @@ from engines.backends.coreml.placement import UNITS, Placement, Predict, devices
 from engines.backends.interfaces import Array, BackendRequest, InstanceSpec, numpy_datatype
 from engines.backends.model_files import library
 from engines.backends.signature import ModelSignature, Parameters
-from engines.errors import EngineError, ErrorCode, invalid
+from engines.core.errors import EngineError, ErrorCode, invalid
 
 _log = logging.getLogger(__name__)
 _UNITS = ("auto", *UNITS)

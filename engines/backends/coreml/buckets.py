@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engines.backends.coreml.packages import Package, Shape
-from engines.errors import invalid
+from engines.core.errors import invalid
 
 
 @dataclass(frozen=True, slots=True)

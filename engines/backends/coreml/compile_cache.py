@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.backends.interfaces import Array
-from engines.errors import internal
+from engines.core.errors import internal
 
 _log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engines.errors import internal, unavailable
+from engines.core.errors import internal, unavailable
 
 Shape = tuple[int, ...]
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engines.errors import internal
+from engines.core.errors import internal
 
 _log = logging.getLogger(__name__)
 

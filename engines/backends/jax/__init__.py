@@ -14,7 +14,7 @@ from typing import Any
 
 from engines.backends.config_completion import is_complete
 from engines.backends.interfaces import Backend
-from engines.errors import invalid
+from engines.core.errors import invalid
 
 EXTRA = "jax"
 INSTANCES_SHARE_A_PROCESS = True

@@ -14,7 +14,7 @@ from engines.backends.batching import Batcher, power_of_two
 from engines.backends.interfaces import Array, BackendRequest, InstanceSpec, numpy_datatype
 from engines.backends.model_files import instance_file, library, python_module
 from engines.backends.signature import ModelSignature, Parameters
-from engines.errors import internal, invalid
+from engines.core.errors import internal, invalid
 
 _log = logging.getLogger(__name__)
 _NARROW: dict[np.dtype[Any], Any] = {

@@ -10,7 +10,7 @@ from engines.backends.config_completion import Found, default_max_batch_size, fi
 from engines.backends.model_files import last_version, library, model_file
 from engines.backends.onnxruntime import sessions
 from engines.backends.signature import ModelSignature, TensorSpec
-from engines.errors import invalid
+from engines.core.errors import invalid
 
 
 def onnx_file(config: Any, version_directory: Path) -> Path:

@@ -18,7 +18,7 @@ from engines.backends.onnxruntime import providers, sessions
 from engines.backends.onnxruntime.autocomplete import check, onnx_file
 from engines.backends.onnxruntime.coreml_cache import cached
 from engines.backends.signature import ModelSignature
-from engines.errors import invalid
+from engines.core.errors import invalid
 
 _log = logging.getLogger(__name__)
 _ONNX_BFLOAT16 = 16  # TensorProto.BFLOAT16

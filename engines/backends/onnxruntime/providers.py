@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from engines.backends.signature import Parameters
-from engines.errors import invalid
+from engines.core.errors import invalid
 
 CPU, CUDA, TENSORRT, OPENVINO, COREML = (
     f"{name}ExecutionProvider" for name in ("CPU", "CUDA", "Tensorrt", "OpenVINO", "CoreML")

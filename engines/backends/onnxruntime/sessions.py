@@ -9,7 +9,7 @@ from typing import Any
 from engines.backends.config_completion import Found
 from engines.backends.onnxruntime.providers import CPU, Provider
 from engines.backends.signature import Parameters
-from engines.errors import internal, invalid
+from engines.core.errors import internal, invalid
 
 # Triton's graph levels: what is set is how much it is optimized less, or more.
 _LEVELS = {-1: "ORT_ENABLE_BASIC", 1: "ORT_ENABLE_EXTENDED", 2: "ORT_DISABLE_ALL"}

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from engines.errors import EngineError, ErrorCode
+from engines.core.errors import EngineError, ErrorCode
 from gateway.protocol.datatypes import CONFIG_DATATYPES
 
 # Says to the host that a request which does not set this input has one answer.

@@ -18,7 +18,7 @@ from engines.backends.paged.metrics import EngineMetrics, HostInterface
 from engines.backends.paged.request_parser import read_request
 from engines.backends.paged.response_stream import ResponseStream
 from engines.backends.paged.settings import LIBRARIES, read_settings
-from engines.errors import EngineError, internal
+from engines.core.errors import EngineError, internal
 from engines.paged.model.config_reader import read_config
 
 if TYPE_CHECKING:

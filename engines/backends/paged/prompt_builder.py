@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.backends.paged.request_parser import Chat, ParsedRequest
-from engines.errors import invalid
+from engines.core.errors import invalid
 from engines.paged.api_types import GenerateRequest
 from engines.paged.sampling.params import SamplingParams
 from engines.paged.sampling.params_parser import read_default_params, read_params

@@ -13,8 +13,8 @@ import numpy as np
 import orjson
 
 from engines.backends.interfaces import BackendRequest
-from engines.errors import EngineError, ErrorCode, invalid
-from engines.messages import Scalar
+from engines.core.errors import EngineError, ErrorCode, invalid
+from engines.core.messages import Scalar
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import Message, Tool
 from gateway.protocol.llm.chat_request_reader import read_request as read_chat

@@ -16,7 +16,7 @@ import numpy as np
 from engines.backends.interfaces import Array, BackendRequest
 from engines.backends.paged.logprobs import LogprobWriter
 from engines.backends.paged.request_parser import ParsedRequest
-from engines.errors import EngineError, ErrorCode, internal
+from engines.core.errors import EngineError, ErrorCode, internal
 from engines.paged.api_types import FinishReason, Output, TokenLogprob, Usage
 
 _log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from typing import Any
 import orjson
 
 from engines.backends.interfaces import InstanceSpec
-from engines.errors import invalid
+from engines.core.errors import invalid
 from engines.paged.options import EngineOptions, Speculation
 from engines.state.factory import read_seconds, resolve
 from gateway.redis.address import read_address

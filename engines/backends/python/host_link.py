@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from engines.backends.interfaces import Array
 from engines.backends.python.errors import TritonModelException
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 
 Answer = tuple[dict[str, Array], dict[str, str], dict[str, Any], EngineError | None, bool]
 

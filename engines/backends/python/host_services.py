@@ -9,7 +9,7 @@ from typing import ClassVar, TypeVar
 
 from engines.backends.python.errors import TritonModelException
 from engines.backends.python.host_link import session
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from engines.backends.python.host_link import Link, session
 from engines.backends.python.model_config import ModelConfig
 from engines.backends.python.requests import Incoming
 from engines.backends.python.responses import InferenceResponse, answer
-from engines.errors import EngineError, internal
+from engines.core.errors import EngineError, internal
 from gateway.protocol.conversion.control_messages import read_fields, write_fields
 
 if TYPE_CHECKING:

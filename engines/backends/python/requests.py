@@ -17,7 +17,7 @@ from engines.backends.python.responses import (
     checked_parameters,
 )
 from engines.backends.python.tensor import Tensor
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from engines.backends.python.errors import TritonError, TritonModelException
 from engines.backends.python.tensor import Tensor
-from engines.errors import EngineError, ErrorCode
+from engines.core.errors import EngineError, ErrorCode
 
 RESPONSE_COMPLETE_FINAL = 1
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engines.errors import internal, invalid
+from engines.core.errors import internal, invalid
 
 _INDEXED = re.compile(r".+__(\d+)$")
 _PART = re.compile(r"\[([^\[\]]*)\]")

@@ -8,7 +8,7 @@ from typing import Any
 from engines.backends.config_completion import DEFAULT_MAX_BATCH_SIZE, Found, fill_in, is_complete
 from engines.backends.model_files import last_version, library, model_file
 from engines.backends.pytorch.models import NAMES, is_compiled
-from engines.errors import invalid
+from engines.core.errors import invalid
 
 
 def complete(config: Any, directory: Path) -> None:

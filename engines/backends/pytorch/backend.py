@@ -16,7 +16,7 @@ from engines.backends.pytorch.argument_names import input_positions, outputs_of
 from engines.backends.pytorch.settings import Settings, apply_to_process, around_a_run
 from engines.backends.pytorch.tensors import to_array, to_torch, torch_dtype
 from engines.backends.signature import ModelSignature
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 
 _log = logging.getLogger(__name__)
 _LEFT = "'%s' runs on the CPU, as it fails on %s: %s"

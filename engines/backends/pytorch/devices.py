@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from engines.errors import invalid
+from engines.core.errors import invalid
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")

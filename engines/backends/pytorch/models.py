@@ -14,7 +14,7 @@ from typing import Any
 
 from engines.backends.model_files import library, python_module
 from engines.backends.pytorch.argument_names import Arguments
-from engines.errors import EngineError, internal, invalid
+from engines.core.errors import EngineError, internal, invalid
 
 _log = logging.getLogger(__name__)
 NAMES = ("model.pt", "model.pt2", "model.py")

@@ -11,7 +11,7 @@ from typing import Any
 from engines.backends.cores import fair_share_of_cores
 from engines.backends.interfaces import InstanceSpec
 from engines.backends.signature import Parameters
-from engines.errors import invalid
+from engines.core.errors import invalid
 
 _log = logging.getLogger(__name__)
 _AUTOCAST_DTYPES = ("auto", "float16", "bfloat16")

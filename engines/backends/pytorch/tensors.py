@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from engines.backends.interfaces import Array
-from engines.errors import invalid
+from engines.core.errors import invalid
 
 
 def to_torch(torch: Any, name: str, array: Array, datatype: str, device: Any) -> Any:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 
-from engines.errors import internal
+from engines.core.errors import internal
+from engines.core.messages import Raw
 from engines.host.grpc.call_head import Head
 from engines.host.grpc.replies import (
     COMPRESSED_OPENINGS,
@@ -21,7 +22,6 @@ from engines.host.grpc.replies import (
 )
 from engines.host.grpc.responses import framed
 from engines.host.grpc.server_context import CallOwner
-from engines.messages import Raw
 from gateway.protocol.grpc_status import read_timeout
 from gateway.wire.grpc import PREFIX, PREFIX_BYTES, decompress
 from gateway.wire.http2.fields import Block

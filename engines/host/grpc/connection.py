@@ -7,7 +7,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import cast
 
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 from engines.host.grpc.call import BaseCall, RefusedCall
 from engines.host.grpc.call_head import Head
 from engines.host.grpc.infer_call import InferCall

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from time import monotonic_ns
 
-from engines.calls import InferenceCall
-from engines.errors import EngineError, ErrorCode, internal
+from engines.core.calls import InferenceCall
+from engines.core.errors import EngineError, ErrorCode, internal
+from engines.core.messages import InferResponse
 from engines.host.frontend_api import ServedModel, check_one_answer, read_version
 from engines.host.grpc.call import UnaryCall
 from engines.host.grpc.call_head import Head
 from engines.host.grpc.requests import Asked
 from engines.host.grpc.server_context import CallOwner
-from engines.messages import InferResponse
 from gateway.wire.http2.stream import Stream
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from engines.errors import EngineError, invalid
+from engines.core.errors import EngineError, invalid
+from engines.core.messages import Scalar, SharedMemory
 from engines.host.frontend_api import Regions
-from engines.messages import Scalar, SharedMemory
 from gateway.protocol.conversion.parameters import ASKS_FOR_FINAL
 from gateway.protocol.protobuf import Message
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from engines.errors import EngineError, ErrorCode
+from engines.core.errors import EngineError, ErrorCode
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import write_message
 from gateway.wire.http2.hpack import Steady

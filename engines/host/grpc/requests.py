@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from engines.errors import EngineError, internal, invalid
+from engines.core.errors import EngineError, internal, invalid
+from engines.core.messages import InferRequest, Raw, SharedMemory, TensorData, WantedOutput
 from engines.host.frontend_api import Regions, datatype_named
 from engines.host.grpc.layouts import Layouts
 from engines.host.grpc.parameters import GrpcRequestParameters, read_num_classes, read_parameters, read_shared_memory
-from engines.messages import InferRequest, Raw, SharedMemory, TensorData, WantedOutput
 from gateway.protocol.conversion import raw_contents
 from gateway.protocol.conversion.tensors import raw_of_contents
 from gateway.protocol.protobuf import Message, parse

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import cast
 
-from engines.errors import invalid
+from engines.core.errors import invalid
+from engines.core.messages import InferResponse, Raw, Scalar, SharedMemory, TensorData
 from engines.host.classification import classify
 from engines.host.frontend_api import ServedModel
-from engines.messages import InferResponse, Raw, Scalar, SharedMemory, TensorData
 from gateway.protocol.conversion.parameters import set_for_reply
 from gateway.protocol.conversion.raw_contents import OUTPUT_TAG
 from gateway.protocol.conversion.stream import stream_error

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any
 
-from engines.errors import EngineError, internal
+from engines.core.errors import EngineError, internal
 from engines.host.grpc.call import BaseCall, UnaryCall
 from engines.host.grpc.call_head import Head
 from engines.host.grpc.replies import UNAVAILABLE, StatusError

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import deque
 from time import monotonic_ns
 
-from engines.calls import InferenceCall
-from engines.errors import EngineError
+from engines.core.calls import InferenceCall
+from engines.core.errors import EngineError
+from engines.core.messages import InferResponse, Raw
 from engines.host.frontend_api import ServedModel, read_version
 from engines.host.grpc.call import BaseCall
 from engines.host.grpc.call_head import Head
@@ -18,7 +19,6 @@ from engines.host.grpc.replies import UNAVAILABLE, StatusError
 from engines.host.grpc.requests import Asked
 from engines.host.grpc.responses import empty_final, failed, failed_later, streamed
 from engines.host.grpc.server_context import CallOwner
-from engines.messages import InferResponse, Raw
 from gateway.wire.grpc import MessageReader, decompress
 from gateway.wire.http2.stream import Stream
 

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from time import monotonic_ns, time
 from uuid import uuid4
 
-from engines.calls import InferenceCall
-from engines.errors import EngineError, ErrorCode, internal, unavailable
+from engines.core.calls import InferenceCall
+from engines.core.errors import EngineError, ErrorCode, internal, unavailable
+from engines.core.messages import InferRequest
 from engines.host.frontend_api import ClientLimits, FrontService, trace_of
 from engines.host.openai.models import LanguageModels
 from engines.host.openai.prompts import split_prompts
@@ -20,7 +21,6 @@ from engines.host.openai.request_builder import infer_request
 from engines.host.openai.tool_calls import ToolCallReader
 from engines.host.rest.asgi_exchange import JSON, Exchange
 from engines.host.rest.response_queue import Answers
-from engines.messages import InferRequest
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import Dialect, EngineFailed, Event, Generation, Used
 from gateway.protocol.llm.dialects import SPOKEN

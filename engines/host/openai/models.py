@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 from engines.host.frontend_api import FrontService, ServedModel
 from gateway.protocol.errors import ErrorKind, GatewayError
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from engines.core.messages import InferResponse, SharedMemory, TensorData
 from engines.host.openai.tool_calls import ToolCallReader
-from engines.messages import InferResponse, SharedMemory, TensorData
 from gateway.protocol.conversion.tensors import split_elements
 from gateway.protocol.llm.canonical import Event, Finished, Generation, Started, TextDelta, Used
 from gateway.protocol.llm.generate_engine_reply import read_logprobs

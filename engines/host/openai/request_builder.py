@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from engines.messages import InferRequest, Scalar, TensorData
+from engines.core.messages import InferRequest, Scalar, TensorData
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import Generation
 from gateway.protocol.llm.chat_request_writer import written_messages

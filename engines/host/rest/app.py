@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from engines.errors import EngineError, ErrorCode
+from engines.core.errors import EngineError, ErrorCode
 from engines.host.frontend_api import CATEGORIES, ClientLimits, FrontService, read_version
 from engines.host.openai.handler import OpenAIFront
 from engines.host.rest.asgi_exchange import JSON, ClientGoneError, Exchange, Message, Receive, Send, error_json

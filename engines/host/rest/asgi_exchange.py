@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from engines.errors import EngineError, invalid
+from engines.core.errors import EngineError, invalid
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

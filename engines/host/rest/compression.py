@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import zlib
 
-from engines.errors import EngineError, ErrorCode, invalid
+from engines.core.errors import EngineError, ErrorCode, invalid
 from gateway.wire.memo import Memo
 
 # wbits: gzip or zlib's wrapping, whichever it is.

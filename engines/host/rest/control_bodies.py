@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engines.errors import internal
+from engines.core.errors import internal
 from engines.host.rest.triton_json import flag, found, has, members, string, unsigned
 from gateway.protocol.operations import Operation
 

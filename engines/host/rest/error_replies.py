@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 from engines.host.rest.asgi_exchange import JSON, error_json
 from engines.host.rest.compression import UnknownEncodingError
 from engines.host.rest.request_head import Fields

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from time import monotonic_ns
 
-from engines.calls import InferenceCall
-from engines.errors import EngineError, ErrorCode, internal, invalid
+from engines.core.calls import InferenceCall
+from engines.core.errors import EngineError, ErrorCode, internal, invalid
+from engines.core.messages import InferRequest, InferResponse, Raw
 from engines.host.frontend_api import (
     ClientLimits,
     FrontService,
@@ -31,7 +32,6 @@ from engines.host.rest.request_head import Fields, Tell
 from engines.host.rest.requests import Forms, read_infer
 from engines.host.rest.response_queue import Answers
 from engines.host.rest.responses import RestResponseWriter
-from engines.messages import InferRequest, InferResponse, Raw
 from gateway.protocol.conversion.sse import event_of
 
 _HEAD_LENGTH = b"inference-header-content-length"

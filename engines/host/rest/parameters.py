@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from engines.errors import invalid
+from engines.core.errors import invalid
+from engines.core.messages import Scalar
 from engines.host.rest.triton_json import MAX_UINT64, flag, has, is_signed, members, string, unsigned
-from engines.messages import Scalar
 
 _RESERVED = "triton_"
 

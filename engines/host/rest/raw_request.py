@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from engines.errors import invalid
+from engines.core.errors import invalid
+from engines.core.messages import InferRequest, TensorData
 from engines.host.frontend_api import ServedModel
 from engines.host.rest.requests import ALL_IN_BINARY, Forms
-from engines.messages import InferRequest, TensorData
 from gateway.protocol.datatypes import ELEMENT_BYTES, config_datatype
 
 

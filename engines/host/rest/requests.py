@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from engines.errors import invalid
+from engines.core.errors import invalid
+from engines.core.messages import InferRequest, Raw, SharedMemory, TensorData, WantedOutput
 from engines.host.frontend_api import Regions, datatype_named
 from engines.host.rest.parameters import read_parameters
 from engines.host.rest.tensor_data import raw_of_json
@@ -24,7 +25,6 @@ from engines.host.rest.triton_json import (
     string,
     unsigned,
 )
-from engines.messages import InferRequest, Raw, SharedMemory, TensorData, WantedOutput
 
 _NO_PARAMETERS: dict[str, Any] = {}
 

@@ -6,9 +6,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from engines.calls import InferenceCall
+from engines.core.calls import InferenceCall
+from engines.core.messages import InferResponse, SharedMemory
 from engines.host.rest.asgi_exchange import Receive
-from engines.messages import InferResponse, SharedMemory
 
 
 class Answers:

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import orjson
 
+from engines.core.messages import InferResponse, Raw, Scalar, SharedMemory, TensorData
 from engines.host.classification import classify
 from engines.host.frontend_api import ServedModel
 from engines.host.rest.requests import Forms
 from engines.host.rest.tensor_data import json_of_output
-from engines.messages import InferResponse, Raw, Scalar, SharedMemory, TensorData
 from gateway.protocol.conversion import triton_json
 
 

@@ -9,9 +9,9 @@ from array import array
 from math import prod
 from typing import Any
 
-from engines.errors import internal, invalid
+from engines.core.errors import internal, invalid
+from engines.core.messages import Raw
 from engines.host.rest.triton_json import is_signed
-from engines.messages import Raw
 from gateway.protocol.conversion import triton_json
 from gateway.protocol.conversion.tensors import flatten, json_of_raw, raw_of_elements, split_elements
 from gateway.protocol.datatypes import ELEMENT_BYTES

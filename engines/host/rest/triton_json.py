@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engines.errors import EngineError, internal
+from engines.core.errors import EngineError, internal
 from engines.host.rest.rapidjson_errors import fault_of
 from gateway.protocol.conversion import triton_json
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from engines.errors import invalid
+from engines.core.errors import invalid
 from engines.host.logs import LogSettings
 from engines.host.shared_memory import SharedMemoryRegions
 from engines.host.statistics import Statistics

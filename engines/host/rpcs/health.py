@@ -5,7 +5,7 @@ Source: Triton core `src/server.cc` (IsLive, IsReady, ModelIsReady), server `src
 
 from __future__ import annotations
 
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 from engines.host.rpcs.context import Context, check_version, new
 from gateway.protocol.protobuf import Message
 

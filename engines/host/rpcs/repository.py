@@ -6,7 +6,7 @@ repository extension.
 
 from __future__ import annotations
 
-from engines.errors import EngineError, ErrorCode, invalid
+from engines.core.errors import EngineError, ErrorCode, invalid
 from engines.host.rpcs.context import Context, new, state_name
 from gateway.protocol.protobuf import Message
 

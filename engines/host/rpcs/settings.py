@@ -5,7 +5,7 @@ Source: Triton server `src/grpc/grpc_server.cc` RegisterTrace, RegisterLogging.
 
 from __future__ import annotations
 
-from engines.errors import EngineError, invalid
+from engines.core.errors import EngineError, invalid
 from engines.host.rpcs.context import Context, new
 from gateway.protocol.protobuf import Message
 

@@ -7,7 +7,7 @@ Source: Triton server `src/shared_memory_manager.cc`, `src/grpc/grpc_server.cc`.
 
 from __future__ import annotations
 
-from engines.errors import EngineError, ErrorCode, invalid
+from engines.core.errors import EngineError, ErrorCode, invalid
 from engines.host.rpcs.context import Context, new
 from gateway.protocol.protobuf import Message
 

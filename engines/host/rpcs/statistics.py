@@ -5,7 +5,7 @@ Source: Triton core `src/tritonserver.cc` TRITONSERVER_ServerModelStatistics; th
 
 from __future__ import annotations
 
-from engines.errors import invalid
+from engines.core.errors import invalid
 from engines.host.rpcs.context import Context, check_version, new
 from gateway.protocol.protobuf import Message
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Protocol
 
-from engines.errors import EngineError, ErrorCode
+from engines.core.errors import EngineError, ErrorCode
 from engines.paged.api_types import GenerateRequest, Listener, Output
 from engines.paged.sampling.params import SamplingParams
 

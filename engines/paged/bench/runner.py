@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from engines.errors import invalid
+from engines.core.errors import invalid
 from engines.paged.bench.bandwidth import Bandwidth, measure_bandwidth
 from engines.paged.bench.figures import Figures, figures
 from engines.paged.bench.load import BenchLoad, Round, run_round

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from engines.errors import EngineError, ErrorCode
+from engines.core.errors import EngineError, ErrorCode
 from engines.paged.model.config import DecoderConfig
 from engines.paged.ops.metal.linear import LEAST_ROWS_OF_TORCH, LEAST_ROWS_TO_UNPACK, MOST_UNPACKED
 from engines.paged.options import EngineOptions

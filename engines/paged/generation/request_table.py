@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 from engines.paged.api_types import FinishReason
 from engines.paged.generation.beams import BeamSearch
 from engines.paged.generation.choice import Choice

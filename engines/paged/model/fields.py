@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engines.errors import EngineError, invalid
+from engines.core.errors import EngineError, invalid
 
 
 @dataclass(frozen=True, slots=True)

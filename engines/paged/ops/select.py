@@ -9,7 +9,7 @@ import subprocess
 
 import torch
 
-from engines.errors import invalid, unavailable
+from engines.core.errors import invalid, unavailable
 from engines.paged.ops.interface import Ops
 from engines.paged.ops.native import NativeOps
 from engines.paged.ops.reference import ReferenceOps

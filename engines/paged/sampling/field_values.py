@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from engines.errors import EngineError, invalid
+from engines.core.errors import EngineError, invalid
 
 Reader = Callable[[str, Any], Any]
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from engines.errors import invalid
+from engines.core.errors import invalid
 from engines.paged.sampling.field_values import flag, text, wrong
 from engines.paged.sampling.params import GrammarSpec
 

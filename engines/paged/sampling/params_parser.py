@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from engines.errors import invalid
+from engines.core.errors import invalid
 from engines.paged.json_files import read_object
 from engines.paged.sampling.field_values import (
     Reader,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engines.errors import EngineError, ErrorCode, unavailable
+from engines.core.errors import EngineError, ErrorCode, unavailable
 from engines.paged.text.tokenizer import Tokenizer
 
 _MARK = b"\xff"  # begins llguidance's names of special tokens; no text has this byte

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from engines.errors import invalid
+from engines.core.errors import invalid
 from gateway.protocol.llm.templates import Template, read_template
 
 _DEFAULT = "default"

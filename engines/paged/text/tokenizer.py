@@ -10,7 +10,7 @@ from typing import Any
 
 import tokenizers
 
-from engines.errors import invalid
+from engines.core.errors import invalid
 from engines.paged.json_files import read_object
 from engines.paged.text.chat_template import read_chat_template
 from engines.paged.text.detokenizer import Detokenizer, make_detokenizer

@@ -10,7 +10,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from engines.errors import EngineError, invalid
+from engines.core.errors import EngineError, invalid
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"

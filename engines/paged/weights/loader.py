@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from engines.errors import invalid
+from engines.core.errors import invalid
 from engines.paged.model.config import DecoderConfig
 from engines.paged.model.config_reader import read_config
 from engines.paged.model.decoder import Decoder

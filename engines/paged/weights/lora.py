@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from engines.errors import EngineError, invalid
+from engines.core.errors import EngineError, invalid
 from engines.paged.model.adapters import Adapter, LowRank, Site
 from engines.paged.model.config import DecoderConfig
 from engines.paged.model.fields import Fields

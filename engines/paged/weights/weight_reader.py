@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engines.errors import EngineError, invalid
+from engines.core.errors import EngineError, invalid
 from engines.paged.model.config import QuantizationSpec
 from engines.paged.ops.interface import Dense, Quantized, Weight
 from engines.paged.ops.packing import split

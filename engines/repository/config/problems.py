@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from engines.errors import EngineError, ErrorCode
+from engines.core.errors import EngineError, ErrorCode
 
 
 class ConfigError(EngineError):

@@ -10,7 +10,7 @@ from typing import Any
 from google.protobuf import text_format
 
 from engines.backends.interfaces import Array, Backend, InstanceSpec
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 from gateway.protocol.protobuf import message
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from engines.backends.batching import Batcher, join, power_of_two
 from engines.backends.signature import ModelSignature
-from engines.errors import EngineError, ErrorCode
+from engines.core.errors import EngineError, ErrorCode
 from tests.engines.backends.support import Request, configuration
 
 DOUBLER = configuration(

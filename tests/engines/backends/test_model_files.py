@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from engines.backends.model_files import last_version, library, model_file
-from engines.errors import EngineError, ErrorCode
+from engines.core.errors import EngineError, ErrorCode
 from tests.engines.backends.support import configuration, spec
 
 BACKENDS = ("pytorch", "onnxruntime", "coreml", "jax", "tensorflow")

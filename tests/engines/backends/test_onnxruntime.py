@@ -13,7 +13,7 @@ from onnx import TensorProto, helper  # noqa: E402
 from engines.backends import onnxruntime  # noqa: E402
 from engines.backends.onnxruntime import providers, sessions  # noqa: E402
 from engines.backends.onnxruntime.coreml_cache import cached  # noqa: E402
-from engines.errors import EngineError  # noqa: E402
+from engines.core.errors import EngineError  # noqa: E402
 from tests.engines.backends.support import answers, configuration, spec  # noqa: E402
 
 

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from engines.backends import pytorch  # noqa: E402
 from engines.backends.model_files import python_module  # noqa: E402
 from engines.backends.pytorch import devices, models  # noqa: E402
-from engines.errors import EngineError  # noqa: E402
+from engines.core.errors import EngineError  # noqa: E402
 from tests.engines.backends.support import answers, configuration, spec  # noqa: E402
 
 # What makes TorchScript files is old, and still what model repositories are full of.

@@ -6,7 +6,7 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 from engines.backends import tensorflow as backend_of_tensorflow  # noqa: E402
-from engines.errors import EngineError  # noqa: E402
+from engines.core.errors import EngineError  # noqa: E402
 from tests.engines.backends.support import answers, configuration, spec  # noqa: E402
 
 WEIGHT = np.arange(6, dtype=np.float32).reshape(3, 2)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from engines import processes
+from engines.core import processes
 from engines.fleet import cgroups
 from engines.fleet.cgroups import Cgroups, NoCgroupsError
 from engines.fleet.files import Lock, LockedError, SavedState, keep_to_size, read_state, tail, write_state

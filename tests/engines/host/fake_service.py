@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from engines.calls import InferenceCall
-from engines.errors import EngineError, ErrorCode, internal, invalid
-from engines.messages import InferRequest, InferResponse, SharedMemory, TensorData
+from engines.core.calls import InferenceCall
+from engines.core.errors import EngineError, ErrorCode, internal, invalid
+from engines.core.messages import InferRequest, InferResponse, SharedMemory, TensorData
 from gateway.protocol.conversion.tensors import join_elements, split_elements
 from gateway.protocol.protobuf import Message, message
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from google.protobuf import text_format
 
-from engines.calls import InferenceCall
-from engines.messages import InferRequest, InferResponse, TensorData
+from engines.core.calls import InferenceCall
+from engines.core.messages import InferRequest, InferResponse, TensorData
 from engines.repository.interfaces import ModelSpec
 from gateway.protocol.protobuf import message
 

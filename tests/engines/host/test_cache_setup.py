@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from engines.core.messages import InferResponse, TensorData
 from engines.host import metrics, prometheus_text
 from engines.host.cache_setup import response_cache
 from engines.host.clock import LoopClock
-from engines.messages import InferResponse, TensorData
 from tests.support.waiting import eventually
 
 ANSWER = InferResponse((TensorData("out", "BYTES", (2,), b"\1\0\0\0a\0\0\0\0"),), {"p": 1})

@@ -4,9 +4,9 @@ from array import array
 
 import pytest
 
-from engines.errors import EngineError
+from engines.core.errors import EngineError
+from engines.core.messages import TensorData
 from engines.host.classification import classify
-from engines.messages import TensorData
 from gateway.protocol.conversion.tensors import split_elements
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 from engines.host import prometheus_text
 from engines.host.custom_metrics import CustomMetrics
 

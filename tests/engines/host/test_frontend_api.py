@@ -2,7 +2,7 @@
 
 import pytest
 
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 from engines.host.frontend_api import CATEGORIES, HeaderForward, datatype_named, read_version, trace_of
 from gateway.protocol.operations import Operation
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 from engines.host.logs import LOGGER, LogSettings
 from gateway.protocol.protobuf import message
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from engines.calls import InferenceCall
-from engines.errors import internal
+from engines.core.calls import InferenceCall
+from engines.core.errors import internal
+from engines.core.messages import InferRequest, InferResponse, TensorData
 from engines.host.clock import LoopClock
 from engines.host.execution_counter import CountedInstance
 from engines.host.model import HostedModel
 from engines.host.statistics import Statistics
 from engines.host.trace_settings import TraceSettings
 from engines.host.tracing import Tracer
-from engines.messages import InferRequest, InferResponse, TensorData
 from engines.scheduling.ensemble import Ensemble
 from engines.scheduling.factory import scheduler_for
 from tests.engines.host.parts import Asked, FakeInstance, config_of, ints, spec_of

@@ -4,11 +4,11 @@ import sys
 
 import pytest
 
-from engines.calls import InferenceCall
+from engines.core.calls import InferenceCall
+from engines.core.messages import InferRequest
 from engines.host.otlp import OpenTelemetryMissingError, SpanExport, exporter
 from engines.host.trace_settings import TraceSettings
 from engines.host.tracing import Tracer
-from engines.messages import InferRequest
 
 SETTINGS = TraceSettings(levels=("TIMESTAMPS",), rate=1, mode="opentelemetry")
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from engines.errors import EngineError, ErrorCode
+from engines.core.errors import EngineError, ErrorCode
+from engines.core.messages import InferRequest, SharedMemory, TensorData, WantedOutput
 from engines.host.request_validation import RequestCheck
-from engines.messages import InferRequest, SharedMemory, TensorData, WantedOutput
 from tests.engines.host.parts import config_of, ints
 
 ADDER = config_of("""

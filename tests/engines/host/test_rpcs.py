@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from engines.errors import EngineError, ErrorCode
+from engines.core.errors import EngineError, ErrorCode
+from engines.core.messages import InferRequest
 from engines.host.logs import LogSettings
 from engines.host.rpcs.context import Context
 from engines.host.rpcs.table import RPCS
@@ -15,7 +16,6 @@ from engines.host.service import Service
 from engines.host.shared_memory import SharedMemoryRegions
 from engines.host.trace_settings import TraceSettings
 from engines.host.tracing import Tracer
-from engines.messages import InferRequest
 from engines.repository import Mode, Repository
 from engines.repository.interfaces import ModelSpec
 from gateway.protocol.grpc_methods import RPCS as ALL_RPCS

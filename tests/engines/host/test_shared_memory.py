@@ -5,9 +5,9 @@ from multiprocessing.shared_memory import SharedMemory as SystemMemory
 
 import pytest
 
-from engines.errors import EngineError, ErrorCode
+from engines.core.errors import EngineError, ErrorCode
+from engines.core.messages import SharedMemory
 from engines.host.shared_memory import Region, SharedMemoryRegions
-from engines.messages import SharedMemory
 
 
 @pytest.fixture

@@ -2,10 +2,10 @@
 
 import pytest
 
-from engines.calls import InferenceCall
-from engines.errors import EngineError, ErrorCode, internal, unavailable
+from engines.core.calls import InferenceCall
+from engines.core.errors import EngineError, ErrorCode, internal, unavailable
+from engines.core.messages import InferRequest, InferResponse
 from engines.host.statistics import Statistics
-from engines.messages import InferRequest, InferResponse
 from gateway.protocol.protobuf import message
 
 

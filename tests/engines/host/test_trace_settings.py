@@ -2,7 +2,7 @@
 
 import pytest
 
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 from engines.host.trace_settings import TraceSettings, TraceSettingsBook, read_trace_options
 
 DEFAULT = TraceSettings(file="/tmp/trace", rate=1)

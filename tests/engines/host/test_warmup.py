@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from engines.calls import InferenceCall
-from engines.errors import EngineError, internal
+from engines.core.calls import InferenceCall
+from engines.core.errors import EngineError, internal
+from engines.core.messages import InferResponse, TensorData
 from engines.host.warmup import samples, warm_up
-from engines.messages import InferResponse, TensorData
 from tests.engines.host.parts import FakeInstance, config_of
 
 WARM = config_of("""

@@ -11,10 +11,10 @@ import numpy as np
 from google.protobuf import text_format
 
 from engines.backends.interfaces import Array, numpy_datatype
-from engines.calls import InferenceCall
-from engines.errors import EngineError, ErrorCode
+from engines.core.calls import InferenceCall
+from engines.core.errors import EngineError, ErrorCode
+from engines.core.messages import InferRequest, InferResponse, TensorData, WantedOutput
 from engines.instances import InstanceSet, start
-from engines.messages import InferRequest, InferResponse, TensorData, WantedOutput
 from engines.repository.interfaces import ModelSpec
 from engines.runner.arrays import datatype_of, decode_bytes, encode_bytes
 from gateway.protocol import protobuf

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from google.protobuf import text_format
 
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 from engines.instances.instance_groups import InstancePlan, fill_in_groups, plan
 from engines.instances.interpreter import interpreter_for, threads_each
 from gateway.protocol import protobuf

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.errors import EngineError, ErrorCode
+from engines.core.errors import EngineError, ErrorCode
 from engines.instances import InstanceSet, ProcessLimits
 from engines.instances.process import MAX_BYTES_A_SECOND
 from tests.engines.instances.stage import TEXT_CONFIG, Answers, Stage, model, request, tensor, texts

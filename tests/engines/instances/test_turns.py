@@ -3,12 +3,12 @@
 import asyncio
 from typing import Any
 
-from engines.calls import InferenceCall
+from engines.core.calls import InferenceCall
+from engines.core.messages import InferRequest
 from engines.instances.host_requests import HostRequests
 from engines.instances.instance import ProcessInstance
 from engines.instances.instance_groups import InstancePlan
 from engines.ipc import message_kinds
-from engines.messages import InferRequest
 
 
 class Channel:

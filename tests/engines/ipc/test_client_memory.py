@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from engines.errors import EngineError
+from engines.core.errors import EngineError
+from engines.core.messages import SharedMemory
 from engines.ipc.client_memory import ClientMemory
-from engines.messages import SharedMemory
 
 NAME = "pointsman_test_region"
 

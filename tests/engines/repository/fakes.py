@@ -4,7 +4,7 @@ import asyncio
 import copy
 from pathlib import Path
 
-from engines.errors import EngineError, internal
+from engines.core.errors import EngineError, internal
 from engines.repository.interfaces import ModelSpec
 from engines.repository.states import IndexEntry
 

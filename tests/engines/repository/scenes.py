@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 from engines.repository import Mode, Repository
 from gateway.demo.triton import TritonProcess
 from tests.engines.repository.fakes import PYTHON, FakeLoader, brief, write_model

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.errors import EngineError, ErrorCode
+from engines.core.errors import EngineError, ErrorCode
 from engines.repository.config import read
 from engines.repository.layout import check_roots, config_path, model_directories, read_labels
 from tests.engines.repository.fakes import write_model

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.errors import EngineError, internal
+from engines.core.errors import EngineError, internal
 from engines.repository import Mode, Repository
 from tests.engines.repository.fakes import PYTHON, FakeLoader, brief, ensemble, write_model
 from tests.engines.repository.test_repository import run, started, touch, until

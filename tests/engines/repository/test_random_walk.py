@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.errors import EngineError, internal
+from engines.core.errors import EngineError, internal
 from engines.repository import Mode, Repository
 from engines.repository.states import ModelState
 from tests.engines.repository.fakes import PYTHON, FakeLoader, ensemble, write_model

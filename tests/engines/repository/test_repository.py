@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engines.errors import EngineError, ErrorCode, internal
+from engines.core.errors import EngineError, ErrorCode, internal
 from engines.repository import Mode, Repository
 from tests.engines.repository.fakes import PYTHON, FakeLoader, brief, ensemble, write_model
 

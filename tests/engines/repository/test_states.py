@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.errors import EngineError, ErrorCode, invalid
+from engines.core.errors import EngineError, ErrorCode, invalid
 from engines.repository.config import read
 from engines.repository.sources import VersionSource
 from engines.repository.states import CODE_TEXTS, TRANSITIONS, Event, ModelState, Version, as_engine_error

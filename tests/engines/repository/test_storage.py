@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engines.errors import EngineError, ErrorCode
+from engines.core.errors import EngineError, ErrorCode
 from engines.repository.storage import LocalRoot, RemoteRoot, open_root
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 from engines.ipc.arena import Arena, Mapping, open_shared_file
 from engines.ipc.tensors import INLINE_BYTES
 from engines.runner.arrays import ArrayStore, decode_bytes, encode_bytes

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engines.errors import EngineError, ErrorCode
+from engines.core.errors import EngineError, ErrorCode
 from engines.runner.implicit_state import States
 from engines.runner.stored_implicit_state import StoredStates, states_of
 from engines.state.factory import open_store

@@ -12,9 +12,9 @@ from typing import Any
 
 from google.protobuf import text_format
 
-from engines.calls import InferenceCall
-from engines.errors import EngineError, internal
-from engines.messages import InferRequest, InferResponse, TensorData
+from engines.core.calls import InferenceCall
+from engines.core.errors import EngineError, internal
+from engines.core.messages import InferRequest, InferResponse, TensorData
 from gateway.protocol.protobuf import message
 
 US = 1_000

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engines.messages import InferResponse, SharedMemory, TensorData
+from engines.core.messages import InferResponse, SharedMemory, TensorData
 from engines.scheduling.factory import scheduler_for
 from tests.engines.scheduling.stage import CANCELLED, MS, US, Asking, FakeInstance, HandClock, config
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from engines.calls import InferenceCall
-from engines.errors import invalid
-from engines.messages import InferRequest, InferResponse, SharedMemory, TensorData, WantedOutput
+from engines.core.calls import InferenceCall
+from engines.core.errors import invalid
+from engines.core.messages import InferRequest, InferResponse, SharedMemory, TensorData, WantedOutput
 from engines.scheduling.cache import ResponseCache, is_cached, key_of
 from engines.scheduling.cache_stores import ENTRY_BYTES, LocalStore, RedisStore, decode, encode
 from engines.scheduling.cached_scheduler import CachedScheduler, cached

@@ -2,9 +2,9 @@
 
 import pytest
 
-from engines.calls import InferenceCall
-from engines.errors import EngineError, ErrorCode, invalid
-from engines.messages import InferResponse, SharedMemory, TensorData, WantedOutput
+from engines.core.calls import InferenceCall
+from engines.core.errors import EngineError, ErrorCode, invalid
+from engines.core.messages import InferResponse, SharedMemory, TensorData, WantedOutput
 from engines.scheduling.ensemble import Ensemble
 from tests.engines.scheduling.stage import CANCELLED, Asking, HandClock, config
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 from engines.scheduling.factory import scheduler_for
 from engines.scheduling.rate_limiter import GLOBAL, PER_DEVICE, RateLimiter
 from tests.engines.scheduling.stage import CANCELLED, Asking, FakeInstance, HandClock, config

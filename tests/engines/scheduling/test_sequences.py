@@ -4,8 +4,8 @@ import struct
 
 import pytest
 
-from engines.errors import EngineError
-from engines.messages import SharedMemory, TensorData
+from engines.core.errors import EngineError
+from engines.core.messages import SharedMemory, TensorData
 from engines.scheduling.factory import scheduler_for
 from tests.engines.scheduling.stage import CANCELLED, MS, US, Asking, FakeInstance, HandClock, S, config
 

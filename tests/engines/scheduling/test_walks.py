@@ -5,8 +5,8 @@ from collections import defaultdict
 
 import pytest
 
-from engines.calls import InferenceCall
-from engines.messages import InferResponse, TensorData, WantedOutput
+from engines.core.calls import InferenceCall
+from engines.core.messages import InferResponse, TensorData, WantedOutput
 from engines.scheduling.ensemble import Ensemble
 from engines.scheduling.factory import scheduler_for
 from engines.scheduling.rate_limiter import GLOBAL, RateLimiter

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 from engines.state.factory import open_store, read_seconds, read_secret
 from engines.state.interfaces import StateStore
 from engines.state.local_store import LocalStateStore

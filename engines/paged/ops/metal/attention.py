@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engines.errors import invalid
+from engines.core.errors import invalid
 from engines.paged.ops.interface import Batch, LayerCache
 from engines.paged.ops.metal.base import KernelFamily, check
 

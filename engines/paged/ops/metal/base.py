@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engines.errors import invalid
+from engines.core.errors import invalid
 from engines.paged.ops.metal.kernels import METAL_TYPES, Kernels
 from engines.paged.staging import Staging
 

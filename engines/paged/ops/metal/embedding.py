@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engines.errors import invalid
+from engines.core.errors import invalid
 from engines.paged.ops.interface import Quantized, Weight
 from engines.paged.ops.metal.base import check
 from engines.paged.ops.metal.matrix import Matrix, MatrixFamily

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engines.errors import invalid
+from engines.core.errors import invalid
 from engines.paged.ops.interface import Weight
 from engines.paged.ops.metal.base import check
 from engines.paged.ops.metal.linear import GEMV_GROUP_ROWS, GEMV_THREADS, MOST_GEMV_ROWS, TILE, TILE_THREADS

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engines.errors import invalid
+from engines.core.errors import invalid
 from engines.paged.ops.interface import Dense, Quantized, Weight
 from engines.paged.ops.metal.base import KernelFamily
 from engines.paged.ops.metal.kernels import Library

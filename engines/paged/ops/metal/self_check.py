@@ -15,7 +15,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from engines.errors import unavailable
+from engines.core.errors import unavailable
 from engines.paged.ops.interface import Ops
 from engines.paged.ops.metal.check_cases import GROUPS, Case, cases
 from engines.paged.ops.metal.composed_ops import ComposedOps

@@ -8,7 +8,7 @@ import logging
 
 import torch
 
-from engines.errors import unavailable
+from engines.core.errors import unavailable
 from engines.paged.ops.cpp_compiler import CompileError, NoCompilerError
 from engines.paged.ops.native.decode import NativeDecode
 from engines.paged.ops.native.library import load_kernel

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from engines.backends import coreml as backend_of_coreml  # noqa: E402
 from engines.backends.coreml import buckets, disk_cache, packages  # noqa: E402
 from engines.backends.coreml.backend import CoreMLBackend  # noqa: E402
-from engines.errors import EngineError  # noqa: E402
+from engines.core.errors import EngineError  # noqa: E402
 from tests.engines.backends.coreml.fake import FakeCoreMLTools  # noqa: E402
 from tests.engines.backends.support import answers, configuration, spec  # noqa: E402
 

@@ -3,7 +3,7 @@
 import pytest
 
 from engines.backends.coreml.placement import TIMED_RUNS, UNITS, WARM_UP_RUNS, Trial, measure
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 
 
 class Stage:

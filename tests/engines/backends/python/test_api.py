@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engines.errors import EngineError, ErrorCode
+from engines.core.errors import EngineError, ErrorCode
+from engines.core.messages import SharedMemory, TensorData, WantedOutput
 from engines.host.custom_metrics import CustomMetrics
 from engines.instances import InstanceSet
-from engines.messages import SharedMemory, TensorData, WantedOutput
 from tests.engines.instances.stage import (
     TEST_MODELS,
     TEXT_CONFIG,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.errors import EngineError, ErrorCode
+from engines.core.errors import EngineError, ErrorCode
 from engines.instances import InstanceSet
 from tests.engines.instances.stage import TEXT_CONFIG, Stage, model, request, tensor, texts
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engines.errors import EngineError, ErrorCode
+from engines.core.errors import EngineError, ErrorCode
+from engines.core.messages import InferRequest, SharedMemory, TensorData, WantedOutput
 from engines.host.grpc.requests import RequestReader
-from engines.messages import InferRequest, SharedMemory, TensorData, WantedOutput
 from gateway.protocol.conversion.tensors import join_elements
 from tests.engines.host.fake_service import FakeRegions
 from tests.engines.host.grpc.messages import adder, request, set_parameter, text

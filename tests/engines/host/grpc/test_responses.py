@@ -6,9 +6,9 @@ import zlib
 
 import pytest
 
-from engines.errors import EngineError
+from engines.core.errors import EngineError
+from engines.core.messages import InferResponse, SharedMemory, TensorData
 from engines.host.grpc.responses import GrpcResponseWriter, empty_final, failed, failed_later, framed, streamed
-from engines.messages import InferResponse, SharedMemory, TensorData
 from gateway.protocol.protobuf import message, parse
 from tests.engines.host.fake_service import FakeService
 

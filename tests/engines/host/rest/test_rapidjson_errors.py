@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 from engines.host.rest.rapidjson_errors import fault_of
 from engines.host.rest.triton_json import read_json
 

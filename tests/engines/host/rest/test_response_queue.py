@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from engines.calls import InferenceCall
+from engines.core.calls import InferenceCall
+from engines.core.messages import InferRequest, InferResponse, TensorData
 from engines.host.rest.response_queue import Answers
-from engines.messages import InferRequest, InferResponse, TensorData
 
 
 def response(num_bytes):

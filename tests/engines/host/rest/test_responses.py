@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 import pytest
 
-from engines.errors import EngineError
+from engines.core.errors import EngineError
+from engines.core.messages import InferResponse, SharedMemory, TensorData
 from engines.host.rest.generate import read_generate, write_generate
 from engines.host.rest.requests import ALL_IN_BINARY, ALL_IN_JSON, Forms
 from engines.host.rest.responses import RestResponseWriter
-from engines.messages import InferResponse, SharedMemory, TensorData
 from gateway.protocol.conversion.tensors import join_elements
 from tests.engines.host.fake_service import FakeService
 

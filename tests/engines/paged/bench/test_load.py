@@ -2,7 +2,7 @@
 
 import pytest
 
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 from engines.paged.api_types import FinishReason, GenerateRequest, Listener, Output
 from engines.paged.bench.load import BenchLoad, run_round
 

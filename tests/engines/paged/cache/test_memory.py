@@ -15,7 +15,7 @@ import psutil
 import pytest
 import torch
 
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 from engines.paged import device as device_module
 from engines.paged.cache import memory_domain
 from engines.paged.cache.claims import MemoryClaims

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 from engines.paged.engine import PagedEngine
 from engines.paged.options import EngineOptions, Speculation
 from tests.engines.paged.engine.asking import answer_of

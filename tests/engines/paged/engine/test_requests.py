@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 from engines.paged.api_types import FinishReason, GenerateRequest
 from engines.paged.engine import PagedEngine
 from engines.paged.options import EngineOptions

@@ -10,7 +10,7 @@ import pytest
 from engines.backends.paged.logprobs import LogprobWriter
 from engines.backends.paged.request_parser import ParsedRequest
 from engines.backends.paged.response_stream import ResponseStream
-from engines.errors import ErrorCode
+from engines.core.errors import ErrorCode
 from engines.paged.api_types import FinishReason, Output, TokenLogprob, Usage
 from tests.engines.backends.support import Request
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from engines.backends.paged.request_parser import Chat, ParsedRequest, read_request
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 from gateway.protocol.llm.canonical import Message, Text, Tool
 from tests.engines.backends.support import Request
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 from engines.paged.api_types import FinishReason, GenerateRequest
 from engines.paged.engine import PagedEngine
 from engines.paged.kv_store.memory import BlockMemory

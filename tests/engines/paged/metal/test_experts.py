@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 from engines.paged.ops.interface import Dense, Weight
 from engines.paged.ops.metal import MetalOps
 from engines.paged.ops.metal.linear import TILE

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 from engines.paged.ops.interface import Dense, Quantized
 from engines.paged.ops.metal.linear import LEAST_ROWS_TO_UNPACK, LinearOps
 from tests.engines.paged.metal.conftest import MakeOps

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 from engines.paged.ops import sim
 from engines.paged.ops.interface import Dense, Ops
 from engines.paged.ops.metal import MetalOps, replay, self_check

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 from engines.paged.model.config import Experts, QuantizationSpec, RopeScaling
 from engines.paged.model.config_reader import read_config
 

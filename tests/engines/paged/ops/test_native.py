@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 from engines.paged.ops import cpp_compiler
 from engines.paged.ops.cpp_compiler import CompileError, NoCompilerError
 from engines.paged.ops.interface import LayerCache

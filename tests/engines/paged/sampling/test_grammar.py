@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from engines.errors import EngineError, ErrorCode
+from engines.core.errors import EngineError, ErrorCode
 from engines.paged.sampling import grammar
 from engines.paged.sampling.batch import SampledRows, SamplingBatches
 from engines.paged.sampling.grammar import GrammarCompiler

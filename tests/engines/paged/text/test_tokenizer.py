@@ -5,7 +5,7 @@ import json
 import pytest
 from tokenizers import Tokenizer as Backend
 
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 from engines.paged.text.tokenizer import Tokenizer
 from tests.engines.paged.text import tiny_tokenizers
 

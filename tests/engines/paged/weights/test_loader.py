@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 from engines.paged.ops.interface import Quantized
 from engines.paged.ops.packing import dequantize
 from engines.paged.ops.reference import ReferenceOps

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 from engines.paged.model.adapters import Adapter, adapter_rows
 from engines.paged.ops.reference import ReferenceOps
 from engines.paged.staging import Staging

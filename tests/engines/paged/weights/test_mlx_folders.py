@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 from engines.paged.ops.reference import ReferenceOps
 from engines.paged.weights import load_model
 from tests.engines.paged.support.paging import Pages

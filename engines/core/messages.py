@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import dataclass_transform
 
-from engines.errors import EngineError
+from engines.core.errors import EngineError
 
 Scalar = bool | int | float | str
 Raw = bytes | memoryview

@@ -5,9 +5,9 @@ import weakref
 
 import pytest
 
-from engines.calls import InferenceCall
-from engines.errors import internal
-from engines.messages import InferRequest, InferResponse
+from engines.core.calls import InferenceCall
+from engines.core.errors import internal
+from engines.core.messages import InferRequest, InferResponse
 
 
 class Asker:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from engines.errors import EngineError, ErrorCode
-from engines.messages import InferRequest, InferResponse, TensorData
+from engines.core.errors import EngineError, ErrorCode
+from engines.core.messages import InferRequest, InferResponse, TensorData
 
 # What gets the answers: the response (None where the end comes alone), and whether it is the last.
 Sink = Callable[[InferResponse | None, bool], None]
