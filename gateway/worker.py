@@ -46,9 +46,9 @@ from gateway.control_messages import (
     encode,
     loop_factory,
 )
-from gateway.dataplane.active_requests import cancel_requests, list_requests
-from gateway.dataplane.data_plane import DataPlane
-from gateway.dataplane.decision_log import DecisionSampler
+from gateway.dataplane.context.active_requests import cancel_requests, list_requests
+from gateway.dataplane.context.data_plane import DataPlane
+from gateway.dataplane.context.decision_log import DecisionSampler
 from gateway.dataplane.listener import ProtocolDetector
 from gateway.events.event_bus import EventBus
 from gateway.observability.logs import set_log_level, set_up_logging

@@ -15,9 +15,7 @@ NOUNS = {
 # Modules that still have a participle for a name: one dispatch takes the place of most of them. The list only shrinks.
 PARTICIPLES = {
     "engines/host/reshaping.py",
-    "gateway/dataplane/answering.py",
-    "gateway/dataplane/conversation/choosing.py",
-    "gateway/dataplane/serving.py",
+    "gateway/dataplane/dispatch/serving.py",
     "gateway/dataplane/translation/making.py",
 }
 # What each of Triton's python models is called.

@@ -7,11 +7,11 @@ from enum import Enum
 from time import monotonic
 from typing import cast
 
-from gateway.dataplane.active_request import ActiveRequest
-from gateway.dataplane.data_plane import DataPlane
-from gateway.dataplane.head_reader import Request
-from gateway.dataplane.interfaces import Handler
-from gateway.dataplane.local_replies import (
+from gateway.dataplane.context.active_request import ActiveRequest
+from gateway.dataplane.context.data_plane import DataPlane
+from gateway.dataplane.context.head_reader import Request
+from gateway.dataplane.context.interfaces import Handler
+from gateway.dataplane.context.local_replies import (
     CLOSE_END,
     CONTINUE,
     JSON,
@@ -24,8 +24,8 @@ from gateway.dataplane.local_replies import (
     reply,
     status_told,
 )
+from gateway.dataplane.dispatch.rest import handler_for, handler_of_whole
 from gateway.dataplane.peer_closed import has_hung_up
-from gateway.dataplane.rest import handler_for, handler_of_whole
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.http1.chunked import ChunkedDecoder, encode_chunk
 from gateway.wire.http1.head import CHUNKED, HEAD_END

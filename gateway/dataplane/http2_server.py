@@ -7,8 +7,8 @@ from collections.abc import Callable
 from time import monotonic
 from typing import cast
 
-from gateway.dataplane.active_request import ActiveRequest
-from gateway.dataplane.data_plane import DataPlane
+from gateway.dataplane.context.active_request import ActiveRequest
+from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.grpc.client import CallHandler
 from gateway.dataplane.peer_closed import has_hung_up
 from gateway.protocol.errors import GatewayError

@@ -7,9 +7,9 @@ import ssl
 from time import monotonic
 from typing import cast
 
-from gateway.dataplane.active_request import ActiveRequest
-from gateway.dataplane.answering import answer
-from gateway.dataplane.data_plane import DataPlane
+from gateway.dataplane.context.active_request import ActiveRequest
+from gateway.dataplane.context.data_plane import DataPlane
+from gateway.dataplane.dispatch.http2 import answer
 from gateway.dataplane.http1_server import Http1ServerConnection
 from gateway.dataplane.http2_server import Http2ServerConnection
 from gateway.protocol.errors import ErrorKind, GatewayError

@@ -6,17 +6,17 @@ import asyncio
 from time import monotonic
 
 from gateway.comparison.reply import ComparedReply, plain
-from gateway.dataplane.data_plane import DataPlane
-from gateway.dataplane.grpc.call_head import CallHead, CallPlan
+from gateway.dataplane.context.call_head import CallHead, CallPlan
+from gateway.dataplane.context.capture import Capture
+from gateway.dataplane.context.data_plane import DataPlane
+from gateway.dataplane.context.interfaces import Handler
+from gateway.dataplane.context.local_replies import error_told, status_told
+from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.dispatch.model_in_body import answerer_by
+from gateway.dataplane.dispatch.serving import serve_by
 from gateway.dataplane.grpc.unary_call import UnaryCall
-from gateway.dataplane.interfaces import Handler
-from gateway.dataplane.llm.model_in_body import answerer_by
-from gateway.dataplane.local_replies import error_told, status_told
-from gateway.dataplane.mirroring.capture import Capture
 from gateway.dataplane.protocol_bridge.reply_stream import ReplyStream
 from gateway.dataplane.protocol_bridge.rest_client import RestClient
-from gateway.dataplane.serving import serve_by
-from gateway.dataplane.snapshot import Lane
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.llm.canonical import Dialect
 from gateway.wire.grpc import framed

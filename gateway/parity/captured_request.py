@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gateway.comparison.reply import plain
-from gateway.dataplane.mirroring.capture import Capture
+from gateway.dataplane.context.capture import Capture
 from gateway.protocol.body_facts import BodyFacts, InputFacts
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.infer_message_head import facts_or_none, read_names

@@ -15,9 +15,9 @@ from gateway.comparison.report import RouteReport
 from gateway.comparison.verdict import judge
 from gateway.config.experiment_specs import ShadowSpec
 from gateway.config.specs import RulesSpec
-from gateway.dataplane.data_plane import DataPlane
-from gateway.dataplane.mirroring.capture import Capture
-from gateway.dataplane.snapshot import Lane
+from gateway.dataplane.context.capture import Capture
+from gateway.dataplane.context.data_plane import DataPlane
+from gateway.dataplane.context.snapshot import Lane
 from gateway.parity.candidate_client import ask
 from gateway.parity.captured_request import CapturedRequest, read_request
 from gateway.parity.shadow_rules import Key, shadows

@@ -36,8 +36,8 @@ from gateway.control_messages import (
     encode,
     loop_factory,
 )
-from gateway.dataplane.data_plane import DataPlane
-from gateway.dataplane.mirroring.capture import CaptureReader
+from gateway.dataplane.context.capture import CaptureReader
+from gateway.dataplane.context.data_plane import DataPlane
 from gateway.observability.logs import set_up_logging
 from gateway.observability.metrics import SHADOW_ARM, CountersSnapshot
 from gateway.parity.comparator import Comparing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Any
 
-from gateway.dataplane.data_plane import DataPlane
+from gateway.dataplane.context.data_plane import DataPlane
 from gateway.observability.arm_stats import ArmCounts, ArmKey
 
 KEY = "swordfish"

@@ -12,7 +12,7 @@ import uvloop
 
 from gateway.config.rules import load_rules
 from gateway.config.settings import Limits, Settings
-from gateway.dataplane.data_plane import DataPlane
+from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.http1_server import Http1ServerConnection
 from gateway.redis.bounded_client import Store
 

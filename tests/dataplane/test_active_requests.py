@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.dataplane.active_requests import cancel_requests, list_requests
+from gateway.dataplane.context.active_requests import cancel_requests, list_requests
 from gateway.observability.active_request import LiveRequest
 from tests.dataplane import generating
 from tests.dataplane.generating import ROLE, asked, chunk, token

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gateway.config.rules import load_texts
-from gateway.dataplane.decision_log import CUT, DecisionSampler, Known
+from gateway.dataplane.context.decision_log import CUT, DecisionSampler, Known
 from gateway.protocol.body_facts import BodyFacts, InputFacts
 from gateway.protocol.operations import Operation
 from gateway.routing.decision import Target

@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from gateway.dataplane.mirroring.capture import Capture, CapturedFacts
+from gateway.dataplane.context.capture import Capture, CapturedFacts
 from gateway.parity.captured_request import read_request
 from gateway.protocol.body_facts import InputFacts
 from gateway.protocol.operations import Operation

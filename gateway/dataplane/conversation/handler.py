@@ -19,12 +19,12 @@ from gateway.config.specs import HistorySpec
 from gateway.conversations.assistant_message import HeardWriter
 from gateway.conversations.conversation_turn import Talk
 from gateway.conversations.store import Conversation
-from gateway.dataplane.head_reader import Request
-from gateway.dataplane.interfaces import Client
-from gateway.dataplane.llm.engine_codec_lookup import find_side, known_side
-from gateway.dataplane.llm.translator_factory import read_generation, translator_of, turn_generation
-from gateway.dataplane.snapshot import Lane
+from gateway.dataplane.context.head_reader import Request
+from gateway.dataplane.context.interfaces import Client
+from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.translation.engine_codec_lookup import find_side, known_side
 from gateway.dataplane.translation.translation import Ask, Translation
+from gateway.dataplane.translation.translator_factory import read_generation, translator_of, turn_generation
 from gateway.protocol.errors import ErrorKind
 from gateway.protocol.llm.canonical import Dialect, Generation
 from gateway.protocol.llm.dialects import MakeWriter

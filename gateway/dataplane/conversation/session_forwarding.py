@@ -14,10 +14,10 @@ from typing import Any
 import orjson
 
 from gateway.conversations.store import conversation_id
-from gateway.dataplane.head_reader import Request
-from gateway.dataplane.prepared_head import PreparedHead
-from gateway.dataplane.request_body import told_json_bytes
-from gateway.dataplane.snapshot import Lane
+from gateway.dataplane.context.head_reader import Request
+from gateway.dataplane.context.prepared_head import PreparedHead
+from gateway.dataplane.context.request_body import told_json_bytes
+from gateway.dataplane.context.snapshot import Lane
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import OF_V2
 from gateway.protocol.session_id import may_stand_in_a_field

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from gateway.dataplane.active_request import Progress
-from gateway.dataplane.data_plane import DataPlane
+from gateway.dataplane.context.active_request import Progress
+from gateway.dataplane.context.data_plane import DataPlane
 from gateway.protocol.errors import GatewayError
 from gateway.wire.http2.stream import Stream, StreamReceiver
 

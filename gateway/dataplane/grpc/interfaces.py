@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from gateway.dataplane.data_plane import DataPlane
-from gateway.dataplane.grpc.call_head import Way
+from gateway.dataplane.context.call_head import Way
+from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.grpc.reply_headers import Relayed
 from gateway.dataplane.grpc.upstream_call import UpstreamCall
 from gateway.protocol.errors import GatewayError

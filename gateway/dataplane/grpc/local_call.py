@@ -5,8 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from time import monotonic
 
-from gateway.dataplane.active_request import Progress, Stage
-from gateway.dataplane.grpc.call_head import CallHead
+from gateway.dataplane.context.active_request import Progress, Stage
+from gateway.dataplane.context.call_head import CallHead
+from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.grpc.client import CallClient
 from gateway.dataplane.grpc.reply_headers import (
     OPENING,
@@ -16,8 +17,7 @@ from gateway.dataplane.grpc.reply_headers import (
     request_id_literal,
     tell_error,
 )
-from gateway.dataplane.snapshot import Lane
-from gateway.dataplane.timer_wheel import Slot
+from gateway.net.timer_wheel import Slot
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.wire.grpc import MessageReader, decompress, framed
 from gateway.wire.http1.head import Field

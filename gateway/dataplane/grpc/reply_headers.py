@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.dataplane.outcome import ENERGY_FIELD
-from gateway.dataplane.snapshot import Lane
+from gateway.dataplane.context.outcome import ENERGY_FIELD
+from gateway.dataplane.context.snapshot import Lane
 from gateway.protocol.engine_load import read_energy
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import read_message, read_status, write_message, write_timeout

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from gateway.dataplane.grpc.call_head import CallHead
+from gateway.dataplane.context.call_head import CallHead
 from gateway.dataplane.grpc.client import CallClient, CallHandler
 from gateway.dataplane.grpc.local_call import LocalCall
 from gateway.protocol import grpc_health, grpc_reflection

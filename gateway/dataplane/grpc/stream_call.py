@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from time import monotonic
 
-from gateway.dataplane.active_request import Progress, Stage
-from gateway.dataplane.by_http import by_http
-from gateway.dataplane.decision_log import Known
-from gateway.dataplane.grpc.call_head import CallHead, Way
+from gateway.dataplane.context.active_request import Progress, Stage
+from gateway.dataplane.context.call_head import CallHead, Way
+from gateway.dataplane.context.decision_log import Known
+from gateway.dataplane.dispatch.by_http import by_http
+from gateway.dataplane.dispatch.model_in_body import Serve
 from gateway.dataplane.grpc.client import CallClient
 from gateway.dataplane.grpc.interfaces import AnyLeg
 from gateway.dataplane.grpc.reply_headers import Relayed, deadline_passed, fell_silent, tell_error
@@ -20,9 +21,8 @@ from gateway.dataplane.grpc.stream_responses import Responses
 from gateway.dataplane.grpc.stream_router import Key, StreamRouter
 from gateway.dataplane.grpc.upstream_call import UpstreamCall
 from gateway.dataplane.grpc.upstream_stream import UpstreamStream
-from gateway.dataplane.llm.model_in_body import Serve
 from gateway.dataplane.protocol_bridge.rest_backend_stream import RestBackendStream
-from gateway.dataplane.timer_wheel import Slot
+from gateway.net.timer_wheel import Slot
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import OK, http_status
 from gateway.protocol.infer_message_head import Names, renamed

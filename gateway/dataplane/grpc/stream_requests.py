@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from typing import Protocol
 
-from gateway.dataplane.grpc.call_head import Way
+from gateway.dataplane.context.call_head import Way
 from gateway.dataplane.grpc.stream_router import StreamRouter
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.infer_message_head import Names, read_names

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gateway.dataplane.grpc.call_head import Way
+from gateway.dataplane.context.call_head import Way
 from gateway.dataplane.grpc.interfaces import AnyLeg
 from gateway.dataplane.grpc.order import NO_ORDER, ResponseOrder
 from gateway.dataplane.grpc.reply_headers import OPENING, TRAILERS_OK, Relayed, request_id_literal

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from time import monotonic
 
-from gateway.dataplane.grpc.call_head import CallHead, Way
-from gateway.dataplane.prepared_head import no_route
+from gateway.dataplane.context.call_head import CallHead, Way
+from gateway.dataplane.context.prepared_head import no_route
+from gateway.dataplane.context.session_affinity import SessionAffinity
+from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.protocol_bridge.model_metadata import is_decoupled
-from gateway.dataplane.session_affinity import SessionAffinity
-from gateway.dataplane.snapshot import Lane
 from gateway.protocol.conversion.control import RpcError
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.infer_message_head import Names, facts_or_none

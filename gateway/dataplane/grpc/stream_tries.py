@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from time import monotonic
 
-from gateway.dataplane.data_plane import DataPlane
+from gateway.dataplane.attempts.tries import Tries
+from gateway.dataplane.context.data_plane import DataPlane
+from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.grpc.reply_headers import broken_off
-from gateway.dataplane.snapshot import Lane
-from gateway.dataplane.tries import Tries
 from gateway.protocol.grpc_status import DEADLINE_EXCEEDED
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.http2_connection import StreamConnection

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from time import monotonic
 
-from gateway.dataplane.active_request import Progress
-from gateway.dataplane.by_http import by_http
-from gateway.dataplane.decision_log import Known
-from gateway.dataplane.grpc.call_head import CallHead, Way
+from gateway.dataplane.attempts.sequence_replay import sequence_forgotten
+from gateway.dataplane.context.active_request import Progress
+from gateway.dataplane.context.call_head import CallHead, Way
+from gateway.dataplane.context.decision_log import Known
+from gateway.dataplane.context.prepared_head import no_route
+from gateway.dataplane.dispatch.by_http import by_http
+from gateway.dataplane.dispatch.model_in_body import Serve
+from gateway.dataplane.grpc.call_capture import Witness, witness
 from gateway.dataplane.grpc.client import CallClient
 from gateway.dataplane.grpc.message_body import CallBody, WholeMessage, whole_message
 from gateway.dataplane.grpc.reply_headers import (
@@ -22,11 +26,7 @@ from gateway.dataplane.grpc.reply_headers import (
     timeout_literal,
 )
 from gateway.dataplane.grpc.stream_tries import StreamTries
-from gateway.dataplane.llm.model_in_body import Serve
-from gateway.dataplane.mirroring.grpc_capture import Witness, witness
-from gateway.dataplane.prepared_head import no_route
 from gateway.dataplane.protocol_bridge.grpc_to_rest import GrpcToRestCall
-from gateway.dataplane.sequence_replay import sequence_forgotten
 from gateway.protocol.body_facts import BodyFacts
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import OK, http_status

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.dataplane.grpc.call_head import CallHead, Way
+from gateway.dataplane.context.call_head import CallHead, Way
 from gateway.dataplane.grpc.client import CallClient
 from gateway.dataplane.grpc.reply_headers import request_id_literal, timeout_literal
 from gateway.upstream.endpoint import Endpoint

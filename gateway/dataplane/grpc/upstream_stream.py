@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from time import monotonic
 
-from gateway.dataplane.grpc.call_head import Way
+from gateway.dataplane.context.call_head import Way
 from gateway.dataplane.grpc.interfaces import LegOwner
 from gateway.dataplane.grpc.reply_headers import Relayed, relayed
 from gateway.dataplane.grpc.stream_counters import LegCounts

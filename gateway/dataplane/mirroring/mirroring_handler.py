@@ -11,16 +11,16 @@ from collections.abc import Callable
 from time import monotonic
 
 from gateway.config.experiment_specs import ShadowSpec
-from gateway.dataplane.active_request import Progress
-from gateway.dataplane.head_reader import Request
-from gateway.dataplane.interfaces import Client, Handler
-from gateway.dataplane.local_replies import JSON, KEEP_ALIVE_END, error_told, reason_line, reply, status_told
-from gateway.dataplane.mirroring.bounded_copy import Copy
-from gateway.dataplane.mirroring.capture import CapturedFacts
-from gateway.dataplane.mirroring.tap import Tap
-from gateway.dataplane.prepared_head import FORWARDED
-from gateway.dataplane.server_timing import ASKED_BY
-from gateway.dataplane.snapshot import Lane
+from gateway.dataplane.context.active_request import Progress
+from gateway.dataplane.context.bounded_copy import Copy
+from gateway.dataplane.context.capture import CapturedFacts
+from gateway.dataplane.context.head_reader import Request
+from gateway.dataplane.context.interfaces import Client, Handler
+from gateway.dataplane.context.local_replies import JSON, KEEP_ALIVE_END, error_told, reason_line, reply, status_told
+from gateway.dataplane.context.prepared_head import FORWARDED
+from gateway.dataplane.context.server_timing import ASKED_BY
+from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.tap import Tap
 from gateway.protocol.errors import ErrorKind, GatewayError
 
 # What the gateway refuses so as to be asked less: a candidate would get what limits keep from the route's own engine.

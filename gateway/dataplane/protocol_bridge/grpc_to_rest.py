@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gateway.dataplane.active_request import Progress
-from gateway.dataplane.by_http import by_http
-from gateway.dataplane.error_handler import ErrorHandler
-from gateway.dataplane.fleet_operations import FleetOperation
-from gateway.dataplane.grpc.call_head import CallHead
+from gateway.dataplane.context.active_request import Progress
+from gateway.dataplane.context.call_head import CallHead
+from gateway.dataplane.context.error_handler import ErrorHandler
+from gateway.dataplane.context.head_reader import Request
+from gateway.dataplane.context.interfaces import Handler
+from gateway.dataplane.context.prepared_head import PreparedHead
+from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.dispatch.by_http import by_http
+from gateway.dataplane.dispatch.model_in_body import Serve
 from gateway.dataplane.grpc.client import CallClient
 from gateway.dataplane.grpc.local_call import LocalCall
 from gateway.dataplane.grpc.reply_headers import status_fields, tell_status
-from gateway.dataplane.head_reader import Request
-from gateway.dataplane.interfaces import Handler
-from gateway.dataplane.llm.model_in_body import Serve
-from gateway.dataplane.prepared_head import PreparedHead
 from gateway.dataplane.protocol_bridge.rest_client import RestClient
-from gateway.dataplane.snapshot import Lane
+from gateway.dataplane.rest.fleet_operations import FleetOperation
 from gateway.protocol.conversion import RestRequest
 from gateway.protocol.conversion.control import RpcError, rest_request, rpc_response
 from gateway.protocol.conversion.control_errors import rpc_error

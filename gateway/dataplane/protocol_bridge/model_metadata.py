@@ -7,9 +7,9 @@ from time import monotonic
 import orjson
 
 from gateway.config.specs import EngineProtocol
-from gateway.dataplane.snapshot import Lane
+from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.ttl_cache import TtlCache
 from gateway.dataplane.translation.model_description import describe
-from gateway.dataplane.ttl_cache import TtlCache
 from gateway.protocol.conversion.control import RpcError, rpc_response
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_methods import RPCS

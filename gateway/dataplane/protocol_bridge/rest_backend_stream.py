@@ -10,17 +10,17 @@ import asyncio
 import logging
 from collections import deque
 
+from gateway.dataplane.attempts.tries import Tries
+from gateway.dataplane.context.call_head import CallHead, Way
+from gateway.dataplane.context.interfaces import Handler
+from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.conversation.body_session import session_of
-from gateway.dataplane.grpc.call_head import CallHead, Way
+from gateway.dataplane.dispatch.model_in_body import Serve
 from gateway.dataplane.grpc.client import CallClient
 from gateway.dataplane.grpc.interfaces import LegOwner
-from gateway.dataplane.interfaces import Handler
-from gateway.dataplane.llm.model_in_body import Serve
 from gateway.dataplane.protocol_bridge.grpc_to_rest import rest_of_call, rest_of_infer, told_head_bytes
 from gateway.dataplane.protocol_bridge.model_metadata import ask_metadata, is_decoupled
 from gateway.dataplane.protocol_bridge.rest_client import RestClient
-from gateway.dataplane.snapshot import Lane
-from gateway.dataplane.tries import Tries
 from gateway.protocol.conversion import RestRequest
 from gateway.protocol.conversion.control import RpcError
 from gateway.protocol.conversion.control_errors import rpc_error

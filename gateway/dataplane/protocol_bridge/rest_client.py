@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from gateway.dataplane.data_plane import DataPlane
-from gateway.dataplane.local_replies import JSON, KEEP_ALIVE_END
+from gateway.dataplane.context.data_plane import DataPlane
+from gateway.dataplane.context.local_replies import JSON, KEEP_ALIVE_END
 from gateway.protocol.errors import GatewayError
 from gateway.wire.http1.chunked import ChunkedDecoder
 from gateway.wire.http1.head import CHUNKED, HEAD_END, Field, fields_of, read_response_head

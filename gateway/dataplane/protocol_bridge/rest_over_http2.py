@@ -5,12 +5,19 @@ from __future__ import annotations
 from functools import cache
 from time import monotonic
 
-from gateway.dataplane.active_request import Progress
+from gateway.dataplane.context.active_request import Progress
+from gateway.dataplane.context.interfaces import Handler
+from gateway.dataplane.context.local_replies import (
+    JSON,
+    body_too_long,
+    error_told,
+    event_told,
+    reason_line,
+    status_told,
+)
+from gateway.dataplane.dispatch.rest import handler_for
 from gateway.dataplane.grpc.client import CallClient
-from gateway.dataplane.interfaces import Handler
-from gateway.dataplane.local_replies import JSON, body_too_long, error_told, event_told, reason_line, status_told
 from gateway.dataplane.protocol_bridge.rest_client import RestClient
-from gateway.dataplane.rest import handler_for
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import Dialect
 from gateway.wire.http1.head import Field

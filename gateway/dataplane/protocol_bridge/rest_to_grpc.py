@@ -7,21 +7,21 @@ import logging
 from dataclasses import replace
 from time import monotonic
 
-from gateway.dataplane.active_request import Progress, Stage, of_request
-from gateway.dataplane.data_plane import DataPlane
-from gateway.dataplane.decision_log import known_of
-from gateway.dataplane.grpc.call_head import CallHead, CallPlan
+from gateway.dataplane.attempts.tries import Tries
+from gateway.dataplane.context.active_request import Progress, Stage, of_request
+from gateway.dataplane.context.call_head import CallHead, CallPlan
+from gateway.dataplane.context.data_plane import DataPlane
+from gateway.dataplane.context.decision_log import known_of
+from gateway.dataplane.context.head_reader import Request
+from gateway.dataplane.context.interfaces import Client
+from gateway.dataplane.context.request_body import decoded, told_json_bytes
+from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.grpc.client import CallHandler
 from gateway.dataplane.grpc.stream_call import StreamCall
 from gateway.dataplane.grpc.unary_call import UnaryCall
-from gateway.dataplane.head_reader import Request
-from gateway.dataplane.interfaces import Client
 from gateway.dataplane.protocol_bridge.model_metadata import ask_metadata
 from gateway.dataplane.protocol_bridge.reply_stream import ReplyStream
 from gateway.dataplane.protocol_bridge.rest_to_grpc_reply import ConvertedReply
-from gateway.dataplane.request_body import decoded, told_json_bytes
-from gateway.dataplane.snapshot import Lane
-from gateway.dataplane.tries import Tries
 from gateway.observability.arms import Meter
 from gateway.protocol.conversion.control import RpcError, rest_error, rpc_request
 from gateway.protocol.conversion.generate import infer_request_of_generate

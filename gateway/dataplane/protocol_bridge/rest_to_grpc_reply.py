@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.dataplane.interfaces import Client
-from gateway.dataplane.local_replies import JSON
-from gateway.dataplane.prepared_head import PreparedHead
-from gateway.dataplane.snapshot import Lane
+from gateway.dataplane.context.interfaces import Client
+from gateway.dataplane.context.local_replies import JSON
+from gateway.dataplane.context.prepared_head import PreparedHead
+from gateway.dataplane.context.snapshot import Lane
 from gateway.protocol.conversion.control import rest_error, rest_response
 from gateway.protocol.conversion.generate import (
     error_json,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from time import monotonic
 
-from gateway.dataplane.head_reader import Request
-from gateway.dataplane.snapshot import Lane
+from gateway.dataplane.context.head_reader import Request
+from gateway.dataplane.context.snapshot import Lane
 from gateway.limits.limiter import Limiter
 from gateway.limits.pending import Grant
 from gateway.protocol.errors import GatewayError

@@ -8,11 +8,11 @@ from time import monotonic
 
 import orjson
 
-from gateway.dataplane.active_request import Progress, Stage, of_request
-from gateway.dataplane.decision_log import known_of
-from gateway.dataplane.head_reader import Request
-from gateway.dataplane.interfaces import Client
-from gateway.dataplane.snapshot import Lane
+from gateway.dataplane.context.active_request import Progress, Stage, of_request
+from gateway.dataplane.context.decision_log import known_of
+from gateway.dataplane.context.head_reader import Request
+from gateway.dataplane.context.interfaces import Client
+from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.translation.admission import Admission
 from gateway.limits.pending import Grant
 from gateway.observability.metrics import RequestSeries

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from gateway.dataplane.interfaces import Client
+from gateway.dataplane.context.interfaces import Client
 from gateway.dataplane.protocol_bridge.rest_client import ReplySink, RestClient
 
 

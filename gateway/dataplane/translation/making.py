@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gateway.config.specs import EngineProtocol
-from gateway.dataplane.llm.translator_factory import make_embedding, make_generation
-from gateway.dataplane.snapshot import Lane
+from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.translation.predict_translators import make_for_mlserver, make_infer_stream, make_prediction
 from gateway.dataplane.translation.translation import Make
+from gateway.dataplane.translation.translator_factory import make_embedding, make_generation
 from gateway.protocol.llm.canonical import Dialect
 from gateway.protocol.operations import ApiCall
 

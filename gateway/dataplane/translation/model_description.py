@@ -11,11 +11,11 @@ from typing import Any
 import orjson
 
 from gateway.config.specs import EngineProtocol
-from gateway.dataplane.head_reader import Request
-from gateway.dataplane.interfaces import Client, OwnAnswer
-from gateway.dataplane.local_replies import error_told, reason_line
-from gateway.dataplane.snapshot import Lane
-from gateway.dataplane.ttl_cache import TtlCache
+from gateway.dataplane.context.head_reader import Request
+from gateway.dataplane.context.interfaces import Client, OwnAnswer
+from gateway.dataplane.context.local_replies import error_told, reason_line
+from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.ttl_cache import TtlCache
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import http_status
 from gateway.protocol.llm.canonical import Dialect

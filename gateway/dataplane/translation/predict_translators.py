@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from gateway.config.specs import EngineProtocol
-from gateway.dataplane.head_reader import Request
-from gateway.dataplane.request_body import told_json_bytes
-from gateway.dataplane.snapshot import Lane
+from gateway.dataplane.context.head_reader import Request
+from gateway.dataplane.context.request_body import told_json_bytes
+from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.translation.model_description import describe
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.mlserver.infer_stream import InferStreamTranslator

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gateway.dataplane.interfaces import Client
-from gateway.dataplane.prepared_head import PreparedHead
-from gateway.dataplane.server_timing import FIELD
+from gateway.dataplane.context.interfaces import Client
+from gateway.dataplane.context.prepared_head import PreparedHead
+from gateway.dataplane.context.server_timing import FIELD
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.translator import Reply
 from gateway.wire.http1.chunked import LAST_CHUNK, encode_chunk

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.dataplane.snapshot import Lane, Snapshot
-from gateway.dataplane.tries import Tries
+from gateway.dataplane.attempts.tries import Tries
+from gateway.dataplane.context.snapshot import Lane, Snapshot
 from gateway.protocol.readiness import Readiness
 from gateway.upstream.endpoint import Endpoint
 

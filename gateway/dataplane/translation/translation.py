@@ -11,19 +11,19 @@ import logging
 from collections.abc import Awaitable, Callable
 from time import monotonic
 
-from gateway.dataplane.active_request import Progress, Stage, of_request
-from gateway.dataplane.decision_log import known_of
-from gateway.dataplane.head_reader import Request
-from gateway.dataplane.interfaces import Client, Handler
-from gateway.dataplane.local_replies import error_told, event_told, reason_line, status_told
-from gateway.dataplane.outcome import Measured
-from gateway.dataplane.request_body import decoded
-from gateway.dataplane.snapshot import Lane
+from gateway.dataplane.attempts.tries import Tries
+from gateway.dataplane.context.active_request import Progress, Stage, of_request
+from gateway.dataplane.context.decision_log import known_of
+from gateway.dataplane.context.head_reader import Request
+from gateway.dataplane.context.interfaces import Client, Handler
+from gateway.dataplane.context.local_replies import error_told, event_told, reason_line, status_told
+from gateway.dataplane.context.outcome import Measured
+from gateway.dataplane.context.request_body import decoded
+from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.translation.inner import inner_client
 from gateway.dataplane.translation.reply_writer import HEAD_BYTES, Telling
 from gateway.dataplane.translation.resume_policy import ResumePolicy
 from gateway.dataplane.translation.upstream_request import request_towards
-from gateway.dataplane.tries import Tries
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.translator import EngineRequest, Reply, Resumable, Translator
 from gateway.wire.http1.head import Field

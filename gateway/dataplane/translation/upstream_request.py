@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gateway.dataplane.head_reader import Request
-from gateway.dataplane.prepared_head import PreparedHead
-from gateway.dataplane.snapshot import Lane
+from gateway.dataplane.context.head_reader import Request
+from gateway.dataplane.context.prepared_head import PreparedHead
+from gateway.dataplane.context.snapshot import Lane
 from gateway.protocol.translator import EngineRequest
 from gateway.wire.http1.head import Field
 

@@ -14,8 +14,8 @@ from tritonclient.grpc import service_pb2
 
 from gateway.config.settings import Limits, Settings
 from gateway.config.specs import ConnectionSpec
-from gateway.dataplane import data_plane as plane_module
-from gateway.dataplane.data_plane import DataPlane
+from gateway.dataplane.context import data_plane as plane_module
+from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.listener import ProtocolDetector
 from gateway.observability.access_log import AccessLog
 from gateway.redis.bounded_client import Store

@@ -1,0 +1,1 @@
+"""How a request reaches an engine: endpoint, deadline, retries, circuit breaker, replay."""

@@ -1,0 +1,205 @@
+"""A sequence whose endpoint is gone goes on at another one, which is told all its inputs first.
+
+The request at hand waits meanwhile, within its own time. An endpoint that fails while it is told gives way to another;
+one that refuses an input ends the sequence, and the reason stands in the error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from time import monotonic
+from typing import Protocol
+
+from gateway.config.specs import ReplaySpec
+from gateway.dataplane.context.session_affinity import SequenceDisplacedError, SessionAffinity
+from gateway.dataplane.context.snapshot import Lane
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.sequence import Sequence
+from gateway.redis.errors import StoreError
+from gateway.sessions.sequence_log import Input, Sent, UnkeptError
+from gateway.upstream.endpoint import Endpoint
+from gateway.upstream.engine import Engine
+from gateway.upstream.grpc_request import ask
+from gateway.upstream.http_request import fetch
+from gateway.wire.http1.head import Field
+
+_log = logging.getLogger(__name__)
+
+# How an endpoint fails that may be gone: to tell another one instead does no harm, since that one knows nothing of it.
+GONE = frozenset({ErrorKind.UPSTREAM_CONNECT, ErrorKind.UPSTREAM_RESET, ErrorKind.DEADLINE})
+
+
+# Secrets are not kept with the inputs: who asks for the sequence to go on tells his own.
+_CREDENTIALS = (b"authorization", b"x-api-key")
+
+# What Triton says of a sequence that it does not know, as hosts of ours do.
+NOT_STARTED = b"must specify the START flag"
+
+
+def sequence_forgotten() -> GatewayError:
+    return GatewayError(ErrorKind.UPSTREAM_RESET, "it knows nothing of the sequence")
+
+
+class WaitingRequest(Protocol):
+    """The request that waits."""
+
+    def field(self, name: bytes) -> bytes | None:
+        """What its client has told by this name."""
+        ...
+
+    def sequence_moved(self, endpoint: Endpoint) -> None:
+        """Its sequence is at this endpoint: go on there."""
+        ...
+
+    def sequence_stuck(self, error: GatewayError) -> None:
+        """Nobody can go on."""
+        ...
+
+
+class SequenceReplay:
+    """What one request does to have its sequence go on: one endpoint after another is told, each twice at most."""
+
+    __slots__ = (
+        "_credentials",
+        "_failures",
+        "_is_placed",
+        "_keeper",
+        "_lane",
+        "_sequence",
+        "_spec",
+        "_task",
+        "_waiting",
+    )
+
+    def __init__(self, waiting: WaitingRequest, keeper: SessionAffinity, lane: Lane, sequence: Sequence) -> None:
+        assert lane.replay is not None
+        self._waiting = waiting
+        told = [(name, waiting.field(name)) for name in _CREDENTIALS if name not in lane.engine.extra_names]
+        self._credentials = [(name, value) for name, value in told if value is not None]
+        self._keeper = keeper
+        self._lane = lane
+        self._sequence = sequence
+        self._spec: ReplaySpec = lane.replay
+        self._failures: Counter[Endpoint] = Counter()
+        self._is_placed = False  # another endpoint may have it by Redis' word
+        self._task: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<SequenceReplay of {self._sequence!r}, {self._failures.total()} failures>"
+
+    def start(self, why: SequenceDisplacedError, seconds: float | None) -> None:
+        """Find another endpoint, within so many seconds (None: as long as it takes), and tell it all."""
+        self._is_placed = False
+        self._task = asyncio.get_running_loop().create_task(self._run(why, seconds))
+
+    def cancel(self) -> bool:
+        """Nobody waits any more; tells whether somebody did."""
+        task, self._task = self._task, None
+        return task is not None and task.cancel()
+
+    async def _run(self, why: SequenceDisplacedError, seconds: float | None) -> None:
+        error: GatewayError | None = None
+        endpoint = why.endpoint
+        try:
+            async with asyncio.timeout(seconds):
+                endpoint = await self._move(why)
+        except TimeoutError:
+            told = f"{why.message}; its inputs were not told to another one within {seconds:g} s"
+            error = GatewayError(ErrorKind.DEADLINE, told)
+        except StoreError:
+            told = f"{why.message}, and Redis, which has its inputs, does not answer"
+            error = GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, told)
+        except UnkeptError as unkept:
+            error = self._lose(f"{why.message}, and its inputs cannot be replayed: {unkept}", why)
+        except GatewayError as failed:
+            error = failed
+        except Exception:
+            _log.exception("cannot replay %r", self._sequence)
+            error = self._lose(f"{why.message}, and the gateway failed to replay its inputs; its log says why", why)
+        self._task = None
+        if error is None or (why.may_stay and not self._is_placed):
+            assert endpoint is not None
+            self._waiting.sequence_moved(endpoint)
+        else:
+            self._waiting.sequence_stuck(error)
+
+    async def _move(self, why: SequenceDisplacedError) -> Endpoint:
+        """Tell another endpoint all inputs.
+
+        Raises: UnkeptError; StoreError; GatewayError where no endpoint is healthy, or has a connection for it.
+        """
+        engine, sequence = self._lane.engine, self._sequence
+        inputs = await self._keeper.inputs.before(sequence, self._spec.patience)
+        if why.endpoint is not None:
+            self._failures[why.endpoint] += 1
+        while True:
+            endpoint = self._next(engine)
+            if endpoint is None:
+                told = f"{why.message}, and no other is healthy"
+                raise GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, told)
+            try:
+                await self._tell(engine, endpoint, inputs)
+            except GatewayError as error:
+                if error.kind is ErrorKind.OVERLOADED:
+                    raise
+                if error.kind not in GONE:
+                    raise UnkeptError(f"{endpoint.url} failed: {error.message}") from error
+                endpoint.breaker.failed(monotonic())
+                self._failures[endpoint] += 1
+                continue
+            self._is_placed = True  # from here on, nobody can say that it is not
+            await self._keeper.move(self._lane, sequence, why, endpoint)
+            return endpoint
+
+    def _next(self, engine: Engine) -> Endpoint | None:
+        """One that has not failed; or else one that has failed once: it may have been started anew, or have closed a
+        connection that was idle."""
+        now = monotonic()
+        able = engine.able(now, self._failures)
+        if not able:
+            able = engine.able(now, [endpoint for endpoint, number in self._failures.items() if number > 1])
+        return engine.by_session(able, self._sequence.name) if able else None
+
+    async def _tell(self, engine: Engine, endpoint: Endpoint, inputs: list[Input]) -> None:
+        """Raises: GatewayError; UnkeptError where the endpoint refuses one."""
+        endpoint.in_flight += 1
+        try:
+            for number, told in enumerate(inputs, 1):
+                why = await _send(engine, endpoint, told, self._credentials)
+                if why:
+                    raise UnkeptError(f"{endpoint.url} refused input {number} of {len(inputs)}: {why}")
+        finally:
+            endpoint.in_flight -= 1
+
+    def _lose(self, message: str, why: SequenceDisplacedError) -> GatewayError:
+        """The sequence is over, unless it may stay where it is."""
+        if not why.may_stay:
+            self._keeper.lost(self._lane.engine, self._sequence, why.place)
+        return GatewayError(ErrorKind.SEQUENCE_LOST, f"{message}: start it anew")
+
+
+async def _send(engine: Engine, endpoint: Endpoint, told: Input, credentials: list[Field]) -> str:
+    """Tell an endpoint an input; why it refused it, empty where it took it.
+
+    Raises: GatewayError.
+    """
+    if told.way is Sent.REST:
+        if endpoint.pool is None:
+            return "it does not speak REST, by which the input had come"
+        lines = b"".join(b"%b: %b\r\n" % field for field in (*told.fields, *credentials)) + engine.extra_lines
+        fetched = await fetch(endpoint, "POST", told.path, told.body, lines=lines, timeout=None)
+        return "" if fetched.is_good else f"{fetched.status} {fetched.body[:200].decode('utf-8', 'replace')}"
+    if endpoint.streams is None:
+        return "it does not speak gRPC, by which the input had come"
+    answered = await ask(
+        endpoint.streams,
+        told.path.decode("ascii"),
+        told.body,
+        authority=endpoint.authority,
+        scheme=endpoint.scheme,
+        fields=[*told.fields, *credentials, *engine.extra_fields],
+        timeout=None,
+    )
+    return "" if answered.is_good else f"gRPC status {answered.status} {answered.text}"

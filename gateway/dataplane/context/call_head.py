@@ -1,0 +1,330 @@
+"""What a call's fields ask for, and all that can be prepared before its message is seen."""
+
+from __future__ import annotations
+
+import random
+
+from gateway.config.settings import Settings
+from gateway.dataplane.context.fork import Fork, fork_of
+from gateway.dataplane.context.head_reader import VOLATILE_FIELDS, told_session, told_units
+from gateway.dataplane.context.prepared_head import FORWARDED, VIA, forced_by
+from gateway.dataplane.context.server_timing import ASKED_BY
+from gateway.dataplane.context.snapshot import Lane, Snapshot
+from gateway.protocol.body_facts import BodyFacts
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.grpc_methods import RPCS_BY_PATH
+from gateway.protocol.grpc_status import read_timeout
+from gateway.protocol.infer_message_head import Names
+from gateway.protocol.operations import Operation
+from gateway.protocol.session_id import read_text
+from gateway.routing.decision import Decision, Undecided
+from gateway.routing.facts import Facts
+from gateway.routing.forced_arms import Forced
+from gateway.upstream.endpoint import Endpoint
+from gateway.wire.http2.fields import Block, Field
+from gateway.wire.http2.hpack import Steady, literal_name, with_value
+from gateway.wire.memo import Memo
+
+_REQUEST_ID = b"x-request-id"
+_TIMEOUT = b"grpc-timeout"
+_SECRETS = frozenset({b"authorization", b"cookie"})
+_passing_name = Memo(lambda name: literal_name(name, secret=name in _SECRETS))
+# Written anew for each hop, or by HTTP/2 itself.
+_REWRITTEN = frozenset({b"te", b"host", b"content-length", b"via", _REQUEST_ID, _TIMEOUT, ASKED_BY})
+_OF_MESSAGES = frozenset({b"content-length", b"inference-header-content-length"})
+# What a REST request has in its own way, or not at all.
+_OF_GRPC = frozenset(
+    {b"content-type", b"via", b"expect", b"inference-header-content-length", b"triton_grpc_error", _REQUEST_ID}
+)
+# Who invents names must not fill the memory.
+_MAX_DECISIONS = 1024
+
+
+class Way:
+    """A lane for the calls of one plan: the fields as each endpoint gets them."""
+
+    __slots__ = ("_at", "_heads", "_plan", "endpoint", "lane", "model")
+
+    def __init__(self, plan: CallPlan, lane: Lane, endpoint: Endpoint | None = None) -> None:
+        """`endpoint` is the only one that it leads to, where sessions have chosen it."""
+        self._plan = plan
+        self._at: dict[Endpoint, Way] = {}
+        self.lane = lane
+        self.endpoint = endpoint
+        self.model = lane.target.model.encode() if lane.target.model is not None else None
+        self._heads: dict[Endpoint, Steady] = {}
+
+    def at(self, endpoint: Endpoint) -> Way:
+        """The way to one of the lane's endpoints."""
+        found = self._at.get(endpoint)
+        if found is None:
+            found = self._at[endpoint] = Way(self._plan, self.lane, endpoint)
+        return found
+
+    def share_heads(self, other: Way) -> None:
+        """The fields are the same as another's."""
+        self._heads = other._heads
+
+    def head(self, endpoint: Endpoint) -> Steady:
+        found = self._heads.get(endpoint)
+        if found is None:
+            found = self._heads[endpoint] = Steady(self._plan.fields_for(self.lane, endpoint))
+        return found
+
+
+class CallPlan:
+    """The fields that calls have in common and what follows from them; immutable, since all such calls share it."""
+
+    __slots__ = (
+        "_decided",
+        "_facts_headers",
+        "_forced",
+        "_forks",
+        "_ways",
+        "asked",
+        "authority",
+        "encoding",
+        "error",
+        "fields",
+        "path",
+        "rpc",
+        "snapshot",
+        "told",
+        "wants_grpc_errors",
+    )
+
+    def __init__(self, fields: list[Field], snapshot: Snapshot, settings: Settings) -> None:
+        named = dict(reversed(fields))  # the first of each name
+        self.snapshot = snapshot
+        self.path = named[b":path"]
+        self.asked = ("POST", self.path.decode("latin-1"))  # what the client asked for, as the access log tells it
+        self.authority = named.get(b":authority") or named.get(b"host") or b""
+        self.rpc = RPCS_BY_PATH.get(self.path)
+        self.encoding = named.get(b"grpc-encoding", b"identity")
+        self.wants_grpc_errors = named.get(b"triton_grpc_error", b"").lower() == b"true"
+        self._facts_headers = {
+            text: read_text(named[name]) for name in named if (text := name.decode("latin-1")) in snapshot.headers_asked
+        }
+        self.error: GatewayError | None = None
+        self._forced: Forced | None = None
+        self.told: Facts | None = None  # what the rules were told, where the caller speaks no gRPC
+        try:
+            self._forced = forced_by(snapshot, named.get)
+        except GatewayError as error:
+            self.error = error
+        dropped = snapshot.own_fields | (_REWRITTEN if settings.trust_forwarded else _REWRITTEN | FORWARDED)
+        self.fields = [field for field in fields if field[0] not in dropped and not field[0].startswith(b":")]
+        self.fields.append((b"via", b", ".join([value for name, value in fields if name == b"via"] + [VIA])))
+        self._ways: dict[int, Way] = {}
+        self._decided: dict[tuple[bytes, bytes], tuple[Way, str | None]] = {}
+        self._forks: dict[tuple[bytes, bytes], Fork] = {}
+
+    def __repr__(self) -> str:
+        return f"<CallPlan {self.path!r}>"
+
+    def facts(
+        self,
+        names: Names,
+        body: BodyFacts | None = None,
+        session: str | None = None,
+        units: dict[str, str] | None = None,
+    ) -> Facts:
+        """A call as the rules see it; `session` is the one that its fields name, `units` are those by which experiments
+        assign."""
+        operation = self.rpc.operation if self.rpc is not None else Operation.INFER
+        version = names.version.decode("utf-8", "replace") or None
+        model = names.model.decode("utf-8", "replace")
+        headers = {**self._facts_headers, **units} if units else self._facts_headers
+        return Facts(model, version, "grpc", operation, headers, body, session, forced=self._forced)
+
+    def decide(self, names: Names, body: BodyFacts | None, head: CallHead) -> tuple[Way, str | None] | Undecided:
+        """The rules' answer for a message of these names: the way it goes, and its session; `head` is its call's.
+
+        Raises: GatewayError (FORBIDDEN, BAD_REQUEST) where it asks for an arm that it may not have.
+        """
+        key = (names.model, names.version)
+        known = self._decided.get(key)
+        if known is not None:
+            return known
+        fork = self._forks.get(key)
+        if fork is not None and (head.session is not None or not fork.asks_session):
+            lane = fork.lane(head.session if fork.by_session else self._unit(head, fork.header))
+            return self.way(lane), head.session if fork.asks_session else None
+        facts = self.facts(names, body, head.session, head.units)
+        table = self.snapshot.table
+        if facts.forced is None and body is not None and table.forcing.asks_bodies:
+            facts.forced = table.forcing.of_body(body)
+        decision = table.decide(facts, random.random)
+        if not isinstance(decision, Decision):
+            return decision
+        lane = self.snapshot.lane_of(decision)
+        answer = (self.way(lane), decision.session)
+        if fork is None and lane.target.experiment is not None and not lane.target.is_forced:
+            self._fork(key, facts)
+        is_of_all = decision.repeatable and decision.unit is None and not lane.target.asks_session
+        if is_of_all and len(self._decided) < _MAX_DECISIONS:
+            self._decided[key] = answer
+        return answer
+
+    def _fork(self, key: tuple[bytes, bytes], facts: Facts) -> None:
+        """From now on, messages of these names find their arms by their units, where these stand in the fields."""
+        made = fork_of(self.snapshot.table.route_of(facts), self.snapshot)
+        if made is not None and len(self._forks) < _MAX_DECISIONS:
+            self._forks[key] = made
+
+    def _unit(self, head: CallHead, header: str | None) -> str | None:
+        """What a header names the unit of an experiment by; None where it is missing."""
+        if header is None:
+            return None
+        return (head.units.get(header) if head.units is not None else None) or self._facts_headers.get(header)
+
+    def way(self, lane: Lane) -> Way:
+        found = self._ways.get(id(lane))
+        if found is None:
+            found = self._ways[id(lane)] = Way(self, lane)
+            if lane.base is not lane:
+                found.share_heads(self.way(lane.base))
+        return found
+
+    def fields_for(self, lane: Lane, endpoint: Endpoint) -> list[Field]:
+        """The fields as an endpoint gets them; those that its engine declares take the place of the caller's."""
+        engine = lane.engine
+        fields = [
+            (b":method", b"POST"),
+            (b":scheme", endpoint.scheme),
+            (b":path", self.path),
+            (b":authority", endpoint.authority),
+            (b"te", b"trailers"),
+        ]
+        fields += [field for field in self.fields if field[0] not in engine.extra_names]
+        return fields + engine.extra_fields
+
+
+class CallHead:
+    """One call's fields, read: its plan, and what is its own. `passing` are the volatile fields as they go on, encoded;
+    `id` is None where the client gave none, and so is `session`, which is only read where rules ask for it; `timeout`
+    is in seconds, None where the client waits for ever."""
+
+    __slots__ = ("error", "id", "passing", "plan", "session", "timeout", "units", "volatile")
+
+    def __init__(self, plan: CallPlan, volatile: list[Field]) -> None:
+        self.plan = plan
+        self.volatile = volatile
+        self.id: bytes | None = None
+        self.timeout: float | None = None
+        snapshot = plan.snapshot
+        self.session = told_session(snapshot, volatile, plan.fields) if snapshot.session_field else None
+        self.units = told_units(snapshot, volatile) if snapshot.unit_fields else None
+        self.error = plan.error
+        passing = b""
+        for name, value in volatile:
+            if name == _REQUEST_ID:
+                self.id = value
+            elif name == _TIMEOUT:
+                self.timeout = read_timeout(value)
+                if self.timeout is None:
+                    self.error = GatewayError(ErrorKind.BAD_REQUEST, f"grpc-timeout {value!r} is not a number and unit")
+            else:
+                passing += with_value(_passing_name(name), value)
+        self.passing = passing
+
+    def __repr__(self) -> str:
+        return f"<CallHead {self.plan!r} timeout={self.timeout}>"
+
+    def value(self, name: bytes) -> bytes | None:
+        """The first of the caller's fields of this name, in lower case."""
+        for field in self.volatile:
+            if field[0] == name:
+                return field[1]
+        for field in self.plan.fields:
+            if field[0] == name:
+                return field[1]
+        return None
+
+    def rest_fields(self) -> list[Field]:
+        """The caller's metadata as a REST request has it: without what is gRPC's own."""
+        fields = self.plan.fields + self.volatile
+        return [field for field in fields if field[0] not in _OF_GRPC and not field[0].startswith(b"grpc-")]
+
+
+class HeadMaker:
+    """Makes the heads of calls whose fields are those of `head` and a few of their own, which have the same names and
+    lengths each time."""
+
+    __slots__ = ("_head", "_id_at", "_is_plain", "_pieces")
+
+    def __init__(self, head: CallHead, own: list[Field]) -> None:
+        names = [name for name, _ in own]
+        snapshot = head.plan.snapshot
+        self._head = head
+        # Who reads more of the fields than ids and what passes on reads them one by one.
+        self._is_plain = not snapshot.session_field and not snapshot.unit_fields and _TIMEOUT not in names
+        self._id_at = max((at for at, name in enumerate(names) if name == _REQUEST_ID), default=-1)
+        # What stands before the value of each field that passes on, and which field that is.
+        self._pieces = [
+            (with_value(_passing_name(name), value)[: -len(value) or None], at)
+            for at, (name, value) in enumerate(own)
+            if name != _REQUEST_ID
+        ]
+
+    def __repr__(self) -> str:
+        return f"<HeadMaker {self._head!r}>"
+
+    def __call__(self, own: list[Field]) -> CallHead:
+        before = self._head
+        if not self._is_plain:
+            return CallHead(before.plan, before.volatile + own)
+        made = CallHead.__new__(CallHead)
+        made.plan = before.plan
+        made.volatile = before.volatile + own
+        made.id = own[self._id_at][1] if self._id_at >= 0 else before.id
+        made.timeout = before.timeout
+        made.session = made.units = None
+        made.error = before.error
+        passing = before.passing
+        for piece, at in self._pieces:
+            passing += piece + own[at][1]
+        made.passing = passing
+        return made
+
+
+class CallReader:
+    """Reads calls' fields by one snapshot of the rules, and remembers what they come to."""
+
+    def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
+        identity = {snapshot.table.identity.session_header.encode(), snapshot.table.identity.tenant_header.encode()}
+        asked = {name.encode() for name in snapshot.headers_asked} | snapshot.own_fields
+        self._volatile = (VOLATILE_FIELDS | identity | snapshot.unit_fields) - asked | {_TIMEOUT, _REQUEST_ID}
+        # What a connection may leave out when it compares blocks: nothing that tells of the message, or of the target.
+        self.volatile = frozenset(self._volatile - _OF_MESSAGES - {b"host"})
+        self._plans = Memo(lambda key: CallPlan(_fields_of(key), snapshot, settings))
+
+    def __call__(self, block: Block) -> CallHead:
+        steady: list[bytes] = []
+        volatile: list[Field] = []
+        for field in block.fields:
+            if field[0] in self._volatile:
+                volatile.append(field)
+            else:
+                steady += field
+        return CallHead(self._plans(b"\0".join(steady)), volatile)
+
+    def again(self, head: CallHead, block: Block) -> CallHead | None:
+        """The head of a call whose block has a few fields of its own beside those of one before; None where others than
+        it read these, too."""
+        shape, own = block.shape, block.own
+        if shape is not None and shape.note is not None and shape.note[0] is self:
+            maker: HeadMaker = shape.note[1]
+            return maker(own)
+        for field in own:
+            if field[0] not in self._volatile:
+                return None
+        if shape is not None:
+            shape.note = (self, HeadMaker(head, own))
+        return CallHead(head.plan, head.volatile + own)
+
+
+def _fields_of(key: bytes) -> list[Field]:
+    """Undo the joining: no field holds a NUL."""
+    parts = key.split(b"\0")
+    return list(zip(parts[::2], parts[1::2], strict=True))

@@ -1,0 +1,164 @@
+"""Feedback taken: by the worker that has answered the request, whichever worker of whichever gateway is told.
+
+Who does not know the request asks all others, by news where there is Redis, else by the control process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+from time import time
+from zlib import crc32
+
+from gateway.dataplane.context.snapshot import Snapshot
+from gateway.events.event_bus import EventBus
+from gateway.events.event_types import FeedbackGiven, FeedbackTaken
+from gateway.observability.arm_stats import NUM_BUCKETS
+from gateway.observability.arms import Arms
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.feedback import Rating
+from gateway.routing.assignment import Split, encoded
+from gateway.sessions.session import Session
+from gateway.sessions.session_cache import SessionCache
+from gateway.yaml.problems import suggest
+
+# EventBus are heard within milliseconds by all who live.
+_PATIENCE_SECONDS = 0.5
+# Who sends feedback of requests that there never were must not fill the memory, nor the news.
+_MAX_ASKED = 256
+# Ratings that are known when they come again, as of a client that has not heard the answer.
+_MAX_RATED = 20_000
+
+
+class FeedbackCollector:
+    """Takes feedback in one worker; `by_control` asks the other workers of this gateway, where it is set."""
+
+    def __init__(self, arms: Arms, book: SessionCache, news: EventBus | None) -> None:
+        self._arms = arms
+        self._book = book
+        self._news = news
+        self._asked: dict[str, asyncio.Future[bool]] = {}
+        self._rated: dict[tuple[str, str, str], None] = {}  # what was counted: whose, its name, "value" or "label"
+        self.by_control: Callable[[Rating], Awaitable[bool]] | None = None
+        if news is not None:
+            news.listen(FeedbackGiven, self._hear_given)
+            news.listen(FeedbackTaken, self._hear_taken)
+
+    def __repr__(self) -> str:
+        return f"<FeedbackCollector of {self._arms!r}, {len(self._asked)} asked>"
+
+    async def give(self, rating: Rating, snapshot: Snapshot) -> bool:
+        """Count a rating; False where nobody knows what it is about.
+
+        Raises: GatewayError (BAD_REQUEST, OVERLOADED).
+        """
+        try:
+            if rating.session is not None:
+                return await self._take_of_session(rating, rating.session, snapshot)
+            return self.take(rating) or await self._ask_others(rating)
+        except ValueError as error:
+            raise GatewayError(ErrorKind.BAD_REQUEST, str(error)) from error
+
+    def take(self, rating: Rating) -> bool:
+        """Count a rating of a request that this worker has answered, once; False where it has not.
+
+        Raises: ValueError where an arm takes no more names or labels.
+        """
+        meter = self._arms.recent.get((rating.request_id or "").encode("utf-8", "surrogatepass"))
+        if meter is None or rating.experiment not in (None, meter.counts.key.experiment):
+            return False
+        whose = rating.request_id or "", rating.name
+        value = rating.value if (*whose, "value") not in self._rated else None
+        label = rating.label if (*whose, "label") not in self._rated else None
+        meter.rated(rating.name, value, label)
+        self._rated |= {(*whose, kind): None for kind, told in (("value", value), ("label", label)) if told is not None}
+        while len(self._rated) > _MAX_RATED:
+            del self._rated[next(iter(self._rated))]
+        return True
+
+    # By session
+
+    async def _take_of_session(self, rating: Rating, session: str, snapshot: Snapshot) -> bool:
+        known = await self._known(session)
+        arms = {split.spec.name: _arm(split, known, session) for split in _splits(rating, snapshot)}
+        found = {name: arm for name, arm in arms.items() if arm is not None}
+        if len(found) > 1:  # those that the session has been seen in
+            found = {name: arm for name, arm in found.items() if name in known.arms} or found
+        if len(found) > 1:
+            told = f"the session is in several experiments: {', '.join(found)}; name one by 'experiment'"
+            raise GatewayError(ErrorKind.BAD_REQUEST, told)
+        for name, arm in found.items():
+            bucket = crc32(encoded(session)) % NUM_BUCKETS
+            self._arms.meter(name, arm).of_bucket(bucket).rated(rating.name, rating.value, rating.label)
+        return bool(found)
+
+    async def _known(self, session: str) -> Session:
+        """What is known of a session, by Redis where it is not known here."""
+        known = self._book.get(session, time())
+        if known is not None:
+            return known
+        found: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
+        self._book.find(session, lambda known: None if found.done() else found.set_result(known))
+        return await found
+
+    # By request
+
+    async def _ask_others(self, rating: Rating) -> bool:
+        if self._news is None or not self._news.is_live:
+            return self.by_control is not None and await self.by_control(rating)
+        if len(self._asked) >= _MAX_ASKED:
+            told = f"{_MAX_ASKED} others wait to hear whether somebody knows their request"
+            raise GatewayError(ErrorKind.OVERLOADED, told)
+        token = secrets.token_hex(8)
+        answer = self._asked[token] = asyncio.get_running_loop().create_future()
+        assert rating.request_id is not None
+        self._news.tell(
+            FeedbackGiven(token, rating.request_id, rating.name, rating.value, rating.label, rating.experiment)
+        )
+        try:
+            return await asyncio.wait_for(answer, _PATIENCE_SECONDS)
+        except TimeoutError:
+            return False
+        finally:
+            del self._asked[token]
+
+    def _hear_given(self, item: FeedbackGiven) -> None:
+        rating = Rating(item.request_id, None, item.experiment, item.name, item.value, item.label)
+        try:
+            is_taken = self.take(rating)
+        except ValueError:
+            return
+        if is_taken and self._news is not None:
+            self._news.tell(FeedbackTaken(item.token))
+
+    def _hear_taken(self, item: FeedbackTaken) -> None:
+        answer = self._asked.get(item.token)
+        if answer is not None and not answer.done():
+            answer.set_result(True)
+
+
+def _splits(rating: Rating, snapshot: Snapshot) -> list[Split]:
+    """The experiments that a session's rating may be about.
+
+    Raises: GatewayError(BAD_REQUEST).
+    """
+    splits = snapshot.table.splits
+    if rating.experiment is None:
+        return [split for split in splits.values() if split.spec.unit == "session"]
+    split = splits.get(rating.experiment)
+    if split is None:
+        told = f"unknown experiment {rating.experiment!r}{suggest(rating.experiment, splits)}"
+        raise GatewayError(ErrorKind.BAD_REQUEST, told)
+    if split.spec.unit != "session":
+        told = f"the units of experiment {rating.experiment!r} are no sessions ({split.spec.unit}): give a request_id"
+        raise GatewayError(ErrorKind.BAD_REQUEST, told)
+    return [split]
+
+
+def _arm(split: Split, known: Session, session: str) -> str | None:
+    """The arm that a session has: the one it had first while that takes any, else that of its position."""
+    arm = split.assign(session)
+    if arm is None:
+        return None
+    return split.kept(known.arms.get(split.spec.name)) or split.spec.arms[arm].name

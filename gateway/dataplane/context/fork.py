@@ -1,0 +1,54 @@
+"""Where a head leads to one route, and each request's unit to one of its arms."""
+
+from __future__ import annotations
+
+import random
+from zlib import crc32
+
+from gateway.dataplane.context.snapshot import Lane, Snapshot
+from gateway.observability.arm_stats import NUM_BUCKETS
+from gateway.protocol.operations import ApiCall
+from gateway.routing.assignment import Split, encoded
+from gateway.routing.route import Route
+
+
+class Fork:
+    """A route's arms, as the requests of one head find theirs: the rules need not be asked again.
+
+    `by_session`: the session is the unit; `header` is where it stands else, None where each request is assigned anew.
+    `asks_session`: somebody wants to know the session anyway. `leads`: a session's way need not be found twice.
+    """
+
+    __slots__ = ("_arms", "_of_buckets", "_out", "_split", "asks_session", "by_session", "header", "leads", "passes")
+
+    def __init__(self, route: Route, split: Split, snapshot: Snapshot, call: ApiCall | None) -> None:
+        self._split = split
+        lanes = [snapshot.lane(target) for target in route.targets]
+        self._arms = [lane for lane in lanes if lane.target.is_measured]
+        self._of_buckets = [lane.of_buckets() for lane in self._arms]
+        self._out = next((lane for lane in lanes if lane.target.is_left_out), self._arms[0])
+        self.by_session = route.by_session
+        self.asks_session = route.asks_session
+        self.header = route.unit_header
+        self.passes = call is not None and all(lane.passes(call) and lane.shadow is None for lane in lanes)
+        self.leads = self.by_session and self.passes
+
+    def __repr__(self) -> str:
+        return f"<Fork {self._split!r}>"
+
+    def lane(self, unit: str | None) -> Lane:
+        """The lane of a request of this unit."""
+        if unit is None:
+            arm = self._split.assign_by_chance(random.random)
+            return self._out if arm is None else self._arms[arm]
+        text = encoded(unit)
+        arm = self._split.assign_encoded(text)
+        return self._out if arm is None else self._of_buckets[arm][crc32(text) % NUM_BUCKETS]
+
+
+def fork_of(route: Route | None, snapshot: Snapshot, call: ApiCall | None = None) -> Fork | None:
+    """The fork that a route is for requests that ask so; None where more than their units must be known. `call` is
+    REST's."""
+    if route is None or route.split is None or not route.is_fork:
+        return None
+    return Fork(route, route.split, snapshot, call)

@@ -1,0 +1,207 @@
+"""Reading heads at the price of a lookup.
+
+Requests of one client have the same head but for a few fields: the body's length, ids, traces, credentials. These are
+cut out before the rest is looked up, so that what was planned for one request serves all that are like it. A field that
+a rule asks for is never cut out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from time import monotonic
+
+from gateway.config.settings import Settings
+from gateway.dataplane.context.prepared_head import PreparedHead
+from gateway.dataplane.context.server_timing import Timing
+from gateway.dataplane.context.snapshot import Snapshot
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.session_id import read_name, read_text
+from gateway.wire.http1.head import Field, read_length, read_request_head
+from gateway.wire.memo import Memo
+
+_REQUEST_ID = b"x-request-id"
+_LENGTH = b"content-length"
+_JSON_LENGTH = b"inference-header-content-length"
+
+# Fields that differ from request to request of the same client.
+VOLATILE_FIELDS = frozenset(
+    {
+        _LENGTH,
+        _JSON_LENGTH,
+        _REQUEST_ID,
+        b"authorization",
+        b"b3",
+        b"cookie",
+        b"traceparent",
+        b"tracestate",
+        b"x-amzn-trace-id",
+        b"x-api-key",
+        b"x-b3-parentspanid",
+        b"x-b3-sampled",
+        b"x-b3-spanid",
+        b"x-b3-traceid",
+        b"x-cloud-trace-context",
+        b"x-correlation-id",
+    }
+)
+
+
+class Request:
+    """A request's head, read: its plan, and what is its own.
+
+    `body` is the body's length or CHUNKED; `json_length` is where the JSON of a V2 body ends and binary tensors start;
+    `id` is None where the client gave none, and so is `session`, which is only read where rules ask for it; `units` are
+    the headers that experiments assign by, None where there are none. `volatile`
+    are the fields that few requests share, `lines` the same as they go on to an engine. `timing` is there where the
+    client asks for it, in a request that nobody else has (see `timed`).
+    """
+
+    __slots__ = ("body", "id", "json_length", "lines", "plan", "session", "timing", "units", "volatile")
+
+    def __init__(self, plan: PreparedHead, volatile: list[Field]) -> None:
+        """`volatile` are the fields that were cut out, names in lower case.
+
+        Raises: ValueError that says what is malformed.
+        """
+        self.plan = plan
+        self.timing: Timing | None = None
+        # A field that some rule asks for was not cut out: it stands in the plan's head.
+        self.body = plan.head.body
+        self.id: bytes | None = plan.head.value(_REQUEST_ID)
+        self.json_length: bytes | None = plan.head.value(_JSON_LENGTH)
+        session_field = plan.snapshot.session_field
+        self.session = told_session(plan.snapshot, volatile, plan.head.fields) if session_field else None
+        self.units = told_units(plan.snapshot, volatile) if plan.snapshot.unit_fields else None
+        length = plan.head.value(_LENGTH)
+        if length is not None:  # a rule asks for it; who writes the body anew must be able to
+            self.body = 0
+            volatile = [*volatile, (_LENGTH, length)]
+        self.volatile = volatile
+        length = None
+        lines: list[bytes] = []
+        for field in volatile:
+            name, value = field
+            if name == _REQUEST_ID:
+                self.id = value  # told anew by whoever sends the request on
+                continue
+            if name == _LENGTH:
+                if length is not None or self.body:
+                    raise ValueError("more than one field tells the body's length")
+                length = value
+                self.body = read_length(value)
+            elif name == _JSON_LENGTH:
+                if self.json_length is not None:
+                    raise ValueError("the field inference-header-content-length stands more than once")
+                self.json_length = value
+            lines.append(b"%b: %b\r\n" % field)
+        self.lines = b"".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<Request {self.plan!r} body={self.body}>"
+
+    def of(self, plan: PreparedHead, content_length: int | None = None) -> Request:
+        """The same request with another plan, and where its body has been written anew, that length."""
+        made = Request.__new__(Request)
+        made.plan = plan
+        made.id = self.id
+        made.json_length = self.json_length
+        made.session = self.session
+        made.units = self.units
+        made.timing = self.timing
+        if content_length is None:
+            made.body, made.volatile, made.lines = self.body, self.volatile, self.lines
+            return made
+        made.body = content_length
+        made.volatile = [field for field in self.volatile if field[0] != _LENGTH]
+        made.volatile.append((_LENGTH, b"%d" % content_length))
+        made.lines = made.lines_without(())
+        return made
+
+    def timed(self, since: float = 0.0) -> Request:
+        """The same with a timing of its own where the client asks for one; from now on, or `since`."""
+        if not self.plan.tells_timing or self.timing is not None:
+            return self
+        made = self.of(self.plan)
+        made.timing = Timing(since or monotonic())
+        return made
+
+    def value(self, name: bytes) -> bytes | None:
+        """The first field of this name, in lower case."""
+        for field in self.volatile:
+            if field[0] == name:
+                return field[1]
+        return self.plan.field(name)
+
+    def unit(self, header: str | None) -> str | None:
+        """What a header names the unit of an experiment by; None where it is missing."""
+        if header is None:
+            return None
+        units = self.units
+        return (units.get(header) if units is not None else None) or self.plan.facts.headers.get(header)
+
+    def lines_without(self, names: Collection[bytes]) -> bytes:
+        """`lines` but for the fields that the engine's own take the place of."""
+        kept = [field for field in self.volatile if field[0] not in names and field[0] != _REQUEST_ID]
+        return b"".join([b"%b: %b\r\n" % field for field in kept])
+
+
+def told_session(snapshot: Snapshot, own: list[Field], shared: list[Field]) -> str | None:
+    """The session that a head names by its field, or else by its cookie; names of fields are in lower case. `own` are
+    those that few heads share."""
+    cookie = b""
+    for name, value in own if snapshot.session_is_own else own + shared:
+        if name == snapshot.session_field and value:
+            return read_name(value)
+        if name == b"cookie" and snapshot.session_cookie:
+            cookie = cookie or cookie_named(snapshot.session_cookie, value)
+    return read_name(cookie) or None
+
+
+def told_units(snapshot: Snapshot, fields: list[Field]) -> dict[str, str] | None:
+    """What a head names the units of experiments by, the first field of each name; None where it does not."""
+    named: dict[str, str] = {}
+    for name, value in fields:
+        if name in snapshot.unit_fields:
+            named.setdefault(name.decode("latin-1"), read_text(value))
+    return named or None
+
+
+def cookie_named(name: bytes, field: bytes) -> bytes:
+    """A cookie's value; empty where the field has none of this name. Source: RFC 6265, section 4.2.1."""
+    for pair in field.split(b";"):
+        key, _, value = pair.strip().partition(b"=")
+        if key == name:
+            return value.strip(b'"')
+    return b""
+
+
+class Reader:
+    """Reads heads by one snapshot of the rules."""
+
+    def __init__(self, snapshot: Snapshot, settings: Settings) -> None:
+        identity = {snapshot.table.identity.session_header.encode(), snapshot.table.identity.tenant_header.encode()}
+        asked = {name.encode() for name in snapshot.headers_asked} | snapshot.own_fields
+        names = sorted((VOLATILE_FIELDS | identity | snapshot.unit_fields) - asked)
+        self._volatile = re.compile(
+            rb"\r\n((?i:%b)):[ \t]*([\t\x20-\x7e\x80-\xff]*)(?=\r\n)" % b"|".join(map(re.escape, names))
+        )
+        self._plans = Memo(lambda head: PreparedHead(read_request_head(head), snapshot, settings))
+        self._requests = Memo(self._read)
+
+    def __call__(self, head: bytes) -> Request:
+        """Read a whole head, from the request line to the empty line.
+
+        Raises: GatewayError (BAD_REQUEST) where it is malformed, so that nobody can tell where the next request starts.
+        """
+        return self._requests(head)
+
+    def _read(self, head: bytes) -> Request:
+        # What stands between the volatile fields, then each one's name and value, in turn.
+        parts = self._volatile.split(head)
+        plan = self._plans(b"".join(parts[::3]))
+        volatile = [(name.lower(), value.rstrip()) for name, value in zip(parts[1::3], parts[2::3], strict=True)]
+        try:
+            return Request(plan, volatile)
+        except ValueError as error:
+            raise GatewayError(ErrorKind.BAD_REQUEST, f"malformed request: {error}") from error

@@ -1,0 +1,149 @@
+"""Between a client's connection and whoever answers its request: what each may ask of the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+from typing import Protocol
+
+from gateway.dataplane.context.active_request import Progress, Stage, of_request
+from gateway.dataplane.context.data_plane import DataPlane
+from gateway.dataplane.context.decision_log import known_of
+from gateway.dataplane.context.head_reader import Request
+from gateway.dataplane.context.local_replies import JSON
+from gateway.protocol.errors import GatewayError
+
+
+class Client(Protocol):
+    """A client's connection, as a handler sees it."""
+
+    plane: DataPlane
+    peer: str  # its address
+    forwarded_for_line: bytes
+    forwarded_proto_line: bytes
+
+    @property
+    def is_paused(self) -> bool:
+        """It reads slower than the reply comes."""
+        ...
+
+    @property
+    def reply_head_end(self) -> bytes:
+        """What ends the head of a reply, from the last field's CRLF on."""
+        ...
+
+    @property
+    def write(self) -> Callable[[bytes], None]:
+        """Write something of the reply, straight to the transport."""
+        ...
+
+    def write_at_once(self) -> None:
+        """The reply comes in small pieces, each of which somebody waits for."""
+        ...
+
+    def expect_body(self) -> None:
+        """The body will be read: a client that waits for leave to send it gets it."""
+        ...
+
+    def pause_body(self) -> None: ...
+
+    def resume_body(self) -> None: ...
+
+    def close_after_reply(self) -> None: ...
+
+    def reply_ended(self) -> None:
+        """The reply is written whole."""
+        ...
+
+    def respond(self, status: int, body: bytes, lines: bytes = b"", content_type: str = JSON) -> None:
+        """Answer with a whole reply of our own; `lines` are further fields."""
+        ...
+
+    def refuse(self, error: GatewayError, lines: bytes = b"") -> None:
+        """Answer with an error."""
+        ...
+
+    def break_off(self, event: bytes = b"") -> None:
+        """Close in the middle of a reply, so that nobody takes it for whole; `event` tells the reader of a stream of
+        events why."""
+        ...
+
+
+class Handler(Protocol):
+    """Whoever answers a request. It ends by the client's `reply_ended`, `respond`, `refuse` or `break_off`, once."""
+
+    def body_received(self, data: bytes, ended: bool) -> None:
+        """The body, in pieces. The first call comes with the head, and may bring nothing."""
+        ...
+
+    @property
+    def begun(self) -> bool:
+        """Whether something of the reply is written already."""
+        ...
+
+    def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
+        """Nobody waits for the reply: the connection is lost, or the request turned out to be refused for `reason`,
+        which the connection tells with this status."""
+        ...
+
+    def client_paused(self) -> None:
+        """The client reads slower than the reply comes."""
+        ...
+
+    def client_resumed(self) -> None: ...
+
+    def sweep(self, now: float) -> None:
+        """Called about once a second; `now` is of `time.monotonic`."""
+        ...
+
+    def progress(self) -> Progress:
+        """How far the request is."""
+        ...
+
+
+class OwnAnswer:
+    """A handler that answers by itself, in one piece, after the body has come."""
+
+    begun = False
+
+    def __init__(self, client: Client, request: Request) -> None:
+        self._client = client
+        self._request = request
+        self._plan = request.plan
+        self._started_at = monotonic()
+
+    def _tell(self, status: int, body: bytes, lines: bytes, content_type: str = JSON, reason: str = "") -> None:
+        """Count, log and send the answer; `reason` names the kind of a failure."""
+        plane = self._client.plane
+        seconds = monotonic() - self._started_at
+        if reason:
+            plane.metrics.unrouted.count_error(reason)
+        plane.metrics.unrouted.count_failure(status, seconds)
+        request_id = self._request.id or plane.new_request_id()
+        if plane.tells_ends:
+            known = known_of(self._request)
+            plane.log(self._client.peer, self._plan.head, status, reason, seconds, request_id, known=known)
+        self._client.respond(status, body, lines + b"x-request-id: %b\r\n" % request_id, content_type)
+
+    def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
+        plane = self._client.plane
+        seconds = monotonic() - self._started_at
+        plane.metrics.unrouted.count_error(reason)
+        if status:
+            plane.metrics.unrouted.count_failure(status, seconds)
+        if plane.tells_ends:
+            known, id = known_of(self._request), self._request.id or b""
+            plane.log(self._client.peer, self._plan.head, status, reason, seconds, id, known=known)
+
+    def client_paused(self) -> None:
+        """Nothing is under way."""
+
+    def client_resumed(self) -> None:
+        """Nothing is under way."""
+
+    def sweep(self, now: float) -> None:
+        """Nothing is under way."""
+
+    def progress(self) -> Progress:
+        """The gateway is at it."""
+        return of_request(self._request, Stage.ASKING, self._started_at)

@@ -1,0 +1,100 @@
+"""What an experiment counts of a request for which several handlers work, one after the other: as of one request."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import NamedTuple
+
+from gateway.dataplane.context.snapshot import Lane
+from gateway.observability.arms import Meter
+from gateway.protocol.engine_load import read_energy
+from gateway.protocol.errors import GatewayError
+from gateway.protocol.llm.canonical import Used
+from gateway.wire.http1.head import Field
+
+
+class Generated(NamedTuple):
+    """What one handler has brought of a generation; times are of `time.monotonic`, 0 where it was not streamed."""
+
+    used: Used
+    first_token_at: float
+    ended_at: float
+
+
+class Measured:
+    """Tells the arm's meter once; nobody where the request is not measured."""
+
+    __slots__ = ("_crossed", "_generated", "_id", "_lane", "_meter", "_size", "_started_at")
+
+    def __init__(self, lane: Lane, is_inference: bool, request_id: bytes, started_at: float) -> None:
+        self._lane = lane
+        self._meter: Meter | None = lane.meter if is_inference else None
+        self._id = request_id
+        self._started_at = started_at
+        self._size = 0
+        self._crossed = False
+        self._generated: list[Generated] = []
+
+    def __repr__(self) -> str:
+        return f"<Measured by {self._meter!r}>"
+
+    def asked(self, size: int) -> None:
+        """The client's body is so long."""
+        self._size = size
+
+    def goes_on(self, lane: Lane) -> None:
+        """Another lane's engine answers from here."""
+        self._crossed = self._crossed or lane.base is not self._lane.base
+
+    def add(self, generated: Generated | None) -> None:
+        """A handler has ended."""
+        if generated is not None:
+            self._generated.append(generated)
+
+    def told(self, fields: list[Field]) -> None:
+        """An engine's reply has begun, with these fields."""
+        if self._meter is not None and not self._crossed:
+            count_energy(self._meter, next((value for name, value in fields if name == ENERGY_FIELD), None))
+
+    def answered(self, status: int) -> None:
+        """The reply is whole."""
+        meter = self._take()
+        if meter is None:
+            return
+        if self._generated and status == 200:
+            first, last = self._generated[0], self._generated[-1]
+            output = sum(generated.used.completion for generated in self._generated)
+            first_token = first.first_token_at - self._started_at if first.first_token_at else None
+            per_token = (last.ended_at - first.first_token_at) / (output - 1) if first_token and output > 1 else None
+            meter.generated(first.used.prompt, output, first_token, per_token)
+        meter.answered(self._id, status, self._size, monotonic() - self._started_at)
+
+    def failed(self, error: GatewayError) -> None:
+        """There is no reply, or no more of it."""
+        meter = self._take()
+        if meter is not None:
+            meter.failed(self._id, error.kind, error.status.http >= 500, self._size)
+
+    def gone(self, reason: str) -> None:
+        """Nobody waits for the reply."""
+        meter = self._take()
+        if meter is not None:
+            meter.kept_out(reason)
+
+    def _take(self) -> Meter | None:
+        """The meter, once: none where another arm's engine has had a part."""
+        meter, self._meter = self._meter, None
+        if meter is not None and self._crossed:
+            meter.crossed()
+            return None
+        return meter
+
+
+ENERGY_FIELD = b"endpoint-load-metrics"
+
+
+def count_energy(meter: Meter, told: bytes | None) -> None:
+    """Count what an engine says that a reply has taken, if it does."""
+    joules = read_energy(told) if told is not None else None
+    if joules is not None:
+        meter.used_energy(joules)

@@ -1,0 +1,295 @@
+"""The REST front: what a head asks for, and all that can be prepared of the answer before a body is seen."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection
+from copy import copy
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from gateway.config.settings import Settings
+from gateway.dataplane.context.fork import Fork, fork_of
+from gateway.dataplane.context.server_timing import ASKED_BY
+from gateway.dataplane.context.snapshot import Lane, Snapshot
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.canonical import OF_V2, Dialect
+from gateway.protocol.operations import FLEET_OPERATIONS, INFERENCE_OPERATIONS, ApiCall, Operation, read_path
+from gateway.protocol.session_id import read_text
+from gateway.routing.decision import Decision, Undecided
+from gateway.routing.facts import BodyFacts, Facts
+from gateway.routing.forced_arms import Forced
+from gateway.upstream.engine import Engine
+from gateway.wire.http1.head import Field, RequestHead
+
+# Written anew for each hop.
+_REWRITTEN = frozenset({b"content-length", b"expect", b"x-request-id", ASKED_BY})
+# What only another proxy may say: whence a request came, and that it is mirrored, so that engines leave side effects.
+FORWARDED = frozenset(
+    {b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"forwarded", b"x-pointsman-shadow"}
+)
+
+VIA = b"1.1 pointsman"
+
+_ENCODING = b"content-encoding"
+# Who invents names must not fill the memory.
+_MAX_MODELS = 256
+# What an OpenAI client asks for, even where there is nothing, is answered in its shape.
+_OPENAI_PATHS = "/v1/"
+
+
+class UpstreamHead(NamedTuple):
+    """How requests of one head go on to the engine of a lane: the request line, the fields; `passes`: just so, whatever
+    the body."""
+
+    opening: bytes
+    lines: bytes
+    passes: bool
+
+
+class PreparedHead:
+    """A head and what follows from it; immutable, since all requests with the same head share it.
+
+    Where the head alone decides, `lane` and `opening` (the request line for the engine) are set; otherwise
+    `decide` is asked for each request. `error` is set where the head is well-formed but asks for nothing that exists.
+    `asked` is the head that the client sent, where `head` is what the gateway asks an engine in its stead; `dialect` is
+    what errors are told in.
+    """
+
+    __slots__ = (
+        "_leading",
+        "_models",
+        "_named",
+        "_trust_forwarded",
+        "asked",
+        "call",
+        "dialect",
+        "encoding",
+        "error",
+        "facts",
+        "fork",
+        "head",
+        "is_fleet",
+        "is_inference",
+        "keeps_forwarded_proto",
+        "lane",
+        "lines",
+        "note",
+        "opening",
+        "passes",
+        "passes_if_kept",
+        "snapshot",
+        "tells_timing",
+        "without_body",
+    )
+
+    def __init__(self, head: RequestHead, snapshot: Snapshot, settings: Settings, protocol: str = "rest") -> None:
+        """`protocol` is what the client speaks, as rules name it."""
+        self.snapshot = snapshot
+        self.head = head
+        self._named: dict[bytes, bytes] | None = None
+        self.asked = head
+        self.encoding = head.value(_ENCODING)  # of the body
+        self.keeps_forwarded_proto = settings.trust_forwarded and head.value(b"x-forwarded-proto") is not None
+        self._trust_forwarded = settings.trust_forwarded
+        self.without_body = head.method == "HEAD"
+        self.tells_timing = head.value(ASKED_BY) is not None
+        self.lines = b""
+        self.note: Any = None  # room for what a handler prepares once for all requests with this head
+        self.lane: Lane | None = None
+        self.opening = b""
+        self.passes = False  # whether the lane's engine is asked just so, whatever the body
+        self.passes_if_kept = False  # the same of requests whose session does not have another lane
+        self.error: GatewayError | None = None
+        self.call = ApiCall(Operation.SERVER_LIVE, ())
+        self.is_fleet = False
+        self.is_inference = False
+        self.fork: Fork | None = None  # where the route is known, and each request has an arm of its own
+        self._models: dict[str, PreparedHead] = {}
+        self._leading: dict[int, UpstreamHead] = {}
+        path = head.target.partition(b"?")[0].decode("latin-1")
+        self.dialect = Dialect.CHAT if path.startswith(_OPENAI_PATHS) else None
+        call = read_path(path)
+        if call is None:
+            self.error = GatewayError(ErrorKind.NOT_FOUND, "Not Found")
+            return
+        self.call = call
+        self.dialect = call.dialect
+        self.is_fleet = call.operation in FLEET_OPERATIONS
+        self.is_inference = call.operation in INFERENCE_OPERATIONS
+        # Engines do not answer HEAD (Triton even sends a body to it), so it is asked as GET and told without the body.
+        if head.method not in call.verbs and not (self.without_body and "GET" in call.verbs):
+            self.error = GatewayError(ErrorKind.METHOD_NOT_ALLOWED, "Method Not Allowed")
+            return
+        try:
+            forced = forced_by(snapshot, head.value)
+        except GatewayError as error:
+            self.error = error
+            return
+        self.facts = Facts(
+            model=call.model or "",
+            version=call.version,
+            protocol="openai" if call.dialect is not None and call.dialect not in OF_V2 else protocol,
+            operation=call.operation,
+            headers=_headers(head.fields, snapshot.headers_asked),
+            session_is_told=False,
+            forced=forced,
+        )
+        if call.operation.names_a_model and not call.names_its_model_in_the_body:
+            self._decide_early()
+
+    def __repr__(self) -> str:
+        return f"<PreparedHead {self.head.method} {self.head.target!r} {self.lane or self.error or 'undecided'}>"
+
+    def field(self, name: bytes) -> bytes | None:
+        """The first field of this name, in lower case, at the price of a lookup."""
+        named = self._named
+        if named is None:
+            named = self._named = dict(reversed(self.head.fields))
+        return named.get(name)
+
+    def decide(
+        self, body: BodyFacts | None, session: str | None, units: dict[str, str] | None = None
+    ) -> Decision | Undecided:
+        """The rules' answer for one request with this head; `session` is the one that it names there, `units` are the
+        headers there that experiments assign by.
+
+        Raises: GatewayError (FORBIDDEN, BAD_REQUEST) where its body asks for an arm that it may not have.
+        """
+        facts = self.facts
+        headers = {**facts.headers, **units} if units else facts.headers
+        told = facts.model, facts.version, facts.protocol, facts.operation, headers, body, session
+        table, forced = self.snapshot.table, facts.forced
+        if forced is None and body is not None and table.forcing.asks_bodies:
+            forced = table.forcing.of_body(body)
+        return table.decide(Facts(*told, forced=forced), random.random)
+
+    def for_model(self, model: str) -> PreparedHead:
+        """The same for requests whose body names this model."""
+        found = self._models.get(model)
+        if found is None:
+            found = copy(self)
+            found.call = replace(self.call, model=model, names_its_model_in_the_body=False)
+            facts = self.facts
+            found.facts = replace(facts, model=model)
+            found.note = None
+            found._leading = {}
+            found._decide_early()
+            if len(self._models) >= _MAX_MODELS:
+                self._models.clear()
+            self._models[model] = found
+        return found
+
+    def decoded(self) -> PreparedHead:
+        """The same for a body whose Content-Encoding has been undone."""
+        made = copy(self)
+        made.head = copy(self.head)
+        made.head.fields = [field for field in self.head.fields if field[0] != _ENCODING]
+        made._named = None
+        made.encoding = None
+        made._models = {}
+        made._leading = {}
+        return made
+
+    def towards(self, lane: Lane, method: str, path: str, fields: list[Field], dialect: Dialect | None) -> PreparedHead:
+        """What the gateway asks the lane's engine in the client's stead: another path, other fields, another dialect.
+        Errors are told in the client's."""
+        made = copy(self)
+        target = path.encode("ascii")
+        made.head = head = copy(self.head)
+        head.method, head.target, head.fields = method, target, fields
+        head.body, head.is_http_10, head.expects_continue = 0, False, False  # who reads the reply takes chunks
+        made.encoding = None
+        made._named = None
+        made.without_body = False
+        made.note = None
+        made._leading = {}
+        call = read_path(path.partition("?")[0]) if lane.engine.spec.protocol.is_v2 else None
+        made.call = replace(call or self.call, dialect=dialect)
+        made.is_inference = made.call.operation in INFERENCE_OPERATIONS
+        made.lane = lane
+        made.lines = made.lines_for(lane.engine)
+        made.opening = b"%b %b HTTP/1.1\r\n" % (method.encode("ascii"), target)
+        return made
+
+    def leading(self, lane: Lane) -> UpstreamHead:
+        """What leads requests with this head to the lane's engine."""
+        found = self._leading.get(id(lane.base))
+        if found is None:
+            found = UpstreamHead(self.opening_for(lane), self.lines_for(lane.engine), lane.passes(self.call))
+            self._leading[id(lane.base)] = found
+        return found
+
+    def opening_for(self, lane: Lane) -> bytes:
+        """The request line as the lane's engine gets it."""
+        target = lane.engine.adapter.target(self.call, self.head.target, lane.target.model)
+        method = "GET" if self.without_body else self.head.method
+        return b"%b %b HTTP/1.1\r\n" % (method.encode("ascii"), target)
+
+    def lines_for(self, engine: Engine) -> bytes:
+        """The fields as the engine gets them; those that it declares itself take the place of the caller's."""
+        replaced = self.snapshot.own_fields.union(engine.extra_names)
+        return _forwarded_lines(self.head, replaced, self._trust_forwarded)
+
+    def _decide_early(self) -> None:
+        decision = self.snapshot.table.decide(self.facts, random.random)
+        if decision is Undecided.NO_ROUTE:
+            self.error = no_route(self.facts)
+        elif not isinstance(decision, Decision):
+            return
+        elif not decision.repeatable:
+            if not self.is_fleet:  # what concerns all replicas goes to all arms
+                self.fork = fork_of(self.snapshot.table.route_of(self.facts), self.snapshot, self.call)
+        else:
+            self.lane = self.snapshot.lane_of(decision)
+            self.opening = self.opening_for(self.lane)
+            self.lines = self.lines_for(self.lane.engine)
+            self.passes_if_kept = self.lane.passes(self.call)
+            self.passes = self.passes_if_kept and not self.lane.keeps_session and self.lane.shadow is None
+
+
+def forced_by(snapshot: Snapshot, value: Callable[[bytes], bytes | None]) -> Forced | None:
+    """The arm that a head asks for; `value` finds a field.
+
+    Raises: GatewayError (FORBIDDEN, BAD_REQUEST).
+    """
+    forcing = snapshot.table.forcing
+    said = value(forcing.spec.header.encode())
+    if said is None:
+        return None
+    return forcing.read(read_text(said), read_text(value(forcing.spec.key_header.encode()) or b""))
+
+
+def no_route(facts: Facts) -> GatewayError:
+    """No rule takes this request: the caller reads what Triton says of a model that it does not have."""
+    version = f" version {facts.version}" if facts.version else ""
+    return GatewayError(ErrorKind.NO_ROUTE, f"Request for unknown model: '{facts.model}'{version} is not found")
+
+
+def _headers(fields: list[Field], asked: frozenset[str]) -> dict[str, str]:
+    """The fields that some rule asks for, the first of each name."""
+    headers: dict[str, str] = {}
+    for name, value in fields:
+        text = name.decode("latin-1")
+        if text in asked:
+            headers.setdefault(text, read_text(value))
+    return headers
+
+
+def _forwarded_lines(head: RequestHead, replaced: Collection[bytes], trust_forwarded: bool) -> bytes:
+    """The fields that go on to the engine as they came, and those that stay the same for every request of this head."""
+    lines: list[bytes] = []
+    vias = [VIA]
+    for field in head.fields:
+        name, value = field
+        if name == b"via":
+            vias.insert(-1, value)
+        elif name == b"host":
+            if not (trust_forwarded and head.value(b"x-forwarded-host")):
+                lines.append(b"x-forwarded-host: %b\r\n" % value)
+        elif name in _REWRITTEN or name in replaced or (name in FORWARDED and not trust_forwarded):
+            continue
+        else:
+            lines.append(b"%b: %b\r\n" % field)
+    lines.append(b"via: %b\r\n" % b", ".join(vias))
+    return b"".join(lines)

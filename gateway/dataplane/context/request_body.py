@@ -1,0 +1,196 @@
+"""A request's body on its way through: streamed on, and kept only as long as it may be needed once more."""
+
+from __future__ import annotations
+
+import zlib
+
+from gateway.dataplane.context.head_reader import Request
+from gateway.dataplane.context.prepared_head import PreparedHead
+from gateway.protocol.body_facts import NO_BODY, BodyFacts
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.operations import Operation
+from gateway.protocol.v2_facts import read_body_facts
+from gateway.routing.decision import Decision, Undecided
+from gateway.wire.http1.chunked import LAST_CHUNK, encode_chunk
+from gateway.wire.http1.head import CHUNKED
+
+# wbits of zlib.decompressobj for what V2 clients send: gzip, and deflate in its zlib wrapping.
+_DECOMPRESS_WBITS = {b"gzip": 31, b"deflate": 15}
+
+
+def decoded(request: Request, data: bytes, max_bytes: int) -> bytes:
+    """A whole body without its Content-Encoding.
+
+    Raises: GatewayError where the coding is unknown (UNSUPPORTED), the body malformed (BAD_REQUEST) or longer than
+    `max_bytes` (BODY_TOO_LARGE).
+    """
+    coding = _coding(request)
+    if coding == b"identity":
+        return data
+    if coding not in _DECOMPRESS_WBITS:
+        raise GatewayError(ErrorKind.UNSUPPORTED, "Unsupported compression type")
+    try:
+        decompressor = zlib.decompressobj(_DECOMPRESS_WBITS[coding])
+        plain = decompressor.decompress(data, max_bytes + 1)
+    except zlib.error as error:
+        raise GatewayError(ErrorKind.BAD_REQUEST, f"the compressed body is malformed: {error}") from error
+    if len(plain) > max_bytes:
+        what = f"the decompressed body is longer than {max_bytes} bytes (--max-body-bytes)"
+        raise GatewayError(ErrorKind.BODY_TOO_LARGE, what)
+    if not decompressor.eof or decompressor.unused_data:
+        raise GatewayError(ErrorKind.BAD_REQUEST, "the compressed body is cut off, or something stands behind it")
+    return plain
+
+
+def told_json_bytes(told: bytes | None, size: int) -> int | None:
+    """Where the JSON of a V2 body of this size ends, by its Inference-Header-Content-Length; None where all is JSON.
+
+    Raises: GatewayError(BAD_REQUEST).
+    """
+    if told is None:
+        return None
+    if not told.isdigit() or len(told) > 18 or int(told) > size:
+        what = f"Inference-Header-Content-Length {told.decode('latin-1')!r} is no number from 0 to {size}"
+        raise GatewayError(ErrorKind.BAD_REQUEST, what)
+    return int(told)
+
+
+def decide(plan: PreparedHead, body: RequestBody, max_bytes: int) -> Decision | Undecided:
+    """The rules' answer for a request; NEEDS_BODY while more of it must come.
+
+    Raises: GatewayError where it asks for an arm that it may not have.
+    """
+    decision = plan.decide(None, body.session, body.units)
+    if decision is Undecided.NEEDS_BODY:
+        facts = body.facts(plan.call.operation, max_bytes)
+        if facts is not None:
+            return plan.decide(facts, body.session, body.units)
+    return decision
+
+
+class RequestBody:
+    """What has come of a body: first held, then, once somebody takes it, passed on piece by piece.
+
+    Pieces stay here until the body is longer than `replay_bytes`: up to there the whole request can be sent again,
+    unless whoever takes them says that nobody will ask.
+    """
+
+    __slots__ = (
+        "_pieces",
+        "_replay_bytes",
+        "_request",
+        "_sends_chunks",
+        "_was_taken",
+        "can_be_sent_again",
+        "is_complete",
+        "size",
+    )
+
+    def __init__(self, request: Request, replay_bytes: int) -> None:
+        self._request = request
+        self._replay_bytes = replay_bytes
+        self._pieces: list[bytes] = []
+        self._was_taken = False
+        self._sends_chunks = False
+        self.size = 0
+        self.is_complete = False
+        self.can_be_sent_again = True
+
+    def __repr__(self) -> str:
+        return f"<RequestBody {self.size} bytes{', complete' if self.is_complete else ''}>"
+
+    @property
+    def session(self) -> str | None:
+        """The one that the head names."""
+        return self._request.session
+
+    @property
+    def units(self) -> dict[str, str] | None:
+        """The headers that experiments assign by."""
+        return self._request.units
+
+    @property
+    def framing_line(self) -> bytes:
+        """How the body will be framed, beside a Content-Length that the head has anyway. Asked before `take`."""
+        if self._request.body != CHUNKED:
+            return b""
+        if self.is_complete:  # its length is known by now, and every engine takes a length
+            return b"content-length: %d\r\n" % self.size
+        return b"transfer-encoding: chunked\r\n"
+
+    def add(self, data: bytes, ended: bool) -> None:
+        """Hold what has come."""
+        if data:
+            self.size += len(data)
+            self._pieces.append(data)
+        self.is_complete = ended
+
+    def keep_up_to(self, size: int) -> None:
+        """It may be needed again though it is longer than others that are kept."""
+        self._replay_bytes = max(self._replay_bytes, size)
+
+    def take(self, *, keeps: bool) -> bytes:
+        """All that has come so far, framed to be sent; what comes later is to be passed on.
+
+        `keeps`: it may be needed for another try after this one. Memory that is not kept is free for the next read,
+        while it is still in the processor's cache.
+        """
+        if not keeps:
+            self._replay_bytes = -1
+        self._sends_chunks = self._request.body == CHUNKED and not self.is_complete
+        self._was_taken = True
+        pieces = self._pieces
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        self._forget_if_long()
+        return encode_chunk(data) if self._sends_chunks else data
+
+    def pass_on(self, data: bytes, ended: bool) -> bytes:
+        """A further piece, framed to be sent."""
+        self.add(data, ended)
+        self._forget_if_long()
+        if not self._sends_chunks:
+            return data
+        return encode_chunk(data) + LAST_CHUNK if ended else encode_chunk(data)
+
+    def held(self) -> bytes:
+        """All that has come, as it came."""
+        return b"".join(self._pieces)
+
+    def facts(self, operation: Operation, max_bytes: int) -> BodyFacts | None:
+        """What the body's JSON says; None while more of it must come.
+
+        A body that cannot be read has no facts: whoever gets it will say what is wrong with it.
+        """
+        coding = _coding(self._request)
+        length = self._json_bytes() if coding == b"identity" else None
+        if not self.is_complete and (length is None or self.size < length):
+            return None
+        data = b"".join(self._pieces)
+        try:
+            if coding != b"identity":
+                data = decoded(self._request, data, max_bytes)
+                length = self._json_bytes()
+            return read_body_facts(operation, data if length is None else data[:length])
+        except GatewayError:
+            return NO_BODY
+
+    @property
+    def may_name_a_sequence(self) -> bool:
+        """Whether sending it twice could advance a sequence twice. Asked only once a try has failed."""
+        if self._request.plan.head.value(b"content-encoding"):
+            return True
+        return b'"sequence_id"' in b"".join(self._pieces)
+
+    def _json_bytes(self) -> int | None:
+        """Where the JSON ends and binary tensors start; None where all of the body is JSON."""
+        declared = self._request.json_length or b""
+        return int(declared) if declared.isdigit() and len(declared) < 10 else None
+
+    def _forget_if_long(self) -> None:
+        if self._was_taken and self.size > self._replay_bytes:
+            self._pieces.clear()
+            self.can_be_sent_again = False
+
+
+def _coding(request: Request) -> bytes:
+    return (request.plan.head.value(b"content-encoding") or b"identity").strip().lower()

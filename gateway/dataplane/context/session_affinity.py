@@ -1,0 +1,254 @@
+"""Where sessions go: to the arm they had first, and to the endpoint they are at.
+
+A session is at home on the endpoint that hashing gives it, the same one for every worker and gateway. It is somewhere
+else where that one cannot take it: then it stays there, and Redis tells the others. A sequence of Triton's has a place
+from its first request to its last, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from time import time
+from typing import TypeGuard
+
+from gateway.config.specs import Balance
+from gateway.dataplane.context.snapshot import Lane
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.readiness import Readiness
+from gateway.protocol.sequence import Sequence, name_of
+from gateway.sessions.sequence_log import InputKeeper
+from gateway.sessions.session import Session
+from gateway.sessions.session_cache import SessionCache
+from gateway.upstream.endpoint import Endpoint
+from gateway.upstream.engine import Engine
+
+
+class SequenceDisplacedError(GatewayError):
+    """A sequence cannot go on at its endpoint, or should not (`may_stay`); another one may be told its inputs.
+
+    `place` is the endpoint's URL, empty where nobody knows it, and `endpoint` itself None where it is gone.
+    """
+
+    def __init__(
+        self, sequence: Sequence, place: str, what: str, at: Endpoint | None, *, may_stay: bool = False
+    ) -> None:
+        """`what` says why: "is down"."""
+        super().__init__(ErrorKind.SEQUENCE_LOST, where_it_was(sequence, place, what))
+        self.place = place
+        self.endpoint = at
+        self.may_stay = may_stay
+
+
+class SessionAffinity:
+    """Keeps sessions where they are, in one worker."""
+
+    def __init__(self, book: SessionCache, inputs: InputKeeper) -> None:
+        self.book = book
+        self.inputs = inputs
+
+    def __repr__(self) -> str:
+        return f"<SessionAffinity {self.book!r}>"
+
+    def recall(self, lane: Lane, session: str) -> Lane | None:
+        """The lane of a session's request, given that of the rules: its arm's. None where Redis must be asked first:
+        `find`."""
+        if lane.replay is not None and _has_no_number(session) and not self.inputs.number_at_once(session, lane.replay):
+            return None
+        now = time()
+        found = self.book.get(session, now)
+        return None if found is None else self._lane(lane, found, now)
+
+    def led(self, fork: object, session: str) -> Lane | None:
+        """Where a session's requests of this fork go by now; None where `recall` must tell, and `lead` it after."""
+        now = time()
+        found = self.book.get(session, now)
+        if found is None or found.led is None or found.led[0] is not fork:
+            return None
+        lane: Lane = found.led[1]
+        if not lane.keeps_place:
+            self.book.count(found, now)  # nobody will choose its endpoint
+        return lane
+
+    def lead(self, fork: object, session: str, lane: Lane) -> None:
+        """This is where they go, as long as its arms stay."""
+        self.book.peek(session, time()).led = (fork, lane)
+
+    def find(self, lane: Lane, session: str, found: Callable[[Lane], None]) -> None:
+        """Ask Redis for a session, and tell its lane, in a later turn of the event loop."""
+
+        def tell() -> None:
+            now = time()
+            found(self._lane(lane, self.book.peek(session, now), now))
+
+        if lane.replay is not None and _has_no_number(session):
+            self.inputs.number(session, lane.replay, tell)
+        else:
+            self.book.find(session, lambda known: tell())
+
+    def choose(
+        self,
+        engine: Engine,
+        session: str,
+        now: float,
+        tried: Collection[Endpoint] = (),
+        prompt: bytes | memoryview | None = None,
+    ) -> Endpoint | None:
+        """An endpoint for the next try of a session's request; None where all (not yet tried) are down.
+
+        Raises: GatewayError(SEQUENCE_LOST) where a sequence's endpoint cannot go on with it; SequenceDisplacedError
+        where another one may, since its inputs are kept.
+        """
+        moment = time()
+        known = self.book.peek(session, moment)
+        if isinstance(session, Sequence):
+            endpoint = self._for_sequence(engine, session, known, now, tried)
+        elif engine.spec.balance is Balance.SESSION:
+            endpoint = self._for_session(engine, known, now, tried)
+        else:
+            endpoint = engine.choose(session, now, tried, prompt)
+        if not tried:
+            self.book.count(known, moment)
+        return endpoint
+
+    def ended(self, session: Sequence) -> None:
+        """The last request of a sequence is answered."""
+        self.book.end(session)
+        if session.run:
+            self.inputs.forget(session)
+
+    def lost(self, engine: Engine, sequence: Sequence, place: str) -> None:
+        """Nobody can go on with a sequence, which was at this URL."""
+        self.book.counts.sequences_lost[engine.name, place] += 1
+        self.ended(sequence)
+
+    async def move(self, lane: Lane, sequence: Sequence, left: SequenceDisplacedError, endpoint: Endpoint) -> None:
+        """Have a sequence go on at another endpoint, which has been told its inputs; others know so when this returns.
+
+        Raises: StoreError where nobody knows whether they do.
+        """
+        assert lane.replay is not None
+        name = lane.engine.name
+        await self.inputs.place(sequence, name, endpoint.url, lane.replay)
+        self.book.place(self.book.peek(sequence, time()), name, endpoint.url)
+        if not sequence.starts:  # else there was nothing to tell
+            self.book.counts.sequences_moved[name, left.place, "drained" if left.may_stay else "lost"] += 1
+
+    def _lane(self, lane: Lane, session: Session, now: float) -> Lane:
+        """The lane of the arm that a session has, if that may still take any."""
+        target = lane.target
+        if not target.keeps_place and type(session.session) is not Sequence:
+            self.book.count(session, now)  # nobody will choose its endpoint
+        if not target.sticks:
+            return lane
+        assert target.experiment is not None and target.arm is not None and lane.split is not None
+        told, own = session.arms.get(target.experiment), lane.split.keepsakes[target.arm]
+        if told == own:
+            return lane
+        kept = lane.arms.get(told) if told is not None else None
+        if kept is not None:
+            return kept.of_bucket(lane.bucket)
+        if told is None and lane.meter is not None:
+            lane.meter.exposed()
+        self.book.keep_arm(session, target.experiment, own, now, is_anew=told is not None)
+        return lane
+
+    def _for_session(
+        self, engine: Engine, session: Session, now: float, tried: Collection[Endpoint]
+    ) -> Endpoint | None:
+        place = session.places.get(engine.name)
+        home = self._home(engine, session)
+        at = home if place is None else engine.endpoint(place)
+        if at is not None and not session.is_new and engine.is_able(at, now, tried):
+            return at  # nearly always
+        able = engine.able(now, tried)
+        if not able:
+            return None
+        if place is not None and at in able:
+            return at
+        name = name_of(session.session)
+        chosen = home if home in able else engine.by_session(able, name)
+        is_moved = place is not None or not session.is_new
+        if session.is_new and not tried:
+            less_busy = self._less_busy(engine, able, chosen)
+            if less_busy:
+                chosen = engine.by_session(less_busy, name)
+                self.book.counts.shed += 1
+        if chosen is not home or place is not None:
+            self.book.place(session, engine.name, None if chosen is home else chosen.url)
+        left = place or home.url
+        if is_moved and chosen.url != left:
+            self.book.counts.moved[engine.name, left, _why_left(engine.endpoint(left))] += 1
+        return chosen
+
+    def _for_sequence(
+        self, engine: Engine, sequence: Sequence, known: Session, now: float, tried: Collection[Endpoint]
+    ) -> Endpoint | None:
+        if sequence.adrift and not sequence.starts:
+            told = f"nobody knows where sequence {sequence} of model '{sequence.model}' is by now: {sequence.adrift}"
+            raise GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, told)
+        place = known.places.get(engine.name)
+        at = engine.endpoint(place) if place is not None else None
+        if place is not None and not sequence.starts:
+            if at is None or at.condition is Readiness.DOWN or at in tried:
+                what = "is gone" if at is None else "is down" if at.condition is Readiness.DOWN else "does not answer"
+                if sequence.step is not None:
+                    raise SequenceDisplacedError(sequence, place, what, at)
+                self.lost(engine, sequence, place)
+                told = where_it_was(sequence, place, what)
+                raise GatewayError(ErrorKind.SEQUENCE_LOST, f"{told}: start it anew")
+            if at.is_draining and sequence.step and not sequence.ends and at not in engine.able(now):
+                raise SequenceDisplacedError(sequence, place, "is drained", at, may_stay=True)
+            return at
+        if sequence.step and not sequence.starts:
+            raise SequenceDisplacedError(sequence, "", "nobody knows", None)
+        able = engine.able(now, tried)
+        if not able:
+            return None
+        chosen = at if at is not None and at in able else None
+        if chosen is None:
+            home = self._home(engine, known)
+            chosen = home if home in able else engine.by_session(able, sequence.name)
+        if sequence.starts and not sequence.ends and chosen.url != place:
+            self.book.place(known, engine.name, chosen.url)
+        return chosen
+
+    def _home(self, engine: Engine, session: Session) -> Endpoint:
+        """The endpoint that hashing gives a session, of all that the engine has; remembered with the engine."""
+        kept = session.homes.get(engine.name)
+        if kept is not None and kept[0] is engine:
+            known: Endpoint = kept[1]
+            return known
+        home = engine.by_session(engine.endpoints, name_of(session.session))
+        session.homes[engine.name] = (engine, home)
+        return home
+
+    @staticmethod
+    def _less_busy(engine: Engine, able: Collection[Endpoint], chosen: Endpoint) -> list[Endpoint]:
+        """Those that a new session should go to instead, where its own has too much to do; none where it has not.
+
+        Source: Mirrokni, Thorup and Zadimoghaddam, Consistent Hashing with Bounded Loads (2018).
+        """
+        spec = engine.spec.affinity
+        least = min(endpoint.pressure for endpoint in able)
+        bound = max(least + spec.imbalance, least * spec.imbalance_ratio)
+        if chosen.pressure < bound:
+            return []
+        return [endpoint for endpoint in able if endpoint.pressure < bound]
+
+
+def _why_left(endpoint: Endpoint | None) -> str:
+    """Why a session goes on elsewhere."""
+    if endpoint is None:
+        return "gone"
+    return "drained" if endpoint.is_draining else "unavailable"
+
+
+def where_it_was(sequence: Sequence, place: str, what: str) -> str:
+    """What is told of a sequence that cannot stay where it was: `what` is the matter there."""
+    told = f"sequence {sequence} of model '{sequence.model}' was at "
+    return told + (f"endpoint {place}, which {what}" if place else f"an endpoint that {what}")
+
+
+def _has_no_number(session: str) -> TypeGuard[Sequence]:
+    """Whether it is a request of a sequence that nobody has numbered."""
+    return isinstance(session, Sequence) and session.step is None

@@ -1,0 +1,1 @@
+"""Which handler answers a request."""

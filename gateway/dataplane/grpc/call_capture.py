@@ -1,0 +1,101 @@
+"""A unary gRPC call that is mirrored: what is copied of it, and handed over when it has ended."""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from gateway.dataplane.context.bounded_copy import Copy
+from gateway.dataplane.context.call_head import CallHead
+from gateway.dataplane.context.capture import CapturedFacts
+from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.tap import Tap
+from gateway.dataplane.grpc.message_body import CallBody, WholeMessage
+from gateway.dataplane.mirroring.mirroring_handler import UNMIRRORED, is_drawn
+from gateway.protocol.errors import GatewayError
+from gateway.protocol.grpc_status import UNKNOWN
+from gateway.wire.http2.fields import Block
+
+
+def witness(tap: Tap, head: CallHead, lane: Lane, request_id: bytes, started_at: float) -> Witness | None:
+    """Who sees a call of this lane; None where it is not of the sample."""
+    assert lane.shadow is not None
+    if not is_drawn(lane.shadow, tap, lane.target.route):
+        return None
+    return Witness(tap, head, lane, request_id, started_at)
+
+
+class Witness:
+    """Sees a call's answer as its engine sends it; the message is told when the call has ended. `max_bytes` is how long
+    that may be."""
+
+    __slots__ = (
+        "_answer",
+        "_encoding",
+        "_first_at",
+        "_head",
+        "_lane",
+        "_request_id",
+        "_started_at",
+        "_tap",
+        "max_bytes",
+    )
+
+    def __init__(self, tap: Tap, head: CallHead, lane: Lane, request_id: bytes, started_at: float) -> None:
+        assert lane.shadow is not None
+        self._tap = tap
+        self._head = head
+        self._lane = lane
+        self._request_id = request_id
+        self._started_at = started_at
+        self._first_at = 0.0
+        self._encoding = b"identity"
+        self.max_bytes = lane.shadow.max_bytes
+        self._answer = Copy(self.max_bytes)
+
+    def __repr__(self) -> str:
+        return f"<Witness {self._head.plan!r}: {self._answer!r}>"
+
+    def began(self, block: Block) -> None:
+        """The answer's first fields."""
+        self._encoding = block.value(b"grpc-encoding") or b"identity"
+
+    def answered(self, data: bytes) -> None:
+        """More of the answer, as it is framed."""
+        if not self._first_at:
+            self._first_at = monotonic()
+        self._answer.add(data)
+
+    def failed(self, body: WholeMessage | CallBody | None, error: GatewayError) -> None:
+        """No engine answers."""
+        if error.kind in UNMIRRORED:
+            self.dropped("refused")
+        else:
+            self.ended(body, error.status.grpc)
+
+    def ended(self, body: WholeMessage | CallBody | None, status: int | None) -> None:
+        """The answer is whole; `status` None: it told none."""
+        target = self._lane.target
+        is_kept = body is not None and body.is_complete and body.can_be_sent_again
+        message = body.message(None) if is_kept and body is not None else None
+        if message is None or len(message) > self.max_bytes or not self._answer.is_whole:
+            self.dropped("too_long")
+            return
+        now = monotonic()
+        lines = b"".join([b"%b: %b\r\n" % field for field in (*self._head.plan.fields, *self._head.volatile)])
+        facts = CapturedFacts(
+            route=target.route,
+            engine=target.engine,
+            model=target.model,
+            request_id=self._request_id.decode("latin-1"),
+            head=lines.decode("latin-1"),
+            is_call=True,
+            answer_encoding=self._encoding.decode("latin-1"),
+            status=UNKNOWN if status is None else status,
+            seconds=now - self._started_at,
+            first_seconds=(self._first_at or now) - self._started_at,
+        )
+        assert self._lane.shadow is not None
+        self._tap.give(facts, (message,), self._answer.pieces, self._lane.shadow.max_in_flight)
+
+    def dropped(self, reason: str) -> None:
+        self._tap.drop(self._lane.target.route, reason)

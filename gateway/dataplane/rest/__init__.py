@@ -1,0 +1,1 @@
+"""REST requests that an engine answers as they are, and operations on the fleet."""

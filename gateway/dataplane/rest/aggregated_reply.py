@@ -1,0 +1,79 @@
+"""One answer of many: what a client of one server reads, made from what every endpoint has said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from gateway.dataplane.context.local_replies import JSON, error_body, error_told, reason_line
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.canonical import Dialect
+from gateway.upstream.http_request import Fetched
+
+
+class AggregatedReply:
+    """A whole reply in the making."""
+
+    __slots__ = ("body", "content_type", "lines", "reason", "status")
+
+    def __init__(
+        self, status: int, body: bytes = b"", content_type: str = JSON, lines: bytes = b"", reason: str = ""
+    ) -> None:
+        self.status = status
+        self.body = body
+        self.content_type = content_type
+        self.lines = lines
+        self.reason = reason
+
+
+def refused(error: GatewayError, dialect: Dialect | None) -> AggregatedReply:
+    return AggregatedReply(
+        error.status.http, error_told(error, dialect), lines=reason_line(error), reason=error.kind.value
+    )
+
+
+def merged(answers: list[Fetched], merge: Callable[[list[Any]], Any], shape: type) -> AggregatedReply:
+    """One answer from those that have its shape; a single one stays as it is, to the byte."""
+    if len(answers) == 1:
+        return passed_on(answers[0])
+    told = [value for answer in answers if isinstance(value := _json_of(answer), shape)]
+    if not told:
+        raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, "no engine answered as the V2 protocol says")
+    return AggregatedReply(200, orjson.dumps(merge(told)))
+
+
+def _json_of(answer: Fetched) -> Any:
+    """What an endpoint answered; None where that is not JSON."""
+    try:
+        return orjson.loads(answer.body)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def agreed(answers: list[Fetched | GatewayError]) -> AggregatedReply:
+    """Success where all succeeded, else the first failure, and how many did what was asked."""
+    failures = [answer for answer in answers if isinstance(answer, GatewayError) or not answer.is_good]
+    if not failures:
+        return passed_on(next(answer for answer in answers if isinstance(answer, Fetched)))
+    failure = failures[0]
+    if len(answers) == 1 and isinstance(failure, Fetched):
+        return passed_on(failure)
+    done = f"; done on {len(answers) - len(failures)} of {len(answers)} endpoints" if len(answers) > 1 else ""
+    if isinstance(failure, GatewayError):
+        raise GatewayError(failure.kind, failure.message + done)
+    return AggregatedReply(
+        failure.status, error_body(f"{_error_text(failure)} (endpoint {failure.endpoint.url}{done})")
+    )
+
+
+def _error_text(failure: Fetched) -> str:
+    try:
+        return str(orjson.loads(failure.body)["error"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return failure.body.decode("utf-8", "replace") or f"status {failure.status}"
+
+
+def passed_on(answer: Fetched) -> AggregatedReply:
+    return AggregatedReply(answer.status, answer.body, answer.content_type)

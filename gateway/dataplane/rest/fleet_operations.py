@@ -1,0 +1,253 @@
+"""Operations that concern the fleet: answered here, gathered from many endpoints, or sent to all of them.
+
+A load balancer in front of Triton sends a `load` to one replica and calls it done. Here each operation says whom it
+concerns, and the answer is one that a client of one Triton can read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from importlib.metadata import version
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+import orjson
+
+from gateway.dataplane.context.head_reader import Request
+from gateway.dataplane.context.interfaces import Client, OwnAnswer
+from gateway.dataplane.context.prepared_head import no_route
+from gateway.dataplane.rest.aggregated_reply import AggregatedReply, agreed, merged, passed_on, refused
+from gateway.dataplane.rest.model_list import list_models, one_model
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.feedback import read_rating
+from gateway.protocol.merge_replies import merge_index, merge_regions, merge_statistics
+from gateway.protocol.operations import Operation
+from gateway.upstream.endpoint import Endpoint
+from gateway.upstream.engine import Engine
+from gateway.upstream.http_request import Fetched, fetch
+
+_log = logging.getLogger(__name__)
+
+EXTENSIONS = [
+    "classification",
+    "sequence",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "system_shared_memory",
+    "cuda_shared_memory",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+    "trace",
+    "logging",
+]
+
+# Loading a model can take minutes; the engine's own timeout is about inference.
+_CONTROL_TIMEOUT_SECONDS = 600.0
+
+
+# Whom to ask, and with which path: an endpoint, its engine, and the request's target there.
+Question = tuple[Engine, Endpoint, bytes]
+
+
+class FleetOperation(OwnAnswer):
+    """Answers one operation on the fleet; its body is short, so it is read whole first."""
+
+    def __init__(self, client: Client, request: Request) -> None:
+        super().__init__(client, request)
+        self._pieces: list[bytes] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def body_received(self, data: bytes, ended: bool) -> None:
+        self._pieces.append(data)
+        if ended:
+            self._task = asyncio.get_running_loop().create_task(self._answer(b"".join(self._pieces)))
+        else:
+            self._client.expect_body()
+
+    def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        super().client_gone(reason, status)
+
+    async def _answer(self, body: bytes) -> None:
+        try:
+            answer = await _ANSWERS[self._plan.call.operation](self, body)
+        except GatewayError as error:
+            answer = refused(error, self._plan.dialect)
+        except Exception:
+            _log.exception("cannot answer %s", self._plan)
+            failure = GatewayError(ErrorKind.INTERNAL, "the gateway failed to answer; its log says why")
+            answer = refused(failure, self._plan.dialect)
+        self._tell(answer.status, answer.body, answer.lines, answer.content_type, answer.reason)
+
+    # Answered here
+
+    async def _metadata(self, body: bytes) -> AggregatedReply:
+        told = {"name": "pointsman", "version": version("pointsman"), "extensions": EXTENSIONS}
+        return AggregatedReply(200, orjson.dumps(told))
+
+    async def _live(self, body: bytes) -> AggregatedReply:
+        return AggregatedReply(200, content_type="text/plain")
+
+    async def _models(self, body: bytes) -> AggregatedReply:
+        return AggregatedReply(200, await (list_models if self._plan.call.model is None else one_model)(self._plan))
+
+    async def _ready(self, body: bytes) -> AggregatedReply:
+        plane = self._client.plane
+        is_ready = plane.snapshot.is_ready(plane.settings.ready_when) and not plane.is_draining
+        return AggregatedReply(200 if is_ready else 400, content_type="text/plain")
+
+    async def _feedback(self, body: bytes) -> AggregatedReply:
+        """What a client says of an answer; engines hear nothing of it."""
+        rating = read_rating(body)
+        if await self._client.plane.feedback.give(rating, self._plan.snapshot):
+            return AggregatedReply(200, b'{"counted":true}')
+        what = f"request {rating.request_id!r}" if rating.session is None else f"session {rating.session!r}"
+        told = f"no experiment knows {what}: it took part in none, or is too long ago"
+        raise GatewayError(ErrorKind.NOT_FOUND, told)
+
+    # Gathered from all, as far as they answer
+
+    async def _statistics(self, body: bytes) -> AggregatedReply:
+        return merged(await self._ask_what_answers(self._everywhere(), body), merge_statistics, dict)
+
+    async def _model_statistics(self, body: bytes) -> AggregatedReply:
+        return merged(await self._ask_what_answers(self._where_the_model_is(), body), merge_statistics, dict)
+
+    async def _index(self, body: bytes) -> AggregatedReply:
+        return merged(await self._ask_what_answers(self._everywhere(), body), merge_index, list)
+
+    # Sent to all, and done only when all have done it
+
+    async def _control_model(self, body: bytes) -> AggregatedReply:
+        return agreed(await self._ask(self._where_the_model_is(), body))
+
+    async def _settings(self, body: bytes) -> AggregatedReply:
+        """Trace and log settings: one server's are read, all servers' are written."""
+        of_model = self._plan.call.operation is Operation.MODEL_TRACE
+        questions = self._where_the_model_is() if of_model else self._everywhere()
+        if self._plan.head.method == "POST":
+            return agreed(await self._ask(questions, body))
+        answers = await self._ask_what_answers(questions, body)
+        return passed_on(answers[0])
+
+    async def _shared_memory(self, body: bytes) -> AggregatedReply:
+        """Shared memory is shared on one host: only engines here can map a region."""
+        questions = [question for question in self._everywhere() if is_on_this_host(question[1].url)]
+        if not questions:
+            raise GatewayError(
+                ErrorKind.BAD_REQUEST, "no engine runs on the gateway's host, so none can map shared memory"
+            )
+        if self._plan.head.method == "POST":
+            return agreed(await self._ask(questions, body))
+        return merged(await self._ask_what_answers(questions, body), merge_regions, list)
+
+    # Asking
+
+    def _everywhere(self) -> list[Question]:
+        engines = [engine for engine in self._plan.snapshot.engines.values() if _speaks_v2(engine)]
+        target = self._plan.head.target
+        return _once_each([(engine, endpoint, target) for engine in engines for endpoint in engine.endpoints])
+
+    def _where_the_model_is(self) -> list[Question]:
+        """Every endpoint of every engine that the rules may send this model's requests to."""
+        snapshot, plan = self._plan.snapshot, self._plan
+        questions: list[Question] = []
+        targets = snapshot.table.targets_for(plan.facts)
+        for target in targets:
+            engine = snapshot.engines[target.engine]
+            if not _speaks_v2(engine):
+                continue
+            path = engine.adapter.target(plan.call, plan.head.target, target.model)
+            questions += [(engine, endpoint, path) for endpoint in engine.endpoints]
+        if not questions and targets:
+            spoken = ", ".join(sorted({snapshot.engines[target.engine].spec.protocol.value for target in targets}))
+            what = f"engines of protocol {spoken} have no '{plan.call.operation.value}' of a model"
+            raise GatewayError(ErrorKind.UNSUPPORTED, what)
+        if not questions:
+            raise no_route(plan.facts)
+        return _once_each(questions)
+
+    async def _ask(self, questions: list[Question], body: bytes) -> list[Fetched | GatewayError]:
+        """Ask all at once; who cannot be reached answers by the error."""
+        return list(await asyncio.gather(*[self._ask_one(question, body) for question in questions]))
+
+    async def _ask_one(self, question: Question, body: bytes) -> Fetched | GatewayError:
+        engine, endpoint, target = question
+        method = "GET" if self._plan.without_body else self._plan.head.method
+        timeout = _CONTROL_TIMEOUT_SECONDS if method == "POST" else engine.spec.timeout
+        lines = engine.extra_lines
+        content_type = self._plan.head.value(b"content-type")
+        if content_type:
+            lines += b"content-type: %b\r\n" % content_type
+        try:
+            return await fetch(endpoint, method, target, body, lines=lines, timeout=timeout)
+        except GatewayError as error:
+            where = f"{error.message} (engine '{engine.name}', endpoint {endpoint.url})"
+            return GatewayError(error.kind, where)
+
+    async def _ask_what_answers(self, questions: list[Question], body: bytes) -> list[Fetched]:
+        """The good answers; where there is none, the first refusal, or else the first failure."""
+        answers = await self._ask(questions, body)
+        fetched = [answer for answer in answers if isinstance(answer, Fetched)]
+        good = [answer for answer in fetched if answer.is_good]
+        if good:
+            return good
+        if fetched:
+            return fetched[:1]
+        for answer in answers:
+            if isinstance(answer, GatewayError):
+                raise answer
+        raise GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "the rules name no engine")
+
+
+def _speaks_v2(engine: Engine) -> bool:
+    return engine.spec.protocol.is_v2
+
+
+def _once_each(questions: list[Question]) -> list[Question]:
+    """Each server asked once: engines of other limits may stand for the same one."""
+    return list({(endpoint.url, target): (engine, endpoint, target) for engine, endpoint, target in questions}.values())
+
+
+def is_on_this_host(url: str) -> bool:
+    """Whether an endpoint's address is this machine's own, so that both can map the same memory."""
+    host = urlsplit(url).hostname or ""
+    if host == "localhost" or host == socket.gethostname():
+        return True
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    if address.is_loopback:
+        return True
+    try:  # only an own address can be bound
+        with socket.socket(socket.AF_INET6 if address.version == 6 else socket.AF_INET) as probe:
+            probe.bind((host, 0))
+    except OSError:
+        return False
+    return True
+
+
+_ANSWERS: dict[Operation, Callable[[FleetOperation, bytes], Awaitable[AggregatedReply]]] = {
+    Operation.SERVER_METADATA: FleetOperation._metadata,
+    Operation.SERVER_LIVE: FleetOperation._live,
+    Operation.SERVER_READY: FleetOperation._ready,
+    Operation.SERVER_STATS: FleetOperation._statistics,
+    Operation.MODEL_STATS: FleetOperation._model_statistics,
+    Operation.REPOSITORY_INDEX: FleetOperation._index,
+    Operation.LOAD: FleetOperation._control_model,
+    Operation.UNLOAD: FleetOperation._control_model,
+    Operation.MODEL_TRACE: FleetOperation._settings,
+    Operation.TRACE: FleetOperation._settings,
+    Operation.LOGGING: FleetOperation._settings,
+    Operation.MODEL_LIST: FleetOperation._models,
+    Operation.SHARED_MEMORY: FleetOperation._shared_memory,
+    Operation.FEEDBACK: FleetOperation._feedback,
+}

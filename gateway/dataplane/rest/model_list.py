@@ -1,0 +1,104 @@
+"""`GET /v1/models`: what clients can name, as the rules send it somewhere."""
+
+from __future__ import annotations
+
+import asyncio
+from time import time
+from typing import Any
+
+import orjson
+
+from gateway.config.specs import EngineProtocol
+from gateway.dataplane.context.prepared_head import PreparedHead
+from gateway.dataplane.translation.model_description import ask_engine
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.operations import Operation
+from gateway.routing.decision import Target
+from gateway.routing.facts import Facts
+from gateway.upstream.discovery import read_models
+from gateway.upstream.engine import Engine
+from gateway.upstream.http_request import fetch
+
+_ASKED = (Operation.CHAT, Operation.COMPLETION, Operation.EMBEDDING)
+_SINCE = int(time())
+_TIMEOUT_SECONDS = 5.0
+
+
+async def list_models(plan: PreparedHead) -> bytes:
+    """All models, in OpenAI's list: those that rules name outright, and those that engines say they serve, where the
+    rules send these names to them."""
+    snapshot = plan.snapshot
+    found: dict[str, str] = {}
+    for route in snapshot.table.routes:
+        for name in route.exact_models:
+            targets = _targets(plan, name)
+            if targets:
+                found.setdefault(name, targets[0].engine)
+    engines = list(snapshot.engines.values())
+    for engine, served in zip(engines, await asyncio.gather(*map(_served, engines)), strict=True):
+        for name in served:
+            if name not in found and any(_keeps(target, engine, name) for target in _targets(plan, name)):
+                found[name] = engine.name
+    cards = [_card(name, owner) for name, owner in sorted(found.items())]
+    return orjson.dumps({"object": "list", "data": cards})
+
+
+async def one_model(plan: PreparedHead) -> bytes:
+    """One of them.
+
+    Raises: GatewayError(NOT_FOUND).
+    """
+    name = plan.call.model or ""
+    targets = _targets(plan, name)
+    if targets:
+        if any(name in route.exact_models for route in plan.snapshot.table.routes):
+            return orjson.dumps(_card(name, targets[0].engine))
+        for target in targets:
+            engine = plan.snapshot.engines[target.engine]
+            if _keeps(target, engine, name) and name in await _served(engine):
+                return orjson.dumps(_card(name, engine.name))
+    raise GatewayError(ErrorKind.NOT_FOUND, f"The model '{name}' does not exist")
+
+
+def _card(name: str, owner: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": _SINCE, "owned_by": owner}
+
+
+def _targets(plan: PreparedHead, name: str) -> tuple[Target, ...]:
+    """Where a client of this one's kind gets by naming this model."""
+    table, headers = plan.snapshot.table, plan.facts.headers
+    for operation in _ASKED:
+        targets = table.targets_for(Facts(name, None, "openai", operation, headers))
+        if targets:
+            return targets
+    return ()
+
+
+def _keeps(target: Target, engine: Engine, name: str) -> bool:
+    return target.engine == engine.name and target.model in (None, name)
+
+
+async def _served(engine: Engine) -> list[str]:
+    """What an engine says that it serves; nothing where it does not say."""
+    try:
+        if engine.spec.protocol is EngineProtocol.OPENAI:
+            fetched = await ask_engine(engine, f"{engine.spec.base_path}/models")
+            return sorted(read_models(fetched.body) or ())
+        if engine.spec.protocol.is_v2:
+            return await _index(engine)
+    except GatewayError:
+        pass
+    return []
+
+
+async def _index(engine: Engine) -> list[str]:
+    for endpoint in engine.endpoints:
+        path = b"/v2/repository/index"
+        fetched = await fetch(endpoint, "POST", path, b"{}", lines=engine.extra_lines, timeout=_TIMEOUT_SECONDS)
+        if fetched.is_good:
+            try:
+                listed = orjson.loads(fetched.body)
+            except orjson.JSONDecodeError as error:
+                raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"the index cannot be read: {error}") from error
+            return sorted({entry["name"] for entry in listed if entry.get("state", "READY") == "READY"})
+    return []

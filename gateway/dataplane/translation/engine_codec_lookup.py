@@ -1,0 +1,125 @@
+"""How the engine of a lane is asked for text: in which dialect, with which template, as which kind of model."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from time import strftime
+from typing import Any
+
+import orjson
+
+from gateway.config.specs import EngineProtocol, EngineSpec
+from gateway.dataplane.context.snapshot import Lane
+from gateway.dataplane.context.ttl_cache import TtlCache
+from gateway.dataplane.protocol_bridge.model_metadata import ask_config, ask_metadata
+from gateway.protocol.conversion.control import RpcError, rest_error, rest_response
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.canonical import Dialect, Generation
+from gateway.protocol.llm.dialects import SPOKEN
+from gateway.protocol.llm.engine_codecs import GenerateSide, MLServerSide, OpenAISide, PromptSide
+from gateway.protocol.llm.generate_signature import Flavour, Kind, flavour_of
+from gateway.protocol.llm.templates import Template, read_template
+from gateway.protocol.llm.translation import EngineSide
+
+# What an engine is asked in, first of those that it has: the one that says most.
+_FOR_MESSAGES = (Dialect.CHAT, Dialect.MESSAGES, Dialect.RESPONSES, Dialect.COMPLETIONS)
+_FOR_PROMPTS = (Dialect.COMPLETIONS, Dialect.CHAT, Dialect.MESSAGES, Dialect.RESPONSES)
+
+_flavours = TtlCache[Flavour]()
+
+
+def known_side(lane: Lane, generation: Generation, version: str) -> EngineSide | None:
+    """How the lane's engine is asked; None where it must be asked about the model first (`find_side`).
+
+    Raises: GatewayError(UNSUPPORTED) where it cannot be asked for text at all.
+    """
+    spec = lane.engine.spec
+    model = lane.target.model or generation.model
+    if spec.protocol is EngineProtocol.OPENAI:
+        return _openai_side(spec, model, generation)
+    if not spec.protocol.is_v2:
+        what = f"engine '{spec.name}' speaks {spec.protocol.value}, which has no place for a generation of text"
+        raise GatewayError(ErrorKind.UNSUPPORTED, what)
+    flavour = _flavours.get(lane, model, version)
+    return _generate_side(spec, model, version, flavour) if flavour is not None else None
+
+
+async def find_side(lane: Lane, generation: Generation, version: str) -> EngineSide:
+    """The same, once a V2 engine has told about the model.
+
+    Raises: GatewayError.
+    """
+    model = lane.target.model or generation.model
+    metadata = await find_metadata(lane, generation.model, version)
+    flavour = flavour_of(metadata)
+    if flavour.kind is Kind.TRTLLM:  # whether its stream repeats itself is told by its configuration alone
+        flavour = flavour_of(metadata, await _config(lane, generation.model, version))
+    _flavours.put(lane, flavour, model, version)
+    return _generate_side(lane.engine.spec, model, version, flavour)
+
+
+async def find_metadata(lane: Lane, model: str, version: str) -> dict[str, Any]:
+    """What a V2 engine says of a model, which is named as the client does.
+
+    Raises: GatewayError.
+    """
+    try:
+        metadata = await ask_metadata(lane, model, version)
+    except RpcError as error:
+        kind = ErrorKind.NOT_FOUND if rest_error(error.code, "").status == 404 else ErrorKind.UPSTREAM_PROTOCOL
+        raise GatewayError(kind, error.message) from error
+    told: dict[str, Any] = orjson.loads(rest_response("ModelMetadata", metadata).body)
+    return told
+
+
+async def _config(lane: Lane, model: str, version: str) -> dict[str, Any] | None:
+    """A model's configuration; None where its engine tells none."""
+    try:
+        answer = await ask_config(lane, model, version)
+    except RpcError:
+        return None
+    told: dict[str, Any] = orjson.loads(rest_response("ModelConfig", answer).body)
+    return told
+
+
+def _openai_side(spec: EngineSpec, model: str, generation: Generation) -> EngineSide:
+    wanted = _FOR_MESSAGES if generation.prompt is None else _FOR_PROMPTS
+    dialect = next((dialect for dialect in wanted if dialect.value in spec.dialects), None)
+    if dialect is None:
+        what = f"engine '{spec.name}' has no dialect for text, only {', '.join(spec.dialects)}"
+        raise GatewayError(ErrorKind.UNSUPPORTED, what)
+    spoken = SPOKEN[dialect]
+    path = f"{spec.base_path}/{spoken.path}"
+    side = OpenAISide(dialect, path, model, spec.unsupported == "drop", spoken.write_request, spoken.reply_reader)
+    return PromptSide(side, _renderer(spec), spec.name) if dialect is Dialect.COMPLETIONS else side
+
+
+def _generate_side(spec: EngineSpec, model: str, version: str, flavour: Flavour) -> EngineSide:
+    side = GenerateSide(model, version, flavour, spec.unsupported == "drop")
+    if spec.protocol is EngineProtocol.MLSERVER:
+        return PromptSide(MLServerSide(side), _renderer(spec), spec.name)
+    return PromptSide(side, _renderer(spec), spec.name)
+
+
+def _renderer(spec: EngineSpec) -> _Renderer | None:
+    return _Renderer(_template(spec.chat_template)) if spec.chat_template is not None else None
+
+
+@lru_cache(maxsize=64)
+def _template(text: str) -> Template:
+    return read_template(text)
+
+
+class _Renderer:
+    """Writes a generation's messages as a prompt."""
+
+    def __init__(self, template: Template) -> None:
+        self._template = template
+        self.takes_tools = template.takes_tools
+
+    def __call__(self, generation: Generation, continues: bool) -> str:
+        """The prompt; where it `continues`, the last message is left open."""
+        messages = generation.messages
+        begun = messages[-1].text if continues else ""
+        told = messages[:-1] if continues else messages
+        return self._template.render(told, generation.tools, strftime_now=strftime) + begun

@@ -1,0 +1,93 @@
+"""Captures on their way from a worker to the parity process."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from gateway.dataplane.context.bounded_copy import Copy
+from gateway.dataplane.context.capture import CapturedFacts, CaptureReader, encode
+from gateway.dataplane.context.tap import CAPTURED, Tap
+
+FACTS = CapturedFacts("r", "old", None, "id-é", "POST / HTTP/1.1\r\n\r\n", False, "", 200, 0.5, 0.25)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+def test_captures_survive_any_cut(size: int) -> None:
+    """However the socket cuts the bytes, the same captures come out, whole and in order."""
+    sent = b"".join(encode(FACTS, (b"ask", b"ed"), (b"answered",)) * 2 + encode(FACTS, (), (b"\x00" * 50,)))
+    reader = CaptureReader()
+    found = [each for start in range(0, len(sent), size) for each in reader.feed(sent[start : start + size])]
+    assert [(each.facts, each.request, each.answer) for each in found] == [
+        (FACTS, b"asked", b"answered"),
+        (FACTS, b"asked", b"answered"),
+        (FACTS, b"", b"\x00" * 50),
+    ]
+
+
+def test_a_copy_that_is_too_long_is_none() -> None:
+    """Up to the limit all is kept; beyond it nothing is, and only the size is counted."""
+    copy = Copy(6)
+    copy.add(b"abc")
+    copy.add(b"def")
+    assert (copy.is_whole, copy.pieces) == (True, [b"abc", b"def"])
+    copy.add(b"g")
+    copy.add(b"h")
+    assert (copy.is_whole, copy.pieces, copy.size) == (False, [], 8)
+
+
+def test_a_tap_never_waits(tmp_path: Path) -> None:
+    """Where nobody listens, or nobody reads, captures are dropped and counted; what is kept for a slow reader is
+    bounded, and so is what he has not done with. When a listener is there, the tap finds it, and again after it was
+    gone."""
+    path = str(tmp_path / "captures")
+    body = b"x" * 1_000_000
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        tap = Tap(loop, path)
+        tap.open()
+        assert not tap.is_open_for("r", 1)
+        heard: list[bytes] = []
+        writers: list[asyncio.StreamWriter] = []
+        gate = asyncio.Event()
+
+        async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writers.append(writer)
+            await gate.wait()
+            captures = CaptureReader()
+            while data := await reader.read(1 << 20):
+                heard.extend(each.request for each in captures.feed(data))
+            writer.close()
+
+        server = await asyncio.start_unix_server(listen, path)
+        while tap._transport is None:
+            await asyncio.sleep(0.01)
+        for _ in range(100):
+            tap.give(FACTS, (body,), (b"",), 1000)
+        given = tap.counts["r", CAPTURED]
+        assert 1 < given < 10
+        assert tap.counts["r", "busy"] == 100 - given
+        gate.set()
+        while len(heard) < given:
+            await asyncio.sleep(0.01)
+        assert set(heard) == {body}
+        assert tap.is_open_for("r", given + 1)
+        assert not tap.is_open_for("r", given)
+        assert tap.is_open_for("other", 1)
+        assert tap.counts["r", "max_in_flight"] == 1
+        writers[0].write(b"r\nr")  # one is done with, and half a word of another
+        while not tap.is_open_for("r", given):
+            await asyncio.sleep(0.01)
+        assert not tap.is_open_for("r", given - 1)
+        before = tap._transport
+        before.close()  # as if the process had died
+        while tap._transport in (before, None):
+            await asyncio.sleep(0.01)
+        assert tap.is_open_for("r", 1)
+        tap.close()
+        server.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
