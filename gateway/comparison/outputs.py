@@ -15,17 +15,17 @@ from gateway.protocol.conversion.messages import SHARED_MEMORY, read_response
 from gateway.protocol.conversion.sse import SseReader
 from gateway.protocol.conversion.tensors import element_count, split_elements
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.llm.api_codecs import API_CODECS
 from gateway.protocol.llm.canonical import (
     OF_V2,
-    Dialect,
     EngineFailed,
     Event,
     Finished,
+    LlmApi,
     ReasoningDelta,
     TextDelta,
     ToolCallDelta,
 )
-from gateway.protocol.llm.dialects import SPOKEN
 from gateway.protocol.llm.embeddings import read_reply
 from gateway.protocol.operations import ApiCall, Operation
 
@@ -56,10 +56,10 @@ def read(answer: ComparedReply, call: ApiCall) -> ParsedOutputs:
     Raises: GatewayError(UPSTREAM_PROTOCOL) where it cannot be read, or tells of a failure in its middle.
     """
     try:
-        if call.dialect is Dialect.EMBEDDINGS:
+        if call.api is LlmApi.EMBEDDINGS:
             return _embeddings(answer.body)
-        if call.dialect is not None and call.dialect not in OF_V2:
-            return _generation(answer, call.dialect)
+        if call.api is not None and call.api not in OF_V2:
+            return _generation(answer, call.api)
         if call.operation is Operation.INFER:
             message = answer.body if answer.is_call else infer_response_of_rest(answer.body, answer.head_bytes)
             return _inference(message)
@@ -97,9 +97,9 @@ def _embeddings(body: bytes) -> ParsedOutputs:
 # Texts
 
 
-def _generation(answer: ComparedReply, dialect: Dialect) -> ParsedOutputs:
+def _generation(answer: ComparedReply, api: LlmApi) -> ParsedOutputs:
     """Of OpenAI's API, or Anthropic's."""
-    reader = SPOKEN[dialect].reply_reader()
+    reader = API_CODECS[api].reply_reader()
     if answer.is_stream:
         events = [*reader.feed(answer.body), *reader.end()]
     else:

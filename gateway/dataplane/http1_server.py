@@ -309,8 +309,8 @@ class Http1ServerConnection(asyncio.Protocol):
 
     def refuse(self, error: GatewayError, lines: bytes = b"") -> None:
         """Answer the request under way with an error; the connection goes on where the request is read whole."""
-        dialect = self._request.plan.dialect if self._request is not None else None
-        self.respond(status_told(error, dialect), error_told(error, dialect), lines + reason_line(error))
+        api = self._request.plan.api if self._request is not None else None
+        self.respond(status_told(error, api), error_told(error, api), lines + reason_line(error))
 
     def respond(self, status: int, body: bytes, lines: bytes = b"", content_type: str = JSON) -> None:
         """Answer the request under way with a whole reply of our own."""
@@ -352,8 +352,8 @@ class Http1ServerConnection(asyncio.Protocol):
         if not has_begun:
             self.refuse(error)
             return
-        dialect = self._request.plan.dialect if self._request is not None else None
-        self.break_off(event_told(error, dialect) if self._streams_events else b"")
+        api = self._request.plan.api if self._request is not None else None
+        self.break_off(event_told(error, api) if self._streams_events else b"")
 
     def break_off(self, event: bytes = b"") -> None:
         """Close in the middle of a reply, so that nobody takes it for whole; what is written already still goes out."""

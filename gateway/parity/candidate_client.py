@@ -18,7 +18,7 @@ from gateway.dataplane.grpc.unary_call import UnaryCall
 from gateway.dataplane.protocol_bridge.reply_stream import ReplyStream
 from gateway.dataplane.protocol_bridge.rest_client import RestClient
 from gateway.protocol.errors import GatewayError
-from gateway.protocol.llm.canonical import Dialect
+from gateway.protocol.llm.canonical import LlmApi
 from gateway.wire.grpc import framed
 from gateway.wire.http1.head import Field
 from gateway.wire.http2.frames import ErrorCode
@@ -91,12 +91,12 @@ class _AskedByRest(_Asked):
     def __init__(self, plane: DataPlane, lane: Lane, capture: Capture) -> None:
         super().__init__(plane, lane, capture)
         self._handler: Handler | None = None
-        self._dialect: Dialect | None = None
+        self._api: LlmApi | None = None
 
     def begin(self) -> None:
         client = RestClient(self.plane, self, _PEER)
         request, body = self.plane.read(self._capture.facts.head.encode("latin-1")), self._capture.request
-        self._dialect = request.plan.dialect
+        self._api = request.plan.api
         if request.plan.call.names_its_model_in_the_body:
             handler, body = answerer_by(client, request, body, self._lane, serve_by)
         else:
@@ -123,7 +123,7 @@ class _AskedByRest(_Asked):
             self._fail(error.message)
 
     def refused(self, error: GatewayError, fields: list[Field]) -> None:
-        self._end(status_told(error, self._dialect), error_told(error, self._dialect))
+        self._end(status_told(error, self._api), error_told(error, self._api))
 
     def reply_broken(self) -> None:
         self._fail("the candidate broke its reply off")

@@ -9,7 +9,7 @@ from gateway.dataplane.context.capture import Capture
 from gateway.protocol.body_facts import BodyFacts, InputFacts
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.infer_message_head import facts_or_none, read_names
-from gateway.protocol.llm.canonical import OF_V2, Dialect
+from gateway.protocol.llm.canonical import OF_V2, LlmApi
 from gateway.protocol.llm.model_name import find_model
 from gateway.protocol.operations import ApiCall, Operation, read_path
 from gateway.protocol.v2_facts import read_body_facts
@@ -17,7 +17,7 @@ from gateway.wire.http1.head import read_request_head
 
 _JSON_LENGTH = b"inference-header-content-length"
 _SHARED_MEMORY = b"shared_memory_region"
-_CALL = ApiCall(Operation.INFER, ("POST",), dialect=Dialect.INFER)
+_CALL = ApiCall(Operation.INFER, ("POST",), api=LlmApi.INFER)
 _MAX_TEXT_BYTES = 8000  # more than the longest excerpt
 
 
@@ -44,7 +44,7 @@ def read_request(capture: Capture) -> CapturedRequest:
     call = read_path(head.target.partition(b"?")[0].decode("latin-1"))
     if call is None:
         return CapturedRequest(_CALL, refusal="unknown_path")
-    if call.dialect is Dialect.INFER_STREAM:
+    if call.api is LlmApi.INFER_STREAM:
         return CapturedRequest(call, refusal="stream")
     try:
         body = plain(body, dict(head.fields))
@@ -52,7 +52,7 @@ def read_request(capture: Capture) -> CapturedRequest:
         return _asked(call, call.model or "", BodyFacts(), "")
     told = head.value(_JSON_LENGTH) or b""
     text = body[: int(told)] if told.isdigit() and len(told) < 10 else body
-    if call.dialect is not None and call.dialect not in OF_V2:
+    if call.api is not None and call.api not in OF_V2:
         found = find_model(text)
         return _asked(call, found.name if found is not None else "", BodyFacts(), _begin(text))
     try:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from urllib.parse import quote, unquote
 
-from gateway.protocol.llm.canonical import Dialect
+from gateway.protocol.llm.canonical import LlmApi
 
 
 class Operation(Enum):
@@ -84,7 +84,7 @@ class ApiCall:
     """A path read as Triton reads it.
 
     `model` and `version` are decoded from percent escapes; `model_span` is where the model's name stands in the path,
-    so that a rename replaces just these bytes. `verbs` are the HTTP methods that the operation answers to. `dialect` is
+    so that a rename replaces just these bytes. `verbs` are the HTTP methods that the operation answers to. `api` is
     what a language model is asked in; where it is OpenAI's or Anthropic's, the body names the model.
     """
 
@@ -93,7 +93,7 @@ class ApiCall:
     model: str | None = None
     version: str | None = None
     model_span: tuple[int, int] | None = None
-    dialect: Dialect | None = None
+    api: LlmApi | None = None
     names_its_model_in_the_body: bool = False
 
 
@@ -125,21 +125,19 @@ _FIXED: dict[str, ApiCall] = {
     "/v2/models/stats": ApiCall(Operation.SERVER_STATS, _GET),
     "/v2/trace/setting": ApiCall(Operation.TRACE, _BOTH),
     "/v2/logging": ApiCall(Operation.LOGGING, _BOTH),
-    "/v1/chat/completions": ApiCall(Operation.CHAT, _POST, dialect=Dialect.CHAT, names_its_model_in_the_body=True),
-    "/v1/completions": ApiCall(
-        Operation.COMPLETION, _POST, dialect=Dialect.COMPLETIONS, names_its_model_in_the_body=True
-    ),
-    "/v1/embeddings": ApiCall(Operation.EMBEDDING, _POST, dialect=Dialect.EMBEDDINGS, names_its_model_in_the_body=True),
-    "/v1/responses": ApiCall(Operation.CHAT, _POST, dialect=Dialect.RESPONSES, names_its_model_in_the_body=True),
-    "/v1/messages": ApiCall(Operation.CHAT, _POST, dialect=Dialect.MESSAGES, names_its_model_in_the_body=True),
+    "/v1/chat/completions": ApiCall(Operation.CHAT, _POST, api=LlmApi.CHAT, names_its_model_in_the_body=True),
+    "/v1/completions": ApiCall(Operation.COMPLETION, _POST, api=LlmApi.COMPLETIONS, names_its_model_in_the_body=True),
+    "/v1/embeddings": ApiCall(Operation.EMBEDDING, _POST, api=LlmApi.EMBEDDINGS, names_its_model_in_the_body=True),
+    "/v1/responses": ApiCall(Operation.CHAT, _POST, api=LlmApi.RESPONSES, names_its_model_in_the_body=True),
+    "/v1/messages": ApiCall(Operation.CHAT, _POST, api=LlmApi.MESSAGES, names_its_model_in_the_body=True),
     "/feedback": ApiCall(Operation.FEEDBACK, _POST),
-    "/v1/models": ApiCall(Operation.MODEL_LIST, _GET, dialect=Dialect.CHAT),
+    "/v1/models": ApiCall(Operation.MODEL_LIST, _GET, api=LlmApi.CHAT),
 }
 _OPENAI_MODEL = "/v1/models/"
-_DIALECTS = {
-    Operation.INFER: Dialect.INFER,
-    Operation.GENERATE: Dialect.GENERATE,
-    Operation.GENERATE_STREAM: Dialect.GENERATE,
+_APIS = {
+    Operation.INFER: LlmApi.INFER,
+    Operation.GENERATE: LlmApi.GENERATE,
+    Operation.GENERATE_STREAM: LlmApi.GENERATE,
 }
 
 
@@ -165,8 +163,8 @@ def read_path(path: str) -> ApiCall | None:
         if action == "trace/setting" and version is not None:
             return None
         operation, verbs = _MODEL_ACTIONS[action]
-        dialect = Dialect.INFER_STREAM if action == "infer_stream" else _DIALECTS.get(operation)
-        return ApiCall(operation, verbs, unquote(model), version, found.span(1), dialect)
+        api = LlmApi.INFER_STREAM if action == "infer_stream" else _APIS.get(operation)
+        return ApiCall(operation, verbs, unquote(model), version, found.span(1), api)
     if found := _REPOSITORY.fullmatch(path):
         _, index, model, action = found.groups()
         if index:
@@ -178,5 +176,5 @@ def read_path(path: str) -> ApiCall | None:
         return ApiCall(Operation.SHARED_MEMORY, _GET if action == "status" else _POST)
     if path.startswith(_OPENAI_MODEL) and len(path) > len(_OPENAI_MODEL):  # a name may have slashes
         name = unquote(path[len(_OPENAI_MODEL) :])
-        return ApiCall(Operation.MODEL_LIST, _GET, name, dialect=Dialect.CHAT)
+        return ApiCall(Operation.MODEL_LIST, _GET, name, api=LlmApi.CHAT)
     return None

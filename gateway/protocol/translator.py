@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 
 from gateway.protocol.conversion import RestBody
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.canonical import Dialect
+from gateway.protocol.llm.canonical import LlmApi
 
 Field = tuple[bytes, bytes]
 
@@ -22,7 +22,7 @@ GRPC = "application/grpc"
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
     """What an engine is asked over HTTP. `path` begins with a slash, `fields` are further ones, names in lower case;
-    `dialect` is what a language model is asked in, `dropped` names what of the client's the engine has no place for.
+    `api` is what a language model is asked in, `dropped` names what of the client's the engine has no place for.
     `streams_any_type`: a reply with status 200 is a stream, whatever content type it tells."""
 
     path: str
@@ -30,7 +30,7 @@ class EngineRequest:
     content_type: str = JSON
     method: str = "POST"
     fields: tuple[Field, ...] = ()
-    dialect: Dialect | None = None
+    api: LlmApi | None = None
     dropped: tuple[str, ...] = ()
     streams_any_type: bool = False
 
@@ -81,7 +81,7 @@ class Translator(Protocol):
         ...
 
     def failed(self, message: str, kind: str) -> bytes:
-        """The event that tells the client of a failure amid the stream, in its dialect."""
+        """The event that tells the client of a failure amid the stream, in its API."""
         ...
 
 

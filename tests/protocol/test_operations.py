@@ -4,7 +4,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from gateway.protocol.llm.canonical import Dialect
+from gateway.protocol.llm.canonical import LlmApi
 from gateway.protocol.operations import FLEET_OPERATIONS, MODEL_OPERATIONS, Operation, read_path
 
 GET, POST = ("GET",), ("POST",)
@@ -118,20 +118,20 @@ def test_urls(path: str) -> None:
 
 
 OPENAI = {
-    "/v1/chat/completions": (Operation.CHAT, POST, Dialect.CHAT),
-    "/v1/completions": (Operation.COMPLETION, POST, Dialect.COMPLETIONS),
-    "/v1/embeddings": (Operation.EMBEDDING, POST, Dialect.EMBEDDINGS),
-    "/v1/responses": (Operation.CHAT, POST, Dialect.RESPONSES),
-    "/v1/messages": (Operation.CHAT, POST, Dialect.MESSAGES),
+    "/v1/chat/completions": (Operation.CHAT, POST, LlmApi.CHAT),
+    "/v1/completions": (Operation.COMPLETION, POST, LlmApi.COMPLETIONS),
+    "/v1/embeddings": (Operation.EMBEDDING, POST, LlmApi.EMBEDDINGS),
+    "/v1/responses": (Operation.CHAT, POST, LlmApi.RESPONSES),
+    "/v1/messages": (Operation.CHAT, POST, LlmApi.MESSAGES),
 }
 
 
 @pytest.mark.parametrize("path", OPENAI)
 def test_openai_urls(path: str) -> None:
-    """OpenAI's URLs and Anthropic's name the operation and the dialect; the model stands in the body."""
+    """OpenAI's URLs and Anthropic's name the operation and the API; the model stands in the body."""
     call = read_path(path)
     assert call is not None and call.names_its_model_in_the_body
-    assert (call.operation, call.verbs, call.dialect) == OPENAI[path]
+    assert (call.operation, call.verbs, call.api) == OPENAI[path]
 
 
 @pytest.mark.parametrize(
@@ -151,13 +151,13 @@ def test_the_list_of_models(path: str, model: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "action, dialect",
-    [("infer", Dialect.INFER), ("infer_stream", Dialect.INFER_STREAM), ("generate", Dialect.GENERATE)],
+    "action, api",
+    [("infer", LlmApi.INFER), ("infer_stream", LlmApi.INFER_STREAM), ("generate", LlmApi.GENERATE)],
 )
-def test_dialects_of_v2(action: str, dialect: Dialect) -> None:
+def test_apis_of_v2(action: str, api: LlmApi) -> None:
     """Of V2's URLs too it is known what a language model is asked in."""
     call = read_path(f"/v2/models/m/{action}")
-    assert call is not None and call.dialect is dialect
+    assert call is not None and call.api is api
 
 
 @pytest.mark.parametrize("path", NOT_FOUND)

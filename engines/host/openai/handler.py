@@ -22,8 +22,8 @@ from engines.host.openai.tool_calls import ToolCallReader
 from engines.host.rest.asgi_exchange import JSON, Exchange
 from engines.host.rest.response_queue import Answers
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.canonical import Dialect, EngineFailed, Event, Generation, Used
-from gateway.protocol.llm.dialects import SPOKEN
+from gateway.protocol.llm.api_codecs import API_CODECS
+from gateway.protocol.llm.canonical import EngineFailed, Event, Generation, LlmApi, Used
 from gateway.protocol.llm.errors import anthropic_error, openai_error
 from gateway.protocol.llm.translation import ReplyWriter
 from gateway.protocol.operations import ApiCall as Asked
@@ -47,32 +47,32 @@ class OpenAIFront:
 
     async def answer(self, exchange: Exchange, asked: Asked) -> None:
         """Raises: ClientGoneError, and whatever nobody foresaw."""
-        assert asked.dialect is not None
+        assert asked.api is not None
         try:
             if asked.operation is Operation.MODEL_LIST:
                 body = self.models.listed() if asked.model is None else self.models.one(asked.model)
                 await exchange.reply(200, body, JSON)
-            elif asked.dialect is Dialect.EMBEDDINGS:
+            elif asked.api is LlmApi.EMBEDDINGS:
                 raise GatewayError(ErrorKind.UNSUPPORTED, "the language models of this host make no embeddings")
             else:
-                await self._generate(exchange, asked.dialect)
+                await self._generate(exchange, asked.api)
         except (EngineError, GatewayError) as error:
-            status, body = told(error, asked.dialect)
+            status, body = told(error, asked.api)
             await exchange.reply(status, body, JSON)
 
-    async def _generate(self, exchange: Exchange, dialect: Dialect) -> None:
+    async def _generate(self, exchange: Exchange, api: LlmApi) -> None:
         """Raises: EngineError or GatewayError, before anything is sent."""
         if exchange.headers.get(b"content-encoding", b"identity") not in (b"", b"identity"):
             raise GatewayError(ErrorKind.UNSUPPORTED, "the body is compressed; send it as it is")
-        spoken = SPOKEN[dialect]
+        codec = API_CODECS[api]
         bodies = [await exchange.body(self._limits.max_body_bytes)]
-        if dialect is Dialect.COMPLETIONS:
+        if api is LlmApi.COMPLETIONS:
             bodies = split_prompts(bodies[0])
-        generations = [spoken.read_request(body) for body in bodies]
+        generations = [codec.read_request(body) for body in bodies]
         first = generations[0]
-        id = f"{spoken.id_prefix}{uuid4().hex}"
+        id = f"{codec.id_prefix}{uuid4().hex}"
         requests = [self._request(generation, id, exchange) for generation in generations]
-        writer = spoken.reply_writer(first, id=id, created=int(time()), model=first.model)
+        writer = codec.reply_writer(first, id=id, created=int(time()), model=first.model)
         asked = [self._ask(request, first.stream) for request in requests]
         try:
             if first.stream:
@@ -166,14 +166,14 @@ def _failed(error: EngineError) -> EngineFailed:
     return EngineFailed(error.message, _status(error), _KINDS.get(error.code, ""))
 
 
-def told(error: EngineError | GatewayError, dialect: Dialect) -> tuple[int, bytes]:
+def told(error: EngineError | GatewayError, api: LlmApi) -> tuple[int, bytes]:
     """The status and the body of an error that came before anything was sent."""
     if isinstance(error, GatewayError):
         code, message = error.kind.value, error.message
     else:
         code, message = _KINDS.get(error.code, ""), error.message
     status = _status(error)
-    if dialect is Dialect.MESSAGES:
+    if api is LlmApi.MESSAGES:
         return status, anthropic_error(message, status)
     if status == 404:
         code = "model_not_found"

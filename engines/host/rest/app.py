@@ -19,14 +19,14 @@ from engines.host.rest.request_head import Direct
 from engines.host.rest.triton_json import read_json
 from gateway.protocol.conversion import control
 from gateway.protocol.errors import GatewayError
-from gateway.protocol.llm.canonical import Dialect
+from gateway.protocol.llm.canonical import LlmApi
 from gateway.protocol.operations import ApiCall, Operation, read_path
 
 _NOT_FOUND = error_json("Not Found")
 _NOT_ALLOWED = error_json("Method Not Allowed")
 # Paths whose reading is remembered.
-_TRITONS = (None, Dialect.GENERATE, Dialect.INFER)
-_OPENAIS = frozenset({Dialect.CHAT, Dialect.COMPLETIONS, Dialect.RESPONSES, Dialect.MESSAGES, Dialect.EMBEDDINGS})
+_TRITONS = (None, LlmApi.GENERATE, LlmApi.INFER)
+_OPENAIS = frozenset({LlmApi.CHAT, LlmApi.COMPLETIONS, LlmApi.RESPONSES, LlmApi.MESSAGES, LlmApi.EMBEDDINGS})
 _MAX_PATHS = 1024
 
 
@@ -80,7 +80,7 @@ class RestApp:
         asked = self._paths.get(path)
         if asked is None:
             asked = self._read_path(path)
-        if asked is None or (asked.dialect in _OPENAIS and not self._openai.models):
+        if asked is None or (asked.api in _OPENAIS and not self._openai.models):
             await exchange.reply(404, _NOT_FOUND, JSON)
         elif self._restrictions and (header := self._missing(asked.operation, exchange.headers)):
             text = f"This API is restricted, expecting header '{header}'"
@@ -89,14 +89,14 @@ class RestApp:
             await exchange.reply(405, _NOT_ALLOWED, JSON)
         elif (answer := self._inferences.get(asked.operation)) is not None:
             await answer(exchange, asked.model or "", asked.version or "")
-        elif asked.dialect in _OPENAIS:
+        elif asked.api in _OPENAIS:
             await self._openai.answer(exchange, asked)
         else:
             await self._control(exchange, asked)
 
     def _read_path(self, path: str) -> ApiCall | None:
         asked = read_path(path)
-        if asked is None or not (asked.dialect in _TRITONS or asked.dialect in _OPENAIS):
+        if asked is None or not (asked.api in _TRITONS or asked.api in _OPENAIS):
             return None  # MLServer's paths are the gateway's alone
         if asked.operation not in CATEGORIES:
             return None  # feedback, too

@@ -59,7 +59,7 @@ def _facts_in(request: Request, body: RequestBody) -> BodyFacts | None:
         return NO_BODY
     if not (body.is_complete and body.can_be_sent_again):
         return None
-    if request.plan.dialect is None or request.plan.dialect in OF_V2:
+    if request.plan.api is None or request.plan.api in OF_V2:
         return body.facts(request.plan.call.operation, _MAX_BODY_BYTES)
     try:
         return read_generation_facts(decoded(request, body.held(), _MAX_BODY_BYTES))

@@ -22,5 +22,5 @@ class ErrorHandler(OwnAnswer):
             lines = reason_line(error)
             if error.kind is ErrorKind.METHOD_NOT_ALLOWED:
                 lines += b"allow: %b\r\n" % ", ".join(self._plan.call.verbs).encode("ascii")
-            status = status_told(error, self._plan.dialect)
-            self._tell(status, error_told(error, self._plan.dialect), lines, reason=error.kind.value)
+            status = status_told(error, self._plan.api)
+            self._tell(status, error_told(error, self._plan.api), lines, reason=error.kind.value)

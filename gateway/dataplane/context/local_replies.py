@@ -7,7 +7,7 @@ from http.client import responses
 import orjson
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.canonical import OF_V2, Dialect
+from gateway.protocol.llm.canonical import OF_V2, LlmApi
 from gateway.protocol.llm.errors import anthropic_error, openai_error
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -19,7 +19,7 @@ KEEP_ALIVE_END_10 = b"\r\nconnection: keep-alive\r\n\r\n"  # an HTTP/1.0 client 
 CLOSE_END = b"\r\nconnection: close\r\n\r\n"
 
 _OPENAI_LIMIT = "rate_limit_exceeded"  # its own word for it
-_NAMED_EVENTS = (Dialect.MESSAGES, Dialect.RESPONSES)
+_NAMED_EVENTS = (LlmApi.MESSAGES, LlmApi.RESPONSES)
 
 
 def error_body(message: str) -> bytes:
@@ -27,27 +27,27 @@ def error_body(message: str) -> bytes:
     return orjson.dumps({"error": message})
 
 
-def status_told(error: GatewayError, dialect: Dialect | None) -> int:
+def status_told(error: GatewayError, api: LlmApi | None) -> int:
     """The HTTP status of an error. OpenAI's clients and Anthropic's ask again after 501, which helps nobody."""
-    if error.kind is ErrorKind.UNSUPPORTED and dialect is not None and dialect not in OF_V2:
+    if error.kind is ErrorKind.UNSUPPORTED and api is not None and api not in OF_V2:
         return 400
     return error.status.http
 
 
-def error_told(error: GatewayError, dialect: Dialect | None) -> bytes:
-    """An error as clients of a dialect read it; None, and V2's own dialects: as Triton's."""
-    if dialect is None or dialect in OF_V2:
+def error_told(error: GatewayError, api: LlmApi | None) -> bytes:
+    """An error as clients of an API read it; None, and V2's own APIs: as Triton's."""
+    if api is None or api in OF_V2:
         return error_body(error.message)
-    if dialect is Dialect.MESSAGES:
-        return anthropic_error(error.message, status_told(error, dialect))
+    if api is LlmApi.MESSAGES:
+        return anthropic_error(error.message, status_told(error, api))
     code = _OPENAI_LIMIT if error.kind is ErrorKind.RATE_LIMITED else error.kind.value
-    return openai_error(error.message, status_told(error, dialect), code)
+    return openai_error(error.message, status_told(error, api), code)
 
 
-def event_told(error: GatewayError, dialect: Dialect | None) -> bytes:
+def event_told(error: GatewayError, api: LlmApi | None) -> bytes:
     """The event that tells of an error in the middle of a stream, under status 200."""
-    named = b"event: error\n" if dialect in _NAMED_EVENTS else b""
-    return b"%bdata: %b\n\n" % (named, error_told(error, dialect))
+    named = b"event: error\n" if api in _NAMED_EVENTS else b""
+    return b"%bdata: %b\n\n" % (named, error_told(error, api))
 
 
 def body_too_long(limit: int) -> GatewayError:

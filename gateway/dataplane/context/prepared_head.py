@@ -13,7 +13,7 @@ from gateway.dataplane.context.fork import Fork, fork_of
 from gateway.dataplane.context.server_timing import ASKED_BY
 from gateway.dataplane.context.snapshot import Lane, Snapshot
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.canonical import OF_V2, Dialect
+from gateway.protocol.llm.canonical import OF_V2, LlmApi
 from gateway.protocol.operations import FLEET_OPERATIONS, INFERENCE_OPERATIONS, ApiCall, Operation, read_path
 from gateway.protocol.session_id import read_text
 from gateway.routing.decision import Decision, Undecided
@@ -52,7 +52,7 @@ class PreparedHead:
 
     Where the head alone decides, `lane` and `opening` (the request line for the engine) are set; otherwise
     `decide` is asked for each request. `error` is set where the head is well-formed but asks for nothing that exists.
-    `asked` is the head that the client sent, where `head` is what the gateway asks an engine in its stead; `dialect` is
+    `asked` is the head that the client sent, where `head` is what the gateway asks an engine in its stead; `api` is
     what errors are told in.
     """
 
@@ -61,9 +61,9 @@ class PreparedHead:
         "_models",
         "_named",
         "_trust_forwarded",
+        "api",
         "asked",
         "call",
-        "dialect",
         "encoding",
         "error",
         "facts",
@@ -108,13 +108,13 @@ class PreparedHead:
         self._models: dict[str, PreparedHead] = {}
         self._leading: dict[int, UpstreamHead] = {}
         path = head.target.partition(b"?")[0].decode("latin-1")
-        self.dialect = Dialect.CHAT if path.startswith(_OPENAI_PATHS) else None
+        self.api = LlmApi.CHAT if path.startswith(_OPENAI_PATHS) else None
         call = read_path(path)
         if call is None:
             self.error = GatewayError(ErrorKind.NOT_FOUND, "Not Found")
             return
         self.call = call
-        self.dialect = call.dialect
+        self.api = call.api
         self.is_fleet = call.operation in FLEET_OPERATIONS
         self.is_inference = call.operation in INFERENCE_OPERATIONS
         # Engines do not answer HEAD (Triton even sends a body to it), so it is asked as GET and told without the body.
@@ -129,7 +129,7 @@ class PreparedHead:
         self.facts = Facts(
             model=call.model or "",
             version=call.version,
-            protocol="openai" if call.dialect is not None and call.dialect not in OF_V2 else protocol,
+            protocol="openai" if call.api is not None and call.api not in OF_V2 else protocol,
             operation=call.operation,
             headers=_headers(head.fields, snapshot.headers_asked),
             session_is_told=False,
@@ -191,8 +191,8 @@ class PreparedHead:
         made._leading = {}
         return made
 
-    def towards(self, lane: Lane, method: str, path: str, fields: list[Field], dialect: Dialect | None) -> PreparedHead:
-        """What the gateway asks the lane's engine in the client's stead: another path, other fields, another dialect.
+    def towards(self, lane: Lane, method: str, path: str, fields: list[Field], api: LlmApi | None) -> PreparedHead:
+        """What the gateway asks the lane's engine in the client's stead: another path, other fields, another API.
         Errors are told in the client's."""
         made = copy(self)
         target = path.encode("ascii")
@@ -205,7 +205,7 @@ class PreparedHead:
         made.note = None
         made._leading = {}
         call = read_path(path.partition("?")[0]) if lane.engine.spec.protocol.is_v2 else None
-        made.call = replace(call or self.call, dialect=dialect)
+        made.call = replace(call or self.call, api=api)
         made.is_inference = made.call.operation in INFERENCE_OPERATIONS
         made.lane = lane
         made.lines = made.lines_for(lane.engine)

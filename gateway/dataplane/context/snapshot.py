@@ -19,7 +19,7 @@ from gateway.observability.arm_stats import NUM_BUCKETS
 from gateway.observability.arms import Meter
 from gateway.observability.metrics import Metrics, RequestSeries, SeriesKey
 from gateway.protocol.engine_load import Load
-from gateway.protocol.llm.canonical import OF_TEXT, Dialect
+from gateway.protocol.llm.canonical import OF_TEXT, LlmApi
 from gateway.protocol.operations import ApiCall
 from gateway.protocol.readiness import Readiness
 from gateway.routing.assignment import Split, encoded
@@ -105,10 +105,10 @@ class Lane:
         engine, spec = self.engine, self.engine.spec
         if not engine.speaks_rest or not engine.adapter.passes(call) or self.target.resume:
             return False
-        if self.target.history is not None and call.dialect in OF_TEXT:
+        if self.target.history is not None and call.api in OF_TEXT:
             return False
         if spec.protocol is EngineProtocol.OPENAI:
-            return call.dialect is Dialect.EMBEDDINGS or not spec.always_stream
+            return call.api is LlmApi.EMBEDDINGS or not spec.always_stream
         return spec.protocol is EngineProtocol.KSERVE
 
     def of_bucket(self, bucket: int | None) -> Lane:
@@ -197,8 +197,8 @@ class Snapshot:
         self.is_mirrored = bool(shadows)
         for lane in self._lanes.values():
             lane.shadow = shadows.get(lane.target.route)
-        self._passing: dict[Dialect | None, bool] = {}
-        self._passing_by_routes: dict[tuple[Dialect | None, tuple[Route, ...]], bool] = {}
+        self._passing: dict[LlmApi | None, bool] = {}
+        self._passing_by_routes: dict[tuple[LlmApi | None, tuple[Route, ...]], bool] = {}
 
     def __repr__(self) -> str:
         return f"<Snapshot {self.number}: {len(self._lanes)} lanes, {len(self.engines)} engines>"
@@ -235,18 +235,18 @@ class Snapshot:
 
     def all_pass(self, call: ApiCall) -> bool:
         """Whether a request that asks so passes wherever the rules may send it."""
-        found = self._passing.get(call.dialect)
+        found = self._passing.get(call.api)
         if found is None:
-            found = self._passing[call.dialect] = self._pass(self._lanes.values(), call)
+            found = self._passing[call.api] = self._pass(self._lanes.values(), call)
         return found or self._all_of_model_pass(call)
 
     def _all_of_model_pass(self, call: ApiCall) -> bool:
         """The same, by the routes that can take its model."""
         routes = self.table.candidates(call.model or "")
-        found = self._passing_by_routes.get((call.dialect, routes))
+        found = self._passing_by_routes.get((call.api, routes))
         if found is None:
             lanes = [self._lanes[id(target)] for route in routes for target in route.targets]
-            found = self._passing_by_routes[call.dialect, routes] = self._pass(lanes, call)
+            found = self._passing_by_routes[call.api, routes] = self._pass(lanes, call)
         return found
 
     def _pass(self, lanes: Iterable[Lane], call: ApiCall) -> bool:

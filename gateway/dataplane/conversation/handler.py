@@ -26,8 +26,8 @@ from gateway.dataplane.translation.engine_codec_lookup import find_side, known_s
 from gateway.dataplane.translation.translation import Ask, Translation
 from gateway.dataplane.translation.translator_factory import read_generation, translator_of, turn_generation
 from gateway.protocol.errors import ErrorKind
-from gateway.protocol.llm.canonical import Dialect, Generation
-from gateway.protocol.llm.dialects import MakeWriter
+from gateway.protocol.llm.api_codecs import MakeWriter
+from gateway.protocol.llm.canonical import Generation, LlmApi
 from gateway.protocol.llm.options import OPTIONS
 from gateway.protocol.llm.translation import ReplyWriter
 from gateway.protocol.translator import Reply, Translator
@@ -122,7 +122,7 @@ def _read(request: Request, body: bytes) -> tuple[Generation, MakeWriter]:
     Raises: GatewayError.
     """
     names = {*request.plan.snapshot.table.identity.session_parameters, *_OF_SEQUENCES}
-    if request.plan.call.dialect is Dialect.RESPONSES and _CONVERSATION in names:
+    if request.plan.call.api is LlmApi.RESPONSES and _CONVERSATION in names:
         body = _without_conversation(body)
     generation, make_writer = read_generation(request, body)
     options = {name: value for name, value in generation.options.items() if name not in names or name in OPTIONS}

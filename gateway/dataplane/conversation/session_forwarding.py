@@ -63,12 +63,12 @@ def _written(
     fields: dict[str, Any], request: Request, lane: Lane, told: str, field: str | None, names: set[str]
 ) -> bytes:
     """The body with the session where this engine reads it, and nowhere else. An engine that is asked in another
-    dialect than its client's has no place for it."""
-    dialect = request.plan.call.dialect
+    API than its client's has no place for it."""
+    api = request.plan.call.api
     fields = {name: value for name, value in fields.items() if name not in names}
     parameters = {name: value for name, value in fields.get(_PARAMETERS, {}).items() if name not in names}
     if lane.engine.adapter.passes(request.plan.call):
-        if dialect in OF_V2:
+        if api in OF_V2:
             parameters[field or _PARAMETER] = told
         elif field is not None:
             fields[field] = told

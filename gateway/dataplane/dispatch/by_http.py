@@ -16,11 +16,11 @@ from gateway.dataplane.translation.making import maker_for
 from gateway.dataplane.translation.model_description import Described
 from gateway.dataplane.translation.translation import Ask, Translation
 from gateway.dataplane.translation.translator_factory import turn_generation
-from gateway.protocol.llm.canonical import OF_V2, Dialect
+from gateway.protocol.llm.canonical import OF_V2, LlmApi
 from gateway.protocol.operations import INFERENCE_OPERATIONS
 
 # What engines are asked in for tensors.
-_OF_INFERENCES = (None, Dialect.INFER, Dialect.INFER_STREAM)
+_OF_INFERENCES = (None, LlmApi.INFER, LlmApi.INFER_STREAM)
 
 
 def by_http(client: Client, request: Request, lane: Lane, session: str | None) -> Handler:
@@ -39,8 +39,8 @@ def _plain(client: Client, lane: Lane, session: str | None, request: Request) ->
     is_binary = request.json_length is not None and lane.engine.spec.protocol is EngineProtocol.MLSERVER
     if is_binary:  # it knows no tensors behind the JSON
         return translated(client, request, lane, session, Exchange)
-    if lane.engine.adapter.passes(call) and (not is_read or call.dialect is Dialect.EMBEDDINGS):
-        if call.dialect is None or call.dialect in OF_V2:
+    if lane.engine.adapter.passes(call) and (not is_read or call.api is LlmApi.EMBEDDINGS):
+        if call.api is None or call.api in OF_V2:
             return Exchange(client, request, (lane, session))
         return GenerationExchange(client, request, (lane, session))
     return translated(client, request, lane, session, _asking)
@@ -57,5 +57,5 @@ def _asking(client: Client, request: Request, decided: tuple[Lane, str | None]) 
     """The handler that asks the engine: what it is asked for twice does no harm where that is text, or where a client
     of OpenAI's API wants vectors, and may do harm where a client of V2 wants an inference."""
     plan = request.plan
-    is_inference = plan.call.dialect in _OF_INFERENCES and plan.dialect in (None, *OF_V2)
+    is_inference = plan.call.api in _OF_INFERENCES and plan.api in (None, *OF_V2)
     return (Exchange if is_inference else GenerationExchange)(client, request, decided)

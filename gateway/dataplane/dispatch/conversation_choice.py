@@ -12,7 +12,7 @@ from gateway.dataplane.conversation.handler import ConversationHandler
 from gateway.dataplane.conversation.session_forwarding import held_by_engine
 from gateway.dataplane.dispatch.deferred_handler import WaitingForWhole
 from gateway.dataplane.translation.translation import Ask
-from gateway.protocol.llm.canonical import OF_TEXT, Dialect
+from gateway.protocol.llm.canonical import OF_TEXT, LlmApi
 from gateway.protocol.operations import Operation
 from gateway.protocol.v2_facts import read_body_facts
 
@@ -24,14 +24,14 @@ Plain = Callable[[Request], Handler]
 
 def is_of_conversation(request: Request, lane: Lane, session: str | None) -> bool:
     """Whether a request may be one of a conversation; of an infer only its body tells."""
-    return lane.target.history is not None and bool(session) and request.plan.call.dialect in OF_TEXT
+    return lane.target.history is not None and bool(session) and request.plan.call.api in OF_TEXT
 
 
 def talking(client: Client, request: Request, lane: Lane, session: str, ask: Ask, plain: Plain) -> Handler:
     """The handler of a request that `is_of_conversation`; `ask` asks the lane's engine for text."""
     history = lane.target.history
     assert history is not None
-    if history.engine_holds_state or request.plan.call.dialect is Dialect.INFER:
+    if history.engine_holds_state or request.plan.call.api is LlmApi.INFER:
         return _ByBody(client, request, lane, session, ask, plain)
     return ConversationHandler(client, request, lane, session, history, ask)
 

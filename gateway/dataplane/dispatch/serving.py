@@ -48,7 +48,7 @@ def serve_by(client: Client, request: Request, lane: Lane, session: str | None) 
     """The handler of a request for this lane and no other."""
     plan = request.plan
     passes = plan.passes_if_kept if lane is plan.lane else plan.leading(lane).passes
-    if passes and plan.call.dialect in _AS_IT_IS:
+    if passes and plan.call.api in _AS_IT_IS:
         return Exchange(client, request, (lane, session))
     if lane.engine.speaks_rest or not lane.engine.speaks_grpc:
         return by_http(client, request, lane, session)

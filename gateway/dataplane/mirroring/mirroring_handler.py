@@ -158,8 +158,8 @@ class Mirrored:
         if error.kind in UNMIRRORED:
             self.plane.tap.drop(self._lane.target.route, "refused")
             return
-        dialect = self._request.plan.dialect
-        status, body = status_told(error, dialect), error_told(error, dialect)
+        api = self._request.plan.api
+        status, body = status_told(error, api), error_told(error, api)
         self._answer.add(reply(status, body, JSON, lines + reason_line(error), KEEP_ALIVE_END, without_body=False))
         self._hand_over(status)
 

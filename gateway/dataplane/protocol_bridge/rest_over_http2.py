@@ -19,7 +19,7 @@ from gateway.dataplane.dispatch.rest import handler_for
 from gateway.dataplane.grpc.client import CallClient
 from gateway.dataplane.protocol_bridge.rest_client import RestClient
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.canonical import Dialect
+from gateway.protocol.llm.canonical import LlmApi
 from gateway.wire.http1.head import Field
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import ErrorCode
@@ -35,8 +35,8 @@ class RestStream:
 
     __slots__ = (
         "_active_at",
+        "_api",
         "_client",
-        "_dialect",
         "_handler",
         "_has_ended",
         "_is_body_paused",
@@ -53,7 +53,7 @@ class RestStream:
         self._stream = stream
         self._rest = RestClient(client.plane, self, client.peer, is_tls=client.is_tls)
         self._handler: Handler | None = None
-        self._dialect: Dialect | None = None
+        self._api: LlmApi | None = None
         self._size = 0
         self._owed = 0
         self._streams_events = False
@@ -69,7 +69,7 @@ class RestStream:
             client.plane.log(client.peer, None, error.status.http, error.kind.value, 0.0)
             self.refused(error, [])
             return
-        self._dialect = request.plan.dialect
+        self._api = request.plan.api
         if block.value(b"expect") is not None:
             stream.send_headers(_status(_CONTINUE))
         self._handler = handler_for(self._rest, request)
@@ -132,7 +132,7 @@ class RestStream:
 
     def cancel(self, error: GatewayError) -> None:
         if self._handler is not None:
-            event = event_told(error, self._dialect) if self._streams_events else b""
+            event = event_told(error, self._api) if self._streams_events else b""
             self._give_up(error, event)
 
     def _give_up(self, error: GatewayError, event: bytes = b"") -> None:
@@ -171,8 +171,8 @@ class RestStream:
 
     def refused(self, error: GatewayError, fields: list[Field]) -> None:
         self._rest.respond(
-            status_told(error, self._dialect),
-            error_told(error, self._dialect),
+            status_told(error, self._api),
+            error_told(error, self._api),
             b"".join(b"%b: %b\r\n" % field for field in fields) + reason_line(error),
             JSON,
         )

@@ -9,7 +9,7 @@ import orjson
 
 from gateway.dataplane.context.local_replies import JSON, error_body, error_told, reason_line
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.canonical import Dialect
+from gateway.protocol.llm.canonical import LlmApi
 from gateway.upstream.http_request import Fetched
 
 
@@ -28,10 +28,8 @@ class AggregatedReply:
         self.reason = reason
 
 
-def refused(error: GatewayError, dialect: Dialect | None) -> AggregatedReply:
-    return AggregatedReply(
-        error.status.http, error_told(error, dialect), lines=reason_line(error), reason=error.kind.value
-    )
+def refused(error: GatewayError, api: LlmApi | None) -> AggregatedReply:
+    return AggregatedReply(error.status.http, error_told(error, api), lines=reason_line(error), reason=error.kind.value)
 
 
 def merged(answers: list[Fetched], merge: Callable[[list[Any]], Any], shape: type) -> AggregatedReply:

@@ -405,7 +405,7 @@ class Exchange(TimedTries):
             return
         self._log(error.kind.value)
         is_told = self._is_event_stream and not self._plan.without_body
-        self._client.break_off(event_told(told, self._plan.dialect) if is_told else b"")
+        self._client.break_off(event_told(told, self._plan.api) if is_told else b"")
 
     def _log(self, reason: str) -> None:
         plane = self._client.plane

@@ -79,11 +79,11 @@ class FleetOperation(OwnAnswer):
         try:
             answer = await _ANSWERS[self._plan.call.operation](self, body)
         except GatewayError as error:
-            answer = refused(error, self._plan.dialect)
+            answer = refused(error, self._plan.api)
         except Exception:
             _log.exception("cannot answer %s", self._plan)
             failure = GatewayError(ErrorKind.INTERNAL, "the gateway failed to answer; its log says why")
-            answer = refused(failure, self._plan.dialect)
+            answer = refused(failure, self._plan.api)
         self._tell(answer.status, answer.body, answer.lines, answer.content_type, answer.reason)
 
     # Answered here

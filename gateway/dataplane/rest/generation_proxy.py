@@ -16,7 +16,7 @@ from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.rest.exchange import Exchange
 from gateway.limits.token_estimate import expected_tokens, prompt_tokens
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.canonical import Dialect, Used
+from gateway.protocol.llm.canonical import LlmApi, Used
 from gateway.protocol.llm.usage import ReplyUsage, StreamUsage, whole_usage
 from gateway.protocol.readiness import Readiness
 from gateway.upstream.engine import Engine
@@ -37,13 +37,13 @@ _TOKEN = re.compile(
 # What the last events of a stream that has ended well, or told of its failure, hold one of.
 _OF_OPENAI = re.compile(rb'\[DONE\]|"finish_reason" ?: ?"|"error" ?: ?[{"]')
 _ENDINGS = {
-    Dialect.CHAT: _OF_OPENAI,
-    Dialect.COMPLETIONS: _OF_OPENAI,
-    Dialect.MESSAGES: re.compile(rb'"message_stop"|"error" ?: ?[{"]'),
-    Dialect.RESPONSES: re.compile(rb'"response\.(?:completed|incomplete|failed)"|"error" ?: ?[{"]'),
+    LlmApi.CHAT: _OF_OPENAI,
+    LlmApi.COMPLETIONS: _OF_OPENAI,
+    LlmApi.MESSAGES: re.compile(rb'"message_stop"|"error" ?: ?[{"]'),
+    LlmApi.RESPONSES: re.compile(rb'"response\.(?:completed|incomplete|failed)"|"error" ?: ?[{"]'),
 }
 # Some engines (transformers) write no `[DONE]`; usage comes last where they write it.
-_TELL_USAGE_LAST = (Dialect.CHAT, Dialect.COMPLETIONS)
+_TELL_USAGE_LAST = (LlmApi.CHAT, LlmApi.COMPLETIONS)
 
 # The framed chunk of an event.
 _WHOLE_EVENT = b"\n\n\r\n"
@@ -156,15 +156,15 @@ class GenerationExchange(Exchange):
         usage.scan(data)
 
     def _tells_its_end(self) -> bool:
-        dialect = self._plan.call.dialect
-        ending = _ENDINGS.get(dialect) if dialect is not None else None
+        api = self._plan.call.api
+        ending = _ENDINGS.get(api) if api is not None else None
         return ending is None or ending.search(self._last) is not None or ending.search(self._before) is not None
 
     def _has_ended_well(self, status: int) -> bool:
         usage = self._usage
         if status != 200 or not isinstance(usage, StreamUsage) or self._has_told_its_end or self._tells_its_end():
             return True
-        return usage.used is not None and self._plan.call.dialect in _TELL_USAGE_LAST
+        return usage.used is not None and self._plan.call.api in _TELL_USAGE_LAST
 
     def _cut_off(self, data: bytes) -> None:
         """The engine has ended the reply as if it were whole: nobody must take it for that."""

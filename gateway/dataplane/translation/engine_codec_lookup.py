@@ -1,4 +1,4 @@
-"""How the engine of a lane is asked for text: in which dialect, with which template, as which kind of model."""
+"""How the engine of a lane is asked for text: in which API, with which template, as which kind of model."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from gateway.dataplane.context.ttl_cache import TtlCache
 from gateway.dataplane.protocol_bridge.model_metadata import ask_config, ask_metadata
 from gateway.protocol.conversion.control import RpcError, rest_error, rest_response
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.canonical import Dialect, Generation
-from gateway.protocol.llm.dialects import SPOKEN
+from gateway.protocol.llm.api_codecs import API_CODECS
+from gateway.protocol.llm.canonical import Generation, LlmApi
 from gateway.protocol.llm.engine_codecs import GenerateSide, MLServerSide, OpenAISide, PromptSide
 from gateway.protocol.llm.generate_signature import Flavour, Kind, flavour_of
 from gateway.protocol.llm.templates import Template, read_template
 from gateway.protocol.llm.translation import EngineSide
 
 # What an engine is asked in, first of those that it has: the one that says most.
-_FOR_MESSAGES = (Dialect.CHAT, Dialect.MESSAGES, Dialect.RESPONSES, Dialect.COMPLETIONS)
-_FOR_PROMPTS = (Dialect.COMPLETIONS, Dialect.CHAT, Dialect.MESSAGES, Dialect.RESPONSES)
+_FOR_MESSAGES = (LlmApi.CHAT, LlmApi.MESSAGES, LlmApi.RESPONSES, LlmApi.COMPLETIONS)
+_FOR_PROMPTS = (LlmApi.COMPLETIONS, LlmApi.CHAT, LlmApi.MESSAGES, LlmApi.RESPONSES)
 
 _flavours = TtlCache[Flavour]()
 
@@ -84,14 +84,14 @@ async def _config(lane: Lane, model: str, version: str) -> dict[str, Any] | None
 
 def _openai_side(spec: EngineSpec, model: str, generation: Generation) -> EngineSide:
     wanted = _FOR_MESSAGES if generation.prompt is None else _FOR_PROMPTS
-    dialect = next((dialect for dialect in wanted if dialect.value in spec.dialects), None)
-    if dialect is None:
+    api = next((api for api in wanted if api.value in spec.dialects), None)
+    if api is None:
         what = f"engine '{spec.name}' has no dialect for text, only {', '.join(spec.dialects)}"
         raise GatewayError(ErrorKind.UNSUPPORTED, what)
-    spoken = SPOKEN[dialect]
-    path = f"{spec.base_path}/{spoken.path}"
-    side = OpenAISide(dialect, path, model, spec.unsupported == "drop", spoken.write_request, spoken.reply_reader)
-    return PromptSide(side, _renderer(spec), spec.name) if dialect is Dialect.COMPLETIONS else side
+    codec = API_CODECS[api]
+    path = f"{spec.base_path}/{codec.path}"
+    side = OpenAISide(api, path, model, spec.unsupported == "drop", codec.write_request, codec.reply_reader)
+    return PromptSide(side, _renderer(spec), spec.name) if api is LlmApi.COMPLETIONS else side
 
 
 def _generate_side(spec: EngineSpec, model: str, version: str, flavour: Flavour) -> EngineSide:

@@ -18,7 +18,7 @@ from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.context.ttl_cache import TtlCache
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import http_status
-from gateway.protocol.llm.canonical import Dialect
+from gateway.protocol.llm.canonical import LlmApi
 from gateway.protocol.llm.embeddings_v2 import embeddings_metadata
 from gateway.protocol.llm.errors import read_error
 from gateway.protocol.llm.v2_metadata_for_openai import openai_config, openai_metadata
@@ -92,7 +92,7 @@ async def _openai(engine: Engine, model: str, version: str) -> Description:
     listed = read_models(fetched.body)
     if listed and model not in listed:
         raise GatewayError(ErrorKind.NOT_FOUND, f"Request for unknown model: '{model}' is not found")
-    embeds = engine.spec.dialects == (Dialect.EMBEDDINGS.value,)
+    embeds = engine.spec.dialects == (LlmApi.EMBEDDINGS.value,)
     metadata = embeddings_metadata(model) if embeds else openai_metadata(model)
     config = _config(metadata) if embeds else openai_config(model)
     return Description(metadata, config, is_ready=fetched.is_good or fetched.status == 404)
@@ -210,7 +210,7 @@ class Described(OwnAnswer):
             found = await describe(lane, lane.target.model or name, call.version or "")
         except GatewayError as error:
             lines = lane.reply_lines + reason_line(error)
-            body = error_told(error, self._plan.dialect)
+            body = error_told(error, self._plan.api)
             self._tell(error.status.http, body, lines, reason=error.kind.value)
             return
         if call.operation is Operation.MODEL_READY:

@@ -231,7 +231,7 @@ class Translation:
                 self._measured.answered(self._status)
                 self._respond(reply)
         except GatewayError as error:
-            event = event_told(error, self._request.plan.dialect)
+            event = event_told(error, self._request.plan.api)
             if error.kind is not ErrorKind.UPSTREAM_RESET or not self._resumes(broken, event):
                 self._fail(error)
         except Exception:
@@ -240,7 +240,7 @@ class Translation:
     def refused(self, error: GatewayError, fields: list[Field]) -> None:
         broken = self._leave_handler()
         self._telling.fields = fields
-        event = event_told(error, self._request.plan.dialect)
+        event = event_told(error, self._request.plan.api)
         if not self._resumes(broken, event):
             self._end_badly(error, event)
 
@@ -250,7 +250,7 @@ class Translation:
         if self._telling.is_over or self._resumes(broken, event):
             return
         error = GatewayError(ErrorKind.UPSTREAM_RESET, "the engine's reply broke off")
-        self._end_badly(error, event or event_told(error, self._request.plan.dialect))
+        self._end_badly(error, event or event_told(error, self._request.plan.api))
 
     def reply_broken(self) -> None:
         """Told by `reply_broken_off`."""
@@ -288,7 +288,7 @@ class Translation:
         return True
 
     async def _resume_later(self, translator: Resumable, event: bytes) -> None:
-        """Go on at another engine, which may speak another dialect."""
+        """Go on at another engine, which may speak another API."""
         try:
             assert self._translator is not None
             await self._turn(self._translator, self._lane, self._request.plan.call.version or "")
@@ -337,12 +337,12 @@ class Translation:
         handler, self._handler = self._handler, None
         if handler is not None:
             handler.client_gone(error.kind.value)
-        self._end_badly(error, event_told(error, self._request.plan.dialect))
+        self._end_badly(error, event_told(error, self._request.plan.api))
 
     def _fail(self, error: GatewayError) -> None:
         """The engine has answered, and has counted it as such, but nobody can tell the client what."""
         self._lane.series(None).count_error(error.kind.value)
-        self._end_badly(error, event_told(error, self._request.plan.dialect))
+        self._end_badly(error, event_told(error, self._request.plan.api))
 
     def _refuse(self, error: GatewayError) -> None:
         """The engine is not asked."""
@@ -350,11 +350,11 @@ class Translation:
             return
         self._telling.is_over = True
         self._measured.failed(error)
-        dialect = self._request.plan.dialect
-        status = status_told(error, dialect)
+        api = self._request.plan.api
+        status = status_told(error, api)
         self._count(error.kind.value, status)
         lines = self._lane.reply_lines + reason_line(error) + b"x-request-id: %b\r\n" % (self._request.id or b"")
-        self._client.respond(status, error_told(error, dialect), lines)
+        self._client.respond(status, error_told(error, api), lines)
 
     def _unforeseen(self) -> GatewayError:
         """What the client is told of an exception that nobody expected."""

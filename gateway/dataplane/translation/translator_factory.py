@@ -12,8 +12,8 @@ from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.translation.engine_codec_lookup import find_metadata, find_side, known_side
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm import generate_client, infer_text
-from gateway.protocol.llm.canonical import Dialect, Generation
-from gateway.protocol.llm.dialects import SPOKEN, MakeWriter
+from gateway.protocol.llm.api_codecs import API_CODECS, MakeWriter
+from gateway.protocol.llm.canonical import Generation, LlmApi
 from gateway.protocol.llm.embedding_translation import EmbeddingByInfer, InferByEmbedding
 from gateway.protocol.llm.embeddings import EmbeddingsRequest
 from gateway.protocol.llm.embeddings import read_request as read_embeddings
@@ -32,7 +32,7 @@ def make_generation(request: Request, body: bytes, lane: Lane) -> Translator | A
 
     Raises: GatewayError where the request is malformed or the engine cannot be asked for it.
     """
-    if request.plan.call.dialect is Dialect.INFER and _embeds(request, body, lane):
+    if request.plan.call.api is LlmApi.INFER and _embeds(request, body, lane):
         return _by_embedding(request, body, lane)
     generation, make_writer = read_generation(request, body)
     version = request.plan.call.version or ""
@@ -52,9 +52,9 @@ def translator_of(
     request: Request, generation: Generation, make_writer: MakeWriter, lane: Lane, side: EngineSide
 ) -> GenerationTranslator:
     """The translator of a generation for an engine that is asked so."""
-    dialect = request.plan.call.dialect
-    assert dialect is not None
-    prefix = SPOKEN[dialect].id_prefix if dialect in SPOKEN else ""
+    api = request.plan.call.api
+    assert api is not None
+    prefix = API_CODECS[api].id_prefix if api in API_CODECS else ""
     told_id = prefix + (request.id or b"").decode("latin-1")
     writer = make_writer(generation, id=told_id, created=int(time()), model=lane.target.model or generation.model)
     return GenerationTranslator(generation, side, writer, always_stream=lane.engine.spec.always_stream)
@@ -67,21 +67,21 @@ def read_generation(request: Request, body: bytes) -> tuple[Generation, MakeWrit
     """
     call = request.plan.call
     model = call.model or ""
-    if call.dialect is Dialect.GENERATE:
+    if call.api is LlmApi.GENERATE:
         streams = call.operation is Operation.GENERATE_STREAM
         return generate_client.read_request(body, model=model, stream=streams), generate_client.GenerateReplyWriter
-    if call.dialect is Dialect.INFER:
+    if call.api is LlmApi.INFER:
         head_bytes = told_json_bytes(request.json_length, len(body))
         return infer_text.read_request(body, head_bytes, model=model), infer_text.InferReplyWriter
-    assert call.dialect is not None
-    spoken = SPOKEN[call.dialect]
-    return spoken.read_request(body), spoken.reply_writer
+    assert call.api is not None
+    codec = API_CODECS[call.api]
+    return codec.read_request(body), codec.reply_writer
 
 
 def _embeds(request: Request, body: bytes, lane: Lane) -> bool:
     """Whether a V2 infer asks an OpenAI engine for vectors: its one input is not the text of a generation."""
     spec = lane.engine.spec
-    if spec.protocol is not EngineProtocol.OPENAI or Dialect.EMBEDDINGS.value not in spec.dialects:
+    if spec.protocol is not EngineProtocol.OPENAI or LlmApi.EMBEDDINGS.value not in spec.dialects:
         return False
     facts = read_body_facts(Operation.INFER, body[: told_json_bytes(request.json_length, len(body))])
     return len(facts.inputs) == 1 and facts.inputs[0].name != _TEXT_INPUT

@@ -54,5 +54,5 @@ def _plan_towards(plan: PreparedHead, lane: Lane, asked: EngineRequest) -> Prepa
         fields += asked.fields
         if len(known) >= _MAX_REMEMBERED:
             known.clear()
-        found = known[key] = plan.towards(lane, asked.method, asked.path, fields, asked.dialect)
+        found = known[key] = plan.towards(lane, asked.method, asked.path, fields, asked.api)
     return found

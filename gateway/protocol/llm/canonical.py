@@ -1,7 +1,7 @@
-"""A request to a language model, and its reply as events, in no dialect: what every translation goes through.
+"""A request to a language model, and its reply as events, independent of the API: what every translation goes through.
 
-A dialect reads its requests into a `Generation` and writes one from it; it reads its replies, streamed or whole, into
-events and writes them from events. So n dialects need n readers and n writers, and no pair has code of its own.
+An API reads its requests into a `Generation` and writes one from it; it reads its replies, streamed or whole, into
+events and writes them from events. So n APIs need n readers and n writers, and no pair has code of its own.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 
-class Dialect(Enum):
-    """What a client speaks, or an engine, in the words of rule files (`dialects:`)."""
+class LlmApi(Enum):
+    """The API that a client or an engine speaks, in the words of rule files (`dialects:`)."""
 
     CHAT = "chat"  # OpenAI chat completions
     COMPLETIONS = "completions"  # OpenAI completions
@@ -25,12 +25,12 @@ class Dialect(Enum):
     INFER_STREAM = "infer_stream"  # the same, streamed, as MLServer has it
 
 
-OF_V2 = (Dialect.GENERATE, Dialect.INFER, Dialect.INFER_STREAM)
+OF_V2 = (LlmApi.GENERATE, LlmApi.INFER, LlmApi.INFER_STREAM)
 # What a conversation may be held in.
 OF_TEXT = frozenset(
     {
-        *(Dialect.CHAT, Dialect.COMPLETIONS, Dialect.RESPONSES, Dialect.MESSAGES),
-        *(Dialect.GENERATE, Dialect.INFER),
+        *(LlmApi.CHAT, LlmApi.COMPLETIONS, LlmApi.RESPONSES, LlmApi.MESSAGES),
+        *(LlmApi.GENERATE, LlmApi.INFER),
     }
 )
 
@@ -113,7 +113,7 @@ class Generation:
     options: Mapping[str, Any] = field(default_factory=dict)
     stream: bool = False
     include_usage: bool = False  # of a stream: whether its client wants usage told in OpenAI's way (`stream_options`)
-    id: str = ""  # the request's own, where its dialect has one in the body (V2)
+    id: str = ""  # the request's own, where its API has one in the body (V2)
 
     @property
     def has_media(self) -> bool:

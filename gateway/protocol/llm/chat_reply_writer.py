@@ -37,7 +37,7 @@ class ChatReplyWriter(OpenAIReplyWriter):
             if begin is not None and event.logprobs is None:
                 return begin + orjson.dumps(event.text) + self._end_of_text
             return self._delta(event.index, {"content": event.text}, event.logprobs)
-        if isinstance(event, ReasoningDelta):  # what proves it is of its provider's dialect
+        if isinstance(event, ReasoningDelta):  # what proves it is of its provider's API
             return self._delta(event.index, {"reasoning_content": event.text}) if event.text else b""
         if isinstance(event, ToolCallDelta):
             return self._delta(event.index, {"tool_calls": [self._call(event)]})

@@ -20,7 +20,7 @@ __all__ = ["CompletionsReplyWriter"]
 class CompletionsReplyWriter(OpenAIReplyWriter):
     """Writes one reply.
 
-    The dialect has no place for thoughts; they are told as chat completions tell them, in `reasoning_content` beside an
+    The API has no place for thoughts; they are told as chat completions tell them, in `reasoning_content` beside an
     empty text, which its clients pass over.
     """
 
@@ -79,5 +79,5 @@ def _choice(index: int, text: str = "") -> Fields:
 
 
 def _reason(event: Finished) -> str:
-    """The dialect has no calls of tools: who asks for none stops there."""
+    """The API has no calls of tools: who asks for none stops there."""
     return "stop" if event.reason == "tool_calls" else event.reason

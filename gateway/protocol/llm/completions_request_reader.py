@@ -1,6 +1,6 @@
 """Requests of OpenAI's completions, read.
 
-A client that does not say `max_tokens` gets 16, as the dialect has it, whatever the engine.
+A client that does not say `max_tokens` gets 16, as the API has it, whatever the engine.
 
 Source: OpenAI API reference, "Create completion".
 """

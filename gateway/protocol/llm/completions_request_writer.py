@@ -1,6 +1,6 @@
 """Requests of OpenAI's completions, written for an engine that takes them.
 
-A client of another dialect that says no `max_tokens` gets as many as there is room for, which is `null` in this one.
+A client of another API that says no `max_tokens` gets as many as there is room for, which is `null` in this one.
 
 Source: OpenAI API reference, "Create completion"; vLLM's and SGLang's extra parameters.
 """

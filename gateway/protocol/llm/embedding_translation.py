@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from gateway.protocol.llm.canonical import Dialect
+from gateway.protocol.llm.canonical import LlmApi
 from gateway.protocol.llm.embeddings import EmbeddingsRequest, read_reply, write_reply, write_request
 from gateway.protocol.llm.embeddings_v2 import (
     EmbeddingSignature,
@@ -38,7 +38,7 @@ class EmbeddingByInfer(WholeTranslator):
     def request(self) -> EngineRequest:
         """Raises: GatewayError(UNSUPPORTED)."""
         body, lost = write_infer(self._request, self._signature, drop=self._drop)
-        return EngineRequest(self._path, body, dialect=Dialect.INFER, dropped=tuple(lost))
+        return EngineRequest(self._path, body, api=LlmApi.INFER, dropped=tuple(lost))
 
     def whole(self, reply: Reply) -> Reply:
         """Raises: GatewayError(UPSTREAM_PROTOCOL)."""
@@ -61,7 +61,7 @@ class InferByEmbedding(WholeTranslator):
 
     def request(self) -> EngineRequest:
         """What the engine is asked."""
-        return EngineRequest(self._path, write_request(self._request, model=self._model), dialect=Dialect.EMBEDDINGS)
+        return EngineRequest(self._path, write_request(self._request, model=self._model), api=LlmApi.EMBEDDINGS)
 
     def whole(self, reply: Reply) -> Reply:
         """Raises: GatewayError(UPSTREAM_PROTOCOL)."""

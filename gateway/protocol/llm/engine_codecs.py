@@ -1,4 +1,4 @@
-"""How an engine is asked for text: one `EngineSide` for each dialect that engines speak."""
+"""How an engine is asked for text: one `EngineSide` for each API that engines speak."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import orjson
 
 from gateway.protocol.conversion.sse import SseReader, event_of
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.canonical import Dialect, Event, Generation
+from gateway.protocol.llm.canonical import Event, Generation, LlmApi
 from gateway.protocol.llm.generate_engine_reply import GenerateReplyReader
 from gateway.protocol.llm.generate_engine_request import write_request as write_generate
 from gateway.protocol.llm.generate_signature import Flavour
@@ -27,9 +27,9 @@ _CONTINUES = {"continue_final_message": True, "add_generation_prompt": False}
 
 @dataclass(frozen=True, slots=True)
 class OpenAISide:
-    """An engine that speaks OpenAI's API, or Anthropic's, in one of its dialects."""
+    """An engine that speaks one of OpenAI's APIs, or Anthropic's."""
 
-    dialect: Dialect
+    api: LlmApi
     path: str
     model: str
     drop: bool
@@ -39,9 +39,9 @@ class OpenAISide:
     def request(self, generation: Generation, *, continues: bool) -> EngineRequest:
         """See `EngineSide`."""
         body, lost = self.write(generation, model=self.model, drop=self.drop)
-        if continues and self.dialect is Dialect.CHAT:
+        if continues and self.api is LlmApi.CHAT:
             body = orjson.dumps(orjson.loads(body) | _CONTINUES)
-        return EngineRequest(self.path, body, dialect=self.dialect, dropped=tuple(lost))
+        return EngineRequest(self.path, body, api=self.api, dropped=tuple(lost))
 
     def reader(self, generation: Generation) -> ReplyReader:
         return self.make_reader()
@@ -105,7 +105,7 @@ class GenerateSide:
         """See `EngineSide`."""
         suffix, body, lost = write_generate(generation, model=self.model, flavour=self.flavour, drop=self.drop)
         path = f"{model_path(self.model, self.version)}/{suffix}"
-        return EngineRequest(path, body, dialect=Dialect.GENERATE, dropped=tuple(lost))
+        return EngineRequest(path, body, api=LlmApi.GENERATE, dropped=tuple(lost))
 
     def reader(self, generation: Generation) -> ReplyReader:
         return GenerateReplyReader(generation, self.flavour)

@@ -1,4 +1,4 @@
-"""Errors as clients of each dialect read them.
+"""Errors as clients of each API read them.
 
 Source: OpenAI API reference, "Error codes"; Anthropic API, "Errors".
 """
@@ -41,7 +41,7 @@ def anthropic_error(message: str, status: int) -> bytes:
 
 
 def read_error(body: bytes) -> tuple[str, str]:
-    """The message and the code of an engine's error body, whatever its dialect: OpenAI's and Anthropic's objects, V2's
+    """The message and the code of an engine's error body, whatever its API: OpenAI's and Anthropic's objects, V2's
     and TF Serving's text, FastAPI's `detail`; also as the one event of a stream that failed at once."""
     body = body.strip()
     if body.startswith(_EVENT):

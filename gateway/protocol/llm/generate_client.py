@@ -1,4 +1,4 @@
-"""V2's generate and generate_stream as a client speaks them whose engine speaks another dialect.
+"""V2's generate and generate_stream as a client speaks them whose engine speaks another API.
 
 Source: Triton's generate extension; `http_server.cc` (GenerateRequestClass): the members of a reply are sorted, a
 stream ends without a last event of its own.
@@ -49,7 +49,7 @@ class GenerateReplyWriter:
     content_type = "text/event-stream; charset=utf-8"
 
     def __init__(self, generation: Generation, *, id: str, created: int, model: str) -> None:
-        """`id` and `created` are told in other dialects: V2 tells the request's own id."""
+        """`id` and `created` are told in other APIs: V2 tells the request's own id."""
         self._told = ToldText(generation)
         self._num_choices = self._told.num_choices
         self._head = {"id": generation.id} if generation.id else {}

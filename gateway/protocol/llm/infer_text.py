@@ -1,4 +1,4 @@
-"""V2's infer on a tensor of text, as a client speaks it whose engine speaks another dialect.
+"""V2's infer on a tensor of text, as a client speaks it whose engine speaks another API.
 
 `text_input` holds one prompt; every other input is an option, by the names of either of Triton's language model
 backends. An infer has one reply: streams are asked for by generate_stream, or by gRPC.
@@ -41,7 +41,7 @@ def read_request(body: bytes, head_bytes: int | None, *, model: str) -> TextRequ
     """The request of a REST infer body; `head_bytes` is what `Inference-Header-Content-Length` tells, None without it.
 
     Raises: GatewayError, BAD_REQUEST where it is malformed or names an output that no such model has, UNSUPPORTED for
-    what another dialect has no place for: several prompts, shared memory.
+    what another API has no place for: several prompts, shared memory.
     """
     written, form = infer_request_of_rest(body, head_bytes, model, "")
     with refusing(ErrorKind.BAD_REQUEST):
@@ -62,7 +62,7 @@ class InferReplyWriter:
     content_type = "application/json"
 
     def __init__(self, generation: Generation, *, id: str, created: int, model: str) -> None:
-        """`id` and `created` are told in other dialects: V2 tells the request's own id."""
+        """`id` and `created` are told in other APIs: V2 tells the request's own id."""
         self._generation = generation
         self._told = ToldText(generation)
         self._model = model

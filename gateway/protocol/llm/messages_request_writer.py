@@ -22,7 +22,7 @@ from gateway.protocol.llm.options import taken
 from gateway.protocol.llm.request_fields import bad_request, dumped
 
 ENGINE = "an Anthropic messages engine"
-# The dialect requires a bound where others have none: room for a long answer, within what small models' contexts hold.
+# The API requires a bound where others have none: room for a long answer, within what small models' contexts hold.
 DEFAULT_MAX_TOKENS = 4096
 
 _AS_THEY_ARE = ("temperature", "top_p", "top_k")
@@ -40,7 +40,7 @@ def write_request(generation: Generation, *, model: str, drop: bool) -> tuple[by
 
     Without `max_tokens` it asks for DEFAULT_MAX_TOKENS, beyond the budget for thinking.
 
-    Raises: GatewayError(UNSUPPORTED) that names what the dialect has no place for; GatewayError(BAD_REQUEST) where a
+    Raises: GatewayError(UNSUPPORTED) that names what the API has no place for; GatewayError(BAD_REQUEST) where a
     call's arguments are not a JSON object.
     """
     options, lost = taken(_what_is_said(generation), _KNOWN, engine=ENGINE, drop=drop)
@@ -71,7 +71,7 @@ def write_request(generation: Generation, *, model: str, drop: bool) -> tuple[by
 
 
 def _what_is_said(generation: Generation) -> dict[str, Any]:
-    """The options, and under names of their own what else the dialect may have no place for."""
+    """The options, and under names of their own what else the API may have no place for."""
     said = dict(generation.options)
     form = said.get("response_format")
     if form is not None and form.get("type") != "json_schema":

@@ -31,7 +31,7 @@ _KNOWN = {
 def write_request(generation: Generation, *, model: str, drop: bool) -> tuple[bytes, list[str]]:
     """The body for `/v1/responses`, and the names of the options that were dropped. Nothing is to be stored.
 
-    Raises: GatewayError(UNSUPPORTED) that names what the dialect has no place for.
+    Raises: GatewayError(UNSUPPORTED) that names what the API has no place for.
     """
     said, approximated = written_thinking(dict(generation.options), drop)
     if any(message.name and message.role != "tool" for message in generation.messages):

@@ -67,7 +67,7 @@ def _count(counts: Any, *names: str) -> int | None:
 
 
 class StreamUsage:
-    """Reads the usage of a stream of events, cut anywhere, in any dialect; what comes later counts."""
+    """Reads the usage of a stream of events, cut anywhere, in any API; what comes later counts."""
 
     __slots__ = ("_counts", "_rest", "num_events")
 

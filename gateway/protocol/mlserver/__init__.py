@@ -1,4 +1,4 @@
-"""MLServer's dialect of V2, where it is another than Triton's.
+"""MLServer's API of V2, where it is another than Triton's.
 
     ModelStreamInfer   answers ModelInferResponse, not ModelStreamInferResponse, on the same path: another message.
                        What fails ends the stream with a status; all messages go to the first one's model

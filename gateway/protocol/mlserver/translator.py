@@ -44,7 +44,7 @@ class MLServerGenerateTranslator:
         self._body = body
         self._path = model_path(model, version) + ("/generate_stream" if streams else "/generate")
         self._is_text = False
-        self._is_inference = False  # the client speaks MLServer's dialect itself
+        self._is_inference = False  # the client speaks MLServer's API itself
         self._events = SseReader()
 
     def request(self) -> EngineRequest:

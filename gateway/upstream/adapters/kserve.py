@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.protocol.llm.canonical import Dialect
+from gateway.protocol.llm.canonical import LlmApi
 from gateway.protocol.operations import ApiCall, path_segment
 
 
@@ -10,7 +10,7 @@ class KServeAdapter:
     """The identity, but for the model's name."""
 
     def passes(self, call: ApiCall) -> bool:
-        return call.dialect is None or call.dialect in (Dialect.GENERATE, Dialect.INFER)
+        return call.api is None or call.api in (LlmApi.GENERATE, LlmApi.INFER)
 
     def target(self, call: ApiCall, target: bytes, model: str | None) -> bytes:
         if model is None or call.model_span is None:

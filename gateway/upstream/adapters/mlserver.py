@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.protocol.llm.canonical import Dialect
+from gateway.protocol.llm.canonical import LlmApi
 from gateway.protocol.operations import ApiCall
 from gateway.upstream.adapters.kserve import KServeAdapter
 
@@ -11,4 +11,4 @@ class MLServerAdapter(KServeAdapter):
     """V2, but for Triton's generate; MLServer's own infer_stream passes."""
 
     def passes(self, call: ApiCall) -> bool:
-        return call.dialect is None or call.dialect in (Dialect.INFER, Dialect.INFER_STREAM)
+        return call.api is None or call.api in (LlmApi.INFER, LlmApi.INFER_STREAM)

@@ -20,7 +20,7 @@ class OpenAIAdapter:
         return f"<OpenAIAdapter at {self._base!r}: {', '.join(sorted(self._dialects))}>"
 
     def passes(self, call: ApiCall) -> bool:
-        return call.dialect is not None and call.dialect.value in self._dialects
+        return call.api is not None and call.api.value in self._dialects
 
     def target(self, call: ApiCall, target: bytes, model: str | None) -> bytes:
         return self._base + target.removeprefix(_OURS)

@@ -1,4 +1,4 @@
-"""The dialects of OpenAI's API and Anthropic's, each with its readers and writers, for clients and for engines."""
+"""The APIs of OpenAI and Anthropic, each with its readers and writers, for clients and for engines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gateway.protocol.llm import (
     responses_request_reader,
     responses_request_writer,
 )
-from gateway.protocol.llm.canonical import Dialect, Generation
+from gateway.protocol.llm.canonical import Generation, LlmApi
 from gateway.protocol.llm.translation import ReplyReader, ReplyWriter
 
 
@@ -41,8 +41,8 @@ class WriteRequest(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
-    """One dialect. `path` follows the base path, `id_prefix` begins the id of a reply that has none."""
+class ApiCodec:
+    """The codec of one API. `path` follows the base path, `id_prefix` begins the id of a reply that has none."""
 
     path: str
     id_prefix: str
@@ -52,8 +52,8 @@ class Spoken:
     reply_reader: Callable[[], ReplyReader]
 
 
-SPOKEN: dict[Dialect, Spoken] = {
-    Dialect.CHAT: Spoken(
+API_CODECS: dict[LlmApi, ApiCodec] = {
+    LlmApi.CHAT: ApiCodec(
         "chat/completions",
         "chatcmpl-",
         chat_request_reader.read_request,
@@ -61,7 +61,7 @@ SPOKEN: dict[Dialect, Spoken] = {
         chat_request_writer.write_request,
         chat_reply_reader.ChatReplyReader,
     ),
-    Dialect.COMPLETIONS: Spoken(
+    LlmApi.COMPLETIONS: ApiCodec(
         "completions",
         "cmpl-",
         completions_request_reader.read_request,
@@ -69,7 +69,7 @@ SPOKEN: dict[Dialect, Spoken] = {
         completions_request_writer.write_request,
         completions_reply_reader.CompletionsReplyReader,
     ),
-    Dialect.RESPONSES: Spoken(
+    LlmApi.RESPONSES: ApiCodec(
         "responses",
         "resp_",
         responses_request_reader.read_request,
@@ -77,7 +77,7 @@ SPOKEN: dict[Dialect, Spoken] = {
         responses_request_writer.write_request,
         responses_reply_reader.ResponsesReplyReader,
     ),
-    Dialect.MESSAGES: Spoken(
+    LlmApi.MESSAGES: ApiCodec(
         "messages",
         "msg_",
         messages_request_reader.read_request,
