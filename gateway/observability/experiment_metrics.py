@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from gateway.protocol import prometheus_text
+from gateway.protocol.prometheus_text import PrometheusFamily
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,18 +18,18 @@ class RunFacts:
     shares: Mapping[str, float]
 
 
-def run_metrics(runs: Mapping[str, RunFacts]) -> Iterator[Metric]:
+def run_metrics(runs: Mapping[str, RunFacts]) -> Iterator[PrometheusFamily]:
     """By experiment; none where there are none."""
     if not runs:
         return
-    status = GaugeMetricFamily(
+    status = prometheus_text.gauge(
         "pointsman_experiment_status", "1 for the status of its run.", labels=("experiment", "status")
     )
-    step = GaugeMetricFamily("pointsman_experiment_step", "Of its ramp, 0: at none.", labels=("experiment",))
-    share = GaugeMetricFamily("pointsman_arm_share", "Of the experiment's units.", labels=("experiment", "arm"))
+    step = prometheus_text.gauge("pointsman_experiment_step", "Of its ramp, 0: at none.", labels=("experiment",))
+    share = prometheus_text.gauge("pointsman_arm_share", "Of the experiment's units.", labels=("experiment", "arm"))
     for name, run in runs.items():
-        status.add_metric((name, run.status), 1)
-        step.add_metric((name,), run.step)
+        status.add((name, run.status), 1)
+        step.add((name,), run.step)
         for arm, part in run.shares.items():
-            share.add_metric((name, arm), part)
+            share.add((name, arm), part)
     yield from (status, step, share)

@@ -6,25 +6,21 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
-
 from gateway.observability.arm_metrics import arm_metrics
 from gateway.observability.arm_stats import ArmCounts, ArmKey
 from gateway.observability.experiment_metrics import RunFacts, run_metrics
 from gateway.observability.limit_metrics import limit_metrics
 from gateway.observability.limit_stats import LimitSnapshot
-from gateway.observability.metrics import SeriesKey, SeriesSnapshot
+from gateway.observability.metrics import LATENCY_BOUNDS, SeriesKey, SeriesSnapshot
 from gateway.observability.redis_stats import StoreUse
 from gateway.observability.session_stats import SessionUse, session_metrics
 from gateway.observability.shadow_metrics import ShadowCounts, shadow_metrics
 from gateway.observability.store_metrics import store_metrics
-from gateway.observability.token_metrics import LABELS, buckets, labels_of, token_metrics
+from gateway.observability.token_metrics import LABELS, labels_of, token_metrics
+from gateway.protocol import prometheus_text
 from gateway.protocol.engine_load import Load
+from gateway.protocol.prometheus_text import PrometheusFamily
 from gateway.protocol.readiness import Readiness
-
-CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 _PLACE = ("engine", "endpoint")
 
@@ -62,16 +58,14 @@ class ExpositionState:
 
 def render(state: ExpositionState) -> bytes:
     """The text of one scrape."""
-    registry = CollectorRegistry()
-    registry.register(_State(state))
-    return generate_latest(registry)
+    return prometheus_text.write(_State(state).collect())
 
 
-class _State(Collector):
+class _State:
     def __init__(self, state: ExpositionState) -> None:
         self._state = state
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[PrometheusFamily]:
         yield from self._requests()
         yield from self._histograms()
         series = self._state.series.items()
@@ -88,9 +82,9 @@ class _State(Collector):
             yield from store_metrics(self._state.store, self._state.redis_restarts)
         yield from self._process()
 
-    def _requests(self) -> Iterator[Metric]:
-        requests = CounterMetricFamily("pointsman_requests", "Requests answered.", labels=[*LABELS, "status"])
-        errors = CounterMetricFamily(
+    def _requests(self) -> Iterator[PrometheusFamily]:
+        requests = prometheus_text.counter("pointsman_requests", "Requests answered.", labels=[*LABELS, "status"])
+        errors = prometheus_text.counter(
             "pointsman_errors",
             "Requests that the gateway failed or refused, or whose client left.",
             labels=[*LABELS, "reason"],
@@ -98,9 +92,9 @@ class _State(Collector):
         for key, series in self._state.series.items():
             labels = labels_of(key)
             for status, number in series.statuses.items():
-                requests.add_metric([*labels, str(status)], number)
+                requests.add([*labels, str(status)], number)
             for reason, number in series.errors.items():
-                errors.add_metric([*labels, reason], number)
+                errors.add([*labels, reason], number)
         yield requests
         yield errors
         yield self._counter("retries", "Tries after the first one.", lambda series: series.retries)
@@ -116,18 +110,18 @@ class _State(Collector):
             "Messages of gRPC streams that have ended, from engines.",
             lambda series: series.messages_received,
         )
-        in_flight = GaugeMetricFamily("pointsman_in_flight", "Requests at an endpoint now.", labels=LABELS)
+        in_flight = prometheus_text.gauge("pointsman_in_flight", "Requests at an endpoint now.", labels=LABELS)
         for key, series in self._state.series.items():
-            in_flight.add_metric(labels_of(key), series.in_flight)
+            in_flight.add(labels_of(key), series.in_flight)
         yield in_flight
 
-    def _counter(self, name: str, text: str, value: Callable[[SeriesSnapshot], int]) -> Metric:
-        family = CounterMetricFamily(f"pointsman_{name}", text, labels=LABELS)
+    def _counter(self, name: str, text: str, value: Callable[[SeriesSnapshot], int]) -> PrometheusFamily:
+        family = prometheus_text.counter(f"pointsman_{name}", text, labels=LABELS)
         for key, series in self._state.series.items():
-            family.add_metric(labels_of(key), value(series))
+            family.add(labels_of(key), value(series))
         return family
 
-    def _histograms(self) -> Iterator[Metric]:
+    def _histograms(self) -> Iterator[PrometheusFamily]:
         yield self._histogram(
             "request_seconds", "From a request's head to the end of its reply.", lambda series: series.total
         )
@@ -138,69 +132,75 @@ class _State(Collector):
             "upstream_seconds", "From sending the last try to the end of its reply.", lambda series: series.upstream
         )
 
-    def _histogram(self, name: str, text: str, value: Callable[[SeriesSnapshot], tuple[list[int], float]]) -> Metric:
-        family = HistogramMetricFamily(f"pointsman_{name}", text, labels=LABELS)
+    def _histogram(
+        self, name: str, text: str, value: Callable[[SeriesSnapshot], tuple[list[int], float]]
+    ) -> PrometheusFamily:
+        family = PrometheusFamily(f"pointsman_{name}", text, "histogram", LABELS)
         for key, series in self._state.series.items():
             counts, total = value(series)
-            family.add_metric(labels_of(key), buckets(counts), total)
+            family.add_histogram(labels_of(key), LATENCY_BOUNDS, counts, total)
         return family
 
-    def _endpoints(self) -> Iterator[Metric]:
-        healthy = GaugeMetricFamily("pointsman_endpoint_healthy", "Whether it says that it is ready.", labels=_PLACE)
+    def _endpoints(self) -> Iterator[PrometheusFamily]:
+        healthy = prometheus_text.gauge(
+            "pointsman_endpoint_healthy", "Whether it says that it is ready.", labels=_PLACE
+        )
         for key, condition in self._state.health.items():
-            healthy.add_metric(key, float(condition is Readiness.READY))
+            healthy.add(key, float(condition is Readiness.READY))
         yield healthy
-        breaker = GaugeMetricFamily(
+        breaker = prometheus_text.gauge(
             "pointsman_breaker_open", "Whether a worker leaves it out after failures.", labels=_PLACE
         )
         for key, is_open in self._state.breakers_open.items():
-            breaker.add_metric(key, float(is_open))
+            breaker.add(key, float(is_open))
         yield breaker
-        draining = GaugeMetricFamily(
+        draining = prometheus_text.gauge(
             "pointsman_endpoint_draining", "Whether an operator has it get no new work.", labels=_PLACE
         )
         for key in self._state.breakers_open:
-            draining.add_metric(key, float(key in self._state.drained))
+            draining.add(key, float(key in self._state.drained))
         yield draining
 
-    def _loads(self) -> Iterator[Metric]:
-        running = GaugeMetricFamily(
+    def _loads(self) -> Iterator[PrometheusFamily]:
+        running = prometheus_text.gauge(
             "pointsman_engine_running", "Requests that it runs, by its own word.", labels=_PLACE
         )
-        waiting = GaugeMetricFamily(
+        waiting = prometheus_text.gauge(
             "pointsman_engine_waiting", "Requests that wait in it, by its own word.", labels=_PLACE
         )
-        kv_use = GaugeMetricFamily(
+        kv_use = prometheus_text.gauge(
             "pointsman_engine_kv_use", "Share of its memory for keys and values that is taken.", labels=_PLACE
         )
         for key, load in self._state.loads.items():
-            running.add_metric(key, load.running)
-            waiting.add_metric(key, load.waiting)
+            running.add(key, load.running)
+            waiting.add(key, load.waiting)
             if load.kv_use is not None:
-                kv_use.add_metric(key, load.kv_use)
+                kv_use.add(key, load.kv_use)
         yield from (running, waiting, kv_use)
 
-    def _descriptors(self) -> Iterator[Metric]:
-        num_open = GaugeMetricFamily("pointsman_open_fds", "Open file descriptors of a worker.", labels=["worker"])
-        most = GaugeMetricFamily("pointsman_max_fds", "How many of them it may have open.", labels=["worker"])
+    def _descriptors(self) -> Iterator[PrometheusFamily]:
+        num_open = prometheus_text.gauge("pointsman_open_fds", "Open file descriptors of a worker.", labels=["worker"])
+        most = prometheus_text.gauge("pointsman_max_fds", "How many of them it may have open.", labels=["worker"])
         for pid, (used, limit) in self._state.descriptors.items():
-            num_open.add_metric([str(pid)], used)
-            most.add_metric([str(pid)], limit or math.inf)
+            num_open.add([str(pid)], used)
+            most.add([str(pid)], limit or math.inf)
         yield from (num_open, most)
 
-    def _process(self) -> Iterator[Metric]:
+    def _process(self) -> Iterator[PrometheusFamily]:
         state = self._state
-        yield GaugeMetricFamily("pointsman_connections", "Open client connections.", value=state.connections)
+        yield prometheus_text.gauge("pointsman_connections", "Open client connections.", value=state.connections)
         yield from self._descriptors()
-        yield GaugeMetricFamily("pointsman_rules_number", "The rules' snapshot in force.", value=state.rules_number)
-        reloads = CounterMetricFamily("pointsman_rules_reloads", "Readings of changed rule files.", labels=["result"])
-        reloads.add_metric(["ok"], state.reloads_ok)
-        reloads.add_metric(["refused"], state.reloads_refused)
+        yield prometheus_text.gauge("pointsman_rules_number", "The rules' snapshot in force.", value=state.rules_number)
+        reloads = prometheus_text.counter(
+            "pointsman_rules_reloads", "Readings of changed rule files.", labels=["result"]
+        )
+        reloads.add(["ok"], state.reloads_ok)
+        reloads.add(["refused"], state.reloads_refused)
         yield reloads
-        yield GaugeMetricFamily("pointsman_workers", "Workers that serve.", value=state.workers)
-        yield CounterMetricFamily(
+        yield prometheus_text.gauge("pointsman_workers", "Workers that serve.", value=state.workers)
+        yield prometheus_text.counter(
             "pointsman_worker_restarts", "Workers that died and were replaced.", value=state.worker_restarts
         )
-        info = GaugeMetricFamily("pointsman_info", "The version that runs.", labels=["version"])
-        info.add_metric([state.version], 1)
+        info = prometheus_text.gauge("pointsman_info", "The version that runs.", labels=["version"])
+        info.add([state.version], 1)
         yield info

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-
 from gateway.observability.limit_stats import LimitSnapshot
+from gateway.protocol import prometheus_text
+from gateway.protocol.prometheus_text import PrometheusFamily
 
 _COUNTERS: dict[str, tuple[str, Callable[[LimitSnapshot], int]]] = {
     "limit_admitted": ("Requests that a limit let go.", lambda limit: limit.admitted),
@@ -20,15 +20,15 @@ _GAUGES: dict[str, tuple[str, Callable[[LimitSnapshot], float]]] = {
 }
 
 
-def limit_metrics(limits: Mapping[str, LimitSnapshot]) -> Iterator[Metric]:
+def limit_metrics(limits: Mapping[str, LimitSnapshot]) -> Iterator[PrometheusFamily]:
     """The metrics of all limits."""
     for name, (text, count) in _COUNTERS.items():
-        counter = CounterMetricFamily(f"pointsman_{name}", text, labels=["limit"])
+        counter = prometheus_text.counter(f"pointsman_{name}", text, labels=["limit"])
         for limit in limits.values():
-            counter.add_metric([limit.name], count(limit))
+            counter.add([limit.name], count(limit))
         yield counter
     for name, (text, value) in _GAUGES.items():
-        gauge = GaugeMetricFamily(f"pointsman_{name}", text, labels=["limit"])
+        gauge = prometheus_text.gauge(f"pointsman_{name}", text, labels=["limit"])
         for limit in limits.values():
-            gauge.add_metric([limit.name], value(limit))
+            gauge.add([limit.name], value(limit))
         yield gauge

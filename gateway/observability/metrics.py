@@ -17,6 +17,7 @@ from gateway.observability.limit_stats import LimitSnapshot
 from gateway.observability.redis_stats import StoreUse
 from gateway.observability.session_stats import SessionUse
 from gateway.protocol.engine_load import Load
+from gateway.protocol.prometheus_text import Histogram
 
 Key = TypeVar("Key")
 
@@ -25,20 +26,6 @@ LATENCY_BOUNDS = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0),
 )
-
-
-class Histogram:
-    """Counts by latency bucket; the last count is of what lies above every bound."""
-
-    __slots__ = ("counts", "sum")
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(LATENCY_BOUNDS) + 1)
-        self.sum = 0.0
-
-    def observe(self, seconds: float) -> None:
-        self.counts[bisect_left(LATENCY_BOUNDS, seconds)] += 1
-        self.sum += seconds
 
 
 # Under which mirrored requests are counted: they are work for engines, and none of their route's callers.
@@ -71,9 +58,9 @@ class Tokens:
         self.cached = 0
         self.cancelled = 0
         self.resumed = 0
-        self.first_token = Histogram()
-        self.per_token = Histogram()
-        self.stop = Histogram()
+        self.first_token = Histogram(LATENCY_BOUNDS)
+        self.per_token = Histogram(LATENCY_BOUNDS)
+        self.stop = Histogram(LATENCY_BOUNDS)
 
 
 @dataclass(slots=True)
@@ -124,9 +111,9 @@ class RequestSeries:
         self.response_bytes = 0
         self.messages_sent = 0  # of streams, to engines
         self.messages_received = 0
-        self.total = Histogram()
-        self.first_byte = Histogram()
-        self.upstream = Histogram()
+        self.total = Histogram(LATENCY_BOUNDS)
+        self.first_byte = Histogram(LATENCY_BOUNDS)
+        self.upstream = Histogram(LATENCY_BOUNDS)
 
     def count(self, status: int, total: float, first_byte: float, upstream: float) -> None:
         """A reply has ended; times in seconds."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:  # a worker counts, and leaves it to others to tell
-    from prometheus_client.core import Metric
+from gateway.protocol import prometheus_text
+from gateway.protocol.prometheus_text import PrometheusFamily
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +29,20 @@ class SessionUse:
         return replace(self, known=0)
 
 
-def session_metrics(use: SessionUse) -> Iterator[Metric]:
+def session_metrics(use: SessionUse) -> Iterator[PrometheusFamily]:
     """The metrics of all workers together."""
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    yield CounterMetricFamily("pointsman_sessions_created", "Sessions seen for the first time.", value=use.created)
-    yield CounterMetricFamily("pointsman_sessions_read", "Sessions that workers have read from Redis.", value=use.read)
-    yield CounterMetricFamily(
+    yield prometheus_text.counter("pointsman_sessions_created", "Sessions seen for the first time.", value=use.created)
+    yield prometheus_text.counter(
+        "pointsman_sessions_read", "Sessions that workers have read from Redis.", value=use.read
+    )
+    yield prometheus_text.counter(
         "pointsman_sessions_unread", "Sessions that went on without, since Redis was late or away.", value=use.unread
     )
-    yield CounterMetricFamily(
+    yield prometheus_text.counter(
         "pointsman_sessions_shed", "New sessions put elsewhere than at home, which had too much to do.", value=use.shed
     )
-    yield GaugeMetricFamily("pointsman_sessions_known", "Sessions that workers have at hand.", value=use.known)
+    yield prometheus_text.gauge("pointsman_sessions_known", "Sessions that workers have at hand.", value=use.known)
     yield _by_place(
         "pointsman_sessions_moved",
         "Sessions that went on at another endpoint, since theirs was drained, unavailable, or gone from the rules.",
@@ -57,11 +58,10 @@ def session_metrics(use: SessionUse) -> Iterator[Metric]:
     )
 
 
-def _by_place(name: str, told: str, counted: Mapping[Any, int], *more: str) -> Metric:
+def _by_place(name: str, told: str, counted: Mapping[Any, int], *more: str) -> PrometheusFamily:
     """A counter by engine, endpoint, and `more` labels."""
-    from prometheus_client.core import CounterMetricFamily
 
-    family = CounterMetricFamily(name, told, labels=["engine", "endpoint", *more])
+    family = prometheus_text.counter(name, told, labels=["engine", "endpoint", *more])
     for key, number in counted.items():
-        family.add_metric(key, number)
+        family.add(key, number)
     return family

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from prometheus_client.core import CounterMetricFamily, Metric
+from gateway.protocol import prometheus_text
+from gateway.protocol.prometheus_text import PrometheusFamily
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,23 +19,23 @@ class ShadowCounts:
     dropped: Mapping[str, int] = field(default_factory=dict)  # by reason
 
 
-def shadow_metrics(counts: Mapping[str, ShadowCounts]) -> Iterator[Metric]:
+def shadow_metrics(counts: Mapping[str, ShadowCounts]) -> Iterator[PrometheusFamily]:
     """The families, where some route is mirrored."""
     if not counts:
         return
-    captured = CounterMetricFamily("pointsman_shadow_captured", "Requests copied to be mirrored.", labels=["route"])
-    mirrored = CounterMetricFamily("pointsman_shadow_mirrored", "Requests asked of a candidate.", labels=["route"])
-    outcomes = CounterMetricFamily(
+    captured = prometheus_text.counter("pointsman_shadow_captured", "Requests copied to be mirrored.", labels=["route"])
+    mirrored = prometheus_text.counter("pointsman_shadow_mirrored", "Requests asked of a candidate.", labels=["route"])
+    outcomes = prometheus_text.counter(
         "pointsman_shadow_outcomes", "Mirrored requests by how the answers compare.", labels=["route", "outcome"]
     )
-    dropped = CounterMetricFamily(
+    dropped = prometheus_text.counter(
         "pointsman_shadow_dropped", "Sampled requests that were not mirrored, by why.", labels=["route", "reason"]
     )
     for route, found in counts.items():
-        captured.add_metric([route], found.captured)
-        mirrored.add_metric([route], found.mirrored)
+        captured.add([route], found.captured)
+        mirrored.add([route], found.mirrored)
         for outcome, number in found.outcomes.items():
-            outcomes.add_metric([route, outcome], number)
+            outcomes.add([route, outcome], number)
         for reason, number in found.dropped.items():
-            dropped.add_metric([route, reason], number)
+            dropped.add([route, reason], number)
     yield from (captured, mirrored, outcomes, dropped)

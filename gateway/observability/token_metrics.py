@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
-
 from gateway.observability.metrics import LATENCY_BOUNDS, SeriesKey, TokensSnapshot
+from gateway.protocol import prometheus_text
+from gateway.protocol.prometheus_text import PrometheusFamily
 
 LABELS = ("route", "arm", "engine", "endpoint")
 
@@ -30,30 +30,20 @@ _HISTOGRAMS: dict[str, tuple[str, Callable[[TokensSnapshot], tuple[list[int], fl
 }
 
 
-def token_metrics(series: Mapping[SeriesKey, TokensSnapshot]) -> Iterator[Metric]:
+def token_metrics(series: Mapping[SeriesKey, TokensSnapshot]) -> Iterator[PrometheusFamily]:
     """The metrics of those series that have tokens."""
     for name, (text, count) in _COUNTERS.items():
-        counter = CounterMetricFamily(f"pointsman_{name}", text, labels=LABELS)
+        counter = prometheus_text.counter(f"pointsman_{name}", text, labels=LABELS)
         for key, tokens in series.items():
-            counter.add_metric(labels_of(key), count(tokens))
+            counter.add(labels_of(key), count(tokens))
         yield counter
     for name, (text, value) in _HISTOGRAMS.items():
-        histogram = HistogramMetricFamily(f"pointsman_{name}", text, labels=LABELS)
+        histogram = PrometheusFamily(f"pointsman_{name}", text, "histogram", LABELS)
         for key, tokens in series.items():
             counts, total = value(tokens)
-            histogram.add_metric(labels_of(key), buckets(counts), total)
+            histogram.add_histogram(labels_of(key), LATENCY_BOUNDS, counts, total)
         yield histogram
 
 
 def labels_of(key: SeriesKey) -> list[str]:
     return [key.route, key.arm, key.engine, key.endpoint]
-
-
-def buckets(counts: list[int]) -> list[tuple[str, float]]:
-    """Counts by bucket, as Prometheus sums them: each holds all below it."""
-    found: list[tuple[str, float]] = []
-    below = 0
-    for bound, count in zip((*map(str, LATENCY_BOUNDS), "+Inf"), counts, strict=True):
-        below += count
-        found.append((bound, below))
-    return found

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.observability.exposition import CONTENT_TYPE, ExpositionState, render
+from gateway.observability.exposition import ExpositionState, render
 from gateway.observability.metrics import LATENCY_BOUNDS, Metrics, SeriesKey, add_up
 from gateway.observability.redis_stats import StoreUse
 from gateway.observability.session_stats import SessionUse
@@ -178,11 +178,6 @@ def test_a_share_that_nobody_told_is_not_zero() -> None:
     """An engine that says nothing of its memory has no gauge of it."""
     where = frozenset({"engine": "mac", "endpoint": "http://d:1"}.items())
     assert ("pointsman_engine_kv_use", where) not in scrape(QUIET)
-
-
-def test_the_type_of_the_text() -> None:
-    """The text says which format it has."""
-    assert CONTENT_TYPE.startswith("text/plain; version=")
 
 
 def test_arms_of_experiments_are_told() -> None:

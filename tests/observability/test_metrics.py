@@ -2,7 +2,8 @@
 
 import pytest
 
-from gateway.observability.metrics import LATENCY_BOUNDS, Histogram, Metrics, SeriesKey, add_up
+from gateway.observability.metrics import LATENCY_BOUNDS, Metrics, SeriesKey, add_up
+from gateway.protocol.prometheus_text import Histogram
 
 KEY = SeriesKey("all", "candidate", "triton", "http://e0:8000")
 
@@ -21,7 +22,7 @@ KEY = SeriesKey("all", "candidate", "triton", "http://e0:8000")
 )
 def test_buckets(seconds: float, bound: float | None) -> None:
     """A time is counted in the first bucket whose bound it does not exceed; what exceeds all has the last one."""
-    histogram = Histogram()
+    histogram = Histogram(LATENCY_BOUNDS)
     histogram.observe(seconds)
     index = len(LATENCY_BOUNDS) if bound is None else LATENCY_BOUNDS.index(bound)
     assert [place for place, count in enumerate(histogram.counts) if count] == [index]

@@ -10,7 +10,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from engines.paged.generation.statistics import EngineStatistics, Histogram
+from engines.paged.generation.statistics import EngineStatistics
+from gateway.protocol.prometheus_text import Histogram
 
 _log = logging.getLogger(__name__)
 

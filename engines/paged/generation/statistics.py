@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass, field
-from itertools import accumulate
 
 from engines.paged.api_types import FinishReason
+from gateway.protocol.prometheus_text import Histogram
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
-class Histogram:
-    """Counts of seconds by bucket."""
-
-    def __init__(self) -> None:
-        self.bounds = _SECONDS
-        self.counts = [0] * (len(_SECONDS) + 1)
-        self.sum = 0.0
-
-    def observe(self, seconds: float) -> None:
-        self.counts[bisect_left(self.bounds, seconds)] += 1
-        self.sum += seconds
-
-    @property
-    def cumulative(self) -> list[int]:
-        return list(accumulate(self.counts))
+def _seconds() -> Histogram:
+    return Histogram(_SECONDS)
 
 
 @dataclass(slots=True)
@@ -43,9 +29,9 @@ class EngineStatistics:
     num_rows: int = 0
     num_guessed: int = 0  # by speculation
     num_right: int = 0  # of those
-    first_token: Histogram = field(default_factory=Histogram)
-    next_token: Histogram = field(default_factory=Histogram)
-    step: Histogram = field(default_factory=Histogram)
+    first_token: Histogram = field(default_factory=_seconds)
+    next_token: Histogram = field(default_factory=_seconds)
+    step: Histogram = field(default_factory=_seconds)
 
     def count_end(self, reason: FinishReason) -> None:
         """A request has ended, all of it at once where that was before its time."""

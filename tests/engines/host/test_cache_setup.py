@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from engines.core.messages import InferResponse, TensorData
-from engines.host import metrics, prometheus_text
+from engines.host import metrics
 from engines.host.cache_setup import response_cache
 from engines.host.clock import LoopClock
+from gateway.protocol import prometheus_text
 from tests.support.waiting import eventually
 
 ANSWER = InferResponse((TensorData("out", "BYTES", (2,), b"\1\0\0\0a\0\0\0\0"),), {"p": 1})
@@ -102,7 +103,7 @@ def test_the_cache_is_told_in_the_metrics() -> None:
         cache.put("key", ANSWER)
         cache.looked_up(True, 5_000)
         cache.looked_up(False, 3_000)
-        return prometheus_text.write(metrics.of_the_cache(cache)).decode()
+        return prometheus_text.write(metrics.cache_families(cache)).decode()
 
     told = asyncio.run(scene())
     for line in ("lookups 2", "hits 1", "misses 1", "entries 1", "evictions 0"):

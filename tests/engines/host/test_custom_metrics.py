@@ -3,8 +3,8 @@
 import pytest
 
 from engines.core.errors import EngineError
-from engines.host import prometheus_text
 from engines.host.custom_metrics import CustomMetrics
+from gateway.protocol import prometheus_text
 
 
 def test_metrics_are_told_as_text() -> None:
