@@ -13,14 +13,14 @@ from uuid import uuid4
 from engines.core.calls import InferenceCall
 from engines.core.errors import EngineError, ErrorCode, internal, unavailable
 from engines.core.messages import InferRequest
+from engines.host.asgi_exchange import JSON, Exchange
 from engines.host.frontend_api import ClientLimits, FrontService, trace_of
 from engines.host.openai.models import LanguageModels
 from engines.host.openai.prompts import split_prompts
 from engines.host.openai.reply_events import AnswerReader
 from engines.host.openai.request_builder import infer_request
 from engines.host.openai.tool_calls import ToolCallReader
-from engines.host.rest.asgi_exchange import JSON, Exchange
-from engines.host.rest.response_queue import Answers
+from engines.host.response_queue import ResponseQueue
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.api_codecs import API_CODECS
 from gateway.protocol.llm.canonical import EngineFailed, Event, Generation, LlmApi, Used
@@ -35,7 +35,7 @@ _KINDS = {ErrorCode.NOT_FOUND: "not_found", ErrorCode.UNAVAILABLE: "overloaded",
 
 
 class OpenAIFront:
-    """Answers requests of these dialects, errors too in their form."""
+    """ResponseQueue requests of these dialects, errors too in their form."""
 
     def __init__(self, service: FrontService, limits: ClientLimits) -> None:
         self._service = service
@@ -89,8 +89,8 @@ class OpenAIFront:
         trace = trace_of(exchange.headers)
         return infer_request(generation, model=model.served.name, adapter=adapter, id=id, trace=trace)
 
-    def _ask(self, request: InferRequest, streams: bool) -> tuple[InferenceCall, Answers]:
-        answers = Answers(asyncio.get_running_loop(), self._limits.max_unsent_bytes if streams else _NO_LIMIT)
+    def _ask(self, request: InferRequest, streams: bool) -> tuple[InferenceCall, ResponseQueue]:
+        answers = ResponseQueue(asyncio.get_running_loop(), self._limits.max_unsent_bytes if streams else _NO_LIMIT)
         call = InferenceCall(request, answers.take, monotonic_ns())
         answers.overrun = call.cancel
         self._service.infer(call)
@@ -100,7 +100,7 @@ class OpenAIFront:
     async def _whole(
         self,
         exchange: Exchange,
-        asked: Sequence[tuple[InferenceCall, Answers]],
+        asked: Sequence[tuple[InferenceCall, ResponseQueue]],
         writer: ReplyWriter,
         generations: Sequence[Generation],
     ) -> None:
@@ -128,7 +128,7 @@ class OpenAIFront:
 
 
 async def _stream(
-    exchange: Exchange, call: InferenceCall, answers: Answers, writer: ReplyWriter, reader: AnswerReader
+    exchange: Exchange, call: InferenceCall, answers: ResponseQueue, writer: ReplyWriter, reader: AnswerReader
 ) -> None:
     """Events as they come. An error before the first makes the status, one after it is an event.
 

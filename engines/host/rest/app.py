@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
-from engines.core.errors import EngineError, ErrorCode
+from engines.core.errors import EngineError, ErrorCode, internal
+from engines.host.asgi_exchange import JSON, ClientGoneError, Exchange, Message, Receive, Send, error_json, error_reply
 from engines.host.frontend_api import CATEGORIES, ClientLimits, FrontService, read_version
 from engines.host.openai.handler import OpenAIFront
-from engines.host.rest.asgi_exchange import JSON, ClientGoneError, Exchange, Message, Receive, Send, error_json
-from engines.host.rest.control_bodies import check_control_body
-from engines.host.rest.error_replies import told
 from engines.host.rest.inference import Inference
 from engines.host.rest.request_head import Direct
-from engines.host.rest.triton_json import read_json
+from engines.host.rest.triton_json import flag, found, has, members, read_json, string, unsigned
 from gateway.protocol.conversion import control
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.llm.canonical import LlmApi
@@ -63,7 +62,7 @@ class RestApp:
         except ClientGoneError:
             pass
         except Exception as error:
-            status, body, fields = told(error, exchange)
+            status, body, fields = error_reply(error, exchange)
             await exchange.reply(status, body, *fields)
 
     def direct(self, method: str, path: str, headers: Mapping[bytes, bytes]) -> Direct | None:
@@ -159,3 +158,26 @@ async def _tell_lifespan(scope: Message, receive: Receive, send: Send) -> None:
         await send({"type": f"{kind}.complete"})
         if kind == "lifespan.shutdown":
             return
+
+
+_LOG_SETTINGS = {
+    "log_info": flag,
+    "log_warning": flag,
+    "log_error": flag,
+    "log_verbose_level": unsigned,
+    "log_format": string,
+}
+
+
+def check_control_body(operation: Operation, content: Any) -> None:
+    """Raises: EngineError."""
+    if operation is Operation.LOGGING:
+        for name, check in _LOG_SETTINGS.items():
+            value = found(content, name)
+            if value is not None:  # null leaves a setting as it is
+                check(value)
+    elif operation is Operation.LOAD and has(content, "parameters"):
+        for name, value in members(content["parameters"]).items():
+            string(value)
+            if name != "config" and not name.startswith("file:"):
+                raise internal("unexpected error on creating Triton parameter")

@@ -9,8 +9,8 @@ import asyncio
 import logging
 from typing import Protocol
 
-from engines.host.rest.asgi_exchange import JSON, Application, Message, error_json
-from engines.host.rest.request_head import Fields, PreparedRequest
+from engines.host.asgi_exchange import JSON, Application, Fields, Message, error_json
+from engines.host.rest.request_head import PreparedRequest
 from gateway.wire.http1.chunked import LAST_CHUNK, encode_chunk
 
 _log = logging.getLogger(__name__)

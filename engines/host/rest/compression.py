@@ -8,20 +8,14 @@ from __future__ import annotations
 import re
 import zlib
 
-from engines.core.errors import EngineError, ErrorCode, invalid
+from engines.core.errors import invalid
+from engines.host.asgi_exchange import UnknownEncodingError
 from gateway.wire.memo import Memo
 
 # wbits: gzip or zlib's wrapping, whichever it is.
 _EITHER = 32 + zlib.MAX_WBITS
 _WBITS = {b"gzip": 16 + zlib.MAX_WBITS, b"deflate": zlib.MAX_WBITS}
 _WEIGHT = re.compile(rb"\s*(\d*\.?\d+)")
-
-
-class UnknownEncodingError(EngineError):
-    """The reply tells which encodings are known."""
-
-    def __init__(self) -> None:
-        super().__init__(ErrorCode.UNSUPPORTED, "Unsupported compression type")
 
 
 def is_compressed(encoding: bytes | None) -> bool:

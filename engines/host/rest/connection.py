@@ -12,7 +12,7 @@ from enum import Enum
 from time import monotonic
 from typing import cast
 
-from engines.host.rest.asgi_exchange import JSON, error_json
+from engines.host.asgi_exchange import JSON, Fields, error_json
 from engines.host.rest.asgi_request import AsgiRequest
 from engines.host.rest.body_reader import BodyReader
 from engines.host.rest.request_head import (
@@ -21,7 +21,6 @@ from engines.host.rest.request_head import (
     KEEP_ALIVE_END,
     KEEP_ALIVE_END_10,
     Answering,
-    Fields,
     PreparedRequest,
     reply_head,
 )

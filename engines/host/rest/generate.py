@@ -12,10 +12,9 @@ from typing import Any
 from engines.core.errors import EngineError, internal, invalid
 from engines.core.messages import InferRequest, InferResponse, Scalar, SharedMemory, TensorData
 from engines.host.frontend_api import ServedModel
-from engines.host.rest.parameters import read_scalar
+from engines.host.rest.requests import read_scalar
 from engines.host.rest.responses import write_scalar
-from engines.host.rest.tensor_data import json_of_output, raw_of_flat_json
-from engines.host.rest.triton_json import has, members, read_json, string
+from engines.host.rest.triton_json import has, json_of_output, members, raw_of_flat_json, read_json, string
 from gateway.protocol.conversion import triton_json
 from gateway.protocol.conversion.generate import filled
 from gateway.protocol.protobuf import Message

@@ -14,6 +14,7 @@ from time import monotonic_ns
 from engines.core.calls import InferenceCall
 from engines.core.errors import EngineError, ErrorCode, internal, invalid
 from engines.core.messages import InferRequest, InferResponse, Raw
+from engines.host.asgi_exchange import JSON, Exchange, Fields, error_json, error_reply
 from engines.host.frontend_api import (
     ClientLimits,
     FrontService,
@@ -23,14 +24,11 @@ from engines.host.frontend_api import (
     read_version,
     trace_of,
 )
-from engines.host.rest.asgi_exchange import JSON, Exchange, error_json
+from engines.host.response_queue import ResponseQueue
 from engines.host.rest.compression import compress, decompress, is_compressed, preferred
-from engines.host.rest.error_replies import told
 from engines.host.rest.generate import read_generate, write_generate
-from engines.host.rest.raw_request import read_raw_infer
-from engines.host.rest.request_head import Fields, Tell
-from engines.host.rest.requests import Forms, read_infer
-from engines.host.rest.response_queue import Answers
+from engines.host.rest.request_head import Tell
+from engines.host.rest.requests import Forms, read_infer, read_raw_infer
 from engines.host.rest.responses import RestResponseWriter
 from gateway.protocol.conversion.sse import event_of
 
@@ -50,7 +48,7 @@ _NOT_ONE = (
 
 
 class Inference:
-    """Answers what runs a model."""
+    """ResponseQueue what runs a model."""
 
     def __init__(self, service: FrontService, limits: ClientLimits) -> None:
         self.service = service
@@ -69,7 +67,7 @@ class Inference:
         model = self.model(model_name, version)
         body = await exchange.body(self._limits.max_body_bytes)
         request, forms = self.read(model, version, exchange.headers, body)
-        answers = Answers(asyncio.get_running_loop(), _NO_LIMIT)
+        answers = ResponseQueue(asyncio.get_running_loop(), _NO_LIMIT)
         call = InferenceCall(request, answers.take, monotonic_ns())
         self.service.infer(call)
         await answers.whole(call, exchange.receive, self._limits.disconnect_seconds)
@@ -167,7 +165,7 @@ class Inference:
 
     async def _begin(
         self, exchange: Exchange, model_name: str, version: str
-    ) -> tuple[ServedModel, InferenceCall, Answers]:
+    ) -> tuple[ServedModel, InferenceCall, ResponseQueue]:
         """A generate's call, under way."""
         service, headers = self.service, exchange.headers
         version = read_version(version)
@@ -177,7 +175,7 @@ class Inference:
             raise invalid("Unsupported content-encoding, only 'identity' is supported.")
         body = await exchange.body(self._limits.max_body_bytes)
         request = read_generate(body, metadata, model_name, version, trace_of(headers))
-        answers = Answers(asyncio.get_running_loop(), self._limits.max_unsent_bytes)
+        answers = ResponseQueue(asyncio.get_running_loop(), self._limits.max_unsent_bytes)
         call = InferenceCall(request, answers.take, monotonic_ns())
         answers.overrun = call.cancel
         service.infer(call)
@@ -276,5 +274,5 @@ class DirectInfer:
         self._tell(200, pieces, fields)
 
     def _fail(self, error: Exception) -> None:
-        status, body, fields = told(error, self)
+        status, body, fields = error_reply(error, self)
         self._tell(status, (body,), fields)

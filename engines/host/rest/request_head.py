@@ -11,10 +11,9 @@ from http.client import responses
 from typing import Protocol
 from urllib.parse import unquote
 
-from engines.host.rest.asgi_exchange import Application
-from gateway.wire.http1.head import Field, read_request_head
+from engines.host.asgi_exchange import Application, Fields
+from gateway.wire.http1.head import read_request_head
 
-Fields = Sequence[Field]
 # Sends the one reply of a request: its status, the pieces of its body, its fields without those of the connection.
 Tell = Callable[[int, Sequence[bytes | memoryview], Fields], None]
 

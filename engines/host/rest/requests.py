@@ -7,24 +7,91 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 from engines.core.errors import invalid
-from engines.core.messages import InferRequest, Raw, SharedMemory, TensorData, WantedOutput
-from engines.host.frontend_api import Regions, datatype_named
-from engines.host.rest.parameters import read_parameters
-from engines.host.rest.tensor_data import raw_of_json
+from engines.core.messages import InferRequest, Raw, Scalar, SharedMemory, TensorData, WantedOutput
+from engines.host.frontend_api import Regions, ServedModel, datatype_named
 from engines.host.rest.triton_json import (
     MAX_UINT64,
-    array,
     flag,
     found,
     has,
+    is_signed,
+    list_of,
     member,
+    members,
+    raw_of_json,
     read_json,
     string,
     unsigned,
 )
+from gateway.protocol.datatypes import ELEMENT_BYTES, config_datatype
+
+_RESERVED = "triton_"
+
+
+@dataclass(slots=True)
+class RestRequestParameters:
+    """A request's own parameters, and what the others of them mean."""
+
+    own: dict[str, Scalar]
+    sequence_id: int | str = 0
+    sequence_start: bool = False
+    sequence_end: bool = False
+    priority: int = 0
+    timeout_us: int = 0
+    wants_binary: bool = False  # every output that is not named
+
+
+_NONE = RestRequestParameters({})
+
+
+def read_parameters(content: Any) -> RestRequestParameters:
+    """Those of a request, which is not to change them.
+
+    Raises: EngineError.
+    """
+    if not has(content, "parameters"):
+        return _NONE
+    read = RestRequestParameters({})
+    for name, value in members(content["parameters"], "failed to get request params.").items():
+        about = f"Unable to parse '{name}'"
+        match name:
+            case "sequence_id":
+                is_number = type(value) is int and 0 <= value <= MAX_UINT64
+                read.sequence_id = value if is_number else string(value, about)
+            case "sequence_start":
+                read.sequence_start = flag(value, about)
+            case "sequence_end":
+                read.sequence_end = flag(value, about)
+            case "priority":
+                read.priority = unsigned(value, about)
+            case "timeout":
+                read.timeout_us = unsigned(value, about)
+            case "binary_data_output":
+                read.wants_binary = flag(value, about)
+            case _ if name.startswith(_RESERVED):
+                raise invalid(
+                    "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
+                )
+            case _:
+                read.own[name] = read_scalar(name, value)
+    return read
+
+
+def read_scalar(name: str, value: Any) -> Scalar:
+    """A parameter that a client chose.
+
+    Raises: EngineError(INVALID_ARG) where it is neither a number nor a boolean nor a string.
+    """
+    if isinstance(value, str | bool | float) or is_signed(value):
+        return value  # type: ignore[no-any-return]
+    if type(value) is int:
+        return float(value)
+    raise invalid(f"parameter '{name}' has invalid type. It should be either 'int', 'bool', or 'string'.")
+
 
 _NO_PARAMETERS: dict[str, Any] = {}
 
@@ -87,7 +154,7 @@ def read_infer(
     inputs = tuple(
         [
             _read_input(declared, tail, regions)
-            for declared in array(member(content, "inputs", "Unable to parse 'inputs'"), "Unable to parse 'inputs'")
+            for declared in list_of(member(content, "inputs", "Unable to parse 'inputs'"), "Unable to parse 'inputs'")
         ]
     )
     tail.close()
@@ -140,7 +207,7 @@ def _read_input(declared: Any, tail: _Tail, regions: Regions) -> TensorData:
     about = "Unable to parse 'datatype'"
     datatype = datatype_named(string(member(declared, "datatype", about), about))
     about = "Unable to parse 'shape'"
-    shape = tuple(array(member(declared, "shape", about), about))
+    shape = tuple(list_of(member(declared, "shape", about), about))
     for axis in shape:
         unsigned(axis, about)
     data: Raw | SharedMemory
@@ -151,7 +218,7 @@ def _read_input(declared: Any, tail: _Tail, regions: Regions) -> TensorData:
     else:
         count = _num_elements(shape)
         about = "Unable to parse 'data'"
-        data = raw_of_json(name, datatype, array(member(declared, "data", about), about), count) if count else b""
+        data = raw_of_json(name, datatype, list_of(member(declared, "data", about), about), count) if count else b""
     return TensorData(name, datatype, shape, data)
 
 
@@ -192,7 +259,7 @@ def _check_sources(declared: Any, parameters: Any) -> None:
 def _read_outputs(content: Any, regions: Regions) -> tuple[tuple[WantedOutput, ...], dict[str, bool]]:
     outputs: dict[str, WantedOutput] = {}
     is_binary: dict[str, bool] = {}
-    for declared in array(content["outputs"], "Unable to parse 'outputs'"):
+    for declared in list_of(content["outputs"], "Unable to parse 'outputs'"):
         if type(declared) is dict and len(declared) == 1 and type(name := declared.get("name")) is str:
             outputs.setdefault(name, WantedOutput(name))
             is_binary.setdefault(name, False)
@@ -225,3 +292,38 @@ def _shared_memory(parameters: Any, regions: Regions) -> SharedMemory:
     offset = unsigned(parameters.get("shared_memory_offset", 0), "Unable to parse 'shared_memory_offset'")
     byte_size = unsigned(parameters.get("shared_memory_byte_size", 0), "Unable to parse 'shared_memory_byte_size'")
     return regions.resolve(region, offset, byte_size)
+
+
+def read_raw_infer(
+    body: bytes, model: ServedModel, version: str, trace: Mapping[str, str]
+) -> tuple[InferRequest, Forms]:
+    """The inference of a body that is the data of a model's only input; its outputs are told in binary.
+
+    Raises: EngineError(INVALID_ARG) where the model's configuration does not say what it is.
+    """
+    about = "[request id: <id_unknown>] "
+    config = model.config
+    if len(config.input) != 1:
+        raise invalid(
+            f"{about}Raw request must only have 1 input (found 1) to be deduced but got {len(config.input)} inputs in "
+            f"'{model.name}' model configuration"
+        )
+    declared = config.input[0]
+    datatype = config_datatype(declared.data_type)
+    dims = list(declared.dims)
+    open_axes = [axis for axis, dim in enumerate(dims) if dim == -1]
+    count = prod(dim for dim in dims if dim != -1)
+    if len(open_axes) > 1:
+        raise invalid(
+            f"{about}The shape of the raw input '{declared.name}' can not be deduced because there are more than one "
+            "variable-sized dimension"
+        )
+    if datatype == "BYTES":
+        if open_axes or count != 1:
+            raise invalid(f"{about}For BYTE datatype raw input '{declared.name}', the model must have input shape [1]")
+        body = len(body).to_bytes(4, "little") + body
+    elif open_axes:
+        dims[open_axes[0]] = len(body) // max(1, count) // ELEMENT_BYTES[datatype]
+    shape = (1, *dims) if model.has_batches else tuple(dims)
+    request = InferRequest(model.name, version, inputs=(TensorData(declared.name, datatype, shape, body),), trace=trace)
+    return request, ALL_IN_BINARY

@@ -15,7 +15,7 @@ from engines.core.messages import InferResponse, Raw, Scalar, SharedMemory, Tens
 from engines.host.classification import classify
 from engines.host.frontend_api import ServedModel
 from engines.host.rest.requests import Forms
-from engines.host.rest.tensor_data import json_of_output
+from engines.host.rest.triton_json import json_of_output
 from gateway.protocol.conversion import triton_json
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
+from engines.host.asgi_exchange import Application
 from engines.host.frontend_api import ClientLimits
-from engines.host.rest.asgi_exchange import Application
 from engines.host.rest.request_head import PreparedRequest
 from gateway.wire.memo import Memo
 

@@ -1,62 +1,67 @@
-"""Values of a JSON text by type, with the words of Triton's own reader where one is of another type.
+"""JSON values by type, and tensors' values in JSON, with Triton's errors where a value is of another type.
 
-Source: Triton common `triton_json.h`: each of its errors is INTERNAL.
+Source: Triton common `triton_json.h`, whose type errors are INTERNAL; server `http_server.cc` (ReadDataFromJson,
+JsonBytesArrayByteSize, WriteDataToJson).
 """
 
 from __future__ import annotations
 
+from array import array
+from math import prod
 from typing import Any
 
-from engines.core.errors import EngineError, internal
-from engines.host.rest.rapidjson_errors import fault_of
+from engines.core.errors import EngineError, internal, invalid
+from engines.core.messages import Raw
 from gateway.protocol.conversion import triton_json
+from gateway.protocol.conversion.tensors import flatten, json_of_raw, raw_of_elements, split_elements
+from gateway.protocol.datatypes import ELEMENT_BYTES
 
 MAX_UINT64 = 2**64 - 1
 _MAX_INT64 = 2**63 - 1
 
 
 def read_json(text: bytes) -> Any:
-    """Raises: EngineError(INTERNAL) where it is none."""
+    """Raises: EngineError(INVALID_ARG) with the position of what is not JSON."""
     try:
         return triton_json.read(text)
-    except ValueError:
-        raise internal(fault_of(text)) from None
+    except ValueError as error:
+        raise invalid(f"failed to parse the request JSON buffer: {error}") from None
 
 
 def member(owner: Any, name: str, about: str = "") -> Any:
     """Raises: EngineError where it has none of that name; `about` stands before the text."""
     if not isinstance(owner, dict) or name not in owner:
-        raise _fault(about, f"attempt to access non-existing object member '{name}'")
+        raise _wrong_type(about, f"attempt to access non-existing object member '{name}'")
     return owner[name]
 
 
 def string(value: Any, about: str = "") -> str:
     if not isinstance(value, str):
-        raise _fault(about, "attempt to access JSON non-string as string")
+        raise _wrong_type(about, "attempt to access JSON non-string as string")
     return value
 
 
 def flag(value: Any, about: str = "") -> bool:
     if not isinstance(value, bool):
-        raise _fault(about, "attempt to access JSON non-boolean as boolean")
+        raise _wrong_type(about, "attempt to access JSON non-boolean as boolean")
     return value
 
 
 def unsigned(value: Any, about: str = "") -> int:
     if type(value) is not int or not 0 <= value <= MAX_UINT64:
-        raise _fault(about, "attempt to access JSON non-unsigned-integer as unsigned-integer")
+        raise _wrong_type(about, "attempt to access JSON non-unsigned-integer as unsigned-integer")
     return value
 
 
-def array(value: Any, about: str = "") -> list[Any]:
+def list_of(value: Any, about: str = "") -> list[Any]:
     if not isinstance(value, list):
-        raise _fault(about, "attempt to access JSON non-array as array")
+        raise _wrong_type(about, "attempt to access JSON non-array as array")
     return value
 
 
 def members(value: Any, about: str = "") -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise _fault(about, "attempt to get members for non-object")
+        raise _wrong_type(about, "attempt to get members for non-object")
     return value
 
 
@@ -73,5 +78,92 @@ def has(owner: Any, name: str) -> bool:
     return isinstance(owner, dict) and name in owner
 
 
-def _fault(about: str, text: str) -> EngineError:
+def _wrong_type(about: str, text: str) -> EngineError:
     return internal(f"{about}: {text}" if about else text)
+
+
+_NOT_IN_JSON = ("FP16", "BF16")
+# Type codes of `array` for what is most often sent.
+_CODES = {"INT32": "i", "INT64": "q", "FP32": "f", "FP64": "d", "UINT8": "B", "INT8": "b", "INT16": "h"}
+_NUMBERS = ({int}, {float}, {int, float})
+_TRUE_SHAPE = "Shape does not match true shape of 'data' field"
+
+
+def raw_of_json(name: str, datatype: str, data: list[Any], count: int) -> bytes:
+    """The raw form of `count` elements; BYTES may be of any number, which is the model's to judge.
+
+    Raises: EngineError, as Triton says what is wrong with the input of that name.
+    """
+    elements = flatten(data)
+    code = _CODES.get(datatype)
+    if code is not None and len(elements) == count:
+        kinds = set(map(type, elements))
+        if kinds == {int} or (datatype in ("FP32", "FP64") and kinds in _NUMBERS):
+            try:
+                return array(code, elements).tobytes()
+            except OverflowError:
+                pass  # of an integer the low bytes count
+    return _raw_of_any(name, datatype, elements, count)
+
+
+def raw_of_flat_json(name: str, datatype: str, data: Any, count: int) -> bytes:
+    """The same of a generate request's value, which may stand without an array around it."""
+    return raw_of_json(name, datatype, data if isinstance(data, list) else [data], count)
+
+
+def json_of_output(name: str, datatype: str, shape: tuple[int, ...], raw: Raw) -> bytes:
+    """The JSON array of an output's values.
+
+    Raises: EngineError where JSON has no form for them, or they are not as many as the shape says.
+    """
+    if datatype in _NOT_IN_JSON:
+        raise invalid(
+            f"sending {datatype} data via JSON is not supported. Please use the binary data format for output"
+        )
+    count = prod(shape)
+    try:
+        if datatype == "BYTES":
+            return _json_of_texts(raw, count)
+        return json_of_raw(datatype, raw, count)
+    except ValueError:
+        raise internal(f"output tensor shape does not match size of output for '{name}'") from None
+
+
+def _json_of_texts(raw: Raw, count: int) -> bytes:
+    """Triton does not look at what stands behind the last of them."""
+    if count and not raw:
+        raise ValueError("it has no elements")
+    return b"[" + b",".join(map(triton_json.text, split_elements(raw, count))) + b"]"
+
+
+def _raw_of_any(name: str, datatype: str, elements: list[Any], count: int) -> bytes:
+    if datatype in _NOT_IN_JSON:
+        raise invalid(
+            f"receiving {datatype} data via JSON is not supported. Please use the binary data format for input {name}"
+        )
+    if datatype == "BYTES":
+        try:
+            return raw_of_elements(datatype, elements)
+        except ValueError:
+            raise internal("Unable to parse JSON bytes array: attempt to access JSON non-string as string") from None
+    if datatype not in ELEMENT_BYTES:
+        raise invalid(f"invalid datatype for input {name}")
+    for element in elements[:count]:
+        fault = _fault(datatype, element)
+        if fault:
+            raise internal(f"Unable to parse 'data': attempt to access JSON {fault}")
+    if len(elements) != count:
+        raise internal(f"Unable to parse 'data': {_TRUE_SHAPE}")
+    return raw_of_elements(datatype, elements)
+
+
+def _fault(datatype: str, element: Any) -> str:
+    """Why an element is not of the datatype; "" where it is."""
+    if datatype == "BOOL":
+        return "" if isinstance(element, bool) else "non-boolean as boolean"
+    if datatype.startswith("FP"):
+        return "" if type(element) in (int, float) else "non-number as double"
+    if datatype.startswith("INT"):
+        return "" if is_signed(element) else "non-signed-integer as signed-integer"
+    is_unsigned = type(element) is int and 0 <= element < 2**64
+    return "" if is_unsigned else "non-unsigned-integer as unsigned-integer"

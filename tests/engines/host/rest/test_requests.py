@@ -7,8 +7,7 @@ import pytest
 
 from engines.core.errors import EngineError, ErrorCode
 from engines.core.messages import InferRequest, SharedMemory, TensorData, WantedOutput
-from engines.host.rest.raw_request import read_raw_infer
-from engines.host.rest.requests import read_infer
+from engines.host.rest.requests import read_infer, read_raw_infer
 from gateway.protocol.conversion.tensors import join_elements
 from tests.engines.host.fake_service import FakeModel, FakeRegions
 

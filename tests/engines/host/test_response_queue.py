@@ -6,7 +6,7 @@ import pytest
 
 from engines.core.calls import InferenceCall
 from engines.core.messages import InferRequest, InferResponse, TensorData
-from engines.host.rest.response_queue import Answers
+from engines.host.response_queue import ResponseQueue
 
 
 def response(num_bytes):
@@ -15,7 +15,7 @@ def response(num_bytes):
 
 def with_answers(work, max_bytes=1000):
     async def run():
-        answers = Answers(asyncio.get_running_loop(), max_bytes)
+        answers = ResponseQueue(asyncio.get_running_loop(), max_bytes)
         await asyncio.wait_for(work(answers, InferenceCall(InferRequest("m"), answers.take)), 10)
 
     asyncio.run(run())

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 from engines.core.calls import InferenceCall
 from engines.core.messages import InferResponse, SharedMemory
-from engines.host.rest.asgi_exchange import Receive
+from engines.host.asgi_exchange import Receive
 
 
-class Answers:
+class ResponseQueue:
     """Collects what a call's sink gets. `is_starting` until the call was handed over: an error before that is one of
     the request, and not of the model. `overrun` is called once, where more than `max_bytes` wait; what comes after
     that is dropped."""
@@ -44,7 +44,7 @@ class Answers:
         self.is_gone = False  # the client
 
     def __repr__(self) -> str:
-        return f"<Answers {self.num_responses}{', over' if self.is_over else ''}>"
+        return f"<ResponseQueue {self.num_responses}{', over' if self.is_over else ''}>"
 
     def take(self, response: InferResponse | None, is_final: bool) -> None:
         """The call's sink."""
@@ -71,8 +71,8 @@ class Answers:
             self.num_bytes -= _size(response)
         return response
 
-    async def whole(self, call: InferenceCall, receive: Receive, patience_seconds: float) -> None:
-        """Return when the call is over, or its client has gone. A client is watched from `patience_seconds` on."""
+    async def whole(self, call: InferenceCall, receive: Receive, watch_after_seconds: float) -> None:
+        """Return when the call is over, or its client has gone. A client is watched from `watch_after_seconds` on."""
         if self.is_over:
             return
         watch: asyncio.Task[None] | None = None
@@ -81,7 +81,7 @@ class Answers:
             nonlocal watch
             watch = self._loop.create_task(self.watch(call, receive))
 
-        timer = self._loop.call_later(patience_seconds, begin)
+        timer = self._loop.call_later(watch_after_seconds, begin)
         try:
             while not self.is_over and not self.is_gone:
                 await self._wait()
