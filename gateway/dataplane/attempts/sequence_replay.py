@@ -43,51 +43,71 @@ def sequence_forgotten() -> GatewayError:
 
 
 class WaitingRequest(Protocol):
-    """The request that waits."""
+    """The request that waits for the replay."""
 
     def field(self, name: bytes) -> bytes | None:
-        """What its client has told by this name."""
+        """The first header field of this name."""
         ...
 
     def sequence_moved(self, endpoint: Endpoint) -> None:
-        """Its sequence is at this endpoint: go on there."""
+        """Its sequence is at this endpoint: continue there."""
         ...
 
     def sequence_stuck(self, error: GatewayError) -> None:
-        """Nobody can go on."""
+        """No endpoint can go on with it."""
         ...
 
 
 class SequenceReplay:
-    """What one request does to have its sequence go on: one endpoint after another is told, each twice at most."""
+    """The sequence of one request, on a route that keeps sequences' inputs: its input is stored once an engine has
+    answered, and where its endpoint is gone, another one gets the inputs before it, each endpoint twice at most."""
 
-    __slots__ = (
-        "_credentials",
-        "_failures",
-        "_is_placed",
-        "_keeper",
-        "_lane",
-        "_sequence",
-        "_spec",
-        "_task",
-        "_waiting",
-    )
+    __slots__ = ("_failures", "_is_placed", "_keeper", "_lane", "_sequence", "_spec", "_task", "_waiting")
 
     def __init__(self, waiting: WaitingRequest, keeper: SessionAffinity, lane: Lane, sequence: Sequence) -> None:
         assert lane.replay is not None
         self._waiting = waiting
-        told = [(name, waiting.field(name)) for name in _CREDENTIALS if name not in lane.engine.extra_names]
-        self._credentials = [(name, value) for name, value in told if value is not None]
         self._keeper = keeper
         self._lane = lane
         self._sequence = sequence
         self._spec: ReplaySpec = lane.replay
         self._failures: Counter[Endpoint] = Counter()
-        self._is_placed = False  # another endpoint may have it by Redis' word
+        self._is_placed = False  # Redis may name another endpoint by now
         self._task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"<SequenceReplay of {self._sequence!r}, {self._failures.total()} failures>"
+
+    @property
+    def max_bytes(self) -> int:
+        """The longest input that is stored."""
+        return self._spec.max_bytes
+
+    def keep_input(self, input: Input | None, *, is_good: bool) -> None:
+        """Store the request's input, which an engine has answered, well or not; None: not all of it is at hand."""
+        inputs, session = self._keeper.inputs, self._sequence
+        if session.ends:
+            return
+        if is_good and input is None:
+            what = f"one of them, of more than {self._spec.max_bytes} bytes (max_bytes), was not kept"
+            inputs.give_up(session, self._spec, what)
+        else:
+            inputs.keep(session, self._spec, input)
+
+    def settle(self, *, was_sent: bool) -> None:
+        """No engine has answered the request: its input is void, or in doubt where an engine may have got it."""
+        if was_sent:
+            self._keeper.inputs.doubt(self._sequence, self._spec)
+        else:
+            self._keeper.inputs.keep(self._sequence, self._spec, None)
+
+    def is_forgotten(self, text: bytes) -> bool:
+        """Whether this refusal says that the engine does not know the sequence: it has restarted, or timed it out."""
+        return bool(self._sequence.step) and not self._sequence.starts and NOT_STARTED in text
+
+    def displaced(self, endpoint: Endpoint, why: str) -> SequenceDisplacedError:
+        """The sequence cannot stay at this endpoint."""
+        return SequenceDisplacedError(self._sequence, endpoint.url, why, endpoint)
 
     def start(self, why: SequenceDisplacedError, seconds: float | None) -> None:
         """Find another endpoint, within so many seconds (None: as long as it takes), and tell it all."""
@@ -164,10 +184,12 @@ class SequenceReplay:
 
     async def _tell(self, engine: Engine, endpoint: Endpoint, inputs: list[Input]) -> None:
         """Raises: GatewayError; UnkeptError where the endpoint refuses one."""
+        fields = [(name, self._waiting.field(name)) for name in _CREDENTIALS if name not in engine.extra_names]
+        credentials = [(name, value) for name, value in fields if value is not None]
         endpoint.in_flight += 1
         try:
             for number, told in enumerate(inputs, 1):
-                why = await _send(engine, endpoint, told, self._credentials)
+                why = await _send(engine, endpoint, told, credentials)
                 if why:
                     raise UnkeptError(f"{endpoint.url} refused input {number} of {len(inputs)}: {why}")
         finally:

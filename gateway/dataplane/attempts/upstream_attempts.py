@@ -1,0 +1,616 @@
+"""The attempts of one request to reach an engine: limits, endpoint, deadline, retries, circuit breaker, replay.
+
+    start -> limits -> endpoint -> sent -> reply_began -> answered
+               |          |          |          |
+               |          +----------+          |     a further attempt, where it can do no harm: nothing was sent, or
+               |          ^          |          |     the request is idempotent, and the engine's budget allows it
+               |          +- failed -+          |
+               +-------------> fail <-----------+     `AttemptFront.attempts_failed` answers the client
+
+A front (a REST exchange, a gRPC call, one stream of a call) holds one `UpstreamAttempts` and implements `AttemptFront`.
+It reports what it sees (`reply_began`, `answered`, `failed`), and ends the request early by `fail` or `abandon`. Each
+attempt is closed once, whatever happens: its endpoint's count, its counters, the breaker. After the end the front is
+forgotten, so that the two form no reference cycle.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from time import monotonic
+from typing import Any, Generic, TypeVar
+
+from gateway.dataplane.attempts.sequence_replay import GONE, SequenceReplay
+from gateway.dataplane.context.active_request import Stage
+from gateway.dataplane.context.data_plane import DataPlane
+from gateway.dataplane.context.server_timing import Timing
+from gateway.dataplane.context.session_affinity import SequenceDisplacedError
+from gateway.dataplane.context.snapshot import Lane
+from gateway.limits.pending import Grant, Pending
+from gateway.net.timer_wheel import Slot
+from gateway.observability.arms import Meter
+from gateway.observability.metrics import RequestSeries
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.readiness import Readiness
+from gateway.protocol.sequence import Sequence
+from gateway.sessions.sequence_log import Input
+from gateway.upstream.endpoint import Endpoint
+
+Carrier = TypeVar("Carrier")  # what an attempt is sent on: a connection, a stream, a task
+
+
+class Attempt(Generic[Carrier]):
+    """One attempt, counted at its endpoint while `is_open`.
+
+    `sent_on` is what carries it: None until something of the request may have reached the endpoint, and again once the
+    carrier is released. `sent_at` is of `time.monotonic`, 0 until then. The front sets both.
+    """
+
+    __slots__ = ("endpoint", "is_open", "sent_at", "sent_on", "series")
+
+    def __init__(self, endpoint: Endpoint, series: RequestSeries) -> None:
+        self.endpoint = endpoint
+        self.series = series
+        self.sent_on: Carrier | None = None
+        self.sent_at = 0.0
+        self.is_open = True
+
+    def __repr__(self) -> str:
+        return f"<Attempt at {self.endpoint.url}{' sent' if self.sent_at else ''}{'' if self.is_open else ', closed'}>"
+
+
+class AttemptFront(ABC):
+    """What attempts need from the request they are made for."""
+
+    __slots__ = ()
+
+    # Whether the status stands at the head of the reply (HTTP): then no later failure changes it. gRPC's comes last.
+    status_comes_first = True
+
+    # Sending
+
+    @abstractmethod
+    def start_attempt(self, attempt: Attempt[Any], now: float) -> None:
+        """Send the request to the attempt's endpoint, now or once there is a connection.
+
+        Raises: GatewayError where too many requests wait for a connection.
+        """
+
+    @abstractmethod
+    def cancel_attempt(self, attempt: Attempt[Any]) -> None:
+        """Stop an open attempt, whatever its stage, and release its carrier; nothing more is reported of it."""
+
+    @abstractmethod
+    def attempts_failed(self, error: GatewayError, status: int) -> None:
+        """No engine answers, or not to the end: answer the client. The failure is counted, as this HTTP status."""
+
+    # May it be sent again
+
+    @abstractmethod
+    def is_replayable(self) -> bool:
+        """Whether the whole request is still at hand, as far as it has come."""
+
+    @abstractmethod
+    def is_idempotent(self, declared: str) -> bool:
+        """Whether engines may get it twice; `declared` is the engine's `retry.idempotent`."""
+
+    def waits_for_client(self) -> bool:
+        """Whether the endpoint cannot answer yet, since the client has to send more of the request."""
+        return False
+
+    def sequence_input(self) -> Input | None:
+        """The request as it is replayed to another endpoint; None where not all of it is at hand."""
+        return None
+
+    # What placing and limiting it takes
+
+    @abstractmethod
+    def field(self, name: bytes) -> bytes | None:
+        """The first header field of this name, in lower case."""
+
+    def prompt(self) -> bytes | memoryview | None:
+        """What a language model reads of the request; None where that is unknown."""
+        return None
+
+    def expected_tokens(self) -> int:
+        """Tokens of a language model that it may use; 0 where it is no generation."""
+        return 0
+
+    def used_tokens(self, expected: int) -> int:
+        """Tokens that it has used; `expected` were."""
+        return 0
+
+    # How it is counted
+
+    @property
+    @abstractmethod
+    def is_inference(self) -> bool:
+        """Whether limits and experiments count it: a question about a model they do not."""
+
+    @abstractmethod
+    def count_failed(self, meter: Meter, error: GatewayError) -> None:
+        """Report a failure to the meter of an experiment's arm."""
+
+    def count_abandoned(self, meter: Meter, reason: str) -> None:
+        """Report a request that ended early to the meter of an experiment's arm."""
+        meter.kept_out(reason)
+
+
+class _EndedFront(AttemptFront):
+    """Takes the place of the front after the end."""
+
+    __slots__ = ()
+
+    def start_attempt(self, attempt: Attempt[Any], now: float) -> None: ...
+
+    def cancel_attempt(self, attempt: Attempt[Any]) -> None: ...
+
+    def attempts_failed(self, error: GatewayError, status: int) -> None: ...
+
+    def is_replayable(self) -> bool:
+        return False
+
+    def is_idempotent(self, declared: str) -> bool:
+        return False
+
+    def field(self, name: bytes) -> bytes | None:
+        return None
+
+    @property
+    def is_inference(self) -> bool:
+        return False
+
+    def count_failed(self, meter: Meter, error: GatewayError) -> None: ...
+
+
+_ENDED = _EndedFront()
+
+
+class UpstreamAttempts(Generic[Carrier]):
+    """The attempts of one request for one lane.
+
+    `attempt` is the latest one; `status` the HTTP status of the reply, 0 until it begins; `waited` the seconds that
+    limits have held the request, which its engine's timeout does not count. `expires_at` is the client's deadline, 0
+    where it has none. `is_timed`: the engine's own time limits apply; `reply_began` ends that. `timing` collects what
+    became of the request's time, for a client that wants it.
+    """
+
+    __slots__ = (
+        "_first",
+        "_front",
+        "_grant",
+        "_num_attempts",
+        "_plane",
+        "_replay",
+        "_slot",
+        "_tried",
+        "attempt",
+        "expires_at",
+        "is_timed",
+        "lane",
+        "session",
+        "started_at",
+        "status",
+        "timing",
+        "waited",
+        "was_sent",
+    )
+
+    def __init__(
+        self, plane: DataPlane, front: AttemptFront, lane: Lane, session: str | None, started_at: float
+    ) -> None:
+        self._plane = plane
+        self._front = front
+        self.lane = lane
+        self.session = session
+        self.started_at = started_at
+        self.waited = 0.0
+        self.expires_at = 0.0
+        self.attempt: Attempt[Carrier] | None = None
+        self.status = 0
+        self.is_timed = True
+        self.was_sent = False  # by some attempt
+        self.timing: Timing | None = None
+        self._first: Endpoint | None = None
+        self._tried: tuple[Endpoint, ...] = ()
+        self._num_attempts = 0
+        self._slot: Slot | None = None  # of the deadline
+        self._grant: Grant | Pending | None = None  # of the lane's limits
+        self._replay: SequenceReplay | None = None
+        if lane.replay is not None and type(session) is Sequence:
+            self._replay = SequenceReplay(self, plane.keeper, lane, session)
+
+    def __repr__(self) -> str:
+        return f"<UpstreamAttempts {self._num_attempts} to {self.lane!r}, {self.attempt!r}>"
+
+    # Before the start
+
+    def start_at(self, endpoint: Endpoint) -> None:
+        """Choose this endpoint for the first attempt."""
+        self._first = endpoint
+
+    def avoid(self, endpoints: tuple[Endpoint, ...]) -> None:
+        """Choose none of these endpoints."""
+        self._tried = endpoints
+
+    def resume(self) -> None:
+        """This is the rest of a request that was admitted and broke off: it keeps its place, and counts once."""
+        if self.lane.limits:
+            self._grant = self._plane.limiter.go_on(self.lane.limits, self, monotonic())
+
+    # State
+
+    @property
+    def is_started(self) -> bool:
+        """Whether it waits for limits or a replay, or has made an attempt."""
+        return bool(self._num_attempts) or (self._grant is not None and self._grant.is_waiting)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether an attempt is under way."""
+        return self.attempt is not None and self.attempt.is_open
+
+    @property
+    def endpoint(self) -> Endpoint | None:
+        """That of the latest attempt."""
+        return self.attempt.endpoint if self.attempt is not None else None
+
+    @property
+    def url(self) -> str:
+        """The latest endpoint's; empty before the first attempt."""
+        return self.attempt.endpoint.url if self.attempt is not None else ""
+
+    @property
+    def series(self) -> RequestSeries:
+        """The counters of the latest attempt, or of requests that reach no endpoint."""
+        return self.attempt.series if self.attempt is not None else self.lane.series(None)
+
+    @property
+    def meter(self) -> Meter | None:
+        """The meter of the experiment's arm; None where none counts the request."""
+        meter = self.lane.meter
+        return meter if meter is not None and self._front.is_inference else None
+
+    @property
+    def kept_bytes(self) -> int:
+        """How much of the request's body a replay of its sequence needs; 0 where there is none."""
+        return self._replay.max_bytes if self._replay is not None else 0
+
+    def stage(self) -> Stage:
+        """What the request waits for."""
+        if self.status:
+            return Stage.ANSWERING
+        if self._grant is not None and self._grant.is_waiting:
+            return Stage.LIMITED
+        attempt = self.attempt
+        if attempt is None or not attempt.is_open:
+            return Stage.READING
+        return Stage.ASKING if attempt.sent_on is not None else Stage.CONNECTING
+
+    def timing_line(self, now: float) -> bytes:
+        """The `server-timing` field; empty where the client did not ask for it."""
+        timing, attempt = self.timing, self.attempt
+        if timing is None:
+            return b""
+        sent_at, url = (attempt.sent_at, attempt.endpoint.url) if attempt is not None else (0.0, "")
+        return timing.line(self.waited, sent_at, now, url if self.lane.reply_lines else "")
+
+    def whereabouts(self) -> str:
+        """Where an error happened, for its message."""
+        target, attempt = self.lane.target, self.attempt
+        endpoint = f", endpoint {attempt.endpoint.url}" if attempt is not None else ""
+        return f" (route '{target.route}', engine '{target.engine}'{endpoint})"
+
+    # Attempts
+
+    def start(self, now: float, after: GatewayError | None = None) -> None:
+        """Make an attempt; `after` is the failure of the one before."""
+        lane = self.lane
+        if lane.limits and not self._is_admitted(now):
+            return
+        try:
+            endpoint = self._choose(now)
+        except SequenceDisplacedError as displaced:
+            self._replay_sequence(displaced)
+            return
+        except GatewayError as error:
+            self.fail(error)
+            return
+        if endpoint is None:
+            self.fail(after or GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, "no endpoint is healthy"))
+            return
+        series = lane.series(endpoint)
+        attempt: Attempt[Carrier] = Attempt(endpoint, series)
+        self.attempt = attempt
+        self._num_attempts += 1
+        endpoint.in_flight += 1
+        series.in_flight += 1
+        if not endpoint.breaker.is_spotless:
+            endpoint.breaker.sent(now)
+        at = self._deadline(now)
+        if at:
+            self._slot = self._plane.wheel.add(self, at)
+        try:
+            self._front.start_attempt(attempt, now)
+        except GatewayError as error:
+            self.fail(error)
+
+    def _choose(self, now: float) -> Endpoint | None:
+        """The endpoint of the next attempt; None where all are down.
+
+        Raises: GatewayError(SEQUENCE_LOST); SequenceDisplacedError.
+        """
+        lane, session, tried = self.lane, self.session, self._tried
+        engine = lane.engine
+        if self._first is not None and self._first not in tried:
+            return self._first
+        prompt = self._front.prompt() if engine.prefixes is not None else None
+        if session is None or not (lane.keeps_place or (lane.keeps_session and type(session) is Sequence)):
+            return engine.choose(session, now, tried, prompt)
+        return self._plane.keeper.choose(engine, session, now, tried, prompt)
+
+    def _deadline(self, now: float) -> float:
+        """When the attempt fails for want of a reply; 0 for never."""
+        if not self.is_timed:
+            return self.expires_at
+        spec = self.lane.engine.spec
+        at = self.started_at + self.waited + spec.timeout if spec.timeout else 0.0
+        if spec.try_timeout and (not at or now + spec.try_timeout < at):
+            at = now + spec.try_timeout
+        if self.expires_at and (not at or self.expires_at < at):
+            return self.expires_at
+        return at
+
+    def clear_deadline(self) -> None:
+        if self._slot is not None:
+            self._slot.discard(self)
+            self._slot = None
+
+    def reply_began(self, attempt: Attempt[Carrier], status: int, now: float) -> None:
+        """The head of the reply has come: the client's own deadline is the only one left."""
+        if self._slot is not None and not self.expires_at:
+            self._slot.discard(self)
+            self._slot = None
+        self.is_timed = False
+        self.status = status
+        attempt.endpoint.observe_latency(now - attempt.sent_at)
+
+    def answered(self, *, is_good: bool) -> None:
+        """The reply is whole: the request is over. `is_good`: it speaks well of the endpoint."""
+        self.clear_deadline()
+        self._close(is_good)
+        self.lane.engine.budget.requests += 1
+        self._front, self._replay = _ENDED, None
+
+    def keep_input(self, *, is_good: bool) -> None:
+        """Keep the request with its sequence, which an engine has answered, well or not."""
+        if self._replay is not None:
+            self._replay.keep_input(self._front.sequence_input() if is_good else None, is_good=is_good)
+
+    def connect_failed(self, error: GatewayError) -> None:
+        """The attempt got no connection."""
+        self.failed(error, was_sent=False)
+
+    def failed(
+        self, error: GatewayError, *, was_sent: bool, is_final: bool = False, is_good: bool | None = False
+    ) -> None:
+        """The attempt ended without a whole reply: make another one where that can do no harm, else fail. `is_good` is
+        what it says of the endpoint, None where it says nothing; `is_final`: no time is left."""
+        is_over = bool(self.status) or is_final
+        retries = not is_over and self._may_retry(was_sent)
+        replays = not is_over and not retries and self._may_replay(error)
+        self._drop()
+        self._close(is_good, goes_on=retries or replays)
+        if retries:
+            self._retry(error)
+        elif replays and self.attempt is not None and self._replay is not None:
+            self._replay_sequence(self._replay.displaced(self.attempt.endpoint, f"failed: {error.message}"))
+        else:
+            self.fail(error)
+
+    def try_elsewhere(self, error: GatewayError, *, is_good: bool) -> bool:
+        """Whether an endpoint that was not tried yet takes over from one that cannot serve."""
+        seen = (*self._tried, self.endpoint)
+        if all(other in seen or other.condition is Readiness.DOWN for other in self.lane.engine.endpoints):
+            return False
+        if not self._may_retry(was_sent=True):
+            return False
+        self._drop()
+        self._close(is_good, goes_on=True)
+        self._retry(error)
+        return True
+
+    def sequence_forgotten(self, text: bytes) -> bool:
+        """Whether this refusal says that the engine does not know the request's sequence; another attempt follows."""
+        if self._replay is None or not self._replay.is_forgotten(text) or not self._front.is_replayable():
+            return False
+        self.failed(
+            GatewayError(ErrorKind.UPSTREAM_RESET, "it knows nothing of the sequence"), was_sent=True, is_good=None
+        )
+        return True
+
+    def expired(self) -> None:
+        """The time until the first byte is over, for this attempt or for all; or the client's deadline has passed."""
+        self._slot = None
+        now = monotonic()
+        if self.expires_at and now >= self.expires_at:
+            self.fail(GatewayError(ErrorKind.DEADLINE, "the call's deadline (grpc-timeout) has passed"))
+            return
+        if not self.is_timed:
+            if self.expires_at:
+                self._slot = self._plane.wheel.add(self, self.expires_at)
+            return
+        spec, attempt = self.lane.engine.spec, self.attempt
+        is_final = bool(spec.timeout) and now - self.started_at - self.waited >= spec.timeout
+        limit = spec.timeout if is_final else spec.try_timeout
+        self.failed(
+            GatewayError(ErrorKind.DEADLINE, f"the engine did not answer within {limit:g} s"),
+            was_sent=attempt is not None and attempt.sent_on is not None,
+            is_final=is_final,
+            is_good=None if self._front.waits_for_client() else False,
+        )
+
+    def _retry(self, error: GatewayError) -> None:
+        """Make another attempt, which the budget has paid for."""
+        attempt = self.attempt
+        if attempt is not None:
+            attempt.series.retries += 1
+            tried = (*self._tried, attempt.endpoint)
+            # Where every endpoint has failed once, the next attempt may go to any of them again.
+            self._tried = tried if len(tried) < len(self.lane.engine.endpoints) else ()
+            if self.timing is not None:
+                self.timing.failed(attempt.sent_at, monotonic())
+        self.start(monotonic(), error)
+
+    def _may_retry(self, was_sent: bool) -> bool:
+        retry, front = self.lane.engine.spec.retry, self._front
+        if self._num_attempts > retry.attempts or not front.is_replayable():
+            return False
+        if was_sent and not front.is_idempotent(retry.idempotent):
+            return False
+        return self.lane.engine.budget.take(monotonic())
+
+    def _may_replay(self, error: GatewayError) -> bool:
+        """Whether another endpoint may get the request after a replay of its sequence."""
+        return self._replay is not None and error.kind in GONE and self._front.is_replayable()
+
+    def _drop(self) -> None:
+        """Cancel the wait for a limit, the replay, the attempt: whatever is under way."""
+        attempt = self.attempt
+        if attempt is not None:
+            self.was_sent = self.was_sent or bool(attempt.sent_at)
+            if attempt.is_open:
+                self._front.cancel_attempt(attempt)
+        if self._grant is not None and self._grant.is_waiting:
+            self._end_grant()
+        if self._replay is not None and self._replay.cancel():
+            self._end_grant()
+        self.clear_deadline()
+
+    def _close(self, is_good: bool | None, *, goes_on: bool = False) -> None:
+        """Close the attempt: `is_good` is what it says of the endpoint, None where it says nothing. The request is over
+        as well, unless it `goes_on`."""
+        attempt, session = self.attempt, self.session
+        if attempt is not None and attempt.is_open:
+            attempt.is_open = False
+            endpoint = attempt.endpoint
+            endpoint.in_flight -= 1
+            attempt.series.in_flight -= 1
+            if is_good is None:
+                endpoint.breaker.abandoned()
+            elif not is_good:
+                endpoint.breaker.failed(monotonic())
+            elif not endpoint.breaker.is_spotless:
+                endpoint.breaker.succeeded()
+            if is_good and type(session) is Sequence and session.ends:
+                self._plane.keeper.ended(session)
+        if self._grant is not None and not goes_on:
+            self._end_grant()
+
+    # The ends beside `answered`
+
+    def fail(self, error: GatewayError) -> None:
+        """End the request with an error: count it, and have the front answer the client."""
+        front, series = self._front, self.series
+        self._drop()
+        self._close(None)
+        series.count_error(error.kind.value)
+        status = (self.status if front.status_comes_first else 0) or error.status.http
+        series.count_failure(status, monotonic() - self.started_at)
+        meter = self.meter
+        if meter is not None:
+            front.count_failed(meter, error)
+        if self._replay is not None:
+            self._replay.settle(was_sent=self.was_sent)
+        front.attempts_failed(error.at(self.whereabouts()), status)
+        self._front, self._replay = _ENDED, None
+
+    def abandon(self, reason: str, status: int = 0) -> None:
+        """End the request without an answer of ours: its client is gone, or is answered by somebody else with `status`.
+        `reason` is counted as an error; empty where nothing is wrong."""
+        front, series = self._front, self.series
+        self._drop()
+        self._close(None)
+        if self._replay is not None:
+            self._replay.settle(was_sent=self.was_sent)
+        meter = self.meter
+        if meter is not None:
+            front.count_abandoned(meter, reason)
+        if reason:
+            series.count_error(reason)
+            if status and not (self.status and front.status_comes_first):
+                self.status = status
+                series.count_failure(status, monotonic() - self.started_at)
+        self._front, self._replay = _ENDED, None
+
+    # Limits: see `gateway.limits.pending.PendingRequest`
+
+    @property
+    def route(self) -> str:
+        return self.lane.target.route
+
+    def field(self, name: bytes) -> bytes | None:
+        return self._front.field(name)
+
+    def expected_tokens(self) -> int:
+        return self._front.expected_tokens()
+
+    def charge(self) -> None:
+        """One more request under the same grant, as a stream brings them.
+
+        Raises: GatewayError where a limit is reached.
+        """
+        if isinstance(self._grant, Grant):
+            self._grant.again(monotonic())
+
+    def _is_admitted(self, now: float) -> bool:
+        """Whether the limits admit the request now; `admitted` or `refused` follows where they decide later."""
+        grant = self._grant
+        if grant is None:
+            if not self._front.is_inference:
+                return True
+            try:
+                grant = self._grant = self._plane.limiter.admit(self.lane.limits, self, now)
+            except GatewayError as error:
+                self.fail(error)
+                return False
+        return not grant.is_waiting
+
+    def admitted(self, grant: Grant) -> None:
+        self._grant = grant
+        now = monotonic()
+        self.waited = now - self.started_at
+        self.start(now)
+
+    def refused(self, error: GatewayError) -> None:
+        self._grant = None
+        self.fail(error)
+
+    def _end_grant(self) -> None:
+        grant, self._grant = self._grant, None
+        if grant is not None:
+            grant.end(self._front.used_tokens(grant.tokens) if grant.tokens is not None else 0)
+
+    # Sequences: see `SequenceReplay`
+
+    def _replay_sequence(self, displaced: SequenceDisplacedError) -> None:
+        """Have another endpoint replay the sequence's inputs; the request waits."""
+        if self._replay is None:
+            self.fail(displaced)
+            return
+        self._num_attempts += 1
+        limit = self.lane.engine.spec.timeout
+        ends = [at for at in (self.started_at + self.waited + limit if limit else 0.0, self.expires_at) if at]
+        seconds = max(0.0, min(ends) - monotonic()) if ends else None
+        if seconds is not None and displaced.may_stay:
+            seconds /= 2  # where that takes too long, it must still be in time where it is
+        self._replay.start(displaced, seconds)
+
+    def sequence_moved(self, endpoint: Endpoint) -> None:
+        """Its sequence is at this endpoint."""
+        self._tried = ()
+        self._first = endpoint
+        self.start(monotonic())
+
+    def sequence_stuck(self, error: GatewayError) -> None:
+        """No endpoint can go on with its sequence."""
+        self.fail(error)
