@@ -13,9 +13,8 @@ from engines.fleet.spec import READY_PATHS, AgentProtocol, AgentSpec, BackoffSpe
 from engines.fleet.templating import port_names, unknown
 from engines.fleet.values import argument, port_range, variable
 from gateway.yaml import values
-from gateway.yaml.location import Location
 from gateway.yaml.nodes import Map, Node, Scalar, read_yaml
-from gateway.yaml.problems import Problem, suggest
+from gateway.yaml.problems import Location, Problem, suggest
 from gateway.yaml.readers import Reading, Record, expected, keyed, one_or_many, scalar
 
 _VERSION = "1"

@@ -23,9 +23,8 @@ from enum import IntEnum
 from pathlib import Path
 
 from gateway.yaml import values
-from gateway.yaml.location import Location
 from gateway.yaml.nodes import Items, Map, Node, Scalar, read_yaml
-from gateway.yaml.problems import Problem
+from gateway.yaml.problems import Location, Problem
 from gateway.yaml.readers import Reading, Record, expected, scalar
 
 # RFC 7914's recommendation for interactive use: 16 MiB and about 40 ms. Secrets are 256 random bits, so this only

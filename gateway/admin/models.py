@@ -16,7 +16,7 @@ from gateway.admin.model_control import EndpointOutcome, Place, control_model, l
 from gateway.config.specs import EngineSpec, RulesSpec
 from gateway.observability.exposition import ExpositionState
 from gateway.protocol.operations import Operation
-from gateway.routing.facts import Facts
+from gateway.routing.decision import Facts
 from gateway.routing.table import Table
 
 Json = dict[str, Any]

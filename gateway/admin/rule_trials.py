@@ -15,12 +15,12 @@ from gateway.admin.rule_versions import Files, VersionState, check_may_bring
 from gateway.config.routes import OPERATIONS
 from gateway.config.rule_test_specs import RequestSpec, TensorSpec
 from gateway.config.specs import RulesSpec
-from gateway.dry_run.request_description import facts_of
+from gateway.dry_run.recording import facts_of
 from gateway.protocol.datatypes import DATATYPES
 from gateway.routing.decision import Decision, Target
 from gateway.routing.explain import Assignment, Check, Explanation, explain
 from gateway.routing.table import Table
-from gateway.rule_versions.errors import RulesRefused
+from gateway.rule_versions.version import RulesRefused
 from gateway.yaml.problems import suggest
 
 Json = dict[str, Any]

@@ -15,8 +15,7 @@ from gateway.admin.redaction import text_cut
 from gateway.config.rules import LoadedRules
 from gateway.config.specs import RulesSpec
 from gateway.rule_versions.diff import diff_texts
-from gateway.rule_versions.errors import EditError, NoSuchVersion, RulesRefused
-from gateway.rule_versions.version import Version
+from gateway.rule_versions.version import EditError, NoSuchVersion, RulesRefused, Version
 from gateway.yaml.problems import Problem
 
 Json = dict[str, Any]

@@ -16,14 +16,13 @@ from gateway.config.rule_test_specs import RequestSpec, TensorSpec
 from gateway.config.rule_tests import parameter as parameter_value
 from gateway.config.rules import load_rules
 from gateway.config.specs import EndpointSpec, EngineSpec, RulesSpec
-from gateway.dry_run.request_description import facts_of
+from gateway.dry_run.recording import facts_of
 from gateway.protocol.datatypes import DATATYPES
 from gateway.protocol.grpc_methods import RPCS
 from gateway.protocol.operations import INFERENCE_OPERATIONS, Operation
-from gateway.routing.decision import Decision, Target
+from gateway.routing.decision import Decision, Facts, Target
 from gateway.routing.explain import Assignment, Check, Explanation, RouteVerdict, Step
 from gateway.routing.explain import explain as explain_decision
-from gateway.routing.facts import Facts
 from gateway.routing.layout import WHOLE, Span
 from gateway.routing.table import Table
 from gateway.yaml import values

@@ -154,7 +154,7 @@ def try_out(
 
 def _texts(paths: Iterable[Path]) -> dict[str, str]:
     """The files that paths name, by their last parts; a gateway knows its own by these."""
-    from gateway.config.files import read_files
+    from gateway.config.rule_files import read_files
 
     files, problems = read_files(list(paths))
     if problems:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from gateway.config.specs import Balance, EngineProtocol, EngineSpec, TlsSpec
-from gateway.yaml.location import Location
 from gateway.yaml.nodes import Map
+from gateway.yaml.problems import Location
 from gateway.yaml.readers import Reading
 
 _KSERVE, _OPENAI = EngineProtocol.KSERVE, EngineProtocol.OPENAI

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gateway.config import value_parsers
-from gateway.config.addresses import endpoint_url, host_port
 from gateway.config.engine_checks import check_engine
 from gateway.config.specs import (
     AffinitySpec,
@@ -22,10 +21,10 @@ from gateway.config.specs import (
     TlsSpec,
 )
 from gateway.config.templates import read_template
+from gateway.config.value_parsers import endpoint_url, host_port
 from gateway.yaml import values
-from gateway.yaml.location import Location
 from gateway.yaml.nodes import Map, Node
-from gateway.yaml.problems import suggest
+from gateway.yaml.problems import Location, suggest
 from gateway.yaml.readers import Reading, Record, keyed, one_or_many, scalar
 
 # What an openai engine may take as it stands: OpenAI's endpoints, and Anthropic's.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gateway.yaml.location import Location
+from gateway.yaml.problems import Location
 
 
 @dataclass(frozen=True, slots=True)

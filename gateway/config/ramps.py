@@ -10,9 +10,8 @@ from typing import Any
 from gateway.config import value_parsers
 from gateway.config.experiment_specs import BanditSpec, ExperimentSpec, FuseSpec, GuardrailSpec, RampSpec
 from gateway.yaml import values
-from gateway.yaml.location import Location
 from gateway.yaml.nodes import Items, Map, Node
-from gateway.yaml.problems import suggest
+from gateway.yaml.problems import Location, suggest
 from gateway.yaml.readers import Reader, Reading, Record, one_or_many, scalar
 
 _TIMES = ("latency", "first_token", "per_token")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gateway.yaml.location import Location
+from gateway.yaml.problems import Location
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,19 +14,17 @@ from typing import TypeVar
 
 from gateway.config.engines import read_engine
 from gateway.config.experiment_specs import ExperimentSpec, ForcingSpec, LayerSpec
-from gateway.config.experiments import check_layers, read_experiment, read_layer
-from gateway.config.files import RuleFile, digest_of, files_of, read_files
-from gateway.config.forced_arms import read_forcing
+from gateway.config.experiments import check_layers, read_experiment, read_forcing, read_layer
 from gateway.config.limits import read_limits
 from gateway.config.reachability import find_unreachable
 from gateway.config.routes import read_identity, read_route
+from gateway.config.rule_files import RuleFile, digest_of, files_of, read_files
 from gateway.config.rule_test_specs import RuleTestSpec
 from gateway.config.rule_tests import check_tests, read_tests
 from gateway.config.sessions import check_history, check_replay
 from gateway.config.specs import EngineSpec, IdentitySpec, LimitSpec, RouteSpec, RulesSpec
-from gateway.yaml.location import Location
 from gateway.yaml.nodes import Items, Map, Node, Scalar, read_yaml
-from gateway.yaml.problems import Problem, Severity, suggest
+from gateway.yaml.problems import Location, Problem, Severity, suggest
 from gateway.yaml.readers import Reading, expected
 from gateway.yaml.values import name as parse_name
 

@@ -12,7 +12,7 @@ from enum import Enum
 
 from gateway.config.experiment_specs import ExperimentSpec, ForcingSpec, LayerSpec, ShadowSpec
 from gateway.config.rule_test_specs import RuleTestSpec
-from gateway.yaml.location import Location
+from gateway.yaml.problems import Location
 
 
 class Balance(Enum):

@@ -15,12 +15,13 @@ from time import time
 from gateway.config.specs import HistorySpec
 from gateway.conversations.assistant_message import AssistantMessage
 from gateway.conversations.prompt_assembly import NOTHING, Completed, Kept, complete, complete_text, only_new
-from gateway.conversations.retention import RetentionLimits, num_dropped
 from gateway.conversations.store import Conversation, TurnRecord
 from gateway.conversations.turns import (
     SYSTEM_ROLES,
+    RetentionLimits,
     Turn,
     estimated_tokens,
+    num_dropped,
     without_thoughts,
     written,
     written_system,

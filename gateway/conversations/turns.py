@@ -13,9 +13,45 @@ from typing import Any
 
 import orjson
 
+from gateway.config.specs import HistorySpec
 from gateway.protocol.llm.canonical import Media, Message, Reasoning, Text
 from gateway.protocol.llm.chat_request_reader import read_messages
 from gateway.protocol.llm.chat_request_writer import written_message
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionLimits:
+    """Of one conversation, the system message included."""
+
+    max_turns: int
+    max_tokens: int
+    max_bytes: int
+
+    @classmethod
+    def of(cls, spec: HistorySpec) -> RetentionLimits:
+        return cls(spec.max_turns, spec.max_tokens, spec.max_bytes)
+
+    def hold(self, num_turns: int, tokens: int, num_bytes: int, system_bytes: int) -> bool:
+        """Whether so much may be kept."""
+        return (
+            num_turns <= self.max_turns
+            and tokens + estimated_of_bytes(system_bytes) <= self.max_tokens
+            and num_bytes + system_bytes <= self.max_bytes
+        )
+
+
+def num_dropped(turns: Sequence[Turn], sizes: Sequence[int], system_bytes: int, limits: RetentionLimits) -> int:
+    """How many turns must go from the front so that the rest is within the limits; `sizes` are their bytes."""
+    at, tokens, num_bytes = 0, sum(turn.tokens for turn in turns), sum(sizes)
+    while at < len(turns) and not limits.hold(len(turns) - at, tokens, num_bytes, system_bytes):
+        while True:
+            tokens -= turns[at].tokens
+            num_bytes -= sizes[at]
+            at += 1
+            if at == len(turns) or turns[at].begins_exchange:
+                break
+    return at
+
 
 SYSTEM_ROLES = ("system", "developer")
 

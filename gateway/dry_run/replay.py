@@ -11,12 +11,11 @@ from time import perf_counter_ns
 from typing import Any
 
 from gateway.config.specs import RulesSpec
-from gateway.dry_run.request_description import RoutingOutcome, outcome_of
+from gateway.dry_run.recording import RoutingOutcome, outcome_of
 from gateway.protocol.operations import Operation
-from gateway.routing.facts import BodyFacts, Facts, InputFacts
-from gateway.routing.forced_arms import Forced
-from gateway.routing.rule_dependencies import asked_headers, asked_parameters
-from gateway.routing.table import Table
+from gateway.routing.assignment import Forced
+from gateway.routing.decision import BodyFacts, Facts, InputFacts
+from gateway.routing.table import Table, asked_headers, asked_parameters
 
 Json = dict[str, Any]
 

@@ -7,12 +7,11 @@ from dataclasses import replace
 from gateway.config.rule_test_specs import RuleTestSpec
 from gateway.config.rules import LoadedRules
 from gateway.config.specs import RulesSpec
-from gateway.dry_run.request_description import RoutingOutcome, facts_of, outcome_of
+from gateway.dry_run.recording import RoutingOutcome, facts_of, outcome_of
+from gateway.routing.decision import Facts
 from gateway.routing.explain import RouteVerdict, explain
-from gateway.routing.facts import Facts
 from gateway.routing.table import Table
-from gateway.yaml.location import Location
-from gateway.yaml.problems import Problem
+from gateway.yaml.problems import Location, Problem
 
 
 def tested(loaded: LoadedRules) -> LoadedRules:

@@ -17,13 +17,11 @@ from math import inf
 from gateway.config.specs import RulesSpec
 from gateway.experiments import commands
 from gateway.experiments.coordination import Coordination, CoordinationState, Json
-from gateway.experiments.counts_json import write_counts
+from gateway.experiments.evidence import TimeSeries, write_counts
 from gateway.experiments.experiment_state import Declared, ExperimentState
-from gateway.experiments.leader import Leader
+from gateway.experiments.leader import Changes, Leader, decision
 from gateway.experiments.runs import ITSELF, RunState, RunStatus, Shares, are_same, weights_of
 from gateway.experiments.serialization import told_of
-from gateway.experiments.state_commit import Changes, decision
-from gateway.experiments.timeseries import TimeSeries
 from gateway.observability.arm_stats import ArmCounts, ArmKey
 from gateway.observability.experiment_metrics import RunFacts
 from gateway.redis.asyncio_util import end

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gateway.config.experiment_specs import ExperimentSpec
-from gateway.statistics.comparison import compare
-from gateway.statistics.guardrails import watch
+from gateway.statistics.comparison import compare, watch
 from gateway.statistics.metrics import num_values
 from gateway.statistics.sample_ratio import sample_ratio
 from gateway.statistics.values import Breach, Comparison, SampleRatio, Stratum

@@ -7,13 +7,106 @@ belong to. What was counted while shares changed belongs to none. A gateway that
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
 
-from gateway.experiments.counts_json import Json, read_counts, write_counts
 from gateway.experiments.runs import Shares
-from gateway.observability.arm_stats import ArmCounts, ArmKey
-from gateway.statistics.count_arithmetic import add, subtract
+from gateway.observability.arm_stats import ArmCounts, ArmKey, Feedback
+from gateway.statistics.metrics import add, subtract
 from gateway.statistics.values import Stratum
+
+Json = dict[str, Any]
+
+_DIGITS = 6  # behind the point: a microsecond, where it is seconds
+MAX_POINTS = 360
+# So many of the newest are never thinned out: at a tick of 5 s, ten minutes.
+_NEWEST = 120
+# Of an older point's age, how far it may be from the one before: a chart of a day shows steps of minutes, not of hours.
+_GAP = 1 / 60
+
+
+def write_counts(counts: ArmCounts) -> Json:
+    """All but its key."""
+    return {name: value for name, value in _write(counts).items() if name != "key"}
+
+
+def read_counts(key: ArmKey, told: Json) -> ArmCounts:
+    """Raises: TypeError, ValueError, AttributeError where it is something else."""
+    counts = ArmCounts(key)
+    _read(counts, told)
+    return counts
+
+
+def _write(value: Any) -> Any:
+    if is_dataclass(value):
+        told = {each.name: _write(getattr(value, each.name)) for each in fields(value)}
+        return {name: part for name, part in told.items() if part}
+    if isinstance(value, list):
+        return [_write(part) for part in value] if any(value) else []
+    if isinstance(value, Mapping):
+        return {str(name): _write(part) for name, part in value.items()}
+    return round(value, _DIGITS) if isinstance(value, float) else value
+
+
+def _read(made: Any, told: Json) -> Any:
+    """Fill in what stands there; what is made has zeros, whose kinds say what is read."""
+    for each in fields(made):
+        if each.name not in told or each.name == "key":
+            continue
+        zero, part = getattr(made, each.name), told[each.name]
+        if is_dataclass(zero):
+            _read(zero, part)
+        elif each.name == "feedback":
+            made.feedback = {str(name): _read(Feedback(), inner) for name, inner in part.items()}
+        elif each.name == "bins":
+            made.bins = {int(number): int(count) for number, count in part.items()}
+        elif isinstance(zero, dict):
+            setattr(made, each.name, {str(name): int(count) for name, count in part.items()})
+        elif isinstance(zero, list):
+            if len(part) != len(zero):
+                raise ValueError(f"{each.name} has {len(part)} buckets, not {len(zero)}")
+            setattr(made, each.name, [type(zero[0])(number) for number in part])
+        else:
+            setattr(made, each.name, type(zero)(part))
+    return made
+
+
+class TimeSeries:
+    """Points in the order of time; each has its `time`, seconds since 1970."""
+
+    def __init__(self, points: Sequence[Json] = ()) -> None:
+        self._points = list(points)
+
+    def __repr__(self) -> str:
+        return f"<TimeSeries of {len(self._points)}>"
+
+    def add(self, point: Json) -> None:
+        self._points.append(point)
+        if len(self._points) > MAX_POINTS:
+            self._thin()
+
+    def _thin(self) -> None:
+        """Drop older points by how near they are to others, but not those at which shares changed: charts mark them."""
+        older, newest = self._points[:-_NEWEST], self._points[-_NEWEST:]
+        gap, now = _GAP, newest[-1]["time"]
+        while len(older) + len(newest) > MAX_POINTS * 3 // 4:
+            older, gap = _spread(older, now, gap), 1.5 * gap
+        self._points = older + newest
+
+    def since(self, time: float = 0.0) -> list[Json]:
+        return [point for point in self._points if point["time"] > time]
+
+
+def _spread(points: Sequence[Json], now: float, gap: float) -> list[Json]:
+    """The first, those that are a part of their age from the one before, and changes, as long as they are few."""
+    has_few_changes = gap < 1.0
+    kept = [points[0]]
+    for point in points[1:]:
+        is_far = point["time"] - kept[-1]["time"] >= gap * (now - point["time"])
+        if is_far or (has_few_changes and point.get("shares") != kept[-1].get("shares")):
+            kept.append(point)
+    return kept
+
 
 Counts = Mapping[str, ArmCounts]  # by arm
 

@@ -10,14 +10,11 @@ from typing import Any
 from gateway.config.experiment_specs import ExperimentSpec, FuseSpec
 from gateway.config.specs import EngineSpec
 from gateway.experiments.coordination import Json, Word
-from gateway.experiments.counts_json import read_counts
 from gateway.experiments.evaluation import Judgement, judge, unmeasured
-from gateway.experiments.evidence import Evidence
-from gateway.experiments.fuse import Blown, Fuse, fared
+from gateway.experiments.evidence import Evidence, TimeSeries, read_counts
+from gateway.experiments.fuse import Blown, Fuse, Pace, Stall, Stuck, fared
 from gateway.experiments.ramp_policy import Action, Exposure, Verb, decide
 from gateway.experiments.runs import RunState, fingerprint, weights_of
-from gateway.experiments.stall_detector import Pace, Stall, Stuck
-from gateway.experiments.timeseries import TimeSeries
 from gateway.observability.arm_stats import ArmCounts, ArmKey
 
 # What a gateway told is of now, though a beat or two were late.

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gateway.config.specs import LimitSpec
-from gateway.limits.concurrency import ASK_AGAIN_SECONDS, Slots
 from gateway.limits.limit_key import Who, digest, shown
-from gateway.limits.local_allowance import Ask, Say, Slack
+from gateway.limits.local_allowance import ASK_AGAIN_SECONDS, Ask, Say, Slack, Slots
 
 _A_MINUTE = 60.0
 # Rounding must not make a turn of nothing.

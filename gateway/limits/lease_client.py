@@ -14,8 +14,7 @@ from itertools import islice
 from typing import Any
 
 from gateway.limits.account import Account, QueuedRequest
-from gateway.limits.lease_protocol import Inquiry, count_me, leave
-from gateway.limits.redis_scripts import LEASE_SECONDS
+from gateway.limits.lease_protocol import LEASE_SECONDS, Inquiry, count_me, leave
 from gateway.redis.bounded_client import Store, StoreError
 
 # Slots that became free are given back together with those that do so a moment later.

@@ -1,11 +1,36 @@
-"""Where a request goes, and why."""
+"""The facts of a request that rules may use, and the decision that rules return."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
 from gateway.config.specs import HistorySpec, ReplaySpec
+from gateway.protocol.body_facts import NO_BODY, BodyFacts, InputFacts, Scalar
+from gateway.protocol.operations import Operation
+from gateway.routing.assignment import Forced
+
+__all__ = ["NO_BODY", "BodyFacts", "Facts", "InputFacts", "Scalar"]
+
+
+@dataclass(slots=True)
+class Facts:
+    """A request as the rules see it. `body` is None until somebody reads it; header names are in lower case.
+
+    `session` is the one that its head names, by a header or a cookie; with `session_is_told` False, each request with
+    these facts may have its own, and its own header that an experiment assigns by.
+    """
+
+    model: str
+    version: str | None = None
+    protocol: str = "rest"
+    operation: Operation = Operation.INFER
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: BodyFacts | None = None
+    session: str | None = None
+    session_is_told: bool = True
+    forced: Forced | None = None  # somebody who may has chosen an arm
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,7 @@ from enum import Enum
 
 from gateway.protocol.operations import FLEET_OPERATIONS, INFERENCE_OPERATIONS
 from gateway.routing.assignment import Stretch, encoded
-from gateway.routing.decision import Decision, Target, Undecided
-from gateway.routing.facts import NO_BODY, Facts
+from gateway.routing.decision import NO_BODY, Decision, Facts, Target, Undecided
 from gateway.routing.layers import LayerPart
 from gateway.routing.matchers import Condition, Subject
 from gateway.routing.route import Route

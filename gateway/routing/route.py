@@ -8,10 +8,8 @@ from dataclasses import replace
 from gateway.config.globs import is_exact
 from gateway.config.specs import Balance, EngineSpec, IdentitySpec, RouteSpec
 from gateway.protocol.operations import INFERENCE_OPERATIONS
-from gateway.routing.assignment import Split
-from gateway.routing.decision import Decision, Target, Undecided
-from gateway.routing.facts import Facts
-from gateway.routing.forced_arms import Forced
+from gateway.routing.assignment import Forced, Split
+from gateway.routing.decision import Decision, Facts, Target, Undecided
 from gateway.routing.matchers import compile_match
 from gateway.routing.unit_lookup import LATER, UnitMatch, session_lookup, unit_lookup
 

@@ -10,7 +10,7 @@ from gateway.config.specs import IdentitySpec
 from gateway.protocol.operations import INFERENCE_OPERATIONS
 from gateway.protocol.sequence import Sequence
 from gateway.protocol.session_id import bounded
-from gateway.routing.facts import Facts, Scalar
+from gateway.routing.decision import Facts, Scalar
 from gateway.routing.matchers import as_text
 
 _SEQUENCE_ID = "sequence_id"

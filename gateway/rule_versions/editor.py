@@ -10,8 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 
-from gateway.config.addresses import endpoint_url
-from gateway.rule_versions.errors import EditError
+from gateway.config.value_parsers import endpoint_url
 from gateway.rule_versions.spans import Span, read_spans
 from gateway.rule_versions.splice import (
     append_item,
@@ -22,6 +21,7 @@ from gateway.rule_versions.splice import (
     set_entry,
     written,
 )
+from gateway.rule_versions.version import EditError
 from gateway.yaml.nodes import substitute
 from gateway.yaml.problems import suggest
 

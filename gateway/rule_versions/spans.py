@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import yaml
 
-from gateway.rule_versions.errors import EditError
+from gateway.rule_versions.version import EditError
 
 _Loader: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 

@@ -6,8 +6,8 @@ import json
 import re
 from math import isfinite
 
-from gateway.rule_versions.errors import EditError
 from gateway.rule_versions.spans import Span
+from gateway.rule_versions.version import EditError
 
 # What YAML reads as this very text, wherever it stands; all else is quoted.
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")

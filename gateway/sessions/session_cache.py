@@ -16,13 +16,78 @@ from gateway.protocol.sequence import Sequence, name_of
 from gateway.redis.address import RedisTopology
 from gateway.redis.errors import StoreError
 from gateway.redis.script import Command, Script
-from gateway.sessions.lru import LruSessions
 from gateway.sessions.redis_keys import session_key
 from gateway.sessions.session import Session, arm_field, flat, place_field
-from gateway.sessions.session_stats import SessionCounts
 
 if TYPE_CHECKING:  # a worker without Redis need not load its client
     from gateway.redis.bounded_client import Store
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+
+class LruSessions:
+    """At most so many sessions, by name. The ones used least recently are forgotten first, about half of them at a
+    time: what is used moves to the young, and where these are half of all, the others go."""
+
+    __slots__ = ("_generation", "_old", "_young")
+
+    def __init__(self, most: int) -> None:
+        self._generation = max(1, most // 2)
+        self._young: dict[str, Session] = {}
+        self._old: dict[str, Session] = {}
+
+    def __repr__(self) -> str:
+        return f"<LruSessions: {len(self._young)} young, {len(self._old)} old>"
+
+    def __len__(self) -> int:
+        return len(self._young) + len(self._old)
+
+    def __iter__(self) -> Iterator[Session]:
+        yield from self._young.values()
+        yield from self._old.values()
+
+    def use(self, name: str) -> Session | None:
+        """The session of this name, which is young from now on."""
+        found = self._young.get(name)
+        if found is None:
+            found = self._old.pop(name, None)
+            if found is not None:
+                self.add(name, found)
+        return found
+
+    def look(self, name: str) -> Session | None:
+        """The same, as old as it is."""
+        return self._young.get(name) or self._old.get(name)
+
+    def add(self, name: str, session: Session) -> Session:
+        """Know a session, in place of what was known by its name."""
+        if len(self._young) >= self._generation:
+            self._old, self._young = self._young, {}
+        self._old.pop(name, None)
+        self._young[name] = session
+        return session
+
+    def pop(self, name: str) -> Session | None:
+        """Forget a session."""
+        return self._young.pop(name, None) or self._old.pop(name, None)
+
+
+@dataclass(slots=True)
+class SessionCounts:
+    """What happened to sessions here since the start."""
+
+    read: int = 0  # from Redis
+    unread: int = 0  # gone on without, since Redis was late or away
+    created: int = 0
+    shed: int = 0  # new ones, from an endpoint that had too much to do
+    # By engine, the endpoint that a session left, and why: drained, unavailable, or gone from the rules
+    moved: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    # By engine and the endpoint that they ended with
+    sequences_lost: Counter[tuple[str, str]] = field(default_factory=Counter)
+    # By engine, the endpoint that a sequence left, and why: lost, or drained; another one was told its inputs
+    sequences_moved: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+
 
 # A session that goes on is written down so often, for its count and the time when it was last seen; and often enough
 # that Redis does not forget it meanwhile.

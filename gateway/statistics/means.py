@@ -7,8 +7,7 @@ from math import inf, isfinite, sqrt
 
 from gateway.statistics.confidence_sequences import boundary, normal, one_sided_boundary, p_value, student
 from gateway.statistics.metrics import series_of
-from gateway.statistics.periods import of_arm, pairs_of, shared
-from gateway.statistics.values import UNKNOWN, Interval, Stratum
+from gateway.statistics.values import UNKNOWN, Interval, Stratum, of_arm, pairs_of, shared
 from gateway.statistics.variance import Mean, Means, Pair, means, neighbours, whole_mean
 
 # Of fewer requests of either arm, latencies' means are not yet normal.

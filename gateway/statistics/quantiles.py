@@ -22,8 +22,7 @@ from gateway.observability.arm_stats import LAST_BIN, ArmCounts, LatencyStats, b
 from gateway.statistics.bernoulli import Trials, log_evidence
 from gateway.statistics.confidence_sequences import TIGHTEST_AT
 from gateway.statistics.metrics import Quantile, Series, timing_of
-from gateway.statistics.periods import of_arm, shared
-from gateway.statistics.values import UNKNOWN, Interval, Stratum
+from gateway.statistics.values import UNKNOWN, Interval, Stratum, of_arm, shared
 from gateway.statistics.variance import whole_mean
 
 # Of fewer buckets nobody can tell how far units differ: each bucket counts as one request.

@@ -13,8 +13,7 @@ from gateway.statistics import bernoulli
 from gateway.statistics.bernoulli import Trials
 from gateway.statistics.means import difference_of, mean_interval, nums_of, p_value_of, ratio_of
 from gateway.statistics.metrics import Series, series_of
-from gateway.statistics.periods import of_arm, pairs_of, shared
-from gateway.statistics.values import UNKNOWN, Interval, Stratum
+from gateway.statistics.values import UNKNOWN, Interval, Stratum, of_arm, pairs_of, shared
 from gateway.statistics.variance import Means, means, neighbours, whole_mean
 
 # Errors (and successes) that either arm should have had by both arms' rate before their number is called normal.

@@ -10,12 +10,12 @@ from typing import Protocol
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
 from gateway.experiments.controller import Experiments, Hands, RulesNotWritten
-from gateway.experiments.local_coordination import LocalHome
+from gateway.experiments.coordination import LocalHome
 from gateway.experiments.redis_coordination import SharedHome
 from gateway.observability.arm_stats import ArmCounts, ArmKey
 from gateway.redis.bounded_client import Store
 from gateway.rule_versions.editor import Edit, RuleTexts, set_weights
-from gateway.rule_versions.errors import EditError, RulesRefused
+from gateway.rule_versions.version import EditError, RulesRefused
 from gateway.supervision.redis_setup import data_dir_of
 from gateway.supervision.replicas import Replicas
 from gateway.supervision.worker_pool import WorkerPool

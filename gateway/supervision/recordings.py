@@ -19,7 +19,7 @@ from typing import Any, TextIO
 
 from gateway.config.specs import RulesSpec
 from gateway.dry_run.recording import NAME, NoRecordingError, Recording, RecordingError, read_recording
-from gateway.routing.rule_dependencies import asked_headers
+from gateway.routing.table import asked_headers
 from gateway.supervision.decision_feed import DecisionFeed, FeedSubscription
 
 _log = logging.getLogger("pointsman")

@@ -16,8 +16,7 @@ from typing import Any
 
 from gateway.redis.bounded_client import Store, StoreError
 from gateway.redis.script import Command, Script
-from gateway.rule_versions.errors import RulesRefused
-from gateway.rule_versions.version import Version, placed, read_version, write_version
+from gateway.rule_versions.version import RulesRefused, Version, placed, read_version, write_version
 from gateway.supervision.rulebook import Rulebook
 
 _log = logging.getLogger("pointsman")

@@ -10,8 +10,7 @@ from gateway.config.rules import LoadedRules, load_rules, load_texts
 from gateway.config.specs import RulesSpec
 from gateway.dry_run.rule_tests import tested
 from gateway.upstream.tls import endpoint_tls
-from gateway.yaml.location import Location
-from gateway.yaml.problems import Problem
+from gateway.yaml.problems import Location, Problem
 
 
 def judge_files(paths: Sequence[Path]) -> LoadedRules:

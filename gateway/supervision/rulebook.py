@@ -13,15 +13,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import time
 
-from gateway.config.file_watcher import RuleFiles
-from gateway.config.files import digest_of, files_of
+from gateway.config.rule_files import RuleFiles, digest_of, files_of
 from gateway.config.rules import LoadedRules
 from gateway.config.specs import RulesSpec
 from gateway.rule_versions.editor import Edit
-from gateway.rule_versions.errors import NoSuchVersion, RulesRefused
-from gateway.rule_versions.file_names import named
-from gateway.rule_versions.store import VersionStore
-from gateway.rule_versions.version import Version, placed
+from gateway.rule_versions.store import VersionStore, named
+from gateway.rule_versions.version import NoSuchVersion, RulesRefused, Version, placed
 from gateway.supervision import rule_validation
 
 _log = logging.getLogger("pointsman")

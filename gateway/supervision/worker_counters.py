@@ -13,7 +13,7 @@ from gateway.observability.metrics import CountersSnapshot, SeriesKey, SeriesSna
 from gateway.observability.redis_stats import StoreUse
 from gateway.observability.session_stats import SessionUse
 from gateway.protocol.engine_load import Load
-from gateway.statistics.count_arithmetic import add
+from gateway.statistics.metrics import add
 from gateway.supervision.worker_process import WorkerProcess
 
 

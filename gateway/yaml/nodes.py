@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import yaml
 
-from gateway.yaml.location import Location
-from gateway.yaml.problems import Problem
+from gateway.yaml.problems import Location, Problem
 
 _Loader: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"

@@ -1,4 +1,4 @@
-"""What is wrong with a file: where, what, and the nearest right spelling."""
+"""Problems in a file: place, message, and the nearest right spelling."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
 
-from gateway.yaml.location import Location
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where in a file something stands; line and column count from 1."""
+
+    file: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
 
 
 class Severity(Enum):

@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from gateway.yaml.location import Location
 from gateway.yaml.nodes import Broken, Items, Map, Node, Scalar, describe
-from gateway.yaml.problems import Problem, Severity, nearest, suggest
+from gateway.yaml.problems import Location, Problem, Severity, nearest, suggest
 
 T = TypeVar("T")
 

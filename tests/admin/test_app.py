@@ -21,7 +21,7 @@ from gateway.config.specs import (
     SessionSpec,
 )
 from gateway.experiments.controller import Experiments
-from gateway.experiments.local_coordination import LocalHome
+from gateway.experiments.coordination import LocalHome
 from gateway.observability.active_request import LiveRequest
 from gateway.observability.exposition import ExpositionState
 from gateway.observability.limit_stats import AccountSnapshot, LimitSnapshot

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from gateway.admin.app import make_app
 from gateway.experiments.controller import Experiments
-from gateway.experiments.local_coordination import LocalHome
+from gateway.experiments.coordination import LocalHome
 from gateway.redis.errors import StoreError
 from tests.admin.test_app import BASE, State
 from tests.experiments.making import Engine, Workforce, experiment, rules

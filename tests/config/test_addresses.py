@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.config.addresses import endpoint_url, host_port
+from gateway.config.value_parsers import endpoint_url, host_port
 
 GOOD = [
     (endpoint_url, "http://10.0.0.5:8000", "http://10.0.0.5:8000"),

@@ -20,7 +20,7 @@ from gateway.config.specs import (
     RetrySpec,
     TlsSpec,
 )
-from gateway.yaml.location import Location
+from gateway.yaml.problems import Location
 from tests.config.conftest import Load
 
 ROUTES = "routes: [{name: all, engine: e}]\n"

@@ -39,8 +39,7 @@ from gateway.dry_run import rule_tests
 from gateway.dry_run.rule_tests import failed_tests
 from gateway.protocol.body_facts import NO_BODY, BodyFacts, InputFacts
 from gateway.protocol.operations import Operation
-from gateway.routing.decision import Decision
-from gateway.routing.facts import Facts
+from gateway.routing.decision import Decision, Facts
 from gateway.routing.table import Table
 
 RULES = Path(__file__).parents[2] / "routing_rules"

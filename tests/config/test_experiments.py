@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.config.experiment_specs import ArmSpec, ExperimentSpec, ForcingSpec, LayerSpec
-from gateway.yaml.location import Location
+from gateway.yaml.problems import Location
 from tests.config.conftest import Load
 
 HEAD = "version: 1\nengines: {e: {endpoints: 'http://a'}}\nroutes: [{name: r, experiment: x}]\n"

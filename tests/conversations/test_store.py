@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.conversations.prompt_assembly import NOTHING
-from gateway.conversations.retention import RetentionLimits, num_dropped
 from gateway.conversations.store import Conversation, TurnRecord, conversation_id, list_conversations
-from gateway.conversations.turns import Turn, written
+from gateway.conversations.turns import RetentionLimits, Turn, num_dropped, written
 from gateway.protocol.llm.canonical import Message
 from gateway.redis.address import read_address
 from gateway.redis.bounded_client import Store

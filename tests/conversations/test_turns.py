@@ -2,11 +2,22 @@
 
 import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from gateway.conversations.turns import Turn, estimated_tokens, openai_message, read, written
+from gateway.conversations.turns import (
+    RetentionLimits,
+    Turn,
+    estimated_of_bytes,
+    estimated_tokens,
+    num_dropped,
+    openai_message,
+    read,
+    written,
+)
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import Media, Message, Reasoning, Text, ToolCall
-from tests.conversations.making import calls, result, said, user
+from tests.conversations.making import calls, result, said, turn, user
 
 MESSAGES = [
     user("hello"),
@@ -69,3 +80,75 @@ def test_media_by_an_address_have_no_form() -> None:
 def test_tokens_are_estimated(message: Message, tokens: int) -> None:
     """Four bytes of UTF-8 are a token; a picture is a thousand, however long its bytes are."""
     assert estimated_tokens(message) == tokens
+
+
+NO_LIMIT = 1 << 40
+
+
+def sized(turns: list[Turn], size: int = 10) -> list[int]:
+    return [size] * len(turns)
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> list[Turn]:
+    """Exchanges as they come: questions, calls with their results, answers; tokens as engines count them."""
+    turns: list[Turn] = []
+    for number in range(draw(st.integers(0, 6))):
+        messages: list[Message] = [user("?")] * draw(st.integers(1, 2))
+        for call in range(draw(st.integers(0, 2))):
+            messages += [calls(f"c{number}-{call}"), result(f"c{number}-{call}")]
+        messages.append(said("."))
+        turns += [turn(message, draw(st.integers(0, 40))) for message in messages]
+    return turns
+
+
+LIMITS = st.builds(RetentionLimits, st.integers(1, 30), st.integers(1, 200), st.integers(1, 400))
+
+
+@settings(max_examples=300, deadline=None)
+@given(conversations(), LIMITS, st.integers(0, 100), st.data())
+def test_trimming(turns: list[Turn], limits: RetentionLimits, system_bytes: int, data: st.DataObject) -> None:
+    """What is left is within the limits and begins with a question; no result stands without its call; and one
+    exchange more would have been too much."""
+    sizes = [data.draw(st.integers(1, 60)) for _ in turns]
+    dropped = num_dropped(turns, sizes, system_bytes, limits)
+    left, left_sizes = turns[dropped:], sizes[dropped:]
+    if left:
+        assert left[0].message.role == "user"
+        assert len(left) <= limits.max_turns
+        assert sum(each.tokens for each in left) + estimated_of_bytes(system_bytes) <= limits.max_tokens
+        assert sum(left_sizes) + system_bytes <= limits.max_bytes
+    asked = {call.id for each in left for call in each.message.tool_calls}
+    answered = {each.message.tool_call_id for each in left if each.message.role == "tool"}
+    assert answered <= asked
+    if dropped:
+        before = max(at for at in range(dropped) if turns[at].begins_exchange)
+        tokens = sum(each.tokens for each in turns[before:])
+        assert not limits.hold(len(turns) - before, tokens, sum(sizes[before:]), system_bytes)
+
+
+def test_nothing_is_dropped_within_the_limits() -> None:
+    """A conversation at its limit is kept whole."""
+    turns = [turn(user("a"), 5), turn(said("b"), 5)]
+    assert num_dropped(turns, sized(turns), 0, RetentionLimits(2, 10, 20)) == 0
+
+
+def test_the_oldest_exchange_goes_first() -> None:
+    """Question and answer go together."""
+    turns = [turn(user("a"), 5), turn(said("b"), 5), turn(user("c"), 5), turn(said("d"), 5)]
+    assert num_dropped(turns, sized(turns), 0, RetentionLimits(3, NO_LIMIT, NO_LIMIT)) == 2
+    assert num_dropped(turns, sized(turns), 0, RetentionLimits(100, 19, NO_LIMIT)) == 2
+    assert num_dropped(turns, sized(turns), 0, RetentionLimits(100, NO_LIMIT, 39)) == 2
+
+
+def test_a_system_message_counts() -> None:
+    """It stays, so what is left of the limits is for the turns: 4 bytes of it are a token."""
+    turns = [turn(user("a"), 5), turn(said("b"), 5)]
+    assert num_dropped(turns, sized(turns), 4, RetentionLimits(10, 10, NO_LIMIT)) == 2
+    assert num_dropped(turns, sized(turns), 4, RetentionLimits(10, 11, NO_LIMIT)) == 0
+
+
+def test_what_is_too_long_by_itself_is_not_kept() -> None:
+    """An exchange beyond the limits leaves nothing."""
+    turns = [turn(user("a"), 5), turn(said("b"), 5), turn(user("c"), 100), turn(said("d"), 5)]
+    assert num_dropped(turns, sized(turns), 0, RetentionLimits(100, 50, NO_LIMIT)) == 4

@@ -8,10 +8,9 @@ from gateway.config.rules import load_texts
 from gateway.dataplane.context.decision_log import CUT, DecisionSampler, Known
 from gateway.protocol.body_facts import BodyFacts, InputFacts
 from gateway.protocol.operations import Operation
-from gateway.routing.decision import Target
-from gateway.routing.facts import Facts
-from gateway.routing.forced_arms import Forced
-from gateway.routing.rule_dependencies import asked_headers, asked_parameters
+from gateway.routing.assignment import Forced
+from gateway.routing.decision import Facts, Target
+from gateway.routing.table import asked_headers, asked_parameters
 
 TARGET = Target("r", "e", experiment="x", arm="a")
 

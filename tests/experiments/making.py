@@ -11,7 +11,7 @@ from gateway.config.specs import EndpointSpec, EngineSpec, RulesSpec
 from gateway.experiments.controller import Hands, RulesNotWritten
 from gateway.experiments.runs import Shares, weights_of
 from gateway.observability.arm_stats import NUM_BUCKETS, ArmCounts, ArmKey, bin_of
-from gateway.statistics.count_arithmetic import add
+from gateway.statistics.metrics import add
 
 ARMS = (ArmSpec("old", "a", 90.0), ArmSpec("new", "b", 10.0))
 GUARDRAILS = (GuardrailSpec("error_rate", max_increase=0.02), GuardrailSpec("latency_p95", max_ratio=1.5))

@@ -15,8 +15,7 @@ from gateway.config.specs import RulesSpec
 from gateway.experiments import commands
 from gateway.experiments.commands import CommandRefused
 from gateway.experiments.controller import Experiments
-from gateway.experiments.coordination import Word
-from gateway.experiments.local_coordination import LocalHome
+from gateway.experiments.coordination import LocalHome, Word
 from tests.experiments.making import ARMS, RAMP, Engine, Workforce, experiment, rules
 
 WELL = Engine()

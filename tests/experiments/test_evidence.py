@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.experiments.counts_json import read_counts, write_counts
-from gateway.experiments.evidence import MAX_PERIODS, Evidence
-from gateway.experiments.timeseries import MAX_POINTS, TimeSeries
+from gateway.experiments.evidence import MAX_PERIODS, MAX_POINTS, Evidence, TimeSeries, read_counts, write_counts
 from gateway.observability.arm_stats import NUM_BUCKETS, ArmCounts, ArmKey, Feedback, LatencyStats
 from tests.experiments.making import counts
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
+
 from gateway.config.experiment_specs import FuseSpec
-from gateway.experiments.fuse import Blown, Fuse
+from gateway.experiments.fuse import Blown, Fuse, Pace, Stall
 from tests.experiments.making import counts
 
 SPEC = FuseSpec(error_rate=0.5, min_requests=20, window=10.0)
@@ -59,3 +61,51 @@ def test_requests_that_another_arms_engine_answered_count_as_failed() -> None:
     fuse.take("a", None, 0)
     fuse.take("a", counts(crossed=20), 1)
     assert fuse.blown(1) == Blown(20, 20, 1.0)
+
+
+def test_an_arm_that_hangs_is_seen_by_the_controls_pace() -> None:
+    """The control answers 80 a second of 10 in flight; the arm's 30 in flight would have been answered many times."""
+    stall = Stall(20)
+    assert stall.look(Pace(100, 3), Pace(400, 10), 0.0) is None
+    assert [stall.look(Pace(100, 30), Pace(400 + 80 * second, 10), second) for second in (1.0, 2.0)] == [None, None]
+    stuck = stall.look(Pace(100, 62), Pace(640, 10), 3.0)
+    assert stuck is not None and (stuck.in_flight, stuck.seconds) == (62, 3.0)
+    assert str(stuck).startswith("none of 62 requests in flight was answered for 3 s, by the control's pace ")
+
+
+def test_one_answer_is_enough() -> None:
+    """Slow is the guardrails' matter."""
+    stall = Stall(20)
+    assert all(stall.look(Pace(second, 100), Pace(100 * second, 10), second) is None for second in range(60))
+
+
+def test_few_that_wait_say_nothing() -> None:
+    """Long ones may meet by chance."""
+    stall = Stall(20)
+    assert all(stall.look(Pace(5, 19), Pace(100 * second, 10), second) is None for second in range(60))
+
+
+def test_what_takes_as_long_at_the_control_is_not_stuck() -> None:
+    """Nor is an arm beside a control that hangs, too."""
+    stall = Stall(20)
+    assert all(stall.look(Pace(5, 100), Pace(7, 400), second) is None for second in range(60))
+    slow = Stall(20)  # half a minute each: by this pace 3 of 20 in 5 s
+    assert all(slow.look(Pace(5, 20), Pace(2 * second, 60), second) is None for second in range(29))
+
+
+def test_an_equal_arm_is_not_called_stuck() -> None:
+    """In an hour of requests that take ten seconds or so, of which the arm has its share, looked at each second."""
+    dice = random.Random(1)
+    under_way: dict[str, list[float]] = {"arm": [], "control": []}
+    answered = {"arm": 0, "control": 0}
+    stall = Stall(20)
+    for second in range(3600):
+        for _ in range(20):
+            name = "arm" if dice.random() < 0.2 else "control"
+            under_way[name].append(second + dice.lognormvariate(2.0, 0.8))
+        for name, ends in under_way.items():
+            left = [end for end in ends if end > second]
+            answered[name] += len(ends) - len(left)
+            under_way[name] = left
+        paces = [Pace(answered[name], len(under_way[name])) for name in ("arm", "control")]
+        assert stall.look(paces[0], paces[1], float(second)) is None

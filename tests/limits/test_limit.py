@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from gateway.config.specs import IdentitySpec, LimitSpec
 from gateway.limits import limit as limit_module
-from gateway.limits.limit import Limit
+from gateway.limits.limit import Limit, expected_tokens
 from gateway.limits.limit_key import digest, reader_of, shown
-from gateway.limits.token_estimate import expected_tokens
 
 
 class Request:

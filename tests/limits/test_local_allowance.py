@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gateway.limits.local_allowance import Ask, Say, Slack
-from gateway.limits.token_bucket import Bucket
+from gateway.limits.local_allowance import Ask, Bucket, Say, Slack, Slots
 
 
 def slack(rate: float = 100.0, full: float = 100.0, num_workers: int = 4) -> Slack:
@@ -128,3 +129,109 @@ def test_workers_together_admit_no_more_than_the_bound(seed: int) -> None:
             admitted += 1
         assert admitted <= 50 + 100 * now + ahead
     assert admitted >= 50 + 100 * 4 - ahead - 10
+
+
+# What was taken when, and what is in a bucket of 10 that gains 2 a second.
+LEVELS = [
+    ([], 5.0, 10.0),
+    ([(0.0, 4)], 0.0, 6.0),
+    ([(0.0, 4)], 1.0, 8.0),
+    ([(0.0, 4)], 60.0, 10.0),
+    ([(0.0, 10), (1.0, 2)], 1.0, 0.0),
+    ([(0.0, 15)], 1.0, -3.0),
+    ([(0.0, 5), (0.0, -2)], 0.0, 7.0),
+    ([(0.0, -2)], 0.0, 10.0),
+    ([(1.0, 3)], 0.5, 7.0),
+]
+
+
+@pytest.mark.parametrize("taken, now, level", LEVELS)
+def test_a_bucket_gains_by_the_second_up_to_what_it_holds(
+    taken: list[tuple[float, float]], now: float, level: float
+) -> None:
+    """It begins full, may owe, gets back what was not used, and a clock that goes back gives it nothing."""
+    bucket = Bucket(2.0, 10.0, 0.0)
+    for at, amount in taken:
+        bucket.take(amount, at)
+    assert bucket.level(now) == pytest.approx(level)
+
+
+@pytest.mark.parametrize("amount, wait", [(1, 0.0), (8, 0.0), (10, 1.0), (50, 1.0)])
+def test_it_tells_when_there_is_enough(amount: float, wait: float) -> None:
+    """For more than it holds that is when it is full."""
+    bucket = Bucket(2.0, 10.0, 0.0)
+    bucket.take(2, 0.0)
+    assert bucket.wait(amount, 0.0) == pytest.approx(wait)
+
+
+def test_it_may_change_its_size() -> None:
+    """What it has more than the new size is gone."""
+    bucket = Bucket(2.0, 10.0, 0.0)
+    bucket.resize(1.0, 4.0, 0.0)
+    assert bucket.level(0.0) == 4
+    bucket.take(4, 0.0)
+    assert bucket.level(2.0) == 2
+
+
+@given(
+    rate=st.floats(0.1, 1000),
+    full=st.floats(1, 1000),
+    steps=st.lists(st.tuples(st.floats(0, 10), st.integers(1, 20)), max_size=100),
+)
+def test_it_never_lets_more_pass_than_it_may(rate: float, full: float, steps: list[tuple[float, int]]) -> None:
+    """Whoever asks before he takes gets at most its size and what the time brings."""
+    bucket = Bucket(rate, full, 0.0)
+    now, taken = 0.0, 0
+    for pause, amount in steps:
+        now += pause
+        if bucket.level(now) >= amount:
+            bucket.take(amount, now)
+            taken += amount
+        assert taken <= full + rate * now + 1e-6
+
+
+def test_a_request_needs_a_slot_that_is_leased() -> None:
+    """It asks where none is free, and where Redis has none it is refused for a moment."""
+    slots = Slots(4, 2)
+    assert slots.say(0.0, True) is Say.ASK
+    assert slots.ask(2) == 2
+    slots.told(1, 2, 0.0)
+    assert slots.say(0.0, True) is Say.YES
+    slots.in_use += 1
+    assert slots.say(0.01, True) is Say.ASK
+    assert slots.ask(1) == 2
+    slots.told(1, 2, 0.01)
+    assert slots.say(0.02, True) is Say.NO
+    assert slots.say(0.04, True) is Say.ASK
+
+
+def test_a_busy_worker_keeps_a_few_at_hand() -> None:
+    """An eighth of the limit in all workers together; none where it lies idle, and none of a small limit."""
+    slots = Slots(80, 2)
+    assert slots.ask(1) == 1 + 5
+    slots.told(6, 6, 0.0)
+    slots.in_use = 1
+    assert not slots.has_surplus
+    slots.in_use = 0
+    assert slots.has_surplus
+    assert slots.ask(0) == 5
+    assert slots.ask(0, is_idle=True) == 0
+    assert slots.held == 0
+    assert Slots(4, 2).ask(1) == 1
+
+
+def test_what_is_given_back_is_used_no_more_before_redis_knows() -> None:
+    """From the moment of asking on."""
+    slots = Slots(80, 2)
+    slots.told(6, 6, 0.0)
+    slots.in_use = 2
+    slots.ask(0, is_idle=True)
+    assert slots.say(0.0, True) is Say.ASK
+
+
+def test_alone_a_worker_keeps_to_its_share_of_slots() -> None:
+    """At least one."""
+    slots = Slots(4, 2)
+    assert [slots.say(0.0, False) for slots.in_use in range(4)] == [Say.YES, Say.YES, Say.NO, Say.NO]
+    slots.resize(9)
+    assert [slots.say(0.0, False) for slots.in_use in range(2)] == [Say.YES, Say.NO]

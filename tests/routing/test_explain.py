@@ -7,9 +7,8 @@ from dataclasses import replace
 from gateway.config.experiment_specs import LayerSpec
 from gateway.config.specs import MatchSpec
 from gateway.protocol.operations import Operation
-from gateway.routing.decision import Decision, Target, Undecided
+from gateway.routing.decision import BodyFacts, Decision, Facts, Target, Undecided
 from gateway.routing.explain import Assignment, Check, RouteVerdict, Step, explain
-from gateway.routing.facts import BodyFacts, Facts
 from tests.routing.tables import by, split, table, to
 
 GOLD = MatchSpec(model=("chat*",), header={"x-tier": ("gold",)}, parameter={"priority": ("1", "2")})

@@ -9,9 +9,8 @@ import pytest
 
 from gateway.config.experiment_specs import ForcingSpec
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.routing.decision import Decision
-from gateway.routing.facts import Facts
-from gateway.routing.forced_arms import Forced, Forcing
+from gateway.routing.assignment import Forced, Forcing
+from gateway.routing.decision import Decision, Facts
 from tests.routing.tables import by, split, table, to
 
 KEYS = tuple(sha256(key.encode()).hexdigest() for key in ("swordfish", "clef à molette"))

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.config.specs import InputMatch, MatchSpec
 from gateway.protocol.operations import Operation
-from gateway.routing.facts import BodyFacts, Facts, InputFacts
+from gateway.routing.decision import BodyFacts, Facts, InputFacts
 from gateway.routing.matchers import Match, as_text, compile_match
 
 IMAGE = InputFacts("image", "FP32", (1, 3, 224, 224), 602112)

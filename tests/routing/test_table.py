@@ -14,9 +14,8 @@ from gateway.config.experiment_specs import ArmSpec, ExperimentSpec
 from gateway.config.specs import InputMatch, MatchSpec
 from gateway.protocol.operations import Operation
 from gateway.routing import table as table_module
-from gateway.routing.decision import Decision, Target, Undecided
+from gateway.routing.decision import NO_BODY, BodyFacts, Decision, Facts, InputFacts, Target, Undecided
 from gateway.routing.explain import explain
-from gateway.routing.facts import NO_BODY, BodyFacts, Facts, InputFacts
 from gateway.routing.table import Table
 from tests.routing.tables import by, split, table, to
 

@@ -7,7 +7,7 @@ import pytest
 from gateway.config.specs import IdentitySpec
 from gateway.protocol.operations import Operation
 from gateway.protocol.sequence import Sequence
-from gateway.routing.facts import NO_BODY, BodyFacts, Facts
+from gateway.routing.decision import NO_BODY, BodyFacts, Facts
 from gateway.routing.unit_lookup import (
     LATER,
     HeaderLookup,

@@ -19,7 +19,7 @@ from gateway.rule_versions.editor import (
     set_limit,
     set_weights,
 )
-from gateway.rule_versions.errors import EditError
+from gateway.rule_versions.version import EditError
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "routing_rules").glob("*.yaml"))
 

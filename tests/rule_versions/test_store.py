@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from gateway.rule_versions import store as store_module
-from gateway.rule_versions.errors import NoSuchVersion
-from gateway.rule_versions.store import VersionStore
-from gateway.rule_versions.version import Version, placed
+from gateway.rule_versions.store import VersionStore, named
+from gateway.rule_versions.version import NoSuchVersion, RulesRefused, Version, placed
 
 
 def version(text: str, base: str = "base") -> Version:
@@ -113,3 +112,38 @@ def test_texts_of_another_place_get_the_names_of_this_one() -> None:
         "b/s.yaml": "2",
         "b/new.yaml": "3",
     }
+
+
+KNOWN = ["rules/b.yaml", "rules/a.yaml", "more/a.yaml", "more/c.yaml"]
+
+
+def test_names_are_those_of_the_files() -> None:
+    """The order is that of the disk, new files come last."""
+    sent = {"new.yaml": "5", "more/a.yaml": "3", "c.yaml": "4", "rules/a.yaml": "2", "b.yaml": "1", "more/d.yml": "6"}
+    assert list(named(sent, KNOWN).items()) == [
+        ("rules/b.yaml", "1"),
+        ("rules/a.yaml", "2"),
+        ("more/a.yaml", "3"),
+        ("more/c.yaml", "4"),
+        ("more/d.yml", "6"),
+        ("rules/new.yaml", "5"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "sent, why",
+    [
+        ({}, "there is no file"),
+        ({"rules.txt": ""}, "ends with .yaml or .yml"),
+        ({"rules/.hidden.yaml": ""}, "ends with .yaml or .yml"),
+        ({"/etc/passwd": ""}, "ends with .yaml or .yml"),
+        ({"/etc/x.yaml": ""}, "one of: rules, more"),
+        ({"../x.yaml": ""}, "one of: rules, more"),
+        ({"b.yaml": "", "rules/b.yaml": ""}, "rules/b.yaml is given twice"),
+    ],
+)
+def test_other_names_are_refused(sent: dict[str, str], why: str) -> None:
+    """What rules name beside themselves is looked for where rule files are already, and nowhere else."""
+    with pytest.raises(RulesRefused) as refused:
+        named(sent, KNOWN)
+    assert why in str(refused.value)

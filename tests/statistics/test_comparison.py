@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.observability.arm_stats import ArmCounts, ArmKey
 from gateway.statistics.comparison import compare
-from gateway.statistics.count_arithmetic import add
-from gateway.statistics.metrics import UnknownMetricError
+from gateway.statistics.metrics import UnknownMetricError, add
 from gateway.statistics.values import Comparison, Interval, Stratum
 from tests.statistics.making import ARM, CONTROL, arm_counts, buckets_of, stratum
 

@@ -10,8 +10,7 @@ from bench.power_ratio import bucket_ratio_p, sample_ratio_p
 from bench.power_traffic import Requests, Traffic, binned, counted, requests, units
 
 from gateway.config.experiment_specs import GuardrailSpec
-from gateway.statistics.comparison import compare
-from gateway.statistics.guardrails import breaches
+from gateway.statistics.comparison import breaches, compare
 from gateway.statistics.sample_ratio import sample_ratio
 from gateway.statistics.values import Stratum
 from tests.statistics.making import ARM, CONTROL, arm_counts

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.config.experiment_specs import GuardrailSpec
 from gateway.observability.arm_stats import ArmCounts
-from gateway.statistics.guardrails import breaches, watch
+from gateway.statistics.comparison import breaches, watch
 from gateway.statistics.values import Breach
 from tests.statistics.making import ARM, CONTROL, arm_counts, buckets_of, stratum
 

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.config.rules import load_rules, load_texts
 from gateway.rule_versions.editor import EditError, add_endpoint
-from gateway.rule_versions.errors import NoSuchVersion, RulesRefused
+from gateway.rule_versions.version import NoSuchVersion, RulesRefused
 from gateway.supervision import rulebook
 from gateway.supervision.rulebook import Rulebook
 from tests.supervision.stage import RULES, loaded, rule_file

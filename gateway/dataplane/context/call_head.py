@@ -17,9 +17,8 @@ from gateway.protocol.grpc_status import read_timeout
 from gateway.protocol.infer_message_head import Names
 from gateway.protocol.operations import Operation
 from gateway.protocol.session_id import read_text
-from gateway.routing.decision import Decision, Undecided
-from gateway.routing.facts import Facts
-from gateway.routing.forced_arms import Forced
+from gateway.routing.assignment import Forced
+from gateway.routing.decision import Decision, Facts, Undecided
 from gateway.upstream.endpoint import Endpoint
 from gateway.wire.http2.fields import Block, Field
 from gateway.wire.http2.hpack import Steady, literal_name, with_value

@@ -44,10 +44,9 @@ from gateway.observability.redis_stats import StoreUse
 from gateway.observability.session_stats import SessionUse
 from gateway.protocol.readiness import Readiness
 from gateway.routing.decision import Target
-from gateway.routing.rule_dependencies import asked_parameters
-from gateway.sessions.local_sequence_log import LocalInputs
+from gateway.routing.table import asked_parameters
 from gateway.sessions.redis_sequence_log import RedisInputs
-from gateway.sessions.sequence_log import InputKeeper
+from gateway.sessions.sequence_log import InputKeeper, LocalInputs
 from gateway.sessions.session_cache import SessionCache
 from gateway.wire.http1.head import RequestHead
 

@@ -20,8 +20,7 @@ from gateway.protocol.errors import GatewayError
 from gateway.protocol.llm.canonical import OF_V2
 from gateway.protocol.llm.facts import read_generation_facts
 from gateway.protocol.operations import FLEET_OPERATIONS, INFERENCE_OPERATIONS
-from gateway.routing.decision import Target
-from gateway.routing.facts import Facts
+from gateway.routing.decision import Facts, Target
 
 Json = dict[str, Any]
 

@@ -16,9 +16,8 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import OF_V2, LlmApi
 from gateway.protocol.operations import FLEET_OPERATIONS, INFERENCE_OPERATIONS, ApiCall, Operation, read_path
 from gateway.protocol.session_id import read_text
-from gateway.routing.decision import Decision, Undecided
-from gateway.routing.facts import BodyFacts, Facts
-from gateway.routing.forced_arms import Forced
+from gateway.routing.assignment import Forced
+from gateway.routing.decision import BodyFacts, Decision, Facts, Undecided
 from gateway.upstream.engine import Engine
 from gateway.wire.http1.head import Field, RequestHead
 

@@ -25,8 +25,7 @@ from gateway.protocol.readiness import Readiness
 from gateway.routing.assignment import Split, encoded
 from gateway.routing.decision import Decision, Target
 from gateway.routing.route import Route
-from gateway.routing.rule_dependencies import asked_headers, unit_headers
-from gateway.routing.table import Table
+from gateway.routing.table import Table, asked_headers, unit_headers
 from gateway.routing.unit_lookup import session_lookup
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine

@@ -14,7 +14,7 @@ from gateway.dataplane.context.interfaces import Client
 from gateway.dataplane.context.outcome import Generated
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.rest.exchange import Exchange
-from gateway.limits.token_estimate import expected_tokens, prompt_tokens
+from gateway.limits.limit import expected_tokens, prompt_tokens
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import LlmApi, Used
 from gateway.protocol.llm.usage import ReplyUsage, StreamUsage, whole_usage

@@ -13,8 +13,7 @@ from gateway.dataplane.context.prepared_head import PreparedHead
 from gateway.dataplane.translation.model_description import ask_engine
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import Operation
-from gateway.routing.decision import Target
-from gateway.routing.facts import Facts
+from gateway.routing.decision import Facts, Target
 from gateway.upstream.discovery import read_models
 from gateway.upstream.engine import Engine
 from gateway.upstream.http_request import fetch

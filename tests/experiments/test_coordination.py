@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from gateway.experiments.local_coordination import LocalHome
+from gateway.experiments.coordination import LocalHome
 
 
 def test_what_is_no_decision_in_its_file_is_passed_over(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.observability.arm_stats import ArmCounts, ArmKey, Feedback
-from gateway.statistics.count_arithmetic import add, subtract
+from gateway.statistics.metrics import add, subtract
 from tests.statistics.making import arm_counts, buckets_of
 
 

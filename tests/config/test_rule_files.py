@@ -1,4 +1,4 @@
-"""Noticing that rule files have changed."""
+"""Rule files on disk."""
 
 from __future__ import annotations
 
@@ -12,9 +12,43 @@ from typing import Any
 
 import pytest
 
-from gateway.config import file_watcher
-from gateway.config.file_watcher import RuleFiles
-from gateway.config.files import read_files
+from gateway.config import rule_files
+from gateway.config.rule_files import RuleFiles, digest_of, read_files
+
+
+def test_a_directory_gives_its_yaml_files_in_name_order(tmp_path: Path) -> None:
+    """Other files, hidden files and directories inside are passed over."""
+    for name in ("20-b.yml", "10-a.yaml", "notes.txt", ".hidden.yaml"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "more.yaml").mkdir()
+    files, problems = read_files([tmp_path])
+    assert [(file.path.name, file.content) for file in files] == [
+        ("10-a.yaml", b"10-a.yaml"),
+        ("20-b.yml", b"20-b.yml"),
+    ]
+    assert problems == []
+
+
+def test_a_file_that_is_named_twice_counts_once(tmp_path: Path) -> None:
+    """A file and its directory, both given, do not declare everything twice."""
+    file = tmp_path / "a.yaml"
+    file.write_text("version: 1")
+    files, _ = read_files([file, tmp_path, tmp_path / "." / "a.yaml"])
+    assert [read.path for read in files] == [file]
+
+
+def test_what_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
+    """A missing file, an empty directory and an impossible path are told, not raised."""
+    _, problems = read_files([tmp_path / "missing.yaml", tmp_path, Path("nul\0.yaml")])
+    messages = [problem.message for problem in problems]
+    assert "cannot be read: No such file or directory" in messages
+    assert "the directory has no .yaml or .yml file" in messages
+    assert len(messages) == 3
+
+
+def test_the_digest_knows_where_a_file_ends() -> None:
+    """Text that moves from one file to the next is another digest."""
+    assert digest_of([b"ab", b"c"]) != digest_of([b"a", b"bc"])
 
 
 def test_a_change_is_told_once(tmp_path: Path) -> None:
@@ -93,7 +127,7 @@ def test_waiting_for_a_change(tmp_path: Path) -> None:
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that is a minute ahead of the files': what was written a moment ago is old."""
-    monkeypatch.setattr(file_watcher, "time", SimpleNamespace(time=lambda: time.time() + 60))
+    monkeypatch.setattr(rule_files, "time", SimpleNamespace(time=lambda: time.time() + 60))
 
 
 def test_files_that_lie_there_are_not_read_each_time(
@@ -107,7 +141,7 @@ def test_files_that_lie_there_are_not_read_each_time(
         num_read += 1
         return read_files(paths)
 
-    monkeypatch.setattr(file_watcher, "read_files", counting)
+    monkeypatch.setattr(rule_files, "read_files", counting)
     for name in ("a.yaml", "b.yaml"):
         (tmp_path / name).write_text("version: 1")
     files = RuleFiles([tmp_path, tmp_path / "a.yaml"])
@@ -143,7 +177,7 @@ def test_a_change_without_a_stamp(tmp_path: Path, later: None, monkeypatch: pyte
     """Some mounts have stamps that cannot be trusted: each tenth look reads the files whatever these say."""
     file = tmp_path / "a.yaml"
     file.write_text("version: 1")
-    monkeypatch.setattr(file_watcher, "_stamp", lambda place: (1, 2, 3, 4, 5))
+    monkeypatch.setattr(rule_files, "_stamp", lambda place: (1, 2, 3, 4, 5))
     files = RuleFiles([file])
     assert not any(files.changed() for _ in range(5))
     file.write_text("version: 2")

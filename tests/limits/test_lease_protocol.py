@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from gateway.limits.redis_scripts import BORROW, COUNT, HOLD
+from gateway.limits.lease_protocol import BORROW, COUNT, HOLD
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 
