@@ -1,4 +1,4 @@
-"""The `experiments:`, `layers:` and `forcing:` sections: weighted arms, mutually exclusive experiments, and who may force an arm."""
+"""The `experiments:`, `layers:` and `forcing:` sections: weighted arms, exclusive experiments, who may force an arm."""
 
 from __future__ import annotations
 
