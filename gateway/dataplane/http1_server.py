@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from enum import Enum
 from time import monotonic
 from typing import cast
@@ -12,6 +13,7 @@ from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Handler
 from gateway.dataplane.context.local_replies import (
+    CHUNKS,
     CLOSE_END,
     CONTINUE,
     JSON,
@@ -20,15 +22,18 @@ from gateway.dataplane.context.local_replies import (
     body_too_long,
     error_told,
     event_told,
-    reason_line,
+    reason_fields,
+    relayed,
     reply,
     status_told,
+    stream_head,
 )
+from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.dispatch.rest import handler_for, handler_of_whole
 from gateway.dataplane.peer_closed import has_hung_up
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.wire.http1.chunked import ChunkedDecoder, encode_chunk
-from gateway.wire.http1.head import CHUNKED, HEAD_END
+from gateway.wire.http1.chunked import LAST_CHUNK, ChunkedDecoder, encode_chunk
+from gateway.wire.http1.head import CHUNKED, HEAD_END, UNTIL_CLOSE, Field, ResponseHead
 
 # How long a connection is still read after its last reply: until the client has been silent for the first time, or for
 # the second in all. Closing under a client that writes would reset the connection, and could destroy the reply before
@@ -52,6 +57,8 @@ class State(Enum):
 class Http1ServerConnection(asyncio.Protocol):
     """HTTP/1.1 with keep-alive and pipelining: a request that comes early waits until those before it are answered."""
 
+    takes_payload = False
+
     __slots__ = (
         "_active_at",
         "_buffer",
@@ -59,6 +66,7 @@ class Http1ServerConnection(asyncio.Protocol):
         "_decoder",
         "_expects_continue",
         "_handler",
+        "_head_end",
         "_is_reading",
         "_is_tls",
         "_lingers_until",
@@ -76,7 +84,6 @@ class Http1ServerConnection(asyncio.Protocol):
         "is_paused",
         "peer",
         "plane",
-        "reply_head_end",
         "write",
     )
 
@@ -94,7 +101,7 @@ class Http1ServerConnection(asyncio.Protocol):
         self._expects_continue = False
         self._pauses_body = False
         self._closes_after_reply = False
-        self.reply_head_end = KEEP_ALIVE_END
+        self._head_end = KEEP_ALIVE_END
         # Flow and time
         self._is_reading = True
         self.is_paused = False
@@ -182,7 +189,7 @@ class Http1ServerConnection(asyncio.Protocol):
         if not head.keep_alive or self.plane.is_draining:
             self.close_after_reply()
         elif head.is_http_10:
-            self.reply_head_end = KEEP_ALIVE_END_10
+            self._head_end = KEEP_ALIVE_END_10
         self._expects_continue = head.expects_continue
         length = request.body
         body = data[end:]
@@ -258,9 +265,36 @@ class Http1ServerConnection(asyncio.Protocol):
 
     # What handlers ask of it
 
+    def relay(self, head: ResponseHead, lane: Lane, added: Sequence[Field], request_id: bytes, data: bytes) -> None:
+        ending = self._head_end
+        if head.body < 0:
+            ending = self._framed_ending()
+            if head.body == UNTIL_CLOSE and ending.startswith(CHUNKS):
+                data = encode_chunk(data)
+        self.write(relayed(head, lane, added, request_id, ending, data))
+
+    def start_stream(self, content_type: str, fields: Sequence[Field], data: bytes) -> None:
+        ending = self._framed_ending()
+        if ending.startswith(CHUNKS):
+            data = encode_chunk(data)
+        self.write(stream_head(content_type, fields, ending) + data)
+
+    def write_piece(self, data: bytes, ended: bool = False) -> None:
+        if self._request is not None and self._request.plan.head.is_http_10:
+            self.write(data)
+        else:
+            self.write(encode_chunk(data) + LAST_CHUNK if ended else encode_chunk(data))
+
+    def _framed_ending(self) -> bytes:
+        """What ends the head of a reply of unknown length; HTTP/1.0 has no chunks, so the connection ends it."""
+        if self._request is not None and self._request.plan.head.is_http_10:
+            self.close_after_reply()
+            return self._head_end
+        return CHUNKS + self._head_end
+
     def close_after_reply(self) -> None:
         self._closes_after_reply = True
-        self.reply_head_end = CLOSE_END
+        self._head_end = CLOSE_END
 
     def write_at_once(self) -> None:
         """The reply comes in small pieces: each goes to the kernel at once, and what that does not take pauses the
@@ -297,8 +331,8 @@ class Http1ServerConnection(asyncio.Protocol):
             return
         self._state = State.HEAD
         self._active_at = monotonic()
-        if self.reply_head_end is KEEP_ALIVE_END_10:
-            self.reply_head_end = KEEP_ALIVE_END
+        if self._head_end is KEEP_ALIVE_END_10:
+            self._head_end = KEEP_ALIVE_END
         self._streams_events = False
         if self._writes_at_once:
             self._writes_at_once = False
@@ -307,17 +341,17 @@ class Http1ServerConnection(asyncio.Protocol):
             self._set_reading(True)
             self.plane.loop.call_soon(self._read_waiting)
 
-    def refuse(self, error: GatewayError, lines: bytes = b"") -> None:
+    def refuse(self, error: GatewayError, fields: Sequence[Field] = ()) -> None:
         """Answer the request under way with an error; the connection goes on where the request is read whole."""
         api = self._request.plan.api if self._request is not None else None
-        self.respond(status_told(error, api), error_told(error, api), lines + reason_line(error))
+        self.respond(status_told(error, api), error_told(error, api), [*fields, *reason_fields(error)])
 
-    def respond(self, status: int, body: bytes, lines: bytes = b"", content_type: str = JSON) -> None:
+    def respond(self, status: int, body: bytes, fields: Sequence[Field] = (), content_type: str = JSON) -> None:
         """Answer the request under way with a whole reply of our own."""
         if self._state is State.BODY:
             self.close_after_reply()
         without_body = self._request is not None and self._request.plan.without_body
-        self.write(reply(status, body, content_type, lines, self.reply_head_end, without_body=without_body))
+        self.write(reply(status, body, content_type, fields, self._head_end, without_body=without_body))
         self.reply_ended()
 
     def _give_up(self, error: GatewayError) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from time import monotonic
 
 from gateway.comparison.reply import ComparedReply, plain
@@ -15,8 +16,8 @@ from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.dispatch.model_in_body import answerer_by
 from gateway.dataplane.dispatch.serving import serve_by
 from gateway.dataplane.grpc.unary_call import UnaryCall
+from gateway.dataplane.protocol_bridge.in_process_client import InProcessClient
 from gateway.dataplane.protocol_bridge.reply_stream import ReplyStream
-from gateway.dataplane.protocol_bridge.rest_client import RestClient
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.llm.canonical import LlmApi
 from gateway.wire.grpc import framed
@@ -94,7 +95,7 @@ class _AskedByRest(_Asked):
         self._api: LlmApi | None = None
 
     def begin(self) -> None:
-        client = RestClient(self.plane, self, _PEER)
+        client = InProcessClient(self.plane, self, _PEER)
         request, body = self.plane.read(self._capture.facts.head.encode("latin-1")), self._capture.request
         self._api = request.plan.api
         if request.plan.call.names_its_model_in_the_body:
@@ -122,10 +123,10 @@ class _AskedByRest(_Asked):
         except GatewayError as error:
             self._fail(error.message)
 
-    def refused(self, error: GatewayError, fields: list[Field]) -> None:
+    def refused(self, error: GatewayError, fields: Sequence[Field]) -> None:
         self._end(status_told(error, self._api), error_told(error, self._api))
 
-    def reply_broken(self) -> None:
+    def reply_broken(self, event: bytes) -> None:
         self._fail("the candidate broke its reply off")
 
     def pause_body(self) -> None:

@@ -8,6 +8,7 @@ from gateway.dataplane.attempts.tries import Tries
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.server_timing import Timing
 from gateway.protocol.errors import GatewayError
+from gateway.wire.http1.head import Field
 
 
 class TimedTries(Tries):
@@ -21,12 +22,13 @@ class TimedTries(Tries):
         self._request = self._request.timed(self._started_at)
         return self._request.timing
 
-    def _timing_line(self, now: float) -> bytes:
+    def _timing_fields(self, now: float) -> list[Field]:
         timing, lane, endpoint = self._timing(), self._lane, self._endpoint
         if timing is None:
-            return b""
+            return []
         is_named = lane is not None and endpoint is not None and lane.reply_lines
-        return timing.line(self._waited, self._sent_at, now, endpoint.url if endpoint is not None and is_named else "")
+        url = endpoint.url if endpoint is not None and is_named else ""
+        return [timing.field(self._waited, self._sent_at, now, url)]
 
     def _try_again(self, error: GatewayError) -> None:
         if (timing := self._timing()) is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, OwnAnswer
-from gateway.dataplane.context.local_replies import error_told, reason_line, status_told
+from gateway.dataplane.context.local_replies import error_told, reason_fields, status_told
 from gateway.protocol.errors import ErrorKind, GatewayError
 
 
@@ -19,8 +19,8 @@ class ErrorHandler(OwnAnswer):
         # A client that waits for leave to send its body is told at once.
         if ended or self._plan.head.expects_continue:
             error = self._error
-            lines = reason_line(error)
+            fields = reason_fields(error)
             if error.kind is ErrorKind.METHOD_NOT_ALLOWED:
-                lines += b"allow: %b\r\n" % ", ".join(self._plan.call.verbs).encode("ascii")
+                fields.append((b"allow", ", ".join(self._plan.call.verbs).encode("ascii")))
             status = status_told(error, self._plan.api)
-            self._tell(status, error_told(error, self._plan.api), lines, reason=error.kind.value)
+            self._tell(status, error_told(error, self._plan.api), fields, reason=error.kind.value)

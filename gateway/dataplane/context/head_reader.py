@@ -17,7 +17,7 @@ from gateway.dataplane.context.server_timing import Timing
 from gateway.dataplane.context.snapshot import Snapshot
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.session_id import read_name, read_text
-from gateway.wire.http1.head import Field, read_length, read_request_head
+from gateway.wire.http1.head import Field, RequestHead, read_length, read_request_head
 from gateway.wire.memo import Memo
 
 _REQUEST_ID = b"x-request-id"
@@ -186,7 +186,9 @@ class Reader:
         self._volatile = re.compile(
             rb"\r\n((?i:%b)):[ \t]*([\t\x20-\x7e\x80-\xff]*)(?=\r\n)" % b"|".join(map(re.escape, names))
         )
+        self._names = frozenset(names)
         self._plans = Memo(lambda head: PreparedHead(read_request_head(head), snapshot, settings))
+        self._plans_of_fields = Memo(lambda key: PreparedHead(_head_of(key), snapshot, settings))
         self._requests = Memo(self._read)
 
     def __call__(self, head: bytes) -> Request:
@@ -195,6 +197,23 @@ class Reader:
         Raises: GatewayError (BAD_REQUEST) where it is malformed, so that nobody can tell where the next request starts.
         """
         return self._requests(head)
+
+    def of_fields(self, method: bytes, target: bytes, fields: list[Field]) -> Request:
+        """Read a head that came as fields, names in lower case, as HTTP/2 brings it.
+
+        Raises: GatewayError(BAD_REQUEST).
+        """
+        steady = [method, target]
+        volatile: list[Field] = []
+        for field in fields:
+            if field[0] in self._names:
+                volatile.append(field)
+            else:
+                steady += field
+        try:
+            return Request(self._plans_of_fields(b"\0".join(steady)), volatile)
+        except ValueError as error:
+            raise GatewayError(ErrorKind.BAD_REQUEST, f"malformed request: {error}") from error
 
     def _read(self, head: bytes) -> Request:
         # What stands between the volatile fields, then each one's name and value, in turn.
@@ -205,3 +224,9 @@ class Reader:
             return Request(plan, volatile)
         except ValueError as error:
             raise GatewayError(ErrorKind.BAD_REQUEST, f"malformed request: {error}") from error
+
+
+def _head_of(key: bytes) -> RequestHead:
+    """Undo the joining of method, target and fields: none of them holds a NUL."""
+    method, target, *rest = key.split(b"\0")
+    return RequestHead(method, target, list(zip(rest[::2], rest[1::2], strict=True)), False)

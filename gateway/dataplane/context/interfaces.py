@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Protocol
 
@@ -11,7 +11,9 @@ from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.decision_log import known_of
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.local_replies import JSON
+from gateway.dataplane.context.snapshot import Lane
 from gateway.protocol.errors import GatewayError
+from gateway.wire.http1.head import Field, ResponseHead
 
 
 class Client(Protocol):
@@ -23,22 +25,39 @@ class Client(Protocol):
     forwarded_proto_line: bytes
 
     @property
+    def takes_payload(self) -> bool:
+        """Whether the body of a relayed reply is handed over without the framing of HTTP/1.1."""
+        ...
+
+    @property
     def is_paused(self) -> bool:
         """It reads slower than the reply comes."""
         ...
 
-    @property
-    def reply_head_end(self) -> bytes:
-        """What ends the head of a reply, from the last field's CRLF on."""
+    # An engine's reply
+
+    def relay(self, head: ResponseHead, lane: Lane, added: Sequence[Field], request_id: bytes, data: bytes) -> None:
+        """Begin the reply with an engine's head, the lane's fields and those `added`, and the first of the body."""
         ...
 
     @property
     def write(self) -> Callable[[bytes], None]:
-        """Write something of the reply, straight to the transport."""
+        """Go on with a relayed reply whose head frames its body: straight to the transport."""
+        ...
+
+    # A reply of the gateway's own
+
+    def start_stream(self, content_type: str, fields: Sequence[Field], data: bytes) -> None:
+        """Begin a stream under status 200, with its first piece."""
+        ...
+
+    def write_piece(self, data: bytes, ended: bool = False) -> None:
+        """Go on with a stream, or with a relayed reply that ends with its connection; `reply_ended` follows the last
+        piece."""
         ...
 
     def write_at_once(self) -> None:
-        """The reply comes in small pieces, each of which somebody waits for."""
+        """The reply comes in small pieces, and its reader waits for each."""
         ...
 
     def expect_body(self) -> None:
@@ -49,17 +68,15 @@ class Client(Protocol):
 
     def resume_body(self) -> None: ...
 
-    def close_after_reply(self) -> None: ...
-
     def reply_ended(self) -> None:
         """The reply is written whole."""
         ...
 
-    def respond(self, status: int, body: bytes, lines: bytes = b"", content_type: str = JSON) -> None:
-        """Answer with a whole reply of our own; `lines` are further fields."""
+    def respond(self, status: int, body: bytes, fields: Sequence[Field] = (), content_type: str = JSON) -> None:
+        """Answer with a whole reply of the gateway's own; `fields` are further fields."""
         ...
 
-    def refuse(self, error: GatewayError, lines: bytes = b"") -> None:
+    def refuse(self, error: GatewayError, fields: Sequence[Field] = ()) -> None:
         """Answer with an error."""
         ...
 
@@ -112,7 +129,9 @@ class OwnAnswer:
         self._plan = request.plan
         self._started_at = monotonic()
 
-    def _tell(self, status: int, body: bytes, lines: bytes, content_type: str = JSON, reason: str = "") -> None:
+    def _tell(
+        self, status: int, body: bytes, fields: Sequence[Field], content_type: str = JSON, reason: str = ""
+    ) -> None:
         """Count, log and send the answer; `reason` names the kind of a failure."""
         plane = self._client.plane
         seconds = monotonic() - self._started_at
@@ -123,7 +142,7 @@ class OwnAnswer:
         if plane.tells_ends:
             known = known_of(self._request)
             plane.log(self._client.peer, self._plan.head, status, reason, seconds, request_id, known=known)
-        self._client.respond(status, body, lines + b"x-request-id: %b\r\n" % request_id, content_type)
+        self._client.respond(status, body, [*fields, (b"x-request-id", request_id)], content_type)
 
     def client_gone(self, reason: str = "client_gone", status: int = 0) -> None:
         plane = self._client.plane

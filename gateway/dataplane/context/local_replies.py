@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from http.client import responses
 
 import orjson
 
+from gateway.dataplane.context.snapshot import Lane
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import OF_V2, LlmApi
 from gateway.protocol.llm.errors import anthropic_error, openai_error
+from gateway.wire.http1.head import Field, ResponseHead
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+VIA = (b"via", b"1.1 pointsman")
 JSON = "application/json"
 
 # What ends a reply's head, from the last field's CRLF on.
 KEEP_ALIVE_END = b"\r\n\r\n"
 KEEP_ALIVE_END_10 = b"\r\nconnection: keep-alive\r\n\r\n"  # an HTTP/1.0 client must be told
 CLOSE_END = b"\r\nconnection: close\r\n\r\n"
+CHUNKS = b"\r\ntransfer-encoding: chunked"
 
 _OPENAI_LIMIT = "rate_limit_exceeded"  # its own word for it
 _NAMED_EVENTS = (LlmApi.MESSAGES, LlmApi.RESPONSES)
@@ -54,18 +59,50 @@ def body_too_long(limit: int) -> GatewayError:
     return GatewayError(ErrorKind.BODY_TOO_LARGE, f"the request's body is longer than {limit} bytes (--max-body-bytes)")
 
 
-def reason_line(error: GatewayError) -> bytes:
-    """The fields that tell a failure to programs: its kind, and what else it has."""
-    more = b"".join([b"%b: %b\r\n" % field for field in error.fields])
-    return b"x-pointsman-reason: %b\r\n%b" % (error.kind.value.encode("ascii"), more)
+def reason_fields(error: GatewayError) -> list[Field]:
+    """The fields by which programs recognise a failure: its kind, and what the error adds."""
+    return [(b"x-pointsman-reason", error.kind.value.encode("ascii")), *error.fields]
 
 
-def reply(status: int, body: bytes, content_type: str, lines: bytes, ending: bytes, *, without_body: bool) -> bytes:
-    """A whole reply.
+def lines_of(fields: Iterable[Field]) -> bytes:
+    """Fields as HTTP/1.1 writes them, each with its CRLF."""
+    return b"".join([b"%b: %b\r\n" % field for field in fields])
 
-    `lines` are further fields; `ending` is what ends the head (see KEEP_ALIVE_END); `without_body` answers
-    a HEAD: the length is told, the body is not.
+
+def reply(
+    status: int, body: bytes, content_type: str, fields: Iterable[Field], ending: bytes, *, without_body: bool
+) -> bytes:
+    """A whole reply in HTTP/1.1.
+
+    `fields` are further fields; `ending` ends the head (see KEEP_ALIVE_END); `without_body` answers a HEAD: the head
+    has the length, and no body follows.
     """
     head = f"HTTP/1.1 {status} {responses.get(status, 'Unknown')}\r\ncontent-type: {content_type}\r\n"
     length = f"content-length: {len(body)}"
-    return b"".join((head.encode("ascii"), lines, length.encode("ascii"), ending, b"" if without_body else body))
+    content = b"" if without_body else body
+    return b"".join((head.encode("ascii"), lines_of(fields), length.encode("ascii"), ending, content))
+
+
+def relayed(
+    head: ResponseHead, lane: Lane, added: Iterable[Field], request_id: bytes, ending: bytes, data: bytes
+) -> bytes:
+    """The begin of an engine's reply in HTTP/1.1: its head with the gateway's own fields, and the first of the body.
+    `ending` begins behind the last field's value."""
+    return b"".join(
+        (
+            head.status_line,
+            head.lines,
+            lane.reply_lines,
+            lines_of(added) if added else b"",
+            b"via: 1.1 pointsman\r\nx-request-id: ",
+            request_id,
+            ending,
+            data,
+        )
+    )
+
+
+def stream_head(content_type: str, fields: Iterable[Field], ending: bytes) -> bytes:
+    """The head in HTTP/1.1 of a stream that the gateway writes itself."""
+    opening = f"HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\n".encode("ascii")
+    return b"".join((opening, lines_of(fields), b"via: 1.1 pointsman", ending))

@@ -9,6 +9,8 @@ the wait for a connection; `engine` the time from there to the reply's first byt
 
 from __future__ import annotations
 
+from gateway.wire.http1.head import Field
+
 ASKED_BY = b"x-pointsman-timing"
 FIELD = b"server-timing"
 
@@ -37,7 +39,7 @@ class Timing:
         self.first_asked_at = self.first_asked_at or self.asked_at or sent_at or now
         self.asked_at = 0.0
 
-    def line(self, limited: float, sent_at: float, now: float, endpoint: str) -> bytes:
+    def field(self, limited: float, sent_at: float, now: float, endpoint: str) -> Field:
         """The field, at the reply's first byte; `limited` are the seconds that limits held it, `endpoint` is told
         where it is not empty."""
         sent_at = sent_at or now
@@ -54,4 +56,4 @@ class Timing:
         told = [f"{name};dur={max(seconds, 0.0) * 1e3:.3f}" for name, seconds in phases.items()]
         if endpoint:
             told[-1] += f';desc="{endpoint}"'
-        return b"server-timing: %b\r\n" % ", ".join(told).encode("ascii", "replace")
+        return FIELD, ", ".join(told).encode("ascii", "replace")

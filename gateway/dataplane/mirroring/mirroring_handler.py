@@ -7,7 +7,7 @@ whoever waits for the reply has it by then.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
 
 from gateway.config.experiment_specs import ShadowSpec
@@ -16,12 +16,23 @@ from gateway.dataplane.context.bounded_copy import Copy
 from gateway.dataplane.context.capture import CapturedFacts
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Handler
-from gateway.dataplane.context.local_replies import JSON, KEEP_ALIVE_END, error_told, reason_line, reply, status_told
+from gateway.dataplane.context.local_replies import (
+    CHUNKS,
+    JSON,
+    KEEP_ALIVE_END,
+    error_told,
+    reason_fields,
+    relayed,
+    reply,
+    status_told,
+    stream_head,
+)
 from gateway.dataplane.context.prepared_head import FORWARDED
 from gateway.dataplane.context.server_timing import ASKED_BY
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.context.tap import Tap
 from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.wire.http1.head import CHUNKED, Field, ResponseHead
 
 # What the gateway refuses so as to be asked less: a candidate would get what limits keep from the route's own engine.
 UNMIRRORED = (ErrorKind.RATE_LIMITED, ErrorKind.OVERLOADED)
@@ -120,14 +131,29 @@ class Mirrored:
         return self._client.is_paused
 
     @property
-    def reply_head_end(self) -> bytes:
-        return self._client.reply_head_end
+    def takes_payload(self) -> bool:
+        return self._client.takes_payload
+
+    def relay(self, head: ResponseHead, lane: Lane, added: Sequence[Field], request_id: bytes, data: bytes) -> None:
+        self._first_at = monotonic()
+        # Without framing, the copy's body ends with the copy.
+        is_framed = head.body == CHUNKED and not self.takes_payload and not self._request.plan.head.is_http_10
+        ending = CHUNKS + KEEP_ALIVE_END if is_framed else KEEP_ALIVE_END
+        self._answer.add(relayed(head, lane, added, request_id, ending, data))
+        self._client.relay(head, lane, added, request_id, data)
 
     def write(self, data: bytes) -> None:
-        if not self._first_at:
-            self._first_at = monotonic()
         self._answer.add(data)
         self._client.write(data)
+
+    def start_stream(self, content_type: str, fields: Sequence[Field], data: bytes) -> None:
+        self._first_at = monotonic()
+        self._answer.add(stream_head(content_type, fields, KEEP_ALIVE_END) + data)
+        self._client.start_stream(content_type, fields, data)
+
+    def write_piece(self, data: bytes, ended: bool = False) -> None:
+        self._answer.add(data)
+        self._client.write_piece(data, ended)
 
     def write_at_once(self) -> None:
         self._client.write_at_once()
@@ -141,26 +167,24 @@ class Mirrored:
     def resume_body(self) -> None:
         self._client.resume_body()
 
-    def close_after_reply(self) -> None:
-        self._client.close_after_reply()
-
     def reply_ended(self) -> None:
         self._client.reply_ended()
         self._hand_over()
 
-    def respond(self, status: int, body: bytes, lines: bytes = b"", content_type: str = JSON) -> None:
-        self._client.respond(status, body, lines, content_type)
-        self._answer.add(reply(status, body, content_type, lines, KEEP_ALIVE_END, without_body=False))
+    def respond(self, status: int, body: bytes, fields: Sequence[Field] = (), content_type: str = JSON) -> None:
+        self._client.respond(status, body, fields, content_type)
+        self._answer.add(reply(status, body, content_type, fields, KEEP_ALIVE_END, without_body=False))
         self._hand_over(status)
 
-    def refuse(self, error: GatewayError, lines: bytes = b"") -> None:
-        self._client.refuse(error, lines)
+    def refuse(self, error: GatewayError, fields: Sequence[Field] = ()) -> None:
+        self._client.refuse(error, fields)
         if error.kind in UNMIRRORED:
             self.plane.tap.drop(self._lane.target.route, "refused")
             return
         api = self._request.plan.api
         status, body = status_told(error, api), error_told(error, api)
-        self._answer.add(reply(status, body, JSON, lines + reason_line(error), KEEP_ALIVE_END, without_body=False))
+        fields = [*fields, *reason_fields(error)]
+        self._answer.add(reply(status, body, JSON, fields, KEEP_ALIVE_END, without_body=False))
         self._hand_over(status)
 
     def break_off(self, event: bytes = b"") -> None:

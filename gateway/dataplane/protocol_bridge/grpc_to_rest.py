@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gateway.dataplane.context.active_request import Progress
@@ -16,7 +17,7 @@ from gateway.dataplane.dispatch.model_in_body import Serve
 from gateway.dataplane.grpc.client import CallClient
 from gateway.dataplane.grpc.local_call import LocalCall
 from gateway.dataplane.grpc.reply_headers import status_fields, tell_status
-from gateway.dataplane.protocol_bridge.rest_client import RestClient
+from gateway.dataplane.protocol_bridge.in_process_client import InProcessClient
 from gateway.dataplane.rest.fleet_operations import FleetOperation
 from gateway.protocol.conversion import RestRequest
 from gateway.protocol.conversion.control import RpcError, rest_request, rpc_response
@@ -53,7 +54,7 @@ class GrpcToRestCall(LocalCall):
         self._rpc: Rpc = head.plan.rpc
         self._decided = decided
         self._serve = serve
-        self._rest = RestClient(client.plane, self, client.peer, is_tls=client.is_tls)
+        self._rest = InProcessClient(client.plane, self, client.peer, is_tls=client.is_tls)
         self._handler: Handler | None = None
         self._status = 0
         self._fields: list[Field] = []
@@ -130,10 +131,10 @@ class GrpcToRestCall(LocalCall):
             self._write(message, [field for field in self._fields if field[0].startswith(_OUR_FIELDS)])
             self._succeed()
 
-    def refused(self, error: GatewayError, fields: list[Field]) -> None:
+    def refused(self, error: GatewayError, fields: Sequence[Field]) -> None:
         self._fail(error, self._lane)
 
-    def reply_broken(self) -> None:
+    def reply_broken(self, event: bytes) -> None:
         self._fail(GatewayError(ErrorKind.UPSTREAM_RESET, "the engine broke its reply off"), self._lane)
 
     def pause_body(self) -> None:

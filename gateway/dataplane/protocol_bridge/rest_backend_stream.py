@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Sequence
 
 from gateway.dataplane.attempts.tries import Tries
 from gateway.dataplane.context.call_head import CallHead, Way
@@ -19,8 +20,8 @@ from gateway.dataplane.dispatch.model_in_body import Serve
 from gateway.dataplane.grpc.client import CallClient
 from gateway.dataplane.grpc.interfaces import LegOwner
 from gateway.dataplane.protocol_bridge.grpc_to_rest import rest_of_call, rest_of_infer, told_head_bytes
+from gateway.dataplane.protocol_bridge.in_process_client import InProcessClient
 from gateway.dataplane.protocol_bridge.model_metadata import ask_metadata, is_decoupled
-from gateway.dataplane.protocol_bridge.rest_client import RestClient
 from gateway.protocol.conversion import RestRequest
 from gateway.protocol.conversion.control import RpcError
 from gateway.protocol.conversion.control_errors import rpc_error
@@ -107,7 +108,7 @@ class RestBackendStream:
         # The message under way
         self._is_busy = False
         self._task: asyncio.Task[None] | None = None
-        self._rest = RestClient(client.plane, self, client.peer, is_tls=client.is_tls)
+        self._rest = InProcessClient(client.plane, self, client.peer, is_tls=client.is_tls)
         self._handler: Handler | None = None
         self._names = Names(b"", b"", b"", ())
         self._metadata = b""  # of a decoupled model
@@ -233,7 +234,7 @@ class RestBackendStream:
             self._tell_error("the gateway failed to ask the engine; its log says why", INTERNAL)
             return
         self._task = None
-        self._rest = RestClient(self._client.plane, self, self._client.peer, is_tls=self._client.is_tls)
+        self._rest = InProcessClient(self._client.plane, self, self._client.peer, is_tls=self._client.is_tls)
         self._handler = self._serve(self._rest, request, lane, session)
         if self.way.endpoint is not None and isinstance(self._handler, Tries):
             self._handler.start_at(self.way.endpoint)
@@ -289,11 +290,13 @@ class RestBackendStream:
             self._tell(stream_response(answer, is_final=True))
             self._done()
 
-    def refused(self, error: GatewayError, fields: list[Field]) -> None:
+    def refused(self, error: GatewayError, fields: Sequence[Field]) -> None:
         self._handler = None
         self._tell_error(error.message, error.status.grpc)
 
-    def reply_broken(self) -> None:
+    def reply_broken(self, event: bytes) -> None:
+        if event:
+            self.reply_continued(event)
         self._handler = None
         if self._events is not None and self._status == 200:
             self._done()  # its last event has told why

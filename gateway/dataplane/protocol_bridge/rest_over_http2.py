@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from time import monotonic
 
 from gateway.dataplane.context.active_request import Progress
 from gateway.dataplane.context.interfaces import Handler
 from gateway.dataplane.context.local_replies import (
-    JSON,
     body_too_long,
     error_told,
     event_told,
-    reason_line,
+    reason_fields,
     status_told,
 )
 from gateway.dataplane.dispatch.rest import handler_for
 from gateway.dataplane.grpc.client import CallClient
-from gateway.dataplane.protocol_bridge.rest_client import RestClient
+from gateway.dataplane.protocol_bridge.in_process_client import InProcessClient
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import LlmApi
 from gateway.wire.http1.head import Field
@@ -28,6 +28,7 @@ from gateway.wire.http2.stream import Stream
 
 _CONTINUE = 100
 _EVENTS = b"text/event-stream"
+_REWRITTEN = (b"host", b"cookie", b"te", b"expect")
 
 
 class RestStream:
@@ -51,7 +52,7 @@ class RestStream:
     def __init__(self, client: CallClient, stream: Stream, block: Block) -> None:
         self._client = client
         self._stream = stream
-        self._rest = RestClient(client.plane, self, client.peer, is_tls=client.is_tls)
+        self._rest = InProcessClient(client.plane, self, client.peer, is_tls=client.is_tls)
         self._handler: Handler | None = None
         self._api: LlmApi | None = None
         self._size = 0
@@ -62,7 +63,7 @@ class RestStream:
         self._without_body = block.value(b":method") == b"HEAD"
         self._active_at = monotonic()
         try:
-            request = client.plane.read(_head_of(block, has_body=not stream.is_received))
+            request = client.plane.read.of_fields(*_head_of(block, has_body=not stream.is_received))
         except GatewayError as error:
             client.plane.metrics.unrouted.count_error(error.kind.value)
             client.plane.metrics.unrouted.count_failure(error.status.http, 0.0)
@@ -142,9 +143,7 @@ class RestStream:
         has_begun = handler.begun
         handler.client_gone(error.kind.value, error.status.http)
         if has_begun:
-            if event:
-                self._stream.send_data(event)
-            self.reply_broken()
+            self.reply_broken(event)
         else:
             self.refused(error, [])
 
@@ -169,15 +168,16 @@ class RestStream:
         self._stream.send_data(b"", True)
         self._client.call_ended(self._stream)
 
-    def refused(self, error: GatewayError, fields: list[Field]) -> None:
+    def refused(self, error: GatewayError, fields: Sequence[Field]) -> None:
         self._rest.respond(
             status_told(error, self._api),
             error_told(error, self._api),
-            b"".join(b"%b: %b\r\n" % field for field in fields) + reason_line(error),
-            JSON,
+            [*fields, *reason_fields(error)],
         )
 
-    def reply_broken(self) -> None:
+    def reply_broken(self, event: bytes) -> None:
+        if event:
+            self.reply_continued(event)
         self._handler = None
         self._stream.reset(ErrorCode.INTERNAL_ERROR)
 
@@ -192,20 +192,17 @@ class RestStream:
             self._stream.credit(owed)
 
 
-def _head_of(block: Block, *, has_body: bool) -> bytes:
-    """The request's head as HTTP/1.1 has it."""
+def _head_of(block: Block, *, has_body: bool) -> tuple[bytes, bytes, list[Field]]:
+    """The request's method, target and fields, as a handler of REST has them."""
     named = dict(reversed(block.fields))
-    host = named.get(b":authority") or named.get(b"host") or b""
-    lines = [b"%b %b HTTP/1.1\r\nhost: %b\r\n" % (named[b":method"], named[b":path"], host)]
+    fields = [(b"host", named.get(b":authority") or named.get(b"host") or b"")]
     cookies = [value for name, value in block.fields if name == b"cookie"]  # may be split (section 8.2.3)
     if cookies:
-        lines.append(b"cookie: %b\r\n" % b"; ".join(cookies))
-    for name, value in block.fields:
-        if not name.startswith(b":") and name not in (b"host", b"cookie", b"te", b"expect"):
-            lines.append(b"%b: %b\r\n" % (name, value))
+        fields.append((b"cookie", b"; ".join(cookies)))
+    fields += [field for field in block.fields if not field[0].startswith(b":") and field[0] not in _REWRITTEN]
     if has_body and b"content-length" not in named:
-        lines.append(b"transfer-encoding: chunked\r\n")
-    return b"".join((*lines, b"\r\n"))
+        fields.append((b"transfer-encoding", b"chunked"))
+    return named[b":method"], named[b":path"], fields
 
 
 @cache

@@ -81,7 +81,7 @@ class ConvertedExchange:
         self._started_at = monotonic()
         self._reply = ConvertedReply(client, self._plan, lane, self._request_id)
         if request.timing is not None:
-            self._reply.timing_line = self._timing_line
+            self._reply.timing_fields = self._timing_fields
         self._stream = ReplyStream(self._reply)
         self._stream.is_paused = client.is_paused
         self._call: CallHandler | None = None
@@ -219,15 +219,13 @@ class ConvertedExchange:
         ]
         return fields + [(name, value.strip()) for name, value in head.fields if name not in _OF_REST]
 
-    def _timing_line(self) -> bytes:
+    def _timing_fields(self) -> list[Field]:
         timing, call = self._request.timing, self._call
         assert timing is not None
         if not isinstance(call, Tries):  # messages of a stream are timed by nobody
-            return timing.line(0.0, self._started_at, monotonic(), "")
-        is_named = call.endpoint is not None and self._lane.reply_lines
-        return timing.line(
-            *call.times, monotonic(), call.endpoint.url if call.endpoint is not None and is_named else ""
-        )
+            return [timing.field(0.0, self._started_at, monotonic(), "")]
+        url = call.endpoint.url if call.endpoint is not None and self._lane.reply_fields else ""
+        return [timing.field(*call.times, monotonic(), url)]
 
     def call_ended(self, stream: Stream) -> None:
         """It was told by the status."""

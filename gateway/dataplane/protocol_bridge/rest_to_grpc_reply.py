@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gateway.dataplane.context.interfaces import Client
 from gateway.dataplane.context.local_replies import JSON
@@ -21,7 +21,7 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import OK
 from gateway.protocol.mlserver.stream import is_bare_response, wrapped
 from gateway.protocol.operations import Operation
-from gateway.wire.http1.chunked import LAST_CHUNK, encode_chunk
+from gateway.wire.http1.head import Field
 
 _OUR_FIELDS = b"x-pointsman-"
 _REASON = b"x-pointsman-reason"
@@ -34,8 +34,8 @@ _NOT_ONE = (
 
 
 class ConvertedReply:
-    """Takes what a call answers. `rpc` is the call's name, `wanted` how the client wants its outputs, `timing_line`
-    tells a client that asks what became of its time."""
+    """Takes what a call answers. `rpc` is the call's name, `wanted` how the client wants its outputs, `timing_fields`
+    gives the timing to a client that asks for it."""
 
     __slots__ = (
         "_answers",
@@ -47,7 +47,7 @@ class ConvertedReply:
         "begun",
         "is_over",
         "rpc",
-        "timing_line",
+        "timing_fields",
         "wanted",
     )
 
@@ -56,7 +56,7 @@ class ConvertedReply:
         self._plan = plan
         self._lane = lane
         self._request_id = request_id
-        self.timing_line: Callable[[], bytes] = bytes
+        self.timing_fields: Callable[[], list[Field]] = list
         self._answers: list[bytes] = []
         self._errors: list[str] = []
         self.rpc = ""
@@ -118,7 +118,7 @@ class ConvertedReply:
         """Answer with an error of the gateway's; `fields` are those that the call had."""
         if not self.is_over:
             self.is_over = True
-            self._client.refuse(error, self._lines(fields))
+            self._client.refuse(error, self._own_fields(fields))
 
     def tell_refusal(self, code: int, text: str) -> None:
         """Answer with the gRPC status of an engine that was asked about its model."""
@@ -146,8 +146,8 @@ class ConvertedReply:
             if body.head_bytes is None:
                 self._respond(200, body.data, fields)
             else:
-                told = b"inference-header-content-length: %d\r\n" % body.head_bytes
-                self._respond(200, body.data, fields, told, "application/octet-stream")
+                added = [(b"inference-header-content-length", b"%d" % body.head_bytes)]
+                self._respond(200, body.data, fields, added, "application/octet-stream")
         elif operation is Operation.GENERATE:
             self._respond(200, generate_of_infer_response(answer), fields)
         else:
@@ -166,37 +166,30 @@ class ConvertedReply:
             self._respond(reply.status, reply.body, fields)
 
     def _respond(
-        self, status: int, body: bytes, fields: dict[bytes, bytes], lines: bytes = b"", content_type: str = JSON
+        self,
+        status: int,
+        body: bytes,
+        fields: dict[bytes, bytes],
+        added: Sequence[Field] = (),
+        content_type: str = JSON,
     ) -> None:
         self.is_over = True
-        self._client.respond(status, body, self._lines(fields) + lines, content_type)
+        self._client.respond(status, body, [*self._own_fields(fields), *added], content_type)
 
-    def _lines(self, fields: dict[bytes, bytes]) -> bytes:
+    def _own_fields(self, fields: dict[bytes, bytes]) -> list[Field]:
         named = [field for field in fields.items() if field[0].startswith(_OUR_FIELDS) and field[0] != _REASON]
         if not named:
             named = self._lane.reply_fields
-        lines = b"".join(b"%b: %b\r\n" % field for field in named)
-        return lines + self.timing_line() + b"x-request-id: %b\r\n" % self._request_id
+        return [*named, *self.timing_fields(), (b"x-request-id", self._request_id)]
 
     # Events
 
     def _write_event(self, event: bytes, fields: dict[bytes, bytes]) -> None:
-        is_http_10 = self._plan.head.is_http_10
-        opening = b""
-        if not self.begun:
+        if self.begun:
+            self._client.write_piece(event)
+        else:
             self.begun = True
-            if is_http_10:  # it knows no chunks: the reply ends with the connection
-                self._client.close_after_reply()
-            opening = b"".join(
-                (
-                    b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\n" % _EVENTS.encode("ascii"),
-                    self._lines(fields),
-                    b"via: 1.1 pointsman",
-                    b"" if is_http_10 else b"\r\ntransfer-encoding: chunked",
-                    self._client.reply_head_end,
-                )
-            )
-        self._client.write(opening + (event if is_http_10 or not event else encode_chunk(event)))
+            self._client.start_stream(_EVENTS, self._own_fields(fields), event)
 
     def _end_events(self, fields: dict[bytes, bytes]) -> None:
         if self._errors:  # nothing tells the kind of such an error: Triton's REST says 400 too
@@ -205,6 +198,5 @@ class ConvertedReply:
         if not self.begun:
             self._write_event(b"", fields)
         self.is_over = True
-        if not self._plan.head.is_http_10:
-            self._client.write(LAST_CHUNK)
+        self._client.write_piece(b"", True)
         self._client.reply_ended()

@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import orjson
 
-from gateway.dataplane.context.local_replies import JSON, error_body, error_told, reason_line
+from gateway.dataplane.context.local_replies import JSON, error_body, error_told, reason_fields
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import LlmApi
 from gateway.upstream.http_request import Fetched
+from gateway.wire.http1.head import Field
 
 
 class AggregatedReply:
     """A whole reply in the making."""
 
-    __slots__ = ("body", "content_type", "lines", "reason", "status")
+    __slots__ = ("body", "content_type", "fields", "reason", "status")
 
     def __init__(
-        self, status: int, body: bytes = b"", content_type: str = JSON, lines: bytes = b"", reason: str = ""
+        self, status: int, body: bytes = b"", content_type: str = JSON, fields: Sequence[Field] = (), reason: str = ""
     ) -> None:
         self.status = status
         self.body = body
         self.content_type = content_type
-        self.lines = lines
+        self.fields = fields
         self.reason = reason
 
 
 def refused(error: GatewayError, api: LlmApi | None) -> AggregatedReply:
-    return AggregatedReply(error.status.http, error_told(error, api), lines=reason_line(error), reason=error.kind.value)
+    body, fields = error_told(error, api), reason_fields(error)
+    return AggregatedReply(error.status.http, body, fields=fields, reason=error.kind.value)
 
 
 def merged(answers: list[Fetched], merge: Callable[[list[Any]], Any], shape: type) -> AggregatedReply:

@@ -32,7 +32,6 @@ from gateway.sessions.sequence_log import Input, Sent
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
 from gateway.upstream.http1_connection import UpstreamConnection
-from gateway.wire.http1.chunked import LAST_CHUNK, encode_chunk
 from gateway.wire.http1.head import UNTIL_CLOSE, ResponseHead
 
 # Up to here, one copy of the body into one write is cheaper than a write of two pieces.
@@ -90,7 +89,7 @@ class Exchange(TimedTries):
         self._response_bytes = 0
         self._swept_bytes = 0
         self._is_event_stream = False
-        self._is_relayed = not plan.without_body  # byte for byte; else it is framed by us, or not told at all
+        self._is_relayed = not plan.without_body  # byte for byte; else the client frames it, or gets no body
 
     def __repr__(self) -> str:
         return f"<Exchange {self._plan!r} at {self._endpoint!r}>"
@@ -197,7 +196,7 @@ class Exchange(TimedTries):
         leads = plan if lane is plan.lane else plan.leading(lane)
         self._connection = connection
         self._sent_at = now
-        connection.begin(self, wants_payload=plan.head.is_http_10)
+        connection.begin(self, wants_payload=client.takes_payload or plan.head.is_http_10)
         connection.request_is_sent = body.is_complete
         self._waits_for_engine = False
         head = b"".join(
@@ -265,24 +264,15 @@ class Exchange(TimedTries):
             observe_orca(endpoint, head)
         if lane.meter is not None and self._plan.is_inference:
             count_energy(lane.meter, head.value(ENERGY_FIELD))
-        framing = b""
+        plan = self._plan
         if head.body < 0:
-            framing, data = self._framed_by_us(head, data)
-        client.write(
-            b"".join(
-                (
-                    head.status_line,
-                    head.lines,
-                    lane.reply_lines,
-                    self._timing_line(now) if self._plan.tells_timing else b"",
-                    b"via: 1.1 pointsman\r\nx-request-id: ",
-                    self._request_id,
-                    framing,
-                    client.reply_head_end,
-                    b"" if self._plan.without_body else data,
-                )
-            )
-        )
+            if (head.value(b"content-type") or b"").startswith(b"text/event-stream"):
+                self._is_event_stream = True
+                client.write_at_once()
+            if head.body == UNTIL_CLOSE:
+                self._is_relayed = False
+        added = self._timing_fields(now) if plan.tells_timing else ()
+        client.relay(head, lane, added, self._request_id, b"" if plan.without_body else data)
         if not ended and client.is_paused and self._connection is not None:  # it has been since before this try
             self._connection.pause_reply()
         if ended and self._is_trying:
@@ -292,34 +282,16 @@ class Exchange(TimedTries):
         self._response_bytes += len(data)
         if ended:
             self._connection = None
-        if not self._is_relayed:
-            data = self._adapted(data, ended)
-        self._client.write(data)
+        if self._is_relayed:
+            self._client.write(data)
+        elif not self._plan.without_body:
+            self._client.write_piece(data, ended)
         if ended and self._is_trying:  # unless the client had enough of what it has just read
             self._finish(monotonic())
-
-    def _adapted(self, data: bytes, ended: bool) -> bytes:
-        """What of the engine's bytes the client gets, where these are not the same."""
-        if self._plan.without_body:
-            return b""
-        return encode_chunk(data) + LAST_CHUNK if ended else encode_chunk(data)
 
     def reply_failed(self, error: GatewayError) -> None:
         self._connection = None
         self._try_failed(error, was_sent=True)
-
-    def _framed_by_us(self, head: ResponseHead, data: bytes) -> tuple[bytes, bytes]:
-        """The framing field, and the first data, of a reply whose length nobody has told."""
-        if (head.value(b"content-type") or b"").startswith(b"text/event-stream"):
-            self._is_event_stream = True
-            self._client.write_at_once()
-        if self._plan.head.is_http_10:  # it knows no chunks: the reply ends with the connection
-            self._client.close_after_reply()
-            return b"", data
-        if head.body == UNTIL_CLOSE:
-            self._is_relayed = False
-            data = encode_chunk(data)
-        return b"\r\ntransfer-encoding: chunked", data
 
     # Limits
 
@@ -399,9 +371,9 @@ class Exchange(TimedTries):
         told = error.at(self._whereabouts())
         if not self._status:
             self._status = status
-            lines = (self._lane.reply_lines if self._lane else b"") + self._timing_line(monotonic())
+            fields = [*(self._lane.reply_fields if self._lane else ()), *self._timing_fields(monotonic())]
             self._log(error.kind.value)
-            self._client.refuse(told, lines + b"x-request-id: %b\r\n" % self._request_id)
+            self._client.refuse(told, [*fields, (b"x-request-id", self._request_id)])
             return
         self._log(error.kind.value)
         is_told = self._is_event_stream and not self._plan.without_body

@@ -84,7 +84,7 @@ class FleetOperation(OwnAnswer):
             _log.exception("cannot answer %s", self._plan)
             failure = GatewayError(ErrorKind.INTERNAL, "the gateway failed to answer; its log says why")
             answer = refused(failure, self._plan.api)
-        self._tell(answer.status, answer.body, answer.lines, answer.content_type, answer.reason)
+        self._tell(answer.status, answer.body, answer.fields, answer.content_type, answer.reason)
 
     # Answered here
 

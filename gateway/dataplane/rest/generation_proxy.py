@@ -45,8 +45,9 @@ _ENDINGS = {
 # Some engines (transformers) write no `[DONE]`; usage comes last where they write it.
 _TELL_USAGE_LAST = (LlmApi.CHAT, LlmApi.COMPLETIONS)
 
-# The framed chunk of an event.
-_WHOLE_EVENT = b"\n\n\r\n"
+# What an event ends with, by itself and as a chunk.
+_EVENT_END = b"\n\n"
+_FRAMED_END = b"\n\n\r\n"
 _MAX_ENDING_BYTES = 64
 
 _NOTHING = Used()
@@ -100,7 +101,8 @@ class GenerationExchange(Exchange):
             return
         is_stream = _is_readable_stream(head)
         self._usage = StreamUsage() if is_stream else ReplyUsage()
-        self._is_framed = head.body == CHUNKED and not self._plan.head.is_http_10
+        is_payload = self._client.takes_payload or self._plan.head.is_http_10
+        self._is_framed = head.body == CHUNKED and not is_payload
         self._before = self._last = b""
         self._was_whole = self._has_told_its_end = False
         if is_stream and not ended and not _TOKEN.search(data):
@@ -141,7 +143,7 @@ class GenerationExchange(Exchange):
         """Count what has come, and look for the end."""
         usage = self._usage
         assert usage is not None
-        is_whole = data.endswith(_WHOLE_EVENT)
+        is_whole = data.endswith(_FRAMED_END if self._is_framed else _EVENT_END)
         if is_whole and self._was_whole:  # the usual case: framing stands before events and behind them
             self._before = self._last
             self._last = data

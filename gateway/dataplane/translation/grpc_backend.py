@@ -21,6 +21,7 @@ from gateway.protocol.grpc_status import http_status
 from gateway.protocol.translator import GRPC, JSON
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.grpc_request import Answered, ask
+from gateway.wire.http1.head import Field
 
 _log = logging.getLogger(__name__)
 
@@ -99,7 +100,9 @@ class Calling:
             self._meter.answered(self._request.id or b"", status, len(message), seconds)
         self._log(status, "")
         content_type = GRPC if answered.is_good else JSON
-        self._client.respond(status, body, self._lane.reply_lines + self._timing_line + self._id_line, content_type)
+        self._client.respond(
+            status, body, [*self._lane.reply_fields, *self._timing_fields, self._id_field], content_type
+        )
 
     async def _call(self, message: bytes) -> Answered:
         """Raises: GatewayError where no endpoint answers."""
@@ -163,19 +166,19 @@ class Calling:
         target = self._lane.target
         where = f", endpoint {self._endpoint.url}" if self._endpoint is not None else ""
         told = error.at(f" (route '{target.route}', engine '{target.engine}'{where})")
-        self._client.refuse(told, self._lane.reply_lines + self._id_line)
+        self._client.refuse(told, [*self._lane.reply_fields, self._id_field])
 
     @property
-    def _timing_line(self) -> bytes:
+    def _timing_fields(self) -> list[Field]:
         timing, endpoint = self._request.timing, self._endpoint
         if timing is None:
-            return b""
-        is_named = endpoint is not None and self._lane.reply_lines
-        return timing.line(0.0, self._called_at, monotonic(), endpoint.url if endpoint is not None and is_named else "")
+            return []
+        url = endpoint.url if endpoint is not None and self._lane.reply_fields else ""
+        return [timing.field(0.0, self._called_at, monotonic(), url)]
 
     @property
-    def _id_line(self) -> bytes:
-        return b"x-request-id: %b\r\n" % (self._request.id or b"")
+    def _id_field(self) -> Field:
+        return b"x-request-id", self._request.id or b""
 
     def _series(self) -> RequestSeries:
         return self._lane.series(self._endpoint)

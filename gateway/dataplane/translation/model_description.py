@@ -13,7 +13,7 @@ import orjson
 from gateway.config.specs import EngineProtocol
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, OwnAnswer
-from gateway.dataplane.context.local_replies import error_told, reason_line
+from gateway.dataplane.context.local_replies import error_told, reason_fields
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.context.ttl_cache import TtlCache
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -209,12 +209,12 @@ class Described(OwnAnswer):
         try:
             found = await describe(lane, lane.target.model or name, call.version or "")
         except GatewayError as error:
-            lines = lane.reply_lines + reason_line(error)
+            fields = [*lane.reply_fields, *reason_fields(error)]
             body = error_told(error, self._plan.api)
-            self._tell(error.status.http, body, lines, reason=error.kind.value)
+            self._tell(error.status.http, body, fields, reason=error.kind.value)
             return
         if call.operation is Operation.MODEL_READY:
-            self._tell(200 if found.is_ready else 400, b"", lane.reply_lines, "text/plain")
+            self._tell(200 if found.is_ready else 400, b"", lane.reply_fields, "text/plain")
         else:
             told = found.config if call.operation is Operation.MODEL_CONFIG else found.metadata
-            self._tell(200, orjson.dumps(told), lane.reply_lines)
+            self._tell(200, orjson.dumps(told), lane.reply_fields)

@@ -7,7 +7,6 @@ from gateway.dataplane.context.prepared_head import PreparedHead
 from gateway.dataplane.context.server_timing import FIELD
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.translator import Reply
-from gateway.wire.http1.chunked import LAST_CHUNK, encode_chunk
 from gateway.wire.http1.head import Field
 
 HEAD_BYTES = b"inference-header-content-length"
@@ -15,7 +14,8 @@ HEAD_BYTES = b"inference-header-content-length"
 _KEPT = frozenset({b"x-request-id", b"retry-after", b"endpoint-load-metrics"})
 _KEPT_FAMILIES = (b"x-pointsman-", b"x-ratelimit-", b"anthropic-ratelimit-")
 _MAX_NAMES_LENGTH = 1024
-_EVENTS_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
+_EVENTS = "text/event-stream; charset=utf-8"
+_NO_CACHE = (b"cache-control", b"no-cache")
 
 
 class Telling:
@@ -38,21 +38,28 @@ class Telling:
 
     def respond(self, reply: Reply) -> None:
         """The reply, whole."""
-        lines = self._lines()
+        fields = self._fields()
         if reply.head_bytes is not None:
-            lines += b"%b: %d\r\n" % (HEAD_BYTES, reply.head_bytes)
+            fields.append((HEAD_BYTES, b"%d" % reply.head_bytes))
         self.is_over = True
-        self._client.respond(reply.status, reply.body, lines, reply.content_type)
+        self._client.respond(reply.status, reply.body, fields, reply.content_type)
 
     def write(self, events: bytes) -> None:
         """More of a stream."""
-        self._client.write(self._opening() + self._framed(events))
+        if self.begun:
+            self._client.write_piece(events)
+            return
+        self.begun = True
+        self._client.write_at_once()
+        self._client.start_stream(_EVENTS, [_NO_CACHE, *self._fields()], events)
 
     def end(self, events: bytes) -> None:
         """The last of a stream."""
         self.is_over = True
-        last = b"" if self._plan.head.is_http_10 else LAST_CHUNK
-        self._client.write(self._opening() + self._framed(events) + last)
+        if not self.begun:
+            self.write(events)
+            events = b""
+        self._client.write_piece(events, True)
         self._client.reply_ended()
 
     def fail(self, error: GatewayError, event: bytes) -> None:
@@ -63,23 +70,9 @@ class Telling:
         if self.begun:
             self._client.break_off(event)
         else:
-            self._client.refuse(error, self._lines())
+            self._client.refuse(error, self._fields())
 
-    def _opening(self) -> bytes:
-        if self.begun:
-            return b""
-        self.begun = True
-        self._client.write_at_once()
-        is_http_10 = self._plan.head.is_http_10
-        if is_http_10:  # it knows no chunks: the reply ends with the connection
-            self._client.close_after_reply()
-        framing = b"" if is_http_10 else b"\r\ntransfer-encoding: chunked"
-        return b"".join((_EVENTS_HEAD, self._lines(), b"via: 1.1 pointsman", framing, self._client.reply_head_end))
-
-    def _framed(self, events: bytes) -> bytes:
-        return events if self._plan.head.is_http_10 or not events else encode_chunk(events)
-
-    def _lines(self) -> bytes:
+    def _fields(self) -> list[Field]:
         """The fields that go on."""
         kept = [field for field in self.fields if field[0] in _KEPT or field[0].startswith(_KEPT_FAMILIES)]
         if self._plan.tells_timing:
@@ -89,7 +82,7 @@ class Telling:
             kept = [field for field in kept if field[0] not in ours] + self.added
         if self.dropped:
             kept.append((b"x-pointsman-dropped", _named(self.dropped)))
-        return b"".join([b"%b: %b\r\n" % field for field in kept if field[0] != b"x-pointsman-reason"])
+        return [field for field in kept if field[0] != b"x-pointsman-reason"]
 
 
 def _named(names: tuple[str, ...]) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
 
 from gateway.dataplane.attempts.tries import Tries
@@ -16,11 +16,11 @@ from gateway.dataplane.context.active_request import Progress, Stage, of_request
 from gateway.dataplane.context.decision_log import known_of
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Handler
-from gateway.dataplane.context.local_replies import error_told, event_told, reason_line, status_told
+from gateway.dataplane.context.local_replies import error_told, event_told, reason_fields, status_told
 from gateway.dataplane.context.outcome import Measured
 from gateway.dataplane.context.request_body import decoded
 from gateway.dataplane.context.snapshot import Lane
-from gateway.dataplane.translation.inner import inner_client
+from gateway.dataplane.protocol_bridge.in_process_client import InProcessClient
 from gateway.dataplane.translation.reply_writer import HEAD_BYTES, Telling
 from gateway.dataplane.translation.resume_policy import ResumePolicy
 from gateway.dataplane.translation.upstream_request import request_towards
@@ -81,7 +81,7 @@ class Translation:
         self._turn = turn
         self._telling = Telling(client, request.plan)
         self._elsewhere = ResumePolicy(request.plan.snapshot)
-        self._rest = inner_client(client, self)
+        self._rest = InProcessClient.of(client, self)
         self._started_at = monotonic()
         self._measured = Measured(lane, request.plan.is_inference, request.id or b"", self._started_at)
         self._pieces: list[bytes] = []
@@ -178,7 +178,7 @@ class Translation:
         self._streams_any_type = asked.streams_any_type
         self._telling.dropped = asked.dropped
         self._status, self._answer, self._is_streaming = 0, [], False
-        self._rest = inner_client(self._client, self)
+        self._rest = InProcessClient.of(self._client, self)
         handler = self._handler = self._ask(self._rest, request, (lane, self._session))
         self._elsewhere.avoid(handler)
         handler.body_received(asked.body, True)
@@ -187,7 +187,7 @@ class Translation:
 
     def reply_started(self, status: int, fields: list[Field]) -> None:
         self._status = status
-        self._telling.fields = fields
+        self._telling.fields = list(fields)
         self._measured.told(fields)
         assert self._translator is not None
         if status == 200 and self._translator.streams:
@@ -237,23 +237,19 @@ class Translation:
         except Exception:
             self._fail(self._unforeseen())
 
-    def refused(self, error: GatewayError, fields: list[Field]) -> None:
+    def refused(self, error: GatewayError, fields: Sequence[Field]) -> None:
         broken = self._leave_handler()
-        self._telling.fields = fields
+        self._telling.fields = list(fields)
         event = event_told(error, self._request.plan.api)
         if not self._resumes(broken, event):
             self._end_badly(error, event)
 
-    def reply_broken_off(self, event: bytes) -> None:
-        """The reply ends in its middle; `event` tells the client why."""
+    def reply_broken(self, event: bytes) -> None:
         broken = self._leave_handler()
         if self._telling.is_over or self._resumes(broken, event):
             return
         error = GatewayError(ErrorKind.UPSTREAM_RESET, "the engine's reply broke off")
         self._end_badly(error, event or event_told(error, self._request.plan.api))
-
-    def reply_broken(self) -> None:
-        """Told by `reply_broken_off`."""
 
     def pause_body(self) -> None:
         """The request is whole."""
@@ -353,8 +349,8 @@ class Translation:
         api = self._request.plan.api
         status = status_told(error, api)
         self._count(error.kind.value, status)
-        lines = self._lane.reply_lines + reason_line(error) + b"x-request-id: %b\r\n" % (self._request.id or b"")
-        self._client.respond(status, error_told(error, api), lines)
+        fields = [*self._lane.reply_fields, *reason_fields(error), (b"x-request-id", self._request.id or b"")]
+        self._client.respond(status, error_told(error, api), fields)
 
     def _unforeseen(self) -> GatewayError:
         """What the client is told of an exception that nobody expected."""
