@@ -34,6 +34,7 @@ from gateway.protocol.readiness import Readiness
 from gateway.protocol.sequence import Sequence
 from gateway.sessions.sequence_log import Input
 from gateway.upstream.endpoint import Endpoint
+from gateway.wire.http1.head import Field
 
 Carrier = TypeVar("Carrier")  # what an attempt is sent on: a connection, a stream, a task
 
@@ -286,13 +287,13 @@ class UpstreamAttempts(Generic[Carrier]):
             return Stage.READING
         return Stage.ASKING if attempt.sent_on is not None else Stage.CONNECTING
 
-    def timing_line(self, now: float) -> bytes:
-        """The `server-timing` field; empty where the client did not ask for it."""
+    def timing_fields(self, now: float) -> list[Field]:
+        """The `server-timing` field; none where the client did not ask for it."""
         timing, attempt = self.timing, self.attempt
         if timing is None:
-            return b""
+            return []
         sent_at, url = (attempt.sent_at, attempt.endpoint.url) if attempt is not None else (0.0, "")
-        return timing.line(self.waited, sent_at, now, url if self.lane.reply_lines else "")
+        return [timing.field(self.waited, sent_at, now, url if self.lane.reply_lines else "")]
 
     def whereabouts(self) -> str:
         """Where an error happened, for its message."""
