@@ -40,7 +40,7 @@ _QUANTILES = ("least", "mean", "p50", "p90", "p99", "most")
 def page_of(report: Json) -> str:
     """The page; all that came from outside is escaped."""
     shadow = report["shadow"]
-    title = f"Parity of {report['route']}"
+    title = f"Shadow report of {report['route']}"
     primaries = ", ".join(report["primary_engines"]) or "its own engine"
     parts = [
         f"<h1>{escape(title)}</h1>",

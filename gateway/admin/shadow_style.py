@@ -1,4 +1,4 @@
-"""How a parity report looks, by day and by night."""
+"""How a shadow report looks, by day and by night."""
 
 STYLE = """
 :root { color-scheme: light dark;

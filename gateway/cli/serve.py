@@ -273,7 +273,7 @@ def _tls(cert: Path | None, key: Path | None, client_ca: Path | None) -> Listene
 def _run(settings: Settings, paths: list[Path], ready_file: Path | None) -> int:
     from gateway.cli.check import print_problems, summarize
     from gateway.config.rules import load_rules
-    from gateway.control_messages import loop_factory
+    from gateway.control.channel import loop_factory
     from gateway.dry_run.rule_tests import tested
     from gateway.observability.logs import set_up_logging
     from gateway.supervision.admin_access import AccessError

@@ -127,7 +127,7 @@ class ToleranceSpec:
 
 @dataclass(frozen=True, slots=True)
 class ShadowSpec:
-    """A route's requests are sent to a second engine as well, whose answers nobody reads but the parity report."""
+    """A route's requests are sent to a second engine as well, whose answers nobody reads but the shadow report."""
 
     engine: str
     model: str | None = None  # None: the name that the route's own engine is asked with

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from gateway.control_messages import Watch
+from gateway.control.messages import Watch
 
 Json = dict[str, Any]
 

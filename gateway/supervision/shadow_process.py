@@ -1,6 +1,6 @@
-"""The parity process as the control process sees it: started where some route has a shadow, started anew when it dies.
+"""The shadow process from the control process' side: started where a route has a shadow, restarted when it dies.
 
-Its reports are kept here, so that they outlive it; whoever reads them gets the freshest that it tells in time.
+Its reports are stored here, so that they outlive it; a reader gets the latest that it delivers in time.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from gateway.comparison.report import RouteReport
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
-from gateway.control_messages import (
-    AskReports,
-    AskSnapshot,
+from gateway.control.channel import ChildProcess
+from gateway.control.messages import (
     Counters,
     Drain,
     ForgetReport,
+    GetCounters,
+    GetReports,
     Message,
     Reports,
     Serving,
@@ -39,73 +39,74 @@ from gateway.control_messages import (
 )
 from gateway.observability.shadow_metrics import ShadowCounts
 from gateway.redis.asyncio_util import end
+from gateway.shadow.comparison.report import RouteReport
 from gateway.supervision.worker_counters import Tally
-from gateway.supervision.worker_process import WorkerProcess
 from gateway.upstream.health import Findings
 
 _log = logging.getLogger("pointsman")
 
-COMMAND = (sys.executable, "-m", "gateway.parity")
+COMMAND = (sys.executable, "-m", "gateway.shadow")
 CAPTURED = "captured"
 
 _START_SECONDS = 30.0
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
-# One that has served this long was well: the next restart is at once again.
+# A process that has served this long was well: the next restart is immediate again.
 _WELL_AFTER_SECONDS = 30.0
 _ANSWER_SECONDS = 0.5
 _STOP_SECONDS = 2.0
-# Of routes that are mirrored no more, reports stay to be read.
+# Reports of routes that are no longer mirrored stay readable, up to this number.
 _MAX_REPORTS = 100
 
 Json = dict[str, Any]
 
 
-class Shadowing:
-    """Owns the process, its socket and its reports. `tally` is that of the workers: it counts what candidates are
-    asked, and what workers have captured."""
+class ShadowSupervisor:
+    """Owns the process, its socket and its reports. `tally` is the workers': it counts requests to candidates, and what
+    workers have captured."""
 
     def __init__(self, settings: Settings, tally: Tally, command: Sequence[str] = COMMAND) -> None:
         self._settings = settings
         self._tally = tally
         self._command = command
-        self._folder = Path(tempfile.gettempdir()) / f"pointsman-{token_hex(8)}"  # made where it is needed first
+        self._folder = Path(tempfile.gettempdir()) / f"pointsman-{token_hex(8)}"  # made when it is first needed
         self._rules: tuple[RulesSpec, int] | None = None
-        self._found = Findings()
+        self._findings = Findings()
         self._drained: frozenset[tuple[str, str]] = frozenset()
-        self._process: WorkerProcess | None = None
-        self._minding: asyncio.Task[None] | None = None
+        self._process: ChildProcess | None = None
+        self._running: asyncio.Task[None] | None = None
         self._serving: asyncio.Future[None] | None = None
         self._listener: socket.socket | None = None
         self._answers: dict[int, asyncio.Future[None]] = {}
         self._token = 0
         self._reports: dict[str, RouteReport] = {}
-        self._counted_before: Counter[tuple[str, str]] = Counter()  # what workers had captured when reports began anew
+        self._reset_counts: Counter[tuple[str, str]] = Counter()  # captures counted before a report was reset
         self.restarts = 0
 
     def __repr__(self) -> str:
-        return f"<Shadowing: {self._process or 'nobody'}, {len(self._reports)} reports>"
+        return f"<ShadowSupervisor: {self._process or 'no process'}, {len(self._reports)} reports>"
 
     @property
     def socket_path(self) -> str:
-        """Where workers hand over what they have captured."""
+        """Where workers send captures."""
         return str(self._folder / "captures")
 
-    # What the control process tells it
+    # Settings of the process
 
     def use_rules(self, rules: RulesSpec, number: int) -> None:
-        """By these rules from now on."""
+        """Mirror by these rules from now on."""
         self._rules = (rules, number)
         if self._process is not None:
-            self._process.say(UseRules(rules, number))
-        elif self._mirrored() and self._minding is None:
+            self._process.send(UseRules(rules, number))
+        elif self._mirrored() and self._running is None:
             loop = asyncio.get_running_loop()
             self._serving = loop.create_future()
             self._listener = self._listen()
-            self._minding = loop.create_task(self._mind())
+            self._running = loop.create_task(self._run())
 
     def _listen(self) -> socket.socket | None:
-        """Where workers hand over captures; it is ours, so that it outlives the process, and waits for the next one."""
+        """The socket for captures; it belongs to this process, so that it outlives the child and its successors inherit
+        it."""
         try:
             self._folder.mkdir(mode=0o700)
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -117,20 +118,20 @@ class Shadowing:
         return listener
 
     async def ready(self) -> None:
-        """Wait until the process serves, where it is needed; not for ever: workers do without."""
+        """Wait until the process serves, where it is needed, up to a limit: workers do without it."""
         if self._serving is not None:
             await asyncio.wait([self._serving], timeout=_START_SECONDS)
 
-    def set_health(self, found: Findings) -> None:
-        self._found = found
+    def set_health(self, findings: Findings) -> None:
+        self._findings = findings
         if self._process is not None:
-            self._process.say(SetHealth(found.conditions, found.models, found.loads))
+            self._process.send(SetHealth(findings.conditions, findings.models, findings.loads))
 
     def set_drained(self, endpoints: frozenset[tuple[str, str]]) -> None:
         if endpoints != self._drained:
             self._drained = endpoints
             if self._process is not None:
-                self._process.say(SetDrained(endpoints))
+                self._process.send(SetDrained(endpoints))
 
     async def count(self) -> None:
         """Bring reports and counts up to date, as far as the process answers in time."""
@@ -139,47 +140,46 @@ class Shadowing:
             return
         self._token += 1
         answer = self._answers[self._token] = asyncio.get_running_loop().create_future()
-        process.say(AskSnapshot(0))
-        process.say(AskReports(self._token))
+        process.send(GetCounters(0))
+        process.send(GetReports(self._token))
         await asyncio.wait([answer], timeout=_ANSWER_SECONDS)
         self._answers.pop(self._token, None)
 
     async def close(self) -> None:
-        """Stop the process; nobody waits for what it compares."""
-        if self._minding is not None:
-            await end(self._minding)
+        """Stop the process and drop the comparisons under way."""
+        if self._running is not None:
+            await end(self._running)
         process = self._process
         if process is not None and process.ended is not None:
-            process.say(Drain())
+            process.send(Drain())
             await asyncio.wait([process.ended], timeout=_STOP_SECONDS)
             process.kill()
         if self._listener is not None:
             self._listener.close()
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
-    # What the admin API reads
+    # Reports
 
     def reports(self) -> list[Json]:
-        """All reports, those of routes that are mirrored now first."""
+        """All reports, those of mirrored routes first."""
         shadows = self._mirrored()
         names = [*shadows, *(name for name in self._reports if name not in shadows)]
-        return [told for name in names if (told := self.report(name)) is not None]
+        return [report for name in names if (report := self.report(name)) is not None]
 
     def report(self, route: str) -> Json | None:
-        """A route's report; None where it has none, and no shadow."""
+        """A route's report; None where it has neither a report nor a shadow."""
         shadow = self._mirrored().get(route)
         report = self._reports.get(route)
         if report is None or (shadow is not None and not report.is_of(shadow)):
             if shadow is None:
                 return None
             report = RouteReport(route, shadow, 0.0)
-        told = report.told()
         captured = self._captured()
         dropped = Counter(report.dropped)
         for (name, reason), number in captured.items():
             if name == route and reason != CAPTURED:
                 dropped[reason] += number
-        return told | {
+        return report.to_json() | {
             "active": shadow is not None,
             "captured": captured[route, CAPTURED],
             "dropped": dict(dropped),
@@ -187,21 +187,19 @@ class Shadowing:
         }
 
     def forget(self, route: str) -> bool:
-        """Begin a route's report anew; False where there is none."""
-        known = self.report(route) is not None
+        """Reset a route's report; False where there is none."""
+        exists = self.report(route) is not None
         self._reports.pop(route, None)
         if self._process is not None:
-            self._process.say(ForgetReport(route))
+            self._process.send(ForgetReport(route))
         counted = self._tally.captures()
-        self._counted_before.update(
-            {key: counted[key] - self._counted_before[key] for key in counted if key[0] == route}
-        )
-        return known
+        self._reset_counts.update({key: counted[key] - self._reset_counts[key] for key in counted if key[0] == route})
+        return exists
 
     def counts(self) -> dict[str, ShadowCounts]:
         """By route, for metrics."""
         captured = self._tally.captures()
-        found: dict[str, ShadowCounts] = {}
+        counts: dict[str, ShadowCounts] = {}
         for name in {*self._reports, *(route for route, _ in captured)}:
             report = self._reports.get(name)
             dropped = Counter(report.dropped) if report is not None else Counter()
@@ -210,13 +208,13 @@ class Shadowing:
                     dropped[reason] += number
             outcomes = dict(report.outcomes) if report is not None else {}
             mirrored = report.mirrored if report is not None else 0
-            found[name] = ShadowCounts(captured[name, CAPTURED], mirrored, outcomes, dropped)
-        return found
+            counts[name] = ShadowCounts(captured[name, CAPTURED], mirrored, outcomes, dropped)
+        return counts
 
     def _captured(self) -> Counter[tuple[str, str]]:
-        """What workers have captured since reports began anew."""
+        """What workers have captured since each report was reset."""
         counted = self._tally.captures()
-        counted.subtract(self._counted_before)
+        counted.subtract(self._reset_counts)
         return counted
 
     def _mirrored(self) -> Mapping[str, Any]:
@@ -226,35 +224,36 @@ class Shadowing:
 
     # The process
 
-    async def _mind(self) -> None:
-        """Start it, and another whenever it dies."""
+    async def _run(self) -> None:
+        """Start it, and restart it whenever it dies."""
         pause = _FIRST_PAUSE_SECONDS
         loop = asyncio.get_running_loop()
         while True:
             since = loop.time()
             try:
-                status = await self._run_one()
+                status = await self._run_once()
             except OSError as error:
-                _log.error("cannot start the parity process: %s; trying again in %g s", error, pause)
+                _log.error("cannot start the shadow process: %s; trying again in %g s", error, pause)
             else:
-                _log.error("the parity process ended with status %d; starting another in %g s", status, pause)
+                _log.error("the shadow process ended with status %d; starting another in %g s", status, pause)
             self.restarts += 1
             if loop.time() - since > _WELL_AFTER_SECONDS:
                 pause = _FIRST_PAUSE_SECONDS
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
-    async def _run_one(self) -> int:
-        """Start one, and return its exit status when it is gone."""
+    async def _run_once(self) -> int:
+        """Start it, and return its exit status once it has ended."""
         assert self._rules is not None
-        process = WorkerProcess(self._heard, self._command)
+        process = ChildProcess(self._received, self._command)
         inherited = () if self._listener is None else (self._listener.fileno(),)
         await process.start(inherited)
         assert process.ended is not None
         rules, number = self._rules
-        start = Start(replace(self._settings, workers=1), rules, number, self._found.conditions, self._found.models)
-        process.say(replace(start, drained=self._drained, listener_fds=inherited))
-        process.say(UseReports(self._reports))
+        findings = self._findings
+        start = Start(replace(self._settings, workers=1), rules, number, findings.conditions, findings.models)
+        process.send(replace(start, drained=self._drained, listener_fds=inherited))
+        process.send(UseReports(self._reports))
         self._process = process
         try:
             return await asyncio.shield(process.ended)
@@ -263,7 +262,7 @@ class Shadowing:
                 self._process = None
                 self._tally.retire(process)
 
-    def _heard(self, process: WorkerProcess, message: Message) -> None:
+    def _received(self, process: ChildProcess, message: Message) -> None:
         if isinstance(message, Counters):
             self._tally.take(process, message.snapshot)
         elif isinstance(message, Reports):
@@ -274,7 +273,7 @@ class Shadowing:
         elif isinstance(message, Serving) and self._serving is not None and not self._serving.done():
             self._serving.set_result(None)
         elif isinstance(message, WorkerFailed):
-            _log.error("the parity process: %s", message.message)
+            _log.error("the shadow process: %s", message.message)
 
     def _take(self, reports: Mapping[str, RouteReport]) -> None:
         self._reports |= reports

@@ -35,10 +35,9 @@ from gateway.supervision.recordings import Recordings
 from gateway.supervision.redis_setup import RedisHome, data_dir_of, versions_dir
 from gateway.supervision.replicas import Ears, Replicas
 from gateway.supervision.rule_manager import RuleKeeping
-from gateway.supervision.shadow_process import Shadowing
+from gateway.supervision.shadow_process import ShadowSupervisor
 from gateway.supervision.traffic_watch import Watching
-from gateway.supervision.worker_pool import StartError, WorkerPool
-from gateway.supervision.worker_process import COMMAND
+from gateway.supervision.worker_pool import COMMAND, StartError, WorkerPool
 from gateway.upstream.health import Findings, Prober
 
 _log = logging.getLogger("pointsman")
@@ -83,7 +82,7 @@ class Supervisor(RuleKeeping):
         self._workforce: WorkerPool | None = None
         self._watching: Watching | None = None
         self._prober: Prober | None = None
-        self._shadowing: Shadowing | None = None
+        self._shadowing: ShadowSupervisor | None = None
         self.feed = Feed(self)  # what is told to whoever listens at the admin API
         self._inference: InferencePort | None = None
 
@@ -100,7 +99,7 @@ class Supervisor(RuleKeeping):
         return await self._replicas.drain((engine, url), is_draining, by)
 
     @property
-    def shadows(self) -> Shadowing:
+    def shadows(self) -> ShadowSupervisor:
         """Mirrored routes, and how their candidates compare."""
         assert self._shadowing is not None
         return self._shadowing
@@ -142,7 +141,7 @@ class Supervisor(RuleKeeping):
         return self._experiments
 
     async def count(self) -> None:
-        """Ask workers and parity process what they have counted."""
+        """Ask the workers and the shadow process what they have counted."""
         assert self._workforce is not None
         await asyncio.gather(self._workforce.count(), self.shadows.count())
 
@@ -212,7 +211,7 @@ class Supervisor(RuleKeeping):
         workforce.number = self._book.number
         folder = data_dir_of(settings)
         self._watching = Watching(settings, workforce, self.feed, folder / "recordings" if folder is not None else None)
-        self._shadowing = shadowing = Shadowing(settings, workforce.tally)
+        self._shadowing = shadowing = ShadowSupervisor(settings, workforce.tally)
         workforce.captures = shadowing.socket_path
         ears = Ears(
             self._book.ask,

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
+from gateway.control.channel import ChildProcess
 from gateway.observability.aggregate import total
 from gateway.observability.arm_stats import ArmCounts, ArmKey
 from gateway.observability.limit_stats import LimitSnapshot, add_up_limits, without_worker
@@ -14,14 +15,13 @@ from gateway.observability.redis_stats import StoreUse
 from gateway.observability.session_stats import SessionUse
 from gateway.protocol.engine_load import Load
 from gateway.statistics.metrics import add
-from gateway.supervision.worker_process import WorkerProcess
 
 
 class Tally:
     """The last snapshot of each living worker, and the sum of the others."""
 
     def __init__(self) -> None:
-        self._living: dict[WorkerProcess, CountersSnapshot] = {}
+        self._living: dict[ChildProcess, CountersSnapshot] = {}
         self._retired: dict[SeriesKey, SeriesSnapshot] = {}
         self._retired_store: StoreUse | None = None
         self._retired_sessions: SessionUse | None = None
@@ -32,10 +32,10 @@ class Tally:
     def __repr__(self) -> str:
         return f"<Tally of {len(self._living)} workers>"
 
-    def take(self, worker: WorkerProcess, snapshot: CountersSnapshot) -> None:
+    def take(self, worker: ChildProcess, snapshot: CountersSnapshot) -> None:
         self._living[worker] = snapshot
 
-    def retire(self, worker: WorkerProcess) -> None:
+    def retire(self, worker: ChildProcess) -> None:
         """A worker is gone: keep what it counted, drop what it had under way."""
         last = self._living.pop(worker, None)
         if last is not None:

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from gateway.config.settings import Settings
 from gateway.config.specs import RulesSpec
-from gateway.control_messages import (
+from gateway.control.channel import ChildProcess
+from gateway.control.messages import (
     ActiveRequests,
     Answer,
-    AskRequests,
-    AskSnapshot,
     Cancelled,
     CancelRequest,
     Counters,
     Decisions,
     Drain,
     FeedbackCounted,
+    GetCounters,
+    ListRequests,
     Message,
     Serving,
     SetDrained,
@@ -38,10 +40,11 @@ from gateway.protocol.readiness import Readiness
 from gateway.redis.address import RedisAddress
 from gateway.supervision.ports import ReservedPort
 from gateway.supervision.worker_counters import Tally
-from gateway.supervision.worker_process import COMMAND, WorkerProcess
 from gateway.upstream.health import Findings
 
 _log = logging.getLogger(__name__)
+
+COMMAND = (sys.executable, "-m", "gateway.worker")
 
 _START_SECONDS = 30.0
 # A worker that dies at once must not keep the machine busy with starting it.
@@ -83,14 +86,14 @@ class WorkerPool:
         self._ports = ports
         self._command = command
         self._redis = redis
-        self._workers: set[WorkerProcess] = set()
-        self._processes: set[WorkerProcess] = set()  # with those given up, until they are gone
-        self._serving: dict[WorkerProcess, asyncio.Future[None]] = {}
+        self._workers: set[ChildProcess] = set()
+        self._processes: set[ChildProcess] = set()  # with those given up, until they are gone
+        self._serving: dict[ChildProcess, asyncio.Future[None]] = {}
         self._minders: list[asyncio.Task[None]] = []
-        self._answers: dict[tuple[int, WorkerProcess], asyncio.Future[Answer]] = {}
+        self._answers: dict[tuple[int, ChildProcess], asyncio.Future[Answer]] = {}
         self._errands: set[asyncio.Task[None]] = set()
         self._token = 0
-        self._silent_since: dict[WorkerProcess, float] = {}  # asked, and nothing heard from since
+        self._silent_since: dict[ChildProcess, float] = {}  # asked, and nothing heard from since
         self._is_stopping = False
         self.number = 1
         self.captures = ""  # where workers hand over what is mirrored
@@ -154,11 +157,11 @@ class WorkerPool:
     async def count(self) -> None:
         """Bring the tally up to date, as far as the workers answer in time."""
         self._kill_hung(asyncio.get_running_loop().time())
-        await self._ask(AskSnapshot)
+        await self._ask(GetCounters)
 
     async def requests(self, limit: int) -> list[LiveRequest]:
         """The requests under way, the oldest first, as far as the workers answer in time."""
-        answers = await self._ask(lambda token: AskRequests(token, limit))
+        answers = await self._ask(lambda token: ListRequests(token, limit))
         found = [request for answer in answers if isinstance(answer, ActiveRequests) for request in answer.requests]
         return sorted(found, key=lambda request: -request.age)[:limit]
 
@@ -176,7 +179,7 @@ class WorkerPool:
         """What the workers answer in time."""
         self._token += 1
         loop = asyncio.get_running_loop()
-        waiting: dict[tuple[int, WorkerProcess], asyncio.Future[Answer]]
+        waiting: dict[tuple[int, ChildProcess], asyncio.Future[Answer]]
         waiting = {(self._token, worker): loop.create_future() for worker in self._workers}
         self._answers |= waiting
         self._say_to_all(make(self._token))
@@ -213,7 +216,7 @@ class WorkerPool:
         """Stop at once; returns when no process is left."""
         self.kill()
         loop = asyncio.get_running_loop()
-        ends = [loop.create_task(worker.gone()) for worker in self._processes]
+        ends = [loop.create_task(worker.wait()) for worker in self._processes]
         if ends:
             await asyncio.wait(ends, timeout=_KILL_MARGIN_SECONDS)
         for worker in list(self._processes):
@@ -228,12 +231,12 @@ class WorkerPool:
                 _log.error("worker %d has not answered for %g s: it hangs, and is killed", worker.pid, now - since)
                 worker.kill()
 
-    def _is_serving(self, worker: WorkerProcess) -> bool:
+    def _is_serving(self, worker: ChildProcess) -> bool:
         serving = self._serving.get(worker)
         return serving is not None and serving.done() and not serving.cancelled()
 
-    async def _start_one(self) -> WorkerProcess:
-        worker = WorkerProcess(self._heard, self._command)
+    async def _start_one(self) -> ChildProcess:
+        worker = ChildProcess(self._heard, self._command)
         serving: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._serving[worker] = serving
         inherited = [port.listener.fileno() for port in self._ports if port.listener is not None]
@@ -257,7 +260,7 @@ class WorkerPool:
             self.captures,
             watch=self._watch,
         )
-        worker.say(start)
+        worker.send(start)
         either: list[asyncio.Future[Any]] = [serving, worker.ended]
         await asyncio.wait(either, timeout=_START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if not serving.done():
@@ -274,7 +277,7 @@ class WorkerPool:
             raise
         return worker
 
-    async def _mind(self, worker: WorkerProcess) -> None:
+    async def _mind(self, worker: ChildProcess) -> None:
         """Replace a worker whenever it dies."""
         loop = asyncio.get_running_loop()
         pause = _FIRST_PAUSE_SECONDS
@@ -298,18 +301,18 @@ class WorkerPool:
                 except (StartError, OSError) as error:
                     _log.error("cannot start a worker: %s; trying again in %g s", error, pause)
 
-    def _has_ended(self, worker: WorkerProcess) -> None:
-        if worker.is_gone:  # else a fault has ended the listening to it
+    def _has_ended(self, worker: ChildProcess) -> None:
+        if worker.has_exited:  # else a fault has ended the listening to it
             self._processes.discard(worker)
 
-    def _forget(self, worker: WorkerProcess) -> None:
+    def _forget(self, worker: ChildProcess) -> None:
         worker.kill()
         self._workers.discard(worker)
         self._silent_since.pop(worker, None)
         self._serving.pop(worker, None)
         self.tally.retire(worker)
 
-    def _heard(self, worker: WorkerProcess, message: Message) -> None:
+    def _heard(self, worker: ChildProcess, message: Message) -> None:
         serving = self._serving.get(worker)
         self._silent_since.pop(worker, None)
         if isinstance(message, Counters):
@@ -333,18 +336,18 @@ class WorkerPool:
             else:
                 _log.error("worker %d: %s", worker.pid, message.message)
 
-    def _answered(self, worker: WorkerProcess, message: Answer) -> None:
+    def _answered(self, worker: ChildProcess, message: Answer) -> None:
         answer = self._answers.get((message.token, worker))
         if answer is not None and not answer.done():
             answer.set_result(message)
 
-    async def _pass_feedback(self, worker: WorkerProcess, asked: TakeFeedback) -> None:
+    async def _pass_feedback(self, worker: ChildProcess, asked: TakeFeedback) -> None:
         """Ask all workers whether they know what a rating is about, for one that does not."""
         answers = await self._ask(lambda token: TakeFeedback(token, asked.rating))
         is_counted = any(answer.is_counted for answer in answers if isinstance(answer, FeedbackCounted))
         if worker in self._workers:
-            worker.say(FeedbackCounted(asked.token, is_counted))
+            worker.send(FeedbackCounted(asked.token, is_counted))
 
     def _say_to_all(self, message: Message) -> None:
         for worker in self._workers:
-            worker.say(message)
+            worker.send(message)

@@ -3,7 +3,7 @@
     python scripts/bench/shadow.py              # about a minute
     python scripts/bench/shadow.py --quick      # a glance
 
-The figure is CPU microseconds of the worker for one request, and of all processes of the gateway: the parity process,
+The figure is CPU microseconds of the worker for one request, and of all processes of the gateway: the shadow process,
 which asks the candidate and compares, is one of them. The candidate is the canned engine that answers the clients.
 """
 

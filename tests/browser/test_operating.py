@@ -199,7 +199,7 @@ def test_a_shadows_report_tells_how_far_engines_agree(page: Any) -> None:
     expect(row).to_contain_text("0.25")
     with page.context.expect_page() as opened:
         page.get_by_role("link", name="Report with plots").click()
-    expect(opened.value.get_by_role("heading", name="Parity of everything-else")).to_be_visible()
+    expect(opened.value.get_by_role("heading", name="Shadow report of everything-else")).to_be_visible()
     opened.value.close()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import trustme
 
 from gateway.config.settings import ListenerTls
-from gateway.worker import listener_tls
+from gateway.worker.process import listener_tls
 from tests.dataplane.stage import Engine, post, rules, run, stage
 
 

@@ -16,11 +16,11 @@ import socket
 import sys
 from pathlib import Path
 
-from gateway.control_messages import (
-    AskSnapshot,
+from gateway.control.channel import MessageDecoder, encode
+from gateway.control.messages import (
     Counters,
-    Decoder,
     Drain,
+    GetCounters,
     Message,
     Serving,
     SetHealth,
@@ -28,7 +28,6 @@ from gateway.control_messages import (
     SetWeights,
     Start,
     UseRules,
-    encode,
 )
 from gateway.observability.metrics import CountersSnapshot, Metrics, SeriesKey
 
@@ -74,7 +73,7 @@ def obey(message: Message, mode: str, notes: Path, control: socket.socket) -> No
         note(notes, f"weights {dict(message.weights)}")
     elif isinstance(message, UseRules):
         note(notes, f"rules {message.number}")
-    elif isinstance(message, AskSnapshot) and mode != "silent":
+    elif isinstance(message, GetCounters) and mode != "silent":
         control.sendall(encode(Counters(message.token, counted())))
     elif isinstance(message, Drain):
         note(notes, "drain")
@@ -86,7 +85,7 @@ def main() -> None:
     mode, notes, _, descriptor = sys.argv[1:]
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     control = socket.socket(fileno=int(descriptor))
-    decoder = Decoder()
+    decoder = MessageDecoder()
     while data := control.recv(1 << 16):
         for message in decoder.feed(data):
             obey(message, mode, Path(notes), control)

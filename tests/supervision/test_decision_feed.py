@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gateway.control_messages import Watch
+from gateway.control.messages import Watch
 from gateway.supervision.decision_feed import NOBODY, DecisionFeed, FeedSubscription
 
 

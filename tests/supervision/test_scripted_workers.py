@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from gateway.config.settings import Settings
-from gateway.control_messages import Counters, Message
+from gateway.control.channel import ChildProcess
+from gateway.control.messages import Counters, Message
 from gateway.protocol.engine_load import Load
 from gateway.protocol.readiness import Readiness
 from gateway.supervision import worker_pool
 from gateway.supervision.ports import ReservedPort
 from gateway.supervision.worker_pool import StartError, WorkerPool
-from gateway.supervision.worker_process import WorkerProcess
 from gateway.upstream.health import Findings
 from tests.supervision.stage import any_rules, scripted
 
@@ -82,7 +82,7 @@ def test_a_worker_that_nobody_hears_is_not_left_behind(tmp_path: Path, monkeypat
     """A fault of ours ends the listening to a worker, which serves on: it is killed when all are (`force_of` looks)."""
     heard = WorkerPool._heard
 
-    def fail(self: WorkerPool, worker: WorkerProcess, message: Message) -> None:
+    def fail(self: WorkerPool, worker: ChildProcess, message: Message) -> None:
         if isinstance(message, Counters):
             raise RuntimeError("a fault of ours")
         heard(self, worker, message)
@@ -96,8 +96,8 @@ def test_a_worker_that_nobody_hears_is_not_left_behind(tmp_path: Path, monkeypat
             (worker,) = force._workers
             await force.count()
             await until(lambda: worker.ended is not None and worker.ended.done())
-            assert not worker.is_gone
-        assert worker.is_gone
+            assert not worker.has_exited
+        assert worker.has_exited
 
     asyncio.run(scene())
 

@@ -1,18 +1,18 @@
 """The sum of what workers count."""
 
+from gateway.control.channel import ChildProcess
 from gateway.observability.arm_stats import ArmKey
 from gateway.observability.limit_stats import AccountSnapshot, LimitSnapshot
 from gateway.observability.metrics import CountersSnapshot, Metrics, SeriesKey
 from gateway.observability.redis_stats import StoreUse
 from gateway.observability.session_stats import SessionUse
 from gateway.supervision.worker_counters import Tally
-from gateway.supervision.worker_process import WorkerProcess
 
 KEY = SeriesKey("all", "", "it", "http://a:1")
 
 
-def worker() -> WorkerProcess:
-    return WorkerProcess(lambda worker, message: None)
+def worker() -> ChildProcess:
+    return ChildProcess(lambda worker, message: None, ())
 
 
 def snapshot(requests: int, in_flight: int = 0, connections: int = 0, is_open: bool = False) -> CountersSnapshot:

@@ -13,7 +13,7 @@ from gateway.config.specs import RulesSpec
 from gateway.supervision import ports
 from gateway.supervision.ports import PortError, ReservedPort
 from gateway.supervision.worker_pool import StartError, WorkerPool
-from gateway.worker import bind
+from gateway.worker.process import bind
 
 
 def any_rules(tmp_path: Path) -> RulesSpec:

@@ -1,4 +1,4 @@
-"""A request and the answer that it had, as they go from a worker to the parity process."""
+"""A request and the answer that it had, as they go from a worker to the shadow process."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class Connection(Protocol):
 
 class DataPlane:
     """One worker's data plane. `read` and `read_call` read heads by the snapshot in force; `store` and `news` are None
-    where there is no Redis, `captures` is where the parity process takes what is mirrored, "" where there is none."""
+    where there is no Redis, `captures` is where the shadow process takes what is mirrored, "" where there is none."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Where captures leave a worker: a socket to the parity process, which never keeps anybody waiting.
+"""Where captures leave a worker: a socket to the shadow process, which never keeps anybody waiting.
 
 What the socket has not taken yet is bounded; where there is no room a capture is dropped, and counted. The other side
 tells of each capture that it is done with, by a line with its route: a worker that has as many under way as its route
@@ -24,14 +24,14 @@ _GATHER_SECONDS = 0.002
 
 
 class Tap(asyncio.Protocol):
-    """One worker's; `path` is where the parity process listens, "" where there is none."""
+    """One worker's; `path` is where the shadow process listens, "" where there is none."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, path: str) -> None:
         self._loop = loop
         self._path = path
         self._transport: asyncio.Transport | None = None
         self._connecting: asyncio.Task[None] | None = None
-        self._under_way: Counter[str] = Counter()  # by route: captures that the parity process has not done with
+        self._under_way: Counter[str] = Counter()  # by route: captures that the shadow process has not done with
         self._told = b""  # a line of it whose end has not come
         self._gathered: list[bytes] = []
         self._num_gathered_bytes = 0

@@ -1,4 +1,4 @@
-"""Captures on their way from a worker to the parity process."""
+"""Captures on their way from a worker to the shadow process."""
 
 from __future__ import annotations
 

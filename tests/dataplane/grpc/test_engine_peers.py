@@ -10,7 +10,7 @@ import pytest
 import trustme
 from h2.settings import SettingCodes
 
-from gateway.worker import listener_tls
+from gateway.worker.process import listener_tls
 from tests.dataplane.grpc.peers import STREAM, Call, GrpcClient, GrpcEngine, echo, echoed
 from tests.dataplane.grpc.stage import GrpcStage, grpc_rules, grpc_stage, many, request
 from tests.dataplane.grpc.test_unary import answer

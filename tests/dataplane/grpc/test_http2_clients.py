@@ -13,7 +13,7 @@ from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 
 from gateway.wire.grpc import framed
-from gateway.worker import listener_tls
+from gateway.worker.process import listener_tls
 from tests.dataplane.grpc.peers import UNARY, Call, GrpcClient, GrpcEngine
 from tests.dataplane.grpc.stage import RESULT, GrpcStage, grpc_rules, grpc_stage, request
 from tests.dataplane.grpc.test_unary import answer

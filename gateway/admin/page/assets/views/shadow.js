@@ -68,7 +68,7 @@ function reportButton(path, route) {
   return action("Download the report", "viewer", async () => {
     const response = await request("GET", `${path}/report`);
     const url = URL.createObjectURL(await response.blob());
-    h("a", { href: url, download: `parity-${route}.html` }).click();
+    h("a", { href: url, download: `shadow-${route}.html` }).click();
     setTimeout(() => URL.revokeObjectURL(url), 10_000);
   });
 }

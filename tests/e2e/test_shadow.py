@@ -29,7 +29,7 @@ from tests.support.host import HostProcess
 from tests.support.servers import GatewayProcess
 from tests.support.waiting import eventually
 
-MODELS = Path(__file__).parents[1] / "parity_models"
+MODELS = Path(__file__).parents[1] / "shadow_models"
 X = np.array([[1.25, 2.5, -3.0, 4.75]], np.float32)
 # The candidate rounds half to even and adds an eighth: 1.125, 2.125, -2.875, 5.125.
 LARGEST, MEAN, LARGEST_RELATIVE = 0.375, 0.25, 0.375 / 2.5
@@ -440,26 +440,26 @@ def test_long_bodies_are_not_mirrored(primary: CannedEngine, start_gateway: Call
     assert (found["captured"], found["dropped"]) == (4, {"too_long": 8})
 
 
-def parity_processes(gateway: GatewayProcess) -> list[psutil.Process]:
+def shadow_processes(gateway: GatewayProcess) -> list[psutil.Process]:
     found = []
     for child in psutil.Process(gateway.process.pid).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
-            if "gateway.parity" in " ".join(child.cmdline()):
+            if "gateway.shadow" in " ".join(child.cmdline()):
                 found.append(child)
     return found
 
 
-def test_a_parity_process_that_dies_is_started_anew(
+def test_a_shadow_process_that_dies_is_started_anew(
     primary: CannedEngine, start_gateway: Callable[..., GatewayProcess]
 ) -> None:
     """Primaries are answered all the while, what was known is not forgotten, and mirroring goes on."""
     gateway = start_gateway(simple_rules(primary.url, primary.url, "max_in_flight: 1000"))
-    (first,) = parity_processes(gateway)
+    (first,) = shadow_processes(gateway)
     assert ask_many(gateway, 40) == {200: 40}
     before = when_mirrored(gateway, 40)
     first.kill()
     assert ask_many(gateway, 200) == {200: 200}
-    (second,) = eventually(lambda: parity_processes(gateway))
+    (second,) = eventually(lambda: shadow_processes(gateway))
     assert second.pid != first.pid
     assert report(gateway)["compared"] >= 40
 
@@ -471,7 +471,7 @@ def test_a_parity_process_that_dies_is_started_anew(
     after = report(gateway)
     assert after["since"] == before["since"]
     second.kill()
-    eventually(lambda: [each for each in parity_processes(gateway) if each.pid != second.pid])
+    eventually(lambda: [each for each in shadow_processes(gateway) if each.pid != second.pid])
 
 
 def test_there_is_no_process_without_a_shadow(
@@ -481,10 +481,10 @@ def test_there_is_no_process_without_a_shadow(
     with_shadow = simple_rules(primary.url, primary.url, "timeout: 5s")
     plain = with_shadow.replace(", shadow: {engine: new, sample: 1, timeout: 5s}", "")
     gateway = start_gateway(plain)
-    assert parity_processes(gateway) == []
+    assert shadow_processes(gateway) == []
     assert httpx.get(f"{gateway.admin_url}/shadows").json() == {"shadows": []}
     gateway.rules_path.write_text(with_shadow)
-    eventually(lambda: parity_processes(gateway))
+    eventually(lambda: shadow_processes(gateway))
 
     def is_mirrored() -> bool:
         assert ask_many(gateway, 4) == {200: 4}

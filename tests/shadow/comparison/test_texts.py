@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.comparison.outputs import GeneratedText
-from gateway.comparison.texts import TextDifference, compare
+from gateway.shadow.comparison.outputs import GeneratedText
+from gateway.shadow.comparison.texts import TextDifference, compare
 
 # primary, candidate, first character, first token, prefix share
 PARTING = [

@@ -1,11 +1,11 @@
-"""The rules of the parity process."""
+"""The rules of the shadow process."""
 
 from __future__ import annotations
 
 from gateway.config.rules import LoadedRules, load_rules
 from gateway.config.specs import RulesSpec
-from gateway.parity.shadow_rules import shadow_rules, shadows
 from gateway.routing.table import Table
+from gateway.shadow.comparator import shadow_rules, shadows
 
 RULES = """
 version: 1

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gateway.comparison.distribution import Distribution
-from gateway.comparison.outputs import GeneratedText
-from gateway.comparison.report import MAX_WORST, RouteReport
-from gateway.comparison.tensors import compare, tensor_of
-from gateway.comparison.texts import compare as compare_texts
-from gateway.comparison.verdict import ComparisonOutcome, Verdict
 from gateway.config.experiment_specs import ShadowSpec, ToleranceSpec
+from gateway.shadow.comparison.distribution import Distribution
+from gateway.shadow.comparison.outputs import GeneratedText
+from gateway.shadow.comparison.report import MAX_WORST, RouteReport
+from gateway.shadow.comparison.tensors import compare, tensor_of
+from gateway.shadow.comparison.texts import compare as compare_texts
+from gateway.shadow.comparison.verdict import ComparisonOutcome, Verdict
 
 SPEC = ShadowSpec("new")
 
@@ -37,9 +37,9 @@ def test_a_distribution_of_one_value_is_that_value() -> None:
     found = Distribution()
     for _ in range(7):
         found.add(0.125)
-    told = found.told()
-    assert {told[name] for name in ("least", "mean", "most", "p50", "p90", "p99")} == {0.125}
-    assert told["bins"] == [{"from": pytest.approx(0.1), "to": pytest.approx(0.1258925), "count": 7}]
+    fields = found.to_json()
+    assert {fields[name] for name in ("least", "mean", "most", "p50", "p90", "p99")} == {0.125}
+    assert fields["bins"] == [{"from": pytest.approx(0.1), "to": pytest.approx(0.1258925), "count": 7}]
 
 
 def test_quantiles_are_right_to_a_bin() -> None:
@@ -53,10 +53,10 @@ def test_quantiles_are_right_to_a_bin() -> None:
     values.sort()
     for share in (0.005, 0.3, 0.5, 0.9, 0.99, 1.0):
         exact = values[max(0, int(share * 1000) - 1)]
-        told = found.quantile(share)
-        assert told is not None
-        assert exact <= told * (1 + 1e-9)
-        assert told <= max(exact * 1.26, 0)
+        fields = found.quantile(share)
+        assert fields is not None
+        assert exact <= fields * (1 + 1e-9)
+        assert fields <= max(exact * 1.26, 0)
 
 
 def test_shares_have_bins_of_their_own() -> None:
@@ -64,7 +64,7 @@ def test_shares_have_bins_of_their_own() -> None:
     found = Distribution(is_share=True)
     for value in (0.0, 0.5, 1.0):
         found.add(value)
-    assert [(each["from"], each["to"]) for each in found.told()["bins"]] == [(0.0, 0.05), (0.5, 0.55), (0.95, 1.0)]
+    assert [(each["from"], each["to"]) for each in found.to_json()["bins"]] == [(0.0, 0.05), (0.5, 0.55), (0.95, 1.0)]
 
 
 def test_counts_and_the_worst_of_many() -> None:
@@ -72,12 +72,12 @@ def test_counts_and_the_worst_of_many() -> None:
     report = RouteReport("r", SPEC, 1.0)
     for number in range(500):
         report.add(differing(number / 100), facts(number), 2.0)
-    told = report.told()
-    assert (told["agreeing"], told["differing"], told["compared"]) == (2, 498, 500)
-    assert told["agreement"] == 2 / 500
-    assert [entry["request_id"] for entry in told["worst"]] == [f"r{499 - place}" for place in range(MAX_WORST)]
-    assert told["tensors"]["y"]["max_absolute"]["most"] == pytest.approx(4.99)
-    assert told["worst"][0]["outputs"][0]["candidate"] == pytest.approx(5.99)
+    fields = report.to_json()
+    assert (fields["agreeing"], fields["differing"], fields["compared"]) == (2, 498, 500)
+    assert fields["agreement"] == 2 / 500
+    assert [entry["request_id"] for entry in fields["worst"]] == [f"r{499 - place}" for place in range(MAX_WORST)]
+    assert fields["tensors"]["y"]["max_absolute"]["most"] == pytest.approx(4.99)
+    assert fields["worst"][0]["outputs"][0]["candidate"] == pytest.approx(5.99)
     assert len(pickle.dumps(report)) < 60_000
 
 
@@ -86,10 +86,10 @@ def test_the_last_failures_are_kept() -> None:
     report = RouteReport("r", SPEC, 1.0)
     for number in range(30):
         report.add(Verdict(ComparisonOutcome.CANDIDATE_FAILED, reason="HTTP status 503"), facts(number), 2.0)
-    told = report.told()
-    assert told["candidate_failed"] == 30
-    assert told["agreement"] is None
-    assert [entry["request_id"] for entry in told["failures"]] == [f"r{29 - place}" for place in range(MAX_WORST)]
+    fields = report.to_json()
+    assert fields["candidate_failed"] == 30
+    assert fields["agreement"] is None
+    assert [entry["request_id"] for entry in fields["failures"]] == [f"r{29 - place}" for place in range(MAX_WORST)]
 
 
 def test_names_that_are_invented_fill_nothing() -> None:
@@ -98,11 +98,11 @@ def test_names_that_are_invented_fill_nothing() -> None:
     for number in range(300):
         report.add(differing(0.0, f"output {number}"), facts(number), 2.0)
         report.drop(f"reason {number}")
-    told = report.told()
-    assert len(told["tensors"]) == 200
-    assert told["outputs_left_out"] == 100
-    assert len(told["dropped"]) == 51
-    assert told["dropped"]["others"] == 250
+    fields = report.to_json()
+    assert len(fields["tensors"]) == 200
+    assert fields["outputs_left_out"] == 100
+    assert len(fields["dropped"]) == 51
+    assert fields["dropped"]["others"] == 250
 
 
 def test_texts_are_counted_by_how_they_part() -> None:
@@ -115,20 +115,20 @@ def test_texts_are_counted_by_how_they_part() -> None:
             facts(0),
             2.0,
         )
-    told = report.told()["texts"]["choice 0"]
-    assert (told["compared"], told["equal"], told["agreeing"]) == (3, 2, 1)
-    assert told["finishes"] == {"stop/stop": 2, "stop/length": 1}
-    assert told["first_token"]["most"] == 1
-    assert told["prefix_share"]["least"] == 4 / 8
+    fields = report.to_json()["texts"]["choice 0"]
+    assert (fields["compared"], fields["equal"], fields["agreeing"]) == (3, 2, 1)
+    assert fields["finishes"] == {"stop/stop": 2, "stop/length": 1}
+    assert fields["first_token"]["most"] == 1
+    assert fields["prefix_share"]["least"] == 4 / 8
 
 
 def test_it_is_json() -> None:
     """Infinities and NaN too, which JSON has not."""
     report = RouteReport("r", SPEC, 1.0)
     report.add(differing(float("inf")), facts(1), 2.0)
-    told = json.loads(json.dumps(report.told(), allow_nan=False))
-    assert told["worst"][0]["badness"] == "inf"
-    assert told["worst"][0]["outputs"][0]["candidate"] == "inf"
+    fields = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    assert fields["worst"][0]["badness"] == "inf"
+    assert fields["worst"][0]["outputs"][0]["candidate"] == "inf"
 
 
 OTHERS = [

@@ -6,10 +6,10 @@ import orjson
 import pytest
 
 from gateway.dataplane.context.capture import Capture, CapturedFacts
-from gateway.parity.captured_request import read_request
 from gateway.protocol.body_facts import InputFacts
 from gateway.protocol.operations import Operation
 from gateway.protocol.protobuf import message
+from gateway.shadow.captured_request import read_request
 
 
 def rest(path: str, body: bytes, *lines: str) -> Capture:

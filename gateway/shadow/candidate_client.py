@@ -1,4 +1,4 @@
-"""A captured request, asked once more: of the candidate, by the data plane of this process."""
+"""A captured request, repeated at the candidate through this process' data plane."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from time import monotonic
 
-from gateway.comparison.reply import ComparedReply, plain
 from gateway.dataplane.context.call_head import CallHead, CallPlan
 from gateway.dataplane.context.capture import Capture
 from gateway.dataplane.context.data_plane import DataPlane
@@ -20,38 +19,39 @@ from gateway.dataplane.protocol_bridge.in_process_client import InProcessClient
 from gateway.dataplane.protocol_bridge.reply_stream import ReplyStream
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.llm.canonical import LlmApi
+from gateway.shadow.comparison.reply import ComparedReply, plain
 from gateway.wire.grpc import framed
 from gateway.wire.http1.head import Field
 from gateway.wire.http2.frames import ErrorCode
 from gateway.wire.http2.stream import Stream
 
 _PEER = "shadow"
-# Of the first call, or of its message as it was on the wire.
-_NOT_AGAIN = (b"grpc-timeout", b"grpc-encoding", b"x-request-id", b"x-pointsman-shadow")
+# Fields of the first call only, or of its message's encoding on the wire.
+_NOT_REPEATED = (b"grpc-timeout", b"grpc-encoding", b"x-request-id", b"x-pointsman-shadow")
 _INFER = b"/inference.GRPCInferenceService/ModelInfer"
 
 
-async def ask(plane: DataPlane, lane: Lane, capture: Capture, timeout: float) -> ComparedReply:
-    """The candidate's answer, also where that is a failure."""
-    asked = _AskedByCall(plane, lane, capture) if capture.facts.is_call else _AskedByRest(plane, lane, capture)
+async def query_candidate(plane: DataPlane, lane: Lane, capture: Capture, timeout: float) -> ComparedReply:
+    """The candidate's reply, also where it is a failure. `timeout` is in seconds."""
+    call = (_GrpcCall if capture.facts.is_call else _RestCall)(plane, lane, capture)
     try:
-        asked.begin()
-        return await asyncio.wait_for(asyncio.shield(asked.answer), timeout)
+        call.begin()
+        return await asyncio.wait_for(asyncio.shield(call.reply), timeout)
     except TimeoutError:
-        asked.leave()
-        return asked.failed(f"the candidate did not answer within {timeout:g} s")
+        call.cancel()
+        return call.failed(f"the candidate did not answer within {timeout:g} s")
     except GatewayError as error:
-        return asked.failed(error.message)
+        return call.failed(error.message)
 
 
-class _Asked:
-    """One question under way; `answer` is done when it is over."""
+class _CandidateCall:
+    """One request under way; `reply` is done when it has ended."""
 
     is_call = False
 
     def __init__(self, plane: DataPlane, lane: Lane, capture: Capture) -> None:
         self.plane = plane
-        self.answer: asyncio.Future[ComparedReply] = plane.loop.create_future()
+        self.reply: asyncio.Future[ComparedReply] = plane.loop.create_future()
         self._lane = lane
         self._capture = capture
         self._started_at = monotonic()
@@ -63,30 +63,30 @@ class _Asked:
     def begin(self) -> None:
         raise NotImplementedError
 
-    def leave(self) -> None:
-        """Nobody waits any longer."""
+    def cancel(self) -> None:
+        """The timeout has expired."""
         raise NotImplementedError
 
-    def failed(self, why: str) -> ComparedReply:
-        return ComparedReply(self.is_call, self._status, b"", {}, monotonic() - self._started_at, failure=why)
+    def failed(self, reason: str) -> ComparedReply:
+        return ComparedReply(self.is_call, self._status, b"", {}, monotonic() - self._started_at, failure=reason)
 
-    def _came(self, data: bytes) -> None:
+    def _received(self, data: bytes) -> None:
         self._first_at = self._first_at or monotonic()
         self._pieces.append(data)
 
     def _end(self, status: int, body: bytes) -> None:
-        if self.answer.done():
+        if self.reply.done():
             return
         now = monotonic()
         first = (self._first_at or now) - self._started_at
-        self.answer.set_result(ComparedReply(self.is_call, status, body, self._fields, now - self._started_at, first))
+        self.reply.set_result(ComparedReply(self.is_call, status, body, self._fields, now - self._started_at, first))
 
-    def _fail(self, why: str) -> None:
-        if not self.answer.done():
-            self.answer.set_result(self.failed(why))
+    def _fail(self, reason: str) -> None:
+        if not self.reply.done():
+            self.reply.set_result(self.failed(reason))
 
 
-class _AskedByRest(_Asked):
+class _RestCall(_CandidateCall):
     """By REST; it is the sink of the reply."""
 
     def __init__(self, plane: DataPlane, lane: Lane, capture: Capture) -> None:
@@ -105,7 +105,7 @@ class _AskedByRest(_Asked):
         self._handler = handler
         handler.body_received(body, True)
 
-    def leave(self) -> None:
+    def cancel(self) -> None:
         if self._handler is not None:
             self._handler.client_gone()
 
@@ -115,7 +115,7 @@ class _AskedByRest(_Asked):
         self._fields = dict(reversed(fields))
 
     def reply_continued(self, data: bytes) -> None:
-        self._came(data)
+        self._received(data)
 
     def reply_ended(self) -> None:
         try:
@@ -130,14 +130,14 @@ class _AskedByRest(_Asked):
         self._fail("the candidate broke its reply off")
 
     def pause_body(self) -> None:
-        """The request is whole."""
+        """The request is complete."""
 
     def resume_body(self) -> None:
-        """The request is whole."""
+        """The request is complete."""
 
 
-class _AskedByCall(_Asked):
-    """By gRPC; it is the taker of the reply, and the client of the call."""
+class _GrpcCall(_CandidateCall):
+    """By gRPC; it is both the receiver of the reply and the client of the call."""
 
     is_call = True
     peer = _PEER
@@ -150,9 +150,9 @@ class _AskedByCall(_Asked):
 
     def begin(self) -> None:
         facts, plane = self._capture.facts, self.plane
-        told = [line.partition(b": ") for line in facts.head.encode("latin-1").split(b"\r\n") if line]
+        lines = [line.partition(b": ") for line in facts.head.encode("latin-1").split(b"\r\n") if line]
         fields = [(b":method", b"POST"), (b":path", _INFER), (b":authority", b"pointsman")]
-        fields += [(name, value) for name, _, value in told if name not in _NOT_AGAIN]
+        fields += [(name, value) for name, _, value in lines if name not in _NOT_REPEATED]
         fields.append((b"x-pointsman-shadow", facts.route.encode("latin-1")))
         plan = CallPlan(fields, plane.snapshot, plane.settings)
         head = CallHead(plan, [(b"x-request-id", facts.request_id.encode("latin-1"))])
@@ -160,14 +160,14 @@ class _AskedByCall(_Asked):
         self._stream.receiver = call
         call.data_received(self._stream, framed(self._capture.request), True)
 
-    def leave(self) -> None:
+    def cancel(self) -> None:
         self._stream.receiver.stream_reset(self._stream, ErrorCode.CANCEL, "nobody waits for it")
 
     def call_ended(self, stream: Stream) -> None:
-        """It was told by the status."""
+        """The status has ended it."""
 
     def message_came(self, message: bytes) -> None:
-        self._came(message)
+        self._received(message)
 
     def reply_ended(self, code: int, text: str, fields: dict[bytes, bytes]) -> None:
         self._end(code, b"".join(self._pieces))

@@ -42,8 +42,8 @@ class ComparedReply:
     @property
     def head_bytes(self) -> int | None:
         """Where the JSON of a V2 reply ends; None where all of it is JSON."""
-        told = self.fields.get(_JSON_LENGTH, b"")
-        return int(told) if told.isdigit() and len(told) < 10 else None
+        length = self.fields.get(_JSON_LENGTH, b"")
+        return int(length) if length.isdigit() and len(length) < 10 else None
 
 
 def read_http(data: bytes, seconds: float, first_seconds: float) -> ComparedReply:

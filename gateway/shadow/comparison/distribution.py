@@ -44,7 +44,7 @@ class Distribution:
                 return min(self.most, max(self.least, self._edges(place)[1]))
         return None if not self.count else self.most
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As JSON."""
         if not self.count:
             return {"count": 0, "bins": []}

@@ -1,4 +1,4 @@
-"""From captures to reports: each is judged worth asking or not, asked, compared and added."""
+"""From captures to reports: each capture is repeated at the candidate, compared with the original reply and counted."""
 
 from __future__ import annotations
 
@@ -6,36 +6,68 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from hashlib import sha256
 from time import time
 from typing import Any
 
-from gateway.comparison.reply import ComparedReply, read_http
-from gateway.comparison.report import RouteReport
-from gateway.comparison.verdict import judge
 from gateway.config.experiment_specs import ShadowSpec
-from gateway.config.specs import RulesSpec
+from gateway.config.specs import MatchSpec, RouteSpec, RulesSpec
 from gateway.dataplane.context.capture import Capture
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.snapshot import Lane
-from gateway.parity.candidate_client import ask
-from gateway.parity.captured_request import CapturedRequest, read_request
-from gateway.parity.shadow_rules import Key, shadows
 from gateway.protocol.errors import GatewayError
+from gateway.shadow.candidate_client import query_candidate
+from gateway.shadow.captured_request import CapturedRequest, read_request
+from gateway.shadow.comparison.reply import ComparedReply, read_http
+from gateway.shadow.comparison.report import RouteReport
+from gateway.shadow.comparison.verdict import judge
 from gateway.wire.grpc import MessageReader, decompress
 
 _log = logging.getLogger(__name__)
 
 _MAX_MESSAGE_BYTES = 1 << 31
-# From here on comparing takes longer than a thread; others' answers need not wait for it.
+# From this size on, a comparison takes longer than the switch to a thread.
 _THREAD_BYTES = 64 * 1024
-# Clients choose these: a report keeps no more of them.
+# Bounds on what clients choose.
 _MAX_NAME, _MAX_INPUTS = 200, 16
 _DIGEST_LENGTH = 16  # hexadecimal digits: enough to find a request again
 
+Key = tuple[str, str | None]  # a route, and the model's name at the engine that replied
 
-class Comparing:
-    """Of all mirrored routes. `reports` are by route; those of routes that are mirrored no more stay."""
+
+def shadow_rules(rules: RulesSpec) -> tuple[RulesSpec, dict[Key, int]]:
+    """Rules in which each mirrored route leads to its shadow's engine alone, and the place of each target: by route and
+    by each name that its model may have at the route's own engines."""
+    routes: list[RouteSpec] = []
+    places: dict[Key, int] = {}
+    for route in rules.routes:
+        if route.shadow is None:
+            continue
+        for model in dict.fromkeys(_models(route, rules)):
+            places[route.name, model] = len(routes)
+            routes.append(
+                RouteSpec(route.name, MatchSpec(), engine=route.shadow.engine, model=route.shadow.model or model)
+            )
+    engines = {route.engine: rules.engines[route.engine] for route in routes if route.engine is not None}
+    identity = replace(rules.identity, session_cookie=None)
+    return RulesSpec(engines, tuple(routes), identity=identity, digest=rules.digest), places
+
+
+def shadows(rules: RulesSpec) -> dict[str, ShadowSpec]:
+    """By route."""
+    return {route.name: route.shadow for route in rules.routes if route.shadow is not None}
+
+
+def _models(route: RouteSpec, rules: RulesSpec) -> list[str | None]:
+    """What the engines of a route may call the model; None: the name in the request."""
+    if route.experiment is None:
+        return [route.model]
+    return [arm.model or route.model for arm in rules.experiments[route.experiment].arms]
+
+
+class ShadowComparator:
+    """Compares for all mirrored routes. `reports` are by route; those of routes that are no longer mirrored stay."""
 
     def __init__(self, plane: DataPlane, rules: RulesSpec, places: Mapping[Key, int]) -> None:
         self.reports: dict[str, RouteReport] = {}
@@ -45,35 +77,35 @@ class Comparing:
         self.use(rules, places)
 
     def __repr__(self) -> str:
-        return f"<Comparing {len(self._shadows)} routes, {len(self._tasks)} in flight>"
+        return f"<ShadowComparator {len(self._shadows)} routes, {len(self._tasks)} in flight>"
 
     def use(self, rules: RulesSpec, places: Mapping[Key, int]) -> None:
-        """These rules hold from now on; `places` are those of the plane's targets."""
+        """Compare by these rules from now on; `places` are those of the plane's targets."""
         self._shadows = shadows(rules)
         self._places = places
 
     def forget(self, route: str) -> None:
-        """Begin a route's report anew."""
+        """Reset a route's report."""
         self.reports.pop(route, None)
 
     def take(self, capture: Capture, done: Callable[[str], None]) -> None:
-        """A worker has handed this over; it is told, by the route, when that is done with."""
+        """Compare a worker's capture; `done` is called with the route when that has ended."""
         route, model = capture.facts.route, capture.facts.model
         shadow, place = self._shadows.get(route), self._places.get((route, model))
         snapshot = self._plane.snapshot  # of the same rules as the places
-        if shadow is None or place is None:  # it was captured before the rules changed
+        if shadow is None or place is None:  # captured before the rules changed
             done(route)
             return
         report = self._report(route, shadow)
         is_full = self._in_flight[route] >= shadow.max_in_flight  # by several workers together
-        asked = None if is_full else read_request(capture)
-        if asked is None or asked.refusal:
-            report.drop(asked.refusal if asked is not None else "max_in_flight")
+        request = None if is_full else read_request(capture)
+        if request is None or request.refusal:
+            report.drop(request.refusal if request is not None else "max_in_flight")
             done(route)
             return
         self._in_flight[route] += 1
         lane = snapshot.lane(snapshot.table.targets[place])
-        task = self._plane.loop.create_task(self._compare(capture, asked, shadow, lane, report))
+        task = self._plane.loop.create_task(self._compare(capture, request, shadow, lane, report))
         self._tasks.add(task)
         task.add_done_callback(lambda task: self._ended(task, route, done))
 
@@ -87,7 +119,7 @@ class Comparing:
             task.cancel()
 
     def _report(self, route: str, shadow: ShadowSpec) -> RouteReport:
-        """The route's; a new one where the candidate, or the measure, is another."""
+        """The route's report; a new one where the candidate or the tolerance has changed."""
         report = self.reports.get(route)
         if report is None or not report.is_of(shadow):
             report = self.reports[route] = RouteReport(route, shadow, time())
@@ -96,33 +128,33 @@ class Comparing:
         return report
 
     async def _compare(
-        self, capture: Capture, asked: CapturedRequest, shadow: ShadowSpec, lane: Lane, report: RouteReport
+        self, capture: Capture, request: CapturedRequest, shadow: ShadowSpec, lane: Lane, report: RouteReport
     ) -> None:
         facts = capture.facts
         try:
             report.mirrored += 1
             primary = _primary(capture)
-            candidate = await ask(self._plane, lane, capture, shadow.timeout)
+            candidate = await query_candidate(self._plane, lane, capture, shadow.timeout)
             if max(len(primary.body), len(candidate.body)) < _THREAD_BYTES:
-                verdict = judge(primary, candidate, asked.call, shadow)
+                verdict = judge(primary, candidate, request.call, shadow)
             else:
-                verdict = await asyncio.to_thread(judge, primary, candidate, asked.call, shadow)
+                verdict = await asyncio.to_thread(judge, primary, candidate, request.call, shadow)
             seconds = (primary.seconds, candidate.seconds, primary.first_seconds, candidate.first_seconds)
             are_good = primary.is_good and candidate.is_good
             report.answered(facts.engine, f"{_status(primary)}/{_status(candidate)}", seconds if are_good else None)
-            report.add(verdict, _told(capture, asked, shadow, primary, candidate), time())
-        except Exception:  # a fault of ours, which the log tells and no report must end by
+            report.add(verdict, _facts_json(capture, request, shadow, primary, candidate), time())
+        except Exception:  # a bug here must not end the report
             _log.exception("cannot compare a request of route '%s'", facts.route)
             report.drop("internal")
 
 
-def _status(answer: ComparedReply) -> str:
-    """As reports count it: HTTP's or gRPC's, or that there was none."""
-    return "none" if answer.failure and not answer.status else str(answer.status)
+def _status(reply: ComparedReply) -> str:
+    """HTTP's or gRPC's status as reports count it; "none" where there was no reply."""
+    return "none" if reply.failure and not reply.status else str(reply.status)
 
 
 def _primary(capture: Capture) -> ComparedReply:
-    """The answer that the client had."""
+    """The reply that the client got."""
     facts = capture.facts
     try:
         if not facts.is_call:
@@ -136,27 +168,27 @@ def _primary(capture: Capture) -> ComparedReply:
         return ComparedReply(facts.is_call, facts.status, b"", {}, facts.seconds, failure=error.message)
 
 
-def _told(
-    capture: Capture, asked: CapturedRequest, shadow: ShadowSpec, primary: ComparedReply, candidate: ComparedReply
+def _facts_json(
+    capture: Capture, request: CapturedRequest, shadow: ShadowSpec, primary: ComparedReply, candidate: ComparedReply
 ) -> dict[str, Any]:
-    """What a report tells of a request: nothing that was asked or answered, unless excerpts are wanted."""
+    """What a report shows of a request: no part of its body or of the replies, unless the route allows excerpts."""
     facts = capture.facts
-    told: dict[str, Any] = {
+    entry: dict[str, Any] = {
         "request_id": facts.request_id[:_MAX_NAME],
         "time": time(),
         "engine": facts.engine,
         "protocol": "grpc" if facts.is_call else "rest",
-        "operation": asked.call.operation.value,
-        "model": asked.model[:_MAX_NAME],
+        "operation": request.call.operation.value,
+        "model": request.model[:_MAX_NAME],
         "bytes": len(capture.request),
         "digest": sha256(capture.request).hexdigest()[:_DIGEST_LENGTH],
         "inputs": [
             {"name": each.name[:_MAX_NAME], "datatype": each.datatype[:_MAX_NAME], "shape": each.shape}
-            for each in asked.inputs[:_MAX_INPUTS]
+            for each in request.inputs[:_MAX_INPUTS]
         ],
         "seconds": [primary.seconds, candidate.seconds],
         "statuses": [primary.status, candidate.status],
     }
     if shadow.excerpts:
-        told["excerpt"] = asked.text[: shadow.excerpts]
-    return told
+        entry["excerpt"] = request.text[: shadow.excerpts]
+    return entry

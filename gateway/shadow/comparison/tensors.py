@@ -106,8 +106,8 @@ def _compared(name: str, problem: str, a: Array, b: Array, spec: ShadowSpec) -> 
         excess = np.where(alike, 0.0, np.where(is_finite, _excess(absolute, relative, tolerance), np.inf))
         worst = np.unravel_index(int(np.argmax(excess * 1.0)), excess.shape)
         if excess[worst] in (0.0, np.inf) and is_finite.any():
-            told = np.where(is_finite, absolute, np.inf if excess[worst] else 0.0)
-            worst = np.unravel_index(int(np.argmax(told)), excess.shape)
+            deviation = np.where(is_finite, absolute, np.inf if excess[worst] else 0.0)
+            worst = np.unravel_index(int(np.argmax(deviation)), excess.shape)
         finite_absolute, finite_relative = absolute[is_finite], relative[is_finite]
         argmax, top_k = _ranks(wide_a, wide_b, spec.top_k)
         return TensorDifference(

@@ -8,8 +8,8 @@ from math import inf, nan
 import numpy as np
 import pytest
 
-from gateway.comparison.tensors import ComparedTensor, compare, tensor_of, tensor_of_raw
 from gateway.config.experiment_specs import ShadowSpec, ToleranceSpec
+from gateway.shadow.comparison.tensors import ComparedTensor, compare, tensor_of, tensor_of_raw
 
 SPEC = ShadowSpec("new", top_k=2, tolerance=ToleranceSpec(absolute=0.01, relative=0.01))
 

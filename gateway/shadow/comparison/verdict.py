@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from gateway.comparison import tensors, texts
-from gateway.comparison.outputs import ParsedOutputs, read
-from gateway.comparison.reply import ComparedReply
-from gateway.comparison.tensors import TensorDifference
-from gateway.comparison.texts import TextDifference
 from gateway.config.experiment_specs import ShadowSpec
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.operations import ApiCall
+from gateway.shadow.comparison import tensors, texts
+from gateway.shadow.comparison.outputs import ParsedOutputs, read
+from gateway.shadow.comparison.reply import ComparedReply
+from gateway.shadow.comparison.tensors import TensorDifference
+from gateway.shadow.comparison.texts import TextDifference
 
 _UNREADABLE = "its answer cannot be read, or tells of a failure (how is told where the route allows excerpts)"
 _LEAST_EXCERPT = 200

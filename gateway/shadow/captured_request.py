@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gateway.comparison.reply import plain
 from gateway.dataplane.context.capture import Capture
 from gateway.protocol.body_facts import BodyFacts, InputFacts
 from gateway.protocol.errors import GatewayError
@@ -13,6 +12,7 @@ from gateway.protocol.llm.canonical import OF_V2, LlmApi
 from gateway.protocol.llm.model_name import find_model
 from gateway.protocol.operations import ApiCall, Operation, read_path
 from gateway.protocol.v2_facts import read_body_facts
+from gateway.shadow.comparison.reply import plain
 from gateway.wire.http1.head import read_request_head
 
 _JSON_LENGTH = b"inference-header-content-length"

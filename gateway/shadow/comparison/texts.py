@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gateway.comparison.outputs import GeneratedText
+from gateway.shadow.comparison.outputs import GeneratedText
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 

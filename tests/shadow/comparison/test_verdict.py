@@ -8,13 +8,13 @@ import struct
 import orjson
 import pytest
 
-from gateway.comparison.outputs import read
-from gateway.comparison.reply import ComparedReply, read_http
-from gateway.comparison.verdict import ComparisonOutcome, judge
 from gateway.config.experiment_specs import ShadowSpec
 from gateway.protocol.conversion.infer import infer_response_of_rest
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.operations import ApiCall, read_path
+from gateway.shadow.comparison.outputs import read
+from gateway.shadow.comparison.reply import ComparedReply, read_http
+from gateway.shadow.comparison.verdict import ComparisonOutcome, judge
 
 SPEC = ShadowSpec("new", excerpts=100)
 INFER = "/v2/models/m/infer"
@@ -161,14 +161,14 @@ def test_embeddings_are_tensors() -> None:
 
 def test_generate_has_texts_and_numbers() -> None:
     """What a model answers by generate, streamed or not, is compared by the names of its outputs."""
-    told = {"model_name": "m", "model_version": "1", "text_output": "one two", "score": 0.5}
+    fields = {"model_name": "m", "model_version": "1", "text_output": "one two", "score": 0.5}
     parts = [{"text_output": "one ", "score": 0.5, "model_name": "m"}, {"text_output": "two"}]
-    verdict = judge(http(orjson.dumps(told)), http(sse(*parts), EVENTS), call("/v2/models/m/generate"), SPEC)
+    verdict = judge(http(orjson.dumps(fields)), http(sse(*parts), EVENTS), call("/v2/models/m/generate"), SPEC)
     assert verdict.outcome is ComparisonOutcome.AGREES
     assert [each.name for each in verdict.texts] == ["text_output"]
     assert [each.name for each in verdict.tensors] == ["score"]
     failed = http(sse({"error": "it hurts"}), EVENTS)
-    assert judge(http(orjson.dumps(told)), failed, call("/v2/models/m/generate"), SPEC).reason.endswith("it hurts")
+    assert judge(http(orjson.dumps(fields)), failed, call("/v2/models/m/generate"), SPEC).reason.endswith("it hurts")
 
 
 def test_texts_in_tensors_are_texts() -> None:

@@ -1,6 +1,6 @@
 """What all comparisons of one route come to: counts, how far answers are apart, and the requests that differ most.
 
-A report has a bounded size, however long it runs. It is made in the parity process and kept in the control process,
+A report has a bounded size, however long it runs. It is made in the shadow process and kept in the control process,
 which tells it; nothing here needs numpy.
 """
 
@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from gateway.comparison.distribution import Distribution
 from gateway.config.experiment_specs import ShadowSpec
+from gateway.shadow.comparison.distribution import Distribution
 
 if TYPE_CHECKING:  # its numbers come in as plain values
-    from gateway.comparison.tensors import TensorDifference
-    from gateway.comparison.texts import TextDifference
-    from gateway.comparison.verdict import Verdict
+    from gateway.shadow.comparison.tensors import TensorDifference
+    from gateway.shadow.comparison.texts import TextDifference
+    from gateway.shadow.comparison.verdict import Verdict
 
 Json = dict[str, Any]
 
@@ -112,7 +112,7 @@ class RouteReport:
     updated: float = 0.0
     mirrored: int = 0  # requests that the candidate was asked
     outcomes: Counter[str] = field(default_factory=Counter)  # values of judging.Outcome
-    dropped: Counter[str] = field(default_factory=Counter)  # by the parity process, and why
+    dropped: Counter[str] = field(default_factory=Counter)  # by the shadow process, and why
     statuses: Counter[str] = field(default_factory=Counter)  # "200/503": the primary's, the candidate's
     primaries: Counter[str] = field(default_factory=Counter)  # engines
     primary_seconds: Distribution = field(default_factory=Distribution)
@@ -182,7 +182,7 @@ class RouteReport:
         else:
             self.outputs_left_out += 1
 
-    def told(self) -> Json:
+    def to_json(self) -> Json:
         """As JSON, but for what the workers count."""
         shadow = {name: value for name, value in asdict(self.shadow).items() if name != "location"}
         outcomes = {
@@ -202,10 +202,10 @@ class RouteReport:
             "dropped": dict(self.dropped),
             "statuses": dict(self.statuses),
             "latency": {
-                "primary": self.primary_seconds.told(),
-                "candidate": self.candidate_seconds.told(),
-                "primary_first": self.primary_first_seconds.told(),
-                "candidate_first": self.candidate_first_seconds.told(),
+                "primary": self.primary_seconds.to_json(),
+                "candidate": self.candidate_seconds.to_json(),
+                "primary_first": self.primary_first_seconds.to_json(),
+                "candidate_first": self.candidate_first_seconds.to_json(),
             },
             "tensors": {name: _told(each) for name, each in self.tensors.items()},
             "texts": {name: _told(each) for name, each in self.texts.items()},
@@ -226,11 +226,11 @@ def _count(counter: Counter[str], what: str) -> None:
 
 
 def _told(report: TensorReport | TextReport) -> Json:
-    told: Json = {}
+    fields: Json = {}
     for name in report.__slots__:
         value = getattr(report, name)
-        told[name] = value.told() if isinstance(value, Distribution) else value
-    return told
+        fields[name] = value.to_json() if isinstance(value, Distribution) else value
+    return fields
 
 
 def _outputs(verdict: Verdict) -> list[Json]:
@@ -238,8 +238,8 @@ def _outputs(verdict: Verdict) -> list[Json]:
     found: list[Json] = []
     for difference in verdict.tensors:
         if not difference.agrees:
-            told = {name: getattr(difference, name) for name in difference.__slots__}
-            found.append({name: number(value) if isinstance(value, float) else value for name, value in told.items()})
+            fields = {name: getattr(difference, name) for name in difference.__slots__}
+            found.append({name: number(value) if isinstance(value, float) else value for name, value in fields.items()})
     found += [
         {name: getattr(text, name) for name in text.__slots__ if name != "around" or any(text.around)}
         for text in verdict.texts

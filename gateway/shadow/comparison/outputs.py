@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import orjson
 
-from gateway.comparison.reply import ComparedReply
-from gateway.comparison.tensors import ComparedTensor, tensor_of, tensor_of_raw
 from gateway.protocol.conversion.infer import infer_response_of_rest
 from gateway.protocol.conversion.messages import SHARED_MEMORY, read_response
 from gateway.protocol.conversion.sse import SseReader
@@ -28,6 +26,8 @@ from gateway.protocol.llm.canonical import (
 )
 from gateway.protocol.llm.embeddings import read_reply
 from gateway.protocol.operations import ApiCall, Operation
+from gateway.shadow.comparison.reply import ComparedReply
+from gateway.shadow.comparison.tensors import ComparedTensor, tensor_of, tensor_of_raw
 
 # What generate writes beside a model's outputs.
 _NOT_OUTPUTS = ("id", "model_name", "model_version", "parameters", "sequence_id", "sequence_start", "sequence_end")
@@ -150,12 +150,12 @@ def _generated(answer: ComparedReply) -> ParsedOutputs:
     texts: dict[str, GeneratedText] = {}
     numbers: dict[str, list[Any]] = {}
     for event in events:
-        told = orjson.loads(event)
-        if not isinstance(told, dict):
+        fields = orjson.loads(event)
+        if not isinstance(fields, dict):
             raise ValueError("it is no JSON object")
-        if "error" in told:
-            raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"the engine says: {told['error']}")
-        for name, value in told.items():
+        if "error" in fields:
+            raise GatewayError(ErrorKind.UPSTREAM_PROTOCOL, f"the engine says: {fields['error']}")
+        for name, value in fields.items():
             _sort(name, value, texts, numbers)
     tensors = {name: tensor_of("FP64", np.asarray(values, np.float64)) for name, values in numbers.items()}
     return ParsedOutputs(tensors, texts)

@@ -1,0 +1,1 @@
+"""One data-plane process."""
