@@ -216,10 +216,10 @@ def host(
 
     SIGTERM lets requests in flight end; a second one stops at once. Exit code: 0, or 1 where it could not start.
     """
-    from engines.cli.run_host import run
-    from engines.host.frontend_api import ClientLimits
+    from engines.host.client_limits import ClientLimits
     from engines.host.logs import LogSettings
     from engines.host.restricted_apis import grpc_restrictions, http_restrictions
+    from engines.host.server.run import run
     from engines.host.settings import Address, HostSettings
     from engines.host.trace_settings import read_trace_options
 

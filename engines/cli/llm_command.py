@@ -18,10 +18,10 @@ from rich.console import Console
 
 from engines.backends.paged.settings import LIBRARIES
 from engines.cli.llm_display import Display
-from engines.cli.run_host import Audience, run, told_host
 from engines.core.errors import EngineError
 from engines.host.logs import LogSettings
-from engines.host.server import Host, LoadError, StartError
+from engines.host.server.host import Host, LoadError, StartError
+from engines.host.server.run import RunReporter, run, url_host
 from engines.host.settings import Address, HostSettings
 from engines.paged.model.config_reader import read_config
 from gateway.protocol.protobuf import Message, message
@@ -138,7 +138,7 @@ def _refuse(problem: str) -> int:
     return 1
 
 
-class _Teller(Audience):
+class _Teller(RunReporter):
     """Tells a user at a terminal."""
 
     def __init__(self, display: Display, name: str) -> None:
@@ -152,12 +152,12 @@ class _Teller(Audience):
             found = _LOAD_FAILURE.fullmatch(reason)
             _refuse(found[1] if found is not None else reason)
 
-    def serves(self, host: Host, settings: HostSettings) -> None:
+    def serving(self, host: Host, settings: HostSettings) -> None:
         config = host.service.model(self._name, "").config
         told: dict[str, Any] = next(iter(json.loads(config.parameters[_PLACEMENT].string_value).values()))
         ports = host.ports
         assert settings.http is not None
-        self._display.tell_ready(told, told_host(settings.http), ports.http, ports.grpc, ports.metrics)
+        self._display.tell_ready(told, url_host(settings.http), ports.http, ports.grpc, ports.metrics)
 
-    def stops(self) -> None:
+    def stopping(self) -> None:
         self._display.tell_end()

@@ -1,4 +1,4 @@
-"""APIs that want a secret header: `--http-restricted-api` and `--grpc-restricted-protocol`.
+"""APIs that need a secret header: `--http-restricted-api` and `--grpc-restricted-protocol`.
 
 Source: Triton server `src/restricted_features.h`, `command_line_parser.cc` ParseRestrictedFeatureOption.
 """
@@ -7,19 +7,68 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-CATEGORIES = (
-    *("health", "metadata", "inference", "shared-memory", "model-config"),
-    *("model-repository", "statistics", "trace", "logging"),
-)
+from gateway.protocol.operations import Operation
 
-# The header that a category wants, and its value.
+# The category of each operation, as the options name it.
+CATEGORIES: dict[Operation, str] = {
+    Operation.SERVER_LIVE: "health",
+    Operation.SERVER_READY: "health",
+    Operation.MODEL_READY: "health",
+    Operation.SERVER_METADATA: "metadata",
+    Operation.MODEL_METADATA: "metadata",
+    Operation.INFER: "inference",
+    Operation.GENERATE: "inference",
+    Operation.GENERATE_STREAM: "inference",
+    Operation.CHAT: "inference",
+    Operation.COMPLETION: "inference",
+    Operation.EMBEDDING: "inference",
+    Operation.MODEL_LIST: "metadata",
+    Operation.SHARED_MEMORY: "shared-memory",
+    Operation.MODEL_CONFIG: "model-config",
+    Operation.REPOSITORY_INDEX: "model-repository",
+    Operation.LOAD: "model-repository",
+    Operation.UNLOAD: "model-repository",
+    Operation.MODEL_STATS: "statistics",
+    Operation.SERVER_STATS: "statistics",
+    Operation.MODEL_TRACE: "trace",
+    Operation.TRACE: "trace",
+    Operation.LOGGING: "logging",
+}
+_NAMES = tuple(dict.fromkeys(CATEGORIES.values()))
+
+# By category, the header that a request needs and its value.
 Restrictions = Mapping[str, tuple[str, str]]
+
+
+class RestrictedApis:
+    """The restrictions of one front."""
+
+    def __init__(self, restrictions: Restrictions) -> None:
+        encoded = {
+            category: (header, header.lower().encode("latin-1"), value.encode("utf-8"))
+            for category, (header, value) in restrictions.items()
+        }
+        self._by_operation = {
+            operation: encoded[category] for operation, category in CATEGORIES.items() if category in encoded
+        }
+
+    def __bool__(self) -> bool:
+        return bool(self._by_operation)
+
+    def missing_header(self, operation: Operation, headers: Mapping[bytes, bytes]) -> str:
+        """The header that guards an operation where the request lacks its value, else ""."""
+        restriction = self._by_operation.get(operation)
+        if restriction is None:
+            return ""
+        header, name, value = restriction
+        return "" if headers.get(name) == value else header
+
 
 _GRPC_PREFIX = "triton-grpc-protocol-"
 
 
 def http_restrictions(options: Iterable[str]) -> Restrictions:
-    """What `--http-restricted-api` says.
+    """Parse `--http-restricted-api`.
 
     Raises: ValueError.
     """
@@ -27,24 +76,24 @@ def http_restrictions(options: Iterable[str]) -> Restrictions:
 
 
 def grpc_restrictions(options: Iterable[str]) -> Restrictions:
-    """What `--grpc-restricted-protocol` says; the header's name has Triton's prefix.
+    """Parse `--grpc-restricted-protocol`; the header's name gets Triton's prefix.
 
     Raises: ValueError.
     """
     return _read(options, "grpc-restricted-protocol", _GRPC_PREFIX, "protocol")
 
 
-def _read(options: Iterable[str], option: str, prefix: str, called: str) -> Restrictions:
-    wanted: dict[str, tuple[str, str]] = {}
+def _read(options: Iterable[str], option: str, prefix: str, noun: str) -> Restrictions:
+    restrictions: dict[str, tuple[str, str]] = {}
     for text in options:
         names, _, setting = text.partition(":")
         key, _, value = setting.partition("=")
         if not (names and key and value):
-            raise ValueError(f"--{option} option format is '<{called}s>:<key>=<value>'. Got {text}")
+            raise ValueError(f"--{option} option format is '<{noun}s>:<key>=<value>'. Got {text}")
         for name in names.split(","):
-            if name not in CATEGORIES:
-                raise ValueError(f"unknown restricted {called} '{name}'; there are {', '.join(CATEGORIES)}")
-            if name in wanted:
-                raise ValueError(f"restricted {called} '{name}' can not be specified in multiple config groups")
-            wanted[name] = (prefix + key, value)
-    return wanted
+            if name not in _NAMES:
+                raise ValueError(f"unknown restricted {noun} '{name}'; there are {', '.join(_NAMES)}")
+            if name in restrictions:
+                raise ValueError(f"restricted {noun} '{name}' can not be specified in multiple config groups")
+            restrictions[name] = (prefix + key, value)
+    return restrictions

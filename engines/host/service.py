@@ -1,28 +1,24 @@
-"""What the fronts speak to: inferences and control RPCs, whichever protocol they came by."""
+"""The service behind the fronts: inferences and control RPCs of either protocol."""
 
 from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Sequence
+from typing import cast
 
 from engines.core.calls import InferenceCall
 from engines.core.errors import EngineError, ErrorCode, unavailable
-from engines.host.restricted_apis import Restrictions
-from engines.host.rpcs.context import Context
-from engines.host.rpcs.metadata import model_metadata
-from engines.host.rpcs.table import RPCS
+from engines.host.control_rpcs import RPCS, Context, model_metadata
+from engines.host.model import HostedModel
+from engines.host.restricted_apis import RestrictedApis, Restrictions
 from engines.host.shared_memory import SharedMemoryRegions
 from gateway.protocol.protobuf import Message, message
 
-if TYPE_CHECKING:
-    from engines.host.model import HostedModel
-
 _log = logging.getLogger(__name__)
 
-# Told by a host that has not loaded its models yet, or that ends.
-_LOADING_ALLOWS = frozenset({"ServerLive", "ServerReady", "ServerMetadata", "LogSettings", "TraceSetting"})
+# Answered before the models are loaded, and while the host stops.
+_ALWAYS_ANSWERED = frozenset({"ServerLive", "ServerReady", "ServerMetadata", "LogSettings", "TraceSetting"})
 
 
 class Service:
@@ -30,9 +26,9 @@ class Service:
 
     def __init__(self, context: Context, *, http: Restrictions | None = None, grpc: Restrictions | None = None) -> None:
         self._context = context
-        # Everything that the repository loads, the host's Loader has made.
+        # The host's Loader creates everything that the repository loads.
         self._get = cast("Callable[[str, str], HostedModel]", context.models.get)
-        self._restrictions: Mapping[str, Restrictions] = {"rest": http or {}, "grpc": grpc or {}}
+        self.restrictions = {"rest": RestrictedApis(http or {}), "grpc": RestrictedApis(grpc or {})}
 
     def __repr__(self) -> str:
         return f"<Service {self._context.name}: {'ready' if self._context.is_ready else 'not ready'}>"
@@ -43,18 +39,18 @@ class Service:
         return self._context.regions
 
     def model(self, name: str, version: str) -> HostedModel:
-        """The version that a request goes to; "" leaves the choice to the model's policy.
+        """The version for a request; "" leaves the choice to the model's version policy.
 
-        Raises: EngineError, as Triton tells that there is none.
+        Raises: EngineError with Triton's text where there is none.
         """
         return self._get(name, version)
 
     def ready_models(self) -> Sequence[HostedModel]:
-        """All versions that serve, by name and version."""
-        return cast("Sequence[HostedModel]", self._context.served())
+        """All ready versions, by name and version."""
+        return self._context.ready_models()
 
     def infer(self, call: InferenceCall) -> None:
-        """Take a call; it may end at once, with an error. Never raises."""
+        """Take a call. It may end at once with an error: then it was never queued. Never raises."""
         request = call.request
         if self._context.logs.log_verbose_level:
             _log.debug("inference of %s %s, request %r", request.model, request.version or "(any)", request.id)
@@ -73,7 +69,7 @@ class Service:
         if not context.is_serving:
             if name == "ServerReady":
                 raise unavailable("Server exiting")
-            if name not in _LOADING_ALLOWS:
+            if name not in _ALWAYS_ANSWERED:
                 raise unavailable("Server not ready")
         rpc = RPCS.get(name)
         if rpc is None:
@@ -87,7 +83,3 @@ class Service:
         Raises: EngineError.
         """
         return model_metadata(self._context, message("inference.ModelMetadataRequest")(name=name, version=version))
-
-    def restriction(self, front: str, category: str) -> tuple[str, str] | None:
-        """The header that guards a category of APIs on "rest" or "grpc", and its value; None where nothing does."""
-        return self._restrictions[front].get(category)

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from engines.host.frontend_api import TRACE_FIELDS, HeaderForward, trace_of
+from engines.host.client_limits import HeaderForward
+from engines.host.request_fields import TRACE_FIELDS, trace_of
 from gateway.protocol.grpc_methods import RPCS_BY_PATH
 from gateway.wire.http2.fields import Block, Field
 

@@ -10,11 +10,10 @@ from typing import cast
 from engines.core.errors import EngineError
 from engines.host.grpc.call import BaseCall, RefusedCall
 from engines.host.grpc.call_head import Head
-from engines.host.grpc.infer_call import InferCall
+from engines.host.grpc.infer_calls import InferCall, StreamInferCall
 from engines.host.grpc.replies import UNIMPLEMENTED, StatusError
 from engines.host.grpc.server_context import CallOwner, GrpcFront, ServerCall
 from engines.host.grpc.service_calls import ControlCall, HealthCall, ReflectionCall
-from engines.host.grpc.stream_call import StreamInferCall
 from gateway.protocol import grpc_health, grpc_reflection
 from gateway.protocol.grpc_methods import RPCS_BY_PATH
 from gateway.protocol.operations import Operation

@@ -8,16 +8,122 @@ Source: Triton's grpc_service.proto; server `grpc/infer_handler.cc` (InferGRPCTo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from engines.core.errors import EngineError, internal, invalid
 from engines.core.messages import InferRequest, Raw, SharedMemory, TensorData, WantedOutput
-from engines.host.frontend_api import Regions, datatype_named
 from engines.host.grpc.layouts import Layouts
-from engines.host.grpc.parameters import GrpcRequestParameters, read_num_classes, read_parameters, read_shared_memory
+from engines.host.request_fields import RESERVED_PREFIX, RequestParameters, datatype_named
+from engines.host.shared_memory import SharedMemoryRegions
 from gateway.protocol.conversion import raw_contents
+from gateway.protocol.conversion.parameters import ASKS_FOR_FINAL
 from gateway.protocol.conversion.tensors import raw_of_contents
 from gateway.protocol.protobuf import Message, parse
+
+_MAX_UINT64 = 2**64 - 1
+_OF_CLIENTS = ("int64_param", "bool_param", "string_param", "double_param")
+
+
+def read_parameters(parameters: Message) -> RequestParameters:
+    """Raises: EngineError(INVALID_ARG)."""
+    read = RequestParameters({})
+    for name, parameter in parameters.items():
+        kind = parameter.WhichOneof("parameter_choice")
+        value: Any = getattr(parameter, kind) if kind else None
+        match name:
+            case "sequence_id":
+                if kind not in ("int64_param", "string_param"):
+                    raise _wrong_type(name, "int64_param or string_param.")
+                read.sequence_id = value if kind == "string_param" else value & _MAX_UINT64
+            case "sequence_start":
+                read.sequence_start = _flag(name, kind, value)
+            case "sequence_end":
+                read.sequence_end = _flag(name, kind, value)
+            case "priority":
+                if kind not in ("int64_param", "uint64_param"):
+                    raise _wrong_type(name, "int64_param or uint64_param.")
+                if value < 0:
+                    raise invalid("invalid value for 'priority', expected value >= 0.")
+                read.priority = value
+            case "timeout":
+                if kind != "int64_param":
+                    raise _wrong_type(name, "int64_param.")
+                read.timeout_us = value & _MAX_UINT64
+            case _ if name == ASKS_FOR_FINAL:
+                read.wants_empty_final = _flag(name, kind, value)
+            case _ if name.startswith(RESERVED_PREFIX):
+                raise invalid(
+                    "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys "
+                    f"starting with 'triton_' are allowed: {ASKS_FOR_FINAL}"
+                )
+            case _ if kind in _OF_CLIENTS:
+                read.own[name] = value
+            case _:
+                raise _wrong_type(name, "int64_param, bool_param, or string_param.")
+    return read
+
+
+def read_shared_memory(tensor: Message, regions: SharedMemoryRegions) -> SharedMemory | None:
+    """Where a tensor's data is; None where it is not in shared memory.
+
+    Raises: EngineError.
+    """
+    parameters = tensor.parameters
+    if not parameters:
+        return None
+    if "shared_memory_region" not in parameters:
+        for name in ("shared_memory_offset", "shared_memory_byte_size"):
+            if name in parameters:
+                raise invalid(
+                    f"'{name}' can not be specified without 'shared_memory_region' parameter for tensor '{tensor.name}'"
+                )
+        return None
+    region: str = _of_tensor(tensor, "shared_memory_region", "string_param")
+    offset: int = _of_tensor(tensor, "shared_memory_offset", "int64_param") or 0
+    byte_size: int | None = _of_tensor(tensor, "shared_memory_byte_size", "int64_param")
+    if byte_size is None:
+        raise invalid(
+            "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor "
+            f"'{tensor.name}'"
+        )
+    return regions.resolve(region, offset, byte_size)
+
+
+def read_num_classes(output: Message) -> int:
+    """How many classes an output is wanted as; 0 where its values are wanted.
+
+    Raises: EngineError(INVALID_ARG).
+    """
+    if "classification" not in output.parameters:
+        return 0
+    parameter = output.parameters["classification"]
+    if parameter.WhichOneof("parameter_choice") != "int64_param":
+        raise invalid("invalid value type for 'classification' parameter, expected int64_param")
+    if parameter.int64_param <= 0:
+        raise invalid("invalid value for 'classification' parameter, expected >= 0")
+    number: int = parameter.int64_param
+    return number
+
+
+def _of_tensor(tensor: Message, name: str, kind: str) -> Any:
+    """The value of a tensor's parameter, None where it has none of that name."""
+    if name not in tensor.parameters:
+        return None
+    parameter = tensor.parameters[name]
+    if parameter.WhichOneof("parameter_choice") != kind:
+        raise invalid(f"invalid value type for '{name}' parameter for tensor '{tensor.name}', expected {kind}.")
+    return getattr(parameter, kind)
+
+
+def _flag(name: str, kind: str | None, value: Any) -> bool:
+    if kind != "bool_param":
+        raise _wrong_type(name, "bool_param.")
+    return bool(value)
+
+
+def _wrong_type(name: str, expected: str) -> EngineError:
+    return invalid(f"invalid value type for '{name}' parameter, expected {expected}")
+
 
 # Up to here, copying a tensor is cheaper than holding on to its whole message.
 _COPY_BYTES = 4096
@@ -40,7 +146,7 @@ class Common(NamedTuple):
 
     model: str
     version: str
-    parameters: GrpcRequestParameters
+    parameters: RequestParameters
     tensors: tuple[tuple[str, str, tuple[int, ...]], ...]  # name, datatype, shape
     outputs: tuple[WantedOutput, ...]
     classes: Mapping[str, int]  # by the outputs that are wanted so
@@ -83,7 +189,7 @@ class Asked:
         return self._common.classes if self._common is not None else {}
 
     def infer_request(
-        self, regions: Regions, forwarded: Mapping[str, str], trace: Mapping[str, str], version: str
+        self, regions: SharedMemoryRegions, forwarded: Mapping[str, str], trace: Mapping[str, str], version: str
     ) -> InferRequest:
         """The inference; `forwarded` are headers that become parameters, `version` is in digits.
 
@@ -99,23 +205,9 @@ class Asked:
                     for (name, datatype, shape), raw in zip(common.tensors, self._raws, strict=True)
                 ]
             )
-        parameters = common.parameters
-        return InferRequest(
-            self.model,
-            version,
-            self.id,
-            {**parameters.own, **forwarded},  # a dict of its own: the layout's is shared
-            inputs,
-            common.outputs,
-            parameters.sequence_id,
-            parameters.sequence_start,
-            parameters.sequence_end,
-            parameters.priority,
-            parameters.timeout_us,
-            trace,
-        )
+        return common.parameters.infer_request(self.model, version, self.id, inputs, common.outputs, forwarded, trace)
 
-    def _read(self, regions: Regions) -> tuple[Common, tuple[TensorData, ...]]:
+    def _read(self, regions: SharedMemoryRegions) -> tuple[Common, tuple[TensorData, ...]]:
         """Read what protobuf has parsed, and remember it where such a message may come again."""
         message = self._message
         parameters = read_parameters(message.parameters)
@@ -130,7 +222,7 @@ class Asked:
             layouts.learn(data, at, end, common)
         return common, inputs
 
-    def _read_inputs(self, regions: Regions) -> tuple[TensorData, ...]:
+    def _read_inputs(self, regions: SharedMemoryRegions) -> tuple[TensorData, ...]:
         message, raws = self._message, self._raws
         inputs: list[TensorData] = []
         used = 0
@@ -213,7 +305,7 @@ class RequestReader:
         return Asked(request.model_name, request.model_version, request.id, raws, None, request, source)
 
 
-def _read_outputs(message: Message, regions: Regions) -> tuple[WantedOutput, ...]:
+def _read_outputs(message: Message, regions: SharedMemoryRegions) -> tuple[WantedOutput, ...]:
     outputs: dict[str, WantedOutput] = {}
     for output in message.outputs:
         shared_memory = read_shared_memory(output, regions)

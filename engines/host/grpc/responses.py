@@ -15,7 +15,7 @@ from typing import cast
 from engines.core.errors import invalid
 from engines.core.messages import InferResponse, Raw, Scalar, SharedMemory, TensorData
 from engines.host.classification import classify
-from engines.host.frontend_api import ServedModel
+from engines.host.model import HostedModel
 from gateway.protocol.conversion.parameters import set_for_reply
 from gateway.protocol.conversion.raw_contents import OUTPUT_TAG
 from gateway.protocol.conversion.stream import stream_error
@@ -40,7 +40,7 @@ class GrpcResponseWriter:
 
     __slots__ = ("_head", "model")
 
-    def __init__(self, model: ServedModel) -> None:
+    def __init__(self, model: HostedModel) -> None:
         self.model = model
         self._head: bytes = message(_RESPONSE)(model_name=model.name, model_version=model.version).SerializeToString()
 

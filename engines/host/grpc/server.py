@@ -7,9 +7,10 @@ import socket
 import ssl
 from time import monotonic
 
-from engines.host.frontend_api import ClientLimits, FrontService
+from engines.host.client_limits import ClientLimits
 from engines.host.grpc.connection import GrpcConnection
 from engines.host.grpc.server_context import GrpcFront
+from engines.host.service import Service
 from engines.host.sockets import BACKLOG, bind
 
 _SWEEP_SECONDS = 1.0
@@ -19,7 +20,7 @@ _POLL_SECONDS = 0.02
 class GrpcServer:
     """Serves Triton's GRPCInferenceService, grpc.health.v1 and reflection."""
 
-    def __init__(self, service: FrontService, limits: ClientLimits | None = None) -> None:
+    def __init__(self, service: Service, limits: ClientLimits | None = None) -> None:
         self._service = service
         self._limits = limits or ClientLimits()
         self._front: GrpcFront | None = None

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Mapping
 from typing import Protocol
 
-from engines.host.frontend_api import CATEGORIES, ClientLimits, FrontService, ServedModel
+from engines.host.client_limits import ClientLimits
 from engines.host.grpc.call_head import VOLATILE, HeadReader
 from engines.host.grpc.replies import restricted
 from engines.host.grpc.requests import RequestReader
 from engines.host.grpc.responses import GrpcResponseWriter
+from engines.host.model import HostedModel
+from engines.host.service import Service
 from gateway.protocol.operations import Operation
 from gateway.wire.http2.stream import Stream, StreamReceiver
 
@@ -18,7 +20,7 @@ from gateway.wire.http2.stream import Stream, StreamReceiver
 class GrpcFront:
     """Made once for each server."""
 
-    def __init__(self, service: FrontService, limits: ClientLimits, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, service: Service, limits: ClientLimits, loop: asyncio.AbstractEventLoop) -> None:
         self.service = service
         self.limits = limits
         self.loop = loop
@@ -28,16 +30,12 @@ class GrpcFront:
         forward = limits.forwards("grpc")
         self.volatile = frozenset(name for name in VOLATILE if not forward.matches(name))
         self._writers: dict[tuple[str, str], GrpcResponseWriter] = {}
-        self._restrictions = {
-            category: restriction
-            for category in set(CATEGORIES.values())
-            if (restriction := service.restriction("grpc", category)) is not None
-        }
+        self._restrictions = service.restrictions["grpc"]
 
     def __repr__(self) -> str:
         return f"<GrpcFront{', draining' if self.is_draining else ''}>"
 
-    def writer(self, model: ServedModel) -> GrpcResponseWriter:
+    def writer(self, model: HostedModel) -> GrpcResponseWriter:
         """The writer of a model's answers."""
         key = (model.name, model.version)
         found = self._writers.get(key)
@@ -46,13 +44,9 @@ class GrpcFront:
         return found
 
     def check_restriction(self, operation: Operation, values: Mapping[bytes, bytes]) -> None:
-        """Raises: EngineError(UNAVAILABLE) where a call's fields lack what guards the operation."""
-        if self._restrictions:
-            restriction = self._restrictions.get(CATEGORIES[operation])
-            if restriction is not None:
-                header, expected = restriction
-                if values.get(header.lower().encode("latin-1")) != expected.encode("utf-8"):
-                    raise restricted(header)
+        """Raises: EngineError(UNAVAILABLE) where a call's fields lack the header that guards the operation."""
+        if self._restrictions and (header := self._restrictions.missing_header(operation, values)):
+            raise restricted(header)
 
 
 class CallOwner(Protocol):

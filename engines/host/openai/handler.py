@@ -14,13 +14,15 @@ from engines.core.calls import InferenceCall
 from engines.core.errors import EngineError, ErrorCode, internal, unavailable
 from engines.core.messages import InferRequest
 from engines.host.asgi_exchange import JSON, Exchange
-from engines.host.frontend_api import ClientLimits, FrontService, trace_of
+from engines.host.client_limits import ClientLimits
 from engines.host.openai.models import LanguageModels
 from engines.host.openai.prompts import split_prompts
 from engines.host.openai.reply_events import AnswerReader
 from engines.host.openai.request_builder import infer_request
 from engines.host.openai.tool_calls import ToolCallReader
+from engines.host.request_fields import trace_of
 from engines.host.response_queue import ResponseQueue
+from engines.host.service import Service
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.api_codecs import API_CODECS
 from gateway.protocol.llm.canonical import EngineFailed, Event, Generation, LlmApi, Used
@@ -37,7 +39,7 @@ _KINDS = {ErrorCode.NOT_FOUND: "not_found", ErrorCode.UNAVAILABLE: "overloaded",
 class OpenAIFront:
     """ResponseQueue requests of these dialects, errors too in their form."""
 
-    def __init__(self, service: FrontService, limits: ClientLimits) -> None:
+    def __init__(self, service: Service, limits: ClientLimits) -> None:
         self._service = service
         self._limits = limits
         self.models = LanguageModels(service, int(time()))

@@ -10,7 +10,8 @@ from typing import Any
 import orjson
 
 from engines.core.errors import EngineError
-from engines.host.frontend_api import FrontService, ServedModel
+from engines.host.model import HostedModel
+from engines.host.service import Service
 from gateway.protocol.errors import ErrorKind, GatewayError
 
 BACKEND = "paged"
@@ -22,7 +23,7 @@ _PLACEMENT = "PLACEMENT"
 class LanguageModel:
     """A version that serves, and what its engine says of it."""
 
-    served: ServedModel
+    served: HostedModel
     told: Mapping[str, Any]
 
     @property
@@ -42,7 +43,7 @@ class LanguageModel:
 class LanguageModels:
     """Those of a host. `since` is when it was made, in seconds since 1970."""
 
-    def __init__(self, service: FrontService, since: int) -> None:
+    def __init__(self, service: Service, since: int) -> None:
         self._service = service
         self._since = since
         self._known: dict[tuple[str, str], LanguageModel] = {}
@@ -95,7 +96,7 @@ class LanguageModels:
             if served.config.backend == BACKEND:
                 yield self._of(served)
 
-    def _of(self, served: ServedModel) -> LanguageModel:
+    def _of(self, served: HostedModel) -> LanguageModel:
         key = (served.name, served.version)
         known = self._known.get(key)
         if known is None or known.served is not served:  # it was loaded anew

@@ -11,11 +11,14 @@ from typing import Any
 
 from engines.core.errors import EngineError, ErrorCode, internal
 from engines.host.asgi_exchange import JSON, ClientGoneError, Exchange, Message, Receive, Send, error_json, error_reply
-from engines.host.frontend_api import CATEGORIES, ClientLimits, FrontService, read_version
+from engines.host.client_limits import ClientLimits
 from engines.host.openai.handler import OpenAIFront
+from engines.host.request_fields import read_version
 from engines.host.rest.inference import Inference
 from engines.host.rest.request_head import Direct
-from engines.host.rest.triton_json import flag, found, has, members, read_json, string, unsigned
+from engines.host.rest.triton_json import flag, get, has, members, read_json, string, unsigned
+from engines.host.restricted_apis import CATEGORIES
+from engines.host.service import Service
 from gateway.protocol.conversion import control
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.llm.canonical import LlmApi
@@ -32,7 +35,7 @@ _MAX_PATHS = 1024
 class RestApp:
     """What answers for a service. Nothing it raises reaches the server."""
 
-    def __init__(self, service: FrontService, limits: ClientLimits | None = None) -> None:
+    def __init__(self, service: Service, limits: ClientLimits | None = None) -> None:
         self._service = service
         self._limits = limits or ClientLimits()
         inference = self._inference = Inference(service, self._limits)
@@ -43,11 +46,7 @@ class RestApp:
         }
         self._openai = OpenAIFront(service, self._limits)
         self._paths: dict[str, ApiCall | None] = {}
-        self._restrictions = {
-            category: restriction
-            for category in set(CATEGORIES.values())
-            if (restriction := service.restriction("rest", category)) is not None
-        }
+        self._restrictions = service.restrictions["rest"]
 
     def __repr__(self) -> str:
         return f"<RestApp of {self._service!r}>"
@@ -70,7 +69,7 @@ class RestApp:
         asked = self._read_path(path)
         if asked is None or asked.operation is not Operation.INFER or method not in asked.verbs:
             return None
-        if self._restrictions and self._missing(asked.operation, headers):
+        if self._restrictions and self._restrictions.missing_header(asked.operation, headers):
             return None
         return partial(self._inference.infer_directly, asked.model or "", asked.version or "")
 
@@ -81,7 +80,7 @@ class RestApp:
             asked = self._read_path(path)
         if asked is None or (asked.api in _OPENAIS and not self._openai.models):
             await exchange.reply(404, _NOT_FOUND, JSON)
-        elif self._restrictions and (header := self._missing(asked.operation, exchange.headers)):
+        elif self._restrictions and (header := self._restrictions.missing_header(asked.operation, exchange.headers)):
             text = f"This API is restricted, expecting header '{header}'"
             await exchange.reply(403, error_json(text), JSON)
         elif exchange.method not in asked.verbs:
@@ -103,15 +102,6 @@ class RestApp:
             self._paths.clear()
         self._paths[path] = asked
         return asked
-
-    def _missing(self, operation: Operation, headers: Mapping[bytes, bytes]) -> str:
-        """The header that guards an operation and is not there; "" where nothing is missing."""
-        restriction = self._restrictions.get(CATEGORIES[operation])
-        if restriction is None:
-            return ""
-        header, expected = restriction
-        value = headers.get(header.lower().encode("latin-1"))
-        return "" if value == expected.encode("utf-8") else header
 
     async def _control(self, exchange: Exchange, asked: ApiCall) -> None:
         """Raises: EngineError."""
@@ -173,7 +163,7 @@ def check_control_body(operation: Operation, content: Any) -> None:
     """Raises: EngineError."""
     if operation is Operation.LOGGING:
         for name, check in _LOG_SETTINGS.items():
-            value = found(content, name)
+            value = get(content, name)
             if value is not None:  # null leaves a setting as it is
                 check(value)
     elif operation is Operation.LOAD and has(content, "parameters"):

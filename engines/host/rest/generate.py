@@ -11,7 +11,7 @@ from typing import Any
 
 from engines.core.errors import EngineError, internal, invalid
 from engines.core.messages import InferRequest, InferResponse, Scalar, SharedMemory, TensorData
-from engines.host.frontend_api import ServedModel
+from engines.host.model import HostedModel
 from engines.host.rest.requests import read_scalar
 from engines.host.rest.responses import write_scalar
 from engines.host.rest.triton_json import has, json_of_output, members, raw_of_flat_json, read_json, string
@@ -50,7 +50,7 @@ def read_generate(body: bytes, metadata: Message, model: str, version: str, trac
     return InferRequest(model, version, id, parameters, tuple(inputs.values()), trace=trace)
 
 
-def write_generate(model: ServedModel, id: str, response: InferResponse) -> bytes:
+def write_generate(model: HostedModel, id: str, response: InferResponse) -> bytes:
     """The JSON object of a response: reserved keys, parameters and outputs, sorted.
 
     Raises: EngineError for an output that JSON does not hold.

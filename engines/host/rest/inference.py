@@ -8,34 +8,29 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from time import monotonic_ns
 
 from engines.core.calls import InferenceCall
-from engines.core.errors import EngineError, ErrorCode, internal, invalid
+from engines.core.errors import EngineError, ErrorCode, invalid
 from engines.core.messages import InferRequest, InferResponse, Raw
 from engines.host.asgi_exchange import JSON, Exchange, Fields, error_json, error_reply
-from engines.host.frontend_api import (
-    ClientLimits,
-    FrontService,
-    HeaderForward,
-    ServedModel,
-    check_one_answer,
-    read_version,
-    trace_of,
-)
+from engines.host.client_limits import ClientLimits, HeaderForward
+from engines.host.model import HostedModel
+from engines.host.request_fields import check_single_response, read_version, single_response, trace_of
 from engines.host.response_queue import ResponseQueue
 from engines.host.rest.compression import compress, decompress, is_compressed, preferred
 from engines.host.rest.generate import read_generate, write_generate
 from engines.host.rest.request_head import Tell
 from engines.host.rest.requests import Forms, read_infer, read_raw_infer
 from engines.host.rest.responses import RestResponseWriter
+from engines.host.service import Service
 from gateway.protocol.conversion.sse import event_of
 
 _HEAD_LENGTH = b"inference-header-content-length"
 _BINARY = (b"content-type", b"application/octet-stream")
 _EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")
 _IN_JSON = (JSON,)
+_NONE: Mapping[str, str] = {}
 # The only answer of an infer has to be held whatever its size.
 _NO_LIMIT = 2**63
 # What `atoi` reads.
@@ -50,7 +45,7 @@ _NOT_ONE = (
 class Inference:
     """ResponseQueue what runs a model."""
 
-    def __init__(self, service: FrontService, limits: ClientLimits) -> None:
+    def __init__(self, service: Service, limits: ClientLimits) -> None:
         self.service = service
         self._limits = limits
         self._forward: HeaderForward = limits.forwards("rest")
@@ -77,7 +72,7 @@ class Inference:
         pieces, fields = self.write(model, exchange.headers, request.id, response, answers.num_responses, forms)
         await exchange.reply(200, b"".join(pieces), *fields)
 
-    def model(self, model_name: str, version: str) -> ServedModel:
+    def model(self, model_name: str, version: str) -> HostedModel:
         """The model of an infer. Raises: EngineError."""
         model = self.service.model(model_name, read_version(version))
         if model.is_decoupled and not model.stream_input:
@@ -87,7 +82,7 @@ class Inference:
         return model
 
     def read(
-        self, model: ServedModel, version: str, headers: Mapping[bytes, bytes], body: bytes
+        self, model: HostedModel, version: str, headers: Mapping[bytes, bytes], body: bytes
     ) -> tuple[InferRequest, Forms]:
         """The inference of a body, and how its outputs are to be told. Raises: EngineError."""
         version = read_version(version)
@@ -95,19 +90,18 @@ class Inference:
             body = decompress(body, self._limits.max_body_bytes)
         head_bytes = _head_bytes(headers.get(_HEAD_LENGTH), len(body))
         trace = trace_of(headers)
+        forwarded = self._forward.parameters(tuple(headers.items())) if self._forward else _NONE
         if head_bytes:
-            request, forms = read_infer(body, head_bytes, model.name, version, self.service.regions, trace)
+            request, forms = read_infer(body, head_bytes, model.name, version, self.service.regions, forwarded, trace)
         else:
-            request, forms = read_raw_infer(body, model, version, trace)
+            request, forms = read_raw_infer(body, model, version, forwarded, trace)
         if model.is_decoupled:
-            check_one_answer(model, request)
-        if self._forward and (added := self._forward.parameters(tuple(headers.items()))):
-            request = replace(request, parameters={**request.parameters, **added})
+            check_single_response(model, request)
         return request, forms
 
     def write(
         self,
-        model: ServedModel,
+        model: HostedModel,
         headers: Mapping[bytes, bytes],
         id: str,
         response: InferResponse | None,
@@ -115,10 +109,7 @@ class Inference:
         forms: Forms,
     ) -> tuple[Sequence[Raw], Fields]:
         """The body of an infer's answer in pieces, and its header fields. Raises: EngineError."""
-        if response is None or num_responses != 1:
-            raise internal(f"expected a single response, got {num_responses}")
-        if response.error is not None:
-            raise response.error
+        response = single_response(response, num_responses)
         pieces, head_bytes = self._writer(model).write(id, response, forms)
         encoding = headers.get(b"accept-encoding")
         if encoding is None and head_bytes is None:
@@ -165,7 +156,7 @@ class Inference:
 
     async def _begin(
         self, exchange: Exchange, model_name: str, version: str
-    ) -> tuple[ServedModel, InferenceCall, ResponseQueue]:
+    ) -> tuple[HostedModel, InferenceCall, ResponseQueue]:
         """A generate's call, under way."""
         service, headers = self.service, exchange.headers
         version = read_version(version)
@@ -186,7 +177,7 @@ class Inference:
             raise error
         return model, call, answers
 
-    def _writer(self, model: ServedModel) -> RestResponseWriter:
+    def _writer(self, model: HostedModel) -> RestResponseWriter:
         key = (model.name, model.version)
         found = self._writers.get(key)
         if found is None or found.model is not model:  # it was loaded anew
@@ -194,7 +185,7 @@ class Inference:
         return found
 
 
-def _written(model: ServedModel, id: str, response: InferResponse) -> tuple[bytes, bool]:
+def _written(model: HostedModel, id: str, response: InferResponse) -> tuple[bytes, bool]:
     """A generate's answer as JSON, and whether it is no error."""
     error = response.error
     if error is None:

@@ -1,6 +1,7 @@
-"""Infer bodies as inferences: JSON, with raw tensors behind it that stay where they are.
+"""Infer bodies as inferences: JSON with raw tensors behind it, which are not copied, or the data of the only input.
 
-Source: Triton server `http_server.cc` (EVBufferToInput, ParseJsonTritonIO).
+Source: Triton server `http_server.cc` (EVBufferToInput, ParseJsonTritonIO, ParseJsonTritonParams,
+SetTritonParameterFromJsonParameter, EVBufferToRawInput); core `infer_request.cc` (Normalize).
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from typing import Any
 
 from engines.core.errors import invalid
 from engines.core.messages import InferRequest, Raw, Scalar, SharedMemory, TensorData, WantedOutput
-from engines.host.frontend_api import Regions, ServedModel, datatype_named
+from engines.host.model import HostedModel
+from engines.host.request_fields import RESERVED_PREFIX, RequestParameters, datatype_named
 from engines.host.rest.triton_json import (
     MAX_UINT64,
     flag,
-    found,
+    get,
     has,
     is_signed,
     list_of,
@@ -27,35 +29,20 @@ from engines.host.rest.triton_json import (
     string,
     unsigned,
 )
+from engines.host.shared_memory import SharedMemoryRegions
 from gateway.protocol.datatypes import ELEMENT_BYTES, config_datatype
 
-_RESERVED = "triton_"
+_NONE = RequestParameters({})
 
 
-@dataclass(slots=True)
-class RestRequestParameters:
-    """A request's own parameters, and what the others of them mean."""
-
-    own: dict[str, Scalar]
-    sequence_id: int | str = 0
-    sequence_start: bool = False
-    sequence_end: bool = False
-    priority: int = 0
-    timeout_us: int = 0
-    wants_binary: bool = False  # every output that is not named
-
-
-_NONE = RestRequestParameters({})
-
-
-def read_parameters(content: Any) -> RestRequestParameters:
-    """Those of a request, which is not to change them.
+def read_parameters(content: Any) -> RequestParameters:
+    """The parameters of a request; the caller must not change them.
 
     Raises: EngineError.
     """
     if not has(content, "parameters"):
         return _NONE
-    read = RestRequestParameters({})
+    read = RequestParameters({})
     for name, value in members(content["parameters"], "failed to get request params.").items():
         about = f"Unable to parse '{name}'"
         match name:
@@ -72,7 +59,7 @@ def read_parameters(content: Any) -> RestRequestParameters:
                 read.timeout_us = unsigned(value, about)
             case "binary_data_output":
                 read.wants_binary = flag(value, about)
-            case _ if name.startswith(_RESERVED):
+            case _ if name.startswith(RESERVED_PREFIX):
                 raise invalid(
                     "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
                 )
@@ -82,7 +69,7 @@ def read_parameters(content: Any) -> RestRequestParameters:
 
 
 def read_scalar(name: str, value: Any) -> Scalar:
-    """A parameter that a client chose.
+    """A parameter for the model.
 
     Raises: EngineError(INVALID_ARG) where it is neither a number nor a boolean nor a string.
     """
@@ -95,13 +82,13 @@ def read_scalar(name: str, value: Any) -> Scalar:
 
 _NO_PARAMETERS: dict[str, Any] = {}
 
-# The product of a shape's axes grows with them, and takes for ever where they are without end.
+# The product of a shape's axes grows with their number: an unbounded one would take unbounded time.
 _MAX_PLAIN_AXES = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Forms:
-    """How outputs are to be told: binary or in JSON, and by how many classes."""
+    """The forms of outputs: binary or JSON, and the number of classes in place of values."""
 
     default_is_binary: bool = False
     is_binary: Mapping[str, bool] = field(default_factory=dict)
@@ -115,7 +102,7 @@ ALL_IN_JSON, ALL_IN_BINARY = Forms(), Forms(default_is_binary=True)
 
 
 class _Tail:
-    """The raw tensors behind the JSON, taken in their order."""
+    """The raw tensors behind the JSON, in their order."""
 
     __slots__ = ("_at", "_body", "_model")
 
@@ -141,9 +128,15 @@ class _Tail:
 
 
 def read_infer(
-    body: bytes, head_bytes: int, model: str, version: str, regions: Regions, trace: Mapping[str, str]
+    body: bytes,
+    head_bytes: int,
+    model: str,
+    version: str,
+    regions: SharedMemoryRegions,
+    forwarded: Mapping[str, str],
+    trace: Mapping[str, str],
 ) -> tuple[InferRequest, Forms]:
-    """The inference of a body whose first `head_bytes` are JSON, which are not none.
+    """The inference of a body whose first `head_bytes`, one at least, are JSON, and the forms of its outputs.
 
     Raises: EngineError.
     """
@@ -159,20 +152,7 @@ def read_infer(
     )
     tail.close()
     outputs, is_binary = _read_outputs(content, regions) if "outputs" in content else ((), _NO_PARAMETERS)
-    request = InferRequest(
-        model,
-        version,
-        id,
-        dict(parameters.own),
-        inputs,
-        outputs,
-        parameters.sequence_id,
-        parameters.sequence_start,
-        parameters.sequence_end,
-        parameters.priority,
-        parameters.timeout_us,
-        trace,
-    )
+    request = parameters.infer_request(model, version, id, inputs, outputs, forwarded, trace)
     if not outputs:
         return request, ALL_IN_BINARY if parameters.wants_binary else ALL_IN_JSON
     classes = {output.name: output.num_classes for output in outputs if output.num_classes}
@@ -180,7 +160,7 @@ def read_infer(
 
 
 def _read_plain_input(declared: Any) -> TensorData | None:
-    """The common input: values in JSON and nothing else; None where it is another, or something is wrong with it."""
+    """The common input, with its values in JSON and no parameters; None for any other and for an invalid one."""
     if type(declared) is not dict or len(declared) != 4:
         return None
     name, datatype = declared.get("name"), declared.get("datatype")
@@ -198,10 +178,10 @@ def _read_plain_input(declared: Any) -> TensorData | None:
     return TensorData(name, datatype, tuple(shape), raw_of_json(name, datatype, data, count))
 
 
-def _read_input(declared: Any, tail: _Tail, regions: Regions) -> TensorData:
+def _read_input(declared: Any, tail: _Tail, regions: SharedMemoryRegions) -> TensorData:
     if (plain := _read_plain_input(declared)) is not None:
         return plain
-    parameters = found(declared, "parameters") or _NO_PARAMETERS
+    parameters = get(declared, "parameters") or _NO_PARAMETERS
     _check_sources(declared, parameters)
     name = string(member(declared, "name", "Unable to parse 'name'"), "Unable to parse 'name'")
     about = "Unable to parse 'datatype'"
@@ -223,7 +203,7 @@ def _read_input(declared: Any, tail: _Tail, regions: Regions) -> TensorData:
 
 
 def _num_elements(shape: tuple[int, ...]) -> int:
-    """Those of a shape; of one that nothing can have, some number that is too large."""
+    """The number of elements of a shape; too large a number for one that no data can have."""
     if not shape or 0 in shape:
         return 0
     count = 1
@@ -235,13 +215,13 @@ def _num_elements(shape: tuple[int, ...]) -> int:
 
 
 def _check_sources(declared: Any, parameters: Any) -> None:
-    """An input's data is in one place."""
+    """Raises: EngineError(INVALID_ARG) unless an input's data is in exactly one place."""
     has_data = has(declared, "data")
     has_binary = has(parameters, "binary_data_size")
     has_shared_memory = has(parameters, "shared_memory_region")
     if has_data + has_binary + has_shared_memory == 1:
         return
-    told = "".join(
+    sources = "".join(
         f" {name}"
         for name, is_set in (
             ("'data'", has_data),
@@ -252,11 +232,11 @@ def _check_sources(declared: Any, parameters: Any) -> None:
     )
     raise invalid(
         "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
-        f"'shared_memory_region' in 'parameters'. But{f' set{told}' if told else ' no field is set'}"
+        f"'shared_memory_region' in 'parameters'. But{f' set{sources}' if sources else ' no field is set'}"
     )
 
 
-def _read_outputs(content: Any, regions: Regions) -> tuple[tuple[WantedOutput, ...], dict[str, bool]]:
+def _read_outputs(content: Any, regions: SharedMemoryRegions) -> tuple[tuple[WantedOutput, ...], dict[str, bool]]:
     outputs: dict[str, WantedOutput] = {}
     is_binary: dict[str, bool] = {}
     for declared in list_of(content["outputs"], "Unable to parse 'outputs'"):
@@ -264,7 +244,7 @@ def _read_outputs(content: Any, regions: Regions) -> tuple[tuple[WantedOutput, .
             outputs.setdefault(name, WantedOutput(name))
             is_binary.setdefault(name, False)
             continue
-        parameters = found(declared, "parameters") or _NO_PARAMETERS
+        parameters = get(declared, "parameters") or _NO_PARAMETERS
         _check_output(parameters)
         name = string(member(declared, "name", "Unable to parse 'name'"), "Unable to parse 'name'")
         num_classes = 0
@@ -287,7 +267,7 @@ def _check_output(parameters: Any) -> None:
         raise invalid("Output can't set both 'shared_memory_region' and 'binary_data'")
 
 
-def _shared_memory(parameters: Any, regions: Regions) -> SharedMemory:
+def _shared_memory(parameters: Any, regions: SharedMemoryRegions) -> SharedMemory:
     region = string(parameters["shared_memory_region"], "Unable to parse 'shared_memory_region'")
     offset = unsigned(parameters.get("shared_memory_offset", 0), "Unable to parse 'shared_memory_offset'")
     byte_size = unsigned(parameters.get("shared_memory_byte_size", 0), "Unable to parse 'shared_memory_byte_size'")
@@ -295,9 +275,9 @@ def _shared_memory(parameters: Any, regions: Regions) -> SharedMemory:
 
 
 def read_raw_infer(
-    body: bytes, model: ServedModel, version: str, trace: Mapping[str, str]
+    body: bytes, model: HostedModel, version: str, forwarded: Mapping[str, str], trace: Mapping[str, str]
 ) -> tuple[InferRequest, Forms]:
-    """The inference of a body that is the data of a model's only input; its outputs are told in binary.
+    """The inference of a body that is the data of a model's only input, without JSON; its outputs are binary.
 
     Raises: EngineError(INVALID_ARG) where the model's configuration does not say what it is.
     """
@@ -325,5 +305,5 @@ def read_raw_infer(
     elif open_axes:
         dims[open_axes[0]] = len(body) // max(1, count) // ELEMENT_BYTES[datatype]
     shape = (1, *dims) if model.has_batches else tuple(dims)
-    request = InferRequest(model.name, version, inputs=(TensorData(declared.name, datatype, shape, body),), trace=trace)
-    return request, ALL_IN_BINARY
+    inputs = (TensorData(declared.name, datatype, shape, body),)
+    return RequestParameters({}).infer_request(model.name, version, "", inputs, (), forwarded, trace), ALL_IN_BINARY

@@ -13,7 +13,7 @@ import orjson
 
 from engines.core.messages import InferResponse, Raw, Scalar, SharedMemory, TensorData
 from engines.host.classification import classify
-from engines.host.frontend_api import ServedModel
+from engines.host.model import HostedModel
 from engines.host.rest.requests import Forms
 from engines.host.rest.triton_json import json_of_output
 from gateway.protocol.conversion import triton_json
@@ -31,7 +31,7 @@ class RestResponseWriter:
 
     __slots__ = ("_named", "model")
 
-    def __init__(self, model: ServedModel) -> None:
+    def __init__(self, model: HostedModel) -> None:
         self.model = model
         self._named = b'"model_name":%b,"model_version":%b' % (_text(model.name), _text(model.version))
 

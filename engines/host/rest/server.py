@@ -8,7 +8,7 @@ import ssl
 from time import monotonic
 
 from engines.host.asgi_exchange import Application
-from engines.host.frontend_api import ClientLimits
+from engines.host.client_limits import ClientLimits
 from engines.host.rest.connection import HttpConnection
 from engines.host.rest.server_context import RestFront
 from engines.host.sockets import BACKLOG, bind

@@ -6,7 +6,7 @@ import asyncio
 from typing import Protocol
 
 from engines.host.asgi_exchange import Application
-from engines.host.frontend_api import ClientLimits
+from engines.host.client_limits import ClientLimits
 from engines.host.rest.request_head import PreparedRequest
 from gateway.wire.memo import Memo
 

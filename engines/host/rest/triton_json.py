@@ -69,8 +69,8 @@ def is_signed(value: Any) -> bool:
     return type(value) is int and -_MAX_INT64 - 1 <= value <= _MAX_INT64
 
 
-def found(owner: Any, name: str) -> Any:
-    """A member, None where it has none of that name or is no object; null is none of any type."""
+def get(owner: Any, name: str) -> Any:
+    """A member; None where it is missing or null, and where `owner` is no object."""
     return owner.get(name, None) if isinstance(owner, dict) else None
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from engines.core.calls import InferenceCall
 from engines.core.errors import EngineError, ErrorCode, internal, invalid
 from engines.core.messages import InferRequest, InferResponse, SharedMemory, TensorData
+from engines.host.restricted_apis import RestrictedApis
 from gateway.protocol.conversion.tensors import join_elements, split_elements
 from gateway.protocol.protobuf import Message, message
 
@@ -75,7 +76,12 @@ class FakeService:
 
     def __init__(self, **restrictions: tuple[str, str]) -> None:
         self.regions = FakeRegions()
-        self.restrictions = restrictions
+        self.restrictions = {
+            front: RestrictedApis(
+                {name.partition("_")[2]: each for name, each in restrictions.items() if name.startswith(f"{front}_")}
+            )
+            for front in ("rest", "grpc")
+        }
         self.requests: list[InferRequest] = []
         self.calls: list[InferenceCall] = []
         self.sleeping: list[InferenceCall] = []
@@ -141,9 +147,6 @@ class FakeService:
             case "LogSettings":
                 response.settings["log_info"].bool_param = True
         return response
-
-    def restriction(self, front: str, category: str) -> tuple[str, str] | None:
-        return self.restrictions.get(f"{front}_{category}".replace("-", "_"))
 
     def _models(self) -> list[FakeModel]:
         numbers = lambda *names: tuple((name, "INT32", (-1,)) for name in names)  # noqa: E731

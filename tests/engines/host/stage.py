@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from engines.host.frontend_api import ClientLimits
+from engines.host.client_limits import ClientLimits
 from engines.host.grpc.server import GrpcServer
 from engines.host.rest.app import RestApp
 from engines.host.rest.server import RestServer

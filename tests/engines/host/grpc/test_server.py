@@ -19,7 +19,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
-from engines.host.frontend_api import ClientLimits
+from engines.host.client_limits import ClientLimits
 from tests.engines.host.grpc.messages import adder, repeater, text
 from tests.engines.host.stage import fronts
 from tests.support.waiting import eventually

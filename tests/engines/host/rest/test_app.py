@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from engines.host.frontend_api import ClientLimits
+from engines.host.client_limits import ClientLimits
 from engines.host.rest.app import RestApp
 from tests.engines.host.fake_service import FakeService
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from engines.core.calls import InferenceCall
-from engines.host.frontend_api import ClientLimits
+from engines.host.client_limits import ClientLimits
 from engines.host.rest.app import RestApp
 from engines.host.rest.connection import MAX_HEAD_BYTES, HttpConnection
 from engines.host.rest.server_context import RestFront

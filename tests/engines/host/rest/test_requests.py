@@ -25,7 +25,7 @@ TRUE_SHAPE = "Unable to parse 'data': Shape does not match true shape of 'data' 
 
 def read(content, tail=b""):
     head = content if isinstance(content, bytes) else json.dumps(content).encode()
-    return read_infer(head + tail, len(head), "adder", "", FakeRegions(), {})
+    return read_infer(head + tail, len(head), "adder", "", FakeRegions(), {}, {})
 
 
 def tensor(**members):
@@ -262,7 +262,7 @@ def model(*inputs, max_batch_size=0):
 )
 def test_raw_requests(served, body, expected):
     """The body is the only input's data; its shape is the configuration's, and outputs are told in binary."""
-    request, forms = read_raw_infer(body, served, "", {"traceparent": "00"})
+    request, forms = read_raw_infer(body, served, "", {}, {"traceparent": "00"})
     assert request == InferRequest("m", inputs=(expected,), trace={"traceparent": "00"})
     assert forms.binary("anything")
 
@@ -289,7 +289,7 @@ def test_raw_requests(served, body, expected):
 def test_raw_requests_that_no_configuration_explains(served, message):
     """Triton's texts (core `infer_request.cc`)."""
     with pytest.raises(EngineError) as caught:
-        read_raw_infer(b"", served, "", {})
+        read_raw_infer(b"", served, "", {}, {})
     assert caught.value.message == message
 
 
@@ -298,4 +298,4 @@ def test_axes_without_end():
     axes = b",".join([b"18446744073709551615"] * 200_000)
     body = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[%b],"data":[1]}]}' % axes
     with pytest.raises(EngineError, match="Shape does not match true shape of 'data' field"):
-        read_infer(body, len(body), "m", "", None, {})
+        read_infer(body, len(body), "m", "", None, {}, {})

@@ -9,9 +9,8 @@ import pytest
 
 from engines.core.errors import EngineError, ErrorCode
 from engines.core.messages import InferRequest
+from engines.host.control_rpcs import RPCS, Context
 from engines.host.logs import LogSettings
-from engines.host.rpcs.context import Context
-from engines.host.rpcs.table import RPCS
 from engines.host.service import Service
 from engines.host.shared_memory import SharedMemoryRegions
 from engines.host.trace_settings import TraceSettings
@@ -19,6 +18,7 @@ from engines.host.tracing import Tracer
 from engines.repository import Mode, Repository
 from engines.repository.interfaces import ModelSpec
 from gateway.protocol.grpc_methods import RPCS as ALL_RPCS
+from gateway.protocol.operations import Operation
 from gateway.protocol.protobuf import message
 from tests.engines.host.parts import Asked, ints
 from tests.engines.host.test_model import ECHO, Stage
@@ -217,8 +217,8 @@ def test_settings_are_taken_and_told(tmp_path: Path) -> None:
         logs = asked("LogSettings")
         logs.settings["log_warning"].bool_param = False
         assert not (await service.rpc("LogSettings", logs)).settings["log_warning"].bool_param
-        assert service.restriction("rest", "trace") == ("key", "value")
-        assert service.restriction("grpc", "trace") is None
+        assert service.restrictions["rest"].missing_header(Operation.TRACE, {}) == "key"
+        assert not service.restrictions["grpc"]
 
     on_service(tmp_path, scenario)
 

@@ -1,4 +1,4 @@
-"""The host as a whole: its parts made and joined, its start and its end."""
+"""The host: its parts, its start and its stop."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from engines.core.errors import EngineError
 from engines.host import metrics
 from engines.host.cache_setup import response_cache
 from engines.host.clock import LoopClock
+from engines.host.control_rpcs import Context
 from engines.host.grpc.server import GrpcServer
 from engines.host.logs import LogSettings
 from engines.host.model_control import RepositoryControl
@@ -22,7 +23,6 @@ from engines.host.model_loader import Loader
 from engines.host.otlp import OpenTelemetryMissingError, exporter
 from engines.host.rest.app import RestApp
 from engines.host.rest.server import RestServer
-from engines.host.rpcs.context import Context
 from engines.host.service import Service
 from engines.host.settings import Address, HostSettings
 from engines.host.shared_memory import SharedMemoryRegions
@@ -34,7 +34,7 @@ from gateway.protocol.prometheus_text import PrometheusFamily
 
 _log = logging.getLogger(__name__)
 
-# What answers need to leave once nothing is in flight any more.
+# For the last replies to be sent once nothing is in flight.
 _LAST_SECONDS = 1.0
 
 
@@ -47,8 +47,8 @@ class LoadError(StartError):
 
     def __init__(self, failures: Mapping[str, str]) -> None:
         self.failures = failures
-        told = "\n".join(f"  {name}: {reason}" for name, reason in failures.items())
-        super().__init__(f"failed to load all models:\n{told}\n--exit-on-error=false serves the others")
+        reasons = "\n".join(f"  {name}: {reason}" for name, reason in failures.items())
+        super().__init__(f"failed to load all models:\n{reasons}\n--exit-on-error=false serves the others")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Host:
         return Ports(**{"http": 0, "grpc": 0, "metrics": 0, **self._ports})
 
     async def start(self) -> None:
-        """Load the models, then listen, as Triton does; a port that is taken is told before.
+        """Load the models, then listen, as Triton does; a port in use fails before that.
 
         Raises: StartError.
         """
@@ -120,7 +120,7 @@ class Host:
         await self._listen("metrics", lambda: RestServer(metrics.MetricsApp(self._families), settings.limits))
 
     async def stop(self) -> None:
-        """Take nothing new, let what is under way end for a while, and let go of the models."""
+        """Take no new requests, let those in flight end for a while, and unload the models."""
         grace = self._settings.exit_timeout_seconds
         deadline = asyncio.get_running_loop().time() + grace
         self._context.is_serving = False
@@ -141,7 +141,7 @@ class Host:
         except OSError as error:
             raise _cannot_listen(name, address, error) from error
         twin = next((other for other, it in self._listeners.items() if it.getsockname() == listener.getsockname()), "")
-        if twin:  # the system itself minds only once both listen
+        if twin:  # the system refuses only once both listen
             listener.close()
             raise _cannot_listen(name, address, OSError(f"the {twin} port is the same"))
         self._listeners[name] = listener
@@ -168,8 +168,8 @@ class Host:
 
     async def _unload(self, deadline: float) -> None:
         closing = asyncio.ensure_future(self._repository.close())
-        left = deadline - asyncio.get_running_loop().time()
-        await asyncio.wait({closing}, timeout=max(left, _LAST_SECONDS))
+        remaining = deadline - asyncio.get_running_loop().time()
+        await asyncio.wait({closing}, timeout=max(remaining, _LAST_SECONDS))
         if not closing.done():
             _log.warning("requests are still in flight after %g seconds", self._settings.exit_timeout_seconds)
             for model in self._loader.models:
@@ -178,7 +178,7 @@ class Host:
             await closing
 
     def _infer(self, call: InferenceCall) -> None:
-        """What models ask of others; the service is made after what loads them."""
+        """A model's request to another model; the service is created after the loader."""
         self.service.infer(call)
 
     def _families(self) -> Iterator[PrometheusFamily]:

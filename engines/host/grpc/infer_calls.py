@@ -1,8 +1,4 @@
-"""ModelStreamInfer: many inferences on one stream.
-
-Answers of models that are not decoupled come in the order of their requests, those of decoupled ones as they come.
-Source: Triton server `grpc/stream_infer_handler.cc`.
-"""
+"""ModelInfer: one message, one inference, one answer. No task and no wait: the answer is written where it comes."""
 
 from __future__ import annotations
 
@@ -10,17 +6,70 @@ from collections import deque
 from time import monotonic_ns
 
 from engines.core.calls import InferenceCall
-from engines.core.errors import EngineError
+from engines.core.errors import EngineError, ErrorCode
 from engines.core.messages import InferResponse, Raw
-from engines.host.frontend_api import ServedModel, read_version
-from engines.host.grpc.call import BaseCall
+from engines.host.grpc.call import BaseCall, UnaryCall
 from engines.host.grpc.call_head import Head
 from engines.host.grpc.replies import UNAVAILABLE, StatusError
 from engines.host.grpc.requests import Asked
 from engines.host.grpc.responses import empty_final, failed, failed_later, streamed
 from engines.host.grpc.server_context import CallOwner
+from engines.host.model import HostedModel
+from engines.host.request_fields import check_single_response, read_version, single_response
 from gateway.wire.grpc import MessageReader, decompress
 from gateway.wire.http2.stream import Stream
+
+
+class InferCall(UnaryCall):
+    """Answers with the call's only response, once it has ended."""
+
+    __slots__ = ("_asked", "_call", "_model", "_num_responses", "_response")
+
+    def __init__(self, owner: CallOwner, stream: Stream, head: Head) -> None:
+        self._call: InferenceCall | None = None
+        self._asked: Asked
+        self._model: HostedModel
+        self._response: InferResponse | None = None
+        self._num_responses = 0
+        super().__init__(owner, stream, head)
+
+    def answer(self, data: bytes, at: int, end: int) -> None:
+        front, head = self.front, self.head
+        service = front.service
+        asked = self._asked = front.read_request(data, at, end)
+        version = read_version(asked.version)
+        model = self._model = service.model(asked.model, version)
+        if model.is_decoupled and not model.stream_input:
+            raise EngineError(
+                ErrorCode.UNSUPPORTED, "ModelInfer RPC doesn't support models with decoupled transaction policy"
+            )
+        request = asked.infer_request(service.regions, head.plan.forwarded, head.trace, version)
+        if model.is_decoupled:
+            check_single_response(model, request)
+        call = self._call = InferenceCall(request, self._respond, monotonic_ns())
+        service.infer(call)
+
+    def abandon(self) -> None:
+        call, self._call = self._call, None
+        if call is not None:
+            call.cancel()
+
+    def _respond(self, response: InferResponse | None, is_final: bool) -> None:
+        if response is not None:
+            self._num_responses += 1
+            self._response = response
+        if not is_final or self.is_over:
+            return
+        try:
+            self._tell()
+        except Exception as error:  # whoever answers has others to answer
+            self.fail(error)
+
+    def _tell(self) -> None:
+        response = single_response(self._response, self._num_responses)
+        asked = self._asked
+        self.write(self.front.writer(self._model).write(asked.id, response, asked.classes))
+        self.succeed()
 
 
 class StreamInferCall(BaseCall):
@@ -143,7 +192,7 @@ class OrderedResponse:
     def __init__(self, stream: StreamInferCall, asked: Asked) -> None:
         self._stream = stream
         self._asked = asked
-        self._model: ServedModel | None = None
+        self._model: HostedModel | None = None
         self._call: InferenceCall | None = None
         self._is_starting = False
         self.is_ordered = True  # as long as nobody knows the model

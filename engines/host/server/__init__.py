@@ -1,0 +1,1 @@
+"""A host process: its parts joined, its event loop, signals and ready file."""
