@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable, Iterable, Mapping
 
 from engines.fleet.spec import AgentSpec
-from gateway.net import ports
+from gateway.net import sockets
 
 IsFree = Callable[[int], bool]
 
@@ -50,7 +50,7 @@ def allot(
 
 def can_bind(address: str, port: int) -> bool:
     """Whether a server could listen there now, and alone."""
-    if ports.is_taken(address, port):
+    if sockets.is_taken(address, port):
         return False
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -30,9 +30,9 @@ from gateway.dataplane.context.local_replies import (
 )
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.dispatch.rest import handler_for, handler_of_whole
-from gateway.dataplane.peer_closed import has_hung_up
+from gateway.net.sockets import has_hung_up
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.wire.http1.chunked import LAST_CHUNK, ChunkedDecoder, encode_chunk
+from gateway.wire.http1.body import LAST_CHUNK, ChunkedDecoder, encode_chunk
 from gateway.wire.http1.head import CHUNKED, HEAD_END, UNTIL_CLOSE, Field, ResponseHead
 
 # How long a connection is still read after its last reply: until the client has been silent for the first time, or for

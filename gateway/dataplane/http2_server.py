@@ -10,14 +10,14 @@ from typing import cast
 from gateway.dataplane.context.active_request import ActiveRequest
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.grpc.client import CallHandler
-from gateway.dataplane.peer_closed import has_hung_up
+from gateway.net.http2_transport import Http2Transport
+from gateway.net.sockets import has_hung_up
 from gateway.protocol.errors import GatewayError
-from gateway.upstream.http2_transport import Http2Transport
 from gateway.wire.http2.connection import Http2Limits
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import MAX_WINDOW, ErrorCode, Http2Error
 from gateway.wire.http2.hpack import literals
-from gateway.wire.http2.interfaces import NOBODY
+from gateway.wire.http2.state import NOBODY
 from gateway.wire.http2.stream import Stream
 
 # How long a client has to hear that the connection closes before streams that it opens are refused.

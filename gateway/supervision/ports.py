@@ -6,7 +6,7 @@ import errno
 import socket
 import sys
 
-from gateway.net import ports
+from gateway.net import sockets
 
 # Linux spreads connections over all sockets that listen on a port with SO_REUSEPORT; elsewhere one of them gets all,
 # so there the workers share a single socket.
@@ -64,7 +64,7 @@ class ReservedPort:
 
 
 def _refuse_if_answered(host: str, port: int, option: str) -> None:
-    if ports.is_taken(host, port):
+    if sockets.is_taken(host, port):
         raise _refusal(OSError(errno.EADDRINUSE, ""), host, port, option)
 
 

@@ -7,11 +7,11 @@ from time import monotonic
 from urllib.parse import urlsplit
 
 from gateway.config.specs import EndpointSpec, EngineSpec
+from gateway.net.http1_client import Http1Pool
+from gateway.net.http2_client import Http2Pool
 from gateway.protocol.engine_load import Load
 from gateway.protocol.readiness import Readiness
 from gateway.upstream.breaker import Breaker
-from gateway.upstream.http1_pool import Pool
-from gateway.upstream.http2_pool import StreamPool
 from gateway.upstream.tls import client_tls
 
 NOT_READY = (Readiness.UNREADY, Readiness.DOWN)
@@ -72,11 +72,13 @@ class Endpoint:
         self.breaker = Breaker(engine.breaker)
         parts = urlsplit(spec.url)
         self.host_line = b"host: %b\r\n" % parts.netloc.rpartition("@")[2].encode("ascii")
-        self.pool: Pool | None = None
+        self.pool: Http1Pool | None = None
         if parts.scheme in _DEFAULT_PORTS:
             host, port = parts.hostname or "", parts.port or _DEFAULT_PORTS[parts.scheme]
-            self.pool = Pool(host, port, engine.connections, tls, (engine.tls.server_name or host) if tls else None)
-        self.streams: StreamPool | None = None
+            self.pool = Http1Pool(
+                host, port, engine.connections, tls, (engine.tls.server_name or host) if tls else None
+            )
+        self.streams: Http2Pool | None = None
         self.authority = (spec.grpc or "").encode("ascii")
         self.scheme = b"https" if tls else b"http"
         if spec.grpc is not None:
@@ -85,7 +87,7 @@ class Endpoint:
             if tls is not None:
                 tls = client_tls(engine.tls, "h2")
             name = (engine.tls.server_name or host) if tls else None
-            self.streams = StreamPool(host, int(digits), engine.connections, tls, name)
+            self.streams = Http2Pool(host, int(digits), engine.connections, tls, name)
 
     def __repr__(self) -> str:
         condition = self.condition.value if self.condition is not None else "unknown"
@@ -140,5 +142,5 @@ class Endpoint:
         for pool in self._pools():
             pool.retire()
 
-    def _pools(self) -> list[Pool | StreamPool]:
+    def _pools(self) -> list[Http1Pool | Http2Pool]:
         return [pool for pool in (self.pool, self.streams) if pool is not None]

@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gateway.net.http2_client import Http2ClientConnection, Http2Pool
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import OK, UNKNOWN, read_message, read_status
-from gateway.upstream.http2_connection import StreamConnection
-from gateway.upstream.http2_pool import StreamPool
 from gateway.wire.grpc import MessageReader, framed
 from gateway.wire.http2.fields import Block, Field
 from gateway.wire.http2.hpack import Steady
@@ -43,7 +42,7 @@ class _Asking:
         self.stream: Stream | None = None
         self.done: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
 
-    def stream_ready(self, connection: StreamConnection) -> None:
+    def connected(self, connection: Http2ClientConnection) -> None:
         self.stream = connection.open_stream(self)
         self.stream.send_headers(Steady(self._fields))
         self.stream.send_data(framed(self._request), True)
@@ -90,7 +89,7 @@ class _Asking:
 
 
 async def ask(
-    pool: StreamPool,
+    pool: Http2Pool,
     path: str,
     message: bytes,
     *,
@@ -116,7 +115,7 @@ async def ask(
         async with asyncio.timeout(timeout or None):
             connection = pool.acquire(asking)
             if connection is not None:
-                asking.stream_ready(connection)
+                asking.connected(connection)
             return await asking.done
     except TimeoutError as error:
         what = f"{pool.host}:{pool.port} did not answer within {timeout:g} s"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from gateway.net.http1_client import Http1ClientConnection
 from gateway.protocol.conversion.control import rest_error, rest_response, rpc_request
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_methods import RPCS
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.grpc_request import ask
-from gateway.upstream.http1_connection import UpstreamConnection
 from gateway.wire.http1.head import ResponseHead, fields_of
 
 
@@ -36,10 +36,10 @@ class _Fetch:
         self._status = 0
         self._content_type = ""
         self._pieces: list[bytes] = []
-        self.connection: UpstreamConnection | None = None
+        self.connection: Http1ClientConnection | None = None
         self.done: asyncio.Future[tuple[int, str, bytes]] = asyncio.get_running_loop().create_future()
 
-    def connected(self, connection: UpstreamConnection) -> None:
+    def connected(self, connection: Http1ClientConnection) -> None:
         self.connection = connection
         connection.begin(self, wants_payload=True)
         connection.request_is_sent = True

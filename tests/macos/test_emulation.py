@@ -82,8 +82,8 @@ def test_what_we_decide_by_platform_is_decided_as_on_macos() -> None:
     """Workers share a listener, tensors are in POSIX shared memory; this in the processes of models, too."""
     assert told(
         """
-        import engines.ipc.arena, gateway.net.ports, gateway.supervision.ports
-        print(json.dumps([engines.ipc.arena.USES_POSIX_SHM, gateway.net.ports.BIND_REFUSES_ALL,
+        import engines.ipc.arena, gateway.net.sockets, gateway.supervision.ports
+        print(json.dumps([engines.ipc.arena.USES_POSIX_SHM, gateway.net.sockets.BIND_REFUSES_ALL,
                           gateway.supervision.ports.WORKERS_BIND]))
         """
     ) == [True, False, False]

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from engines.fleet.ports import can_bind
-from engines.host import sockets
-from gateway.net import ports as net_ports
+from gateway.net import sockets
+from gateway.net import sockets as net_ports
 from gateway.supervision import ports
 from gateway.supervision.ports import PortError, ReservedPort, listen
 

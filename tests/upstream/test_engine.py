@@ -21,7 +21,7 @@ from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
 from gateway.upstream.tls import endpoint_tls
 from tests.dataplane.stage import run, until
-from tests.upstream.stage import Caller, engine
+from tests.net.stage import Caller, engine
 
 READY, UNREADY, DOWN = Readiness.READY, Readiness.UNREADY, Readiness.DOWN
 

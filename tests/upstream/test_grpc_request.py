@@ -9,9 +9,9 @@ import pytest
 from h2.errors import ErrorCodes
 
 from gateway.config.specs import ConnectionSpec
+from gateway.net.http2_client import Http2Pool
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.upstream.grpc_request import Answered, ask
-from gateway.upstream.http2_pool import StreamPool
 from gateway.wire.grpc import framed
 from tests.dataplane.grpc.peers import OPENING, Call, GrpcEngine
 from tests.dataplane.stage import run, until
@@ -19,12 +19,12 @@ from tests.dataplane.stage import run, until
 PATH = "/inference.GRPCInferenceService/ServerReady"
 
 
-def pool_of(address: str, **limits: Any) -> StreamPool:
+def pool_of(address: str, **limits: Any) -> Http2Pool:
     host, _, port = address.rpartition(":")
-    return StreamPool(host, int(port), ConnectionSpec(**limits))
+    return Http2Pool(host, int(port), ConnectionSpec(**limits))
 
 
-async def asked(pool: StreamPool, timeout: float | None = 5.0, message: bytes = b"hello") -> Answered | ErrorKind:
+async def asked(pool: Http2Pool, timeout: float | None = 5.0, message: bytes = b"hello") -> Answered | ErrorKind:
     try:
         fields = [(b"authorization", b"Bearer secret")]
         return await ask(pool, PATH, message, authority=b"engine:1", fields=fields, timeout=timeout)
@@ -124,7 +124,7 @@ ENDS = [
 def test_how_it_ends(script: Any, told: Answered | ErrorKind) -> None:
     """A status is an answer, whatever it says; what is none is the endpoint's failure."""
 
-    async def play(pool: StreamPool, engine: GrpcEngine) -> None:
+    async def play(pool: Http2Pool, engine: GrpcEngine) -> None:
         assert await asked(pool) == told
         heard = engine.calls[0]
         assert (heard.value(":path"), heard.value(":authority")) == (PATH, "engine:1")
@@ -142,7 +142,7 @@ def test_the_message_arrives() -> None:
         await call.send(*call.messages)
         call.end()
 
-    async def play(pool: StreamPool, engine: GrpcEngine) -> None:
+    async def play(pool: Http2Pool, engine: GrpcEngine) -> None:
         for size in (0, 100, 3_000_000):
             found = await asked(pool, message=bytes(size))
             assert isinstance(found, Answered) and found.message == bytes(size)
@@ -156,7 +156,7 @@ def test_its_time() -> None:
     async def silent(call: Call) -> None:
         await call.when(lambda: call.was_reset is not None)
 
-    async def play(pool: StreamPool, engine: GrpcEngine) -> None:
+    async def play(pool: Http2Pool, engine: GrpcEngine) -> None:
         first = asyncio.create_task(asked(pool, timeout=0.2))
         await until(lambda: engine.calls)
         assert await asked(pool, timeout=0.05) is ErrorKind.DEADLINE  # it waited in line
@@ -170,7 +170,7 @@ def test_who_asks_may_leave() -> None:
     async def silent(call: Call) -> None:
         await call.when(lambda: call.was_reset is not None)
 
-    async def play(pool: StreamPool, engine: GrpcEngine) -> None:
+    async def play(pool: Http2Pool, engine: GrpcEngine) -> None:
         asking = asyncio.create_task(asked(pool))
         await until(lambda: engine.calls)
         waiting = asyncio.create_task(asked(pool))

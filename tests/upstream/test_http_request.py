@@ -10,7 +10,7 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.http_request import fetch
 from tests.dataplane.stage import run, until
-from tests.upstream.stage import OK, Act, Engine, engine
+from tests.net.stage import OK, Act, Engine, engine
 
 
 def endpoint_of(it: Engine, **limits: Any) -> Endpoint:

@@ -1,4 +1,6 @@
-"""gRPC's messages in a stream of bytes, and what is done with compressed ones."""
+"""gRPC messages in a stream of bytes."""
+
+from __future__ import annotations
 
 import gzip
 import tracemalloc
@@ -9,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.wire.grpc import MessageReader, decompress, framed
+from gateway.wire.grpc import Boundaries, MessageReader, decompress, framed
 
 MESSAGES = st.lists(st.tuples(st.booleans(), st.binary(max_size=300)), max_size=8)
 
@@ -129,3 +131,24 @@ def test_compressed_messages_that_are_refused(packed: bytes, encoding: bytes, ki
     with pytest.raises(GatewayError) as refused:
         decompress(packed, encoding, 1000)
     assert refused.value.kind is kind
+
+
+MESSAGES = [b"\x0aerror", b"\x12fine", b"", b"\x0a", b"\x0aanother", b"fine\x0a"]
+STREAM = b"".join(map(framed, MESSAGES)) + framed(b"\x0apacked", compressed=True)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 6, 7, 11, 1000])
+def test_messages_are_counted_wherever_they_are_cut(size: int) -> None:
+    """And those whose first byte is the mark: never of compressed ones."""
+    boundaries = Boundaries(0x0A)
+    for at in range(0, len(STREAM), size):
+        boundaries.feed(STREAM[at : at + size])
+    assert (boundaries.count, boundaries.num_marked, boundaries.is_between_messages) == (7, 3, True)
+
+
+def test_whole_messages_are_counted_alike() -> None:
+    """As they mostly come."""
+    boundaries = Boundaries(0x0A)
+    for message in MESSAGES:
+        boundaries.feed(framed(message))
+    assert (boundaries.count, boundaries.num_marked) == (6, 3)

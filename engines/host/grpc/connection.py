@@ -22,7 +22,7 @@ from gateway.wire.http2.connection import Http2Connection, Http2Limits
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import MAX_WINDOW, ErrorCode
 from gateway.wire.http2.hpack import Steady
-from gateway.wire.http2.interfaces import NOBODY
+from gateway.wire.http2.state import NOBODY
 from gateway.wire.http2.stream import Stream
 
 # What a peer that does not read may make us hold: acknowledgements it asks for, beyond what windows bound.

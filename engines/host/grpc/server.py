@@ -11,7 +11,7 @@ from engines.host.client_limits import ClientLimits
 from engines.host.grpc.connection import GrpcConnection
 from engines.host.grpc.server_context import GrpcFront
 from engines.host.service import Service
-from engines.host.sockets import BACKLOG, bind
+from gateway.net.sockets import BACKLOG, bind
 
 _SWEEP_SECONDS = 1.0
 _POLL_SECONDS = 0.02

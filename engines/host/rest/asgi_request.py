@@ -11,7 +11,7 @@ from typing import Protocol
 
 from engines.host.asgi_exchange import JSON, Application, Fields, Message, error_json
 from engines.host.rest.request_head import PreparedRequest
-from gateway.wire.http1.chunked import LAST_CHUNK, encode_chunk
+from gateway.wire.http1.body import LAST_CHUNK, encode_chunk
 
 _log = logging.getLogger(__name__)
 

@@ -14,7 +14,6 @@ from typing import cast
 
 from engines.host.asgi_exchange import JSON, Fields, error_json
 from engines.host.rest.asgi_request import AsgiRequest
-from engines.host.rest.body_reader import BodyReader
 from engines.host.rest.request_head import (
     CLOSE_END,
     CONTINUE,
@@ -26,6 +25,7 @@ from engines.host.rest.request_head import (
 )
 from engines.host.rest.server_context import RestFront
 from gateway.protocol.errors import GatewayError
+from gateway.wire.http1.body import BodyReader
 from gateway.wire.http1.head import HEAD_END
 
 MAX_HEAD_BYTES = 64 * 1024

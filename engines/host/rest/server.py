@@ -11,7 +11,7 @@ from engines.host.asgi_exchange import Application
 from engines.host.client_limits import ClientLimits
 from engines.host.rest.connection import HttpConnection
 from engines.host.rest.server_context import RestFront
-from engines.host.sockets import BACKLOG, bind
+from gateway.net.sockets import BACKLOG, bind
 
 _POLL_SECONDS = 0.02
 _SWEEP_SECONDS = 1.0

@@ -26,10 +26,10 @@ from engines.host.rest.server import RestServer
 from engines.host.service import Service
 from engines.host.settings import Address, HostSettings
 from engines.host.shared_memory import SharedMemoryRegions
-from engines.host.sockets import bind
 from engines.host.tracing import Tracer
 from engines.instances.instance_groups import count_gpus
 from engines.repository import Mode, Repository
+from gateway.net.sockets import bind
 from gateway.protocol.prometheus_text import PrometheusFamily
 
 _log = logging.getLogger(__name__)

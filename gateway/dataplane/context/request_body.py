@@ -11,7 +11,7 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.operations import Operation
 from gateway.protocol.v2_facts import read_body_facts
 from gateway.routing.decision import Decision, Undecided
-from gateway.wire.http1.chunked import LAST_CHUNK, encode_chunk
+from gateway.wire.http1.body import LAST_CHUNK, encode_chunk
 from gateway.wire.http1.head import CHUNKED
 
 # wbits of zlib.decompressobj for what V2 clients send: gzip, and deflate in its zlib wrapping.

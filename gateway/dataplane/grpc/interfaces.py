@@ -10,9 +10,8 @@ from gateway.dataplane.grpc.reply_headers import Relayed
 from gateway.dataplane.grpc.upstream_call import UpstreamCall
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.infer_message_head import Names
-from gateway.wire.grpc import MessageReader
+from gateway.wire.grpc import Boundaries, MessageReader
 from gateway.wire.http2.stream import Stream
-from gateway.wire.message_boundaries import Boundaries
 
 
 class LegOwner(Protocol):

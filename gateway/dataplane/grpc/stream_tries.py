@@ -9,9 +9,9 @@ from gateway.dataplane.attempts.tries import Tries
 from gateway.dataplane.context.data_plane import DataPlane
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.grpc.reply_headers import broken_off
+from gateway.net.http2_client import Http2ClientConnection
 from gateway.protocol.grpc_status import DEADLINE_EXCEEDED
 from gateway.upstream.endpoint import Endpoint
-from gateway.upstream.http2_connection import StreamConnection
 from gateway.wire.http2.frames import ErrorCode
 from gateway.wire.http2.stream import Stream
 
@@ -26,7 +26,7 @@ class StreamTries(Tries):
         self._up: Stream | None = None
 
     @abstractmethod
-    def _send(self, connection: StreamConnection, now: float) -> None:
+    def _send(self, connection: Http2ClientConnection, now: float) -> None:
         """Open the stream on a connection that has room for it."""
 
     def _ask(self, endpoint: Endpoint, now: float) -> None:
@@ -35,7 +35,7 @@ class StreamTries(Tries):
         if connection is not None:
             self._send(connection, now)
 
-    def stream_ready(self, connection: StreamConnection) -> None:
+    def connected(self, connection: Http2ClientConnection) -> None:
         self._send(connection, monotonic())
 
     @property

@@ -27,13 +27,13 @@ from gateway.dataplane.grpc.reply_headers import (
 )
 from gateway.dataplane.grpc.stream_tries import StreamTries
 from gateway.dataplane.protocol_bridge.grpc_to_rest import GrpcToRestCall
+from gateway.net.http2_client import Http2ClientConnection
 from gateway.protocol.body_facts import BodyFacts
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import OK, http_status
 from gateway.protocol.operations import Operation
 from gateway.routing.decision import Undecided
 from gateway.sessions.sequence_log import Input, Sent
-from gateway.upstream.http2_connection import StreamConnection
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.stream import Stream
 
@@ -310,7 +310,7 @@ class UnaryCall(StreamTries):
             self._leave(None)
         self._fail(error)
 
-    def _send(self, connection: StreamConnection, now: float) -> None:
+    def _send(self, connection: Http2ClientConnection, now: float) -> None:
         way, body, endpoint, lane = self._way, self._body, self._endpoint, self._lane
         assert way is not None and body is not None and endpoint is not None and lane is not None
         self._sent_at = now

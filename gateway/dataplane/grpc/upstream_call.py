@@ -5,8 +5,8 @@ from __future__ import annotations
 from gateway.dataplane.context.call_head import CallHead, Way
 from gateway.dataplane.grpc.client import CallClient
 from gateway.dataplane.grpc.reply_headers import request_id_literal, timeout_literal
+from gateway.net.http2_client import Http2ClientConnection
 from gateway.upstream.endpoint import Endpoint
-from gateway.upstream.http2_connection import StreamConnection
 from gateway.wire.http2.stream import Stream, StreamReceiver
 
 
@@ -21,7 +21,7 @@ class UpstreamCall:
         self.expires_at = started_at + head.timeout if head.timeout is not None else 0.0
 
     def open(
-        self, connection: StreamConnection, receiver: StreamReceiver, way: Way, endpoint: Endpoint, now: float
+        self, connection: Http2ClientConnection, receiver: StreamReceiver, way: Way, endpoint: Endpoint, now: float
     ) -> Stream:
         """Open a stream, and send the call's fields; what is left until the deadline is told."""
         stream = connection.open_stream(receiver)

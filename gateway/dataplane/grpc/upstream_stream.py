@@ -10,18 +10,17 @@ from gateway.dataplane.grpc.reply_headers import Relayed, relayed
 from gateway.dataplane.grpc.stream_counters import LegCounts
 from gateway.dataplane.grpc.stream_tries import StreamTries
 from gateway.limits.pending import Grant
+from gateway.net.http2_client import Http2ClientConnection
 from gateway.observability.arms import Meter, is_fault, is_the_arms, kind_of
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import OK, http_status
 from gateway.protocol.infer_message_head import Names
 from gateway.protocol.llm.prompt import prompt_of_message
 from gateway.protocol.stream_messages import ERROR_TAG
-from gateway.upstream.http2_connection import StreamConnection
-from gateway.wire.grpc import PREFIX_BYTES, MessageReader
+from gateway.wire.grpc import PREFIX_BYTES, Boundaries, MessageReader
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.relay_fast_path import Passage
 from gateway.wire.http2.stream import Stream
-from gateway.wire.message_boundaries import Boundaries
 
 
 class UpstreamStream(StreamTries):
@@ -223,7 +222,7 @@ class UpstreamStream(StreamTries):
 
     # Trying
 
-    def _send(self, connection: StreamConnection, now: float) -> None:
+    def _send(self, connection: Http2ClientConnection, now: float) -> None:
         assert self._endpoint is not None
         self._sent_at = now
         self._was_sent_once = True

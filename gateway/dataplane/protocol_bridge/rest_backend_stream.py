@@ -37,10 +37,9 @@ from gateway.protocol.errors import GatewayError
 from gateway.protocol.grpc_status import INTERNAL, INVALID_ARGUMENT, UNAVAILABLE
 from gateway.protocol.infer_message_head import Names
 from gateway.protocol.operations import model_path
-from gateway.wire.grpc import PREFIX, PREFIX_BYTES, MessageReader, decompress, framed
+from gateway.wire.grpc import PREFIX, PREFIX_BYTES, Boundaries, MessageReader, decompress, framed
 from gateway.wire.http1.head import Field
 from gateway.wire.http2.stream import Stream
-from gateway.wire.message_boundaries import Boundaries
 
 _log = logging.getLogger(__name__)
 

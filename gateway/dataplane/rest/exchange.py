@@ -23,6 +23,7 @@ from gateway.dataplane.context.outcome import ENERGY_FIELD, count_energy
 from gateway.dataplane.context.prepared_head import no_route
 from gateway.dataplane.context.request_body import RequestBody, decide
 from gateway.dataplane.context.snapshot import Lane
+from gateway.net.http1_client import Http1ClientConnection
 from gateway.protocol.engine_load import read_orca
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.prompt import prompt_of_json
@@ -31,7 +32,6 @@ from gateway.routing.decision import Decision, Undecided
 from gateway.sessions.sequence_log import Input, Sent
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
-from gateway.upstream.http1_connection import UpstreamConnection
 from gateway.wire.http1.head import UNTIL_CLOSE, ResponseHead
 
 # Up to here, one copy of the body into one write is cheaper than a write of two pieces.
@@ -81,7 +81,7 @@ class Exchange(TimedTries):
         self._body = RequestBody(request, plane.settings.limits.retry_body_bytes)
         self._request_id = request.id or plane.new_request_id()
         # The try under way
-        self._connection: UpstreamConnection | None = None
+        self._connection: Http1ClientConnection | None = None
         self._waits_for_engine = False  # to read more of the body
         # The reply
         self._first_byte_at = 0.0
@@ -185,11 +185,11 @@ class Exchange(TimedTries):
         elif (timing := self._timing()) is not None:
             timing.asked_at = now
 
-    def connected(self, connection: UpstreamConnection) -> None:
+    def connected(self, connection: Http1ClientConnection) -> None:
         """The pool has a connection for us."""
         self._send(connection, monotonic())
 
-    def _send(self, connection: UpstreamConnection, now: float) -> None:
+    def _send(self, connection: Http1ClientConnection, now: float) -> None:
         plan, lane, body, client, endpoint = self._plan, self._lane, self._body, self._client, self._endpoint
         assert lane is not None and endpoint is not None
         engine = lane.engine

@@ -20,7 +20,7 @@ from gateway.protocol.llm.canonical import LlmApi, Used
 from gateway.protocol.llm.usage import ReplyUsage, StreamUsage, whole_usage
 from gateway.protocol.readiness import Readiness
 from gateway.upstream.engine import Engine
-from gateway.wire.http1.chunked import LAST_CHUNK, ChunkedDecoder
+from gateway.wire.http1.body import LAST_CHUNK, ChunkedDecoder
 from gateway.wire.http1.head import CHUNKED, UNTIL_CLOSE, ResponseHead
 
 # Answers that say: this server cannot, another one may.

@@ -6,7 +6,7 @@ import zlib
 from dataclasses import dataclass, field
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.wire.http1.chunked import ChunkedDecoder
+from gateway.wire.http1.body import ChunkedDecoder
 from gateway.wire.http1.head import CHUNKED, HEAD_END, read_response_head
 
 _JSON_LENGTH = b"inference-header-content-length"

@@ -1,13 +1,218 @@
-"""One side of an HTTP/2 connection: bytes in, calls to the streams' receivers; bytes out in `out` (RFC 9113)."""
+"""One side of an HTTP/2 connection: bytes in, calls to the receivers of its streams; bytes out in `out` (RFC 9113)."""
 
 from __future__ import annotations
 
 from gateway.wire.http2 import frames
-from gateway.wire.http2.frame_reader import FrameReader
-from gateway.wire.http2.frames import PREFACE, STREAM_MASK, ErrorCode, Http2Error, Setting
-from gateway.wire.http2.interfaces import ConnectionOwner, Http2Limits
-from gateway.wire.http2.state import ConnectionState
+from gateway.wire.http2.frame_handlers import READERS, RETURN_AT, return_window, take_block, take_data
+from gateway.wire.http2.frames import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEAD_BYTES,
+    HEADERS,
+    PADDED,
+    PREFACE,
+    SETTINGS,
+    STREAM_MASK,
+    WITH_PRIORITY,
+    ErrorCode,
+    Http2Error,
+    Setting,
+    unpack_head,
+)
+from gateway.wire.http2.state import ConnectionOwner, ConnectionState, Http2Limits
 from gateway.wire.http2.stream import Stream, StreamReceiver
+
+# CONTINUATION frames of one block: a block of the longest allowed length needs far fewer.
+_MAX_CONTINUATIONS = 64
+_BLOCK_FLAGS = END_HEADERS | PADDED | WITH_PRIORITY
+
+
+class FrameReader:
+    """Reads one connection. After an error nothing more may be read."""
+
+    __slots__ = (
+        "_awaits_preface",
+        "_block",
+        "_block_bytes",
+        "_block_ends",
+        "_block_stream",
+        "_buffer",
+        "_part",
+        "_state",
+        "awaits_settings",
+    )
+
+    def __init__(self, state: ConnectionState) -> None:
+        self._state = state
+        self._buffer = b""
+        self._awaits_preface = not state.is_client
+        self.awaits_settings = True
+        self._part: tuple[int, int, bool] | None = None  # of a DATA frame: stream, bytes left, whether it ends
+        self._block: list[bytes] = []  # of a header block under way
+        self._block_bytes = 0
+        self._block_stream = 0
+        self._block_ends = False
+
+    def read(self, data: bytes) -> None:
+        """Read what came, cut anywhere.
+
+        Raises: Http2Error: the connection is over.
+        """
+        if self._buffer:
+            data = self._buffer + data
+            self._buffer = b""
+        at = 0
+        end = len(data)
+        if self._awaits_preface:
+            at = self._read_preface(data)
+            if not at:
+                return
+        if self._part is not None:
+            at = self._read_part(data, at, end)
+        state = self._state
+        limit = state.limits.max_frame_bytes
+        is_special = self.awaits_settings or self._block_stream != 0
+        find, find_reader = state.streams.get, READERS.get
+        while end - at >= HEAD_BYTES:
+            kind, flags, stream_id = unpack_head(data, at)
+            length = kind >> 8
+            start = at + HEAD_BYTES
+            stop = start + length
+            if not flags and stop <= end and not kind & 0xFF and not is_special:  # mostly: DATA, whole, plain and amid
+                stream = find(stream_id)
+                if (  # whatever else it is, `take_data` looks into it
+                    stream is not None
+                    and 0 < length <= stream.receive_window
+                    and length <= limit
+                    and stream.has_headers
+                    and stream.expected_bytes < 0
+                    and not stream.is_received
+                ):
+                    state.owed += length
+                    stream.receive_window -= length
+                    stream.receiver.data_received(stream, data[start:stop], False)
+                    at = stop
+                    continue
+            if length > limit:
+                raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, f"a frame is longer than {limit} bytes")
+            kind &= 0xFF
+            stream_id &= STREAM_MASK
+            if is_special:
+                if stop > end:
+                    break
+                self._expect(kind, flags, stream_id)
+                self._read_frame(kind, flags, stream_id, data[start:stop])
+                is_special = self._block_stream != 0
+            elif kind == DATA:
+                if stop <= end:
+                    payload = data[start:stop]
+                    if flags & PADDED:
+                        payload = _without_padding(payload)
+                    take_data(state, stream_id, payload, length, flags & END_STREAM != 0)
+                elif flags & PADDED:
+                    break
+                else:  # no need to wait for the rest of it
+                    self._part = (stream_id, length, flags & END_STREAM != 0)
+                    at = self._read_part(data, start, end)
+                    break
+            elif stop > end:
+                break
+            elif kind == HEADERS and flags & _BLOCK_FLAGS == END_HEADERS and stream_id:
+                take_block(state, stream_id, data[start:stop], flags & END_STREAM != 0)
+            elif (read := find_reader(kind)) is not None:
+                read(state, flags, stream_id, data[start:stop])
+            else:
+                self._read_frame(kind, flags, stream_id, data[start:stop])
+                is_special = self._block_stream != 0
+            at = stop
+        if state.owed >= RETURN_AT:
+            return_window(state)
+        if at < end:
+            self._buffer = data[at:] if at else data
+
+    def _read_preface(self, data: bytes) -> int:
+        """Returns where it stops; 0 while more of it must come."""
+        if not PREFACE.startswith(data[: len(PREFACE)]):
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "the connection does not start with HTTP/2's preface")
+        if len(data) < len(PREFACE):
+            self._buffer = data
+            return 0
+        self._awaits_preface = False
+        return len(PREFACE)
+
+    def _read_part(self, data: bytes, at: int, end: int) -> int:
+        """Some more of a DATA frame; returns where it stops."""
+        assert self._part is not None
+        stream_id, left, ended = self._part
+        size = min(left, end - at)
+        if size == left:
+            self._part = None
+            take_data(self._state, stream_id, data[at : at + size], size, ended)
+        elif size:
+            self._part = (stream_id, left - size, ended)
+            take_data(self._state, stream_id, data[at : at + size], size, False)
+        return at + size
+
+    def _expect(self, kind: int, flags: int, stream_id: int) -> None:
+        """Only SETTINGS opens a connection; only CONTINUATION follows a part of a block (section 6.10)."""
+        if self.awaits_settings:
+            if kind != SETTINGS or flags & ACK:
+                raise Http2Error(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
+            self.awaits_settings = False
+        elif kind != CONTINUATION or stream_id != self._block_stream:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a frame stands in the middle of a header block")
+
+    def _read_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
+        if kind == HEADERS:
+            self._read_headers(flags, stream_id, payload)
+        elif kind == CONTINUATION:
+            self._read_continuation(flags, stream_id, payload)
+        else:
+            read = READERS.get(kind)
+            if read is None:  # an extension: ignored (section 5.5)
+                self._state.count_idle_frame()
+            else:
+                read(self._state, flags, stream_id, payload)
+
+    def _read_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if not stream_id:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "HEADERS on stream 0")
+        if flags & PADDED:
+            payload = _without_padding(payload)
+        if flags & WITH_PRIORITY:
+            if len(payload) < 5:
+                code = ErrorCode.PROTOCOL_ERROR if flags & PADDED else ErrorCode.FRAME_SIZE_ERROR
+                raise Http2Error(code, "HEADERS is too short for its priority")
+            payload = payload[5:]
+        if flags & END_HEADERS:
+            take_block(self._state, stream_id, payload, flags & END_STREAM != 0)
+            return
+        self._block = [payload]
+        self._block_bytes = len(payload)
+        self._block_stream = stream_id
+        self._block_ends = flags & END_STREAM != 0
+
+    def _read_continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if not self._block_stream:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
+        self._block.append(payload)
+        self._block_bytes += len(payload)
+        if len(self._block) > _MAX_CONTINUATIONS or self._block_bytes > self._state.limits.max_header_bytes:
+            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "the header fields are too long")
+        if flags & END_HEADERS:
+            block, self._block, self._block_stream = b"".join(self._block), [], 0
+            take_block(self._state, stream_id, block, self._block_ends)
+
+
+def _without_padding(payload: bytes) -> bytes:
+    """Section 6.1: the first byte tells how many at the end are padding."""
+    if not payload or payload[0] >= len(payload):
+        raise Http2Error(ErrorCode.PROTOCOL_ERROR, "the padding is as long as the frame")
+    return payload[1 : len(payload) - payload[0]]
+
 
 __all__ = ["ConnectionOwner", "Http2Connection", "Http2Limits"]
 

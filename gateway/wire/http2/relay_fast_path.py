@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from gateway.wire.grpc import PREFIX, PREFIX_BYTES
+from gateway.wire.grpc import PREFIX, PREFIX_BYTES, Boundaries
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import DATA, pack_head
 from gateway.wire.http2.stream import JOIN_BYTES, Stream, StreamReceiver
-from gateway.wire.message_boundaries import Boundaries
 
 _unpack_prefix = PREFIX.unpack_from
 

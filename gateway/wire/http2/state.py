@@ -1,16 +1,125 @@
-"""A connection's streams and windows, and how what goes wrong ends them (RFC 9113 sections 5.1, 5.4)."""
+"""A connection's streams, windows and limits, and how errors end them (RFC 9113 sections 5.1, 5.4, 10.5)."""
 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
+from typing import Protocol
 
 from gateway.wire.http2 import frames
 from gateway.wire.http2.field_decoder import FieldDecoder
-from gateway.wire.http2.flood_guard import FloodGuard
+from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import ErrorCode, Http2Error
 from gateway.wire.http2.hpack import FieldEncoder
-from gateway.wire.http2.interfaces import NOBODY, ConnectionOwner, Http2Limits
 from gateway.wire.http2.stream import Stream
+
+
+@dataclass(frozen=True, slots=True)
+class Http2Limits:
+    """What the peer may use up."""
+
+    max_streams: int = 1000  # at the same time
+    window_bytes: int = 256 * 1024  # what may come on one stream before somebody has taken it
+    max_frame_bytes: int = 64 * 1024
+    max_header_bytes: int = 64 * 1024
+    max_resets: int = 2000  # streams broken off in a burst; a twentieth of it each second for good (CVE-2023-44487)
+
+
+class ConnectionOwner(Protocol):
+    """Whoever has the socket."""
+
+    def stream_opened(self, stream: Stream, block: Block, ended: bool) -> None:
+        """The peer asks something: a server sets the stream's receiver."""
+        ...
+
+    def stream_closed(self) -> None:
+        """There is room for one more stream."""
+        ...
+
+    def settings_changed(self) -> None:
+        """The peer has told how many streams it takes, for the first time or anew."""
+        ...
+
+    def peer_is_leaving(self) -> None:
+        """The peer takes no new streams (GOAWAY)."""
+        ...
+
+    def has_output(self) -> None:
+        """`out` is no longer empty."""
+        ...
+
+    def has_relayed(self) -> None:
+        """See `Outlet`."""
+        ...
+
+
+class NullOwner:
+    """The receiver of streams that nobody has taken yet."""
+
+    def headers_received(self, stream: Stream, block: Block, ended: bool) -> None: ...
+
+    def data_received(self, stream: Stream, data: bytes, ended: bool) -> None: ...
+
+    def trailers_received(self, stream: Stream, block: Block) -> None: ...
+
+    def stream_reset(self, stream: Stream, code: int, why: str) -> None: ...
+
+    def drained(self, stream: Stream) -> None: ...
+
+
+NOBODY = NullOwner()
+
+
+# Frames that ask for work and bring nothing; counted anew each second.
+_MAX_IDLE_FRAMES = 10_000
+# Who reads much has much to acknowledge, a message on its stream and again on the connection: one more frame for each
+# so many bytes of data sent to it, since the smallest message has five.
+_SENT_BYTES_A_FRAME = 2
+# A change of settings goes through all streams.
+SETTINGS_COST = 20
+
+
+class FloodGuard:
+    """Counts what costs this side more than the peer, and forgets it by and by."""
+
+    __slots__ = ("_max_resets", "_num_idle", "_num_resets", "_sent_before")
+
+    def __init__(self, max_resets: int | None) -> None:
+        """`max_resets` None: the peer may break off what it likes."""
+        self._max_resets = max_resets
+        self._num_idle = 0
+        self._num_resets = 0
+        self._sent_before = 0
+
+    def __repr__(self) -> str:
+        return f"<FloodGuard {self._num_idle} idle frames, {self._num_resets} resets>"
+
+    def count_idle_frame(self, sent_bytes: int, cost: int = 1) -> None:
+        """The peer sent a frame that brings nothing; `sent_bytes` is all the data that it was ever sent.
+
+        Raises: Http2Error (ENHANCE_YOUR_CALM).
+        """
+        self._num_idle += cost
+        if self._num_idle > _MAX_IDLE_FRAMES:
+            allowed = _MAX_IDLE_FRAMES + (sent_bytes - self._sent_before) // _SENT_BYTES_A_FRAME
+            if self._num_idle > allowed:
+                raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "too many frames that bring nothing")
+
+    def count_reset(self) -> None:
+        """A stream was broken off, by the peer or for what it did wrong.
+
+        Raises: Http2Error (ENHANCE_YOUR_CALM).
+        """
+        self._num_resets += 1
+        if self._max_resets is not None and self._num_resets > self._max_resets:
+            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "too many streams are broken off")
+
+    def tick(self, sent_bytes: int) -> None:
+        """Called about once a second."""
+        self._num_idle = 0
+        self._sent_before = sent_bytes
+        self._num_resets = max(0, self._num_resets - max(1, (self._max_resets or 0) // 20))
+
 
 # Streams this side has reset, of which the peer may not know yet.
 _REMEMBERED_RESETS = 1024

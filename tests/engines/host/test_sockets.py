@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from engines.host.sockets import bind
+from gateway.net.sockets import bind
 
 
 @pytest.mark.parametrize("host, family", [("127.0.0.1", socket.AF_INET), ("localhost", socket.AF_INET)])

@@ -26,7 +26,7 @@ _GONE = {
 # Modules of ours that decide by sys.platform, as they decide on macOS.
 _DECIDED = {
     "gateway.supervision.ports": {"WORKERS_BIND": False},
-    "gateway.net.ports": {"BIND_REFUSES_ALL": False},
+    "gateway.net.sockets": {"BIND_REFUSES_ALL": False},
     "engines.ipc.arena": {"USES_POSIX_SHM": True},
 }
 SOMAXCONN = 128  # sysctl kern.ipc.somaxconn

@@ -7,7 +7,7 @@ refused here never reaches an engine.
 import pytest
 
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.wire.http1.chunked import ChunkedDecoder
+from gateway.wire.http1.body import ChunkedDecoder
 from gateway.wire.http1.head import CHUNKED, read_request_head, read_response_head
 
 REQUEST = b"POST / HTTP/1.1\r\nHost: a\r\n"

@@ -8,9 +8,9 @@ from hpack import Encoder
 from gateway.wire.http2 import frames
 from gateway.wire.http2.connection import Http2Limits
 from gateway.wire.http2.fields import Field
-from gateway.wire.http2.flood_guard import FloodGuard
 from gateway.wire.http2.frames import ACK, END_HEADERS, ErrorCode, Setting, frame, rst_stream, settings, window_update
 from gateway.wire.http2.hpack import Steady
+from gateway.wire.http2.state import FloodGuard
 from tests.wire.http2.sides import REPLY, REQUEST, Side, client, data, errors, headers, server
 
 CALM = ErrorCode.ENHANCE_YOUR_CALM

@@ -6,14 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.wire.grpc import framed
+from gateway.wire.grpc import Boundaries, framed
 from gateway.wire.http2 import frames
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import Setting
 from gateway.wire.http2.hpack import Steady
 from gateway.wire.http2.relay_fast_path import Passage
 from gateway.wire.http2.stream import Stream
-from gateway.wire.message_boundaries import Boundaries
 from tests.wire.http2.sides import REPLY, Side, headers, server
 
 MARK = 0x0A

@@ -1,4 +1,4 @@
-"""Carries the bytes of an HTTP/2 connection over a socket; clients' and engines' connections stand on it."""
+"""HTTP/2 on a socket: the transport of client and server connections."""
 
 from __future__ import annotations
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.net.http1_client import Http1ClientConnection
 from gateway.protocol.errors import ErrorKind
-from gateway.upstream.http1_connection import UpstreamConnection
 from tests.dataplane.stage import run, until
-from tests.upstream.stage import OK, REQUEST, Act, Caller, Script, engine, pool_of
+from tests.net.stage import OK, REQUEST, Act, Caller, Script, engine, pool_of
 
 CLOSE, RESET, WAIT = Act.CLOSE, Act.RESET, Act.WAIT
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -303,7 +303,7 @@ def test_its_repr_tells_its_state() -> None:
             it.writers[0].write(b"0\r\n\r\n")
             await caller.over()
             assert repr(caller.connection) == (
-                f"<UpstreamConnection of <Pool 127.0.0.1:{it.port} 1 connections, 1 idle, 0 wait> idle>"
+                f"<Http1ClientConnection of <Http1Pool 127.0.0.1:{it.port} 1 connections, 1 idle, 0 wait> idle>"
             )
             pool.close_idle()
 
@@ -332,10 +332,10 @@ class Wire:
     def is_closing(self) -> bool:
         return self.is_closed
 
-    def release(self, connection: UpstreamConnection) -> None:
+    def release(self, connection: Http1ClientConnection) -> None:
         self.released += 1
 
-    def discard(self, connection: UpstreamConnection) -> None: ...
+    def discard(self, connection: Http1ClientConnection) -> None: ...
 
 
 def read(pieces: list[bytes]) -> tuple[Any, ...]:
@@ -343,15 +343,17 @@ def read(pieces: list[bytes]) -> tuple[Any, ...]:
 
     async def scene() -> tuple[Any, ...]:
         wire, caller = Wire(), Caller(wants_payload=True)
-        connection = UpstreamConnection(wire)
+        connection = Http1ClientConnection(wire)
         connection.connection_made(cast(asyncio.Transport, wire))
         caller.connected(connection)
         assert wire.written == REQUEST
         for piece in pieces:
             if not wire.is_closed and not wire.released:
                 connection.data_received(piece)
-        status = caller.head.status if caller.head else None
         failed = caller.error is not None
+        status = (
+            caller.head.status if caller.head and not failed else None
+        )  # a failure may come before the head is handed over
         return status, b"" if failed else caller.body, caller.has_ended, failed, wire.is_closed, wire.released
 
     return asyncio.run(scene())

@@ -9,9 +9,8 @@ import pytest
 from h2.settings import SettingCodes
 
 from gateway.config.specs import ConnectionSpec
+from gateway.net.http2_client import Http2ClientConnection, Http2Pool
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.upstream.http2_connection import StreamConnection
-from gateway.upstream.http2_pool import StreamPool
 from gateway.wire.http2.fields import Block
 from gateway.wire.http2.frames import ErrorCode
 from gateway.wire.http2.hpack import Steady
@@ -25,10 +24,10 @@ OPENING = Steady([(b":method", b"POST"), (b":scheme", b"http"), (b":path", UNARY
 class Caller:
     """Waits for a stream, opens it, and keeps what becomes of it."""
 
-    def __init__(self, pool: StreamPool) -> None:
+    def __init__(self, pool: Http2Pool) -> None:
         self.pool = pool
         self.stream: Stream | None = None
-        self.connection: StreamConnection | None = None
+        self.connection: Http2ClientConnection | None = None
         self.error: GatewayError | None = None
         self.reset: tuple[int, str] | None = None
         self.has_ended = False
@@ -40,14 +39,14 @@ class Caller:
     def ask(self) -> Caller:
         connection = self.pool.acquire(self)
         if connection is not None:
-            self.stream_ready(connection)
+            self.connected(connection)
         return self
 
     def end(self) -> None:
         assert self.stream is not None
         self.stream.reset()
 
-    def stream_ready(self, connection: StreamConnection) -> None:
+    def connected(self, connection: Http2ClientConnection) -> None:
         assert self.stream is None, "a waiter is served once"
         self.connection = connection
         self.stream = connection.open_stream(self)
@@ -84,7 +83,7 @@ def scene(play: Any, settings: Any = None, **limits: Any) -> None:
         loop.set_exception_handler(lambda _, context: reported.append(context))
         engine = await GrpcEngine(waits, settings=settings).start()
         host, _, port = engine.address.rpartition(":")
-        pool = StreamPool(host, int(port), ConnectionSpec(**limits))
+        pool = Http2Pool(host, int(port), ConnectionSpec(**limits))
         await play(pool, engine)
         await engine.stop()
         assert not reported, reported
@@ -99,7 +98,7 @@ def served(callers: list[Caller]) -> list[Caller]:
 def test_a_connection_is_filled_before_the_next() -> None:
     """Up to `max_streams` calls share one; with `max_connections` full, the rest wait in line."""
 
-    async def play(pool: StreamPool, engine: GrpcEngine) -> None:
+    async def play(pool: Http2Pool, engine: GrpcEngine) -> None:
         callers = [Caller(pool).ask() for _ in range(8)]
         await until(lambda: len(served(callers)) == 6)
         assert (pool.size, pool.num_streams) == (2, 6)
@@ -118,7 +117,7 @@ def test_a_connection_is_filled_before_the_next() -> None:
 def test_a_full_line() -> None:
     """Who comes then is told, and who leaves the line makes room in it."""
 
-    async def play(pool: StreamPool, engine: GrpcEngine) -> None:
+    async def play(pool: Http2Pool, engine: GrpcEngine) -> None:
         callers = [Caller(pool).ask()]
         await until(lambda: served(callers))
         callers += [Caller(pool).ask(), Caller(pool).ask()]
@@ -132,7 +131,7 @@ def test_a_full_line() -> None:
         assert callers[1].stream is None and callers[2].stream is not None
         callers[2].end()
         assert last.stream is not None
-        assert repr(pool) == f"<StreamPool {engine.address} 1 connections, 1 streams, 0 wait>"
+        assert repr(pool) == f"<Http2Pool {engine.address} 1 connections, 1 streams, 0 wait>"
 
     scene(play, max_streams=1, max_connections=1, max_pending=2)
 
@@ -140,7 +139,7 @@ def test_a_full_line() -> None:
 def test_what_the_engine_allows() -> None:
     """Its MAX_CONCURRENT_STREAMS holds where it is less; a change of it is heard."""
 
-    async def play(pool: StreamPool, engine: GrpcEngine) -> None:
+    async def play(pool: Http2Pool, engine: GrpcEngine) -> None:
         first = Caller(pool).ask()
         await until(lambda: first.stream and first.connection.http2.peer_max_streams == 2)
         callers = [Caller(pool).ask() for _ in range(3)]
@@ -157,7 +156,7 @@ def test_what_the_engine_allows() -> None:
 def test_what_the_engine_allows_from_the_first() -> None:
     """Who waits for a new connection waits until it is known how many it takes."""
 
-    async def play(pool: StreamPool, engine: GrpcEngine) -> None:
+    async def play(pool: Http2Pool, engine: GrpcEngine) -> None:
         callers = [Caller(pool).ask() for _ in range(4)]
         await until(lambda: len(served(callers)) == 4)
         await until(lambda: len(engine.calls) == 4 or any(caller.reset for caller in callers))
@@ -169,7 +168,7 @@ def test_what_the_engine_allows_from_the_first() -> None:
 def test_an_engine_that_allows_nothing() -> None:
     """An engine that is about to stop may take no streams: that is no reason to connect again and again."""
 
-    async def play(pool: StreamPool, engine: GrpcEngine) -> None:
+    async def play(pool: Http2Pool, engine: GrpcEngine) -> None:
         callers = [Caller(pool).ask() for _ in range(3)]
         await until(lambda: all(caller.reset for caller in callers))
         late = Caller(pool).ask()
@@ -182,7 +181,7 @@ def test_an_engine_that_allows_nothing() -> None:
 def test_an_engine_that_leaves() -> None:
     """After GOAWAY streams under way end well, what it has not taken is refused, and the next get a new connection."""
 
-    async def play(pool: StreamPool, engine: GrpcEngine) -> None:
+    async def play(pool: Http2Pool, engine: GrpcEngine) -> None:
         callers = [Caller(pool).ask() for _ in range(3)]
         await until(lambda: len(engine.calls) == 3)
         peer = engine.peers[0]
@@ -205,7 +204,7 @@ def test_an_engine_that_leaves() -> None:
 def test_an_engine_that_is_lost() -> None:
     """Its streams hear of it; who waits in line gets another connection."""
 
-    async def play(pool: StreamPool, engine: GrpcEngine) -> None:
+    async def play(pool: Http2Pool, engine: GrpcEngine) -> None:
         callers = [Caller(pool).ask() for _ in range(2)]
         await until(lambda: len(engine.calls) == 2)
         waiting = Caller(pool).ask()
@@ -220,8 +219,8 @@ def test_an_engine_that_is_lost() -> None:
 # Connections that cannot be made
 
 
-def nobody(**limits: Any) -> StreamPool:
-    return StreamPool("127.0.0.1", 1, ConnectionSpec(**limits))
+def nobody(**limits: Any) -> Http2Pool:
+    return Http2Pool("127.0.0.1", 1, ConnectionSpec(**limits))
 
 
 def test_a_failed_attempt_is_told_to_all_it_was_made_for() -> None:
@@ -276,7 +275,7 @@ def test_a_failure_that_is_answered_by_asking_again() -> None:
 def test_idle_connections() -> None:
     """One that nobody has used for `idle_timeout` is closed with GOAWAY; one with a stream never is."""
 
-    async def play(pool: StreamPool, engine: GrpcEngine) -> None:
+    async def play(pool: Http2Pool, engine: GrpcEngine) -> None:
         busy, idle = Caller(pool).ask(), Caller(pool).ask()
         await until(lambda: busy.stream and idle.stream)
         idle.end()
@@ -294,7 +293,7 @@ def test_idle_connections() -> None:
 def test_a_pool_that_is_retired() -> None:
     """Idle connections close at once, the others when their streams have ended."""
 
-    async def play(pool: StreamPool, engine: GrpcEngine) -> None:
+    async def play(pool: Http2Pool, engine: GrpcEngine) -> None:
         busy, idle = Caller(pool).ask(), Caller(pool).ask()
         await until(lambda: busy.stream and idle.stream)
         idle.end()
@@ -311,7 +310,7 @@ def test_a_pool_that_is_retired() -> None:
 def test_what_comes_after_a_pool_is_retired() -> None:
     """A request that began under the old rules is served still, and its connection closed after it."""
 
-    async def play(pool: StreamPool, engine: GrpcEngine) -> None:
+    async def play(pool: Http2Pool, engine: GrpcEngine) -> None:
         early = Caller(pool).ask()
         pool.retire()  # while it connects
         late = Caller(pool).ask()
@@ -334,7 +333,7 @@ def test_what_comes_after_a_pool_is_retired() -> None:
 def test_a_pool_that_keeps_nothing() -> None:
     """`idle_timeout: 0` closes a connection when its last stream has ended."""
 
-    async def play(pool: StreamPool, engine: GrpcEngine) -> None:
+    async def play(pool: Http2Pool, engine: GrpcEngine) -> None:
         caller = Caller(pool).ask()
         await until(lambda: caller.stream is not None)
         caller.end()

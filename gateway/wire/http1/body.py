@@ -1,16 +1,18 @@
-"""The chunked transfer coding: where each chunk starts and ends.
+"""Message bodies on an HTTP/1.1 connection: where they end, and the chunked transfer coding.
 
-Most of what a gateway relays is whole chunks, one a read, so the decoder can say that some bytes are exactly whole
-plain chunks and may go on as they are. Otherwise it hands out the data, and `encode_chunk` frames it anew; extensions
-and trailers are read and dropped (RFC 9112 sections 7.1.1 and 7.1.2 allow it), so that they carry nothing past us.
+Most of what a gateway relays is whole chunks, one a read, so the decoder recognises bytes that are exactly whole plain
+chunks and may be relayed unchanged. Otherwise it returns the data, and `encode_chunk` frames it again; extensions and
+trailers are parsed and dropped (RFC 9112 sections 7.1.1 and 7.1.2 allow it), so that nothing is smuggled in them.
 
-Source: RFC 9112 section 7.1.
+Source: RFC 9112 sections 6 and 7.
 """
 
 from __future__ import annotations
 
 import re
 from enum import Enum
+
+from gateway.wire.http1.head import CHUNKED
 
 LAST_CHUNK = b"0\r\n\r\n"
 
@@ -147,3 +149,39 @@ class ChunkedDecoder:
 def encode_chunk(data: bytes) -> bytes:
     """One chunk; nothing for no data, since an empty chunk would end the body."""
     return b"%x\r\n%b\r\n" % (len(data), data) if data else b""
+
+
+class BodyReader:
+    """`length` is the body's, or CHUNKED. `rest` is what came after it, once it `has_ended`."""
+
+    __slots__ = ("_decoder", "_remaining", "has_ended", "rest")
+
+    def __init__(self, length: int) -> None:
+        self._decoder = ChunkedDecoder() if length == CHUNKED else None
+        self._remaining = length
+        self.has_ended = False
+        self.rest = b""
+
+    def __repr__(self) -> str:
+        return f"<BodyReader: {self._remaining if self._decoder is None else self._decoder!r} to come>"
+
+    def feed(self, data: bytes) -> bytes:
+        """What of it is the body's.
+
+        Raises: ValueError where a chunk is malformed.
+        """
+        decoder = self._decoder
+        if decoder is not None:
+            data = decoder.feed(data)
+            self.has_ended = decoder.has_ended
+            self.rest = decoder.tail
+            return data
+        if len(data) > self._remaining:
+            data, self.rest = data[: self._remaining], data[self._remaining :]
+        self._remaining -= len(data)
+        self.has_ended = not self._remaining
+        return data
+
+    def is_longer_than(self, num_bytes: int) -> bool:
+        """Whether more than so many bytes are to come, or nobody knows."""
+        return self._decoder is not None or self._remaining > num_bytes

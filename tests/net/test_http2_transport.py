@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from gateway.upstream.http2_transport import Http2Transport
+from gateway.net.http2_transport import Http2Transport
 from gateway.wire.http2 import frames
 from gateway.wire.http2.connection import Http2Limits
 
@@ -16,7 +16,7 @@ SETTINGS = frames.settings({})
 @pytest.fixture(autouse=True)
 def a_slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bursts are told apart by a time that no machine misses."""
-    monkeypatch.setattr("gateway.upstream.http2_transport._BURST_SECONDS", 0.05)
+    monkeypatch.setattr("gateway.net.http2_transport._BURST_SECONDS", 0.05)
 
 
 class Transport(asyncio.Transport):

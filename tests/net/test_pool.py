@@ -9,11 +9,11 @@ import sys
 import pytest
 
 from gateway.config.specs import ConnectionSpec, EndpointSpec, EngineSpec, HealthSpec
+from gateway.net.http1_client import Http1Pool
 from gateway.protocol.local_network import HINT
 from gateway.protocol.readiness import Readiness
 from gateway.upstream.health import Prober
-from gateway.upstream.http1_pool import Pool
-from tests.upstream.stage import Caller
+from tests.net.stage import Caller
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_a_failed_request_names_the_setting(host: str, hinted: bool) -> None:
     """The gateway's error to the caller says what to allow, unless the endpoint is this machine."""
 
     async def scene() -> None:
-        caller = Caller().ask(Pool(host, 8000, ConnectionSpec()))
+        caller = Caller().ask(Http1Pool(host, 8000, ConnectionSpec()))
         await caller.over()
         assert caller.error is not None
         assert f"cannot connect to {host}:8000: [Errno 65] No route to host" in caller.error.message

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.wire.http1.chunked import LAST_CHUNK, ChunkedDecoder, encode_chunk
+from gateway.wire.http1.body import LAST_CHUNK, ChunkedDecoder, encode_chunk
 
 
 def decode(pieces: list[bytes]) -> tuple[bytes, bool, bytes]:

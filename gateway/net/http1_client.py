@@ -1,12 +1,15 @@
-"""One HTTP/1.1 connection to an endpoint: requests go out, replies are cut where they end."""
+"""HTTP/1.1 connections to an endpoint, and their pool."""
 
 from __future__ import annotations
 
 import asyncio
+import ssl
+from time import monotonic
 from typing import Protocol, cast
 
+from gateway.net.pool import Pool, PoolLimits, Waiter
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.wire.http1.chunked import LAST_CHUNK, ChunkedDecoder, encode_chunk
+from gateway.wire.http1.body import LAST_CHUNK, ChunkedDecoder, encode_chunk
 from gateway.wire.http1.head import CHUNKED, HEAD_END, UNTIL_CLOSE, ResponseHead, read_response_head
 from gateway.wire.memo import Memo
 
@@ -31,19 +34,7 @@ class ReplyReceiver(Protocol):
     def sending_resumed(self) -> None: ...
 
 
-class PoolOwner(Protocol):
-    """Where a connection belongs."""
-
-    def release(self, connection: UpstreamConnection) -> None:
-        """Its reply has ended; it can serve again."""
-        ...
-
-    def discard(self, connection: UpstreamConnection) -> None:
-        """It is closed."""
-        ...
-
-
-class UpstreamConnection(asyncio.Protocol):
+class Http1ClientConnection(asyncio.Protocol):
     """Serves one request at a time.
 
     A chunked reply is handed over framed, ready to be relayed, unless the receiver `wants_payload`; other replies are
@@ -65,7 +56,7 @@ class UpstreamConnection(asyncio.Protocol):
         "request_is_sent",
     )
 
-    def __init__(self, home: PoolOwner) -> None:
+    def __init__(self, home: Http1Pool) -> None:
         self._home = home
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)  # set before anything else happens
         self._buffer = b""
@@ -81,7 +72,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def __repr__(self) -> str:
         state = "idle" if self.receiver is None else "serving" if self._head else "waiting"
-        return f"<UpstreamConnection of {self._home!r} {state}>"
+        return f"<Http1ClientConnection of {self._home!r} {state}>"
 
     # What receivers ask of it
 
@@ -249,3 +240,70 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport.abort()
         if receiver is not None:
             receiver.reply_failed(error)
+
+
+class Http1Pool(Pool[Http1ClientConnection]):
+    """Hands out idle connections, the most recently used first, and opens new ones up to the limit."""
+
+    __slots__ = ("_idle",)
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        limits: PoolLimits,
+        tls: ssl.SSLContext | None = None,
+        server_name: str | None = None,
+    ) -> None:
+        super().__init__(host, port, limits, tls, server_name, requests_each=1)
+        self._idle: list[Http1ClientConnection] = []
+
+    def __repr__(self) -> str:
+        address = f"{self.host}:{self.port}"
+        return f"<Http1Pool {address} {self.size} connections, {len(self._idle)} idle, {len(self._waiting)} wait>"
+
+    @property
+    def num_busy(self) -> int:
+        """Connections that serve a request, or are being established."""
+        return self.size - len(self._idle)
+
+    def acquire(self, waiter: Waiter[Http1ClientConnection]) -> Http1ClientConnection | None:
+        idle = self._idle
+        while idle:
+            connection = idle.pop()
+            if not connection.is_closing:
+                return connection
+        if self.size >= self._limits.max_connections and len(self._waiting) >= self._limits.max_pending:
+            raise self._refuse("in use")
+        self._waiting.append(waiter)
+        self._connect_for_waiters()
+        return None
+
+    def release(self, connection: Http1ClientConnection) -> None:
+        """A connection whose reply has ended serves the next waiter."""
+        if self._waiting:
+            self._waiting.popleft().connected(connection)
+        elif not self._idle_timeout:
+            connection.close()
+        else:
+            connection.idle_since = monotonic()
+            self._idle.append(connection)
+
+    def discard(self, connection: Http1ClientConnection) -> None:
+        if connection in self._idle:
+            self._idle.remove(connection)
+        super().discard(connection)
+
+    def close_idle(self, idle_before: float = float("inf")) -> None:
+        if self._idle:
+            for connection in self._idle:
+                if connection.idle_since < idle_before:
+                    connection.close()
+            self._idle = [connection for connection in self._idle if not connection.is_closing]
+
+    def _new_connection(self) -> Http1ClientConnection:
+        return Http1ClientConnection(self)
+
+    def _add(self, connection: Http1ClientConnection) -> None:
+        self._connections[connection] = None
+        self.release(connection)

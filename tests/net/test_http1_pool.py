@@ -8,11 +8,11 @@ import pytest
 import trustme
 
 from gateway.config.specs import ConnectionSpec
+from gateway.net.http1_client import Http1Pool
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.upstream.http1_pool import Pool
 from tests.dataplane.stage import run, until
+from tests.net.stage import OK, Act, Caller, engine, pool_of
 from tests.support.ports import free_port
-from tests.upstream.stage import OK, Act, Caller, engine, pool_of
 
 WAIT = Act.WAIT
 
@@ -30,10 +30,10 @@ def test_connections_are_used_again(plain: bool) -> None:
             it.script = (WAIT, OK)
             one, two = [Caller().ask(pool) for _ in range(2)]
             await until(lambda: len(it.heads) == 12)
-            assert repr(pool) == f"<Pool 127.0.0.1:{it.port} 2 connections, 0 idle, 0 wait>"
+            assert repr(pool) == f"<Http1Pool 127.0.0.1:{it.port} 2 connections, 0 idle, 0 wait>"
             it.go_on.set()
             connections = [(await caller.over()).connection for caller in (one, two)]
-            assert repr(pool) == f"<Pool 127.0.0.1:{it.port} 2 connections, 2 idle, 0 wait>"
+            assert repr(pool) == f"<Http1Pool 127.0.0.1:{it.port} 2 connections, 2 idle, 0 wait>"
             newest = max(connections, key=lambda connection: connection.idle_since if connection else 0.0)
             assert pool.acquire(Caller()) is newest
             pool.close_idle()
@@ -54,7 +54,7 @@ def test_the_line(plain: bool) -> None:
             callers = [Caller().ask(pool) for _ in range(2)]
             await until(lambda: len(it.heads) == 2)
             callers += [Caller().ask(pool) for _ in range(2)]
-            assert repr(pool) == f"<Pool 127.0.0.1:{it.port} 2 connections, 0 idle, 2 wait>"
+            assert repr(pool) == f"<Http1Pool 127.0.0.1:{it.port} 2 connections, 0 idle, 2 wait>"
             with pytest.raises(GatewayError, match="all 2 connections are in use, 2 requests wait already") as full:
                 Caller().ask(pool)
             assert full.value.kind is ErrorKind.OVERLOADED
@@ -107,14 +107,14 @@ def test_connect_refused(plain: bool) -> None:
 
     async def scene() -> None:
         port = free_port()
-        pool = Pool("127.0.0.1", port, ConnectionSpec(max_connections=2))
+        pool = Http1Pool("127.0.0.1", port, ConnectionSpec(max_connections=2))
         callers = [Caller().ask(pool) for _ in range(7)]
         for caller in callers:
             await caller.over()
             assert caller.error is not None
             assert caller.error.kind is ErrorKind.UPSTREAM_CONNECT
             assert f"cannot connect to 127.0.0.1:{port}: " in caller.error.message
-        assert repr(pool) == f"<Pool 127.0.0.1:{port} 0 connections, 0 idle, 0 wait>"
+        assert repr(pool) == f"<Http1Pool 127.0.0.1:{port} 0 connections, 0 idle, 0 wait>"
 
     run(scene(), plain=plain)
 
@@ -125,7 +125,7 @@ def test_a_name_that_nobody_can_look_up(host: str, plain: bool) -> None:
     """A host that is no name fails like one that is not there."""
 
     async def scene() -> None:
-        pool = Pool(host, 80, ConnectionSpec())
+        pool = Http1Pool(host, 80, ConnectionSpec())
         caller = await Caller().ask(pool).over()
         assert caller.error is not None
         assert caller.error.kind is ErrorKind.UPSTREAM_CONNECT
@@ -141,7 +141,7 @@ def test_connect_timeout(plain: bool) -> None:
     async def scene() -> None:
         async with engine() as silent:
             tls = ssl.create_default_context()
-            pool = Pool("127.0.0.1", silent.port, ConnectionSpec(connect_timeout=0.05), tls, "localhost")
+            pool = Http1Pool("127.0.0.1", silent.port, ConnectionSpec(connect_timeout=0.05), tls, "localhost")
             caller = await Caller().ask(pool).over()
             assert caller.error is not None
             assert caller.error.kind is ErrorKind.UPSTREAM_CONNECT
@@ -170,7 +170,7 @@ def test_tls(tmp_path: Path, trusted: bool, name: str, message: str | None) -> N
 
     async def scene() -> None:
         async with engine(tls=serving) as it:
-            pool = Pool("127.0.0.1", it.port, ConnectionSpec(), asking, name)
+            pool = Http1Pool("127.0.0.1", it.port, ConnectionSpec(), asking, name)
             caller = await Caller().ask(pool).over()
             if message is None:
                 assert caller.body == b"ok"

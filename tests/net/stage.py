@@ -11,9 +11,8 @@ from enum import Enum
 from typing import Any
 
 from gateway.config.specs import ConnectionSpec
+from gateway.net.http1_client import Http1ClientConnection, Http1Pool
 from gateway.protocol.errors import GatewayError
-from gateway.upstream.http1_connection import UpstreamConnection
-from gateway.upstream.http1_pool import Pool
 from gateway.wire.http1.head import HEAD_END, ResponseHead
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: engine\r\n\r\n"
@@ -82,7 +81,7 @@ class Caller:
     def __init__(self, *, is_sent: bool = True, **options: bool) -> None:
         self._is_sent = is_sent
         self._options = options
-        self.connection: UpstreamConnection | None = None
+        self.connection: Http1ClientConnection | None = None
         self.head: ResponseHead | None = None
         self.pieces: list[bytes] = []
         self.error: GatewayError | None = None
@@ -96,7 +95,7 @@ class Caller:
     def body(self) -> bytes:
         return b"".join(self.pieces)
 
-    def ask(self, pool: Pool) -> Caller:
+    def ask(self, pool: Http1Pool) -> Caller:
         connection = pool.acquire(self)
         if connection is not None:
             self.connected(connection)
@@ -109,7 +108,7 @@ class Caller:
 
     # What pools and connections tell it
 
-    def connected(self, connection: UpstreamConnection) -> None:
+    def connected(self, connection: Http1ClientConnection) -> None:
         self.connection = connection
         connection.begin(self, **self._options)
         connection.request_is_sent = self._is_sent
@@ -159,6 +158,6 @@ async def engine(*script: bytes | Act, tls: Any = None, **options: Any) -> Async
     assert not reported, reported
 
 
-def pool_of(it: Engine, **limits: Any) -> Pool:
+def pool_of(it: Engine, **limits: Any) -> Http1Pool:
     """A worker's pool for the engine, with these limits."""
-    return Pool("127.0.0.1", it.port, ConnectionSpec(**limits))
+    return Http1Pool("127.0.0.1", it.port, ConnectionSpec(**limits))

@@ -8,7 +8,7 @@ from hpack.huffman_table import decode_huffman as reference
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.wire.http2.huffman import decode_huffman
+from gateway.wire.http2.field_table import decode_huffman
 
 encode = HuffmanEncoder(REQUEST_CODES, REQUEST_CODES_LENGTH).encode
 

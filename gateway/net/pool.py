@@ -1,0 +1,190 @@
+"""Connection pools of one worker to one endpoint: what the pools of HTTP/1.1 and HTTP/2 connections have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import sys
+from abc import ABC, abstractmethod
+from collections import deque
+from itertools import islice
+from typing import Generic, Protocol, TypeVar
+
+from gateway.protocol.errors import ErrorKind, GatewayError
+from gateway.protocol.local_network import local_network_hint
+
+AnyConnection = TypeVar("AnyConnection", bound=asyncio.Protocol)
+Wanted = TypeVar("Wanted", contravariant=True)
+
+
+class Waiter(Protocol[Wanted]):
+    """A request that waits for a connection. It gets exactly one of these calls, unless it leaves the queue before."""
+
+    def connected(self, connection: Wanted) -> None:
+        """A connection with room for one request, which must be sent now."""
+        ...
+
+    def connect_failed(self, error: GatewayError) -> None: ...
+
+
+class PoolLimits(Protocol):
+    """Times are in seconds; `gateway.config.specs.ConnectionSpec` documents each."""
+
+    @property
+    def max_connections(self) -> int: ...
+    @property
+    def max_pending(self) -> int: ...
+    @property
+    def idle_timeout(self) -> float: ...
+    @property
+    def connect_timeout(self) -> float: ...
+    @property
+    def max_streams(self) -> int: ...
+    @property
+    def window_bytes(self) -> int: ...
+
+
+class Pool(ABC, Generic[AnyConnection]):
+    """A queue of waiters, and the connection attempts made for them.
+
+    `requests_each` is how many requests one connection serves at a time: the number of waiters that one attempt is made
+    for. An attempt serves those first in the queue when it succeeds and fails them when it does not, so no waiter
+    depends on an attempt that is over.
+    """
+
+    __slots__ = (
+        "_connections",
+        "_idle_timeout",
+        "_limits",
+        "_num_connecting",
+        "_requests_each",
+        "_server_name",
+        "_tasks",
+        "_tls",
+        "_waiting",
+        "host",
+        "port",
+    )
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        limits: PoolLimits,
+        tls: ssl.SSLContext | None = None,
+        server_name: str | None = None,
+        *,
+        requests_each: int,
+    ) -> None:
+        self.host = host
+        self.port = port
+        self._limits = limits
+        self._idle_timeout = limits.idle_timeout
+        self._tls = tls
+        self._server_name = server_name
+        self._requests_each = requests_each
+        self._connections: dict[AnyConnection, None] = {}  # the established ones, in order
+        self._waiting: deque[Waiter[AnyConnection]] = deque()
+        self._num_connecting = 0
+        self._tasks: set[asyncio.Task[None]] = set()  # the attempts: the event loop holds tasks by weak references
+
+    @property
+    def size(self) -> int:
+        """Connections, including those being established."""
+        return len(self._connections) + self._num_connecting
+
+    @abstractmethod
+    def acquire(self, waiter: Waiter[AnyConnection]) -> AnyConnection | None:
+        """A connection with room for a request; None: the waiter is queued until there is one.
+
+        Raises: GatewayError(OVERLOADED) when the queue is full.
+        """
+
+    def forget(self, waiter: Waiter[AnyConnection]) -> None:
+        """Remove a waiter from the queue, if it is there."""
+        if waiter in self._waiting:
+            self._waiting.remove(waiter)
+
+    def discard(self, connection: AnyConnection) -> None:
+        """A connection is closed, or takes no more requests."""
+        self._connections.pop(connection, None)
+        self._connect_for_waiters()
+
+    @abstractmethod
+    def close_idle(self, idle_before: float = float("inf")) -> None:
+        """Close the connections that have been idle since before `idle_before` (seconds of `monotonic`)."""
+
+    def close_stale(self, now: float) -> None:
+        """Close what has been idle for longer than the limit; called about once a second."""
+        self.close_idle(now - self._idle_timeout)
+
+    def retire(self) -> None:
+        """The rules no longer name this address: requests in flight end, and no connection is kept for later."""
+        self._idle_timeout = 0.0
+        self.close_idle()
+
+    def _refuse(self, state: str) -> GatewayError:
+        what = f"all {self.size} connections are {state}, {len(self._waiting)} requests wait already"
+        return GatewayError(ErrorKind.OVERLOADED, what)
+
+    def _connect_for_waiters(self) -> None:
+        """Start the attempts that the queue needs beyond those under way, as far as the limit allows."""
+        needed = -(-len(self._waiting) // self._requests_each)
+        while self._num_connecting < needed and self.size < self._limits.max_connections:
+            self._num_connecting += 1
+            task = asyncio.get_running_loop().create_task(self._connect())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _connect(self) -> None:
+        connection = self._new_connection()
+        try:
+            await connect(connection, self.host, self.port, self._limits.connect_timeout, self._tls, self._server_name)
+        except (OSError, UnicodeError) as error:
+            self._num_connecting -= 1
+            failed = connect_error(error, self.host, self.port, self._limits.connect_timeout)
+            for waiter in list(islice(self._waiting, self._requests_each)):
+                if waiter in self._waiting:  # else the failure of another one has removed it
+                    self._waiting.remove(waiter)
+                    waiter.connect_failed(failed)
+            self._connect_for_waiters()
+            return
+        self._num_connecting -= 1
+        self._add(connection)
+
+    @abstractmethod
+    def _new_connection(self) -> AnyConnection: ...
+
+    @abstractmethod
+    def _add(self, connection: AnyConnection) -> None:
+        """A connection is established."""
+
+
+async def connect(
+    protocol: asyncio.Protocol,
+    host: str,
+    port: int,
+    timeout: float,
+    tls: ssl.SSLContext | None,
+    server_name: str | None,
+) -> None:
+    """Connect a protocol; `timeout` is in seconds, 0 for none.
+
+    Raises: OSError, which includes TLS errors and timeouts; UnicodeError for a name that cannot be resolved.
+    """
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(timeout or None):
+        await loop.create_connection(lambda: protocol, host, port, ssl=tls, server_hostname=server_name)
+
+
+def connect_error(error: Exception, host: str, port: int, timeout: float) -> GatewayError:
+    """What `connect` raised, as the caller may read it."""
+    if isinstance(error, TimeoutError):
+        why = f"it did not answer within {timeout:g} s"
+    elif isinstance(error, ssl.SSLError):
+        why = f"the TLS handshake failed: {error.reason or error}"
+    else:
+        why = str(error)
+        if hint := local_network_hint(error, host, sys.platform):
+            why = f"{why}: {hint}"
+    return GatewayError(ErrorKind.UPSTREAM_CONNECT, f"cannot connect to {host}:{port}: {why}")
