@@ -233,7 +233,7 @@ def test_a_long_message_into_a_wide_window(tmp_path: Path) -> None:
         await call.send(first)
         await until(lambda: engine.calls and engine.calls[0].peer.h2.remote_settings)
         sending = asyncio.create_task(call.send(long, ended=True))
-        connection = it.endpoints()[0].streams._connections[0]
+        (connection,) = it.endpoints()[0].streams._connections
         await until(lambda: connection.http2.is_blocked or connection.is_closing)
         go_on.set()
         await sending
