@@ -25,7 +25,7 @@ def doctor(
         list[str] | None, typer.Option(metavar="CHECK", help="Run this check alone; may be given several times.")
     ] = None,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Without an Apple GPU, try Metal's kernels in the simulator, for minutes.")
+        bool, typer.Option("--deep", hidden=True, help="Without effect: the simulator of Metal is a tool of the tests.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
     report: Annotated[
@@ -46,7 +46,7 @@ def doctor(
     found: dict[str, Finding] = {}
     for number, check in enumerate(checks, 1):
         with progress.status(f"{number} of {len(checks)}: {check.name} (up to {check.seconds:g} s)"):
-            found[check.name] = finding = examine(check, deep)
+            found[check.name] = finding = examine(check)
         if not json:
             _show(console, check.name, finding)
     if json:

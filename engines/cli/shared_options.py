@@ -24,7 +24,7 @@ Device = Annotated[
     typer.Option(help="What computes; auto takes the GPU there is.", rich_help_panel=ENGINE),
 ]
 Ops = Annotated[
-    Literal["auto", "reference", "native", "metal", "sim"],
+    Literal["auto", "reference", "native", "metal"],
     typer.Option(
         help="Whose kernels: metal on a Mac; on a processor native, where a compiler is; else plain torch.",
         rich_help_panel=ENGINE,

@@ -54,8 +54,8 @@ def gpu() -> Finding:
     return ok(told, variables=variables)
 
 
-def kernels(deep: bool = False) -> Finding:
-    """Metal's kernels against the reference: on a Mac's GPU, or with --deep as this processor simulates them."""
+def kernels() -> Finding:
+    """Metal's kernels against the reference, on a Mac's GPU."""
     import torch
 
     from engines.paged.device import choose_device
@@ -64,18 +64,13 @@ def kernels(deep: bool = False) -> Finding:
     from engines.paged.ops.metal.self_check import find_failures
 
     device = choose_device("auto")
-    if device.type == "mps":
-        ops, where = MetalOps(torch.mps.compile_shader, device), "this GPU"
-    elif deep:
-        from engines.paged.ops.sim import compile_shader
-
-        ops, where = MetalOps(compile_shader, "cpu"), "the simulator"
-    else:
-        return skipped("there is no Apple GPU here", "--deep tries the kernels in the simulator, for minutes")
+    if device.type != "mps":
+        return skipped("there is no Apple GPU here")
+    ops = MetalOps(torch.mps.compile_shader, device)
     began = time.perf_counter()
     failed = find_failures(ops, (torch.float32, torch.float16, torch.bfloat16))
     seconds = time.perf_counter() - began
-    told = f"{len(GROUPS) - len(failed)} of {len(GROUPS)} groups of kernels agree with the reference on {where}"
+    told = f"{len(GROUPS) - len(failed)} of {len(GROUPS)} groups of kernels agree with the reference on this GPU"
     if failed:
         reasons = "; ".join(f"{group}: {why}" for group, why in sorted(failed.items()))
         cure = "torch computes these, slower; attach this report to an issue"
@@ -117,7 +112,7 @@ def native() -> Finding:
     return ok(f"the compiled attention agrees with torch in {' and '.join(str(d)[6:] for d in dtypes)}")
 
 
-def dispatch(deep: bool = False) -> Finding:
+def dispatch() -> Finding:
     """Microseconds from one dispatch of a tiny kernel to the next: what Python, torch and Metal need for each."""
     import torch
 
@@ -126,15 +121,9 @@ def dispatch(deep: bool = False) -> Finding:
     from engines.paged.ops.metal.ops import MetalOps
 
     device = choose_device("auto")
-    if device.type == "mps":
-        ops = MetalOps(torch.mps.compile_shader, device)
-    elif deep:
-        from engines.paged.ops.sim import compile_shader
-
-        device = torch.device("cpu")
-        ops = MetalOps(compile_shader, device)
-    else:
-        return skipped("there is no Apple GPU here", "--deep measures the simulator's")
+    if device.type != "mps":
+        return skipped("there is no Apple GPU here")
+    ops = MetalOps(torch.mps.compile_shader, device)
     source = torch.zeros(256, dtype=torch.int32, device=device)
     target = torch.empty_like(source)
     library = ops.kernels.load("ordering")
@@ -150,7 +139,7 @@ def dispatch(deep: bool = False) -> Finding:
     encode, whole = (1e6 * min(times) / _DISPATCHES for times in zip(*rounds[1:], strict=True))
     told = f"{whole:.1f} us per dispatch, {encode:.1f} of them to encode it ({device.type})"
     figures = {"encode_us": encode, "whole_us": whole, "device": device.type}
-    if device.type == "mps" and whole > _SLOW_DISPATCH_US:
+    if whole > _SLOW_DISPATCH_US:
         return warn(told, "close other programs and measure again; attach this report to an issue", **figures)
     return ok(told, **figures)
 

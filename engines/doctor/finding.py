@@ -59,7 +59,6 @@ class Check:
     platforms  values of sys.platform that it applies to; empty: all
     needs      modules that must be installed
     extra      the extra of pyproject.toml that installs them
-    takes_deep whether the function has an argument `deep`, of --deep
     """
 
     name: str
@@ -68,5 +67,4 @@ class Check:
     platforms: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     extra: str = ""
-    takes_deep: bool = False
     arguments: Mapping[str, Any] = field(default_factory=dict)

@@ -16,15 +16,14 @@ _ATTACH = "attach this report to an issue"
 _LAST_LINES = 12
 
 
-def examine(check: Check, deep: bool = False) -> Finding:
+def examine(check: Check) -> Finding:
     """Run a check to its finding, which it always has: a crash, a hang and an exception are findings too."""
     if check.platforms and sys.platform not in check.platforms:
         return skipped(f"only on {' and '.join(check.platforms)}")
     missing = [name for name in check.needs if find_spec(name) is None]
     if missing:
         return skipped(f"{', '.join(missing)} not installed", f'pip install "pointsman[{check.extra}]"')
-    arguments = {**check.arguments, "deep": deep} if check.takes_deep else dict(check.arguments)
-    command = [sys.executable, "-m", "engines.doctor", check.function, json.dumps(arguments)]
+    command = [sys.executable, "-m", "engines.doctor", check.function, json.dumps(dict(check.arguments))]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True
     )

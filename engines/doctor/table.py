@@ -22,10 +22,10 @@ CHECKS = (
     Check("compiler", "engines.doctor.tools:compiler", 60.0, needs=_TORCH, extra="llm"),
     Check("torch", "engines.doctor.compute:torch_version", 60.0, needs=_TORCH, extra="llm"),
     Check("gpu", "engines.doctor.compute:gpu", 60.0, needs=_PSUTIL, extra="llm"),
-    Check("kernels", "engines.doctor.compute:kernels", 590.0, needs=_TORCH, extra="llm", takes_deep=True),
+    Check("kernels", "engines.doctor.compute:kernels", 590.0, needs=_TORCH, extra="llm"),
     Check("replacements", "engines.doctor.compute:replacements", 120.0, needs=_TORCH, extra="llm"),
     Check("native attention", "engines.doctor.compute:native", 120.0, needs=_TORCH, extra="llm"),
-    Check("dispatch", "engines.doctor.compute:dispatch", 120.0, needs=_TORCH, extra="llm", takes_deep=True),
+    Check("dispatch", "engines.doctor.compute:dispatch", 120.0, needs=_TORCH, extra="llm"),
     Check("bandwidth", "engines.doctor.compute:bandwidth", 60.0, needs=_PSUTIL, extra="llm"),
     Check("tokens", "engines.doctor.compute:tokens", 180.0, needs=_ENGINE, extra="llm"),
     Check(

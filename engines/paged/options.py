@@ -29,7 +29,7 @@ class EngineOptions:
     """One engine. None: chosen from the machine and the model, and told when it starts."""
 
     device: str = "auto"  # auto (mps, then cuda, then cpu) | mps | cuda | cpu
-    ops: str = "auto"  # auto (metal on mps, native on a cpu, else reference) | reference | native | metal | sim
+    ops: str = "auto"  # auto (metal on mps, native on a cpu, else reference) | reference | native | metal
     dtype: str = "auto"  # auto (the folder's; float32 where a CPU has no fast 16 bit) | float32 | float16 | bfloat16
     memory_gb: float | None = None  # weights + cache + workspace together; None: a share of what is free
     num_blocks: int | None = None  # of the cache, whatever memory_gb says; None: what memory_gb leaves room for

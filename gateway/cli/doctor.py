@@ -25,7 +25,7 @@ def doctor(
         list[str] | None, typer.Option(metavar="CHECK", help="Run this check alone; may be given several times.")
     ] = None,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Without an Apple GPU, try Metal's kernels in the simulator, for minutes.")
+        bool, typer.Option("--deep", hidden=True, help="Without effect: the simulator of Metal is a tool of the tests.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
     report: Annotated[
@@ -39,7 +39,7 @@ def doctor(
     """
     endpoints = _endpoints(rules or [])
     if endpoints is not None:
-        _become(endpoints, only or [], ["--deep"] * deep + ["--json"] * json, report)
+        _become(endpoints, only or [], ["--json"] * json, report)
     return 2
 
 

@@ -183,7 +183,7 @@ def _plain(read: Callable[[str], Any]) -> _Reader:
 
 _READERS: dict[str, _Reader] = {
     "device": _plain(_one_of("auto", "mps", "cuda", "cpu")),
-    "ops": _plain(_one_of("auto", "reference", "native", "metal", "sim")),
+    "ops": _plain(_one_of("auto", "reference", "native", "metal")),
     "dtype": _plain(_one_of("auto", "float32", "float16", "bfloat16")),
     "memory_gb": _plain(_gigabytes),
     "quantize": _plain(_quantization),

@@ -1,7 +1,7 @@
 // What every source begins with: Metal's library, and the few words that a host's compiler cannot read.
 //
 // After this comes the generated header (T and sizes: ops/metal/kernels.py), then one family of kernels.
-// engines/paged/ops/sim compiles the same text with C++14: HOST_SIM is defined there, and so are the words below.
+// tests/engines/paged/support/sim compiles the same text with C++14: HOST_SIM is defined there, and so are the words below.
 #include <metal_stdlib>
 #include <metal_simdgroup_matrix>
 using namespace metal;

@@ -1,7 +1,7 @@
 """What a backend of the engine computes: one table of operations, and the values that go through it.
 
-`reference` defines each in plain torch and serves CPU and CUDA; `metal` is the same in Metal; `sim` runs Metal's
-sources on this machine's processor. Everything above (model, runner, engine) calls these and no other kernels.
+`reference` defines each in plain torch and serves CPU and CUDA; `native` adds attention of our own on processors;
+`metal` is the same in Metal. Everything above (model, runner, engine) calls these and no other kernels.
 
 Letters in shapes: n rows of a step, s sequences of a step, m rows that are sampled, K and N features in and out, H
 query heads, G key-value heads, D head size, S slots a block, M blocks a table, V vocabulary, E experts, k experts a

@@ -17,15 +17,15 @@ from engines.paged.ops.reference import ReferenceOps
 # An M1 has seven or eight.
 _FEWEST_CORES = 8
 FAST_MATH = "PYTORCH_MPS_FAST_MATH"
-_NAMES = ("auto", "reference", "native", "metal", "sim")
+_NAMES = ("auto", "reference", "native", "metal")
 
 _log = logging.getLogger(__name__)
 
 
 def choose_ops(name: str, device: torch.device, dtype: torch.dtype, *, deterministic: bool = False) -> Ops:
     """Of --ops: `metal` on a Mac; on another processor `native`, which needs a compiler, and `reference` where there is
-    none or on another device; `sim` runs Metal's kernels on this processor, slowly, to try them.
-    On a Mac each kernel is tried before it is used; those that fail are computed by torch, with a warning.
+    none or on another device. On a Mac each kernel is tried before it is used; those that fail
+    are computed by torch, with a warning.
 
     Raises: EngineError.
     """
@@ -44,20 +44,13 @@ def choose_ops(name: str, device: torch.device, dtype: torch.dtype, *, determini
     if name == "reference":
         return ReferenceOps(device)
     if name == "metal" and device.type != "mps":
-        raise unavailable("ops: 'metal' needs an Apple GPU; 'sim' runs the same kernels on this processor, slowly")
-    if name == "sim" and device.type != "cpu":
-        raise invalid("ops: 'sim' computes on the processor: it needs device 'cpu'")
+        raise unavailable("ops: 'metal' needs an Apple GPU; 'auto' takes what there is")
     from engines.paged.ops.metal import MetalOps
+    from engines.paged.ops.metal.self_check import checked
+    from engines.paged.ops.metal.verdict import verdict_file
 
-    if name == "metal":
-        from engines.paged.ops.metal.self_check import checked
-        from engines.paged.ops.metal.verdict import verdict_file
-
-        ops = MetalOps(torch.mps.compile_shader, device, _gpu_cores(), is_deterministic=deterministic)
-        return checked(ops, (dtype,), verdict=verdict_file(ops, (dtype,)))
-    from engines.paged.ops.sim import compile_shader
-
-    return MetalOps(compile_shader, device, is_deterministic=deterministic)
+    ops = MetalOps(torch.mps.compile_shader, device, _gpu_cores(), is_deterministic=deterministic)
+    return checked(ops, (dtype,), verdict=verdict_file(ops, (dtype,)))
 
 
 def _use_safe_math() -> None:

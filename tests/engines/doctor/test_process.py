@@ -21,8 +21,7 @@ def _from_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def trouble(name: str, **more: Any) -> Finding:
-    deep = more.pop("deep", False)
-    return examine(Check("it", f"tests.engines.doctor.trouble:{name}", **more), deep)
+    return examine(Check("it", f"tests.engines.doctor.trouble:{name}", **more))
 
 
 def test_an_exception_is_a_finding() -> None:
@@ -63,11 +62,6 @@ def test_an_exit_is_a_finding() -> None:
 def test_what_libraries_print_is_no_finding() -> None:
     """The last line counts."""
     assert trouble("prints") == ok("found", number=1)
-
-
-def test_depth_reaches_the_checks_that_take_it() -> None:
-    assert trouble("depth", takes_deep=True).found == "shallow"
-    assert trouble("depth", takes_deep=True, deep=True).found == "deep"
 
 
 def test_what_does_not_apply_is_skipped() -> None:

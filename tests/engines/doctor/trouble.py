@@ -36,7 +36,3 @@ def prints() -> Finding:
     print("a library's greeting")
     print('{"a": "stray line"}')
     return ok("found", number=1)
-
-
-def depth(deep: bool) -> Finding:
-    return ok("deep" if deep else "shallow")

@@ -1,4 +1,4 @@
-"""The engine's operations in Metal, by `torch.mps.compile_shader` on a Mac and by `ops.sim.compile_shader` anywhere.
+"""The engine's operations in Metal, by `torch.mps.compile_shader`.
 
 A family of kernels is four things of one name, here `norm`:
 
@@ -16,9 +16,9 @@ A family of kernels is four things of one name, here `norm`:
    they are (`constant int&`, `constant float&`).
 3. The class among the bases of `MetalOps` (ops.py).
 4. `tests/engines/paged/metal/test_norm.py`: each kernel against plain torch over a table of shapes, by the fixture
-   `metal_ops` (conftest.py), which runs on the simulation and, with `-m metal`, on a Mac's GPU.
+   `metal_ops` (conftest.py), which runs on a simulator (support/sim there) and, with `-m metal`, on a Mac's GPU.
 
-Constants that differ between weights cost a compilation each (about a second in the simulation, cached on disk), so a
+Constants that differ between weights cost a compilation each (about a second), so a
 size that no loop is unrolled by comes better as an argument.
 """
 

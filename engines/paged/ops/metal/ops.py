@@ -23,12 +23,13 @@ from engines.paged.staging import Staging
 
 
 class MetalOps(EmbeddingOps, NormOps, LinearOps, ExpertOps, RopeOps, AttentionOps, SamplingOps, BlockOps):
-    """`compile_shader` is torch.mps.compile_shader with device mps, or ops.sim.compile_shader with device cpu.
+    """`compile_shader` is torch.mps.compile_shader with device mps, or what calls kernels like it on another device.
 
     gpu_cores        decides whether a few long contexts are split over more groups
     is_deterministic a row's result does not depend on what else is in its step, nor on how its prompt was cut
     """
 
+    name = "metal"
     can_replay = True
 
     def __init__(
@@ -39,7 +40,6 @@ class MetalOps(EmbeddingOps, NormOps, LinearOps, ExpertOps, RopeOps, AttentionOp
         is_deterministic: bool = False,
     ) -> None:
         self.device = torch.device(device)
-        self.name = "metal" if self.device.type == "mps" else "sim"
         self.gpu_cores, self.is_deterministic = gpu_cores, is_deterministic
         self.kernels = Kernels(compile_shader, self.device)
         self.staging = Staging(self.device)

@@ -33,10 +33,10 @@ MIB = 1 / 1024  # in GiB
         ),
         ({"device": "tpu"}, "device: 'tpu' is none of auto, mps, cuda, cpu"),
         ({"dtype": "int3"}, "dtype: 'int3' is none of auto, float32, float16, bfloat16"),
-        ({"ops": "triton"}, "ops: 'triton' is none of auto, reference, native, metal, sim"),
+        ({"ops": "triton"}, "ops: 'triton' is none of auto, reference, native, metal"),
         (
             {"ops": "metal"},
-            "ops: 'metal' needs an Apple GPU; 'sim' runs the same kernels on this processor, slowly",
+            "ops: 'metal' needs an Apple GPU; 'auto' takes what there is",
         ),
         ({"speculation": Speculation("magic")}, "speculation: 'magic' is none of ngram, draft"),
         ({"speculation": Speculation("draft")}, "speculation: method 'draft' needs the folder of a draft model"),

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from engines.paged.ops import sim
 from engines.paged.ops.metal import MetalOps
+from tests.engines.paged.support import sim
 
 MakeOps = Callable[..., MetalOps]
 

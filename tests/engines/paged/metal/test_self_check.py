@@ -16,7 +16,6 @@ import pytest
 import torch
 
 from engines.core.errors import EngineError
-from engines.paged.ops import sim
 from engines.paged.ops.interface import Dense, Ops
 from engines.paged.ops.metal import MetalOps, replay, self_check
 from engines.paged.ops.metal import verdict as verdict_module
@@ -27,6 +26,7 @@ from engines.paged.ops.metal.verdict import FAILURES_LAST_SECONDS, VerdictFile, 
 from engines.paged.ops.reference import ReferenceOps
 from tests.engines.paged.metal.conftest import MakeOps
 from tests.engines.paged.metal.steps import assert_close, make_step, plain_attention
+from tests.engines.paged.support import sim
 
 F16 = torch.float16
 
@@ -94,7 +94,7 @@ def test_failing_operation_is_replaced(
     (warning,) = caplog.messages
     assert warning.startswith(f"Metal's '{group}' is not used on this machine")
     assert re.search(message, warning)
-    assert composed.name == "sim"
+    assert composed.name == "metal"
 
     x, weight = torch.ones(1, 64).half(), torch.ones(64).half()
     before = ops.num_dispatches
@@ -275,7 +275,7 @@ def test_one_thread_alone(metal_ops: MakeOps) -> None:
 SANITIZED = """
 import torch
 torch.set_num_threads(1)
-from engines.paged.ops import sim
+from tests.engines.paged.support import sim
 from engines.paged.ops.metal import MetalOps
 from engines.paged.ops.metal.check_cases import cases
 ops = MetalOps(sim.compile_shader, "cpu")
@@ -304,7 +304,7 @@ def test_sanitizers_find_nothing() -> None:
 
 OUT_OF_BOUNDS = """
 import torch
-from engines.paged.ops import sim
+from tests.engines.paged.support import sim
 source = '''#include <metal_stdlib>
 using namespace metal;
 kernel void f(device float* y [[buffer(0)]], uint i [[thread_position_in_grid]]) { y[i + 1] = 1.0f; }'''

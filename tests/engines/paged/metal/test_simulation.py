@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from engines.paged.ops import cpp_compiler, sim
+from engines.paged.ops import cpp_compiler
+from tests.engines.paged.support import sim
 
 THREAD = """uint i [[thread_position_in_grid]], uint lane [[thread_index_in_simdgroup]],
             uint simdgroup [[simdgroup_index_in_threadgroup]]"""

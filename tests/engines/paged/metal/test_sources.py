@@ -8,12 +8,18 @@ from functools import cache
 import pytest
 import torch
 
-from engines.paged.ops import sim
 from engines.paged.ops.metal import MetalOps
 from engines.paged.ops.metal.check_cases import cases
 from engines.paged.ops.metal.kernels import KERNELS, kernel_text
-from engines.paged.ops.sim.signatures import INDICES, POSITIONS, read_signatures, split_arguments, without_comments
 from tests.engines.paged.metal.apple_check import complaints
+from tests.engines.paged.support import sim
+from tests.engines.paged.support.sim.signatures import (
+    INDICES,
+    POSITIONS,
+    read_signatures,
+    split_arguments,
+    without_comments,
+)
 
 FILES = sorted(path.stem for path in KERNELS.glob("*.metal"))
 

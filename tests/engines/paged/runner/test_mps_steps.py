@@ -13,9 +13,11 @@ from engines.paged import builder
 from engines.paged.api_types import Output
 from engines.paged.device_thread import OwnThread
 from engines.paged.engine import PagedEngine
+from engines.paged.ops.metal import MetalOps
 from engines.paged.options import EngineOptions, Speculation
 from engines.paged.sampling.params import GrammarSpec
 from tests.engines.paged.engine.asking import Answer, answer_of, ask, finish
+from tests.engines.paged.support import sim
 from tests.engines.paged.support.fake_mps import MPS, FakeMps
 from tests.engines.paged.support.tiny_models import tiny_model
 
@@ -228,13 +230,14 @@ def test_what_torch_computes_is_not_replayed(start_engine: StartEngine, referenc
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_kernels_are_replayed_on_the_processor_too(dtype: str) -> None:
-    """With `ops: sim` the same steps are captured, in memory of the host's, and what they compute stays the same when
+def test_kernels_are_replayed_on_the_processor_too(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the simulator the same steps are captured, in memory of the host's, and what they compute stays the same when
     sequences come and go."""
     folder = tiny_model("llama")
     answers = []
     for has_replay in (True, False):
-        settings = EngineOptions(**{**SETTINGS, "ops": "sim", "dtype": dtype, "run_ahead": True})
+        monkeypatch.setattr("engines.paged.builder.choose_ops", lambda *_, **__: MetalOps(sim.compile_shader, "cpu"))
+        settings = EngineOptions(**{**SETTINGS, "ops": "metal", "dtype": dtype, "run_ahead": True})
         engine = PagedEngine.load(folder, settings)
         ops = engine._parts.ops
         ops.can_replay = has_replay

@@ -9,7 +9,7 @@ What it has of the real one (aten/src/ATen/native/mps/operations/Copy.mm, MPSStr
   and `synchronize` do. Waits are counted (`num_waits`, with where they come from in `waits`).
 - An event lets the host know how far the stream has come, without waiting for all of it.
 
-Tensors are of device "mps", and compute on the processor. Kernels are those of ops.sim.
+Tensors are of device "mps", and compute on the processor. Kernels run in the simulator (support/sim).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from engines.paged.ops import sim
 from engines.paged.ops.metal import MetalOps
+from tests.engines.paged.support import sim
 
 MPS = torch.device("mps", 0)
 _aten = torch.ops.aten

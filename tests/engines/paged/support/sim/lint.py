@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from engines.paged.ops.sim.signatures import without_comments
+from tests.engines.paged.support.sim.signatures import without_comments
 
 # (what to look for, what is wrong with it)
 _FORBIDDEN: tuple[tuple[re.Pattern[str], str], ...] = (

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engines.paged.ops.sim.build import build
-from engines.paged.ops.sim.lint import check_text
-from engines.paged.ops.sim.native import ArgumentInfo, Launch, NativeLibrary
-from engines.paged.ops.sim.signatures import MAX_BUFFERS, KernelSignature, read_signatures
+from tests.engines.paged.support.sim.build import build
+from tests.engines.paged.support.sim.lint import check_text
+from tests.engines.paged.support.sim.native import ArgumentInfo, Launch, NativeLibrary
+from tests.engines.paged.support.sim.signatures import MAX_BUFFERS, KernelSignature, read_signatures
 
 SIMD_WIDTH = 32
 MAX_SET_BYTES = 4096  # Metal's setBytes takes no more

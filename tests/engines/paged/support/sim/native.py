@@ -8,7 +8,7 @@ import re
 import threading
 from pathlib import Path
 
-from engines.paged.ops.sim.signatures import MAX_BUFFERS
+from tests.engines.paged.support.sim.signatures import MAX_BUFFERS
 
 
 class ArgumentInfo(ctypes.Structure):

@@ -14,7 +14,7 @@ ASan and UBSan (the process needs libasan preloaded: `sanitizer_environment`); P
 libraries lie; CXX is the compiler.
 """
 
-from engines.paged.ops.sim.build import sanitizer_environment
-from engines.paged.ops.sim.library import MetalKernel, ShaderLibrary, compile_shader
+from tests.engines.paged.support.sim.build import sanitizer_environment
+from tests.engines.paged.support.sim.library import MetalKernel, ShaderLibrary, compile_shader
 
 __all__ = ["MetalKernel", "ShaderLibrary", "compile_shader", "sanitizer_environment"]
