@@ -10,7 +10,7 @@ import typer
 from engines.cli.shared_options import ENGINE, Device, Dtype, Ops, Threads
 
 if TYPE_CHECKING:
-    from engines.paged.options import EngineOptions
+    from engines.paged.base.options import EngineOptions
 
 _LOAD, _RESULTS = "Load", "Results"
 QUICK_TOKENS = 16
@@ -70,7 +70,7 @@ def bench(
     rate stands the share of this machine's bandwidth, measured first, that reading the weights and the cache takes.
     Nothing is sent anywhere. Exit code: 0, 1 where nothing could be measured.
     """
-    from engines.paged.options import EngineOptions
+    from engines.paged.base.options import EngineOptions
 
     sizes = _numbers(batches)
     options = EngineOptions(

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from engines.doctor.command import printed
 from engines.doctor.finding import Finding, ok, warn
+from engines.paged.base.options import EngineOptions
 from engines.paged.cache.claims import MemoryClaims
 from engines.paged.cache.memory import available_memory, plan_memory, readable, total_memory
 from engines.paged.device import choose_device
 from engines.paged.model.config import DecoderConfig, Experts
-from engines.paged.options import EngineOptions
 
 # One conversation of this many tokens at least, with a few seats: what a person at the machine needs.
 CONTEXT, SEATS, BLOCK = 8192, 8, 16

@@ -101,7 +101,7 @@ def native() -> Finding:
     import torch
 
     from engines.core.errors import EngineError
-    from engines.paged.ops.native import NativeOps
+    from engines.paged.ops.native.attention import NativeOps
 
     dtypes = (torch.float32, torch.bfloat16)
     try:
@@ -116,7 +116,7 @@ def dispatch() -> Finding:
     """Microseconds from one dispatch of a tiny kernel to the next: what Python, torch and Metal need for each."""
     import torch
 
-    from engines.paged.bench.bandwidth import synchronize
+    from engines.paged.bench.machine import synchronize
     from engines.paged.device import choose_device
     from engines.paged.ops.metal.ops import MetalOps
 
@@ -146,7 +146,7 @@ def dispatch() -> Finding:
 
 def bandwidth() -> Finding:
     """Bytes a second of the memory that the device computes from: what decoding is bound by."""
-    from engines.paged.bench.bandwidth import measure_bandwidth
+    from engines.paged.bench.machine import measure_bandwidth
     from engines.paged.cache.memory import available_memory
     from engines.paged.device import choose_device, use_threads
 
@@ -160,9 +160,9 @@ def bandwidth() -> Finding:
 
 def tokens() -> Finding:
     """Tokens a second of the sample model, which is so small that what is measured is the engine, not the memory."""
+    from engines.paged.base.options import EngineOptions
     from engines.paged.bench.runner import Wish, carry_out
     from engines.paged.device import choose_device
-    from engines.paged.options import EngineOptions
     from engines.samples.repository import MODELS
 
     folder = MODELS / "storyteller" / "1"

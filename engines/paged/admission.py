@@ -8,15 +8,13 @@ import time
 from dataclasses import replace
 
 from engines.core.errors import invalid
-from engines.paged.api_types import GenerateRequest, Listener
+from engines.paged.base.types import GenerateRequest, Listener, SamplingParams
 from engines.paged.builder import Parts
 from engines.paged.generation.beams import BeamSearch
 from engines.paged.generation.choice import Choice
 from engines.paged.generation.generation import Generation
-from engines.paged.sampling.params import SamplingParams
+from engines.paged.generation.speculation import DraftLength, NgramIndex
 from engines.paged.scheduling.sequence import Sequence
-from engines.paged.speculation.draft_length import DraftLength
-from engines.paged.speculation.ngram import NgramIndex
 from engines.paged.text.stream import TextStream
 
 _SEED_BYTES = 8

@@ -10,24 +10,20 @@ from typing import Any
 import torch
 
 from engines.core.errors import EngineError, invalid
+from engines.paged.base.options import EngineOptions, Speculation, check_options
+from engines.paged.base.types import SamplingParams
 from engines.paged.cache.claims import MemoryClaim, MemoryClaims
-from engines.paged.cache.kv_cache import KVCache
-from engines.paged.cache.memory import MemoryPlan, available_memory, plan_memory
-from engines.paged.device import choose_device, choose_dtype, use_threads
-from engines.paged.kv_store.block_store import BlockStore
-from engines.paged.kv_store.factory import open_block_store
-from engines.paged.kv_store.memory import BlockMemory
+from engines.paged.cache.memory import KVCache, MemoryPlan, available_memory, plan_memory
+from engines.paged.device import choose_device, choose_dtype, choose_ops, use_threads
+from engines.paged.kv_store.block_store import BlockMemory, BlockStore, open_block_store
 from engines.paged.model.config import DecoderConfig
 from engines.paged.model.config_reader import read_config
 from engines.paged.ops.interface import Ops
-from engines.paged.ops.select import choose_ops
-from engines.paged.options import EngineOptions, Speculation, check_options
 from engines.paged.runner.draft_model import DraftModel
 from engines.paged.runner.runner import Runner
 from engines.paged.runner.sampler import Sampler
 from engines.paged.sampling.batch import SamplingBatches
 from engines.paged.sampling.grammar import GrammarCompiler
-from engines.paged.sampling.params import SamplingParams
 from engines.paged.sampling.params_parser import read_default_params
 from engines.paged.text.tokenizer import Tokenizer
 from engines.paged.weights.loader import LoadedModel, load_model

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
+import queue
+import re
+import subprocess
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 import torch
 
 from engines.core.errors import invalid, unavailable
+from engines.paged.ops.interface import Ops
+from engines.paged.ops.native.attention import NativeOps
+from engines.paged.ops.reference import ReferenceOps
 
 _log = logging.getLogger(__name__)
 
@@ -68,3 +78,90 @@ def use_threads(count: int | None) -> None:
 
 def _has_fast_bfloat16() -> bool:
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+# An M1 has seven or eight.
+_FEWEST_CORES = 8
+FAST_MATH = "PYTORCH_MPS_FAST_MATH"
+_NAMES = ("auto", "reference", "native", "metal")
+
+
+def choose_ops(name: str, device: torch.device, dtype: torch.dtype, *, deterministic: bool = False) -> Ops:
+    """Of --ops: `metal` on a Mac; on another processor `native`, which needs a compiler, and `reference` where there is
+    none or on another device. On a Mac each kernel is tried before it is used; those that fail
+    are computed by torch, with a warning.
+
+    Raises: EngineError.
+    """
+    if name not in _NAMES:
+        raise invalid(f"ops: '{name}' is none of {', '.join(_NAMES)}")
+    if device.type == "mps":
+        _use_safe_math()
+    if name == "auto":
+        if device.type == "cpu":
+            return NativeOps()
+        name = "metal" if device.type == "mps" else "reference"
+    if name == "native":
+        if device.type != "cpu":
+            raise invalid("ops: 'native' computes on the processor: it needs device 'cpu'")
+        return NativeOps(is_required=True)
+    if name == "reference":
+        return ReferenceOps(device)
+    if name == "metal" and device.type != "mps":
+        raise unavailable("ops: 'metal' needs an Apple GPU; 'auto' takes what there is")
+    from engines.paged.ops.metal import MetalOps
+    from engines.paged.ops.metal.self_check import checked, verdict_file
+
+    ops = MetalOps(torch.mps.compile_shader, device, _gpu_cores(), is_deterministic=deterministic)
+    return checked(ops, (dtype,), verdict=verdict_file(ops, (dtype,)))
+
+
+def _use_safe_math() -> None:
+    """Attention and sampling count on -inf and NaN, which fast math does away with. torch reads the variable once a
+    process, when it first compiles a Metal source (MetalShaderLibrary::compileLibrary): any value but "0" is yes."""
+    if os.environ.pop(FAST_MATH, "0") != "0":
+        _log.warning("%s is ignored: the kernels count on infinities and NaN", FAST_MATH)
+
+
+def _gpu_cores() -> int:
+    """Of this Mac's GPU, where the system tells."""
+    asked = ["ioreg", "-rc", "AGXAccelerator", "-d", "1"]
+    try:
+        told = subprocess.run(asked, capture_output=True, text=True, timeout=5, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return _FEWEST_CORES
+    found = re.search(r'"gpu-core-count"\s*=\s*(\d+)', told)
+    return int(found[1]) if found else _FEWEST_CORES
+
+
+Result = TypeVar("Result")
+
+
+class OwnThread:
+    """Does one thing after another. It ends with the process, or when it is told to."""
+
+    def __init__(self, name: str) -> None:
+        self._tasks: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def begin(self, task: Callable[[], Result]) -> Future[Result]:
+        """Have it done, after what was begun before."""
+        future: Future[Result] = Future()
+        self._tasks.put((future, task))
+        return future
+
+    def end(self) -> None:
+        """Wait until all that was begun is done, and end. On the thread itself: end then, without waiting."""
+        self._tasks.put(None)
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _work(self) -> None:
+        while (item := self._tasks.get()) is not None:
+            future, task = item
+            try:
+                future.set_result(task())
+            except BaseException as error:  # whoever waits for it raises it
+                future.set_exception(error)
+            del item, future, task

@@ -13,16 +13,16 @@ from typing import Any
 
 from engines.core.errors import unavailable
 from engines.paged.admission import Admission
-from engines.paged.api_types import GenerateRequest, Listener
+from engines.paged.base.options import DETERMINISTIC_CHUNK, EngineOptions
+from engines.paged.base.types import GenerateRequest, Listener
 from engines.paged.builder import Parts, Progress, assemble
 from engines.paged.cache.block_pool import BlockPool
-from engines.paged.device_thread import OwnThread
+from engines.paged.device import OwnThread
 from engines.paged.generation.loop import EngineLoop
 from engines.paged.generation.prefill_pacing import Pacing
 from engines.paged.generation.request_table import RequestTable
 from engines.paged.generation.statistics import EngineStatistics
 from engines.paged.kv_store.kv_transfer import KVTransfer
-from engines.paged.options import DETERMINISTIC_CHUNK, EngineOptions
 from engines.paged.scheduling.scheduler import Scheduler
 
 # Nobody's next token comes later than twice what it would, for others' prompts.

@@ -24,7 +24,7 @@ import typer  # noqa: E402
 
 from bench import command  # noqa: E402
 from bench.llm_model import SHAPES, model_folder  # noqa: E402
-from engines.paged.cache.kv_cache import KVCache  # noqa: E402
+from engines.paged.cache.memory import KVCache  # noqa: E402
 from engines.paged.ops.interface import Batch  # noqa: E402
 from engines.paged.ops.metal import MetalOps  # noqa: E402
 from engines.paged.weights import load_model  # noqa: E402

@@ -95,8 +95,8 @@ class Asked:
     """An engine, and the time to its first token."""
 
     def __init__(self, folder: Path, words: Words, options: dict[str, Any]) -> None:
+        from engines.paged.base.options import EngineOptions
         from engines.paged.engine import PagedEngine
-        from engines.paged.options import EngineOptions
 
         self.engine = PagedEngine.load(folder, EngineOptions(device="cpu", memory_gb=MEMORY_GB, **options))
         self.engine.start()
@@ -105,8 +105,7 @@ class Asked:
 
     def first_token(self, prompt: list[int]) -> float:
         """Raises: BenchError for a wrong token, or none."""
-        from engines.paged.api_types import GenerateRequest, Output
-        from engines.paged.sampling.params import SamplingParams
+        from engines.paged.base.types import GenerateRequest, Output, SamplingParams
 
         tokens: list[int] = []
         times: list[float] = []

@@ -37,8 +37,8 @@ class Ours:
     """PagedEngine as it is when nothing is said, but for the dtype."""
 
     def __init__(self, model: Path, dtype: str, threads: int) -> None:
+        from engines.paged.base.options import EngineOptions
         from engines.paged.engine import PagedEngine
-        from engines.paged.options import EngineOptions
 
         options = EngineOptions(device="cpu", dtype=dtype, threads=threads, memory_gb=MEMORY_GB)
         self._engine = PagedEngine.load(model, options)
@@ -50,8 +50,7 @@ class Ours:
         return f"{told['ops']} ops, blocks of {told['memory']['block_size']}, {told['dtype']}"
 
     def ask(self, requests: Sequence[Request]) -> list[Answer]:
-        from engines.paged.api_types import GenerateRequest, Output
-        from engines.paged.sampling.params import SamplingParams
+        from engines.paged.base.types import GenerateRequest, Output, SamplingParams
 
         heard: SimpleQueue[tuple[int, float, Output]] = SimpleQueue()
         self._asked += 1

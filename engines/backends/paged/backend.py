@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 from engines.backends.interfaces import BackendRequest, InstanceSpec
 from engines.backends.model_files import library
 from engines.backends.paged.load_progress import Loading
-from engines.backends.paged.logprobs import LogprobWriter
 from engines.backends.paged.metrics import EngineMetrics, HostInterface
 from engines.backends.paged.request_parser import read_request
-from engines.backends.paged.response_stream import ResponseStream
+from engines.backends.paged.response_stream import LogprobWriter, ResponseStream
 from engines.backends.paged.settings import LIBRARIES, read_settings
 from engines.core.errors import EngineError, internal
 from engines.paged.model.config_reader import read_config

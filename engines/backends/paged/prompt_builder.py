@@ -8,8 +8,7 @@ from typing import Any
 
 from engines.backends.paged.request_parser import Chat, ParsedRequest
 from engines.core.errors import invalid
-from engines.paged.api_types import GenerateRequest
-from engines.paged.sampling.params import SamplingParams
+from engines.paged.base.types import GenerateRequest, SamplingParams
 from engines.paged.sampling.params_parser import read_default_params, read_params
 from engines.paged.text.tokenizer import Tokenizer
 

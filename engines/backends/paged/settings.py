@@ -21,7 +21,7 @@ import orjson
 
 from engines.backends.interfaces import InstanceSpec
 from engines.core.errors import invalid
-from engines.paged.options import EngineOptions, Speculation
+from engines.paged.base.options import EngineOptions, Speculation
 from engines.state.factory import read_seconds, resolve
 from gateway.redis.address import read_address
 

@@ -16,9 +16,8 @@ from engines.core.messages import InferRequest
 from engines.host.asgi_exchange import JSON, Exchange
 from engines.host.client_limits import ClientLimits
 from engines.host.openai.models import LanguageModels
-from engines.host.openai.prompts import split_prompts
 from engines.host.openai.reply_events import AnswerReader
-from engines.host.openai.request_builder import infer_request
+from engines.host.openai.request_builder import infer_request, split_prompts
 from engines.host.openai.tool_calls import ToolCallReader
 from engines.host.request_fields import trace_of
 from engines.host.response_queue import ResponseQueue

@@ -12,7 +12,7 @@ from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import Generation
 from gateway.protocol.llm.chat_request_writer import written_messages
 from gateway.protocol.llm.openai_options import written_tool
-from gateway.protocol.llm.request_fields import bad_request
+from gateway.protocol.llm.request_fields import bad_request, optional, read_fields
 
 # For the provider's own records, of which there are none: a reply is the same without them.
 _WITHOUT_EFFECT = frozenset(
@@ -113,3 +113,17 @@ def _json(name: str, value: Any) -> TensorData:
 
 def _flag(name: str) -> TensorData:
     return TensorData(name, "BOOL", (1,), _TRUE)
+
+
+def split_prompts(body: bytes) -> list[bytes]:
+    """A body for each prompt; the body itself where there is one.
+
+    Raises: GatewayError(BAD_REQUEST) where the body is no JSON object, or several are to be streamed.
+    """
+    given = read_fields(body)
+    prompts = given.get("prompt")
+    if not isinstance(prompts, list) or len(prompts) < 2 or not isinstance(prompts[0], str | list):
+        return [body]
+    if optional(given, "stream", bool):
+        raise bad_request(f"'prompt' holds {len(prompts)} prompts, of which a stream can tell one; ask for each alone")
+    return [orjson.dumps(given | {"prompt": prompt}) for prompt in prompts]

@@ -10,8 +10,7 @@ from queue import SimpleQueue
 from typing import Protocol
 
 from engines.core.errors import EngineError, ErrorCode
-from engines.paged.api_types import GenerateRequest, Listener, Output
-from engines.paged.sampling.params import SamplingParams
+from engines.paged.base.types import GenerateRequest, Listener, Output, SamplingParams
 
 
 class Engine(Protocol):

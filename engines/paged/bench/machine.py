@@ -7,11 +7,15 @@ import os
 import platform
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 
 def describe_machine(device: torch.device) -> dict[str, Any]:
@@ -67,3 +71,74 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+# Far more than caches hold; shared ones of large servers have hundreds of MB, of which one guest gets but a part.
+BUFFER_BYTES = 1 << 30
+# Of what is free: measuring must not be what fills the memory.
+FREE_SHARE = 0.25
+ROUNDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidth:
+    """Bytes a second, each round's: `read` sums a buffer, `copy` counts what it reads and what it writes."""
+
+    buffer_bytes: int
+    read: tuple[float, ...]
+    copy: tuple[float, ...]
+
+    @property
+    def best(self) -> float:
+        """The fastest round of either: what the memory can do."""
+        return max(*self.read, *self.copy)
+
+
+def measure_bandwidth(
+    device: torch.device, free_bytes: int, on_round: Callable[[int, int], None] | None = None
+) -> Bandwidth:
+    """Measured with the threads that torch has now. `on_round` is told rounds done and all there are."""
+    size = max(1 << 20, min(BUFFER_BYTES, int(free_bytes * FREE_SHARE / 2)))
+    found = _measure(device, size, on_round)
+    _give_back(device)
+    return found
+
+
+def _measure(device: torch.device, size: int, on_round: Callable[[int, int], None] | None) -> Bandwidth:
+    source = torch.ones(size // 4, dtype=torch.float32, device=device)
+    target = torch.empty_like(source)
+    reads, copies = [], []
+    for number in range(-1, ROUNDS):
+        read = size / _seconds(lambda: source.sum(), device)
+        copied = 2 * size / _seconds(lambda: target.copy_(source), device)
+        if number < 0:
+            continue  # pages were touched, kernels made
+        reads.append(read)
+        copies.append(copied)
+        if on_round is not None:
+            on_round(number + 1, ROUNDS)
+    return Bandwidth(size, tuple(reads), tuple(copies))
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def _give_back(device: torch.device) -> None:
+    """What a device's allocator keeps would be missing to a model."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    elif device.type == "mps":
+        torch.mps.empty_cache()
+
+
+def _seconds(work: Callable[[], Tensor], device: torch.device) -> float:
+    synchronize(device)
+    begun_at = time.perf_counter()
+    work()
+    synchronize(device)
+    return time.perf_counter() - begun_at

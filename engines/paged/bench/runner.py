@@ -10,16 +10,14 @@ from typing import Any
 import torch
 
 from engines.core.errors import invalid
-from engines.paged.bench.bandwidth import Bandwidth, measure_bandwidth
+from engines.paged.base.options import EngineOptions
 from engines.paged.bench.figures import Figures, figures
 from engines.paged.bench.load import BenchLoad, Round, run_round
-from engines.paged.bench.machine import describe_machine
+from engines.paged.bench.machine import Bandwidth, describe_machine, measure_bandwidth
 from engines.paged.builder import assemble
 from engines.paged.cache.memory import available_memory
-from engines.paged.device import choose_device, use_threads
-from engines.paged.device_thread import OwnThread
+from engines.paged.device import OwnThread, choose_device, use_threads
 from engines.paged.engine import PagedEngine
-from engines.paged.options import EngineOptions
 
 # What is being done, done so far, in all.
 Progress = Callable[[str, int, int], None]

@@ -11,6 +11,8 @@ Empty blocks are given out first, then cached ones, the one let go of longest ag
 
 from __future__ import annotations
 
+import hashlib
+from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
@@ -172,3 +174,16 @@ class BlockPool:
         for block in self._cached:
             assert self._names[block] is not None, f"cached block {block} has no name"
         assert self._by_name == {name: block for block, name in enumerate(self._names) if name is not None}
+
+
+_SCHEME = b"pointsman kv 1"
+
+
+def root_hash(namespace: str) -> bytes:
+    """What the chain of a sequence begins with. Sequences of different namespaces (adapter, tenant) share nothing."""
+    return hashlib.sha256(_SCHEME + namespace.encode()).digest()
+
+
+def block_hash(parent: bytes, tokens: Sequence[int]) -> bytes:
+    """The name of the block with these tokens behind the one named `parent`."""
+    return hashlib.sha256(parent + array("i", tokens).tobytes()).digest()

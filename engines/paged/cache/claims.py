@@ -10,6 +10,10 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import re
+import socket
+import subprocess
+import sys
 import tempfile
 import time
 import weakref
@@ -17,7 +21,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from engines.paged.cache.memory_domain import memory_domain
 from engines.paged.ops.cpp_compiler import cache_root
 
 _log = logging.getLogger(__name__)
@@ -122,3 +125,30 @@ def _let_go(descriptor: int | None, path: Path | None) -> None:
         with suppress(OSError):
             path.unlink()
         os.close(descriptor)
+
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # random(4)
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def memory_domain() -> str:
+    """A name of letters, digits, '.', '_' and '-': the machine's start, and the inode of the cgroup at the root of what
+    this process sees (cgroup_namespaces(7): a container sees its own there; on a host it is the machine's)."""
+    try:
+        inode = _CGROUP.stat().st_ino
+    except OSError:
+        inode = 0
+    return f"{re.sub(r'[^A-Za-z0-9._-]', '_', _boot())}-{inode}"
+
+
+def _boot() -> str:
+    """What the kernel has drawn at its start; the name of the host where there is none."""
+    try:
+        if sys.platform == "darwin":
+            command = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]  # drawn by XNU at each start
+            text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        else:
+            text = _BOOT_ID.read_text()
+    except OSError:
+        text = ""
+    return text.strip() or socket.gethostname()

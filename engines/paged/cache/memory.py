@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from engines.core.errors import EngineError, ErrorCode
+from engines.paged.base.options import EngineOptions
 from engines.paged.model.config import DecoderConfig
+from engines.paged.ops.interface import LayerCache
 from engines.paged.ops.metal.linear import LEAST_ROWS_OF_TORCH, LEAST_ROWS_TO_UNPACK, MOST_UNPACKED
-from engines.paged.options import EngineOptions
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -174,3 +176,20 @@ def _ram() -> tuple[int, int]:
     except (OSError, ValueError):
         pass
     return total, free
+
+
+class KVCache:
+    """keys and values [layers, blocks, S, G, D]."""
+
+    def __init__(self, config: DecoderConfig, num_blocks: int, block_size: int, device: torch.device) -> None:
+        shape = (config.num_layers, num_blocks, block_size, config.num_kv_heads, config.head_size)
+        dtype = getattr(torch, config.dtype)
+        # Zeros, as what padding points to is read, and weighed with 0: NaN would survive that.
+        self.keys: Tensor = torch.zeros(shape, dtype=dtype, device=device)
+        self.values: Tensor = torch.zeros(shape, dtype=dtype, device=device)
+
+    def __repr__(self) -> str:
+        return f"<KVCache {tuple(self.keys.shape)} {self.keys.dtype} on {self.keys.device}>"
+
+    def layer(self, index: int) -> LayerCache:
+        return LayerCache(self.keys[index], self.values[index])

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from engines.paged.api_types import FinishReason, TokenLogprob
+from engines.paged.base.types import FinishReason, TokenLogprob
+from engines.paged.generation.speculation import DraftLength, NgramIndex
 from engines.paged.runner.runner import Sampled
 from engines.paged.scheduling.sequence import Sequence
-from engines.paged.speculation.draft_length import DraftLength
-from engines.paged.speculation.ngram import NgramIndex
 from engines.paged.text.stream import TextStream
 
 

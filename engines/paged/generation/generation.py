@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from engines.paged.api_types import FinishReason, GenerateRequest, Listener, Output, TokenLogprob, Usage
+from engines.paged.base.types import FinishReason, GenerateRequest, Listener, Output, TokenLogprob, Usage
 from engines.paged.generation.beams import BeamSearch
 from engines.paged.generation.choice import Choice, StepOutput
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from engines.core.errors import EngineError
-from engines.paged.api_types import FinishReason
+from engines.paged.base.types import FinishReason
 from engines.paged.generation.beams import BeamSearch
 from engines.paged.generation.choice import Choice
 from engines.paged.generation.generation import Generation
@@ -15,9 +15,8 @@ from engines.paged.generation.prefill_pacing import Pacing
 from engines.paged.generation.statistics import EngineStatistics
 from engines.paged.runner.draft_model import wanted
 from engines.paged.runner.runner import Launched, Sampled
-from engines.paged.scheduling.batch_plan import ScheduledChunk
 from engines.paged.scheduling.scheduler import Scheduler
-from engines.paged.scheduling.sequence import Sequence, SequenceStatus
+from engines.paged.scheduling.sequence import ScheduledChunk, Sequence, SequenceStatus
 
 logger = logging.getLogger(__name__)
 

@@ -1,21 +1,113 @@
-"""Blocks in a store of states: what each is called there, how large it is, how it is written and read."""
+"""Whether a fetch is cheaper than to compute: tokens / prefill rate > bytes / bandwidth + round trip.
+
+Both are learnt from what reads took. An estimate that says no is never checked, so it fades: after some refusals the
+next fetch is tried, and tells. Pure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
+import torch
 from torch import Tensor
 
-from engines.paged.api_types import GenerateRequest
-from engines.paged.kv_store.codec import BlockCodec
-from engines.paged.kv_store.cost import ReadCost
-from engines.paged.kv_store.keys import BlockKeys
-from engines.paged.kv_store.memory import BlockMemory
-from engines.paged.runner.host_copy import HostCopy
+from engines.paged.base.options import EngineOptions
+from engines.paged.base.transfer import HostCopy
+from engines.paged.base.types import GenerateRequest
+from engines.paged.cache.memory import KVCache
+from engines.paged.kv_store.codec import CODECS, BlockCodec
+from engines.paged.kv_store.keys import BlockIdentity, BlockKeys
+from engines.paged.ops.interface import Ops
+from engines.state.factory import open_store, read_secret
 from engines.state.interfaces import StateStore
+from engines.state.redis_store import RedisStateStore
 from engines.state.values import State
+
+_WEIGHT = 0.3  # of the newest read
+_FADING = 0.9  # what an estimate is multiplied with where it has said no
+_SMALL_BYTES = 64 << 10  # a read of fewer bytes tells the round trip, one of more the bandwidth
+
+
+class ReadCost:
+    """Seconds that reads take. Threads may learn at the same time: an estimate is one number, and the last one wins."""
+
+    def __init__(self) -> None:
+        self.round_trip_seconds: float | None = None
+        self.seconds_per_byte: float | None = None
+
+    def __repr__(self) -> str:
+        return f"<ReadCost {self.round_trip_seconds} s + {self.seconds_per_byte} s a byte>"
+
+    def learn(self, num_bytes: int, seconds: float) -> None:
+        """A read of so many bytes took so long."""
+        if num_bytes < _SMALL_BYTES:
+            self.round_trip_seconds = _mean(self.round_trip_seconds, seconds)
+            return
+        transfer = max(0.0, seconds - (self.round_trip_seconds or 0.0))
+        self.seconds_per_byte = _mean(self.seconds_per_byte, transfer / num_bytes)
+
+    def seconds(self, num_bytes: int) -> float:
+        """What a read will take, 0 as long as nothing is known."""
+        return (self.round_trip_seconds or 0.0) + num_bytes * (self.seconds_per_byte or 0.0)
+
+    def is_worth(self, num_tokens: int, num_bytes: int, prefill_seconds_per_token: float) -> bool:
+        """Whether to fetch; yes as long as it is not known what prefill takes (0)."""
+        if not prefill_seconds_per_token or num_tokens * prefill_seconds_per_token > self.seconds(num_bytes):
+            return True
+        if self.round_trip_seconds is not None:
+            self.round_trip_seconds *= _FADING
+        if self.seconds_per_byte is not None:
+            self.seconds_per_byte *= _FADING
+        return False
+
+
+def _mean(old: float | None, new: float) -> float:
+    return new if old is None else old + _WEIGHT * (new - old)
+
+
+class BlockMemory:
+    """The caches that have a block each under one number: the model's, and a draft model's behind it."""
+
+    def __init__(self, caches: Sequence[KVCache], ops: Ops) -> None:
+        self._ops = ops
+        self._caches = tuple(caches)
+
+    @property
+    def device(self) -> torch.device:
+        return self._ops.device
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a copy is made some time after it was asked for, in the device's order."""
+        return self.device.type != "cpu"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._caches[0].keys.dtype
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Of one block in each array: [L, S, G, D]."""
+        both = [tensor for cache in self._caches for tensor in (cache.keys, cache.values)]
+        return [(tensor.shape[0], *tensor.shape[2:]) for tensor in both]
+
+    @torch.inference_mode()
+    def copy_out(self, blocks: Sequence[int]) -> HostCopy:
+        """Their content as it is behind all that the device was given so far: keys and values of each cache, [n, 2, L,
+        S, G, D]."""
+        ids = self._ops.staging.put(blocks, torch.int64)
+        return HostCopy(self.device, *(self._ops.pack_blocks(cache.keys, cache.values, ids) for cache in self._caches))
+
+    @torch.inference_mode()
+    def copy_in(self, blocks: Sequence[int], arrays: Sequence[Tensor]) -> None:
+        """Fill blocks before the next step: [n, L, S, G, D] of each array, on the host."""
+        ids = self._ops.staging.put(blocks, torch.int64)
+        for cache, both in zip(self._caches, zip(arrays[::2], arrays[1::2], strict=True), strict=True):
+            packed = self._ops.staging.copy(torch.stack(both, dim=1))
+            self._ops.unpack_blocks(packed, cache.keys, cache.values, ids)
+
 
 # One read: little enough to come within a deadline over a slow network, enough that round trips do not count.
 READ_BYTES = 8 << 20
@@ -110,3 +202,38 @@ class BlockStore:
                 self.cost.learn(len(whole) * self.block_bytes, perf_counter() - started_at)
             if len(whole) < len(some):
                 return
+
+
+# How much of a fetch's deadline one answer of the store may take: a fetch has several.
+_ANSWER_SHARE = 0.25
+
+
+def open_block_store(
+    options: EngineOptions,
+    memory: BlockMemory,
+    model: str,
+    draft: str | None,
+    adapters: Mapping[str, str],
+) -> BlockStore | None:
+    """`model`, `draft` and `adapters` are fingerprints; None where no store is asked for.
+
+    Raises: EngineError that says what is wrong with the URL or the secret's file.
+    """
+    if options.kv_store is None:
+        return None
+    codec = BlockCodec(memory.shapes, memory.dtype, CODECS[options.kv_codec])
+    secret = None if options.kv_secret_file is None else read_secret(options.kv_secret_file)
+    dtype = str(memory.dtype).removeprefix("torch.")
+    numbers = BlockIdentity(model, dtype, options.block_size, options.kv_codec, options.deterministic, draft)
+    store = open_store(
+        options.kv_store,
+        secret=secret,
+        ttl_seconds=options.kv_ttl,
+        deadline_seconds=options.kv_deadline * _ANSWER_SHARE,
+    )
+    where = str(store.address) if isinstance(store, RedisStateStore) else "this process"
+    about = (
+        f"{where}: {codec.num_bytes / 1024:,.0f} KiB a block ({options.kv_codec}), kept {options.kv_ttl / 3600:g} h "
+        f"after its last use{', sealed' if secret else ''}; waits {options.kv_deadline:g} s"
+    )
+    return BlockStore(store, BlockKeys(numbers, adapters, secret), codec, memory, about, options.block_size)

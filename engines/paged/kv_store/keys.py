@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from engines.paged.api_types import GenerateRequest
+from engines.paged.base.types import GenerateRequest
 from engines.state.sealed_value import tenant_secret
 
 PREFIX = "pointsman:1:kv"

@@ -19,9 +19,9 @@ from time import monotonic
 
 from torch import Tensor
 
+from engines.paged.base.transfer import HostCopy
 from engines.paged.kv_store.block_store import READ_BYTES, BlockStore, Filled
 from engines.paged.kv_store.prefetch import Fetch, Fetcher, Prefetch
-from engines.paged.runner.host_copy import HostCopy
 from engines.paged.scheduling.scheduler import Scheduler
 from engines.paged.scheduling.sequence import Sequence, SequenceStatus
 

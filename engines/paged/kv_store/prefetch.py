@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from engines.paged.api_types import GenerateRequest
+from engines.paged.base.types import GenerateRequest
 from engines.paged.kv_store.block_store import BlockStore
 
 _log = logging.getLogger(__name__)

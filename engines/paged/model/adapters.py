@@ -9,7 +9,7 @@ from enum import Enum
 import torch
 from torch import Tensor
 
-from engines.paged.staging import Staging
+from engines.paged.base.transfer import Staging
 
 
 class Site(Enum):

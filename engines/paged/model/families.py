@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from engines.paged.model.fields import Fields
+from engines.paged.base.json_fields import Fields
 
 Windows = Callable[[Fields, int], tuple[int, ...]]
 SLIDING = "sliding_attention"

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from engines.paged.staging import Staging
+from engines.paged.base.transfer import Staging
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engines.paged.base.transfer import Staging
 from engines.paged.ops.interface import Batch
-from engines.paged.scheduling.batch_plan import ScheduledChunk
-from engines.paged.staging import Staging
+from engines.paged.scheduling.sequence import ScheduledChunk
 
 # Block tables of steps at fixed addresses are as wide as a power of two, this one or a higher: few layouts serve all
 # lengths of context.

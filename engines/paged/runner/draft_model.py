@@ -13,12 +13,12 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from engines.paged.cache.kv_cache import KVCache
+from engines.paged.cache.memory import KVCache
 from engines.paged.model.decoder import Decoder
 from engines.paged.ops.interface import Batch, Ops
 from engines.paged.runner.batch import BatchBuilder
 from engines.paged.runner.sampler import Sampler
-from engines.paged.scheduling.batch_plan import ScheduledChunk
+from engines.paged.scheduling.sequence import ScheduledChunk
 
 _WEIGHT = 0.2  # of the newest guess in what one takes
 WANTED = -1  # stands in a sequence's drafts until the draft model has guessed

@@ -7,13 +7,12 @@ from collections.abc import Sequence as Many
 
 from torch import Tensor
 
+from engines.paged.base.transfer import Staging
 from engines.paged.model.adapters import Adapter, AdapterRows, adapter_rows
 from engines.paged.ops.interface import SamplingBatch
 from engines.paged.sampling.batch import SampledRows, SamplingBatches, SequenceSampling
 from engines.paged.sampling.grammar import Matcher
-from engines.paged.scheduling.batch_plan import ScheduledChunk
-from engines.paged.scheduling.sequence import Sequence
-from engines.paged.staging import Staging
+from engines.paged.scheduling.sequence import ScheduledChunk, Sequence
 
 
 class Sampler:

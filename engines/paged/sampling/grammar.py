@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from engines.core.errors import invalid
-from engines.paged.sampling.params import GrammarSpec
+from engines.paged.base.types import GrammarSpec
 from engines.paged.sampling.vocabulary import read_vocabulary
 from engines.paged.text.tokenizer import Tokenizer
 

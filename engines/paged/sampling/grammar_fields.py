@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from engines.core.errors import invalid
+from engines.paged.base.types import GrammarSpec
 from engines.paged.sampling.field_values import flag, text, wrong
-from engines.paged.sampling.params import GrammarSpec
 
 # vLLM's names inside `structured_outputs` and, with guided_ before them, as fields of a request.
 _KINDS = {"json": "json_schema", "regex": "regex", "choice": "choice", "grammar": "lark", "json_object": "json_object"}

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.errors import invalid
-from engines.paged.json_files import read_object
+from engines.paged.base.json_fields import read_object
+from engines.paged.base.types import SamplingParams
 from engines.paged.sampling.field_values import (
     Reader,
     anything,
@@ -28,7 +29,6 @@ from engines.paged.sampling.field_values import (
     wrong,
 )
 from engines.paged.sampling.grammar_fields import GRAMMAR_FIELDS, read_grammar
-from engines.paged.sampling.params import SamplingParams
 
 # As in vLLM: what is so near to 0 would overflow in the division, and means greedy.
 _GREEDY_BELOW = 1e-5

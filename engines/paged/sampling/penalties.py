@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from engines.paged.staging import Staging
+from engines.paged.base.transfer import Staging
 
 NOBODY = 0  # a seat of zeros, for rows without penalties
 _FIRST_SEATS = 8

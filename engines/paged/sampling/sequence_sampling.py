@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from engines.paged.sampling.params import SamplingParams
+from engines.paged.base.types import SamplingParams
 
 Encode = Callable[[str], list[int]]
 

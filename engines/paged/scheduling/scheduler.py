@@ -18,12 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from engines.paged.api_types import FinishReason
+from engines.paged.base.types import FinishReason
 from engines.paged.cache.block_pool import BlockPool
-from engines.paged.scheduling.batch_plan import ScheduledChunk, SchedulerOutput
 from engines.paged.scheduling.block_manager import BlockManager, TakeNote
-from engines.paged.scheduling.sequence import Sequence, SequenceStatus
-from engines.paged.scheduling.waiting_queue import WaitingLine
+from engines.paged.scheduling.sequence import ScheduledChunk, SchedulerOutput, Sequence, SequenceStatus, WaitingLine
 
 # Asked of a waiting sequence, with the names of its blocks and how many of the first are here: whether it is to wait
 # for more of them, until `fetched` is called.

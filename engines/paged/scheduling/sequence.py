@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from engines.paged.api_types import FinishReason, GenerateRequest
-from engines.paged.cache import block_hash
+from engines.paged.base.types import FinishReason, GenerateRequest
+from engines.paged.cache.block_pool import block_hash, root_hash
 
 
 class SequenceStatus(Enum):
@@ -75,7 +78,7 @@ class Sequence:
         self.was_looked_up = False  # outside, since it waits
         self.early: Any = None  # what was asked outside before its turn
         self.parent: Sequence | None = None  # whose prompt's blocks can be shared: another choice of the request
-        self._names = [block_hash.root(f"{request.adapter or ''}\0{request.cache_salt}")]
+        self._names = [root_hash(f"{request.adapter or ''}\0{request.cache_salt}")]
 
     def __repr__(self) -> str:
         return (
@@ -108,7 +111,7 @@ class Sequence:
         names, size = self._names, self.block_size
         while len(names) <= num_blocks:
             begin = (len(names) - 1) * size
-            names.append(block_hash.extend(names[-1], self.tokens[begin : begin + size]))
+            names.append(block_hash(names[-1], self.tokens[begin : begin + size]))
         return names[1 : num_blocks + 1]
 
     def rewrite(self, tokens: list[int]) -> None:
@@ -120,3 +123,71 @@ class Sequence:
             kept += 1
         self.tokens = tokens
         del self._names[kept // self.block_size + 1 :]
+
+
+class WaitingLine:
+    """By priority, then by arrival: who was preempted stands where it stood before."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, int, Sequence]] = []
+        self._members: set[Sequence] = set()
+        self._pushed: set[Sequence] = set()  # whoever is in the heap: some have left the line since
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __iter__(self) -> Iterator[Sequence]:  # in no particular order
+        return iter(self._members)
+
+    def add(self, sequence: Sequence) -> None:
+        self._members.add(sequence)
+        if sequence not in self._pushed:
+            self._pushed.add(sequence)
+            heapq.heappush(self._heap, (-sequence.request.priority, sequence.arrival, sequence.choice, sequence))
+
+    def remove(self, sequence: Sequence) -> None:
+        """One that does not wait any more; it need not be at the front."""
+        self._members.discard(sequence)
+        while self._heap and self._heap[0][3] not in self._members:
+            self._pushed.discard(heapq.heappop(self._heap)[3])
+
+    @property
+    def first(self) -> Sequence | None:
+        return self._heap[0][3] if self._heap else None
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledChunk:
+    """Rows of one sequence: positions start .. start + count - 1. The last `num_samples` of them yield tokens; of
+    several, all but the first row are guesses (`drafts`) that the tokens before them verify."""
+
+    sequence: Sequence
+    start: int
+    count: int
+    num_samples: int
+    drafts: tuple[int, ...] = ()
+
+    @property
+    def end(self) -> int:
+        return self.start + self.count
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerOutput:
+    """Pieces of one row come first. `copies`: blocks to copy before anything is computed, (from, to)."""
+
+    pieces: tuple[ScheduledChunk, ...]
+    copies: tuple[tuple[int, int], ...]
+
+    @property
+    def num_rows(self) -> int:
+        return sum(piece.count for piece in self.pieces)
+
+    @property
+    def num_decoding(self) -> int:
+        """Sequences that decode, guesses or not."""
+        return sum(piece.count == 1 + len(piece.drafts) for piece in self.pieces)
+
+    @property
+    def num_prefill_rows(self) -> int:
+        return sum(piece.count for piece in self.pieces if piece.count > 1 + len(piece.drafts))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from engines.core.errors import EngineError, invalid
+from engines.paged.model.config import DecoderConfig
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -102,3 +106,54 @@ def _open(path: Path) -> Any:
         return safe_open(path, framework="pt", device="cpu")
     except (SafetensorError, OSError) as error:
         raise invalid(f"{path}: {error}: is the download complete?") from error
+
+
+PIECE_BYTES = 64 * 1024 * 1024
+_READ_BYTES = 256 * 1024  # stays in a core's cache between reading and hashing
+# Fields that change no number in a cached key or value.
+_IRRELEVANT = frozenset({"bos_token_id", "eos_token_ids", "max_positions", "dtype", "quantization"})
+
+
+class FilesDigest:
+    """sha256 over the sha256 of each piece of each file, computed in the background from its making on."""
+
+    def __init__(self, paths: Sequence[Path], num_threads: int) -> None:
+        self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="weights-digest")
+        self._pieces: list[tuple[Path, list[Future[bytes]]]] = [
+            (path, [self._pool.submit(_piece, path, at) for at in range(0, path.stat().st_size, PIECE_BYTES)])
+            for path in paths
+        ]
+
+    def result(self) -> str:
+        """Hexadecimal. Waits; the threads end with it."""
+        try:
+            digest = hashlib.sha256()
+            for path, pieces in self._pieces:
+                digest.update(path.stat().st_size.to_bytes(8, "big"))
+                for piece in pieces:
+                    digest.update(piece.result())
+            return digest.hexdigest()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _piece(path: Path, offset: int) -> bytes:
+    digest = hashlib.sha256()
+    buffer = memoryview(bytearray(_READ_BYTES))
+    with path.open("rb", buffering=0) as file:
+        file.seek(offset)
+        left = PIECE_BYTES
+        while left and (count := file.readinto(buffer[: min(left, _READ_BYTES)])):
+            digest.update(buffer[:count])
+            left -= count
+    return digest.digest()
+
+
+def model_fingerprint(files_digest: str, config: DecoderConfig, dtype: str, quantization: str) -> str:
+    """What cached keys and values depend on, but for adapters and the cache's own layout: hexadecimal sha256."""
+    shape = {name: value for name, value in asdict(config).items() if name not in _IRRELEVANT}
+    facts = [files_digest, shape, dtype, quantization]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=sorted).encode()).hexdigest()

@@ -20,9 +20,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from engines.core.errors import EngineError, invalid
+from engines.paged.base.json_fields import Fields
 from engines.paged.model.adapters import Adapter, LowRank, Site
 from engines.paged.model.config import DecoderConfig
-from engines.paged.model.fields import Fields
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _KEY = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<half>[AB])(?:\.\w+)?\.weight")

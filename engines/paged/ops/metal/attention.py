@@ -17,7 +17,7 @@ from torch import Tensor
 
 from engines.core.errors import invalid
 from engines.paged.ops.interface import Batch, LayerCache
-from engines.paged.ops.metal.base import KernelFamily, check
+from engines.paged.ops.metal.kernels import KernelFamily, check
 
 # Rows of a sequence that decode reads the keys for one by one; more share them in a tile, of which 32 would be idle.
 MAX_DECODE_ROWS = 8

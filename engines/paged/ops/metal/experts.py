@@ -10,9 +10,17 @@ from torch import Tensor
 
 from engines.core.errors import invalid
 from engines.paged.ops.interface import Weight
-from engines.paged.ops.metal.base import check
-from engines.paged.ops.metal.linear import GEMV_GROUP_ROWS, GEMV_THREADS, MOST_GEMV_ROWS, TILE, TILE_THREADS
-from engines.paged.ops.metal.matrix import Matrix, MatrixFamily, interleave
+from engines.paged.ops.metal.kernels import check
+from engines.paged.ops.metal.linear import (
+    GEMV_GROUP_ROWS,
+    GEMV_THREADS,
+    MOST_GEMV_ROWS,
+    TILE,
+    TILE_THREADS,
+    Matrix,
+    MatrixFamily,
+    interleave,
+)
 from engines.paged.ops.packing import join
 
 MOST_EXPERTS = 1024  # what the threadgroup memory of moe_sort holds

@@ -1,14 +1,79 @@
-"""Matrix products: rows of x with W, and the gated pair of an MLP."""
+"""Matrices as the kernels take them: dense, or packed in MLX's layout."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from engines.paged.ops.interface import Weight
-from engines.paged.ops.metal.base import check
-from engines.paged.ops.metal.matrix import Matrix, MatrixFamily, interleave
+from engines.core.errors import invalid
+from engines.paged.ops.interface import Dense, Quantized, Weight
+from engines.paged.ops.metal.kernels import KernelFamily, Library, check
 from engines.paged.ops.packing import join
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """W [N, K], or E of them one behind the other; if packed, with its scales and biases (dense: itself thrice)."""
+
+    weight: Tensor
+    scales: Tensor
+    biases: Tensor
+    bits: int  # 0: dense
+    group_size: int
+    shape: tuple[int, int]  # N, K
+    added: Tensor | None = None  # [N], to each product
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.scales.dtype
+
+    @property
+    def buffers(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.weight, self.scales, self.biases
+
+
+class MatrixFamily(KernelFamily):
+    """A family whose kernels read matrices: its library is compiled for their format."""
+
+    is_deterministic: bool
+
+    def matrix(self, weight: Weight, bias: Tensor | None = None) -> Matrix:
+        if isinstance(weight, Dense):
+            dense = self.weight(weight.weight)
+            parts, bits, group_size = (dense, dense, dense), 0, 32
+        else:
+            _check_format(weight)
+            packed = weight.packed.to(self.device).contiguous()
+            parts = packed, self.weight(weight.scales), self.weight(weight.biases)
+            bits, group_size = weight.bits, weight.group_size
+        added = None if bias is None else self.weight(bias.to(parts[1].dtype))
+        return Matrix(*parts, bits, group_size, weight.shape, added)
+
+    def library(self, family: str, matrix: Matrix) -> Library:
+        return self.kernels.load(family, T=matrix.dtype, BITS=matrix.bits, GROUP=matrix.group_size)
+
+
+def interleave(joined: Weight) -> Weight:
+    """Two matrices of N rows, one above the other, as row 0 of the first, row 0 of the second, row 1 of the first .."""
+    if isinstance(joined, Dense):
+        return Dense(_in_turn(joined.weight))
+    packed, scales, biases = _in_turn(joined.packed), _in_turn(joined.scales), _in_turn(joined.biases)
+    return Quantized(packed, scales, biases, joined.bits, joined.group_size)
+
+
+def _in_turn(rows: Tensor) -> Tensor:
+    return torch.stack(rows.chunk(2), dim=1).flatten(0, 1)
+
+
+def _check_format(weight: Quantized) -> None:
+    if weight.bits not in (4, 8) or weight.group_size not in (32, 64, 128):
+        raise invalid(
+            f"weights of {weight.bits} bits in groups of {weight.group_size}: Metal's kernels take 4 or 8 bits in "
+            "groups of 32, 64 or 128"
+        )
+
 
 # Up to here each row of W is read once for all rows of x, and a tile of 32 would be three quarters empty.
 MOST_GEMV_ROWS = 8
@@ -106,3 +171,24 @@ def _goes_by_torch(n: int, matrix: Matrix) -> bool:
     if not matrix.bits:
         return n >= LEAST_ROWS_OF_TORCH
     return n >= LEAST_ROWS_TO_UNPACK and matrix.shape[0] * matrix.shape[1] <= MOST_UNPACKED
+
+
+class EmbeddingOps(MatrixFamily):
+    def prepare_embedding(self, weight: Weight) -> Matrix:
+        if not isinstance(weight, Quantized) and weight.shape[1] % 4:
+            raise invalid(f"an embedding of {weight.shape[1]} features: Metal's kernels take multiples of 4")
+        return self.matrix(weight)
+
+    def embed(self, tokens: Tensor, embedding: Matrix, last_tokens: Tensor | None = None) -> Tensor:
+        check("tokens", tokens, torch.int32)
+        ids = tokens, tokens if last_tokens is None else last_tokens
+        n, width = tokens.shape[0], embedding.shape[1]
+        x = self.new(n, width, dtype=embedding.dtype)
+        if embedding.bits:
+            words = embedding.weight.shape[1]
+            library = self.library("linear", embedding)
+            library.run("embed_packed", (-(-words // 64), n), 64, x, *embedding.buffers, *ids, width)
+        else:
+            library = self.kernels.load("embed", T=x.dtype, WIDTH=width)
+            library.run("embed", (-(-width // 256), n), 64, x, embedding.weight, *ids)
+        return x

@@ -1,4 +1,4 @@
-"""MetalOps: all families of kernels as one backend."""
+"""The residual stream and its norms."""
 
 from __future__ import annotations
 
@@ -8,18 +8,105 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engines.paged.ops.interface import Batch
+from engines.paged.base.transfer import Staging
+from engines.paged.ops.interface import Batch, LayerCache
 from engines.paged.ops.metal.attention import AttentionOps, num_partitions
-from engines.paged.ops.metal.blocks import BlockOps
-from engines.paged.ops.metal.embedding import EmbeddingOps
 from engines.paged.ops.metal.experts import ExpertOps
-from engines.paged.ops.metal.kernels import Kernels
-from engines.paged.ops.metal.linear import LinearOps
-from engines.paged.ops.metal.norm import NormOps
+from engines.paged.ops.metal.kernels import KernelFamily, Kernels, Library, check
+from engines.paged.ops.metal.linear import EmbeddingOps, LinearOps
 from engines.paged.ops.metal.replay import Capture, CapturedSteps
-from engines.paged.ops.metal.rope import RopeOps
 from engines.paged.ops.metal.sampling import SamplingOps
-from engines.paged.staging import Staging
+
+NORM_THREADS = 256  # kernels/norm.metal: NORM_THREADS
+
+
+class NormOps(KernelFamily):
+    def add_rmsnorm(self, x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """See the contract: the residual is written in place."""
+        n, width = x.shape
+        check("the norm's weight", weight, x.dtype)
+        y = self.new(n, width, dtype=x.dtype)
+        library = self.kernels.load("norm", T=x.dtype, WIDTH=width)
+        if residual is None:
+            library.run("rmsnorm", (n,), NORM_THREADS, y, x, x, weight, float(eps))
+            return y, x
+        check("residual", residual, x.dtype)
+        library.run("add_rmsnorm", (n,), NORM_THREADS, y, residual, x, weight, float(eps))
+        return y, residual
+
+
+HEADS_A_GROUP = 4  # kernels/rope.metal: a simdgroup each
+
+
+class RopeOps(KernelFamily):
+    def rope_write(
+        self,
+        qkv: Tensor,
+        cache: LayerCache,
+        batch: Batch,
+        cos: Tensor,
+        sin: Tensor,
+        q_norm: Tensor | None,
+        k_norm: Tensor | None,
+        eps: float,
+    ) -> Tensor:
+        """See the contract. The rotation is in float32 whatever T is, and rounded once."""
+        n = qkv.shape[0]
+        groups, size = cache.keys.shape[-2:]
+        heads = qkv.shape[1] // size - 2 * groups
+        check("the cache", cache.keys, qkv.dtype)
+        check("cos", cos, torch.float32)
+        q = self.new(n, heads, size, dtype=qkv.dtype)
+        library = self.kernels.load("rope", T=qkv.dtype, D=size, H=heads, G=groups, R=2 * cos.shape[1])
+        normed = q_norm is not None and k_norm is not None
+        library.run(
+            "rope_write_norm" if normed else "rope_write",
+            (-(-(heads + 2 * groups) // HEADS_A_GROUP), n),
+            HEADS_A_GROUP * 32,
+            *(q, cache.keys, cache.values, qkv),
+            *((q_norm, k_norm) if normed else (qkv, qkv)),  # buffers that nothing reads
+            *(cos, sin, batch.positions, batch.slots, float(eps)),
+        )
+        return q
+
+
+BLOCK_THREADS = 256
+
+
+class BlockOps(KernelFamily):
+    """keys, values [L, blocks, S, G, D]; ids and pairs int64 on the device."""
+
+    def copy_blocks(self, keys: Tensor, values: Tensor, pairs: Tensor) -> None:
+        """See the contract; no block may be both copied from and copied to in one call."""
+        check("pairs", pairs, torch.int64)
+        library, groups = self._blocks(keys, pairs.shape[0])
+        if pairs.shape[0]:
+            library.run("copy_blocks", groups, BLOCK_THREADS, keys, values, pairs, keys.shape[1])
+
+    def pack_blocks(self, keys: Tensor, values: Tensor, ids: Tensor) -> Tensor:
+        """See the contract: each block of all layers is in one piece."""
+        check("ids", ids, torch.int64)
+        packed = self.new(ids.shape[0], 2, keys.shape[0], *keys.shape[2:], dtype=keys.dtype)
+        library, groups = self._blocks(keys, ids.shape[0])
+        if ids.shape[0]:
+            library.run("pack_blocks", groups, BLOCK_THREADS, packed, keys, values, ids, keys.shape[1], keys.shape[0])
+        return packed
+
+    def unpack_blocks(self, packed: Tensor, keys: Tensor, values: Tensor, ids: Tensor) -> None:
+        """See the contract."""
+        check("ids", ids, torch.int64)
+        check("packed", packed, keys.dtype)
+        if packed.shape != (ids.shape[0], 2, keys.shape[0], *keys.shape[2:]):
+            raise ValueError(f"packed blocks of shape {tuple(packed.shape)} are not {ids.shape[0]} of this cache")
+        library, groups = self._blocks(keys, ids.shape[0])
+        if ids.shape[0]:
+            library.run("unpack_blocks", groups, BLOCK_THREADS, packed, keys, values, ids, keys.shape[1], keys.shape[0])
+
+    def _blocks(self, keys: Tensor, count: int) -> tuple[Library, tuple[int, int, int]]:
+        """The library for this cache, and the grid for so many blocks."""
+        numbers = keys[0, 0].numel()
+        library = self.kernels.load("blocks", T=keys.dtype, BLOCK=numbers)
+        return library, (-(-numbers // (4 * BLOCK_THREADS)), count, 2 * keys.shape[0])
 
 
 class MetalOps(EmbeddingOps, NormOps, LinearOps, ExpertOps, RopeOps, AttentionOps, SamplingOps, BlockOps):

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from engines.paged.ops.interface import SamplingBatch
-from engines.paged.ops.metal.base import KernelFamily, check
-from engines.paged.ops.metal.kernels import Library
+from engines.paged.ops.metal.kernels import KernelFamily, Library, check
 
 # What is asked of the kernel `adjust`, as sample.metal has it.
 MASK, REPETITION, PRESENCE, FREQUENCY, TEMPERATURE, NOISE = (1 << bit for bit in range(6))

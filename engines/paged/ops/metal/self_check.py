@@ -1,34 +1,121 @@
-"""At startup: does this machine's GPU compute what the reference does?
-
-Each operation is tried on small inputs. One that raises or disagrees is replaced by the reference's on the same
-device, and named in a warning: the engine is slower, and right. The replacement is tried by the same cases: torch's MPS
-has been silently wrong in several releases. Where it is wrong too, the engine refuses to start. Where dispatches do not
-run in order, nothing can be trusted, and all are replaced.
-"""
+"""Metal's operations, those that fail on this machine taken from another backend."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
+import platform
+import tempfile
+import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import cast
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from engines.core.errors import unavailable
-from engines.paged.ops.interface import Ops
+from engines.paged.ops import cpp_compiler
+from engines.paged.ops.interface import Batch, LayerCache, Ops
+from engines.paged.ops.metal.attention import MAX_DECODE_ROWS
 from engines.paged.ops.metal.check_cases import GROUPS, Case, cases
-from engines.paged.ops.metal.composed_ops import ComposedOps
+from engines.paged.ops.metal.kernels import KERNELS
 from engines.paged.ops.metal.ops import MetalOps
-from engines.paged.ops.metal.verdict import VerdictFile
 from engines.paged.ops.reference import ReferenceOps
+
+# Both compute the contract's `attention`: sequences of few rows by the one, prompts by the other.
+DECODE, PREFILL = "attention_decode", "attention_prefill"
+
+
+class ComposedOps:
+    """`replaced` says which groups of operations (check_cases.GROUPS) `fallback` computes, and why."""
+
+    def __init__(self, metal: MetalOps, fallback: Ops, replaced: Mapping[str, str]) -> None:
+        self.replaced = dict(replaced)
+        self._metal, self._fallback = metal, fallback
+        self._methods = {method for group in replaced for method in GROUPS[group]}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._fallback if name in self._methods else self._metal, name)
+
+    def __repr__(self) -> str:
+        return f"<ComposedOps {self._metal!r} but for {', '.join(sorted(self.replaced))}>"
+
+    def attention(self, q: Tensor, cache: LayerCache, batch: Batch, scale: float, window: int) -> Tensor:
+        """A step goes to the fallback as a whole where one of the kernels that it needs is replaced."""
+        ops = self._fallback if self._needed(batch) & self.replaced.keys() else self._metal
+        return ops.attention(q, cache, batch, scale, window)
+
+    def _needed(self, batch: Batch) -> set[str]:
+        """The groups by which this step's attention is computed. In deterministic mode a row's result may not change
+        with its step, so that both kernels stand or fall together."""
+        if self._metal.is_deterministic or batch.is_reproducible:
+            return {DECODE, PREFILL}
+        return {PREFILL if length > MAX_DECODE_ROWS else DECODE for length in batch.query_lens_list}
+
+
+FAILURES_LAST_SECONDS = 24 * 3600
+_OPS = Path(__file__).parents[1]
+# What decides how kernels are run and judged, beside their own sources.
+_SOURCES = ((KERNELS, "*.metal"), (_OPS, "*.py"), (_OPS / "metal", "*.py"), (_OPS / "reference", "*.py"))
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictFile:
+    """Groups of operations that failed, and why, as `{"failed": {group: reason}}`."""
+
+    path: Path
+
+    def read(self) -> dict[str, str] | None:
+        """None where there is no verdict that holds."""
+        try:
+            failed = json.loads(self.path.read_text("utf-8"))["failed"]
+            age = time.time() - self.path.stat().st_mtime
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        if not isinstance(failed, dict) or not all(isinstance(reason, str) for reason in failed.values()):
+            return None
+        if not failed.keys() <= GROUPS.keys() or (failed and not 0 <= age < FAILURES_LAST_SECONDS):
+            return None
+        return failed
+
+    def write(self, failed: Mapping[str, str]) -> None:
+        """Whole or not at all: other processes may read it meanwhile."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("w", dir=self.path.parent, encoding="utf-8", delete=False) as file:
+                json.dump({"failed": dict(failed)}, file)
+            Path(file.name).replace(self.path)
+        except OSError as error:
+            _log.info("the kernels' check is repeated at the next start: cannot write %s: %s", self.path, error)
+
+
+def verdict_file(ops: MetalOps, dtypes: Sequence[torch.dtype]) -> VerdictFile:
+    """Where the verdict on these operations, on this machine, is kept."""
+    options = (ops.name, ops.gpu_cores, ops.is_deterministic, *map(str, dtypes))
+    facts = (torch.__version__, platform.platform(), platform.version(), gpu_name(), *map(str, options))
+    digest = hashlib.sha256("\0".join(facts).encode())
+    for folder, pattern in _SOURCES:
+        for path in sorted(folder.glob(pattern)):
+            digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return VerdictFile(cpp_compiler.cache_root() / "metal-self-check" / f"{digest.hexdigest()[:40]}.json")
+
+
+def gpu_name() -> str:
+    """Of this Mac, "Apple M2 Pro"; elsewhere, and where this torch has no word for it, the processor's."""
+    if torch.backends.mps.is_available() and hasattr(torch.backends.mps, "get_name"):
+        return torch.backends.mps.get_name()
+    return platform.processor()
+
 
 ORDERING_ROUNDS = 1000
 ORDERING_NUMBERS = 4096
 # How far results may lie from the reference's, for each 1 of their largest: roundings of T, and sums in another order.
 TOLERANCES = {torch.float32: 1e-4, torch.float16: 8e-3, torch.bfloat16: 6e-2}
-
-log = logging.getLogger(__name__)
 
 
 def checked(
@@ -58,7 +145,7 @@ def checked(
     if not failed:
         return cast(Ops, ops)
     for group, reason in sorted(failed.items()):
-        log.warning("Metal's '%s' is not used on this machine, torch computes it, slower: %s", group, reason)
+        _log.warning("Metal's '%s' is not used on this machine, torch computes it, slower: %s", group, reason)
     return cast(Ops, ComposedOps(ops, replacement, failed))
 
 

@@ -1,21 +1,14 @@
-"""Matrices as the reference multiplies by them.
+"""Dense products on a processor with its matrix library's own layout of the weights, made once at load.
 
-A quantized matrix is expanded at load, to T. On a processor with AVX-512 or AVX2 a 4-bit one of bfloat16 is kept beside
-that for torch's packed kernel, which reads a quarter of the bytes but has no tile instructions: it serves few rows.
-Where memory is scarce (`keeps_expanded` false) no expanded form is kept: many rows expand the packed one by pieces.
+torch hands a plain matrix to oneDNN (or MKL) row by row, which then reorders or walks it badly for few rows at a time.
+In oneDNN's blocked layout the same product reads memory nearly as fast as there is.
 
-What was measured (torch 2.13, one thread of a Sapphire Rapids at AVX-512, 4096 x 1024, groups of 64, best of 15, us):
+What was measured (torch 2.13, two threads of a Sapphire Rapids that reads 24 GB/s; GB/s of weights read from memory,
+4096 x 768; plain -> blocked):
 
-    rows                     1      4     16     64    512
-    float32               1090   2200   2800   4700
-    bfloat16               550    580    600   1000   4500
-    4-bit kernel           210    410   1600  10500          bfloat16; with float32 7300 for one row
-    8-bit kernel           410    720   2000   7500          one scale a row: it cannot do groups
-    expand, then bfloat16        4800   4800   5500  10000   4 bits; 8 bits are much the same
-
-So: the 4-bit kernel for up to 4 rows (2 at AVX2, where a row costs twice that), all else dense; 8 bits always dense.
-In bfloat16 products differ from those of the exactly expanded matrix by less than 1 % of the largest (bfloat16's own
-rounding is 0.4 %), in float32 by less than 1e-5.
+    rows          1             4             16            64           512
+    bfloat16   9.9 -> 15.0   10.2 -> 15.7   9.8 -> 15.3    8.1 -> 11.4   3.3 -> 3.1
+    float32   25.4 -> 22.4   13.0 -> 19.3  10.6 -> 14.2    5.8 -> 6.5    1.2 -> 1.2
 """
 
 from __future__ import annotations
@@ -29,7 +22,36 @@ from torch import Tensor
 
 from engines.paged.ops.interface import Dense, Quantized, Weight
 from engines.paged.ops.packing import dequantize, join, moved, unpack
-from engines.paged.ops.reference.onednn_linear import BlockedLinear, block, can_block
+
+# Rows that the layout is chosen for: of what was tried, these were best for few rows and no worse for many.
+_ROWS = {torch.bfloat16: 64, torch.float32: 16}
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedLinear:
+    """x -> x @ weight.T + bias. `weight` is oneDNN's, [N, K] in a layout of its own."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
+        return out
+
+
+def can_block(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether oneDNN is there and computes in this dtype as it is."""
+    if device.type != "cpu" or dtype not in _ROWS or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    return dtype == torch.float32 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def block(weight: Tensor) -> Tensor:
+    """[N, K] in oneDNN's layout; the original is not needed any more."""
+    with torch.inference_mode(False), torch.no_grad():
+        blocked: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS[weight.dtype])
+    return blocked
+
 
 # Rows for which torch's 4-bit kernel is faster than a dense product, by the processor's instructions.
 _KERNEL_ROWS = {"AVX512": 4, "AVX2": 2}

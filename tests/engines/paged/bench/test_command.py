@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from engines.cli.app import app as pointsman
 from engines.cli.llm_bench import bench
-from engines.paged.bench import bandwidth
+from engines.paged.bench import machine
 from tests.engines.paged.support.tiny_models import tiny_model
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -21,7 +21,7 @@ app.command()(bench)
 
 @pytest.fixture(autouse=True)
 def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bandwidth, "BUFFER_BYTES", 1 << 22)
+    monkeypatch.setattr(machine, "BUFFER_BYTES", 1 << 22)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_it_tells_and_writes(folder: Path, tmp_path: Path) -> None:
     assert told["format"] == 1 and told["machine"]["torch"] == torch.__version__
     assert told["engine"]["shape"]["num_layers"] == 3
     assert told["engine"]["memory"]["cache_tokens"] >= 4 * 26
-    assert len(told["bandwidth"]["read"]) == bandwidth.ROUNDS
+    assert len(told["bandwidth"]["read"]) == machine.ROUNDS
     assert [point["batch"] for point in told["points"]] == [1, 4]
     assert [measured["batch"] for measured in told["rounds"]] == [1, 4, 1, 4]
     for measured in told["rounds"]:
@@ -96,10 +96,10 @@ def test_a_folder_must_be_a_model(tmp_path: Path) -> None:
 def test_the_bandwidth_is_measured_within_free_memory() -> None:
     """A quarter of what is free holds both buffers, and every round of both loops is kept."""
     rounds: list[tuple[int, int]] = []
-    found = bandwidth.measure_bandwidth(torch.device("cpu"), 1 << 24, lambda *each: rounds.append(each))
+    found = machine.measure_bandwidth(torch.device("cpu"), 1 << 24, lambda *each: rounds.append(each))
     assert found.buffer_bytes == 1 << 21
-    assert rounds == [(number + 1, bandwidth.ROUNDS) for number in range(bandwidth.ROUNDS)]
-    assert len(found.read) == len(found.copy) == bandwidth.ROUNDS
+    assert rounds == [(number + 1, machine.ROUNDS) for number in range(machine.ROUNDS)]
+    assert len(found.read) == len(found.copy) == machine.ROUNDS
     assert found.best == max(*found.read, *found.copy) > 1e7
 
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from engines.paged.bench.figures import figures, percentile
+from engines.paged.bench.figures import cache_bytes_per_step, figures, percentile, weight_bytes_per_step
 from engines.paged.bench.load import Heard, Round, gaps
-from engines.paged.bench.memory_traffic import cache_bytes_per_step, weight_bytes_per_step
 from tests.engines.paged.bench.test_memory_traffic import LLAMA
 
 # Two requests: the second one's prompt is read later, and it ends later.

@@ -3,7 +3,7 @@
 import pytest
 
 from engines.core.errors import EngineError
-from engines.paged.api_types import FinishReason, GenerateRequest, Listener, Output
+from engines.paged.base.types import FinishReason, GenerateRequest, Listener, Output
 from engines.paged.bench.load import BenchLoad, run_round
 
 LOAD = BenchLoad(prompt_tokens=5, output_tokens=3, vocabulary=50)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from engines.paged.bench.memory_traffic import cache_bytes_per_step, weight_bytes_per_step
+from engines.paged.bench.figures import cache_bytes_per_step, weight_bytes_per_step
 from engines.paged.model.config import DecoderConfig, Experts, QuantizationSpec
 
 LLAMA = DecoderConfig(

@@ -17,12 +17,12 @@ import torch
 
 from engines.core.errors import EngineError
 from engines.paged import device as device_module
-from engines.paged.cache import memory_domain
+from engines.paged.base.options import EngineOptions
+from engines.paged.cache import claims
 from engines.paged.cache.claims import MemoryClaims
 from engines.paged.cache.memory import GIB, MIB, available_memory, plan_memory
 from engines.paged.device import choose_device
 from engines.paged.model.config import DecoderConfig, QuantizationSpec
-from engines.paged.options import EngineOptions
 
 MPS = torch.device("mps")
 LLAMA_1B = DecoderConfig(
@@ -223,12 +223,12 @@ def test_claims_are_of_those_who_share_memory(tmp_path: Path, monkeypatch: pytes
     assert here.parent == tmp_path / "pointsman" / "memory"
     monkeypatch.setattr(sys, "platform", "linux")
     (tmp_path / "boot_id").write_text("another-boot\n")
-    monkeypatch.setattr(memory_domain, "_CGROUP", tmp_path)
+    monkeypatch.setattr(claims, "_CGROUP", tmp_path)
     elsewhere = MemoryClaims().folder
-    monkeypatch.setattr(memory_domain, "_BOOT_ID", tmp_path / "boot_id")
+    monkeypatch.setattr(claims, "_BOOT_ID", tmp_path / "boot_id")
     later = MemoryClaims().folder
     assert later.name == f"another-boot-{tmp_path.stat().st_ino}"
-    monkeypatch.setattr(memory_domain, "_BOOT_ID", tmp_path / "missing")
+    monkeypatch.setattr(claims, "_BOOT_ID", tmp_path / "missing")
     unknown = MemoryClaims().folder
     assert len({here, elsewhere, later, unknown}) == 4
 
@@ -242,8 +242,8 @@ def test_the_domain_of_a_mac(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(subprocess, "run", sysctl)
     monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setattr(memory_domain, "_CGROUP", Path("/nowhere"))
-    assert memory_domain.memory_domain() == "6C2B8A10-0000-4444-8888-1234567890AB-0"
+    monkeypatch.setattr(claims, "_CGROUP", Path("/nowhere"))
+    assert claims.memory_domain() == "6C2B8A10-0000-4444-8888-1234567890AB-0"
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from demo_llm.words import HER_NAMES, HIS_NAMES
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from engines.paged.api_types import FinishReason
+from engines.paged.base.options import EngineOptions
+from engines.paged.base.types import FinishReason
 from engines.paged.engine import PagedEngine
-from engines.paged.options import EngineOptions
 from engines.samples.repository import MODELS
 from tests.engines.paged.engine.asking import answer_of
 

@@ -8,9 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from engines.paged.api_types import FinishReason, GenerateRequest, Output, TokenLogprob
+from engines.paged.base.types import FinishReason, GenerateRequest, Output, SamplingParams, TokenLogprob
 from engines.paged.engine import PagedEngine
-from engines.paged.sampling.params import SamplingParams
 
 _ids = itertools.count()
 

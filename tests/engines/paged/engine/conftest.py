@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from engines.paged.base.options import EngineOptions
 from engines.paged.engine import PagedEngine
-from engines.paged.options import EngineOptions
 from tests.engines.paged.support.tiny_models import tiny_model
 
 MAX_CONTEXT = 192

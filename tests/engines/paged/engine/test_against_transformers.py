@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engines.paged.api_types import FinishReason
+from engines.paged.base.types import FinishReason
 from engines.paged.engine import PagedEngine
 from tests.engines.paged.engine.asking import answer_of, ask, finish
 from tests.engines.paged.support.tiny_models import FAMILIES, tiny_model, transformers_model

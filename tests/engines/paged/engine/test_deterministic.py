@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.paged.api_types import FinishReason
+from engines.paged.base.types import FinishReason
 from engines.paged.engine import PagedEngine
 from tests.engines.paged.engine.asking import Answer, answer_of, ask, finish
 from tests.engines.paged.support.tiny_models import tiny_model

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engines.paged.api_types import FinishReason
+from engines.paged.base.types import FinishReason
 from engines.paged.engine import PagedEngine
 from tests.engines.paged.engine.asking import answer_of, ask, finish
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from engines.paged.api_types import FinishReason
+from engines.paged.base.types import FinishReason
 from engines.paged.engine import PagedEngine
 from tests.engines.paged.engine.asking import Answer, answer_of, ask, finish
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from engines.core.errors import EngineError
+from engines.paged.base.options import EngineOptions, Speculation
 from engines.paged.engine import PagedEngine
-from engines.paged.options import EngineOptions, Speculation
 from tests.engines.paged.engine.asking import answer_of
 
 MIB = 1 / 1024  # in GiB

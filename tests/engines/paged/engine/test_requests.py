@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from engines.core.errors import EngineError
-from engines.paged.api_types import FinishReason, GenerateRequest
+from engines.paged.base.options import EngineOptions
+from engines.paged.base.types import FinishReason, GenerateRequest, GrammarSpec, SamplingParams
 from engines.paged.engine import PagedEngine
-from engines.paged.options import EngineOptions
-from engines.paged.sampling.params import GrammarSpec, SamplingParams
 from tests.engines.paged.engine.asking import Answer, answer_of, ask, finish
 
 Make = Callable[..., PagedEngine]

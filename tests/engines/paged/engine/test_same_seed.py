@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from engines.paged.base.options import Speculation
 from engines.paged.engine import PagedEngine
-from engines.paged.options import Speculation
 from tests.engines.paged.engine.asking import answer_of, ask, finish
 from tests.engines.paged.support.tiny_models import tiny_model
 

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from engines.backends.paged.logprobs import LogprobWriter
 from engines.backends.paged.request_parser import ParsedRequest
-from engines.backends.paged.response_stream import ResponseStream
+from engines.backends.paged.response_stream import LogprobWriter, ResponseStream
 from engines.core.errors import ErrorCode
-from engines.paged.api_types import FinishReason, Output, TokenLogprob, Usage
+from engines.paged.base.types import FinishReason, Output, TokenLogprob, Usage
 from tests.engines.backends.support import Request
 
 STOP, LENGTH, CANCELLED = FinishReason.STOP, FinishReason.LENGTH, FinishReason.CANCELLED

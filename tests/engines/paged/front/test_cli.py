@@ -14,7 +14,7 @@ from engines.backends.paged.settings import read_settings
 from engines.cli.app import app
 from engines.cli.llm_command import Serving, serve_folder, write_repository
 from engines.cli.llm_display import Display
-from engines.paged.options import EngineOptions, Speculation
+from engines.paged.base.options import EngineOptions, Speculation
 from tests.engines.backends.support import configuration, spec
 
 DEFAULTS: dict[str, Any] = {

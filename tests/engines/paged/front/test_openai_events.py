@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from engines.core.messages import InferRequest, InferResponse, SharedMemory, TensorData
-from engines.host.openai.prompts import split_prompts
 from engines.host.openai.reply_events import AnswerReader
-from engines.host.openai.request_builder import infer_request
+from engines.host.openai.request_builder import infer_request, split_prompts
 from gateway.protocol.conversion.tensors import join_elements, split_elements
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm import chat_request_reader, completions_request_reader

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engines.paged.kv_store.cost import ReadCost
+from engines.paged.kv_store.block_store import ReadCost
 
 MIB = 1 << 20
 # Tokens, bytes, seconds of prefill a token -> read it? With a round trip of 1 ms, and 100 MiB/s.

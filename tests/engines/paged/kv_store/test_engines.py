@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from engines.core.errors import EngineError
-from engines.paged.api_types import FinishReason, GenerateRequest
+from engines.paged.base.options import DETERMINISTIC_CHUNK, EngineOptions, Speculation
+from engines.paged.base.types import FinishReason, GenerateRequest, SamplingParams
 from engines.paged.engine import PagedEngine
-from engines.paged.kv_store.memory import BlockMemory
-from engines.paged.options import DETERMINISTIC_CHUNK, EngineOptions, Speculation
-from engines.paged.sampling.params import SamplingParams
+from engines.paged.kv_store.block_store import BlockMemory
 from engines.paged.scheduling.sequence import Sequence, SequenceStatus
 from tests.engines.paged.engine.asking import Answer, answer_of, ask, finish
 from tests.engines.paged.front.llm_process import adapter_folder

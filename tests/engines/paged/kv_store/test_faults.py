@@ -11,7 +11,7 @@ from time import monotonic, sleep
 
 import pytest
 
-from engines.paged.api_types import FinishReason
+from engines.paged.base.types import FinishReason
 from engines.paged.engine import PagedEngine
 from tests.engines.paged.engine.asking import answer_of, ask, finish
 from tests.engines.paged.kv_store.conftest import EngineOf

@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from engines.paged.api_types import GenerateRequest
-from engines.paged.cache import block_hash
+from engines.paged.base.types import GenerateRequest, SamplingParams
+from engines.paged.cache.block_pool import block_hash, root_hash
 from engines.paged.kv_store.keys import BlockIdentity, BlockKeys
-from engines.paged.sampling.params import SamplingParams
 
 NUMBERS = BlockIdentity("ab" * 32, "bfloat16", 16, "raw")
-NAME = block_hash.extend(block_hash.root("\0"), list(range(16)))
+NAME = block_hash(root_hash("\0"), list(range(16)))
 KEY = (
     "pointsman:1:kv:1ea04caa140c50b01699deb41febb0e91bad6991dec38b3032970d058dfedea5:"
     "42cbe0be40d7ae596ea186ebcb94b882ac7cbc3cd2dafef4acaae338a39f69d3"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from engines.paged.api_types import FinishReason
+from engines.paged.base.types import FinishReason
 from tests.engines.paged.engine.asking import Answer, answer_of, ask, finish
 from tests.engines.paged.kv_store.conftest import EngineOf
 from tests.engines.paged.kv_store.test_faults import cut, emptied, flip

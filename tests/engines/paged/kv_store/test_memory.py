@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from engines.paged.cache.kv_cache import KVCache
-from engines.paged.kv_store.memory import BlockMemory
+from engines.paged.cache.memory import KVCache
+from engines.paged.kv_store.block_store import BlockMemory
 from engines.paged.model.config_reader import read_config
 from engines.paged.ops.interface import Ops
 from engines.paged.ops.reference import ReferenceOps

@@ -12,8 +12,8 @@ from torch import Tensor
 from engines.paged.ops.interface import SamplingBatch
 from engines.paged.ops.metal import MetalOps
 from engines.paged.ops.metal.kernels import source
-from engines.paged.sampling.gumbel_noise import gumbel, noise_at, row_keys, squares32
-from engines.paged.sampling.reference import sample
+from engines.paged.ops.reference.gumbel_noise import gumbel, noise_at, row_keys, squares32
+from engines.paged.ops.reference.sampling import sample
 from tests.engines.paged.metal.conftest import MakeOps
 
 # One token, about a simdgroup's, about a threadgroup's, no multiple of anything.

@@ -18,11 +18,15 @@ import torch
 from engines.core.errors import EngineError
 from engines.paged.ops.interface import Dense, Ops
 from engines.paged.ops.metal import MetalOps, replay, self_check
-from engines.paged.ops.metal import verdict as verdict_module
 from engines.paged.ops.metal.check_cases import GROUPS, cases
-from engines.paged.ops.metal.composed_ops import ComposedOps
-from engines.paged.ops.metal.self_check import checked, find_failures
-from engines.paged.ops.metal.verdict import FAILURES_LAST_SECONDS, VerdictFile, verdict_file
+from engines.paged.ops.metal.self_check import (
+    FAILURES_LAST_SECONDS,
+    ComposedOps,
+    VerdictFile,
+    checked,
+    find_failures,
+    verdict_file,
+)
 from engines.paged.ops.reference import ReferenceOps
 from tests.engines.paged.metal.conftest import MakeOps
 from tests.engines.paged.metal.steps import assert_close, make_step, plain_attention
@@ -223,14 +227,14 @@ def test_verdict_belongs_to_its_machine_sources_and_options(monkeypatch: pytest.
     paths.append(verdict_file(MetalOps(sim.compile_shader, "cpu", is_deterministic=True), [F16]).path)
     for target, name, value in (
         (torch, "__version__", "9.9"),
-        (verdict_module.platform, "version", lambda: "Darwin Kernel Version 99"),
-        (verdict_module, "gpu_name", lambda: "Apple M9"),
+        (self_check.platform, "version", lambda: "Darwin Kernel Version 99"),
+        (self_check, "gpu_name", lambda: "Apple M9"),
     ):
         with monkeypatch.context() as changed:
             changed.setattr(target, name, value)
             paths.append(verdict_file(ops, [F16]).path)
     (tmp_path / "other.metal").write_text("// another kernel")
-    monkeypatch.setattr(verdict_module, "_SOURCES", ((tmp_path, "*.metal"),))
+    monkeypatch.setattr(self_check, "_SOURCES", ((tmp_path, "*.metal"),))
     paths.append(verdict_file(ops, [F16]).path)
     assert len(set(paths)) == 7
 

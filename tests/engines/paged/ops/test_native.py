@@ -10,15 +10,13 @@ import pytest
 import torch
 
 from engines.core.errors import EngineError
+from engines.paged.device import choose_ops
 from engines.paged.ops import cpp_compiler
 from engines.paged.ops.cpp_compiler import CompileError, NoCompilerError
 from engines.paged.ops.interface import LayerCache
-from engines.paged.ops.native import NativeOps, library
-from engines.paged.ops.native.decode import NativeDecode
-from engines.paged.ops.native.library import load_kernel
-from engines.paged.ops.native.self_check import check
+from engines.paged.ops.native import attention
+from engines.paged.ops.native.attention import NativeDecode, NativeOps, check_kernel, load_kernel
 from engines.paged.ops.reference import ReferenceOps
-from engines.paged.ops.select import choose_ops
 from tests.engines.paged.support.paging import batch_of
 
 CPU = torch.device("cpu")
@@ -131,13 +129,13 @@ def test_work_is_shared_out_by_dispatch_on_a_mac(monkeypatch: pytest.MonkeyPatch
     expected = native(4, 2, 64, torch.float32).attention(q, cache, batch, 0.1, 0)
     stand_in = ctypes.CDLL(str(cpp_compiler.build(DISPATCH, ("-x", "c++", "-shared", "-fPIC", "-pthread"), tmp_path)))
     with monkeypatch.context() as patched:
-        patched.setattr(library, "sys", SimpleNamespace(platform="darwin"))
+        patched.setattr(attention, "sys", SimpleNamespace(platform="darwin"))
         patched.setattr(
-            library.ctypes, "CDLL", lambda path: stand_in if path is None else ctypes.cdll.LoadLibrary(path)
+            attention.ctypes, "CDLL", lambda path: stand_in if path is None else ctypes.cdll.LoadLibrary(path)
         )
-        library._parallel.cache_clear()
+        attention._parallel.cache_clear()
         attend = native(4, 2, 64, torch.float32).attention
-    library._parallel.cache_clear()
+    attention._parallel.cache_clear()
     counts = (ctypes.c_int * 2).in_dll(stand_in, "dispatched")
     before = torch.get_num_threads()
     try:
@@ -201,14 +199,14 @@ def test_shapes_that_it_is_not_made_for(size: int, dtype: torch.dtype, why: str)
 def test_a_kernel_that_computes_something_else_is_found_out() -> None:
     """Before it is used, each kernel attends once, and torch does the same."""
     right = NativeDecode(load_kernel(4, 2, 64, torch.float32))
-    check(right, 4, 2, 64, torch.float32)
+    check_kernel(right, 4, 2, 64, torch.float32)
 
     class Wrong(NativeDecode):
         def __call__(self, q, keys, values, plan, scale, out) -> None:  # type: ignore[no-untyped-def]
             super().__call__(q, keys, values, plan, scale * 1.01, out)
 
     with pytest.raises(CompileError, match="off what torch computes"):
-        check(Wrong(load_kernel(4, 2, 64, torch.float32)), 4, 2, 64, torch.float32)
+        check_kernel(Wrong(load_kernel(4, 2, 64, torch.float32)), 4, 2, 64, torch.float32)
 
 
 def test_other_devices_have_other_operations() -> None:

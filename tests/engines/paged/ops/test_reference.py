@@ -12,9 +12,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from engines.paged.ops.interface import Batch, Dense, LayerCache, Quantized
 from engines.paged.ops.packing import dequantize, join, pack, unpack, widen
 from engines.paged.ops.reference import ReferenceOps
-from engines.paged.ops.reference.attention import PagedAttention
-from engines.paged.ops.reference.plain import plain_attention
-from engines.paged.weights.load_report import held_bytes
+from engines.paged.ops.reference.attention import PagedAttention, plain_attention
+from engines.paged.weights.loader import held_bytes
 from tests.engines.paged.support.paging import batch_of as make_batch
 
 BLOCK = 4

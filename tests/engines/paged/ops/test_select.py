@@ -7,9 +7,9 @@ import os
 import pytest
 import torch
 
+from engines.paged.device import FAST_MATH, choose_ops
 from engines.paged.ops.reference import ReferenceOps
-from engines.paged.ops.reference.plain import plain_attention
-from engines.paged.ops.select import FAST_MATH, choose_ops
+from engines.paged.ops.reference.attention import plain_attention
 
 
 @pytest.mark.parametrize("value, warnings", [("1", 1), ("", 1), ("0", 0), (None, 0)])

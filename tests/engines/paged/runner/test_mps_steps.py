@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from engines.paged import builder
-from engines.paged.api_types import Output
-from engines.paged.device_thread import OwnThread
+from engines.paged.base.options import EngineOptions, Speculation
+from engines.paged.base.types import GrammarSpec, Output
+from engines.paged.device import OwnThread
 from engines.paged.engine import PagedEngine
 from engines.paged.ops.metal import MetalOps
-from engines.paged.options import EngineOptions, Speculation
-from engines.paged.sampling.params import GrammarSpec
 from tests.engines.paged.engine.asking import Answer, answer_of, ask, finish
 from tests.engines.paged.support import sim
 from tests.engines.paged.support.fake_mps import MPS, FakeMps

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from engines.paged.base.transfer import Staging
+from engines.paged.base.types import SamplingParams
+from engines.paged.ops.reference.sampling import sample
 from engines.paged.sampling.batch import SampledRows, SamplingBatches
-from engines.paged.sampling.params import SamplingParams
-from engines.paged.sampling.reference import sample
-from engines.paged.staging import Staging
 
 VOCABULARY = 50
 EOS = frozenset({49})

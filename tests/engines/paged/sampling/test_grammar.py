@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from engines.core.errors import EngineError, ErrorCode
+from engines.paged.base.transfer import Staging
+from engines.paged.base.types import GrammarSpec, SamplingParams
+from engines.paged.ops.reference.sampling import sample
 from engines.paged.sampling import grammar
 from engines.paged.sampling.batch import SampledRows, SamplingBatches
 from engines.paged.sampling.grammar import GrammarCompiler
-from engines.paged.sampling.params import GrammarSpec, SamplingParams
-from engines.paged.sampling.reference import sample
 from engines.paged.sampling.vocabulary import Vocabulary
-from engines.paged.staging import Staging
 from engines.paged.text.tokenizer import Tokenizer
 from tests.engines.paged.sampling.test_batch import CPU, Text
 from tests.engines.paged.text import tiny_tokenizers

@@ -7,7 +7,15 @@ import pytest
 import torch
 from scipy import stats
 
-from engines.paged.sampling.gumbel_noise import add_noise_, gumbel, noise_at, row_key, row_keys, splitmix64, squares32
+from engines.paged.ops.reference.gumbel_noise import (
+    add_noise_,
+    gumbel,
+    noise_at,
+    row_key,
+    row_keys,
+    splitmix64,
+    squares32,
+)
 
 MASK = (1 << 64) - 1
 
@@ -57,7 +65,7 @@ BITS = [2485047928, 236595177, 3554029284, 2834982229]
 
 def test_keys_of_rows():
     """The keys of many rows are those of each, seeds being the bits of unsigned numbers, by either way of computing."""
-    from engines.paged.sampling import gumbel_noise
+    from engines.paged.ops.reference import gumbel_noise
 
     seeds, positions = [0, 1, 42, signed(MASK), signed(1 << 63)], [0, 5, 7, 100_000, 2**31]
     expected = [signed(row_key(seed & MASK, position)) for seed, position in zip(seeds, positions, strict=True)]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from engines.core.errors import EngineError, ErrorCode
-from engines.paged.sampling.params import GrammarSpec, SamplingParams
+from engines.paged.base.types import GrammarSpec, SamplingParams
 from engines.paged.sampling.params_parser import read_default_params, read_params
 
 READ = [

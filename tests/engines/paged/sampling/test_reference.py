@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from engines.paged.ops.interface import SamplingBatch
-from engines.paged.sampling import reference
-from engines.paged.sampling.filters import keep_, kept_ids
-from engines.paged.sampling.logits_processors import unpacked
-from engines.paged.sampling.reference import logprobs_of, sample, top_logprobs
+from engines.paged.ops.reference import sampling as reference
+from engines.paged.ops.reference.filters import keep_, kept_ids
+from engines.paged.ops.reference.sampling import logprobs_of, sample, top_logprobs, unpacked
 
 
 def batch(rows, **fields):

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from engines.paged.api_types import GenerateRequest
-from engines.paged.sampling.params import SamplingParams
+from engines.paged.base.types import GenerateRequest, SamplingParams
 from engines.paged.scheduling.scheduler import Scheduler
 from engines.paged.scheduling.sequence import Sequence
 

@@ -9,12 +9,10 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from engines.paged.api_types import FinishReason, GenerateRequest
+from engines.paged.base.types import FinishReason, GenerateRequest, SamplingParams
 from engines.paged.cache.block_pool import BlockPool
-from engines.paged.sampling.params import SamplingParams
-from engines.paged.scheduling.batch_plan import SchedulerOutput
 from engines.paged.scheduling.scheduler import Scheduler
-from engines.paged.scheduling.sequence import Sequence, SequenceStatus
+from engines.paged.scheduling.sequence import SchedulerOutput, Sequence, SequenceStatus
 from tests.engines.paged.scheduling.outside import Outside, digest
 
 VOCABULARY = 50

@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from engines.paged.api_types import FinishReason, GenerateRequest
-from engines.paged.sampling.params import SamplingParams
+from engines.paged.base.types import FinishReason, GenerateRequest, SamplingParams
 from engines.paged.scheduling.sequence import Sequence, SequenceStatus
 from tests.engines.paged.scheduling.simulation import Simulation, simulation, text_of
 

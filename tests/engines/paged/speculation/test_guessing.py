@@ -1,7 +1,6 @@
 """Guesses of what comes next, and how many are worth it."""
 
-from engines.paged.speculation.draft_length import DraftLength
-from engines.paged.speculation.ngram import NgramIndex
+from engines.paged.generation.speculation import DraftLength, NgramIndex
 
 
 def test_what_followed_before_is_guessed() -> None:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from engines.paged.base.transfer import HostCopy
 from engines.paged.ops.metal import MetalOps
 from engines.paged.ops.metal.kernels import Kernels
-from engines.paged.runner.host_copy import HostCopy
 from tests.engines.paged.support.fake_mps import MPS, FakeMps
 
 

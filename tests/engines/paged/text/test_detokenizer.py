@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engines.paged.text.token_bytes import TokenKind
+from engines.paged.text.detokenizer import TokenKind
 from engines.paged.text.tokenizer import Tokenizer
 from tests.engines.paged.text import tiny_tokenizers
 from tests.engines.paged.text.tiny_tokenizers import KINDS

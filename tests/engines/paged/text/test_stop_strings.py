@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.paged.sampling.params import SamplingParams
-from engines.paged.text.stop_strings import StopTexts
-from engines.paged.text.stream import TextStream, Told
+from engines.paged.base.types import SamplingParams
+from engines.paged.text.stream import StopTexts, TextStream, Told
 from engines.paged.text.tokenizer import Tokenizer
 from tests.engines.paged.text import tiny_tokenizers
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.paged.weights.fingerprint import PIECE_BYTES, FilesDigest
+from engines.paged.weights.files import PIECE_BYTES, FilesDigest
 
 
 def test_files_are_read_in_pieces_and_not_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

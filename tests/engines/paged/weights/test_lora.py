@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from engines.core.errors import EngineError
+from engines.paged.base.transfer import Staging
 from engines.paged.model.adapters import Adapter, adapter_rows
 from engines.paged.ops.reference import ReferenceOps
-from engines.paged.staging import Staging
 from engines.paged.weights import LoadedModel, load_model
 from engines.paged.weights.lora import load_adapter
 from tests.engines.paged.support.paging import Pages

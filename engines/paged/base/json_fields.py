@@ -101,3 +101,19 @@ class Fields:
         if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
             raise self.wrong(name, f"a list of texts is expected, not {value!r}")
         return value
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON object of a file; nothing where there is no file.
+
+    Raises: EngineError that names the file.
+    """
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise invalid(f"{path} is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise invalid(f"{path} must be a JSON object")
+    return found
