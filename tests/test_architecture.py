@@ -46,10 +46,10 @@ ENGINE_FLOORS = {
     "engines.core": 0,
     "engines.samples": 1,
     "engines.state": 1,
+    "engines.ipc": 1,
     "engines.paged": 2,  # the language models' engine: it knows no host
     "engines.scheduling": 3,
     "engines.repository": 3,
-    "engines.ipc": 3,
     "engines.backends": 3,  # in the processes of instances
     "engines.runner": 4,  # what runs there
     "engines.instances": 4,  # and who starts it

@@ -1,7 +1,7 @@
-"""One run for several requests: inputs laid end to end along the batch axis, outputs cut apart again.
+"""One run for several requests: inputs are concatenated along the batch axis, outputs are split again.
 
-Requests that cannot run together (other shapes, other datatypes, inputs left out) run one after another, and where a
-run of several fails each of them gets a run of its own: a request fails for what is wrong with itself alone.
+Requests that differ in shapes, datatypes or optional inputs run one after another. If a run of several requests fails,
+each of them runs alone: a request fails only for its own fault.
 """
 
 from __future__ import annotations
@@ -12,23 +12,22 @@ from typing import Any
 
 import numpy as np
 
-from engines.backends.interfaces import Array, BackendRequest, numpy_datatype
-from engines.backends.signature import ModelSignature, TensorSpec
+from engines.backends.interfaces import BackendRequest
+from engines.backends.model_config import ModelSignature, TensorSpec
+from engines.core.datatypes import Array, numpy_datatype
 from engines.core.errors import EngineError, ErrorCode, internal, invalid
 
-# Runs the model: its inputs by name, to its outputs by name. Outputs that nobody knows are left alone.
+# Runs the model: inputs by name to outputs by name. Outputs that the signature lacks are ignored.
 Run = Callable[[dict[str, Array]], Mapping[str, Array]]
-# How many rows a batch is padded to: the size of the bucket for so many rows, which is not smaller.
+# Rows to the rows of the smallest bucket that holds them.
 Capacity = Callable[[int], int]
-
-
-# What a backend makes of a request's inputs before they are laid together. Raises: EngineError.
+# Transforms a request's inputs before they are joined. Raises: EngineError.
 Prepare = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 
 
 @dataclass(slots=True)
 class _Member:
-    """A request in a batch: its inputs as prepared, and its rows (0: the model has no batch axis)."""
+    """A request in a batch: its prepared inputs and its rows (0 without a batch axis)."""
 
     request: BackendRequest
     inputs: Mapping[str, Array]
@@ -37,7 +36,7 @@ class _Member:
 
 @dataclass(frozen=True, slots=True)
 class Batcher:
-    """How a model's batches are run. `failure` stands before what the model raises."""
+    """Runs a model's batches. `failure` is the prefix of the model's own errors."""
 
     run: Run
     signature: ModelSignature
@@ -46,7 +45,7 @@ class Batcher:
     prepare: Prepare | None = None
 
     def execute(self, requests: Sequence[BackendRequest]) -> None:
-        """Answer each of the requests, with as few runs as their shapes allow."""
+        """Respond to every request, with as few runs as their shapes allow."""
         groups: dict[Any, list[_Member]] = {}
         for request in requests:
             if request.is_cancelled and not request.sequence_id:
@@ -59,7 +58,7 @@ class Batcher:
                 request.fail(error)
                 continue
             # A model without a batch axis takes one request at a time.
-            key = _kind(inputs) if rows else id(request)
+            key = _batch_key(inputs) if rows else id(request)
             groups.setdefault(key, []).append(_Member(request, inputs, rows))
         for group in groups.values():
             self._run_group(group)
@@ -81,8 +80,10 @@ class Batcher:
 
     def _answers(self, group: list[_Member]) -> list[dict[str, Array]]:
         total = sum(member.rows for member in group)
-        room = self.capacity(total) if self.capacity and total else total
-        outputs = self.run({name: join([member.inputs[name] for member in group], room) for name in group[0].inputs})
+        num_rows = self.capacity(total) if self.capacity and total else total
+        outputs = self.run(
+            {name: join([member.inputs[name] for member in group], num_rows) for name in group[0].inputs}
+        )
         starts = np.cumsum([0, *(member.rows for member in group)]).tolist()
         answers: list[dict[str, Array]] = [{} for _ in group]
         for name, tensor in self.signature.output_by_name.items():
@@ -92,23 +93,22 @@ class Batcher:
                 continue
             if name not in outputs:
                 raise internal(f"output tensor '{name}' is not found in what the model returned")
-            array = checked(outputs[name], tensor, room if total else None)
+            array = check_output(outputs[name], tensor, num_rows if total else None)
             for index, is_wanted in enumerate(wanted_by):
                 if is_wanted:
                     answers[index][name] = array[starts[index] : starts[index + 1]] if total else array
         return answers
 
 
-def _kind(inputs: Mapping[str, Array]) -> tuple[Any, ...]:
-    """What requests must have in common to run together."""
+def _batch_key(inputs: Mapping[str, Array]) -> tuple[Any, ...]:
+    """Equal for requests that can run together."""
     return tuple(sorted((name, array.shape[1:], array.dtype.char) for name, array in inputs.items()))
 
 
 def rows_of(inputs: Mapping[str, Array], signature: ModelSignature) -> int:
-    """How many rows a request brings to a batch; 0 where the model has no batch axis.
+    """The rows of a request; 0 if the model has no batch axis.
 
-    Raises: EngineError where there are none, where inputs do not agree about it, or where they are not of the model's
-    shapes and datatypes.
+    Raises: EngineError if there are none, if the inputs disagree, or if their shapes or datatypes are not the model's.
     """
     rows: dict[int, str] = {}
     for name, array in inputs.items():
@@ -135,25 +135,25 @@ def _dims(tensor: TensorSpec) -> str:
     return str(list(tensor.dims or ()))
 
 
-def join(arrays: Sequence[Array], room: int) -> Array:
-    """Arrays end to end along their first axis, the last row repeated up to `room` rows; one that needs nothing is
-    itself, not a copy. Room for none leaves the first as it is (a model without a batch axis)."""
-    total = sum(len(array) for array in arrays) if room else 0
-    if len(arrays) == 1 and room == total:
+def join(arrays: Sequence[Array], num_rows: int) -> Array:
+    """Concatenate arrays along their first axis and repeat the last row up to `num_rows` rows. A single array of that
+    length is returned, not copied; with 0 rows (no batch axis) the first array is."""
+    total = sum(len(array) for array in arrays) if num_rows else 0
+    if len(arrays) == 1 and num_rows == total:
         return arrays[0]
     first = arrays[0]
-    joined = np.empty((room, *first.shape[1:]), first.dtype)
-    at = 0
+    joined = np.empty((num_rows, *first.shape[1:]), first.dtype)
+    end = 0
     for array in arrays:
-        joined[at : at + len(array)] = array
-        at += len(array)
-    if at < room:
-        joined[at:] = arrays[-1][-1:] if at else 0
+        joined[end : end + len(array)] = array
+        end += len(array)
+    if end < num_rows:
+        joined[end:] = arrays[-1][-1:] if end else 0
     return joined
 
 
-def checked(array: Array, tensor: TensorSpec, rows: int | None) -> Array:
-    """A model's output, if it is what the configuration says. `rows` is the batch it ran with, None without one.
+def check_output(array: Array, tensor: TensorSpec, rows: int | None) -> Array:
+    """Return a model's output if its datatype and shape are the configuration's. `rows` is the batch size, or None.
 
     Raises: EngineError.
     """
@@ -172,7 +172,7 @@ def checked(array: Array, tensor: TensorSpec, rows: int | None) -> Array:
 
 
 def power_of_two(limit: int) -> Capacity:
-    """Buckets of 1, 2, 4, ... rows; the last one is `limit` itself where it is no power of two."""
+    """Buckets of 1, 2, 4, ... rows up to `limit`."""
 
     def capacity(rows: int) -> int:
         if rows >= limit:

@@ -1,9 +1,10 @@
-"""What every backend does before its model runs: find the library, and the model's file."""
+"""A backend's library and its model's file."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ from engines.core.errors import EngineError, ErrorCode, internal, unavailable
 
 
 def library(module: str, extra: str) -> Any:
-    """A framework's module, imported now.
+    """Import a framework's module.
 
-    Raises: EngineError, which names the pip extra that brings it.
+    Raises: EngineError, which names the pip extra that installs it.
     """
     try:
         return importlib.import_module(module)
@@ -30,9 +31,9 @@ def library(module: str, extra: str) -> Any:
 
 
 def model_file(config: Any, version_directory: Path, *names: str) -> Path:
-    """The model's file or directory: `default_model_filename` where it is set, else the first of `names` that is there.
+    """The model's file or directory: `default_model_filename` if set, else the first of `names` that exists.
 
-    Raises: EngineError in Triton's words.
+    Raises: EngineError with Triton's text.
     """
     candidates = [config.default_model_filename] if config.default_model_filename else list(names)
     for name in candidates:
@@ -43,17 +44,15 @@ def model_file(config: Any, version_directory: Path, *names: str) -> Path:
 
 
 def instance_file(spec: InstanceSpec, *names: str) -> Path:
-    """`model_file` of an instance."""
+    """The `model_file` of an instance."""
     return model_file(spec.config, spec.version_directory, *names)
 
 
 def python_module(path: Path, name: str) -> Any:
-    """A Python file as a module; files beside it can be imported by it.
+    """Import a Python file; it can import the files beside it.
 
-    Raises: whatever it raises.
+    Raises: whatever the file raises.
     """
-    import sys
-
     directory = str(path.parent)
     if directory not in sys.path:
         sys.path.insert(0, directory)
@@ -66,10 +65,9 @@ def python_module(path: Path, name: str) -> Any:
 
 
 def last_version(directory: Path) -> Path:
-    """The directory of a model's highest version, which a configuration is completed from; a version's own directory
-    is itself.
+    """The directory of a model's highest version; the directory of a version is returned as it is.
 
-    Raises: EngineError where there is none.
+    Raises: EngineError if there is no version.
     """
     versions = [path for path in directory.iterdir() if path.is_dir() and path.name.isdecimal()]
     if not versions and directory.name.isdecimal():

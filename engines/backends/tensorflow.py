@@ -1,7 +1,7 @@
-"""The tensorflow backend: SavedModels (`model.savedmodel`), by the signature that serves.
+"""The tensorflow backend: SavedModels (`model.savedmodel`), by their serving signature.
 
-Source: Triton tensorflow_backend, README: `TF_SIGNATURE_DEF` and `TF_GRAPH_TAG` choose what is run, `serving_default`
-and `serve` unless they say otherwise. tensorflow-metal, where it is installed, makes a Mac's GPU a device like CUDA.
+Source: Triton tensorflow_backend, README: `TF_SIGNATURE_DEF` and `TF_GRAPH_TAG` select the function, by default
+`serving_default` and `serve`. tensorflow-metal, if installed, makes a Mac's GPU a device like CUDA.
 """
 
 from __future__ import annotations
@@ -14,11 +14,17 @@ from typing import Any
 import numpy as np
 
 from engines.backends.batching import Batcher
-from engines.backends.config_completion import DEFAULT_MAX_BATCH_SIZE, Found, fill_in, is_complete
-from engines.backends.cores import fair_share_of_cores
-from engines.backends.interfaces import Array, Backend, BackendRequest, InstanceSpec
-from engines.backends.model_files import instance_file, last_version, library, model_file
-from engines.backends.signature import ModelSignature, Parameters
+from engines.backends.interfaces import Backend, BackendRequest, InstanceSpec
+from engines.backends.model_config import (
+    FileTensor,
+    FileTensors,
+    ModelSignature,
+    Parameters,
+    complete_from,
+    fair_share_of_cores,
+)
+from engines.backends.model_files import instance_file, library, model_file
+from engines.core.datatypes import Array
 from engines.core.errors import internal, invalid
 
 _log = logging.getLogger(__name__)
@@ -44,15 +50,15 @@ class TensorFlowBackend:
         self._device = _device(tf, spec.kind, spec.device_id)
         with tf.device(self._device):
             self._model, self._function = _load(tf, instance_file(spec, "model.savedmodel"), parameters)
-        _, taken = self._function.structured_input_signature
-        for what, wanted, has in (
-            ("input", self._signature.input_by_name, taken),
+        _, inputs = self._function.structured_input_signature
+        for what, configured, declared in (
+            ("input", self._signature.input_by_name, inputs),
             ("output", self._signature.output_by_name, self._function.structured_outputs),
         ):
-            for name in wanted:
-                if name not in has:
+            for name in configured:
+                if name not in declared:
                     raise invalid(
-                        f"unexpected inference {what} '{name}', allowed {what}s are: {', '.join(sorted(has))}"
+                        f"unexpected inference {what} '{name}', allowed {what}s are: {', '.join(sorted(declared))}"
                     )
         self._batcher = Batcher(self._run, self._signature, "TensorFlow failure")
         self.placement = {"device": str(self._device)}
@@ -87,19 +93,21 @@ def create() -> Backend:
 
 
 def complete(config: Any, directory: Path, options: Mapping[str, str] | None = None) -> None:
-    """Fill in inputs, outputs and max_batch_size from the signature that serves. Raises: EngineError."""
-    if is_complete(config):
-        return
+    """Fill in inputs, outputs and max_batch_size from the serving signature. Raises: EngineError."""
+    complete_from(config, directory, _file_tensors)
+
+
+def _file_tensors(config: Any, version_directory: Path) -> FileTensors:
     tf = library("tensorflow", "tensorflow")
-    path = model_file(config, last_version(directory), "model.savedmodel")
+    path = model_file(config, version_directory, "model.savedmodel")
     with tf.device("/CPU:0"):
         _, function = _load(tf, path, Parameters(config))
     _, inputs = function.structured_input_signature
-    fill_in(config, _found(inputs), _found(function.structured_outputs), DEFAULT_MAX_BATCH_SIZE)
+    return FileTensors(_declared(inputs), _declared(function.structured_outputs))
 
 
 def _load(tf: Any, path: Path, parameters: Parameters) -> tuple[Any, Any]:
-    """A model and the function that serves; the model has to be kept as long as the function is used."""
+    """A model and its serving function; the model must live as long as the function."""
     tag, name = parameters.text("TF_GRAPH_TAG", "serve"), parameters.text("TF_SIGNATURE_DEF", "serving_default")
     try:
         model = tf.saved_model.load(str(path), tags=[tag])
@@ -110,9 +118,11 @@ def _load(tf: Any, path: Path, parameters: Parameters) -> tuple[Any, Any]:
     return model, model.signatures[name]
 
 
-def _found(tensors: Mapping[str, Any]) -> list[Found]:
+def _declared(tensors: Mapping[str, Any]) -> list[FileTensor]:
     return [
-        Found(name, _DATATYPES.get(spec.dtype.name, spec.dtype.name.upper()), tuple(size or -1 for size in spec.shape))
+        FileTensor(
+            name, _DATATYPES.get(spec.dtype.name, spec.dtype.name.upper()), tuple(size or -1 for size in spec.shape)
+        )
         for name, spec in tensors.items()
     ]
 

@@ -9,13 +9,11 @@ from typing import Any
 
 from google.protobuf import text_format
 
-from engines.backends.config_completion import DEFAULT_MAX_BATCH_SIZE, is_complete
+from engines.backends.model_config import DEFAULT_MAX_BATCH_SIZE, ModelSignature, fill_in, is_complete
 from engines.backends.model_files import last_version, library
-from engines.backends.onnxruntime import autocomplete as onnx_completion
-from engines.backends.pytorch import autocomplete as torch_completion
+from engines.backends.onnxruntime.sessions import file_tensors as onnx_tensors
 from engines.backends.pytorch import models
 from engines.backends.pytorch.argument_names import input_positions, outputs_of
-from engines.backends.signature import ModelSignature
 from engines.convert.errors import ConversionError, first_line
 from engines.convert.tensors import Array, TensorShape, with_sizes
 from engines.core.errors import EngineError
@@ -94,7 +92,7 @@ def describe_onnx(path: Path, config: Any) -> None:
     """Complete a configuration from an ONNX file. Raises: ConversionError."""
     try:
         if not is_complete(config):
-            onnx_completion.complete_from_file(config, path, DEFAULT_MAX_BATCH_SIZE)
+            fill_in(config, onnx_tensors(path, DEFAULT_MAX_BATCH_SIZE))
     except EngineError as error:
         raise ConversionError(error.message) from error
 
@@ -146,7 +144,7 @@ def _torch(path: Path, config: Any, given: Sequence[TensorShape]) -> ModelSource
         torch, path.with_name("model.py") if is_weights else path, torch.device("cpu"), name=config.name
     )
     if not config.input and model.form == "torch.export":
-        torch_completion.complete_from_file(config, path)
+        fill_in(config, models.file_tensors(path, config.name))
     if not config.input:
         names = [aliases[0] for aliases in model.arguments.names]
         if not given:

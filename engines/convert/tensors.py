@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engines.backends.interfaces import numpy_datatype
 from engines.convert.errors import ConversionError
+from engines.core.datatypes import numpy_datatype
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]

@@ -80,7 +80,7 @@ def structure_problems(ct: Any, made: Sequence[ConvertedPackage], source: ModelS
 
     problems = []
     for package in made:
-        read = packages.read(ct, Path(package.path))
+        read = packages.read_package(ct, Path(package.path))
         shapes = {feature.name: set(feature.shapes) for feature in read.inputs}
         wanted = {tensor.name: {full_shape(tensor, rows) for rows in package.rows} for tensor in source.inputs}
         if shapes != wanted:

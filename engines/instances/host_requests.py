@@ -12,11 +12,10 @@ from engines.core.calls import InferenceCall, Submit
 from engines.core.errors import EngineError, ErrorCode, internal, unavailable
 from engines.core.messages import InferRequest, InferResponse, WantedOutput
 from engines.instances.host_interfaces import Change, CustomMetricsInterface, ModelControl
-from engines.ipc import message_kinds
+from engines.ipc import protocol
 from engines.ipc.arena import ArenaFullError
 from engines.ipc.channel import Channel
-from engines.ipc.frames import Message
-from engines.ipc.tensors import pack, unpack
+from engines.ipc.protocol import Message, pack, unpack
 
 log = logging.getLogger("engines.models")
 
@@ -40,16 +39,16 @@ class HostRequests:
     def take(self, message: Message, channel: Channel) -> None:
         """Answer a question, now or later."""
         kind, _, *rest = message
-        if kind == message_kinds.INFER:
+        if kind == protocol.INFER:
             self._start(channel, *rest)
-        elif kind == message_kinds.INFER_CANCEL:
+        elif kind == protocol.INFER_CANCEL:
             if call := self._inferences.get(rest[0]):
                 call.cancel()
-        elif kind == message_kinds.CONTROL:
+        elif kind == protocol.CONTROL:
             self._answer_control(channel, *rest)
-        elif kind == message_kinds.METRIC:
+        elif kind == protocol.METRIC:
             self._measure(*rest)
-        elif kind == message_kinds.LOG:
+        elif kind == protocol.LOG:
             level, text, file, line = rest
             where = f" ({file}:{line})" if file else ""
             log.log(_LEVELS.get(level, logging.INFO), "%s: %s%s", self._instance, text, where)
@@ -91,7 +90,7 @@ class HostRequests:
                     packed = [pack(tensor, channel.arena) for tensor in response.outputs] if channel.is_open else None
                 except ArenaFullError as full:
                     error = (ErrorCode.UNAVAILABLE.value, str(full))
-            channel.send(message_kinds.ANSWER, number, packed, parameters, error, is_final)
+            channel.send(protocol.ANSWER, number, packed, parameters, error, is_final)
 
         if self._infer is None:
             answer(InferResponse(error=unavailable("this host runs no inferences for its models")), True)
@@ -131,7 +130,7 @@ class HostRequests:
             value = self._look_up(operation, *arguments)
         except EngineError as failure:
             error = (failure.code.value, failure.message)
-        channel.send(message_kinds.RESULT, number, value, error)
+        channel.send(protocol.RESULT, number, value, error)
 
     async def _change_models(self, channel: Channel, number: int, operation: str, arguments: tuple[Any, ...]) -> None:
         error = None
@@ -146,7 +145,7 @@ class HostRequests:
             error = (failure.code.value, failure.message)
         except Exception as failure:
             error = (ErrorCode.INTERNAL.value, str(failure))
-        channel.send(message_kinds.RESULT, number, None, error)
+        channel.send(protocol.RESULT, number, None, error)
 
     def _look_up(self, operation: str, *arguments: Any) -> Any:
         if operation == "is_ready":

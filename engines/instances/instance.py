@@ -14,11 +14,10 @@ from engines.core.errors import EngineError, ErrorCode, internal, unavailable
 from engines.core.messages import InferResponse, TensorData, WantedOutput
 from engines.instances.host_requests import HostRequests
 from engines.instances.instance_groups import InstancePlan
-from engines.ipc import message_kinds
+from engines.ipc import protocol
 from engines.ipc.arena import ArenaFullError
 from engines.ipc.channel import Channel
-from engines.ipc.frames import Message
-from engines.ipc.tensors import PackedTensor, pack, unpack
+from engines.ipc.protocol import Message, PackedTensor, pack, unpack
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +99,7 @@ class ProcessInstance:
 
     def forget(self, state_key: str) -> None:
         """A sequence is over whose implicit state it may keep."""
-        self.send(message_kinds.FORGET, state_key)
+        self.send(protocol.FORGET, state_key)
 
     def execute(self, calls: Sequence[InferenceCall], done: Callable[[], None]) -> None:
         """Run the calls as one batch, as the contract says."""
@@ -118,7 +117,7 @@ class ProcessInstance:
         self._done = done
         if self._execution_timeout_seconds is not None:
             self._deadline = self._loop.call_later(self._execution_timeout_seconds, self._run_over)
-        self._channel.send(message_kinds.EXECUTE, self._batch, requests)
+        self._channel.send(protocol.EXECUTE, self._batch, requests)
 
     def lose(self, error: EngineError) -> None:
         """Its process is gone: what it has not answered fails with this error, and it is free of its batch."""
@@ -175,15 +174,15 @@ class ProcessInstance:
     def receive(self, message: Message) -> None:
         """What its process says."""
         kind = message[0]
-        if kind == message_kinds.DONE:
+        if kind == protocol.DONE:
             self._finish_batch(message)
-        elif kind == message_kinds.RESPONSE:
+        elif kind == protocol.RESPONSE:
             _, _, number, is_final, outputs, parameters, error, *times = message
             self._hand_over(*self._read(number, is_final, outputs, parameters, error, times))
-        elif kind in (message_kinds.LOADED, message_kinds.STARTED, message_kinds.FAILED, message_kinds.STOPPED):
+        elif kind in (protocol.LOADED, protocol.STARTED, protocol.FAILED, protocol.STOPPED):
             if self.on_setup is not None:
                 self.on_setup(message)
-        elif kind != message_kinds.FREED:
+        elif kind != protocol.FREED:
             assert self._channel is not None
             self._questions.take(message, self._channel)
 
@@ -263,13 +262,13 @@ class ProcessInstance:
         if self._channel is not None:
             mapping = self._channel.mapping
             if mapping.freed:
-                self._channel.send(message_kinds.FREED)
+                self._channel.send(protocol.FREED)
             if mapping.has_views:
                 self._flush = self._loop.call_later(FLUSH_SECONDS, self._tell_freed)
 
     def _cancel(self, number: int) -> None:
         if number in self._calls:
-            self.send(message_kinds.CANCEL, number)
+            self.send(protocol.CANCEL, number)
 
     def _run_over(self) -> None:
         self._deadline = None

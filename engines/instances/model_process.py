@@ -13,9 +13,9 @@ from engines.core.errors import EngineError, ErrorCode, internal, unavailable
 from engines.instances.instance import ProcessInstance
 from engines.instances.interpreter import Interpreter
 from engines.instances.process import ChannelEnds, ModelChild, spawn
-from engines.ipc import arena, message_kinds
+from engines.ipc import arena, protocol
 from engines.ipc.channel import Channel
-from engines.ipc.frames import Message
+from engines.ipc.protocol import Message
 from engines.scheduling.interfaces import Instance
 
 log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class ModelProcess:
         self._connect(instances[0], ends[0])
         self.instances = [instances[0]]
         try:
-            message = await self._ask(instances[0], message_kinds.LOAD, {**self._fields, "completes": completes})
+            message = await self._ask(instances[0], protocol.LOAD, {**self._fields, "completes": completes})
         except BaseException:
             for unused in ends[1:]:
                 unused.close()
@@ -104,7 +104,7 @@ class ModelProcess:
         """
         plans = [(instance, instance.plan) for instance in self.instances]
         told = await asyncio.gather(
-            *(self._ask(each, message_kinds.START, plan.name, plan.kind, plan.device_id) for each, plan in plans)
+            *(self._ask(each, protocol.START, plan.name, plan.kind, plan.device_id) for each, plan in plans)
         )
         for instance, (_, _, placement) in zip(self.instances, told, strict=True):
             instance.make_ready(placement)
@@ -124,7 +124,7 @@ class ModelProcess:
             return
         if self._serves:
             for instance in self.instances:
-                instance.send(message_kinds.STOP)
+                instance.send(protocol.STOP)
             if await has_exited(child, self._limits.stop_seconds):
                 return
             log.warning("%s: does not stop within %g s", self.name, self._limits.stop_seconds)
@@ -161,7 +161,7 @@ class ModelProcess:
         future = self._awaited.get(key)
         if future is None or future.done():
             return
-        if message[0] == message_kinds.FAILED:
+        if message[0] == protocol.FAILED:
             future.set_exception(EngineError(ErrorCode(message[2]), message[3]))
         else:
             future.set_result(message)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from engines.ipc.arena import Arena, Mapping
-from engines.ipc.frames import FrameReader, Message, encode
+from engines.ipc.protocol import FrameReader, Message, encode
 
 READ_BYTES = 1 << 16
 # What a pipe holds, where the system lets it: several small tensors.

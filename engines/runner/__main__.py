@@ -1,15 +1,21 @@
-"""`python -m engines.runner LIFELINE LIMIT INCOMING,OUTGOING,RECEIVED,SENT...`: started by the host, never by hand."""
+"""`python -m engines.runner LIFELINE LIMIT INCOMING,OUTGOING,RECEIVED,SENT...`: the host starts it.
+
+A model's own virtual environment need not have what this package imports: the host's packages are appended to the path,
+behind the model's own.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 
-from engines.runner.host_packages import add_host_packages
+HOST_PACKAGES = "POINTSMAN_HOST_PACKAGES"
 
-add_host_packages(sys.path, os.environ)
+for directory in os.environ.get(HOST_PACKAGES, "").split(os.pathsep):
+    if directory and directory not in sys.path:
+        sys.path.append(directory)
 
-from engines.runner.process import run  # noqa: E402  what it imports is found by the line above
+from engines.runner.process import run  # noqa: E402  imported from the path above
 
 
 def main(arguments: list[str]) -> int:

@@ -5,16 +5,26 @@ Source: Triton's "Implicit State Management"; model_config.proto, ModelSequenceB
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from engines.backends.interfaces import Array, numpy_datatype
-from engines.core.errors import invalid
-from engines.runner.arrays import decode_bytes
+from engines.backends.interfaces import InstanceSpec
+from engines.core.datatypes import Array, numpy_datatype
+from engines.core.errors import EngineError, invalid, unavailable
+from engines.ipc.arrays import decode_bytes
+from engines.state.factory import LOCAL, open_store, read_seconds, read_secret, resolve
+from engines.state.fingerprint import folder_digest
+from engines.state.interfaces import StateStore
+from engines.state.local_store import LocalStateStore
+from engines.state.values import Part, State, ValueKind
 from gateway.protocol.datatypes import config_datatype
 
 
@@ -86,3 +96,119 @@ def _from_file(path: Path, datatype: str, shape: tuple[int, ...]) -> Array:
     if len(data) != prod(shape) * dtype.itemsize:
         raise invalid(f"the initial state in '{path}' has {len(data)} bytes, {prod(shape) * dtype.itemsize} are wanted")
     return np.frombuffer(data, dtype).reshape(shape)
+
+
+STORE, TTL, DEADLINE, SECRET = "STATE_STORE", "STATE_TTL", "STATE_DEADLINE", "STATE_SECRET_FILE"
+_PREFIX = "pointsman:1:state"
+
+
+class StoredStates(States):
+    """As `States`, by the sequence's own id."""
+
+    def __init__(self, config: Any, directory: Path, store: StateStore, model: str) -> None:
+        """`model` tells the model's states from all others'."""
+        super().__init__(config, directory)
+        for state in config.sequence_batching.state:
+            if config_datatype(state.data_type) == "BYTES":
+                raise invalid(f"{STORE}: the state '{state.input_name}' is of strings, and a store keeps numbers alone")
+        self._store = store
+        facts = [[rule.input_name, rule.first.dtype.name, list(rule.first.shape)] for rule in self.rules]
+        self._prefix = f"{_PREFIX}:{hashlib.sha256(json.dumps([model, facts]).encode()).hexdigest()}"
+        self._given: dict[str, dict[str, Array]] = {}  # what each sequence's last step here began with, or left
+
+    def inputs(self, key: str, *, is_start: bool, sequence: int | str = 0) -> dict[str, Array]:
+        """Raises: EngineError where a sequence goes on that the store does not know, or that it does not tell."""
+        if is_start or not key:
+            given = {rule.input_name: rule.first.copy() for rule in self.rules}
+        else:
+            given = self._stored(sequence)
+        if key:
+            self._given[key] = given
+        return given
+
+    def keep(self, key: str, outputs: dict[str, Array], *, sequence: int | str = 0, is_end: bool = False) -> None:
+        """Raises: EngineError where the state is not kept."""
+        if not key:
+            return
+        arrays = self._given.setdefault(key, {})
+        arrays |= {self.outputs[name]: array for name, array in outputs.items()}
+        name = self._key(sequence)
+        if is_end:
+            self._store.delete([name])
+            return
+        parts = tuple(_part(arrays[rule.input_name]) for rule in self.rules)
+        if not self._store.write(name, State(ValueKind.SEQUENCE, parts)):
+            raise unavailable(
+                f"the state of sequence {sequence} cannot be kept, so that this step counts for nothing: the store of "
+                "states does not take it; ask the step again"
+            )
+
+    def drop(self, key: str) -> None:
+        self._given.pop(key, None)
+
+    def __len__(self) -> int:
+        return len(self._given)
+
+    def _stored(self, sequence: int | str) -> dict[str, Array]:
+        counts = self._store.counts
+        before = counts.failures + counts.skipped
+        (state,) = self._store.get([self._key(sequence)])
+        if state is None and counts.failures + counts.skipped > before:
+            raise unavailable(f"the store of states does not tell the state of sequence {sequence}: ask again")
+        if state is None or len(state.parts) != len(self.rules):
+            raise invalid(
+                f"inference request for sequence {sequence} must specify the START flag: its state is not in the store"
+            )
+        return {rule.input_name: _array(part) for rule, part in zip(self.rules, state.parts, strict=True)}
+
+    def _key(self, sequence: int | str) -> str:
+        return f"{self._prefix}:{'n' if isinstance(sequence, int) else 't'}{sequence}"
+
+
+def states_of(spec: InstanceSpec) -> States:
+    """The states of an instance, where its configuration says that they are to be.
+
+    Raises: EngineError that names the parameter, and what it has to be.
+    """
+    texts = {name: parameter.string_value for name, parameter in spec.config.parameters.items()}
+    if STORE not in texts or not spec.config.sequence_batching.state:
+        return States(spec.config, spec.directory)
+    return StoredStates(
+        spec.config,
+        spec.directory,
+        _store(texts, spec.directory),
+        f"{spec.model} {folder_digest(spec.version_directory)}",
+    )
+
+
+def _store(texts: Mapping[str, str], directory: Path) -> StateStore:
+    url = resolve(texts[STORE]) or LOCAL
+    if url == LOCAL:
+        return _of_this_process()
+    seconds = {}
+    for name, default in ((TTL, "24h"), (DEADLINE, "1s")):
+        try:
+            seconds[name] = read_seconds(texts.get(name, default))
+        except ValueError as error:
+            raise invalid(f"the parameter {name} is '{texts[name]}', and has to be {error}") from None
+    secret = read_secret((directory / texts[SECRET]).expanduser()) if texts.get(SECRET) else None
+    try:
+        return open_store(url, secret=secret, ttl_seconds=seconds[TTL], deadline_seconds=seconds[DEADLINE])
+    except EngineError as error:
+        raise invalid(f"the parameter {STORE}: {error.message}") from error
+
+
+@cache
+def _of_this_process() -> LocalStateStore:
+    """One for all instances here: a sequence may move between them."""
+    return LocalStateStore()
+
+
+def _part(array: Array) -> Part:
+    whole = np.ascontiguousarray(array)
+    return Part(whole.dtype.name, array.shape, whole.tobytes())
+
+
+def _array(part: Part) -> Array:
+    array: Array = np.frombuffer(part.data, part.dtype).reshape(part.shape).copy()
+    return array

@@ -11,12 +11,12 @@ from typing import Any
 
 from engines.backends.interfaces import Backend, InstanceSpec
 from engines.core.errors import EngineError, ErrorCode
-from engines.ipc import message_kinds
-from engines.runner import tracebacks
-from engines.runner.connection import HostConnection
-from engines.runner.execution import Execution
+from engines.ipc import protocol
+from engines.ipc.host_connection import HostConnection
+from engines.runner.implicit_state import states_of
+from engines.runner.logs import describe_error
+from engines.runner.requests import Execution
 from engines.runner.signature import Signature
-from engines.runner.stored_implicit_state import states_of
 
 _PAGE_BYTES = resource.getpagesize()
 MEMORY_PARAMETER = "MAX_MEMORY_MB"
@@ -46,10 +46,10 @@ class RunningInstance:
             self.backend.initialize(spec)
         except BaseException as error:
             failure = as_error(error)
-            self.connection.send(message_kinds.FAILED, failure.code.value, failure.message)
+            self.connection.send(protocol.FAILED, failure.code.value, failure.message)
             raise failure from error
         placement = getattr(self.backend, "placement", None)
-        self.connection.send(message_kinds.STARTED, "" if placement is None else json.dumps(placement, default=str))
+        self.connection.send(protocol.STARTED, "" if placement is None else json.dumps(placement, default=str))
 
     def serve(self) -> None:
         """Do what the host asks until it asks to stop; the model has let go of everything then.
@@ -61,25 +61,25 @@ class RunningInstance:
             message = connection.next_work()
             received_ns = monotonic_ns()
             kind = message[0]
-            if kind == message_kinds.EXECUTE:
+            if kind == protocol.EXECUTE:
                 Execution(self, message[2]).run(message[3], received_ns)
                 del message
                 if connection.has_freed:
-                    connection.send(message_kinds.FREED)
-            elif kind == message_kinds.FORGET:
+                    connection.send(protocol.FREED)
+            elif kind == protocol.FORGET:
                 self.states.drop(message[2])
-            elif kind == message_kinds.STOP:
+            elif kind == protocol.STOP:
                 try:
                     self.backend.finalize()
                 except BaseException as error:
-                    text = f"failed to finalize '{self.name}': {tracebacks.describe(error)}"
-                    connection.send(message_kinds.LOG, "error", text, "", 0)
-                connection.send(message_kinds.STOPPED)
+                    text = f"failed to finalize '{self.name}': {describe_error(error)}"
+                    connection.send(protocol.LOG, "error", text, "", 0)
+                connection.send(protocol.STOPPED)
                 return
 
     def failure_text(self, error: BaseException) -> str:
         """What those are told whose requests a failure of the model's has left without an answer."""
-        return f"Failed to process the request(s) for model '{self.name}', message: {tracebacks.describe(error)}"
+        return f"Failed to process the request(s) for model '{self.name}', message: {describe_error(error)}"
 
     def memory_bytes(self) -> int:
         """What the process occupies, where the host has set a limit; else 0."""
@@ -92,4 +92,4 @@ class RunningInstance:
 
 def as_error(error: BaseException) -> EngineError:
     """What a load that failed is told as."""
-    return error if isinstance(error, EngineError) else EngineError(ErrorCode.INTERNAL, tracebacks.describe(error))
+    return error if isinstance(error, EngineError) else EngineError(ErrorCode.INTERNAL, describe_error(error))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from pathlib import Path
+from types import FrameType
 
-from engines.ipc import message_kinds
-from engines.runner.connection import HostConnection, HostGoneError
+from engines.ipc import protocol
+from engines.ipc.host_connection import HostConnection, HostGoneError
 
 LOGGER = "engines"
 
@@ -26,7 +28,7 @@ class HostHandler(logging.Handler):
             self.handleError(record)
             return
         with contextlib.suppress(HostGoneError):
-            self._connection.send(message_kinds.LOG, level, text, record.filename, record.lineno)
+            self._connection.send(protocol.LOG, level, text, record.filename, record.lineno)
 
 
 def log_to_host(connection: HostConnection) -> None:
@@ -35,3 +37,27 @@ def log_to_host(connection: HostConnection) -> None:
     logger.setLevel(logging.INFO)
     logger.addHandler(HostHandler(connection))
     logger.propagate = False
+
+
+_NO_TEXT = "<EMPTY MESSAGE>"  # as pybind11 writes it
+_OUR_CODE = str(Path(__file__).parents[1])
+
+
+def describe_error(error: BaseException) -> str:
+    """`ValueError: boom`, and the lines of the model's code that led there."""
+    text = f"{type(error).__name__}: {str(error) or _NO_TEXT}"
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    frame = trace.tb_frame if trace is not None else None
+    lines: list[str] = []
+    while frame is not None and _is_ours(frame):  # ours that the model has called
+        frame = frame.f_back
+    while frame is not None and not _is_ours(frame):
+        lines.append(f"  {frame.f_code.co_filename}({frame.f_lineno}): {frame.f_code.co_name}\n")
+        frame = frame.f_back
+    return f"{text}\n\nAt:\n{''.join(lines)}" if lines else text
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith((_OUR_CODE, "<frozen runpy>"))

@@ -16,11 +16,10 @@ from typing import Any, NoReturn
 
 from engines.backends.interfaces import InstanceSpec
 from engines.core.errors import EngineError, ErrorCode
-from engines.ipc import message_kinds
+from engines.ipc import protocol
 from engines.ipc.arena import Arena, Mapping
-from engines.runner.arrays import ArrayStore
-from engines.runner.connection import HostConnection, HostGoneError
-from engines.runner.host_client import HostLink
+from engines.ipc.arrays import ArrayStore
+from engines.ipc.host_connection import HostClient, HostConnection, HostGoneError
 from engines.runner.instance import RunningInstance, as_error
 from engines.runner.logs import log_to_host
 from gateway.protocol import protobuf
@@ -107,10 +106,10 @@ def serve(connections: list[HostConnection]) -> int:
                 module.complete(config, Path(fields["directory"]), fields["options"])
     except BaseException as error:
         failure = as_error(error)
-        first.send(message_kinds.FAILED, failure.code.value, failure.message)
+        first.send(protocol.FAILED, failure.code.value, failure.message)
         return 1
     shares = bool(getattr(module, "INSTANCES_SHARE_A_PROCESS", False))
-    first.send(message_kinds.LOADED, config.SerializeToString(), shares)
+    first.send(protocol.LOADED, config.SerializeToString(), shares)
     used = connections if shares else connections[:1]
     del connections
     exit_codes: list[int] = []
@@ -150,13 +149,13 @@ def serve_one(module: Any, connection: HostConnection, fields: dict[str, Any], c
     """One instance, from its start to its stop."""
     try:
         message = connection.next_work()
-        if message[0] == message_kinds.STOP:
-            connection.send(message_kinds.STOPPED)
+        if message[0] == protocol.STOP:
+            connection.send(protocol.STOPPED)
             return 0
         _, _, name, kind, device_id = message
         backend = module.create()
         if hasattr(backend, "attach"):
-            backend.attach(HostLink(connection))
+            backend.attach(HostClient(connection))
         instance = RunningInstance(connection, backend)
         instance.start(
             InstanceSpec(

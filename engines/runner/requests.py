@@ -6,33 +6,33 @@ from collections.abc import Callable, Mapping
 from time import monotonic_ns
 from typing import Any, Protocol
 
-from engines.backends.interfaces import Array
+from engines.backends.interfaces import Backend
+from engines.core.datatypes import Array
 from engines.core.errors import EngineError, ErrorCode, internal
 from engines.core.messages import Scalar, SharedMemory
+from engines.ipc import protocol
 from engines.ipc.arena import ArenaFullError
-from engines.runner.connection import HostConnection
+from engines.ipc.host_connection import HostConnection
+from engines.runner.implicit_state import States
+from engines.runner.signature import Signature
 
 Response = tuple[int, bool, Any, Any, Any]  # request, whether it is the last, outputs, parameters, error
 Places = dict[str, SharedMemory]
 SEQUENCE_START, SEQUENCE_END = 1, 2
 
 
-class RequestOrigin(Protocol):
-    """The instance that a request is at."""
+class ExecutionContext(Protocol):
+    """The instance that runs the requests."""
 
     connection: HostConnection
-    signature: Any
-    states: Any
+    backend: Backend
+    signature: Signature
+    states: States
     model: str
 
+    def failure_text(self, error: BaseException) -> str: ...
 
-class ResponsePath(Protocol):
-    """The execution that a request is part of: the way back for its answers."""
-
-    instance: Any  # a RequestOrigin
-    output_ns: int
-
-    def take(self, response: Response, at_once: bool) -> None: ...
+    def memory_bytes(self) -> int: ...
 
 
 class ExecutionRequest:
@@ -60,7 +60,7 @@ class ExecutionRequest:
         "wanted",
     )
 
-    def __init__(self, execution: ResponsePath, packed: tuple[Any, ...]) -> None:
+    def __init__(self, execution: Execution, packed: tuple[Any, ...]) -> None:
         self.is_over = True  # until it is whole: one that cannot be read is answered by its execution
         self._execution = execution
         (
@@ -77,7 +77,7 @@ class ExecutionRequest:
             self.trace,
             self.state_key,
         ) = packed
-        instance: RequestOrigin = execution.instance
+        instance = execution.instance
         self.wanted: tuple[str, ...] = wanted or instance.signature.output_names
         self._places: Places | None = {name: SharedMemory(*place) for name, *place in places} if places else None
         read = instance.connection.arrays.read
@@ -104,15 +104,15 @@ class ExecutionRequest:
 
     @property
     def is_cancelled(self) -> bool:
-        home: RequestOrigin = self._execution.instance
-        return home.connection.is_cancelled(self._number)
+        connection = self._execution.instance.connection
+        return connection.is_cancelled(self._number)
 
     def when_cancelled(self, told: Callable[[], None]) -> None:
         """Have `told` called once, on another thread, where nobody wants the answer any more; see `HostConnection`."""
-        home: RequestOrigin = self._execution.instance
-        home.connection.when_cancelled(self._number, told)
+        connection = self._execution.instance.connection
+        connection.when_cancelled(self._number, told)
         if self.is_over:  # meanwhile
-            home.connection.forget(self._number)
+            connection.forget(self._number)
 
     def respond(
         self, outputs: Mapping[str, Array], *, is_final: bool = True, parameters: Mapping[str, Scalar] | None = None
@@ -134,7 +134,7 @@ class ExecutionRequest:
         error = None
         packed = []
         execution = self._execution
-        instance: RequestOrigin = execution.instance
+        instance = execution.instance
         rules, write = instance.signature.outputs, instance.connection.arrays.write
         wanted, places = self.wanted, self._places
         try:
@@ -186,7 +186,7 @@ class ExecutionRequest:
             model = self._execution.instance.model
             self.fail(internal(f"model '{model}' has let go of the request without a response"), at_once=True)
 
-    def _keep_state(self, instance: RequestOrigin, outputs: dict[str, Array]) -> Any:
+    def _keep_state(self, instance: ExecutionContext, outputs: dict[str, Array]) -> Any:
         names = instance.states.outputs.keys() & outputs.keys()
         instance.states.keep(
             self.state_key,
@@ -195,3 +195,69 @@ class ExecutionRequest:
             is_end=self.sequence_end,
         )
         return [(name, array) for name, array in outputs.items() if name in instance.signature.outputs]
+
+
+class Execution:
+    """Answers that come while it runs go back together, at its end; those of decoupled models, and late ones, alone."""
+
+    __slots__ = ("_number", "_responses", "_started_ns", "input_ns", "instance", "output_ns")
+
+    def __init__(self, instance: ExecutionContext, number: int) -> None:
+        self.instance = instance
+        self._number = number
+        self._responses: list[Response] | None = None if instance.signature.is_decoupled else []
+        self._started_ns = 0
+        self.input_ns = 0
+        self.output_ns = 0  # what answers took to be written down so far
+
+    def run(self, packed: list[tuple[Any, ...]], received_ns: int) -> None:
+        """Have the backend answer these requests, and tell the host that it is done."""
+        instance = self.instance
+        requests: list[Any] = []
+        for each in packed:
+            try:
+                requests.append(ExecutionRequest(self, each))
+            except Exception as error:  # one that cannot be read is no reason to end, and the others are none the less
+                failure = error if isinstance(error, EngineError) else internal(instance.failure_text(error))
+                self.take((each[0], True, None, None, (failure.code.value, failure.message)), at_once=False)
+        del packed[:]
+        self._started_ns = monotonic_ns()
+        self.input_ns = self._started_ns - received_ns
+        try:
+            if requests:
+                instance.backend.execute(requests)
+        except EngineError as error:
+            fail_all(requests, error)
+        except BaseException as error:
+            fail_all(requests, internal(instance.failure_text(error)))
+        if instance.states.rules:
+            for request in requests:
+                if request.sequence_end and request.state_key is not None:
+                    instance.states.drop(request.state_key)
+        requests.clear()  # those that nobody holds are answered by this
+        responses, self._responses = self._responses, None
+        instance.connection.send(
+            protocol.DONE,
+            self._number,
+            self.input_ns,
+            monotonic_ns() - self._started_ns - self.output_ns,
+            self.output_ns,
+            instance.memory_bytes(),
+            responses or [],
+        )
+
+    def take(self, response: Response, at_once: bool) -> None:
+        """An answer on its way back."""
+        if response[1]:
+            self.instance.connection.forget(response[0])
+        if self._responses is None or at_once:
+            inference_ns = monotonic_ns() - self._started_ns - self.output_ns
+            self.instance.connection.send(protocol.RESPONSE, *response, self.input_ns, inference_ns, self.output_ns)
+        else:
+            self._responses.append(response)
+
+
+def fail_all(requests: list[ExecutionRequest], error: EngineError) -> None:
+    """Answer those that have no answer yet."""
+    for request in requests:
+        request.fail(error)

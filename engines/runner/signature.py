@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from engines.backends.interfaces import Array
+from engines.core.datatypes import Array, datatype_of
 from engines.core.errors import internal
-from engines.runner.arrays import datatype_of
 from gateway.protocol.datatypes import config_datatype
 
 # A model whose outputs are not what its configuration says runs with this parameter as it does in Triton, unchecked.

@@ -1,8 +1,8 @@
 """The coreml backend: `.mlpackage` and `.mlmodelc` on a Mac, by coremltools.
 
-CoreML wants fixed shapes: a version's directory holds one package with a fixed shape or with enumerated ones, or
-several packages, one for each batch size. Batches are cut and padded to them. Which of the CPU, the GPU and the Neural
-Engine are used is found out by measuring, unless the configuration says it.
+CoreML requires fixed shapes: a version's directory holds one package with a fixed shape or with enumerated ones, or
+several packages, one for each batch size. Batches are split and padded to them. Which of the CPU, the GPU and the
+Neural Engine are used is measured, unless the configuration names them.
 
 Every function that needs a Mac takes the coremltools module as an argument, so that the rest can be tested anywhere.
 """
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.backends.interfaces import Backend
+from engines.backends.model_config import complete_from
 
 EXTRA = "coreml"
 # CoreML serialises predictions of one loaded model; each instance loads its own, from one compiled copy.
@@ -27,11 +28,7 @@ def create() -> Backend:
 
 
 def complete(config: Any, directory: Path, options: Mapping[str, str] | None = None) -> None:
-    """Fill in inputs, outputs and max_batch_size from the package: max_batch_size is the largest bucket's, where the
-    buckets differ in their first axis alone. A package of one fixed shape does not batch, as far as one can tell.
+    """Fill in inputs, outputs and max_batch_size from the packages. Raises: EngineError."""
+    from engines.backends.coreml.packages import file_tensors
 
-    Raises: EngineError.
-    """
-    from engines.backends.coreml.autocomplete import complete
-
-    complete(config, directory)
+    complete_from(config, directory, file_tensors)

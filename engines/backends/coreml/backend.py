@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from engines.backends.batching import Batcher, join
-from engines.backends.coreml import buckets, disk_cache, packages
-from engines.backends.coreml.compile_cache import CompiledModel, compile_once
+from engines.backends.coreml import disk_cache, packages
+from engines.backends.coreml.disk_cache import CompiledModel, compile_once
 from engines.backends.coreml.placement import UNITS, Placement, Predict, devices_of, measure
-from engines.backends.interfaces import Array, BackendRequest, InstanceSpec, numpy_datatype
+from engines.backends.interfaces import BackendRequest, InstanceSpec
+from engines.backends.model_config import ModelSignature, Parameters
 from engines.backends.model_files import library
-from engines.backends.signature import ModelSignature, Parameters
+from engines.core.datatypes import Array, numpy_datatype
 from engines.core.errors import EngineError, ErrorCode, invalid
 
 _log = logging.getLogger(__name__)
@@ -25,7 +26,8 @@ _UNITS = ("auto", *UNITS)
 
 
 class CoreMLBackend:
-    """The packages of a version, each loaded for the units where it is fastest. `placement` is the report, by package.
+    """The packages of a version, each loaded for the units on which it is fastest. `placement` holds a report by
+    package.
 
     Parameters of the configuration:
         COMPUTE_UNITS     CPU_ONLY, CPU_AND_GPU, CPU_AND_NE, ALL, or auto (the default): what measuring finds fastest
@@ -36,7 +38,7 @@ class CoreMLBackend:
     placement: dict[str, Any]
 
     def __init__(self, ct: Any = None, cache: Path | None = None) -> None:
-        """`ct` is coremltools, or what stands in for it; `cache` where compiled models and placements are kept."""
+        """`ct` is coremltools or a replacement; `cache` is the directory of compiled models and placements."""
         self._ct = ct
         self._cache = cache
 
@@ -44,31 +46,31 @@ class CoreMLBackend:
         ct = self._ct if self._ct is not None else on_a_mac()
         cache = self._cache or disk_cache.cache_directory()
         self._signature = signature = ModelSignature.of(spec.config)
-        paths = packages.find(spec.version_directory, spec.config.default_model_filename)
-        found = [packages.read(ct, path) for path in paths]
-        _check(signature, found, spec.model)
-        self._features = {feature.name: feature for package in found for feature in package.inputs}
-        self._buckets = buckets.of_packages(found, batches=signature.max_batch_size > 0)
+        paths = packages.find_packages(spec.version_directory, spec.config.default_model_filename)
+        described = [packages.read_package(ct, path) for path in paths]
+        _check(signature, described, spec.model)
+        self._features = {feature.name: feature for package in described for feature in package.inputs}
+        self._buckets = packages.buckets_of(described, batches=signature.max_batch_size > 0)
         units = _configured_units(Parameters(spec.config), spec.kind)
-        remembered = disk_cache.DiskCache(cache, disk_cache.machine())
+        stored = disk_cache.DiskCache(cache, disk_cache.machine())
         self._models: dict[Path, CompiledModel] = {}
         self.placement = {}
         for path in paths:
             digest = disk_cache.digest(path)
             compiled = compile_once(ct, path, digest, cache)
-            placed = self._place(ct, path, compiled, digest, units, remembered)
+            placed = self._place(ct, path, compiled, digest, units, stored)
             self._models[path] = CompiledModel(ct, compiled, placed.units)
             self.placement[path.name] = placed.report()
         self._batcher = Batcher(self._run, signature, "CoreML failure")
         _log.info("'%s' runs on %s", spec.name, json.dumps(self.placement))
 
     def _place(
-        self, ct: Any, path: Path, compiled: Path, digest: str, units: str, remembered: disk_cache.DiskCache
+        self, ct: Any, path: Path, compiled: Path, digest: str, units: str, stored: disk_cache.DiskCache
     ) -> Placement:
         if units != "auto":
             return Placement(units)
-        if (known := remembered.recall(digest)) is not None:
-            return known
+        if (placed := stored.load(digest)) is not None:
+            return placed
         bucket = max((each for each in self._buckets if each.path == path), key=lambda each: each.rows, default=None)
         if bucket is None:
             return Placement("ALL")
@@ -79,38 +81,38 @@ class CoreMLBackend:
             return lambda: model.predict([sample])
 
         placed = measure(load, lambda units: devices_of(ct, compiled, units))
-        remembered.keep(digest, placed)
+        stored.store(digest, placed)
         return placed
 
     def _sample(self, name: str, shape: tuple[int, ...]) -> Array:
-        """Something to time a prediction with; ones, as they are valid indices as well as numbers."""
+        """An input to time a prediction with: ones, valid as indices and as numbers."""
         return np.ones(shape, _as_coreml(self._features[name].datatype))
 
     def execute(self, requests: Sequence[BackendRequest]) -> None:
         self._batcher.execute(requests)
 
     def _run(self, inputs: dict[str, Array]) -> dict[str, Array]:
-        given = {name: self._value(name, array) for name, array in inputs.items()}
-        fitting = buckets.that_fit(self._buckets, {name: array.shape for name, array in given.items()})
+        values = {name: self._value(name, array) for name, array in inputs.items()}
+        fitting = packages.matching_buckets(self._buckets, {name: array.shape for name, array in values.items()})
         if not fitting[0].rows:
-            (answer,) = self._models[fitting[0].path].predict([given])
+            (answer,) = self._models[fitting[0].path].predict([values])
             return self._as_configured(answer)
-        rows = len(next(iter(given.values())))
+        rows = len(next(iter(values.values())))
         answers = []
-        at = 0
-        for path, run in _runs(buckets.pieces(rows, fitting)):
+        start = 0
+        for path, run in _runs(packages.split_rows(rows, fitting)):
             batch = []
             for bucket in run:
-                end = min(at + bucket.rows, rows)
-                batch.append({name: join([array[at:end]], bucket.rows) for name, array in given.items()})
-                at = end
+                end = min(start + bucket.rows, rows)
+                batch.append({name: join([array[start:end]], bucket.rows) for name, array in values.items()})
+                start = end
             answers += [self._as_configured(answer) for answer in self._models[path].predict(batch)]
         if len(answers) == 1:
             return {name: array[:rows] for name, array in answers[0].items()}
         return {name: np.concatenate([answer[name] for answer in answers])[:rows] for name in answers[0]}
 
     def _value(self, name: str, array: Array) -> Array:
-        """An input as CoreML takes it: it has no 64-bit whole numbers, and takes FP16 as FP32 too."""
+        """An input as CoreML accepts it: without 64-bit integers, FP16 as FP32."""
         dtype = _as_coreml(self._features[name].datatype) if name in self._features else array.dtype
         if array.dtype == dtype:
             return array
@@ -131,9 +133,9 @@ class CoreMLBackend:
 
 
 def on_a_mac() -> Any:
-    """coremltools.
+    """Import coremltools.
 
-    Raises: EngineError where this is no Mac, or it is not installed.
+    Raises: EngineError if this is not a Mac, or it is not installed.
     """
     if sys.platform != "darwin":
         raise EngineError(
@@ -148,9 +150,9 @@ def _as_coreml(datatype: str) -> np.dtype[Any]:
     return np.dtype(np.float32) if datatype == "FP16" else numpy_datatype(datatype)
 
 
-def _runs(pieces: Sequence[buckets.Bucket]) -> list[tuple[Path, list[buckets.Bucket]]]:
-    """Neighbours of the same package and shape go to CoreML together."""
-    grouped: list[tuple[Path, list[buckets.Bucket]]] = []
+def _runs(pieces: Sequence[packages.Bucket]) -> list[tuple[Path, list[packages.Bucket]]]:
+    """Group neighbours of the same package and shape: they go to CoreML together."""
+    grouped: list[tuple[Path, list[packages.Bucket]]] = []
     for bucket in pieces:
         if grouped and grouped[-1][1][-1] == bucket:
             grouped[-1][1].append(bucket)
@@ -168,12 +170,12 @@ def _configured_units(parameters: Parameters, kind: str) -> str:
     return "CPU_AND_GPU" if parameters.flag("metal") else "auto"
 
 
-def _check(signature: ModelSignature, found: Sequence[packages.Package], model: str) -> None:
-    """Hold the configuration's names against each package's.
+def _check(signature: ModelSignature, described: Sequence[packages.Package], model: str) -> None:
+    """Compare the configuration's names with each package's.
 
     Raises: EngineError.
     """
-    for package in found:
+    for package in described:
         for what, wanted, provided in (
             ("input", signature.input_by_name, package.inputs),
             ("output", signature.output_by_name, package.outputs),

@@ -1,7 +1,7 @@
-"""Where a CoreML model runs best: each choice of compute units is loaded and timed, and the fastest is remembered.
+"""The fastest compute units of a CoreML model: each choice is loaded and timed.
 
-CoreML decides for each operation between the units it is allowed. Allowing all of them is often not the fastest choice;
-which one is depends on the model, the chip and the system's build.
+CoreML chooses among the allowed units for each operation. Allowing all of them is often not the fastest choice; it
+depends on the model, the chip and the system's build.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from engines.core.errors import internal
 
 _log = logging.getLogger(__name__)
 
-# Names of coremltools.ComputeUnit, by what is tried first: equal times keep the earlier.
+# Names of coremltools.ComputeUnit in the order of the trials: of equal times, the earlier one wins.
 UNITS = ("CPU_AND_NE", "ALL", "CPU_AND_GPU", "CPU_ONLY")
 WARM_UP_RUNS, TIMED_RUNS = 3, 10
-# A unit that is this much slower than the best so far after one run is not timed any further.
-HOPELESS = 5.0
+# Units that are slower than the best so far by this factor after one run are not timed any further.
+MAX_SLOWDOWN = 5.0
 
 Predict = Callable[[], Any]
 Clock = Callable[[], float]
@@ -31,7 +31,7 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One choice of units: what loading and predicting took, and the share of the estimated work on each device."""
+    """One choice of units: the times of loading and predicting, and the share of the estimated work by device."""
 
     units: str
     load_seconds: float = 0.0
@@ -42,23 +42,23 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The units chosen, and why: `trials` is empty where the configuration said it."""
+    """The chosen units, with their trials: none if the configuration names the units."""
 
     units: str
     trials: tuple[Trial, ...] = ()
     is_remembered: bool = False
 
     def report(self) -> dict[str, Any]:
-        """As values of JSON."""
+        """As JSON values."""
         return asdict(self)
 
 
 def measure(
     load: Callable[[str], Predict], devices: Callable[[str], Mapping[str, float]], clock: Clock = time.perf_counter
 ) -> Placement:
-    """Try all units. `load(units)` gives a function that predicts once; `devices(units)` tells who would compute.
+    """Time all units. `load(units)` returns a function that predicts once; `devices(units)` the shares of the devices.
 
-    Raises: EngineError where no units can run the model.
+    Raises: EngineError if no units can run the model.
     """
     trials: list[Trial] = []
     best: Trial | None = None
@@ -90,18 +90,18 @@ def _try(
             start = clock()
             predict()
             times.append(clock() - start)
-            # The first run may still load; the second tells whether there is any hope.
-            if run == 1 and best_seconds is not None and times[1] > HOPELESS * best_seconds:
+            # The first run may still load.
+            if run == 1 and best_seconds is not None and times[1] > MAX_SLOWDOWN * best_seconds:
                 break
         timed = times[WARM_UP_RUNS:] or times[1:]
         return Trial(units, load_seconds, statistics.median(timed), dict(devices(units)))
-    except Exception as error:  # CoreML raises RuntimeError, and what its proxy makes of an NSError
+    except Exception as error:  # CoreML raises RuntimeError, and proxies of NSError
         return Trial(units, error=str(error) or type(error).__name__)
 
 
 def devices_of(ct: Any, compiled: Path, units: str) -> dict[str, float]:
-    """The share of a model's estimated cost that CoreML means to spend on each device, by MLComputePlan; {} where this
-    system has none (macOS before 14.4)."""
+    """The share of a model's estimated cost by device, from MLComputePlan; {} on systems without it (before macOS
+    14.4)."""
     try:
         plan = ct.models.compute_plan.MLComputePlan.load_from_path(
             path=str(compiled), compute_units=getattr(ct.ComputeUnit, units)

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from engines.backends.interfaces import Backend
+from engines.backends.model_config import complete_from, default_max_batch_size
 
 EXTRA = "onnx"
-# A thread for each instance: onnxruntime lets go of the interpreter while it computes.
+# A thread for each instance: onnxruntime releases the interpreter's lock while it computes.
 INSTANCES_SHARE_A_PROCESS = True
 
 
@@ -23,10 +24,8 @@ def create() -> Backend:
 
 
 def complete(config: Any, directory: Path, options: Mapping[str, str] | None = None) -> None:
-    """Fill in inputs, outputs and max_batch_size from the model. `options` are --backend-config of this backend.
+    """Fill in inputs, outputs and max_batch_size from the model. Raises: EngineError."""
+    from engines.backends.onnxruntime.sessions import file_tensors, onnx_file
 
-    Raises: EngineError.
-    """
-    from engines.backends.onnxruntime.autocomplete import complete
-
-    complete(config, directory, options or {})
+    default = default_max_batch_size(options or {})
+    complete_from(config, directory, lambda config, version: file_tensors(onnx_file(config, version), default))

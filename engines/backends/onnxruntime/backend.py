@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from engines.backends.batching import Batcher
-from engines.backends.cores import fair_share_of_cores
-from engines.backends.interfaces import Array, BackendRequest, InstanceSpec
+from engines.backends.interfaces import BackendRequest, InstanceSpec
+from engines.backends.model_config import ModelSignature, fair_share_of_cores
 from engines.backends.model_files import library
 from engines.backends.onnxruntime import providers, sessions
-from engines.backends.onnxruntime.autocomplete import check, onnx_file
-from engines.backends.onnxruntime.coreml_cache import cached
-from engines.backends.signature import ModelSignature
+from engines.backends.onnxruntime.providers import cached
+from engines.backends.onnxruntime.sessions import check, onnx_file
+from engines.core.datatypes import Array
 from engines.core.errors import invalid
 
 _log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ _ONNX_BFLOAT16 = 16  # TensorProto.BFLOAT16
 
 
 class OnnxRuntimeBackend:
-    """One session. `placement` tells what runs where."""
+    """One session. `placement` reports which operators run on which provider."""
 
     placement: dict[str, Any]
 
@@ -41,7 +41,7 @@ class OnnxRuntimeBackend:
         )
         threads = fair_share_of_cores(spec.config)
         with cached(chosen, path, ort.__version__) as complete:
-            self._session = sessions.make(ort, path, spec.config, complete, threads, spec.host_options)
+            self._session = sessions.create_session(ort, path, spec.config, complete, threads, spec.host_options)
         check(spec.config, self._session)
         self._signature = ModelSignature.of(spec.config)
         self._batcher = Batcher(self._run, self._signature, "onnx runtime error")

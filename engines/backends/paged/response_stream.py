@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import orjson
 
-from engines.backends.interfaces import Array, BackendRequest
+from engines.backends.interfaces import BackendRequest
 from engines.backends.paged.request_parser import ParsedRequest
+from engines.core.datatypes import Array
 from engines.core.errors import EngineError, ErrorCode, internal
 from engines.paged.base.types import FinishReason, Output, TokenLogprob, Usage
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from engines.backends.interfaces import Array
 from engines.backends.python.errors import TritonModelException
+from engines.core.datatypes import Array
 
 CPU, CUDA_HOST = 1, 3
 _NAME, _USED_NAME = b"dltensor", b"used_dltensor"

@@ -8,10 +8,28 @@ from enum import Enum
 from typing import ClassVar, TypeVar
 
 from engines.backends.python.errors import TritonModelException
-from engines.backends.python.host_link import session
 from engines.core.errors import EngineError
+from engines.ipc.host_connection import HostClient
 
 T = TypeVar("T")
+
+
+class Session:
+    """The model of this process: a Python instance has a process of its own."""
+
+    def __init__(self) -> None:
+        self.client: HostClient | None = None
+        self.model_directory = ""
+        self.is_executing = False  # initialized, and not yet finalizing
+
+    def host(self) -> HostClient:
+        """Raises: TritonModelException if the code runs outside of a host."""
+        if self.client is None:
+            raise TritonModelException("this needs the engine host, which has not loaded this code")
+        return self.client
+
+
+session = Session()
 
 
 class Level(Enum):

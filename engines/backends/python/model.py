@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from engines.backends.interfaces import InstanceSpec
 from engines.backends.python import utils
-from engines.backends.python.host_link import Link, session
+from engines.backends.python.host_services import session
 from engines.backends.python.model_config import ModelConfig
 from engines.backends.python.requests import Incoming
 from engines.backends.python.responses import InferenceResponse, answer
 from engines.core.errors import EngineError, internal
+from engines.ipc.host_connection import HostClient
 from gateway.protocol.conversion.control_messages import read_fields, write_fields
 
 if TYPE_CHECKING:
@@ -88,9 +89,9 @@ class PythonBackend:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._in_background: set[Future[Any]] = set()
 
-    def attach(self, link: Link) -> None:
-        """What the model reaches of the host."""
-        session.link = link
+    def attach(self, client: HostClient) -> None:
+        """Give the model its access to the host."""
+        session.client = client
 
     def initialize(self, spec: InstanceSpec) -> None:
         """Raises: EngineError, and whatever the model raises."""

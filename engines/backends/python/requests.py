@@ -7,17 +7,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from engines.backends.python.datatypes import BF16
 from engines.backends.python.errors import TritonError, TritonModelException
-from engines.backends.python.host_link import Answer, session
+from engines.backends.python.host_services import session
 from engines.backends.python.responses import (
     RESPONSE_COMPLETE_FINAL,
     InferenceResponse,
     InferenceResponseSender,
     checked_parameters,
 )
-from engines.backends.python.tensor import Tensor
+from engines.backends.python.tensor import BF16, Tensor
 from engines.core.errors import EngineError
+from engines.ipc.host_connection import HostReply
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -153,7 +153,7 @@ class InferenceRequest:
         """`exec`, to be awaited."""
         return self._executed(decoupled)
 
-    def _answers(self, decoupled: bool) -> Iterator[Answer]:
+    def _answers(self, decoupled: bool) -> Iterator[HostReply]:
         options: dict[str, Any] = {"id": self._request_id, "timeout_us": self._timeout}
         if self._correlation_id:
             options["sequence_id"] = self._correlation_id
@@ -172,7 +172,7 @@ class InferenceRequest:
 class ResponseIterator:
     """The responses of a model that may answer any number of times, as they come."""
 
-    def __init__(self, answers: Iterator[Answer]) -> None:
+    def __init__(self, answers: Iterator[HostReply]) -> None:
         self._answers = answers
         self._is_over = False
 
@@ -269,7 +269,7 @@ class Incoming(InferenceRequest):
         self._is_closed = True
 
 
-def _response(answer: Answer) -> InferenceResponse:
+def _response(answer: HostReply) -> InferenceResponse:
     arrays, datatypes, parameters, error, _ = answer
     failure = None if error is None else TritonError(error.message, error.code.value)
     tensors = [Tensor._of(name, array, datatypes.get(name)) for name, array in arrays.items()]

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from engines.backends.python.datatypes import (
-    TRITON_STRING_TO_NUMPY,
-    deserialize_bytes_tensor,
-    numpy_to_triton_type,
-    serialize_byte_tensor,
-    triton_string_to_numpy,
-    triton_to_numpy_type,
-)
 from engines.backends.python.errors import TritonError, TritonModelException
-from engines.backends.python.host_link import session
 from engines.backends.python.host_services import (
     Logger,
     Metric,
     MetricFamily,
     is_model_ready,
     load_model,
+    session,
     unload_model,
 )
 from engines.backends.python.model_config import ModelConfig
@@ -53,7 +45,15 @@ from engines.backends.python.responses import (
     InferenceResponse,
     InferenceResponseSender,
 )
-from engines.backends.python.tensor import Tensor
+from engines.backends.python.tensor import (
+    TRITON_STRING_TO_NUMPY,
+    Tensor,
+    deserialize_bytes_tensor,
+    numpy_to_triton_type,
+    serialize_byte_tensor,
+    triton_string_to_numpy,
+    triton_to_numpy_type,
+)
 
 __all__ = [
     "TRITONSERVER_MEMORY_CPU",

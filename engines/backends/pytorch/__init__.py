@@ -13,15 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from engines.backends.interfaces import Backend
+from engines.backends.model_config import complete_from
+from engines.backends.model_files import model_file
 
 EXTRA = "torch"
-# A thread for each instance: torch lets go of the interpreter while it computes, and they can share weights.
+# A thread for each instance: torch releases the interpreter's lock while it computes, and instances can share weights.
 INSTANCES_SHARE_A_PROCESS = True
 
 
 def allow_metal_fallback(platform: str = sys.platform) -> None:
-    """Have operations that Metal lacks run on the CPU, unless the user has decided otherwise. Without it such an
-    operation fails each request. torch reads the variable once, when it is loaded (aten/src/ATen/mps/MPSFallback.mm).
+    """Run operations that Metal lacks on the CPU, unless the user has set the variable: without it they fail requests.
+    torch reads the variable once, when it is loaded (aten/src/ATen/mps/MPSFallback.mm).
     """
     if platform == "darwin":
         os.environ.setdefault("PYTORCH_ENABLE_MPS_FALLBACK", "1")
@@ -35,11 +37,11 @@ def create() -> Backend:
 
 
 def complete(config: Any, directory: Path, options: Mapping[str, str] | None = None) -> None:
-    """Fill in inputs, outputs and max_batch_size from a torch.export archive, which tells them.
+    """Fill in inputs, outputs and max_batch_size from a torch.export archive.
 
-    Raises: EngineError where they are open and the file does not tell them.
+    Raises: EngineError if they are open and the model's file is another one.
     """
     allow_metal_fallback()
-    from engines.backends.pytorch.autocomplete import complete
+    from engines.backends.pytorch.models import NAMES, file_tensors
 
-    complete(config, directory)
+    complete_from(config, directory, lambda c, version: file_tensors(model_file(c, version, *NAMES), c.name))

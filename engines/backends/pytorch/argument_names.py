@@ -1,9 +1,9 @@
-"""Which argument of a model an input is, and which part of its result an output is.
+"""The argument of a model for each input, and the part of its result for each output.
 
-Names of tensors in a configuration mean one of (pytorch_backend, README):
+The name of a tensor in a configuration is one of (pytorch_backend, README):
   1. an argument of the forward function, or a path into the arguments: `image`, `ARGS[2][key]`, `KWARGS[mask]`;
   2. `<name>__<index>`: the argument with that index;
-  3. otherwise nothing: tensors go in the order of the configuration.
+  3. anything else: tensors are passed in the order of the configuration.
 A single argument that is a dictionary takes all inputs by their names.
 """
 
@@ -22,8 +22,8 @@ _PART = re.compile(r"\[([^\[\]]*)\]")
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What a model can be called with: `names[i]` are the names of its i-th argument (or leaf of them), the first of
-    which is the keyword's. `optional` are the indices of those with a default."""
+    """A model's arguments: `names[i]` are the names of the i-th one (or leaf), the keyword first; `optional` holds the
+    indices of those with a default."""
 
     names: tuple[tuple[str, ...], ...]
     takes_dict: bool = False
@@ -33,20 +33,20 @@ class Arguments:
 def input_positions(names: Sequence[str], arguments: Arguments, model: str) -> dict[str, int]:
     """The argument of each input, by index.
 
-    Raises: EngineError where there are more or fewer of them than arguments.
+    Raises: EngineError if there are more or fewer inputs than arguments.
     """
-    known = {alias: index for index, aliases in enumerate(arguments.names) for alias in aliases}
-    if all(name in known for name in names):
-        positions = {name: known[name] for name in names}
+    indices = {alias: index for index, aliases in enumerate(arguments.names) for alias in aliases}
+    if all(name in indices for name in names):
+        positions = {name: indices[name] for name in names}
     elif names and all(_INDEXED.match(name) for name in names):
         positions = {name: _index(name) for name in names}
     else:
         positions = {name: index for index, name in enumerate(names)}
     expected = set(range(len(arguments.names)))
-    given = set(positions.values())
-    if len(given) < len(names):
+    used = set(positions.values())
+    if len(used) < len(names):
         raise invalid(f"unable to load model '{model}', two inputs are the same argument: {', '.join(names)}")
-    if not (expected - arguments.optional <= given <= expected):
+    if not (expected - arguments.optional <= used <= expected):
         arguments_text = ", ".join(aliases[0] for aliases in arguments.names)
         raise invalid(
             f"unable to load model '{model}', configuration expects {len(names)} inputs ({', '.join(names)}), "
@@ -56,9 +56,9 @@ def input_positions(names: Sequence[str], arguments: Arguments, model: str) -> d
 
 
 def outputs_of(result: Any, names: Sequence[str]) -> dict[str, Any]:
-    """The outputs in what a model has returned.
+    """Find the outputs in a model's result.
 
-    Raises: EngineError where one of them is not there.
+    Raises: EngineError if one is missing.
     """
     if isinstance(result, Mapping) and all(name in result for name in names):
         return {name: result[name] for name in names}
@@ -66,7 +66,7 @@ def outputs_of(result: Any, names: Sequence[str]) -> dict[str, Any]:
         return {name: _at_path(result, name) for name in names}
     leaves = _leaves(result)
     indexed = bool(names) and all(_INDEXED.match(name) for name in names)
-    found = {}
+    outputs = {}
     for position, name in enumerate(names):
         index = _index(name) if indexed else position
         if index >= len(leaves):
@@ -74,8 +74,8 @@ def outputs_of(result: Any, names: Sequence[str]) -> dict[str, Any]:
                 f"The output {name} in the model configuration refers to an output index which doesn't exist. "
                 f"This model has {len(leaves)} outputs"
             )
-        found[name] = leaves[index]
-    return found
+        outputs[name] = leaves[index]
+    return outputs
 
 
 def _index(name: str) -> int:
@@ -93,7 +93,7 @@ def _leaves(result: Any) -> list[Any]:
 
 
 def _at_path(result: Any, name: str) -> Any:
-    """What `RESULT[AAA][0]` names."""
+    """The value at a path such as `RESULT[AAA][0]`."""
     value = result
     for part in _PART.findall(name):
         try:

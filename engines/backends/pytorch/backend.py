@@ -9,17 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from engines.backends.batching import Batcher
-from engines.backends.interfaces import Array, BackendRequest, InstanceSpec
+from engines.backends.interfaces import BackendRequest, InstanceSpec
+from engines.backends.model_config import ModelSignature
 from engines.backends.model_files import instance_file, library
 from engines.backends.pytorch import devices, models
 from engines.backends.pytorch.argument_names import input_positions, outputs_of
-from engines.backends.pytorch.settings import Settings, apply_to_process, around_a_run
-from engines.backends.pytorch.tensors import to_array, to_torch, torch_dtype
-from engines.backends.signature import ModelSignature
+from engines.backends.pytorch.devices import to_array, to_torch, torch_dtype
+from engines.backends.pytorch.settings import Settings, apply_to_process, run_context
+from engines.core.datatypes import Array
 from engines.core.errors import EngineError
 
 _log = logging.getLogger(__name__)
-_LEFT = "'%s' runs on the CPU, as it fails on %s: %s"
+_MOVED = "'%s' runs on the CPU, as it fails on %s: %s"
 _shared: dict[tuple[Path, str], models.TorchModel] = {}
 _shared_lock = threading.Lock()
 
@@ -39,8 +40,8 @@ class PyTorchBackend:
         path = instance_file(spec, *models.NAMES)
         if path.suffix == ".pt" and (path.with_name("model.py")).exists():
             path = path.with_name("model.py")  # an eager class whose weights are called model.pt
-        self._load_here: Callable[[], Any] = lambda: self._on_device(lambda: self._load(path, spec))
-        self._load_or_leave(spec.name)
+        self._load_model: Callable[[], Any] = lambda: self._on_device(lambda: self._load(path, spec))
+        self._load_with_fallback(spec.name)
         names = [tensor.name for tensor in self._signature.inputs]
         self._positions = (
             {} if self._model.arguments.takes_dict else input_positions(names, self._model.arguments, spec.model)
@@ -52,20 +53,20 @@ class PyTorchBackend:
     def _use(self, device: Any) -> None:
         self._device, self._on_device = device, devices.caller(device.type)
 
-    def _load_or_leave(self, name: str) -> None:
-        """Load the model, on the CPU where the device that it was given by its kind cannot hold it."""
+    def _load_with_fallback(self, name: str) -> None:
+        """Load the model; on the CPU if the device of its kind cannot hold it."""
         try:
-            self._model = self._load_here()
+            self._model = self._load_model()
         except Exception as error:
             if self._is_settled:
                 raise
             device, self._is_settled = self._device, True
             self._use(self._torch.device("cpu"))
             try:
-                self._model = self._load_here()
+                self._model = self._load_model()
             except Exception:
                 raise error from None
-            _log.warning(_LEFT, name, device, error)
+            _log.warning(_MOVED, name, device, error)
 
     def _load(self, path: Path, spec: InstanceSpec) -> models.TorchModel:
         torch, settings = self._torch, self._settings
@@ -74,13 +75,13 @@ class PyTorchBackend:
         with _shared_lock:
             if settings.share_weights and key in _shared:
                 return _shared[key]
-            with around_a_run(torch, settings, self._device):
+            with run_context(torch, settings, self._device):
                 model = models.load(
                     torch, path, self._device, name=spec.model, method=settings.method,
                     keep_device=spec.kind == "KIND_MODEL" and not settings.device,
                 )  # fmt: skip
                 if spec.kind == "KIND_MODEL" and not settings.device:
-                    self._device = _own_device(model, self._device)
+                    self._device = _model_device(model, self._device)
                 if settings.channels_last and model.module is not None:
                     model.module.to(memory_format=torch.channels_last)
             if settings.compile_options is not None:
@@ -95,17 +96,17 @@ class PyTorchBackend:
     def _run(self, inputs: dict[str, Array]) -> dict[str, Array]:
         if not self._is_settled:
             return self._try(inputs)
-        outputs: dict[str, Array] = self._on_device(lambda: self._run_here(inputs))
+        outputs: dict[str, Array] = self._on_device(lambda: self._run_model(inputs))
         return outputs
 
     def _try(self, inputs: dict[str, Array]) -> dict[str, Array]:
-        """Run a model that has not run yet on its device, which lacks some operations. Where that fails and the CPU
-        does not, be it in the warm-up, the model stays on the CPU. What fails on both is the request's own fault and
-        settles nothing: the CPU's copy is loaded once, and kept until one of the two has answered."""
+        """Run a model that has not succeeded yet on its device, which lacks some operations. If the run fails there and
+        succeeds on the CPU (in the warm-up, too), the model stays on the CPU. A run that fails on both is the request's
+        fault and decides nothing: the copy on the CPU is loaded once, and stays until one of the two succeeds."""
         device, model = self._device, self._model
         try:
-            outputs: dict[str, Array] = self._on_device(lambda: self._run_here(inputs))
-        except EngineError:  # of the inputs, or of what the model returned
+            outputs: dict[str, Array] = self._on_device(lambda: self._run_model(inputs))
+        except EngineError:  # of inputs or outputs
             raise
         except Exception as error:
             self._use(self._torch.device("cpu"))
@@ -116,33 +117,33 @@ class PyTorchBackend:
                 self._model = model
                 raise error from None
             self.placement = {**self.placement, "device": str(self._device)}
-            _log.warning(_LEFT, self._name, device, error)
+            _log.warning(_MOVED, self._name, device, error)
         self._is_settled, self._cpu_model = True, None
         return outputs
 
     def _run_on_cpu(self, inputs: dict[str, Array]) -> dict[str, Array]:
         if self._cpu_model is None:
-            self._is_settled = True  # where it cannot be loaded, it is not tried again
-            self._cpu_model = self._load_here()
+            self._is_settled = True  # a failed load is not repeated
+            self._cpu_model = self._load_model()
             self._is_settled = False
         self._model = self._cpu_model
-        return self._run_here(inputs)
+        return self._run_model(inputs)
 
-    def _run_here(self, inputs: dict[str, Array]) -> dict[str, Array]:
+    def _run_model(self, inputs: dict[str, Array]) -> dict[str, Array]:
         torch, settings, model = self._torch, self._settings, self._model
-        with around_a_run(torch, settings, self._device):
+        with run_context(torch, settings, self._device):
             tensors = {name: self._tensor(name, array) for name, array in inputs.items()}
             if model.arguments.takes_dict:
                 result = model.call({0: tensors})
             else:
                 result = model.call({self._positions[name]: tensor for name, tensor in tensors.items()})
             specs = self._signature.output_by_name
-            found = outputs_of(
+            outputs = outputs_of(
                 result, [tensor.name for tensor in (*self._signature.outputs, *self._signature.state_outputs)]
             )
             if settings.autocast_dtype is not None:
-                found = {name: self._as_configured(value, specs[name].datatype) for name, value in found.items()}
-            arrays = {name: to_array(torch, value) for name, value in found.items()}
+                outputs = {name: self._as_configured(value, specs[name].datatype) for name, value in outputs.items()}
+            arrays = {name: to_array(torch, value) for name, value in outputs.items()}
         if settings.clean_cache and self._device.type in ("cuda", "mps"):
             getattr(torch, self._device.type).empty_cache()
         return arrays
@@ -155,25 +156,25 @@ class PyTorchBackend:
         return value
 
     def _as_configured(self, value: Any, datatype: str) -> Any:
-        """Autocast decides the dtype of results for itself: clients get the one they were promised."""
+        """Autocast chooses the dtype of results: convert them to the configured one."""
         dtype = torch_dtype(self._torch, datatype)
         if dtype is None or not value.is_floating_point() or not dtype.is_floating_point:
             return value
         return value.to(dtype)
 
     def finalize(self) -> None:
-        def let_go() -> None:
+        def release() -> None:
             self._model = self._cpu_model = None
             if self._device.type in ("cuda", "mps"):
                 getattr(self._torch, self._device.type).empty_cache()
 
-        self._on_device(let_go)
+        self._on_device(release)
 
     _model: Any
     _cpu_model: Any
 
 
-def _own_device(model: models.TorchModel, default: Any) -> Any:
-    """Where the first parameter of a KIND_MODEL model is."""
+def _model_device(model: models.TorchModel, default: Any) -> Any:
+    """The device of a KIND_MODEL model's first parameter."""
     parameters = model.module.parameters() if model.module is not None else iter(())
     return next((parameter.device for parameter in parameters), default)

@@ -1,4 +1,4 @@
-"""The forms a torch model comes in, each loaded into the same thing: a function of leaves, and its arguments' names."""
+"""The forms of a torch model, each loaded as a function of leaves with the names of its arguments."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from engines.backends.model_config import FileTensor, FileTensors
 from engines.backends.model_files import library, python_module
 from engines.backends.pytorch.argument_names import Arguments
 from engines.core.errors import EngineError, internal, invalid
@@ -23,8 +24,8 @@ WEIGHTS = ("model.safetensors", "model.pt", "model.pth")
 
 @dataclass(frozen=True, slots=True)
 class TorchModel:
-    """`call(by_index)` runs it with the leaves of its arguments, by their index; those with a default may be left out.
-    `module` is what weights are in, None for a compiled archive."""
+    """`call(by_index)` runs it with the leaves of its arguments by index; arguments with a default may be left out.
+    `module` holds the weights, None for a compiled archive."""
 
     call: Callable[[Mapping[int, Any]], Any]
     arguments: Arguments
@@ -35,7 +36,7 @@ class TorchModel:
 def load(
     torch: Any, path: Path, device: Any, *, name: str, method: str = "forward", keep_device: bool = False
 ) -> TorchModel:
-    """Load a model onto a device. `keep_device` (KIND_MODEL) leaves it where it says itself that it runs.
+    """Load a model onto a device. `keep_device` (KIND_MODEL) leaves it on its own device.
 
     Raises: EngineError.
     """
@@ -53,7 +54,7 @@ def load(
 
 def _torchscript(torch: Any, path: Path, device: Any, method: str, keep_device: bool) -> TorchModel:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # it is what repositories hold, deprecated or not
+        warnings.simplefilter("ignore", DeprecationWarning)  # repositories hold it
         module = torch.jit.load(str(path), map_location=None if keep_device else device)
     if hasattr(module, "training") and module.training:
         module.eval()
@@ -74,7 +75,7 @@ def _eager(torch: Any, path: Path, device: Any, name: str, method: str, keep_dev
         for value in vars(defined).values()
         if isinstance(value, type) and issubclass(value, torch.nn.Module) and value.__module__ == defined.__name__
     ]
-    # One module may be made of others: the model is the one that is called so, or the last.
+    # A module may contain others: the model is the class `Model`, or the last one.
     classes.sort(key=lambda cls: cls.__name__ == "Model")
     if not classes:
         raise invalid(f"Cannot find a subclass of torch.nn.Module in '{path}'")
@@ -105,10 +106,10 @@ def _plain(names: list[str], takes_dict: bool, optional: frozenset[int]) -> Argu
 
 def _by_position(function: Any, names: list[str]) -> Callable[[Mapping[int, Any]], Any]:
     def call(by_index: Mapping[int, Any]) -> Any:
-        given = sorted(by_index)
-        in_a_row = [index for position, index in enumerate(given) if position == index]
-        rest = {names[index]: by_index[index] for index in given[len(in_a_row) :]}
-        return function(*(by_index[index] for index in in_a_row), **rest)
+        indices = sorted(by_index)
+        leading = [index for position, index in enumerate(indices) if position == index]
+        rest = {names[index]: by_index[index] for index in indices[len(leading) :]}
+        return function(*(by_index[index] for index in leading), **rest)
 
     return call
 
@@ -157,7 +158,7 @@ def _paths(torch: Any, in_spec: Any, plain_names: list[str] | None = None) -> tu
 
 
 def compiled(torch: Any, model: TorchModel, options: dict[str, Any]) -> TorchModel:
-    """The model with its code compiled at the first run of each shape.
+    """The model, compiled at the first run of each shape.
 
     Raises: EngineError for forms that cannot be compiled.
     """
@@ -166,3 +167,36 @@ def compiled(torch: Any, model: TorchModel, options: dict[str, Any]) -> TorchMod
     _log.info("compiling with %s", json.dumps(options))
     model.module.compile(**options)
     return model
+
+
+def file_tensors(path: Path, model: str) -> FileTensors:
+    """The names, datatypes and shapes of the inputs and outputs of a torch.export archive.
+
+    Raises: EngineError for any other file.
+    """
+    if path.suffix != ".pt2" or is_compiled(path):
+        raise invalid(
+            f"model '{model}' has to say its inputs and outputs in config.pbtxt: of torch's files only a "
+            "torch.export archive (model.pt2) tells them"
+        )
+    torch = library("torch", "torch")
+    program = torch.export.load(str(path))
+    nodes = {node.name: node for node in program.graph.nodes}
+    returned = program.graph_signature.user_outputs
+    inputs = [_file_tensor(torch, name, nodes[name]) for name in program.graph_signature.user_inputs if name in nodes]
+    outputs = [
+        _file_tensor(torch, f"OUTPUT__{index}", nodes[name]) for index, name in enumerate(returned) if name in nodes
+    ]
+    return FileTensors(inputs, outputs)
+
+
+def _file_tensor(torch: Any, name: str, node: Any) -> FileTensor:
+    value = node.meta["val"]
+    dims = tuple(size if isinstance(size, int) else -1 for size in value.shape)
+    return FileTensor(name, _datatype(torch, value.dtype), dims)
+
+
+def _datatype(torch: Any, dtype: Any) -> str:
+    names = {"bool": "BOOL", "float16": "FP16", "float32": "FP32", "float64": "FP64", "bfloat16": "BF16"}
+    name = str(dtype).removeprefix("torch.")
+    return names.get(name, name.upper())

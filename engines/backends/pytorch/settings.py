@@ -1,4 +1,4 @@
-"""The pytorch backend's parameters, by the names that Triton gives them, and a few of our own."""
+"""The pytorch backend's parameters: Triton's, and a few more."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from engines.backends.cores import fair_share_of_cores
 from engines.backends.interfaces import InstanceSpec
-from engines.backends.signature import Parameters
+from engines.backends.model_config import Parameters, fair_share_of_cores
 from engines.core.errors import invalid
 
 _log = logging.getLogger(__name__)
@@ -19,7 +18,7 @@ _AUTOCAST_DTYPES = ("auto", "float16", "bfloat16")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a model runs. `compile_options` is None where it is not compiled."""
+    """How a model runs. `compile_options` is None if it is not compiled."""
 
     inference_mode: bool
     autocast_dtype: str | None
@@ -41,7 +40,7 @@ class Settings:
     def of(cls, spec: InstanceSpec) -> Settings:
         """Read a model's parameters.
 
-        Raises: EngineError where one of them means nothing.
+        Raises: EngineError for an invalid value.
         """
         parameters = Parameters(spec.config)
         autocast = parameters.one_of("AUTOCAST_DTYPE", _AUTOCAST_DTYPES, "auto")
@@ -70,8 +69,8 @@ def _tristate(parameters: Parameters, key: str) -> bool | None:
 
 
 def _compile_options(parameters: Parameters) -> dict[str, Any] | None:
-    """What torch.compile is given. Triton compiles every eager class; here it is asked for by TORCH_COMPILE, or by
-    options: a first request of minutes has to be somebody's decision."""
+    """The options of torch.compile. Triton compiles every eager class; here TORCH_COMPILE or its options enable it,
+    because compiling can delay the first request by minutes."""
     text = parameters.text("TORCH_COMPILE_OPTIONAL_PARAMETERS")
     if not parameters.flag("TORCH_COMPILE", default=bool(text)):
         return None
@@ -85,7 +84,7 @@ def _compile_options(parameters: Parameters) -> dict[str, Any] | None:
 
 
 def apply_to_process(torch: Any, settings: Settings) -> None:
-    """Set what holds for a thread (intra-op threads) or for the whole process (all else)."""
+    """Set the intra-op threads of this thread, and the other settings of the process."""
     torch.set_num_threads(settings.num_threads)
     if settings.num_interop_threads:
         try:
@@ -101,8 +100,8 @@ def apply_to_process(torch: Any, settings: Settings) -> None:
             getattr(torch._C, setter)(value)
 
 
-def around_a_run(torch: Any, settings: Settings, device: Any) -> AbstractContextManager[Any]:
-    """What is in force while the model runs, entered anew for each run."""
+def run_context(torch: Any, settings: Settings, device: Any) -> AbstractContextManager[Any]:
+    """The context of one run."""
     stack = ExitStack()
     stack.enter_context(torch.inference_mode() if settings.inference_mode else torch.no_grad())
     if settings.autocast_dtype is not None:

@@ -9,7 +9,8 @@ from typing import Any
 
 from google.protobuf import text_format
 
-from engines.backends.interfaces import Array, Backend, InstanceSpec
+from engines.backends.interfaces import Backend, InstanceSpec
+from engines.core.datatypes import Array
 from engines.core.errors import EngineError
 from gateway.protocol.protobuf import message
 

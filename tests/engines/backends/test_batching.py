@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from engines.backends.batching import Batcher, join, power_of_two
-from engines.backends.signature import ModelSignature
+from engines.backends.model_config import ModelSignature
 from engines.core.errors import EngineError, ErrorCode
 from tests.engines.backends.support import Request, configuration
 

@@ -6,7 +6,7 @@ import pytest
 jax = pytest.importorskip("jax")
 
 from engines.backends import jax as backend_of_jax  # noqa: E402
-from engines.backends.jax.backend import fill, nested  # noqa: E402
+from engines.backends.jax import fill, nested  # noqa: E402
 from engines.core.errors import EngineError  # noqa: E402
 from tests.engines.backends.support import Request, answers, configuration, spec  # noqa: E402
 

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper  # noqa: E402
 
 from engines.backends import onnxruntime  # noqa: E402
 from engines.backends.onnxruntime import providers, sessions  # noqa: E402
-from engines.backends.onnxruntime.coreml_cache import cached  # noqa: E402
+from engines.backends.onnxruntime.providers import cached  # noqa: E402
 from engines.core.errors import EngineError  # noqa: E402
 from tests.engines.backends.support import answers, configuration, spec  # noqa: E402
 
@@ -329,8 +329,8 @@ def test_the_models_own_shapes_count(saved, monkeypatch, tmp_path, shape, provid
         made.extend(chosen)
         return original(ort, path, config, [CPU], *more)
 
-    original = sessions.make
-    monkeypatch.setattr(sessions, "make", make)
+    original = sessions.create_session
+    monkeypatch.setattr(sessions, "create_session", make)
     monkeypatch.setattr(ort, "get_available_providers", lambda: MAC)
     loaded(directory, kind="KIND_GPU")
     assert made[0][0] == f"{provider}ExecutionProvider"

@@ -109,7 +109,7 @@ def test_a_torch_model_becomes_an_entry_with_a_package_for_each_batch(models, tm
     assert (told["was_compared"], told["largest_error"]) == (False, None)
     assert {Path(path).name for path in told["files"]} == set(files)
     for name, shapes in files.items():
-        (x,) = packages.read(ct, tmp_path / "net" / "1" / name).inputs
+        (x,) = packages.read_package(ct, tmp_path / "net" / "1" / name).inputs
         assert (x.name, x.datatype, sorted(x.shapes)) == ("x", "FP32", shapes)
     assert entry(tmp_path / "net") == configuration(CONFIG)
 
@@ -137,7 +137,7 @@ def test_an_entry_of_a_repository_keeps_its_tensors_and_labels(models, tmp_path)
     """INT64 outside is INT32 in CoreML; the client sees what it saw before."""
     result = convert(models / "entry", "-o", tmp_path, "--name", "fast", "--version", "7", "--batch", "2")
     assert result.exit_code == 0, result.output
-    package = packages.read(ct, tmp_path / "fast" / "7" / "model.mlpackage")
+    package = packages.read_package(ct, tmp_path / "fast" / "7" / "model.mlpackage")
     assert [(each.name, each.datatype, each.shapes) for each in package.inputs] == [
         ("ids", "INT32", ((2, 5),)),
         ("scale", "FP32", ((2, 1),)),

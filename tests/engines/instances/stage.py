@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 import numpy as np
 from google.protobuf import text_format
 
-from engines.backends.interfaces import Array, numpy_datatype
 from engines.core.calls import InferenceCall
+from engines.core.datatypes import Array, datatype_of, numpy_datatype
 from engines.core.errors import EngineError, ErrorCode
 from engines.core.messages import InferRequest, InferResponse, TensorData, WantedOutput
 from engines.instances import InstanceSet, start
+from engines.ipc.arrays import decode_bytes, encode_bytes
 from engines.repository.interfaces import ModelSpec
-from engines.runner.arrays import datatype_of, decode_bytes, encode_bytes
 from gateway.protocol import protobuf
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from engines.core.messages import InferRequest
 from engines.instances.host_requests import HostRequests
 from engines.instances.instance import ProcessInstance
 from engines.instances.instance_groups import InstancePlan
-from engines.ipc import message_kinds
+from engines.ipc import protocol
 
 
 class Channel:
@@ -53,10 +53,8 @@ def test_the_next_batch_runs_while_answers_are_handed_over() -> None:
             happened.append("done")
 
         instance.execute([first], done)
-        instance.receive(
-            (message_kinds.DONE, (), 1, 1, 2, 3, 0, [(1, True, [("y", "INT32", (1,), b"1234")], None, None)])
-        )
+        instance.receive((protocol.DONE, (), 1, 1, 2, 3, 0, [(1, True, [("y", "INT32", (1,), b"1234")], None, None)]))
         assert happened == ["done", "answered"]
-        assert [message[0] for message in channel.sent] == [message_kinds.EXECUTE, message_kinds.EXECUTE]
+        assert [message[0] for message in channel.sent] == [protocol.EXECUTE, protocol.EXECUTE]
 
     asyncio.run(run())

@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
-from engines.ipc import message_kinds
+from engines.ipc import protocol
 from engines.ipc.arena import Arena, Mapping, open_shared_file
+from engines.ipc.arrays import ArrayStore
 from engines.ipc.channel import PIPE_BYTES, Channel, open_pipe
-from engines.runner.arrays import ArrayStore
-from engines.runner.connection import HostConnection, HostGoneError
+from engines.ipc.host_connection import HostConnection, HostGoneError
 
 
 def echo(connection: HostConnection) -> None:
@@ -44,7 +44,7 @@ def test_messages_of_any_size_come_whole_and_in_order(size: int) -> None:
         loop = asyncio.get_running_loop()
         channel = Channel(loop, outgoing, incoming, Arena(sent), Mapping(received), take)
         for number in range(5):
-            channel.send(message_kinds.EXECUTE, number, b"x" * size)
+            channel.send(protocol.EXECUTE, number, b"x" * size)
         async with asyncio.timeout(20):
             await is_over.wait()
         channel.close()

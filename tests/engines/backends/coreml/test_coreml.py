@@ -11,7 +11,7 @@ ct = pytest.importorskip("coremltools")
 torch = pytest.importorskip("torch")
 
 from engines.backends import coreml as backend_of_coreml  # noqa: E402
-from engines.backends.coreml import buckets, disk_cache, packages  # noqa: E402
+from engines.backends.coreml import disk_cache, packages  # noqa: E402
 from engines.backends.coreml.backend import CoreMLBackend  # noqa: E402
 from engines.core.errors import EngineError  # noqa: E402
 from tests.engines.backends.coreml.fake import FakeCoreMLTools  # noqa: E402
@@ -230,7 +230,7 @@ def test_whole_numbers_are_32_bits_wide(made):
 
 
 def bucket(rows, path="p"):
-    return buckets.Bucket(path, {"x": (rows, 3)}, rows)
+    return packages.Bucket(path, {"x": (rows, 3)}, rows)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def bucket(rows, path="p"):
     [(1, (1, 4), [1]), (2, (1, 4), [4]), (5, (1, 4), [4, 1]), (9, (4,), [4, 4, 4]), (16, (1, 4, 16), [16])],
 )
 def test_batches_are_cut_into_the_largest_buckets_they_fill(rows, sizes, cut):
-    assert [each.rows for each in buckets.pieces(rows, [bucket(size) for size in sizes])] == cut
+    assert [each.rows for each in packages.split_rows(rows, [bucket(size) for size in sizes])] == cut
 
 
 def test_shapes_of_several_inputs_change_together():
@@ -277,7 +277,7 @@ def test_a_compiled_model_tells_its_shapes_in_its_metadata(tmp_path):
     many = schema | {"name": "m", "dataType": "Int32", "enumeratedShapes": "[[1, 3], [4, 3]]"}
     told = [{"inputSchema": [schema, many], "outputSchema": [schema | {"name": "y", "shape": "[]"}]}]
     (path / "metadata.json").write_text(json.dumps(told))
-    assert packages.read(ct, path) == packages.Package(
+    assert packages.read_package(ct, path) == packages.Package(
         path,
         (packages.Feature("x", "FP16", ((1, 3),)), packages.Feature("m", "INT32", ((1, 3), (4, 3)))),
         (packages.Feature("y", "FP16", ()),),
@@ -301,10 +301,10 @@ def test_packages_with_the_same_content_have_the_same_digest(made, tmp_path):
 
 @pytest.mark.parametrize("broken", ["", "nonsense", "{}", '{"machine": "m", "units": "TPU", "trials": []}'])
 def test_a_memory_that_cannot_be_read_is_none(tmp_path, broken):
-    kept = disk_cache.DiskCache(tmp_path, "m")
-    kept.keep("d", SimpleNamespace(units="ALL", trials=()))
-    assert kept.recall("d").units == "ALL"
-    assert disk_cache.DiskCache(tmp_path, "other machine").recall("d") is None
+    cache = disk_cache.DiskCache(tmp_path, "m")
+    cache.store("d", SimpleNamespace(units="ALL", trials=()))
+    assert cache.load("d").units == "ALL"
+    assert disk_cache.DiskCache(tmp_path, "other machine").load("d") is None
     (file,) = tmp_path.glob("d-*.json")
     file.write_text(broken)
-    assert kept.recall("d") is None
+    assert cache.load("d") is None

@@ -1,4 +1,10 @@
-"""An instance of a jax model."""
+"""The jax backend: a `model.py` with `apply(params, inputs) -> outputs`, and its parameters beside it.
+
+`inputs` and `outputs` are dictionaries of arrays by the names of the configuration; `params` are the arrays of
+`model.safetensors` or `model.npz`, as dictionaries of dictionaries where names have slashes ("block/norm/scale").
+`apply` is compiled once for each shape: batches are padded to a power of two, so that there are few of them. What a
+sequence carries from step to step are inputs and outputs too, kept between them by the configuration's implicit state.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +17,18 @@ from typing import Any
 import numpy as np
 
 from engines.backends.batching import Batcher, power_of_two
-from engines.backends.interfaces import Array, BackendRequest, InstanceSpec, numpy_datatype
+from engines.backends.interfaces import Backend, BackendRequest, InstanceSpec
+from engines.backends.model_config import ModelSignature, Parameters, is_complete
 from engines.backends.model_files import instance_file, library, python_module
-from engines.backends.signature import ModelSignature, Parameters
+from engines.core.datatypes import Array, numpy_datatype
 from engines.core.errors import internal, invalid
 
 _log = logging.getLogger(__name__)
+
+EXTRA = "jax"
+INSTANCES_SHARE_A_PROCESS = True
+
+
 _NARROW: dict[np.dtype[Any], Any] = {
     np.dtype(np.int64): np.int32,
     np.dtype(np.uint64): np.uint32,
@@ -127,6 +139,16 @@ class JaxBackend:
 
     _params: Any
     _apply: Any
+
+
+def create() -> Backend:
+    return JaxBackend()
+
+
+def complete(config: Any, directory: Path, options: Mapping[str, str] | None = None) -> None:
+    """Raises: EngineError where inputs or outputs are open: a function does not tell them."""
+    if not is_complete(config):
+        raise invalid(f"model '{config.name}' has to say its inputs and outputs in config.pbtxt: a jax function cannot")
 
 
 def fill(array: Array, dims: tuple[int, ...], value: float, first_axis: int) -> Array:

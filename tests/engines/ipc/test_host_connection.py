@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from engines.ipc import message_kinds
+from engines.ipc import protocol
 from engines.ipc.arena import Arena, Mapping, open_shared_file
-from engines.ipc.frames import encode
-from engines.runner.arrays import ArrayStore
-from engines.runner.connection import HostConnection
+from engines.ipc.arrays import ArrayStore
+from engines.ipc.host_connection import HostConnection
+from engines.ipc.protocol import encode
 
 
 @pytest.fixture
@@ -32,17 +32,17 @@ def test_who_waits_for_work_tells_of_a_cancellation(ends: tuple[HostConnection, 
     told: list[int] = []
     for request in (1, 2):
         connection.when_cancelled(request, lambda request=request: told.append(request))
-    say(host, message_kinds.CANCEL, 2)
-    say(host, message_kinds.CANCEL, 2)
-    say(host, message_kinds.STOP)
-    assert connection.next_work()[0] == message_kinds.STOP
+    say(host, protocol.CANCEL, 2)
+    say(host, protocol.CANCEL, 2)
+    say(host, protocol.STOP)
+    assert connection.next_work()[0] == protocol.STOP
     assert told == [2]
 
 
 def test_a_request_that_is_cancelled_already_is_told_at_once(ends: tuple[HostConnection, int]) -> None:
     """Whoever asks late misses nothing."""
     connection, host = ends
-    say(host, message_kinds.CANCEL, 1)
+    say(host, protocol.CANCEL, 1)
     assert connection.is_cancelled(1)
     told: list[int] = []
     connection.when_cancelled(1, lambda: told.append(1))
@@ -54,6 +54,6 @@ def test_a_request_that_is_over_is_not_told_of(ends: tuple[HostConnection, int])
     connection, host = ends
     connection.when_cancelled(1, lambda: pytest.fail("nobody listens any more"))
     connection.forget(1)
-    say(host, message_kinds.CANCEL, 1)
-    say(host, message_kinds.STOP)
+    say(host, protocol.CANCEL, 1)
+    say(host, protocol.STOP)
     connection.next_work()

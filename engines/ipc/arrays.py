@@ -7,33 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from engines.backends.interfaces import Array, numpy_datatype
+from engines.core.datatypes import Array, numpy_datatype
 from engines.core.errors import invalid
 from engines.core.messages import SharedMemory
 from engines.ipc.arena import Arena, Mapping
 from engines.ipc.client_memory import ClientMemory
-from engines.ipc.tensors import INLINE_BYTES, PackedTensor
+from engines.ipc.protocol import INLINE_BYTES, PackedTensor
 from gateway.protocol.datatypes import DATATYPES
 
 _DTYPES = {datatype: numpy_datatype(datatype) for datatype in DATATYPES}
 # Of too little data, of axes that are negative or too long, of axes that no machine word holds.
 _NO_ARRAY = (TypeError, ValueError, OverflowError)
 _LENGTH_BYTES = 4
-_BYTES_TYPES = (np.dtype(object).num, np.dtype(bytes).num)
-
-# By the number of the dtype: C has several types of one size.
-_DATATYPES: dict[int, str] = {
-    np.dtype(code).num: f"{family}{8 * np.dtype(code).itemsize}"
-    for family, codes in {"INT": "bhilq", "UINT": "BHILQ", "FP": "efd"}.items()
-    for code in codes
-}
-_DATATYPES[np.dtype(bool).num] = "BOOL"
-_DATATYPES |= dict.fromkeys(_BYTES_TYPES, "BYTES")
-
-
-def datatype_of(array: Array) -> str | None:
-    """The V2 datatype of an array's elements; None where there is none."""
-    return _DATATYPES.get(array.dtype.num)
 
 
 class ArrayStore:

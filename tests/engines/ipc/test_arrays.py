@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from engines.core.errors import EngineError
 from engines.ipc.arena import Arena, Mapping, open_shared_file
-from engines.ipc.tensors import INLINE_BYTES
-from engines.runner.arrays import ArrayStore, decode_bytes, encode_bytes
+from engines.ipc.arrays import ArrayStore, decode_bytes, encode_bytes
+from engines.ipc.protocol import INLINE_BYTES
 
 
 @given(st.lists(st.binary(max_size=20), max_size=8))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engines.ipc.frames import FrameReader, encode
+from engines.ipc.protocol import FrameReader, encode
 
 MESSAGES = [
     (1, (), {"a": 1, "b": [True, None, 2.5, "x"]}),

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from engines.core.errors import EngineError, ErrorCode
-from engines.runner.implicit_state import States
-from engines.runner.stored_implicit_state import StoredStates, states_of
+from engines.runner.implicit_state import States, StoredStates, states_of
 from engines.state.factory import open_store
 from tests.engines.backends.support import configuration, spec
 from tests.engines.state.redis_server import RedisServer

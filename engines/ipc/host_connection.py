@@ -11,12 +11,15 @@ import os
 import select
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from engines.ipc import message_kinds
-from engines.ipc.frames import FrameReader, Message, encode
-from engines.runner.arrays import ArrayStore
+from engines.core.datatypes import Array
+from engines.core.errors import EngineError, ErrorCode, unavailable
+from engines.ipc import protocol
+from engines.ipc.arena import ArenaFullError
+from engines.ipc.arrays import ArrayStore
+from engines.ipc.protocol import FrameReader, Message, encode
 
 READ_BYTES = 1 << 16
 
@@ -164,19 +167,91 @@ class HostConnection:
             if message[1]:
                 self.arrays.free(message[1])
             kind = message[0]
-            if kind == message_kinds.CANCEL:
+            if kind == protocol.CANCEL:
                 self._cancelled.add(message[2])
                 if (told := self._on_cancel.pop(message[2], None)) is not None:
                     told()
-            elif kind in (message_kinds.ANSWER, message_kinds.RESULT):
+            elif kind in (protocol.ANSWER, protocol.RESULT):
                 if message[2] in self._answers:
                     self._answers[message[2]].append(message)
-                elif kind == message_kinds.ANSWER and message[3]:
+                elif kind == protocol.ANSWER and message[3]:
                     self._let_go(message[3])
-            elif kind != message_kinds.FREED:
+            elif kind != protocol.FREED:
                 self._work.append(message)
 
     def _let_go(self, outputs: list[Any]) -> None:
         """Give back the blocks of an answer that nobody waits for."""
         for output in outputs:
             self.arrays.drop(output)
+
+
+# Of another model: outputs by name, their datatypes, parameters, an error, and whether it is the last reply.
+HostReply = tuple[dict[str, Array], dict[str, str], dict[str, Any], EngineError | None, bool]
+
+
+class HostClient:
+    """The host, as one instance reaches it; any thread may ask."""
+
+    def __init__(self, connection: HostConnection) -> None:
+        self._connection = connection
+
+    def infer(
+        self,
+        model: str,
+        version: str,
+        inputs: list[tuple[str, str, Array]],
+        outputs: tuple[str, ...],
+        options: dict[str, Any],
+        *,
+        is_decoupled: bool,
+    ) -> Iterator[HostReply]:
+        """The answers of another model, as they come: outputs by name, their datatypes, parameters, an error, and
+        whether it is the last. Letting go of the iterator before that cancels the inference.
+
+        Raises: EngineError where the inputs do not fit into shared memory, HostGoneError.
+        """
+        connection = self._connection
+        write = connection.arrays.write
+        try:
+            packed = [write(name, datatype, array) for name, datatype, array in inputs]
+        except ArenaFullError as full:
+            raise unavailable(str(full)) from None
+        number = connection.open_number()
+        is_final = False
+        try:
+            connection.send(protocol.INFER, number, model, version, packed, outputs, options, is_decoupled)
+            while not is_final:
+                _, _, _, tensors, parameters, error, is_final = connection.next_answer(number)
+                arrays = {each[0]: connection.arrays.read(each) for each in tensors or ()}
+                datatypes = {each[0]: each[1] for each in tensors or ()}
+                failure = EngineError(ErrorCode(error[0]), error[1]) if error else None
+                yield arrays, datatypes, parameters or {}, failure, is_final
+        finally:
+            connection.close_number(number)
+            if not is_final:
+                connection.send(protocol.INFER_CANCEL, number)
+
+    def control(self, operation: str, *arguments: Any) -> Any:
+        """Have the host do something, and wait for what comes of it.
+
+        Raises: EngineError, HostGoneError.
+        """
+        connection = self._connection
+        number = connection.open_number()
+        try:
+            connection.send(protocol.CONTROL, number, operation, arguments)
+            _, _, _, value, error = connection.next_answer(number)
+        finally:
+            connection.close_number(number)
+        if error:
+            raise EngineError(ErrorCode(error[0]), error[1])
+        return value
+
+    def measure(self, operation: str, metric: int, value: float | tuple[tuple[int, ...], float]) -> None:
+        """Change a custom metric: `increment`, `set` or `observe`; or `merge` many observations, as their counts by
+        bucket and their sum."""
+        self._connection.send(protocol.METRIC, operation, metric, value)
+
+    def log(self, level: str, text: str, file: str, line: int) -> None:
+        """Write a line to the host's log."""
+        self._connection.send(protocol.LOG, level, text, file, line)
