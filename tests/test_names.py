@@ -16,7 +16,6 @@ NOUNS = {
 PARTICIPLES = {
     "engines/host/reshaping.py",
     "gateway/dataplane/dispatch/serving.py",
-    "gateway/dataplane/translation/making.py",
 }
 # What each of Triton's python models is called.
 TRITONS = {"TritonPythonModel"}

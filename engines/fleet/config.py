@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from engines.fleet.spec import READY_PATHS, AgentProtocol, AgentSpec, BackoffSpec, FleetSpec, Power
+from engines.fleet.spec import AgentSpec, BackoffSpec, FleetSpec, Power
 from engines.fleet.templating import port_names, unknown
 from engines.fleet.values import argument, port_range, variable
+from gateway.protocol.engine_protocols import EngineProtocol
 from gateway.yaml import values
 from gateway.yaml.nodes import Map, Node, Scalar, read_yaml
 from gateway.yaml.problems import Location, Problem, suggest
@@ -63,7 +64,7 @@ _AGENT = Record(
         "command": _texts,
         "replicas": scalar(values.between(1, 64, values.integer)),
         "engine": scalar(values.name),
-        "protocol": scalar(values.one_of(member.value for member in AgentProtocol)),
+        "protocol": scalar(values.one_of(member.value for member in EngineProtocol)),
         "models": _texts,
         "ports": keyed(values.name, _port),
         "environment": keyed(variable, _text),
@@ -182,7 +183,7 @@ def _replicas(read: _Agent, path: Path, reading: Reading) -> list[AgentSpec]:
         given = "both" if "host" in agent else "neither"
         reading.error(read.name_location, f"agent {name!r} has {given} of 'host' and 'command': give one of the two")
         return []
-    protocol = AgentProtocol(agent.get("protocol", "kserve"))
+    protocol = EngineProtocol(agent.get("protocol", "kserve"))
     command = _host_command(agent["host"], base) if "host" in agent else agent["command"]
     environment = agent.get("environment", {})
     ready = _ready(agent, protocol, command)
@@ -232,13 +233,13 @@ def _host_command(host: Mapping[str, Any], base: Path) -> tuple[str, ...]:
     return (*command, *host.get("options", ()))
 
 
-def _ready(agent: Mapping[str, Any], protocol: AgentProtocol, command: tuple[str, ...]) -> str | None:
+def _ready(agent: Mapping[str, Any], protocol: EngineProtocol, command: tuple[str, ...]) -> str | None:
     """The URL that tells readiness, with placeholders: as given, or the protocol's own on the http port."""
     ready = agent.get("ready")
     if ready == "running":
         return None
-    if ready is None:
-        ready = READY_PATHS[protocol] if "http" in port_names(command) or "http" in agent.get("ports", {}) else None
+    if ready is None and ("http" in port_names(command) or "http" in agent.get("ports", {})):
+        ready = protocol.traits.ready_path
     if ready is None or "://" in ready:
         return ready
     return f"http://{{address}}:{{http_port}}/{ready.lstrip('/')}"

@@ -11,8 +11,9 @@ from urllib.parse import urlsplit
 import yaml
 
 from engines.fleet.files import write_whole
-from engines.fleet.spec import READY_PATHS, AgentProtocol, AgentSpec, FleetSpec
+from engines.fleet.spec import AgentSpec, FleetSpec
 from engines.fleet.templating import fill
+from gateway.protocol.engine_protocols import EngineProtocol
 
 _NOTE = "# Kept by `pointsman fleet`: written anew when the fleet's file changes, so edit that one.\n"
 
@@ -57,18 +58,18 @@ def _engine(group: list[AgentSpec], address: str, ports: Mapping[str, Mapping[st
     return engine
 
 
-def _endpoint(protocol: AgentProtocol, host: str, ports: Mapping[str, int]) -> dict[str, str] | str:
+def _endpoint(protocol: EngineProtocol, host: str, ports: Mapping[str, int]) -> dict[str, str] | str:
     if "http" not in ports:
         return f"grpc://{host}:{ports['grpc']}"
     endpoint = {"url": f"http://{host}:{ports['http']}"}
-    if "grpc" in ports and protocol is not AgentProtocol.OPENAI:  # which has none
+    if "grpc" in ports and protocol.traits.has_grpc:
         endpoint["grpc"] = f"{host}:{ports['grpc']}"
     return endpoint
 
 
 def _health(agent: AgentSpec, host: str, ports: Mapping[str, int]) -> dict[str, Any]:
     """How the gateway probes the agent; nothing where it is by the protocol's own path."""
-    own = READY_PATHS[agent.protocol]
+    own = agent.protocol.traits.ready_path
     if agent.ready is None:  # nobody knows what to ask, but for protocols whose probe is no path
         return {} if own is None else {"interval": 0}
     facts = {f"{name}_port": str(port) for name, port in ports.items()}

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
+from gateway.protocol.engine_protocols import EngineProtocol
+
 
 class Power(Enum):
     """How much of the machine an agent may take when others want it too."""
@@ -17,26 +19,6 @@ class Power(Enum):
     BACKGROUND = "background"
     DEFAULT = "default"
     INTERACTIVE = "interactive"
-
-
-class AgentProtocol(Enum):
-    """What an agent speaks, in the words of rule files."""
-
-    KSERVE = "kserve"
-    MLSERVER = "mlserver"
-    OPENAI = "openai"
-    TFSERVING = "tfserving"
-    TORCHSERVE = "torchserve"
-
-
-# Where each protocol's servers say that they are ready.
-READY_PATHS = {
-    AgentProtocol.KSERVE: "/v2/health/ready",
-    AgentProtocol.MLSERVER: "/v2/health/ready",
-    AgentProtocol.OPENAI: "/health",
-    AgentProtocol.TFSERVING: None,  # it has a status for each model only
-    AgentProtocol.TORCHSERVE: "/ping",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +43,7 @@ class AgentSpec:
     agent: str  # the name in the file, without the replica's number
     replica: int = 0
     engine: str | None = None  # the engine in the rules that it is an endpoint of; None: not registered
-    protocol: AgentProtocol = AgentProtocol.KSERVE
+    protocol: EngineProtocol = EngineProtocol.KSERVE
     models: tuple[str, ...] = ()  # globs of models that a route sends to it; none: the rules' own routes name it
     ports: tuple[str, ...] = ()  # the ports it needs, by name: http, grpc, metrics ...
     fixed_ports: Mapping[str, int] = field(default_factory=dict)

@@ -4,25 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from gateway.config.specs import Balance, EngineProtocol, EngineSpec, TlsSpec
+from gateway.config.specs import Balance, EngineSpec, TlsSpec
+from gateway.protocol.engine_protocols import protocols_with
 from gateway.yaml.nodes import Map
 from gateway.yaml.problems import Location
 from gateway.yaml.readers import Reading
-
-_KSERVE, _OPENAI = EngineProtocol.KSERVE, EngineProtocol.OPENAI
-_OF_LANGUAGE_MODELS = (_KSERVE, EngineProtocol.MLSERVER, _OPENAI)
-
-# Keys that not every protocol has a use for.
-_MEANT_FOR: dict[str, tuple[EngineProtocol, ...]] = {
-    "base_path": (_OPENAI,),
-    "dialects": (_OPENAI,),
-    "always_stream": (_OPENAI,),
-    "chat_template": _OF_LANGUAGE_MODELS,
-    "envelope": (EngineProtocol.TORCHSERVE,),
-    "load": _OF_LANGUAGE_MODELS,
-    "prefix": _OF_LANGUAGE_MODELS,
-}
-_WITHOUT_GRPC = (_OPENAI,)
 
 
 def check_engine(engine: EngineSpec, node: Map, location: Location, reading: Reading) -> None:
@@ -47,7 +33,7 @@ def _check_endpoints(engine: EngineSpec, location: Location, reading: Reading) -
 
 
 def _check_protocol(engine: EngineSpec, node: Map, reading: Reading) -> None:
-    if engine.protocol in _WITHOUT_GRPC and any(endpoint.speaks_grpc for endpoint in engine.endpoints):
+    if not engine.protocol.traits.has_grpc and any(endpoint.speaks_grpc for endpoint in engine.endpoints):
         said = f"engine {engine.name!r} speaks {engine.protocol.value}, which has no gRPC: give its http URL alone"
         reading.error(node.entries["endpoints"].location, said)
 
@@ -64,14 +50,14 @@ def _check_tls(engine: EngineSpec, location: Location, reading: Reading) -> None
 def _idle_keys(engine: EngineSpec, node: Map) -> list[tuple[str, str]]:
     """Keys that stand there for nothing, each with the reason."""
     given: Collection[str] = node.entries
-    protocol, load = engine.protocol, engine.load
+    protocol, traits, load = engine.protocol, engine.protocol.traits, engine.load
     found = [
         (key, f"it is for protocol {' and '.join(other.value for other in meant_for)}")
-        for key, meant_for in _MEANT_FOR.items()
-        if key in given and protocol not in meant_for
+        for key in given
+        if (meant_for := protocols_with(key)) and protocol not in meant_for
     ]
     told = {key for key, _ in found}
-    if "chat_template" in given and protocol is _OPENAI and "chat" in engine.dialects:
+    if "chat_template" in given and traits.has_dialects and "chat" in engine.dialects:
         found.append(("chat_template", "its 'dialects' have chat, so the engine applies its own"))
     if "load" in given and "load" not in told:
         if load.source == "metrics" and not engine.health.interval:
@@ -84,6 +70,6 @@ def _idle_keys(engine: EngineSpec, node: Map) -> list[tuple[str, str]]:
         found.append(("affinity", f"it is for balance session, and this is {engine.balance.value}"))
     if "prefix" in given and "prefix" not in told and engine.balance is not Balance.PREFIX:
         found.append(("prefix", f"it is for balance prefix, and this is {engine.balance.value}"))
-    if engine.balance is Balance.PREFIX and protocol not in _OF_LANGUAGE_MODELS:
+    if engine.balance is Balance.PREFIX and not traits.generates_text:
         found.append(("balance", f"requests to a {protocol.value} engine have no prompt, so this is least_outstanding"))
     return found

@@ -12,7 +12,6 @@ from gateway.config.specs import (
     BreakerSpec,
     ConnectionSpec,
     EndpointSpec,
-    EngineProtocol,
     EngineSpec,
     HealthSpec,
     LoadSpec,
@@ -22,6 +21,7 @@ from gateway.config.specs import (
 )
 from gateway.config.templates import read_template
 from gateway.config.value_parsers import endpoint_url, host_port
+from gateway.protocol.engine_protocols import EngineProtocol
 from gateway.yaml import values
 from gateway.yaml.nodes import Map, Node
 from gateway.yaml.problems import Location, suggest

@@ -8,7 +8,6 @@ from typing import Any
 from gateway.config import value_parsers
 from gateway.config.experiment_specs import ExperimentSpec
 from gateway.config.specs import (
-    EngineProtocol,
     EngineSpec,
     HistorySpec,
     IdentitySpec,
@@ -26,7 +25,6 @@ _ON_OVERFLOW = ("drop_oldest", "refuse")
 _PROMPTS = ("message", "text")
 _SWITCH = ("true", "false", "engine")
 _ON_LOSS = ("end", "replay")
-_WITHOUT_TEXT = (EngineProtocol.TFSERVING, EngineProtocol.TORCHSERVE)
 
 _SEQUENCE_ID = "sequence_id"
 
@@ -129,7 +127,7 @@ def check_history(
         assert route.location is not None
         for engine in _engines_of(route, engines, experiments):
             where = f"route {route.name!r} keeps conversations, and engine {engine.name!r}"
-            if engine.protocol in _WITHOUT_TEXT:
+            if not engine.protocol.traits.generates_text:
                 what = f"{where} speaks {engine.protocol.value}, which has no place for one"
                 reading.error(route.location, what)
             elif engine.protocol.is_v2 and engine.chat_template is None and history.prompts == "message":

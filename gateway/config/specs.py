@@ -12,6 +12,7 @@ from enum import Enum
 
 from gateway.config.experiment_specs import ExperimentSpec, ForcingSpec, LayerSpec, ShadowSpec
 from gateway.config.rule_test_specs import RuleTestSpec
+from gateway.protocol.engine_protocols import EngineProtocol
 from gateway.yaml.problems import Location
 
 
@@ -24,21 +25,6 @@ class Balance(Enum):
     LATENCY = "latency"
     SESSION = "session"
     PREFIX = "prefix"
-
-
-class EngineProtocol(Enum):
-    """What an engine speaks; a protocol is listed once its adapter exists."""
-
-    KSERVE = "kserve"
-    MLSERVER = "mlserver"
-    OPENAI = "openai"
-    TFSERVING = "tfserving"
-    TORCHSERVE = "torchserve"
-
-    @property
-    def is_v2(self) -> bool:
-        """Whether V2 is what it speaks, in Triton's way or in MLServer's."""
-        return self in (EngineProtocol.KSERVE, EngineProtocol.MLSERVER)
 
 
 @dataclass(frozen=True, slots=True)

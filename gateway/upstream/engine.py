@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from gateway.config.specs import Balance, EndpointSpec, EngineSpec
 from gateway.protocol.readiness import Readiness
-from gateway.upstream.adapters import Adapter, adapter_for
+from gateway.upstream.adapter import Adapter
 from gateway.upstream.balancing import by_session, chooser
 from gateway.upstream.endpoint import NOT_READY, Endpoint
 from gateway.upstream.prefix_index import PrefixIndex
@@ -50,7 +50,7 @@ class Engine:
         does what is known of prompts in its `prefixes`."""
         self.name = spec.name
         self.spec = spec
-        self.adapter: Adapter = adapter_for(spec)
+        self.adapter = Adapter(spec)
         listed = {endpoint.url: endpoint for endpoint in spec.endpoints}  # one listed twice is one endpoint
         self.endpoints = [_endpoint(spec, endpoint, known.get(url)) for url, endpoint in listed.items()]
         self.speaks_rest = all(endpoint.pool is not None for endpoint in self.endpoints)

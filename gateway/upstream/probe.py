@@ -7,19 +7,22 @@ from string import punctuation
 from typing import Protocol
 from urllib.parse import quote, urlsplit
 
-from gateway.config.specs import EndpointSpec, EngineProtocol, EngineSpec
+from gateway.config.specs import EndpointSpec, EngineSpec
 from gateway.protocol.engine_load import Load, read_metrics
+from gateway.protocol.engine_protocols import GrpcCheck
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.readiness import Readiness
 from gateway.upstream.discovery import read_models
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import extra_fields
 from gateway.upstream.grpc_request import ask
-from gateway.upstream.health_checks import NOT_THERE, grpc_check, rest_check
 from gateway.upstream.http_request import Fetched, fetch
 from gateway.upstream.tls import endpoint_tls
 
 _log = logging.getLogger(__name__)
+
+# A server that answers so does not have this path: the next one is tried.
+_NO_SUCH_PATH = frozenset({404, 405})
 
 
 class EndpointProbe(Protocol):
@@ -114,9 +117,11 @@ class _RestAsker:
     def __init__(self, engine: EngineSpec, url: str) -> None:
         self._server = _Getter(engine, url)
         self._metrics = _Metrics(engine, url, self._server)
-        self._check = rest_check(engine)
-        self._path = self._check.paths[0]  # the one that was there last
-        self._models_path = f"{engine.base_path}/models" if engine.protocol is EngineProtocol.OPENAI else None
+        own, traits = engine.health.path, engine.protocol.traits
+        self._paths = (own,) if own is not None else tuple(_at_base(engine, path) for path in traits.ready_paths)
+        self._ready_below = 300 if own is not None else traits.ready_below
+        self._path = self._paths[0]  # the one that was there last
+        self._models_path = None if traits.models_path is None else _at_base(engine, traits.models_path)
 
     @property
     def failure(self) -> str:
@@ -124,16 +129,16 @@ class _RestAsker:
 
     async def ask(self) -> Readiness:
         answered = await self._server.get(self._path)
-        if answered is not None and answered.status in NOT_THERE:
-            for path in self._check.paths:
+        if answered is not None and answered.status in _NO_SUCH_PATH:
+            for path in self._paths:
                 if path != self._path:
                     other = await self._server.get(path)
-                    if other is None or other.status not in NOT_THERE:
+                    if other is None or other.status not in _NO_SUCH_PATH:
                         self._path, answered = path, other
                         break
         if answered is None:
             return Readiness.DOWN
-        return Readiness.READY if 200 <= answered.status < self._check.ready_below else Readiness.UNREADY
+        return Readiness.READY if 200 <= answered.status < self._ready_below else Readiness.UNREADY
 
     async def models(self) -> frozenset[str] | None:
         answered = await self._server.get(self._models_path) if self._models_path is not None else None
@@ -152,7 +157,7 @@ class _GrpcAsker:
         spec = EndpointSpec(url, url.partition("://")[2])
         self._endpoint = Endpoint(engine, spec, endpoint_tls(engine.tls, url))
         self._metrics = _Metrics(engine, url, None)
-        self._check = grpc_check(engine)
+        self._check = _grpc_check(engine)
         self._timeout = engine.health.timeout
         self._fields = extra_fields(engine)
         self.failure = ""
@@ -171,7 +176,7 @@ class _GrpcAsker:
                 fields=self._fields,
                 timeout=self._timeout,
             )
-            is_ready = self._check.is_ready(answered)
+            is_ready = self._check.is_ready(answered.status, answered.message)
         except GatewayError as error:
             self.failure = error.message
             _log.debug("a probe of %s failed: %s", endpoint.url, error.message)
@@ -187,6 +192,16 @@ class _GrpcAsker:
     async def close(self) -> None:
         self._endpoint.retire()
         self._metrics.close()
+
+
+def _at_base(engine: EngineSpec, path: str) -> str:
+    return path.format(base=engine.base_path)
+
+
+def _grpc_check(engine: EngineSpec) -> GrpcCheck:
+    check = engine.protocol.traits.grpc_check
+    assert check is not None, f"the rules give no gRPC endpoints to engines that speak {engine.protocol.value}"
+    return check
 
 
 def _with_port(url: str, port: str) -> str:

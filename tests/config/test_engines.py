@@ -12,7 +12,6 @@ from gateway.config.specs import (
     BreakerSpec,
     ConnectionSpec,
     EndpointSpec,
-    EngineProtocol,
     EngineSpec,
     HealthSpec,
     LoadSpec,
@@ -20,6 +19,7 @@ from gateway.config.specs import (
     RetrySpec,
     TlsSpec,
 )
+from gateway.protocol.engine_protocols import EngineProtocol
 from gateway.yaml.problems import Location
 from tests.config.conftest import Load
 

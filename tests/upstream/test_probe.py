@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from h2.errors import ErrorCodes
 
-from gateway.config.specs import EndpointSpec, EngineProtocol, EngineSpec, HealthSpec, LoadSpec
+from gateway.config.specs import EndpointSpec, EngineSpec, HealthSpec, LoadSpec
 from gateway.protocol.engine_load import Load
+from gateway.protocol.engine_protocols import EngineProtocol
 from gateway.protocol.readiness import Readiness
 from gateway.upstream.probe import asker_for
 from tests.dataplane.grpc.peers import Call, GrpcEngine

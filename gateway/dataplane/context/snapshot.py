@@ -13,7 +13,7 @@ from zlib import crc32
 
 from gateway.config.experiment_specs import ShadowSpec
 from gateway.config.settings import Settings
-from gateway.config.specs import EngineProtocol, RulesSpec
+from gateway.config.specs import RulesSpec
 from gateway.limits.limit import Limit
 from gateway.observability.arm_stats import NUM_BUCKETS
 from gateway.observability.arms import Meter
@@ -106,9 +106,10 @@ class Lane:
             return False
         if self.target.history is not None and call.api in OF_TEXT:
             return False
-        if spec.protocol is EngineProtocol.OPENAI:
-            return call.api is LlmApi.EMBEDDINGS or not spec.always_stream
-        return spec.protocol is EngineProtocol.KSERVE
+        traits = spec.protocol.traits
+        if traits.has_dialects and spec.always_stream and call.api is not LlmApi.EMBEDDINGS:
+            return False
+        return traits.takes_binary_tensors
 
     def of_bucket(self, bucket: int | None) -> Lane:
         """The same for requests of the units in this bucket; None: for those of no unit."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from gateway.config.specs import EngineProtocol
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, Handler
 from gateway.dataplane.context.snapshot import Lane
@@ -12,10 +11,10 @@ from gateway.dataplane.dispatch.conversation_choice import is_of_conversation, t
 from gateway.dataplane.rest.exchange import Exchange
 from gateway.dataplane.rest.generation_proxy import GenerationExchange
 from gateway.dataplane.translation.grpc_backend import Calling
-from gateway.dataplane.translation.making import maker_for
 from gateway.dataplane.translation.model_description import Described
 from gateway.dataplane.translation.translation import Ask, Translation
 from gateway.dataplane.translation.translator_factory import turn_generation
+from gateway.dataplane.translation.translators import translator_for
 from gateway.protocol.llm.canonical import OF_V2, LlmApi
 from gateway.protocol.operations import INFERENCE_OPERATIONS
 
@@ -36,7 +35,7 @@ def _plain(client: Client, lane: Lane, session: str | None, request: Request) ->
     if not lane.engine.speaks_rest:  # nor V2's gRPC, or nobody would ask here
         return translated(client, request, lane, session, Calling)
     is_read = call.operation in INFERENCE_OPERATIONS and (lane.target.resume or lane.engine.spec.always_stream)
-    is_binary = request.json_length is not None and lane.engine.spec.protocol is EngineProtocol.MLSERVER
+    is_binary = request.json_length is not None and not lane.engine.spec.protocol.traits.takes_binary_tensors
     if is_binary:  # it knows no tensors behind the JSON
         return translated(client, request, lane, session, Exchange)
     if lane.engine.adapter.passes(call) and (not is_read or call.api is LlmApi.EMBEDDINGS):
@@ -50,7 +49,7 @@ def translated(client: Client, request: Request, lane: Lane, session: str | None
     """The handler of a request that the lane's engine does not understand as it is; `ask` asks it in its protocol."""
     if request.plan.call.operation not in INFERENCE_OPERATIONS:
         return Described(client, request, lane)
-    return Translation(client, request, lane, session, maker_for(request.plan.call, lane), ask, turn_generation)
+    return Translation(client, request, lane, session, translator_for(request.plan.call, lane), ask, turn_generation)
 
 
 def _asking(client: Client, request: Request, decided: tuple[Lane, str | None]) -> Handler:

@@ -6,7 +6,6 @@ from time import monotonic
 
 import orjson
 
-from gateway.config.specs import EngineProtocol
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.context.ttl_cache import TtlCache
 from gateway.dataplane.translation.model_description import describe
@@ -46,7 +45,7 @@ async def is_decoupled(lane: Lane, model: str, version: str) -> bool:
 
     Raises: as `ask_metadata`.
     """
-    if lane.engine.spec.protocol is EngineProtocol.MLSERVER:
+    if not lane.engine.spec.protocol.traits.reports_decoupled:
         return False
     answer = await ask_config(lane, model, version)
     try:

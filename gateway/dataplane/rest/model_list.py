@@ -8,7 +8,6 @@ from typing import Any
 
 import orjson
 
-from gateway.config.specs import EngineProtocol
 from gateway.dataplane.context.prepared_head import PreparedHead
 from gateway.dataplane.translation.model_description import ask_engine
 from gateway.protocol.errors import ErrorKind, GatewayError
@@ -80,8 +79,9 @@ def _keeps(target: Target, engine: Engine, name: str) -> bool:
 async def _served(engine: Engine) -> list[str]:
     """What an engine says that it serves; nothing where it does not say."""
     try:
-        if engine.spec.protocol is EngineProtocol.OPENAI:
-            fetched = await ask_engine(engine, f"{engine.spec.base_path}/models")
+        models_path = engine.spec.protocol.traits.models_path
+        if models_path is not None:
+            fetched = await ask_engine(engine, models_path.format(base=engine.spec.base_path))
             return sorted(read_models(fetched.body) or ())
         if engine.spec.protocol.is_v2:
             return await _index(engine)

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from gateway.config.specs import EngineProtocol, EngineSpec
+from gateway.config.specs import EngineSpec
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.context.ttl_cache import TtlCache
 from gateway.dataplane.protocol_bridge.model_metadata import ask_config, ask_metadata
@@ -35,7 +35,7 @@ def known_side(lane: Lane, generation: Generation, version: str) -> EngineSide |
     """
     spec = lane.engine.spec
     model = lane.target.model or generation.model
-    if spec.protocol is EngineProtocol.OPENAI:
+    if spec.protocol.traits.has_dialects:
         return _openai_side(spec, model, generation)
     if not spec.protocol.is_v2:
         what = f"engine '{spec.name}' speaks {spec.protocol.value}, which has no place for a generation of text"
@@ -96,7 +96,7 @@ def _openai_side(spec: EngineSpec, model: str, generation: Generation) -> Engine
 
 def _generate_side(spec: EngineSpec, model: str, version: str, flavour: Flavour) -> EngineSide:
     side = GenerateSide(model, version, flavour, spec.unsupported == "drop")
-    if spec.protocol is EngineProtocol.MLSERVER:
+    if not spec.protocol.traits.has_generate:
         return PromptSide(MLServerSide(side), _renderer(spec), spec.name)
     return PromptSide(side, _renderer(spec), spec.name)
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import orjson
 
-from gateway.config.specs import EngineProtocol
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.interfaces import Client, OwnAnswer
 from gateway.dataplane.context.local_replies import error_told, reason_fields
 from gateway.dataplane.context.snapshot import Lane
 from gateway.dataplane.context.ttl_cache import TtlCache
+from gateway.protocol.engine_protocols import EngineProtocol
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.grpc_status import http_status
 from gateway.protocol.llm.canonical import LlmApi

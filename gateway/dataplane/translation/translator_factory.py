@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from time import time
 
-from gateway.config.specs import EngineProtocol
 from gateway.dataplane.context.head_reader import Request
 from gateway.dataplane.context.request_body import told_json_bytes
 from gateway.dataplane.context.snapshot import Lane
@@ -81,7 +80,7 @@ def read_generation(request: Request, body: bytes) -> tuple[Generation, MakeWrit
 def _embeds(request: Request, body: bytes, lane: Lane) -> bool:
     """Whether a V2 infer asks an OpenAI engine for vectors: its one input is not the text of a generation."""
     spec = lane.engine.spec
-    if spec.protocol is not EngineProtocol.OPENAI or LlmApi.EMBEDDINGS.value not in spec.dialects:
+    if not spec.protocol.traits.has_dialects or LlmApi.EMBEDDINGS.value not in spec.dialects:
         return False
     facts = read_body_facts(Operation.INFER, body[: told_json_bytes(request.json_length, len(body))])
     return len(facts.inputs) == 1 and facts.inputs[0].name != _TEXT_INPUT

@@ -9,7 +9,8 @@ from textwrap import dedent
 import pytest
 
 from engines.fleet.config import load_fleet
-from engines.fleet.spec import AgentProtocol, BackoffSpec, Power
+from engines.fleet.spec import BackoffSpec, Power
+from gateway.protocol.engine_protocols import EngineProtocol
 
 
 def load(tmp_path: Path, text: str, environment: dict[str, str] | None = None):  # type: ignore[no-untyped-def]
@@ -69,7 +70,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
     assert (vision.memory_bytes, vision.power, vision.stop_timeout) == (2 * 2**30, Power.BACKGROUND, 120.0)
     assert vision.models == ("resnet-*",)
     assert llm.command[4:] == ("/w.gguf", "--grammar", '{"a": 1}')
-    assert (llm.ports, llm.fixed_ports, llm.protocol) == (("http", "metrics"), {"http": 8080}, AgentProtocol.OPENAI)
+    assert (llm.ports, llm.fixed_ports, llm.protocol) == (("http", "metrics"), {"http": 8080}, EngineProtocol.OPENAI)
     assert llm.ready == "http://{address}:{http_port}/health"
     assert llm.backoff == BackoffSpec(first=1.0, longest=300.0)
     assert llm.working_directory == tmp_path

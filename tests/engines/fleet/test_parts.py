@@ -17,9 +17,9 @@ from engines.fleet.files import Lock, LockedError, SavedState, keep_to_size, rea
 from engines.fleet.ports import NoFreePortError, allot
 from engines.fleet.power_class import PowerPlan, plan
 from engines.fleet.registration import rules_text
-from engines.fleet.spec import AgentProtocol, AgentSpec, FleetSpec, Power
+from engines.fleet.spec import AgentSpec, FleetSpec, Power
 from gateway.config.rules import load_rules
-from gateway.config.specs import EngineProtocol
+from gateway.protocol.engine_protocols import EngineProtocol
 
 A = AgentSpec("a", ("server",), "a", ports=("http", "grpc"))
 B = AgentSpec("b", ("server",), "b", ports=("http",))
@@ -174,7 +174,7 @@ FLEET = FleetSpec(
         replace(A, name="a-1", engine="a", models=("resnet-*",)),
         replace(B, engine="b", models=("*",), ready="http://{address}:{http_port}/alive?deep=1"),
         AgentSpec("c", ("server",), "c", engine="c", ports=("grpc",)),
-        AgentSpec("llm", ("server",), "llm", engine="llm", ports=("http",), protocol=AgentProtocol.OPENAI),
+        AgentSpec("llm", ("server",), "llm", engine="llm", ports=("http",), protocol=EngineProtocol.OPENAI),
         AgentSpec("worker", ("server",), "worker"),
     ),
     directory=Path("/nowhere"),
@@ -208,8 +208,3 @@ def test_the_gateway_takes_the_rules(tmp_path: Path) -> None:
     assert loaded.rules.engines["llm"].protocol is EngineProtocol.OPENAI
     assert loaded.rules.engines["b"].health.path == "/alive?deep=1"
     assert [route.name for route in loaded.rules.routes] == ["fleet-a", "fleet-b", "mine"]
-
-
-def test_agents_speak_what_the_gateway_speaks() -> None:
-    """Whatever the gateway can route to can be an agent."""
-    assert {protocol.value for protocol in AgentProtocol} == {protocol.value for protocol in EngineProtocol}

@@ -1,10 +1,11 @@
-"""Requests for engines that speak the V2 protocol."""
+"""Requests as they are written for an engine that understands them."""
 
 import pytest
 
 from gateway.config.specs import EngineSpec
+from gateway.protocol.engine_protocols import EngineProtocol
 from gateway.protocol.operations import read_path
-from gateway.upstream.adapters import adapter_for
+from gateway.upstream.adapter import Adapter
 
 
 @pytest.mark.parametrize(
@@ -32,18 +33,54 @@ def test_a_rename_changes_the_name_alone(target: bytes, model: str | None, there
     """Everything passes as it came; a model that has another name there is renamed in its place, as one segment."""
     call = read_path(target.decode().partition("?")[0])
     assert call is not None
-    assert adapter_for(EngineSpec("triton", ())).target(call, target, model) == there
+    assert Adapter(EngineSpec("triton", ())).target(call, target, model) == there
 
 
 @pytest.mark.parametrize("path", ["/v2/models/m/infer", "/v2/models/m/generate", "/v2/models/m", "/v2/health/ready"])
 def test_v2_passes(path: str) -> None:
     """Whatever V2 asks, such an engine understands."""
     call = read_path(path)
-    assert call is not None and adapter_for(EngineSpec("triton", ())).passes(call)
+    assert call is not None and Adapter(EngineSpec("triton", ())).passes(call)
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/messages"])
 def test_nothing_else_passes(path: str) -> None:
-    """Other dialects must be translated."""
+    """Other APIs must be translated."""
     call = read_path(path)
-    assert call is not None and not adapter_for(EngineSpec("triton", ())).passes(call)
+    assert call is not None and not Adapter(EngineSpec("triton", ())).passes(call)
+
+
+@pytest.mark.parametrize(
+    "base, target, there",
+    [
+        ("/v1", b"/v1/chat/completions", b"/v1/chat/completions"),
+        ("/v1", b"/v1/chat/completions?api-version=1", b"/v1/chat/completions?api-version=1"),
+        ("/openai/v1", b"/v1/embeddings", b"/openai/v1/embeddings"),
+        ("", b"/v1/completions", b"/completions"),
+    ],
+)
+def test_the_base_path_stands_before(base: str, target: bytes, there: bytes) -> None:
+    """An engine's API may begin elsewhere than at /v1."""
+    call = read_path(target.decode().partition("?")[0])
+    assert call is not None
+    adapter = Adapter(EngineSpec("vllm", (), EngineProtocol.OPENAI, base_path=base))
+    assert adapter.target(call, target, "renamed, which the body tells") == there
+
+
+@pytest.mark.parametrize(
+    "dialects, path, passes",
+    [
+        (("chat",), "/v1/chat/completions", True),
+        (("chat",), "/v1/completions", False),
+        (("chat", "messages"), "/v1/messages", True),
+        (("chat",), "/v1/responses", False),
+        (("embeddings",), "/v1/embeddings", True),
+        (("chat",), "/v2/models/m/generate", False),
+        (("chat",), "/v2/models/m", False),
+    ],
+)
+def test_what_it_declares_passes(dialects: tuple[str, ...], path: str, passes: bool) -> None:
+    """What an engine does not declare is translated to what it does."""
+    call = read_path(path)
+    assert call is not None
+    assert Adapter(EngineSpec("vllm", (), EngineProtocol.OPENAI, dialects=dialects)).passes(call) is passes
