@@ -69,7 +69,7 @@ async def describe(lane: Lane, model: str, version: str) -> Description:
     known = _known.get(lane, model, version)
     if known is not None:
         return known
-    description = await _DESCRIBERS[lane.engine.spec.protocol](lane.engine, model, version)
+    description = await DESCRIBERS[lane.engine.spec.protocol](lane.engine, model, version)
     _known.put(lane, description, model, version)
     return description
 
@@ -179,7 +179,7 @@ def _config(metadata: dict[str, Any]) -> dict[str, Any]:
     return {"name": metadata["name"], "platform": metadata["platform"], "max_batch_size": 0, **tensors}
 
 
-_DESCRIBERS: dict[EngineProtocol, Callable[[Engine, str, str], Awaitable[Description]]] = {
+DESCRIBERS: dict[EngineProtocol, Callable[[Engine, str, str], Awaitable[Description]]] = {
     EngineProtocol.OPENAI: _openai,
     EngineProtocol.TFSERVING: _tfserving,
     EngineProtocol.TORCHSERVE: _torchserve,

@@ -114,7 +114,7 @@ _FROM_V2_AND_OPENAI: Mapping[LlmApi | None, Make] = {
     LlmApi.EMBEDDINGS: make_embedding,
     LlmApi.INFER_STREAM: make_infer_stream,
 }
-_TRANSLATORS: dict[EngineProtocol, Mapping[LlmApi | None, Make]] = {
+TRANSLATORS: dict[EngineProtocol, Mapping[LlmApi | None, Make]] = {
     EngineProtocol.KSERVE: _FROM_V2_AND_OPENAI,
     EngineProtocol.MLSERVER: {**_FROM_V2_AND_OPENAI, LlmApi.GENERATE: make_mlserver, LlmApi.INFER: make_mlserver},
     EngineProtocol.OPENAI: _FROM_V2_AND_OPENAI,
@@ -125,5 +125,5 @@ _TRANSLATORS: dict[EngineProtocol, Mapping[LlmApi | None, Make]] = {
 
 def translator_for(call: ApiCall, lane: Lane) -> Make:
     """What makes the translator of a request for this lane's engine."""
-    makers = _TRANSLATORS[lane.engine.spec.protocol]
+    makers = TRANSLATORS[lane.engine.spec.protocol]
     return makers.get(call.api) or makers[None]
