@@ -44,6 +44,7 @@ class BackendRequest(Protocol):
     sequence_end: bool
     priority: int  # 0: the model's default, then 1 before 2
     timeout_us: int  # 0: none
+    chat: Mapping[str, Any] | None  # a conversation that the host has parsed, in place of the prompt's tensors
 
     @property
     def is_cancelled(self) -> bool: ...

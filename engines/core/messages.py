@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import dataclass_transform
+from typing import Any, dataclass_transform
 
 from engines.core.errors import EngineError
 
@@ -55,7 +55,8 @@ class InferRequest:
 
     `version` is "" where the client leaves it to the policy; no `outputs` means all of them; a `sequence_id` of 0 or ""
     means none; `priority` 0 is the model's default; `timeout_us` 0 means none. `trace` is W3C trace context as it came
-    (`traceparent`, `tracestate`), by name.
+    (`traceparent`, `tracestate`), by name. `chat` is a conversation that the front has parsed, in builtins alone, in
+    place of a language model's prompt among the inputs.
     """
 
     model: str
@@ -70,6 +71,7 @@ class InferRequest:
     priority: int = 0
     timeout_us: int = 0
     trace: Mapping[str, str] = field(default_factory=dict)
+    chat: Mapping[str, Any] | None = None
 
 
 @_value

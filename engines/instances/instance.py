@@ -169,6 +169,7 @@ class ProcessInstance:
             request.timeout_us,
             dict(request.trace) if request.trace else _EMPTY,
             call.state_key,
+            request.chat,
         )
 
     def receive(self, message: Message) -> None:

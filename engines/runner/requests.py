@@ -45,6 +45,7 @@ class ExecutionRequest:
         "_execution",
         "_number",
         "_places",
+        "chat",
         "datatypes",
         "flags",
         "id",
@@ -76,6 +77,7 @@ class ExecutionRequest:
             self.timeout_us,
             self.trace,
             self.state_key,
+            self.chat,
         ) = packed
         instance = execution.instance
         self.wanted: tuple[str, ...] = wanted or instance.signature.output_names

@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from engines.backends.paged.request_parser import Chat, ParsedRequest
+from engines.backends.paged.chat import Chat
+from engines.backends.paged.request_parser import ParsedRequest
 from engines.core.errors import invalid
 from engines.paged.base.types import GenerateRequest, SamplingParams
 from engines.paged.sampling.params_parser import read_default_params, read_params
@@ -92,6 +93,6 @@ class Prompting:
         if not chat.continues:
             return self._tokenizer.render_chat(chat.messages, chat.tools, chat.adds_prompt, **extra)
         *before, last = chat.messages
-        if last.role != "assistant" or not before:
+        if last["role"] != "assistant" or not before:
             raise invalid("'continue_final_message' goes on with a last message of the assistant's, after others")
-        return self._tokenizer.render_chat(before, chat.tools, True, **extra) + last.text
+        return self._tokenizer.render_chat(before, chat.tools, True, **extra) + str(last["content"])

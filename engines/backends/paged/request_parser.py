@@ -6,18 +6,19 @@ Source: Triton's vLLM backend, `src/utils/request.py` (_get_input_tensors); the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import orjson
 
 from engines.backends.interfaces import BackendRequest
+from engines.backends.paged.chat import Chat, ChatValue, chat_value
 from engines.core.errors import EngineError, ErrorCode, invalid
 from engines.core.messages import Scalar
 from gateway.protocol.errors import ErrorKind, GatewayError
-from gateway.protocol.llm.canonical import Message, Tool
-from gateway.protocol.llm.chat_request_reader import read_request as read_chat
+from gateway.protocol.llm.chat_request_reader import read_messages
+from gateway.protocol.llm.openai_options import read_tools
 
 # Request parameters that are no fields of sampling, wherever they stand.
 ADAPTERS = ("adapter", "lora_name")
@@ -35,17 +36,6 @@ _LISTS = "[{"
 # Of vLLM's backend: JSON in the JSON.
 _GUIDES = ("structured_outputs", "guided_decoding")
 _MICROSECONDS = 1e6
-
-
-@dataclass(frozen=True, slots=True)
-class Chat:
-    """A conversation; `options` are what else its template knows."""
-
-    messages: tuple[Message, ...]
-    tools: tuple[Tool, ...] = ()
-    continues: bool = False  # the last message is the beginning of the answer
-    adds_prompt: bool = True  # of the assistant's turn
-    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 Prompt = str | tuple[int, ...] | Chat
@@ -82,7 +72,7 @@ def read_request(request: BackendRequest) -> ParsedRequest:
     adds_special_tokens = _checked(fields.pop("add_special_tokens", None), bool, "add_special_tokens", True)
     timeout_us = request.timeout_us or _checked(own.get("timeout"), int, "timeout", 0)
     return ParsedRequest(
-        prompt=_prompt(inputs, fields),
+        prompt=_prompt(request, fields),
         fields=fields,
         streams=streams,
         repeats_prompt=repeats_prompt,
@@ -98,41 +88,42 @@ def read_request(request: BackendRequest) -> ParsedRequest:
     )
 
 
-def _prompt(inputs: Mapping[str, Any], fields: dict[str, Any]) -> Prompt:
-    """The prompt; what its template is told is taken out of `fields`."""
-    given = [name for name in _PROMPTS if name in inputs]
-    if len(given) != 1:
-        raise invalid(_NO_PROMPT if not given else f"{' and '.join(map(repr, given))} are given; {_NO_PROMPT}")
-    match given[0]:
+def _prompt(request: BackendRequest, fields: dict[str, Any]) -> Prompt:
+    """The prompt; fields of a chat template are taken out of `fields`."""
+    if request.chat is not None:
+        return _chat(request.chat, fields)
+    inputs = request.inputs
+    named = [name for name in _PROMPTS if name in inputs]
+    if len(named) != 1:
+        raise invalid(_NO_PROMPT if not named else f"{' and '.join(map(repr, named))} are given; {_NO_PROMPT}")
+    match named[0]:
         case "text_input":
             return _text(inputs, "text_input")
         case "input_ids":
             return tuple(np.asarray(inputs["input_ids"]).ravel().tolist())
         case _:
-            return _chat(inputs, fields)
+            return _chat(_read_chat(inputs), fields)
 
 
-def _chat(inputs: Mapping[str, Any], fields: dict[str, Any]) -> Chat:
-    body = {"model": "-", "messages": _json(inputs, "messages")}
-    if "tools" in inputs:
-        body["tools"] = _json(inputs, "tools")
+def _read_chat(inputs: Mapping[str, Any]) -> ChatValue:
+    """A conversation that a client of V2 sends as JSON."""
     try:
-        read = read_chat(orjson.dumps(body))
+        messages = read_messages(_json(inputs, "messages"))
+        tools = read_tools({"tools": _json(inputs, "tools")}) if "tools" in inputs else ()
     except GatewayError as error:
         code = ErrorCode.UNSUPPORTED if error.kind is ErrorKind.UNSUPPORTED else ErrorCode.INVALID_ARG
         raise EngineError(code, error.message) from error
-    if read.has_media:
-        raise EngineError(
-            ErrorCode.UNSUPPORTED,
-            "'messages' hold an image, a sound or a file, and this engine's models read text alone",
-        )
-    told = {name: fields.pop(name, None) for name in _TEMPLATING}
+    return chat_value(messages, tools)
+
+
+def _chat(value: ChatValue, fields: dict[str, Any]) -> Chat:
+    options = {name: fields.pop(name, None) for name in _TEMPLATING}
     return Chat(
-        read.messages,
-        read.tools,
-        _checked(told["continue_final_message"], bool, "continue_final_message", False),
-        _checked(told["add_generation_prompt"], bool, "add_generation_prompt", True),
-        _checked(told["chat_template_kwargs"], dict, "chat_template_kwargs", {}),
+        value["messages"],
+        value["tools"],
+        _checked(options["continue_final_message"], bool, "continue_final_message", False),
+        _checked(options["add_generation_prompt"], bool, "add_generation_prompt", True),
+        _checked(options["chat_template_kwargs"], dict, "chat_template_kwargs", {}),
     )
 
 

@@ -17,7 +17,7 @@ from engines.host.asgi_exchange import JSON, Exchange
 from engines.host.client_limits import ClientLimits
 from engines.host.openai.models import LanguageModels
 from engines.host.openai.reply_events import AnswerReader
-from engines.host.openai.request_builder import infer_request, split_prompts
+from engines.host.openai.request_builder import infer_request
 from engines.host.openai.tool_calls import ToolCallReader
 from engines.host.request_fields import trace_of
 from engines.host.response_queue import ResponseQueue
@@ -25,6 +25,7 @@ from engines.host.service import Service
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.api_codecs import API_CODECS
 from gateway.protocol.llm.canonical import EngineFailed, Event, Generation, LlmApi, Used
+from gateway.protocol.llm.completions_request_reader import read_requests
 from gateway.protocol.llm.errors import anthropic_error, openai_error
 from gateway.protocol.llm.translation import ReplyWriter
 from gateway.protocol.operations import ApiCall as Asked
@@ -66,10 +67,8 @@ class OpenAIFront:
         if exchange.headers.get(b"content-encoding", b"identity") not in (b"", b"identity"):
             raise GatewayError(ErrorKind.UNSUPPORTED, "the body is compressed; send it as it is")
         codec = API_CODECS[api]
-        bodies = [await exchange.body(self._limits.max_body_bytes)]
-        if api is LlmApi.COMPLETIONS:
-            bodies = split_prompts(bodies[0])
-        generations = [codec.read_request(body) for body in bodies]
+        body = await exchange.body(self._limits.max_body_bytes)
+        generations = read_requests(body) if api is LlmApi.COMPLETIONS else [codec.read_request(body)]
         first = generations[0]
         id = f"{codec.id_prefix}{uuid4().hex}"
         requests = [self._request(generation, id, exchange) for generation in generations]

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
+from engines.backends.paged.chat import ChatValue, chat_value
 from engines.core.messages import InferRequest, Scalar, TensorData
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm.canonical import Generation
-from gateway.protocol.llm.chat_request_writer import written_messages
-from gateway.protocol.llm.openai_options import written_tool
-from gateway.protocol.llm.request_fields import bad_request, optional, read_fields
+from gateway.protocol.llm.request_fields import bad_request
 
 # For the provider's own records, of which there are none: a reply is the same without them.
 _WITHOUT_EFFECT = frozenset(
@@ -30,15 +30,13 @@ def infer_request(
 ) -> InferRequest:
     """`adapter` is the one that the generation's model names, None where it names none.
 
-    Raises: GatewayError that names the field.
+    Raises: GatewayError that names the field; EngineError for a chat that is more than text.
     """
     options = {name: value for name, value in generation.options.items() if name not in _WITHOUT_EFFECT}
     _check_tool_choice(options)
     has_tools = bool(generation.tools) and options.pop("tool_choice", "auto") != "none"
     echoes = bool(options.pop("echo", False))
     inputs = [*_prompt(generation, echoes), *(_flag(f"return_{name}") for name in _TOLD)]
-    if has_tools:
-        inputs.append(_json("tools", [written_tool(tool) for tool in generation.tools]))
     if generation.stream:
         inputs.append(_flag("stream"))
     if "logprobs" in options:
@@ -49,7 +47,8 @@ def infer_request(
     parameters = _parameters(options, adapter)
     level = _level(options.pop("priority", 0))
     inputs.append(_json("sampling_parameters", options))
-    return InferRequest(model, "", id, parameters, tuple(inputs), priority=level, trace=trace)
+    chat = _chat(generation, has_tools) if generation.prompt is None else None
+    return InferRequest(model, "", id, parameters, tuple(inputs), priority=level, trace=trace, chat=chat)
 
 
 def _prompt(generation: Generation, echoes: bool) -> list[TensorData]:
@@ -57,8 +56,8 @@ def _prompt(generation: Generation, echoes: bool) -> list[TensorData]:
     prompt, alone = generation.prompt, _flag("exclude_input_in_output")
     if isinstance(prompt, str):
         return [_text("text_input", prompt.encode("utf-8", "replace")), alone]
-    if prompt is None:
-        return [_json("messages", written_messages(generation)), alone]
+    if prompt is None:  # the chat stands beside the tensors
+        return [alone]
     if echoes and generation.stream:
         raise bad_request("'echo' of a prompt of token ids cannot be streamed")
     try:
@@ -67,6 +66,15 @@ def _prompt(generation: Generation, echoes: bool) -> list[TensorData]:
         raise bad_request("'prompt' holds numbers that are no token ids") from None
     ids = TensorData("input_ids", "INT64", (len(prompt),), data)
     return [ids] if echoes else [ids, alone]
+
+
+def _chat(generation: Generation, has_tools: bool) -> ChatValue:
+    """Messages and tools; a developer's message is the system's, which every template knows.
+
+    Raises: EngineError(UNSUPPORTED) for images, sounds and files.
+    """
+    messages = [replace(each, role="system") if each.role == "developer" else each for each in generation.messages]
+    return chat_value(messages, generation.tools if has_tools else ())
 
 
 def _parameters(options: dict[str, Any], adapter: str | None) -> dict[str, Scalar]:
@@ -113,17 +121,3 @@ def _json(name: str, value: Any) -> TensorData:
 
 def _flag(name: str) -> TensorData:
     return TensorData(name, "BOOL", (1,), _TRUE)
-
-
-def split_prompts(body: bytes) -> list[bytes]:
-    """A body for each prompt; the body itself where there is one.
-
-    Raises: GatewayError(BAD_REQUEST) where the body is no JSON object, or several are to be streamed.
-    """
-    given = read_fields(body)
-    prompts = given.get("prompt")
-    if not isinstance(prompts, list) or len(prompts) < 2 or not isinstance(prompts[0], str | list):
-        return [body]
-    if optional(given, "stream", bool):
-        raise bad_request(f"'prompt' holds {len(prompts)} prompts, of which a stream can tell one; ask for each alone")
-    return [orjson.dumps(given | {"prompt": prompt}) for prompt in prompts]

@@ -8,13 +8,14 @@ Source: OpenAI API reference, "Create completion".
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from gateway.protocol.llm.canonical import Generation
 from gateway.protocol.llm.openai_options import read_options, read_stream
-from gateway.protocol.llm.request_fields import bad_request, optional, read_fields, required
+from gateway.protocol.llm.request_fields import Fields, bad_request, optional, read_fields, required
 
-__all__ = ["DEFAULT_MAX_TOKENS", "read_request"]
+__all__ = ["DEFAULT_MAX_TOKENS", "read_request", "read_requests"]
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -24,7 +25,25 @@ def read_request(body: bytes) -> Generation:
 
     Raises: GatewayError(BAD_REQUEST) that names the field.
     """
+    return _generation(read_fields(body))
+
+
+def read_requests(body: bytes) -> list[Generation]:
+    """One generation for each prompt of a body, in their order; evaluations send several.
+
+    Raises: GatewayError as `read_request`, and where several prompts are to be streamed.
+    """
     given = read_fields(body)
+    prompts = given.get("prompt")
+    if not isinstance(prompts, list) or len(prompts) < 2 or not isinstance(prompts[0], str | list):
+        return [_generation(given)]
+    if optional(given, "stream", bool):
+        raise bad_request(f"'prompt' holds {len(prompts)} prompts, of which a stream can tell one; ask for each alone")
+    first = _generation({**given, "prompt": prompts[0]})
+    return [first, *(replace(first, prompt=_prompt(prompt)) for prompt in prompts[1:])]
+
+
+def _generation(given: Fields) -> Generation:
     model = required(given, "model", str)
     prompt = _prompt(given.pop("prompt", None))
     stream, include_usage, more = read_stream(given)

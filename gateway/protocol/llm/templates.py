@@ -5,7 +5,7 @@ Source: Hugging Face `transformers`, "Chat templates" and `apply_chat_template`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -100,6 +100,16 @@ def read_template(text: str, tokenizer_config: str = "") -> Template:
         case _:
             raise ValueError("the tokenizer's configuration has no 'chat_template'")
     return Template(sources, config)
+
+
+def template_messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
+    """Messages in the form that `Template.render` takes as mappings."""
+    return [_message(message) for message in messages]
+
+
+def template_tools(tools: Iterable[Tool]) -> list[dict[str, Any]]:
+    """Tools in the form that `Template.render` takes as mappings."""
+    return [_tool(tool) for tool in tools]
 
 
 def _tool(tool: Tool) -> dict[str, Any]:

@@ -28,6 +28,7 @@ class Request:
     sequence_end: bool = False
     priority: int = 0
     timeout_us: int = 0
+    chat: Mapping[str, Any] | None = None
     is_cancelled: bool = False
     outputs: Mapping[str, Array] | None = None
     error: EngineError | None = None

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engines.backends.paged.request_parser import Chat, ParsedRequest, read_request
+from engines.backends.paged.chat import Chat
+from engines.backends.paged.request_parser import ParsedRequest, read_request
 from engines.core.errors import EngineError
-from gateway.protocol.llm.canonical import Message, Text, Tool
 from tests.engines.backends.support import Request
 
 
@@ -99,7 +99,8 @@ def test_token_ids_are_a_prompt() -> None:
 
 
 def test_a_chat_is_a_prompt() -> None:
-    """Messages and tools come as JSON in OpenAI's form; what the template is told is no field of sampling."""
+    """Messages and tools come as JSON in OpenAI's form, or parsed by the host; options of the template are no fields of
+    sampling."""
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
     sampling = {"chat_template_kwargs": {"enable_thinking": False}, "add_generation_prompt": True, "top_k": 3}
     read = asked(
@@ -107,12 +108,12 @@ def test_a_chat_is_a_prompt() -> None:
         tools=texts(json.dumps([tool])),
         sampling_parameters=texts(json.dumps(sampling)),
     )
-    assert read.prompt == Chat(
-        (Message("user", (Text("Hi"),)),),
-        (Tool("f", "", {"type": "object"}),),
-        options={"enable_thinking": False},
-    )
+    function = {"name": "f", "description": "", "parameters": {"type": "object"}}
+    chat = {"messages": [USER], "tools": [{"type": "function", "function": function}]}
+    assert read.prompt == Chat(**chat, options={"enable_thinking": False})
     assert read.fields == {"top_k": 3}
+    sent = Request(inputs={"sampling_parameters": texts(json.dumps(sampling))}, chat=chat)
+    assert read_request(sent).prompt == read.prompt
 
 
 MANY = "one of 'text_input' (the prompt as text)"

@@ -7,7 +7,7 @@ import pytest
 
 from engines.core.messages import InferRequest, InferResponse, SharedMemory, TensorData
 from engines.host.openai.reply_events import AnswerReader
-from engines.host.openai.request_builder import infer_request, split_prompts
+from engines.host.openai.request_builder import infer_request
 from gateway.protocol.conversion.tensors import join_elements, split_elements
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.llm import chat_request_reader, completions_request_reader
@@ -55,17 +55,20 @@ ALWAYS = {
 
 
 def test_a_chat_is_asked_by_its_messages() -> None:
-    """Messages and tools go as they are; the model's own template is asked where the model is."""
-    read = inputs(asked(chat(tools=[TOOL], stream=True, temperature=0, max_completion_tokens=5)))
-    assert read.keys() - ALWAYS == {"messages", "tools", "stream", "sampling_parameters"}
-    assert read["messages"] == [USER]
-    assert read["tools"] == [TOOL]
+    """Messages and tools go as one parsed value, in the form of the model's template, and not as tensors."""
+    request = asked(chat(tools=[TOOL], stream=True, temperature=0, max_completion_tokens=5))
+    read = inputs(request)
+    assert read.keys() - ALWAYS == {"stream", "sampling_parameters"}
+    assert request.chat == {
+        "messages": [USER],
+        "tools": [{**TOOL, "function": {**TOOL["function"], "description": ""}}],
+    }
     assert read["sampling_parameters"] == {"temperature": 0, "max_tokens": 5}
 
 
 def test_tools_that_are_not_to_be_called_are_not_told() -> None:
     """`tool_choice` none leaves the tools out of the prompt."""
-    assert "tools" not in inputs(asked(chat(tools=[TOOL], tool_choice="none")))
+    assert asked(chat(tools=[TOOL], tool_choice="none")).chat == {"messages": [USER], "tools": []}
 
 
 def test_a_completion_is_asked_by_its_prompt() -> None:
@@ -101,9 +104,9 @@ REFUSED = [
         ErrorKind.BAD_REQUEST,
         "'echo' of a prompt of token",
     ),
-    (lambda: split_prompts(b"[]"), ErrorKind.BAD_REQUEST, "the body must be a JSON object"),
+    (lambda: completions_request_reader.read_requests(b"[]"), ErrorKind.BAD_REQUEST, "the body must be a JSON object"),
     (
-        lambda: split_prompts(b'{"prompt": ["a", "b"], "stream": true}'),
+        lambda: completions_request_reader.read_requests(b'{"prompt": ["a", "b"], "stream": true}'),
         ErrorKind.BAD_REQUEST,
         "'prompt' holds 2 prompts, of which a stream can tell one",
     ),
@@ -119,18 +122,21 @@ def test_what_has_no_place_is_refused_by_name(ask: Any, kind: ErrorKind, said: s
     assert failure.value.message.startswith(said)
 
 
-@pytest.mark.parametrize("prompt", ["a", ["a"], [1, 2], [], None])
-def test_one_prompt_stays_as_it_is(prompt: Any) -> None:
-    """A list of numbers is one prompt of token ids."""
-    body = json.dumps({"model": "m", "prompt": prompt}).encode()
-    assert split_prompts(body) == [body]
-
-
-@pytest.mark.parametrize("prompts", [["a", "b"], [[1, 2], [3]]])
-def test_several_prompts_are_several_requests(prompts: list[Any]) -> None:
-    """Each has all that the request says."""
-    bodies = split_prompts(json.dumps({"prompt": prompts, "n": 2}).encode())
-    assert list(map(json.loads, bodies)) == [{"prompt": prompt, "n": 2} for prompt in prompts]
+@pytest.mark.parametrize(
+    "prompt, prompts",
+    [
+        ("a", ["a"]),
+        (["a"], ["a"]),
+        ([1, 2], [[1, 2]]),
+        (["a", "b"], ["a", "b"]),
+        ([[1, 2], [3]], [[1, 2], [3]]),
+    ],
+)
+def test_several_prompts_are_several_requests(prompt: Any, prompts: list[Any]) -> None:
+    """Each has all that the request says; a list of numbers is one prompt of token ids."""
+    body = json.dumps({"model": "m", "prompt": prompt, "n": 2}).encode()
+    read = completions_request_reader.read_requests(body)
+    assert [(each.prompt, each.options["n"]) for each in read] == [(each, 2) for each in prompts]
 
 
 def test_a_prompt_that_is_repeated_is_scored_where_the_answer_is() -> None:
