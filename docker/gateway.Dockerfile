@@ -4,7 +4,7 @@ FROM python:3.12.12-slim-bookworm AS build
 WORKDIR /build
 # What it needs is a layer of its own, built anew only when pyproject.toml changes.
 COPY pyproject.toml docker/requirements.py ./
-RUN python requirements.py pyproject.toml > requirements.txt && \
+RUN python requirements.py pyproject.toml shadow > requirements.txt && \
     python -m venv --without-pip /opt/pointsman
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip --python /opt/pointsman/bin/python install -r requirements.txt

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.text import Text
 
-from engines.convert.conversion import DEFAULT_ROWS, ConversionRequest, Result, fall_back, parse_rows, steps
-from engines.convert.conversion import convert as run
-from engines.convert.errors import ConversionError
-from engines.convert.package import PRECISIONS
-from engines.convert.tensors import parse_shape
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from engines.convert.conversion import Result
 
 
 def convert(
@@ -38,11 +34,9 @@ def convert(
     ] = None,
     batch: Annotated[
         str | None,
-        typer.Option(
-            metavar="SIZES", help="The batch sizes to convert for.", show_default=",".join(map(str, DEFAULT_ROWS))
-        ),
+        typer.Option(metavar="SIZES", help="The batch sizes to convert for.", show_default="1,4,16"),
     ] = None,
-    precision: Annotated[str, typer.Option(help=f"What it computes in: {' or '.join(PRECISIONS)}.")] = "fp16",
+    precision: Annotated[str, typer.Option(help="The datatype to compute in: fp16 or fp32.")] = "fp16",
     enumerated: Annotated[
         bool,
         typer.Option(
@@ -64,29 +58,38 @@ def convert(
 
     Works on Linux too, where the result cannot be run: on a Mac it is compared with the source on random inputs.
     """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.text import Text
+
+    from engines.convert import conversion
+    from engines.convert.errors import ConversionError
+    from engines.convert.package import PRECISIONS
+    from engines.convert.tensors import parse_shape
+
     console, errors = Console(), Console(stderr=True)
     try:
         if precision not in PRECISIONS:
             raise ConversionError(f"--precision {precision}: has to be {' or '.join(PRECISIONS)}")
-        request = ConversionRequest(
+        request = conversion.ConversionRequest(
             model,
             repository,
             name,
             version,
             tuple(parse_shape(text) for text in shape or ()),
-            parse_rows(batch) if batch else (),
+            conversion.parse_rows(batch) if batch else (),
             precision,
             enumerated,
             overwrite,
         )
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=errors, transient=True) as bar:
-            task = bar.add_task("starting", total=3 if fallback else steps(request))
+            task = bar.add_task("starting", total=3 if fallback else conversion.steps(request))
 
             def progress(what: str) -> None:
                 bar.update(task, description=what, advance=1)
 
-            result = (fall_back if fallback else run)(request, progress)
+            result = (conversion.fall_back if fallback else conversion.convert)(request, progress)
     except ConversionError as error:
         errors.print(Text("error: ", "red") + Text(error.message), soft_wrap=True)
         if error.advice:

@@ -17,9 +17,16 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red", "skipped": "dim
 
 
 def doctor(
+    rules: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="PATH",
+            help="Connect to each engine of this rule file or directory; may be given several times.",
+        ),
+    ] = None,
     endpoint: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=URL", help="Try to connect to this engine, too; may be given several times."),
+        typer.Option(metavar="NAME=URL", help="Connect to this engine as well; may be given several times."),
     ] = None,
     only: Annotated[
         list[str] | None, typer.Option(metavar="CHECK", help="Run this check alone; may be given several times.")
@@ -32,15 +39,17 @@ def doctor(
         Path | None, typer.Option(metavar="FILE.md", help="Write one file to attach to an issue; it has no secrets.")
     ] = None,
 ) -> int:
-    """Examine this machine: Python, limits, Redis, torch, the GPU and its kernels, speed, memory, engines.
+    """Examine this machine: Python, limits, Redis, torch, the GPU and its kernels, speed, memory, engines of the rules.
 
     Each check has a process and a time limit of its own. Nothing is sent anywhere, nothing is changed. Exit code: 0, 1
-    where a check failed, 2 where the options are wrong.
+    where a check failed, 2 where the rules or the options are wrong.
     """
     from rich.console import Console
 
     from engines.doctor.process import examine
 
+    if rules:
+        raise typer.BadParameter("rule files are read by `pointsman doctor`", param_hint="--rules")
     checks = _chosen(endpoint or (), only or ())
     console, progress = Console(highlight=False), Console(stderr=True, highlight=False)
     found: dict[str, Finding] = {}

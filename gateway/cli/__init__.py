@@ -50,7 +50,7 @@ def _exiting(command: Callable[P, int | None]) -> Callable[P, None]:
 
 
 _COMMANDS: tuple[Callable[..., int | None], ...] = (
-    *(up, serve, check, explain, replay, engines, drain, doctor),
+    *(up, serve, check, explain, replay, engines, drain),
     *(
         operator_commands.models,
         operator_commands.load,
@@ -71,6 +71,7 @@ app.add_typer(shadow.app, name="shadow", no_args_is_help=True)
 app.add_typer(rules.app, name="rules", no_args_is_help=True)
 app.add_typer(service_commands.app, name="service", no_args_is_help=True)
 app.add_typer(recordings.app, name="recordings", no_args_is_help=True)
+app.command(context_settings=CONTEXT, add_help_option=False)(_exiting(doctor))
 for _name in SERVICES:
     app.command(_name, context_settings=CONTEXT, add_help_option=False)(service(_name))
 

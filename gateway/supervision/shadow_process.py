@@ -14,6 +14,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -99,6 +100,9 @@ class ShadowSupervisor:
         if self._process is not None:
             self._process.send(UseRules(rules, number))
         elif self._mirrored() and self._running is None:
+            if find_spec("numpy") is None:
+                _log.error('nothing is mirrored: numpy is not installed; pip install "pointsman[shadow]"')
+                return
             loop = asyncio.get_running_loop()
             self._serving = loop.create_future()
             self._listener = self._listen()
