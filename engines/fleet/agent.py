@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.processes import Process, memory_of, tree
-from engines.fleet.backoff import Backoff
 from engines.fleet.cgroups import Cgroups
 from engines.fleet.child import Child, describe_end
 from engines.fleet.files import SavedState, tail
@@ -22,6 +21,7 @@ from engines.fleet.power_class import PowerPlan, plan
 from engines.fleet.probe import probe
 from engines.fleet.spec import AgentSpec
 from engines.fleet.templating import fill
+from gateway.net.backoff import Backoff
 
 _log = logging.getLogger("pointsman.fleet")
 
@@ -58,7 +58,7 @@ class Agent:
         self._around = around
         self._child: Child | None = None
         self._judgement: HealthState | None = None
-        self._backoff = Backoff(spec.backoff)
+        self._backoff = Backoff(spec.backoff.first, spec.backoff.longest, spec.backoff.well_after)
         self._stop_wished = asyncio.Event()
         self._restart_wished: asyncio.Future[str] | None = None
 
@@ -86,7 +86,7 @@ class Agent:
             ready_seconds = await self._live_once()
             if self._stop_wished.is_set():
                 break
-            pause = self._backoff.ended(ready_seconds)
+            pause = self._backoff.failed(ready_seconds)
             self.restarts += 1
             self.next_start = asyncio.get_running_loop().time() + pause
             self._become(AgentState.WAITING)
@@ -227,7 +227,7 @@ class Agent:
             return
 
     def _tell_of_end(self, pause: float) -> None:
-        in_a_row = self._backoff.ends_in_a_row
+        in_a_row = self._backoff.failures
         loop = f" It has ended {in_a_row} times in a row and is tried on and on;" if in_a_row >= _LOOP_AFTER else ""
         _log.error(
             "%s: %s.%s next start in %g s. Its log: %s", self.spec.name, self.last_end, loop, pause, self.log_path

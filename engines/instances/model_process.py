@@ -17,6 +17,7 @@ from engines.ipc import arena, protocol
 from engines.ipc.channel import Channel
 from engines.ipc.protocol import Message
 from engines.scheduling.interfaces import Instance
+from gateway.net.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ class ModelProcess:
         self._awaited: dict[str, asyncio.Future[Message]] = {}
         self._restart: asyncio.Task[None] | None = None
         self._replacement: asyncio.Task[None] | None = None
-        self._num_failures = 0
+        self._backoff = Backoff(FIRST_DELAY_SECONDS, LAST_DELAY_SECONDS)
         self._serves = False
         self._stops = False
 
@@ -172,7 +173,7 @@ class ModelProcess:
         if served and not self._stops:
             log.error("%s: its process has ended with %s", self.name, describe_exit(exit_code))
         if any(instance.num_executions for instance in self.instances):
-            self._num_failures = 0
+            self._backoff.reset()
         for instance in self.instances:
             if self._stops:
                 error = unavailable(f"model instance '{instance.name}' is stopping")
@@ -190,10 +191,8 @@ class ModelProcess:
     async def _start_anew(self) -> None:
         """Try until it serves again, with more and more time in between."""
         while True:
-            if self._num_failures:
-                delay = FIRST_DELAY_SECONDS * 2.0 ** (self._num_failures - 1)
-                await asyncio.sleep(min(LAST_DELAY_SECONDS, delay))
-            self._num_failures += 1
+            await asyncio.sleep(self._backoff.seconds)
+            self._backoff.failed()
             try:
                 await self.load(self.instances, completes=False)
                 await self.begin()

@@ -26,6 +26,7 @@ from gateway.events.redis_stream import (
     last_entry,
     read_entries,
 )
+from gateway.net.backoff import Backoff
 from gateway.redis.asyncio_util import end
 from gateway.redis.bounded_client import Store
 from gateway.redis.errors import StoreError
@@ -84,21 +85,22 @@ class EventBus:
     async def _keep_following(self) -> None:
         from gateway.redis.client import RedisClient  # redis-py, which is large
 
-        pause = _FIRST_PAUSE_SECONDS
+        backoff = Backoff(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
         while True:
             caller = RedisClient(self._store.address, timeout=_SILENCE_SECONDS, connections=2)
             try:
                 await self._follow(caller)
             except StoreError as error:
-                pause = _FIRST_PAUSE_SECONDS if self.is_live else min(2 * pause, _LONGEST_PAUSE_SECONDS)
-                self.is_live = False
+                if self.is_live:
+                    backoff.reset()
+                    self.is_live = False
                 _log.debug("%s", error)  # the store tells of outages
             except Exception:  # a fault of ours in an ear must not make this process deaf
                 _log.exception("an item of news was not taken")
                 self._position = None
             finally:
                 await caller.close()
-            await asyncio.sleep(pause * random.uniform(0.75, 1.25))
+            await asyncio.sleep(backoff.failed() * random.uniform(0.75, 1.25))
 
     async def _follow(self, caller: Any) -> None:
         """Pass on what comes, until Redis is away.

@@ -13,6 +13,7 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
+from gateway.net.backoff import Backoff
 from gateway.redis.address import RedisAddress
 from gateway.redis.data_dir import ServerFolder
 
@@ -20,8 +21,7 @@ _log = logging.getLogger("gateway.redis")
 
 # Where another gateway runs the server: how often to look whether it still does.
 _LOOK_SECONDS = 0.2
-_FIRST_PAUSE_SECONDS = 0.1
-_LONGEST_PAUSE_SECONDS = 5.0
+_PAUSE_SECONDS = 0.1, 5.0  # the first, the longest
 # One that has run for this long was well: the next restart is at once again.
 _WELL_AFTER_SECONDS = 30.0
 _STOP_SECONDS = 5.0
@@ -85,7 +85,7 @@ class EmbeddedRedis:
     # Keeping
 
     async def _keep(self) -> None:
-        pause = _FIRST_PAUSE_SECONDS
+        backoff = Backoff(*_PAUSE_SECONDS, healthy_after=_WELL_AFTER_SECONDS)
         told = ""
         loop = asyncio.get_running_loop()
         while not self._closing.is_set():
@@ -98,14 +98,11 @@ class EmbeddedRedis:
                 why = f"cannot be started in {self._folder.path}: {error.strerror or error}"
             if self._closing.is_set():
                 return
-            if loop.time() - since > _WELL_AFTER_SECONDS:
-                pause = _FIRST_PAUSE_SECONDS
             if why != told:
                 _log.error("the embedded Redis %s; trying again and again", why)
                 told = why
             self.restarts += 1
-            await self._rest(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            await self._rest(backoff.failed(loop.time() - since))
 
     async def _becomes_ours(self) -> bool:
         """Wait until this process is the one that runs it; False where it is told to stop before.

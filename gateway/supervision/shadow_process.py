@@ -38,6 +38,7 @@ from gateway.control.messages import (
     UseRules,
     WorkerFailed,
 )
+from gateway.net.backoff import Backoff
 from gateway.observability.shadow_metrics import ShadowCounts
 from gateway.redis.asyncio_util import end
 from gateway.shadow.comparison.report import RouteReport
@@ -50,8 +51,7 @@ COMMAND = (sys.executable, "-m", "gateway.shadow")
 CAPTURED = "captured"
 
 _START_SECONDS = 30.0
-_FIRST_PAUSE_SECONDS = 0.1
-_LONGEST_PAUSE_SECONDS = 5.0
+_PAUSE_SECONDS = 0.1, 5.0  # the first, the longest
 # A process that has served this long was well: the next restart is immediate again.
 _WELL_AFTER_SECONDS = 30.0
 _ANSWER_SECONDS = 0.5
@@ -230,21 +230,20 @@ class ShadowSupervisor:
 
     async def _run(self) -> None:
         """Start it, and restart it whenever it dies."""
-        pause = _FIRST_PAUSE_SECONDS
+        backoff = Backoff(*_PAUSE_SECONDS, healthy_after=_WELL_AFTER_SECONDS)
         loop = asyncio.get_running_loop()
         while True:
             since = loop.time()
             try:
                 status = await self._run_once()
             except OSError as error:
+                pause = backoff.failed()
                 _log.error("cannot start the shadow process: %s; trying again in %g s", error, pause)
             else:
+                pause = backoff.failed(loop.time() - since)
                 _log.error("the shadow process ended with status %d; starting another in %g s", status, pause)
             self.restarts += 1
-            if loop.time() - since > _WELL_AFTER_SECONDS:
-                pause = _FIRST_PAUSE_SECONDS
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     async def _run_once(self) -> int:
         """Start it, and return its exit status once it has ended."""

@@ -35,6 +35,7 @@ from gateway.control.messages import (
     Watch,
     WorkerFailed,
 )
+from gateway.net.backoff import Backoff
 from gateway.observability.active_request import LiveRequest
 from gateway.protocol.readiness import Readiness
 from gateway.redis.address import RedisAddress
@@ -48,8 +49,7 @@ COMMAND = (sys.executable, "-m", "gateway.worker")
 
 _START_SECONDS = 30.0
 # A worker that dies at once must not keep the machine busy with starting it.
-_FIRST_PAUSE_SECONDS = 0.1
-_LONGEST_PAUSE_SECONDS = 5.0
+_PAUSE_SECONDS = 0.1, 5.0  # the first, the longest
 # One that has served this long was well: the next restart is at once again.
 _WELL_AFTER_SECONDS = 30.0
 # How long a scrape waits for a worker; one that is busier answers with its last counters.
@@ -280,7 +280,7 @@ class WorkerPool:
     async def _mind(self, worker: ChildProcess) -> None:
         """Replace a worker whenever it dies."""
         loop = asyncio.get_running_loop()
-        pause = _FIRST_PAUSE_SECONDS
+        backoff = Backoff(*_PAUSE_SECONDS, healthy_after=_WELL_AFTER_SECONDS)
         while not self._is_stopping:
             since = loop.time()
             assert worker.ended is not None
@@ -289,16 +289,15 @@ class WorkerPool:
             if self._is_stopping:
                 return
             self.restarts += 1
-            if loop.time() - since > _WELL_AFTER_SECONDS:
-                pause = _FIRST_PAUSE_SECONDS
+            pause = backoff.failed(loop.time() - since)
             _log.error("worker %d ended with status %d; starting another in %g s", worker.pid, status, pause)
             while True:
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
                 try:
                     worker = await self._start_one()
                     break
                 except (StartError, OSError) as error:
+                    pause = backoff.failed()
                     _log.error("cannot start a worker: %s; trying again in %g s", error, pause)
 
     def _has_ended(self, worker: ChildProcess) -> None:
