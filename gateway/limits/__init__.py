@@ -1,2 +1,2 @@
-"""Limits shared by all workers: each borrows allowance from Redis in batches, spends it without asking, and gives back
-what it did not use."""
+"""Limits shared by all workers: each worker borrows allowance from Redis in batches, spends it locally, and returns the
+rest."""

@@ -1,4 +1,4 @@
-"""What a worker says to Redis for its accounts, and how it reads the answers."""
+"""The Redis scripts of limits, the commands that a worker sends for its accounts, and how it reads the replies."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from gateway.limits.account import Account
-from gateway.limits.local_allowance import Ask, Slack
+from gateway.limits.local_allowance import BorrowRequest, LocalAllowance
 from gateway.redis.script import Command, Script
 
-# How long a worker's slots are its own without a word from it.
+# A worker's slots expire after this time without renewal.
 LEASE_SECONDS = 5.0
-# How long a worker is counted without a word from it.
+# A worker is no longer counted after this time without registration.
 MEMBER_SECONDS = 6.0
 
-# KEYS: a bucket. ARGV: tokens a second, size, wanted, least, put back. Answers: granted, milliseconds until there is
-# what was wanted at least (0: now). A bucket that would be full again is forgotten, since it begins full.
+# KEYS: a bucket. ARGV: tokens per second, size, wanted, least, returned. Replies: granted, milliseconds until `least`
+# is available (0: now). A bucket expires when it would be full again, because a new one begins full.
 BORROW = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + time[2] / 1000
@@ -39,7 +39,7 @@ return {tostring(granted), wait}
 """
 
 # KEYS: the leases of one limit, by worker. ARGV: the worker, in use, wanted, the limit, lease in ms, sequence.
-# Answers: how many the worker holds now. What is in use is always granted: it is under way.
+# Replies: how many the worker holds now. Slots in use are always granted: their requests are active.
 HOLD = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -63,7 +63,7 @@ redis.call('PEXPIRE', KEYS[1], lease * 2)
 return held
 """
 
-# KEYS: the workers. ARGV: a worker, milliseconds it is counted (0: it leaves). Answers: how many there are.
+# KEYS: the workers. ARGV: a worker, milliseconds until it expires (0: remove it). Replies: the number of workers.
 COUNT = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -84,58 +84,58 @@ _COUNT = Script(COUNT)
 _MEMBERS = "pointsman:1:limits:members"
 
 
-class Inquiry:
-    """The commands of one account, and what becomes of their answers: these are of the rules that asked, whichever hold
-    by then."""
+class LeaseRequest:
+    """The commands of one account and the objects that their replies go to, which are those of the rules at the time of
+    the request."""
 
-    __slots__ = ("_slacks", "_slots", "_wanted", "account", "commands")
+    __slots__ = ("_allowances", "_slots", "_wanted", "account", "commands")
 
     def __init__(self, account: Account, me: str, now: float, *, is_idle: bool) -> None:
         self.account = account
-        requests, tokens, self._wanted = account.ask(now, is_idle=is_idle)
+        requests, tokens, self._wanted = account.borrow_request(now, is_idle=is_idle)
         self.commands: list[Command] = []
-        self._slacks: list[Slack] = []
+        self._allowances: list[LocalAllowance] = []
         key = account.key
-        for name, slack, ask in (("requests", account.requests, requests), ("tokens", account.tokens, tokens)):
-            if slack is not None and ask is not None and (ask.want or ask.back):
-                self.commands.append(_borrow(f"{key}:{name}", slack, ask))
-                self._slacks.append(slack)
+        for name, allowance, borrow in (("requests", account.requests, requests), ("tokens", account.tokens, tokens)):
+            if allowance is not None and borrow is not None and (borrow.want or borrow.back):
+                self.commands.append(_borrow(f"{key}:{name}", allowance, borrow))
+                self._allowances.append(allowance)
         self._slots = slots = account.slots
         if slots is not None:
             lease = int(LEASE_SECONDS * 1000)
-            told = [me, slots.in_use, self._wanted, slots.limit, lease, slots.sequence]
-            self.commands.append(_HOLD.command([f"{key}:slots"], told))
+            arguments = [me, slots.in_use, self._wanted, slots.limit, lease, slots.sequence]
+            self.commands.append(_HOLD.command([f"{key}:slots"], arguments))
 
     def __repr__(self) -> str:
-        return f"<Inquiry of {self.account!r}: {len(self.commands)} commands>"
+        return f"<LeaseRequest of {self.account!r}: {len(self.commands)} commands>"
 
     def answered(self, answers: Iterator[Any], now: float) -> bool:
-        """Take over what Redis says; tells whether it has refused nothing (it does where its memory is full)."""
-        is_said = True
-        for slack in self._slacks:
+        """Apply the replies. Returns whether Redis answered all commands (it refuses some when its memory is full)."""
+        is_complete = True
+        for allowance in self._allowances:
             answer = next(answers)
             if isinstance(answer, Exception):
-                is_said = False
+                is_complete = False
             else:
-                slack.told(float(answer[0]), float(answer[1]) / 1000, now)
+                allowance.granted(float(answer[0]), float(answer[1]) / 1000, now)
         if self._slots is not None:
             answer = next(answers)
             if isinstance(answer, Exception):
-                is_said = False
+                is_complete = False
             else:
-                self._slots.told(int(answer), self._wanted, now)
-        return is_said
+                self._slots.granted(int(answer), self._wanted, now)
+        return is_complete
 
 
-def _borrow(key: str, slack: Slack, ask: Ask) -> Command:
-    return _BORROW.command([key], [repr(slack.rate), repr(slack.full), ask.want, ask.least, ask.back])
+def _borrow(key: str, allowance: LocalAllowance, borrow: BorrowRequest) -> Command:
+    return _BORROW.command([key], [repr(allowance.rate), repr(allowance.full), borrow.want, borrow.least, borrow.back])
 
 
-def count_me(me: str) -> Command:
-    """Be counted among the workers; the answer is how many there are."""
+def register(me: str) -> Command:
+    """Register this worker; the reply is the number of workers."""
     return _COUNT.command([_MEMBERS], [me, int(MEMBER_SECONDS * 1000)])
 
 
 def leave(me: str) -> Command:
-    """Be counted no more."""
+    """Deregister this worker."""
     return _COUNT.command([_MEMBERS], [me, 0])

@@ -1,4 +1,4 @@
-"""Whose allowance a request draws on: what its fields say, as a limit's `per` names it."""
+"""The key of a request's account: the values of the fields in a limit's `per`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Protocol
 from gateway.config.specs import IdentitySpec, LimitSpec
 from gateway.protocol.session_id import read_name
 
-# The values of what `per` names, in its order.
-Who = bytes | tuple[bytes, ...]
+# One value for each entry of `per`, in its order.
+LimitKey = bytes | tuple[bytes, ...]
 
 _BEARER = b"bearer "
-# What is remembered of each, of ten thousand for a limit.
+# Longer values are replaced by their digest.
 _MAX_LENGTH = 1024
-# What is shown of a value that a client chose.
+# The characters of a client's value that operators see.
 _MAX_SHOWN = 40
 _SECRET_FIELDS = (
     "header:authorization",
@@ -27,7 +27,7 @@ _SECRET_FIELDS = (
 
 
 class LimitedRequest(Protocol):
-    """A request that may have to wait for its allowance."""
+    """A request under a limit."""
 
     @property
     def route(self) -> str:
@@ -36,7 +36,7 @@ class LimitedRequest(Protocol):
 
     @property
     def session(self) -> str | None:
-        """Its session, where the rules have found it."""
+        """Its session, if the rules have determined it."""
         ...
 
     def field(self, name: bytes) -> bytes | None:
@@ -44,59 +44,59 @@ class LimitedRequest(Protocol):
         ...
 
     def expected_tokens(self) -> int:
-        """How many tokens it may use; 0 where it is no generation."""
+        """An estimate of the tokens it will use; 0 if it is not a generation."""
         ...
 
 
-def reader_of(spec: LimitSpec, identity: IdentitySpec) -> Callable[[LimitedRequest], Who]:
-    """The function that reads whose a request is; what a request does not say is empty."""
+def reader_of(spec: LimitSpec, identity: IdentitySpec) -> Callable[[LimitedRequest], LimitKey]:
+    """Returns: the function that reads a request's key; a missing value is empty."""
     readers = [_reader(part, identity) for part in spec.per]
     if not readers:
-        return lambda asker: b""
+        return lambda request: b""
     if len(readers) == 1:
         return readers[0]
-    return lambda asker: tuple([read(asker) for read in readers])
+    return lambda request: tuple([read(request) for read in readers])
 
 
 def _reader(part: str, identity: IdentitySpec) -> Callable[[LimitedRequest], bytes]:
     if part == "route":
-        return lambda asker: asker.route.encode()
+        return lambda request: request.route.encode()
     if part == "key":
         return _key
     if part == "session":
         header = identity.session_header.encode()
-        return lambda asker: (asker.session or read_name(asker.field(header) or b"")).encode()
+        return lambda request: (request.session or read_name(request.field(header) or b"")).encode()
     name = identity.tenant_header if part == "tenant" else part.removeprefix("header:")
     return _field_reader(name.encode("ascii"))
 
 
 def _field_reader(name: bytes) -> Callable[[LimitedRequest], bytes]:
-    return lambda asker: _bounded(asker.field(name) or b"")
+    return lambda request: _bounded(request.field(name) or b"")
 
 
-def _key(asker: LimitedRequest) -> bytes:
-    """An API key, wherever clients put it."""
-    told = asker.field(b"authorization")
-    if told is None:
-        return _bounded(asker.field(b"x-api-key") or asker.field(b"api-key") or b"")
-    return _bounded(told[len(_BEARER) :].strip() if told[: len(_BEARER)].lower() == _BEARER else told)
+def _key(request: LimitedRequest) -> bytes:
+    """The API key, from any of the headers that clients use."""
+    value = request.field(b"authorization")
+    if value is None:
+        return _bounded(request.field(b"x-api-key") or request.field(b"api-key") or b"")
+    return _bounded(value[len(_BEARER) :].strip() if value[: len(_BEARER)].lower() == _BEARER else value)
 
 
 def _bounded(value: bytes) -> bytes:
-    """What somebody says of himself; of what is long the digest, since it is remembered."""
+    """The value, or its digest if it is long."""
     return value if len(value) <= _MAX_LENGTH else sha256(value).hexdigest().encode("ascii")
 
 
-def digest(spec: LimitSpec, who: Who) -> str:
-    """The name in Redis: of one length, and nothing of a key can be read from it."""
-    values = who if isinstance(who, tuple) else (who,)
-    told = b"".join(b"%d:%b" % (len(value), value) for value in values)
-    return sha256("\0".join(spec.per).encode() + b"\0" + told).hexdigest()[:32]
+def digest(spec: LimitSpec, limit_key: LimitKey) -> str:
+    """The name in Redis, of fixed length; it reveals nothing of a key."""
+    values = limit_key if isinstance(limit_key, tuple) else (limit_key,)
+    value = b"".join(b"%d:%b" % (len(value), value) for value in values)
+    return sha256("\0".join(spec.per).encode() + b"\0" + value).hexdigest()[:32]
 
 
-def shown(spec: LimitSpec, who: Who) -> str:
-    """The name for operators; of a secret its digest's beginning."""
-    values = who if isinstance(who, tuple) else (who,)
+def shown(spec: LimitSpec, limit_key: LimitKey) -> str:
+    """The name for operators; a secret is shown as the beginning of its digest."""
+    values = limit_key if isinstance(limit_key, tuple) else (limit_key,)
     return ", ".join(f"{part} {_shown(part, value)}" for part, value in zip(spec.per, values, strict=False))
 
 

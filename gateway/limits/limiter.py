@@ -1,12 +1,12 @@
 """Admits the requests of one worker.
 
-What is borrowed is spent without waiting. A request for which nothing is at hand waits for Redis, no longer than the
-store's deadline; all that wait at a moment go in one pipeline. Where Redis is away, or late, each worker enforces its
-own share by itself, so that a limit is never lifted and never a wall.
+Borrowed allowance is spent without waiting. A request without local allowance waits for Redis, at most for the client's
+deadline; all requests that wait at a moment share one pipeline. While Redis is unavailable or late, each worker
+enforces its own share, so that a limit is never lifted and never blocks everything.
 
-What may be admitted by all workers in any time is `burst + rate * time`, and beyond that at most what each has borrowed
-ahead: a twentieth of the burst, at least 1. Slots are exact. When Redis goes away, the workers' own buckets begin full:
-one more burst.
+In any period all workers together admit at most `burst + rate * time`, plus what each has borrowed ahead: a twentieth
+of the burst, at least 1. Concurrency slots are exact. When Redis becomes unavailable, the workers' own buckets begin
+full: one more burst.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from math import ceil
 from time import monotonic
 
 from gateway.limits.account import Account
-from gateway.limits.lease_client import Borrower
+from gateway.limits.lease_client import LeaseClient
 from gateway.limits.limit import Limit
 from gateway.limits.limit_key import LimitedRequest
-from gateway.limits.local_allowance import Say, Slack
+from gateway.limits.local_allowance import AdmissionCheck, LocalAllowance
 from gateway.limits.pending import Grant, Pending, PendingRequest
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.redis.bounded_client import Store
 
 
-def refusal(account: Account, tokens: int, now: float, is_shared: bool) -> GatewayError:
-    """The error for a request that may not go; its fields are those of OpenAI's API."""
+def rejection(account: Account, tokens: int, now: float, is_shared: bool) -> GatewayError:
+    """The error for a refused request, with the rate-limit header fields of OpenAI's API."""
     spec = account.spec
     fields: list[tuple[bytes, bytes]] = []
     reached, wait = f"{spec.concurrency} requests at the same time", 1.0
-    for slack, amount, what, told in (
+    for allowance, amount, what, text in (
         (account.tokens, tokens, b"tokens", f"{spec.tokens_per_minute} tokens per minute"),
         (
             account.requests,
@@ -39,11 +39,11 @@ def refusal(account: Account, tokens: int, now: float, is_shared: bool) -> Gatew
             f"{spec.requests_per_second:g} requests per second" if account.requests else "",
         ),
     ):
-        if slack is None:
+        if allowance is None:
             continue
-        if not slack.has(min(amount, slack.full), now, is_shared):
-            reached, wait = told, slack.wait(amount, now, is_shared)
-        fields += _told(slack, amount, what, now, is_shared)
+        if not allowance.has(min(amount, allowance.full), now, is_shared):
+            reached, wait = text, allowance.wait(amount, now, is_shared)
+        fields += _rate_limit_fields(allowance, amount, what, now, is_shared)
     fields.insert(0, (b"retry-after", b"%d" % max(1, ceil(wait))))
     fields.insert(1, (b"retry-after-ms", b"%d" % max(1, ceil(wait * 1000))))
     per = f" per {', '.join(spec.per)}" if spec.per else ""
@@ -51,18 +51,20 @@ def refusal(account: Account, tokens: int, now: float, is_shared: bool) -> Gatew
     return GatewayError(ErrorKind.RATE_LIMITED, message, tuple(fields))
 
 
-def _told(slack: Slack, amount: float, what: bytes, now: float, is_shared: bool) -> list[tuple[bytes, bytes]]:
-    left = slack.allowance if is_shared else slack.own.level(now)
-    reset = _duration(slack.wait(amount, now, is_shared)).replace(" ", "").encode("ascii")
+def _rate_limit_fields(
+    allowance: LocalAllowance, amount: float, what: bytes, now: float, is_shared: bool
+) -> list[tuple[bytes, bytes]]:
+    remaining = allowance.available if is_shared else allowance.own.level(now)
+    reset = _duration(allowance.wait(amount, now, is_shared)).replace(" ", "").encode("ascii")
     return [
-        (b"x-ratelimit-limit-" + what, b"%d" % slack.full),
-        (b"x-ratelimit-remaining-" + what, b"%d" % max(0, int(left))),
+        (b"x-ratelimit-limit-" + what, b"%d" % allowance.full),
+        (b"x-ratelimit-remaining-" + what, b"%d" % max(0, int(remaining))),
         (b"x-ratelimit-reset-" + what, reset),
     ]
 
 
 def _duration(seconds: float) -> str:
-    """As OpenAI tells it: 12ms, 3.4s, 2m3s."""
+    """OpenAI's format: 12ms, 3.4s, 2m3s."""
     if seconds < 1:
         return f"{max(1, ceil(seconds * 1000))}ms"
     if seconds < 60:
@@ -70,23 +72,23 @@ def _duration(seconds: float) -> str:
     return f"{int(seconds // 60)}m{int(seconds % 60)}s"
 
 
-# Requests of one account that may wait for their turn in a worker.
+# Requests of one account that may wait for their turn in one worker.
 _MAX_QUEUED = 1000
-# How often one request asks again where another has taken what it was granted.
+# How often one request borrows again after another request has taken its grant.
 _MAX_ROUNDS = 3
 
 
 class Limiter:
-    """All limits of one worker. `num_workers` is how many share them as long as Redis does not say; `store` is None
-    where there is no Redis."""
+    """All limits of one worker. `num_workers` share them until Redis reports another number; `store` is None without
+    Redis."""
 
     def __init__(self, num_workers: int, store: Store | None = None, clock: Callable[[], float] = monotonic) -> None:
         self.num_workers = num_workers
         self._clock = clock
         self._limits: dict[str, Limit] = {}
-        self._borrower: Borrower | None = None
+        self._borrower: LeaseClient | None = None
         if store is not None:
-            self._borrower = Borrower(store, clock, self._counted)
+            self._borrower = LeaseClient(store, clock, self._counted)
             store.on_return(self._came_back)
 
     def __repr__(self) -> str:
@@ -102,7 +104,7 @@ class Limiter:
         return self._borrower is not None and self._borrower.store.is_available
 
     def use(self, limits: dict[str, Limit]) -> None:
-        """Enforce these from now on, by name; what those of the same names know stays known."""
+        """Enforce these limits, by name; a limit of the same name keeps its accounts."""
         now = self._clock()
         for name, limit in limits.items():
             before = self._limits.get(name)
@@ -112,42 +114,42 @@ class Limiter:
 
     # Admitting
 
-    def admit(self, limits: tuple[Limit, ...], asker: PendingRequest, now: float) -> Grant | Pending:
-        """Let a request go, or have it wait: then it is told.
+    def admit(self, limits: tuple[Limit, ...], request: PendingRequest, now: float) -> Grant | Pending:
+        """Admit a request, or let it wait: then its `admitted` or `refused` is called.
 
-        Raises: GatewayError where a limit is reached.
+        Raises: GatewayError if a limit is reached.
         """
         borrower = self._borrower
         is_shared = borrower is not None and borrower.store.is_available
         accounts: list[Account] = []
         is_at_hand = is_shared
         for limit in limits:
-            who = limit.read_who(asker)
-            account = limit.accounts.get(who)
+            limit_key = limit.read_key(request)
+            account = limit.accounts.get(limit_key)
             if account is None:
-                account = self._open(limit, who, now)
+                account = self._open(limit, limit_key, now)
             accounts.append(account)
             is_at_hand = is_at_hand and account.has_at_hand()
-        if is_at_hand:  # as mostly
+        if is_at_hand:  # the usual case
             for account in accounts:
                 if account.take_at_hand(now):
-                    self._ask_soon(account)
+                    self._borrow_soon(account)
             return self._shared_grant(accounts)
-        tokens = asker.expected_tokens() if any(account.tokens is not None for account in accounts) else None
+        tokens = request.expected_tokens() if any(account.tokens is not None for account in accounts) else None
         for account in accounts:
-            said = account.say(tokens or 0, now, is_shared)
-            if said is Say.NO:
+            admission = account.check(tokens or 0, now, is_shared)
+            if admission is AdmissionCheck.REJECT:
                 if not self._may_queue(account, tokens, now, is_shared, now):
-                    raise self._refusal(account, tokens, now, is_shared)
-                pending = Pending(self, accounts, tokens, asker, now)
+                    raise self._rejection(account, tokens, now, is_shared)
+                pending = Pending(self, accounts, tokens, request, now)
                 pending.queue(account, account.turn_in(tokens or 0, now, is_shared))
                 return pending
-            if said is Say.ASK:
-                return self._wait(Pending(self, accounts, tokens, asker, now), now)
+            if admission is AdmissionCheck.BORROW:
+                return self._wait(Pending(self, accounts, tokens, request, now), now)
         return self._grant(accounts, tokens, now, is_shared)
 
     def _shared_grant(self, accounts: list[Account]) -> Grant:
-        """One that counts no tokens, and so is the same for all requests under one limit."""
+        """A grant without tokens, which all requests under one limit share."""
         if len(accounts) > 1:
             return Grant(self, accounts, None)
         account = accounts[0]
@@ -157,43 +159,43 @@ class Limiter:
         return grant
 
     def _may_queue(self, account: Account, tokens: int | None, now: float, is_shared: bool, since: float) -> bool:
-        """Whether a request that came at `since` may wait for its turn."""
+        """Whether a request that arrived at `since` may wait for its turn."""
         max_wait = account.spec.max_wait
         if not max_wait or account.num_queued >= _MAX_QUEUED:
             return False
         return now + account.turn_in(tokens or 0, now, is_shared) <= since + max_wait
 
-    def go_on(self, limits: tuple[Limit, ...], asker: LimitedRequest, now: float) -> Grant:
-        """The place of the rest of a request that was admitted before, whether there is one free or not."""
+    def go_on(self, limits: tuple[Limit, ...], request: LimitedRequest, now: float) -> Grant:
+        """A grant for the rest of a request that was admitted before, even if no slot is free."""
         accounts: list[Account] = []
         for limit in limits:
-            who = limit.read_who(asker)
-            account = limit.accounts.get(who) or self._open(limit, who, now)
+            limit_key = limit.read_key(request)
+            account = limit.accounts.get(limit_key) or self._open(limit, limit_key, now)
             accounts.append(account)
             account.enter()
             if account.slots is not None:
-                self._ask_soon(account)
+                self._borrow_soon(account)
         counts_tokens = any(account.tokens is not None for account in accounts)
         return Grant(self, accounts, 0 if counts_tokens else None)
 
     def _grant(self, accounts: list[Account], tokens: int | None, now: float, is_shared: bool) -> Grant:
         for account in accounts:
             if account.take(tokens or 0, now, is_shared):
-                self._ask_soon(account)
+                self._borrow_soon(account)
         return Grant(self, accounts, tokens)
 
-    def _refusal(self, account: Account, tokens: int | None, now: float, is_shared: bool) -> GatewayError:
+    def _rejection(self, account: Account, tokens: int | None, now: float, is_shared: bool) -> GatewayError:
         account.counts.refused += 1
-        return refusal(account, tokens or 0, now, is_shared)
+        return rejection(account, tokens or 0, now, is_shared)
 
-    def _open(self, limit: Limit, who: bytes | tuple[bytes, ...], now: float) -> Account:
-        account, gone = limit.open(who, self.num_workers, now)
-        if gone is not None and gone.holds and self.is_shared:
-            self._ask_soon(gone, is_idle=True)
+    def _open(self, limit: Limit, limit_key: bytes | tuple[bytes, ...], now: float) -> Account:
+        account, evicted = limit.open(limit_key, self.num_workers, now)
+        if evicted is not None and evicted.holds and self.is_shared:
+            self._borrow_soon(evicted, is_idle=True)
         return account
 
     def leave(self, accounts: list[Account], tokens: int, used_tokens: int) -> None:
-        """A request is over."""
+        """Release what a request held."""
         for account in accounts:
             if account.tokens is not None and tokens != used_tokens:
                 account.tokens.put_back(tokens - used_tokens, self._clock(), self.is_shared)
@@ -203,56 +205,60 @@ class Limiter:
                 self._borrower.give_back_soon(account)
 
     def charge(self, accounts: list[Account], now: float) -> None:
-        """One more request of a stream, which waits for nothing: what is not at hand it owes.
+        """Count one more request of a stream without waiting: missing allowance is owed.
 
-        Raises: GatewayError where the limit on requests is reached.
+        Raises: GatewayError if the limit on requests is reached.
         """
         is_shared = self.is_shared
         for account in accounts:
-            slack = account.requests
-            if slack is not None and not slack.may_owe(1.0, now, is_shared):
-                raise self._refusal(account, 0, now, is_shared)
+            allowance = account.requests
+            if allowance is not None and not allowance.may_owe(1.0, now, is_shared):
+                raise self._rejection(account, 0, now, is_shared)
         for account in accounts:
             if account.requests is not None:
                 account.counts.admitted += 1
                 account.used_at = now
-                if account.requests.take(1.0, now, is_shared) or (is_shared and account.requests.allowance < 1):
-                    self._ask_soon(account)
+                if account.requests.take(1.0, now, is_shared) or (is_shared and account.requests.available < 1):
+                    self._borrow_soon(account)
 
     # Waiting
 
     def _wait(self, pending: Pending, now: float) -> Pending:
         is_shared = self.is_shared
         assert self._borrower is not None
-        asked = [account for account in pending.accounts if account.say(pending.tokens or 0, now, is_shared) is Say.ASK]
-        pending.ask(asked, self._borrower.store.deadline)
-        for account in asked:
-            self._ask_soon(account)
+        lacking = [
+            account
+            for account in pending.accounts
+            if account.check(pending.tokens or 0, now, is_shared) is AdmissionCheck.BORROW
+        ]
+        pending.wait_for(lacking, self._borrower.store.deadline)
+        for account in lacking:
+            self._borrow_soon(account)
         return pending
 
     def resume(self, pending: Pending, *, is_late: bool) -> None:
-        """Decide on a request whose turn has come, or whose accounts have their answers; where these are late, by this
-        worker's share."""
+        """Decide on a request whose turn has come or whose accounts have their replies; by this worker's share if the
+        replies are late."""
         now, is_shared = self._clock(), self.is_shared and not is_late
         tokens = pending.tokens
         for account in pending.accounts:
-            said = account.say(tokens or 0, now, is_shared)
-            if said is Say.ASK and pending.rounds < _MAX_ROUNDS:
+            admission = account.check(tokens or 0, now, is_shared)
+            if admission is AdmissionCheck.BORROW and pending.rounds < _MAX_ROUNDS:
                 self._wait(pending, now)
                 return
-            if said is not Say.YES:
+            if admission is not AdmissionCheck.ADMIT:
                 if self._may_queue(account, tokens, now, is_shared, pending.since):
                     pending.queue(account, account.turn_in(tokens or 0, now, is_shared))
                     return
                 pending.end()
-                pending.asker.refused(self._refusal(account, tokens, now, is_shared))
+                pending.request.refused(self._rejection(account, tokens, now, is_shared))
                 return
         pending.end()
-        pending.asker.admitted(self._grant(pending.accounts, tokens, now, is_shared))
+        pending.request.admitted(self._grant(pending.accounts, tokens, now, is_shared))
 
-    def _ask_soon(self, account: Account, *, is_idle: bool = False) -> None:
+    def _borrow_soon(self, account: Account, *, is_idle: bool = False) -> None:
         if self._borrower is not None:
-            self._borrower.ask_soon(account, is_idle=is_idle)
+            self._borrower.borrow_soon(account, is_idle=is_idle)
 
     # Upkeep
 
@@ -262,7 +268,7 @@ class Limiter:
             self._borrower.sweep(now)
 
     def _counted(self, num_workers: int) -> None:
-        """So many workers share from now on."""
+        """Set the number of workers that share the limits."""
         if num_workers != self.num_workers:
             self.num_workers = num_workers
             now = self._clock()
@@ -271,16 +277,16 @@ class Limiter:
                     account.resize(num_workers, now)
 
     def _came_back(self) -> None:
-        """Redis answers again: it may have forgotten all, and requests under way are restated."""
+        """Redis is available again and may have lost everything: report the slots of active requests again."""
         for limit in self._limits.values():
             for account in limit.accounts.values():
                 if account.slots is not None:
                     account.slots.lost()
                     if account.slots.in_use:
-                        self._ask_soon(account)
+                        self._borrow_soon(account)
 
     def close(self) -> None:
-        """Give back all that is borrowed."""
+        """Return everything that is borrowed."""
         if self._borrower is not None:
             self._borrower.close()
             self._borrower = None

@@ -1,12 +1,12 @@
-"""What one worker may spend of a shared bucket without asking.
+"""What one worker may spend of a shared token bucket, and hold of shared concurrency slots, without a call to Redis.
 
-    spend  allowance >= amount                   nobody waits
-    ask    allowance <  amount                   Redis may have more: a grant is waited for, within the deadline
-    refuse Redis has said there is none          until the moment that it has named
+    admit   available >= amount
+    borrow  available <  amount             Redis may have more: the request waits for a grant, within the deadline
+    reject  Redis has reported none         until the time that it named
 
-A grant is what the waiting requests need, and what this worker spends in a quarter of a second, but at most a twentieth
-of the bucket: so much, times the workers, is what may be spent at once beyond the bucket's own burst. Where nobody
-shares (no Redis, or it does not answer), the worker keeps to its own share of the rate.
+A grant covers the waiting requests and a quarter of a second of this worker's use, but at most a twentieth of the
+bucket: that, times the workers, may be spent at once beyond the bucket's burst. Without Redis the worker keeps to its
+share of the rate. Time is an argument.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from enum import Enum
 from itertools import count
 
 
-class Bucket:
-    """Holds up to `full`, and gains `rate` a second. It begins full."""
+class TokenBucket:
+    """Holds up to `full` and gains `rate` per second. It begins full."""
 
     __slots__ = ("_at", "_level", "full", "rate")
 
@@ -28,31 +28,31 @@ class Bucket:
         self._at = now
 
     def __repr__(self) -> str:
-        return f"<Bucket {self._level:g} of {self.full:g}, {self.rate:g}/s>"
+        return f"<TokenBucket {self._level:g} of {self.full:g}, {self.rate:g}/s>"
 
     def level(self, now: float) -> float:
-        """What is in it now; less than nothing where more was used than expected."""
+        """The current level; negative if more was used than expected."""
         if now > self._at:
             self._level = min(self.full, self._level + (now - self._at) * self.rate)
             self._at = now
         return self._level
 
     def take(self, amount: float, now: float) -> None:
-        """Whether there is so much was asked before; a negative amount is put back."""
+        """Remove an amount without a check; a negative one is put back."""
         self._level = min(self.full, self.level(now) - amount)
 
     def wait(self, amount: float, now: float) -> float:
-        """Seconds until there is so much, or as much as it holds."""
+        """Seconds until `amount` is available, or a full bucket if that is less."""
         return max(0.0, (min(amount, self.full) - self.level(now)) / self.rate)
 
     def resize(self, rate: float, full: float, now: float) -> None:
-        """Another rate and size from now on."""
+        """Set another rate and size."""
         self._level = min(full, self.level(now))
         self.rate, self.full = rate, full
 
 
-# Where all slots are taken, when Redis is asked again.
-ASK_AGAIN_SECONDS = 0.02
+# When all slots are taken, the time until the next call to Redis.
+RETRY_SECONDS = 0.02
 # What all workers together may keep at hand without using it, of the limit.
 _AT_HAND = 8
 
@@ -60,8 +60,12 @@ _AT_HAND = 8
 _next_sequence = count(1).__next__
 
 
-class Slots:
-    """`held` are leased, `in_use` by requests under way."""
+class ConcurrencySlots:
+    """One worker's concurrency slots: `held` are leased from Redis, `in_use` belong to active requests.
+
+    Leases expire, so the slots of a worker that died become free. While Redis answers, never more slots are in use than
+    the limit allows; without Redis the worker keeps to its own share.
+    """
 
     __slots__ = ("_own", "_reserve", "held", "in_use", "limit", "refused_until", "renewed_at", "sequence")
 
@@ -75,84 +79,84 @@ class Slots:
         self.resize(num_workers)
 
     def __repr__(self) -> str:
-        return f"<Slots {self.in_use} in use, {self.held} held, of {self.limit}>"
+        return f"<ConcurrencySlots {self.in_use} in use, {self.held} held, of {self.limit}>"
 
-    def say(self, now: float, is_shared: bool) -> Say:
-        """Whether one more request may go."""
+    def check(self, now: float, is_shared: bool) -> AdmissionCheck:
+        """Whether one more request is admitted."""
         if not is_shared:
-            return Say.YES if self.in_use < self._own else Say.NO
+            return AdmissionCheck.ADMIT if self.in_use < self._own else AdmissionCheck.REJECT
         if self.in_use < self.held:
-            return Say.YES
-        return Say.NO if now < self.refused_until else Say.ASK
+            return AdmissionCheck.ADMIT
+        return AdmissionCheck.REJECT if now < self.refused_until else AdmissionCheck.BORROW
 
     @property
     def has_surplus(self) -> bool:
-        """Whether more are held than are of use here."""
+        """Whether more slots are held than this worker needs."""
         return self.held > self.in_use + self._reserve
 
-    def ask(self, num_waiting: int, *, is_idle: bool = False) -> int:
-        """How many to hold; from now on no more than that are used."""
+    def borrow_request(self, num_waiting: int, *, is_idle: bool = False) -> int:
+        """The number of slots to hold; from now on at most that many are used."""
         wanted = self.in_use + num_waiting + (0 if is_idle else self._reserve)
         self.held = min(self.held, wanted)
         self.sequence = _next_sequence()
         return wanted
 
-    def told(self, held: int, wanted: int, now: float) -> None:
-        """How many Redis has leased, of those that were wanted."""
+    def granted(self, held: int, wanted: int, now: float) -> None:
+        """Apply a lease: `held` of the `wanted` slots."""
         self.held = held
         self.renewed_at = now
         if held < wanted and held <= self.in_use:
-            self.refused_until = now + ASK_AGAIN_SECONDS
+            self.refused_until = now + RETRY_SECONDS
 
     def lost(self) -> None:
-        """Nobody knows what is leased: ask before the next request."""
+        """The lease is unknown: borrow before the next request."""
         self.held = 0
 
     def resize(self, num_workers: int) -> None:
-        """So many workers share from now on."""
+        """Set the number of workers that share the limit."""
         self._own = max(1, self.limit // num_workers)
         self._reserve = self.limit // (_AT_HAND * num_workers)
 
 
-# How far ahead a worker borrows, in seconds of what it spends: at eight grants a second, what they cost is little.
+# How far ahead a worker borrows, in seconds of its use: eight grants per second cost little.
 _HORIZON = 0.25
-# The most that it borrows ahead, of what the bucket holds: what idle workers keep from busy ones stays small.
+# The most that it borrows ahead, as a fraction of the bucket: idle workers withhold little from busy ones.
 _AHEAD = 0.05
-# A rate is measured over at least so long.
+# The shortest period over which the rate of use is measured, in seconds.
 _MEASURE = 0.02
-# Where Redis has had none, it is asked again once this worker's share of the rate has brought the next, between these:
-# of a bucket that others empty, too, most who asked sooner would wait for a refusal.
+# After a refusal, the next call waits until this worker's share of the rate has produced one unit, within these bounds:
+# sooner, most requests would wait only to be refused.
 _LEAST_WAIT = 0.005
 _MOST_WAIT = 0.05
 _NEVER = float("-inf")
 
 
-class Say(Enum):
-    """Whether something may be spent now."""
+class AdmissionCheck(Enum):
+    """The result of an admission check."""
 
-    YES = "yes"
-    ASK = "ask"
-    NO = "no"
+    ADMIT = "yes"
+    BORROW = "ask"
+    REJECT = "no"
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """What a worker wants of a shared bucket: `want` at best, nothing where there is not even `least`; `back` is what
-    it puts in before, negative where it has spent more than it had."""
+class BorrowRequest:
+    """What a worker borrows from a shared bucket: up to `want`, nothing below `least`; `back` is returned first, and
+    negative if the worker has spent more than it had."""
 
     want: float
     least: float
     back: float
 
 
-class Slack:
-    """One worker's side of one bucket: `rate` a second, up to `full`."""
+class LocalAllowance:
+    """One worker's part of one bucket: `rate` per second, up to `full`."""
 
     __slots__ = (
         "_demand_rate",
         "_since",
         "ahead",
-        "allowance",
+        "available",
         "demand",
         "full",
         "low",
@@ -165,84 +169,86 @@ class Slack:
         self.rate = rate
         self.full = full
         self.ahead = max(1.0, full * _AHEAD)
-        self.allowance = 0.0
+        self.available = 0.0
         self.refused_until = 0.0
-        self.own = Bucket(rate / num_workers, max(1.0, full / num_workers), now)
+        self.own = TokenBucket(rate / num_workers, max(1.0, full / num_workers), now)
         self.low = _NEVER  # below this it is time to borrow more
         self.demand = 0.0
         self._demand_rate = 0.0
         self._since = now
 
     def __repr__(self) -> str:
-        return f"<Slack {self.allowance:g} of {self.full:g}, {self.rate:g}/s>"
+        return f"<LocalAllowance {self.available:g} of {self.full:g}, {self.rate:g}/s>"
 
     def has(self, amount: float, now: float, is_shared: bool) -> bool:
-        """Whether so much may be spent at once; no amount is more than `full`."""
+        """Whether `amount` (at most `full`) can be spent at once."""
         if is_shared:
-            return self.allowance >= amount
+            return self.available >= amount
         return self.own.level(now) >= min(amount, self.own.full)
 
-    def say(self, amount: float, now: float, is_shared: bool) -> Say:
-        """Whether so much may be spent."""
+    def check(self, amount: float, now: float, is_shared: bool) -> AdmissionCheck:
+        """Whether `amount` may be spent now."""
         if self.has(amount, now, is_shared):
-            return Say.YES
+            return AdmissionCheck.ADMIT
         if not is_shared:
-            return Say.NO
+            return AdmissionCheck.REJECT
         if now < self.refused_until:
             self.demand += amount
-            return Say.NO
-        return Say.ASK
+            return AdmissionCheck.REJECT
+        return AdmissionCheck.BORROW
 
     def may_owe(self, amount: float, now: float, is_shared: bool) -> bool:
-        """Whether so much may be spent by whoever cannot wait: what Redis may have, but has not granted, is owed."""
-        said = self.say(amount, now, is_shared)
-        return said is Say.YES or (said is Say.ASK and self.allowance - amount >= -self.ahead)
+        """Whether `amount` may be spent by a request that cannot wait: what Redis has not granted yet is owed."""
+        admission = self.check(amount, now, is_shared)
+        return admission is AdmissionCheck.ADMIT or (
+            admission is AdmissionCheck.BORROW and self.available - amount >= -self.ahead
+        )
 
     def take(self, amount: float, now: float, is_shared: bool) -> bool:
-        """Spend; tells whether it is time to borrow more."""
+        """Spend. Returns whether it is time to borrow more."""
         if not is_shared:
             self.own.take(amount, now)
             return False
         self.demand += amount
-        self.allowance = allowance = self.allowance - amount
+        self.available = allowance = self.available - amount
         return allowance < self.low
 
     def put_back(self, amount: float, now: float, is_shared: bool) -> None:
-        """So much less was used than was taken; negative: more."""
+        """Return an amount that was taken and not used; negative: more was used."""
         if is_shared:
-            self.allowance += amount
+            self.available += amount
         else:
             self.own.take(-amount, now)
 
     def wait(self, amount: float, now: float, is_shared: bool) -> float:
-        """Seconds after which it is worth to try again."""
+        """Seconds after which another attempt may succeed."""
         return max(0.0, self.refused_until - now) if is_shared else self.own.wait(amount, now)
 
     # Borrowing
 
-    def ask(self, amounts: list[float], now: float, is_idle: bool = False) -> Ask:
-        """What to ask for, for requests that wait for these amounts; what is idle keeps nothing."""
+    def borrow_request(self, amounts: list[float], now: float, is_idle: bool = False) -> BorrowRequest:
+        """What to borrow for requests that wait for these amounts; an idle account returns everything."""
         elapsed = now - self._since
         if elapsed >= _MEASURE:
             self._demand_rate = self.demand / elapsed
             self.demand, self._since = 0.0, now
         self.low = _NEVER
-        back = self.allowance if is_idle or self.allowance < 0 else 0.0
-        self.allowance -= back
+        back = self.available if is_idle or self.available < 0 else 0.0
+        self.available -= back
         ahead = 0 if is_idle else int(min(self._demand_rate * _HORIZON, self.ahead))
-        # Filled up to so much, not by so much: what a worker has at hand is never more.
-        want = sum(amounts) + ahead - self.allowance
-        least = max(0.0, min(amounts, default=0.0) - self.allowance)
-        return Ask(max(want, least), least, back)
+        # Fill up to `ahead`, not by it, so that a worker never holds more.
+        want = sum(amounts) + ahead - self.available
+        least = max(0.0, min(amounts, default=0.0) - self.available)
+        return BorrowRequest(max(want, least), least, back)
 
-    def told(self, granted: float, wait: float, now: float) -> None:
-        """What Redis has granted, and how many seconds to wait for the next."""
-        self.allowance += granted
+    def granted(self, granted: float, wait: float, now: float) -> None:
+        """Apply a grant of Redis and the seconds until the next one."""
+        self.available += granted
         if wait > 0:
             self.refused_until = now + max(wait, _LEAST_WAIT, min(1 / self.own.rate, _MOST_WAIT))
-        elif self.allowance > 1:
-            self.low = self.allowance / 2
+        elif self.available > 1:
+            self.low = self.available / 2
 
     def resize(self, num_workers: int, now: float) -> None:
-        """So many workers share from now on."""
+        """Set the number of workers that share the limit."""
         self.own.resize(self.rate / num_workers, max(1.0, self.full / num_workers), now)

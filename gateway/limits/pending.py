@@ -1,4 +1,4 @@
-"""What a request holds of its limits: a grant, or the hope for one."""
+"""A granted or pending admission."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from gateway.limits.account import Account
 from gateway.limits.limit_key import LimitedRequest
 from gateway.protocol.errors import GatewayError
 
-# An answer that has come in time may be a few turns of the event loop away from who waits for it, and in a busy loop a
-# turn takes as long as the deadline.
+# A reply that arrived in time may be a few turns of the event loop away, and in a busy loop one turn takes as long as
+# the deadline.
 _TURNS_OF_GRACE = 10
 
 
@@ -23,7 +23,7 @@ class PendingRequest(LimitedRequest, Protocol):
 
 
 class GrantSource(Protocol):
-    """Where grants come from; see `Limiter`."""
+    """The issuer of grants; see `Limiter`."""
 
     def leave(self, accounts: list[Account], tokens: int, used_tokens: int) -> None: ...
 
@@ -33,7 +33,7 @@ class GrantSource(Protocol):
 
 
 class Grant:
-    """Lets a request go. Whoever has it ends it, once; where no tokens are counted it is the same for many requests."""
+    """An admitted request's grant. Its holder calls `end` once; without tokens, many requests share one object."""
 
     __slots__ = ("_accounts", "_limiter", "tokens")
 
@@ -42,36 +42,35 @@ class Grant:
     def __init__(self, limiter: GrantSource, accounts: list[Account], tokens: int | None) -> None:
         self._limiter = limiter
         self._accounts = accounts
-        self.tokens = tokens  # that were taken; None where no limit counts them
+        self.tokens = tokens  # taken in advance; None if no limit counts tokens
 
     def __repr__(self) -> str:
         return f"<Grant of {', '.join(account.spec.name for account in self._accounts)}>"
 
     def end(self, used_tokens: int = 0) -> None:
-        """The request is over, and has used so many tokens."""
+        """The request has ended and used `used_tokens` tokens."""
         self._limiter.leave(self._accounts, self.tokens or 0, used_tokens)
 
     def again(self, now: float) -> None:
-        """One more request under the same grant, as a stream brings them.
+        """Count one more request of a stream under the same grant.
 
-        Raises: GatewayError where the limit on requests is reached.
+        Raises: GatewayError if the limit on requests is reached.
         """
         self._limiter.charge(self._accounts, now)
 
 
 class Pending:
-    """A request that waits for an answer of Redis, no longer than the store's deadline, or for its turn, no longer than
-    the limit says."""
+    """A request that waits for Redis, at most for the client's deadline, or for its turn, at most for `max_wait`."""
 
     __slots__ = (
         "_queued",
         "_timer",
         "accounts",
-        "asker",
         "is_late",
         "is_over",
         "limiter",
         "num_open",
+        "request",
         "rounds",
         "since",
         "tokens",
@@ -84,19 +83,19 @@ class Pending:
         limiter: GrantSource,
         accounts: list[Account],
         tokens: int | None,
-        asker: PendingRequest,
+        request: PendingRequest,
         now: float,
     ) -> None:
         self.limiter = limiter
         self.accounts = accounts
         self.tokens = tokens
-        self.asker = asker
+        self.request = request
         self.since = now
-        self.num_open = 0  # accounts whose answer is to come
-        self.rounds = 0  # of asking
-        self.is_late = False  # some answer was none
+        self.num_open = 0  # accounts without a reply yet
+        self.rounds = 0  # of borrowing
+        self.is_late = False  # whether a reply failed or was late
         self.is_over = False
-        self._queued: Account | None = None  # where it waits for its turn
+        self._queued: Account | None = None  # the account in whose queue it waits
         self._timer: asyncio.TimerHandle | None = None
         for account in accounts:
             account.counts.waited += 1
@@ -104,8 +103,8 @@ class Pending:
     def __repr__(self) -> str:
         return f"<Pending {'for its turn' if self._queued is not None else f'for {self.num_open} accounts'}>"
 
-    def ask(self, accounts: list[Account], deadline: float) -> None:
-        """Wait for the answers for these accounts, so many seconds."""
+    def wait_for(self, accounts: list[Account], deadline: float) -> None:
+        """Wait for the replies for these accounts, at most `deadline` seconds."""
         for account in accounts:
             account.waiting.append(self)
         self.num_open += len(accounts)
@@ -114,21 +113,21 @@ class Pending:
         self.rounds += 1
 
     def queue(self, account: Account, wait: float) -> None:
-        """Wait for a turn that may come in so many seconds."""
+        """Wait `wait` seconds for a turn."""
         self._leave_line()
         self._queued = account
         account.num_queued += 1
         self._timer = asyncio.get_running_loop().call_later(wait, self._turn)
 
     def end(self, used_tokens: int = 0) -> None:
-        """Nobody waits any more."""
+        """Stop waiting."""
         self.is_over = True
         self._leave_line()
 
     def answered(self, *, is_late: bool) -> None:
-        """One of the accounts has its answer, or gets none."""
+        """Redis has replied for one account, or failed to."""
         if self.is_over or self._queued is not None:
-            return  # it is of a round that is over
+            return  # a reply of an earlier round
         self.num_open -= 1
         self.is_late = self.is_late or is_late
         if not self.num_open:
@@ -139,7 +138,7 @@ class Pending:
         self.limiter.resume(self, is_late=False)
 
     def _expired(self, turns: int = _TURNS_OF_GRACE) -> None:
-        """Redis has not answered in time."""
+        """Redis has not replied in time."""
         if self.is_over or self._queued is not None:
             return
         if turns:
@@ -149,7 +148,7 @@ class Pending:
         self.limiter.resume(self, is_late=True)
 
     def _leave_line(self) -> None:
-        """Wait for nothing, from the beginning."""
+        """Leave every queue and reset."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -518,7 +518,7 @@ def test_a_client_that_leaves_while_redis_is_asked_takes_nothing(tmp_path: Path,
             redis_server.pause()
             client = await it.client()
             await client.send(post())
-            await until(lambda: any(account.waiting or account.is_asking for account in accounts(it)))
+            await until(lambda: any(account.waiting or account.is_borrowing for account in accounts(it)))
             client.close()
             await until(lambda: not it.plane.connections)
             redis_server.resume()

@@ -46,11 +46,11 @@ WHOSE = [
 ]
 
 
-@pytest.mark.parametrize("per, request_, who", WHOSE)
-def test_a_request_says_whose_it_is(per: tuple[str, ...], request_: Request, who: object) -> None:
+@pytest.mark.parametrize("per, request_, limit_key", WHOSE)
+def test_the_key_of_a_request(per: tuple[str, ...], request_: Request, limit_key: object) -> None:
     """By its route, its session, or a field; who does not say is nobody."""
     spec = LimitSpec("l", per=per, concurrency=1)
-    assert reader_of(spec, IdentitySpec(tenant_header="x-org"))(request_) == who
+    assert reader_of(spec, IdentitySpec(tenant_header="x-org"))(request_) == limit_key
 
 
 @pytest.mark.parametrize("per", ["session", "key", "tenant", "header:x-user"])
@@ -59,7 +59,7 @@ def test_what_is_long_is_remembered_short(per: str) -> None:
     read = reader_of(LimitSpec("l", per=(per,), concurrency=1), IdentitySpec())
     names = {letter * 10_000 for letter in "abc"}
     found = {read(Request(x_session_id=name, x_api_key=name, x_tenant=name, x_user=name)) for name in names}
-    assert len(found) == 3 and all(len(who) < 100 for who in found)
+    assert len(found) == 3 and all(len(limit_key) < 100 for limit_key in found)
 
 
 @given(st.lists(st.binary(max_size=5), min_size=2, max_size=2), st.lists(st.binary(max_size=5), min_size=2, max_size=2))
@@ -73,25 +73,25 @@ def test_different_people_have_different_names_in_redis(one: list[bytes], other:
 def test_operators_read_who_it_is_but_no_secret() -> None:
     """Keys and credentials are told by a digest, other values as far as they can be printed."""
     spec = LimitSpec("l", per=("tenant", "key", "header:cookie"), concurrency=1)
-    told = shown(spec, (b"ac\x07me", b"sk-secret", b""))
-    assert told.startswith("tenant ac?me, key sha256:")
-    assert told.endswith(", header:cookie (none)")
-    assert "secret" not in told
+    text = shown(spec, (b"ac\x07me", b"sk-secret", b""))
+    assert text.startswith("tenant ac?me, key sha256:")
+    assert text.endswith(", header:cookie (none)")
+    assert "secret" not in text
 
 
 def test_those_not_seen_for_long_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who invents tenants fills no memory; who is under way or was seen a moment ago stays."""
     monkeypatch.setattr(limit_module, "MAX_ACCOUNTS", 3)
     limit = Limit(LimitSpec("l", per=("tenant",), concurrency=1), IdentitySpec())
-    for number, who in enumerate((b"busy", b"old", b"new")):
-        account, gone = limit.open(who, 1, 0.0)
-        assert gone is None
+    for number, limit_key in enumerate((b"busy", b"old", b"new")):
+        account, evicted = limit.open(limit_key, 1, 0.0)
+        assert evicted is None
         account.used_at = float(number)
     busy = limit.accounts[b"busy"]
     assert busy.slots is not None
     busy.slots.in_use = 1
-    _, gone = limit.open(b"next", 1, 2.5)
-    assert gone is not None and gone.who == b"old"
+    _, evicted = limit.open(b"next", 1, 2.5)
+    assert evicted is not None and evicted.limit_key == b"old"
     assert set(limit.accounts) == {b"busy", b"new", b"next"}
     for number in range(100):
         limit.open(b"%d" % number, 1, 2.5)

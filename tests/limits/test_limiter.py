@@ -7,7 +7,7 @@ from typing import Any
 
 from gateway.config.specs import IdentitySpec, LimitSpec
 from gateway.limits.account import Account, Counts
-from gateway.limits.lease_protocol import Inquiry
+from gateway.limits.lease_protocol import LeaseRequest
 from gateway.limits.limit import Limit
 from gateway.limits.limiter import Limiter
 from gateway.limits.pending import Grant, Pending
@@ -73,7 +73,7 @@ def test_a_thousand_leases_are_renewed_and_nobody_waits_behind_them(redis_server
             late = Request("late")
             await late.ask(limiter, limits)
             assert late.grant is not None
-            await until(lambda: "1001 active, 0 to ask about, 0 asking" in repr(limiter))
+            await until(lambda: "1001 active, 0 queued, 0 in flight" in repr(limiter))
             accounts = limits[0].accounts.values()
             assert {account.slots.held for account in accounts if account.slots} == {1}
             assert len(redis_server.client.keys("*:slots")) == 1001
@@ -165,7 +165,7 @@ def test_an_answer_that_was_asked_for_by_old_rules_is_of_these() -> None:
 
     account = Account(LimitSpec("l", requests_per_second=10, concurrency=10), b"", 1, 0.0, Counts())
     account.waiting.append(Waits())
-    inquiry = Inquiry(account, "me", 0.0, is_idle=False)
+    inquiry = LeaseRequest(account, "me", 0.0, is_idle=False)
     assert len(inquiry.commands) == 2
     account.use(LimitSpec("l", concurrency=2), 1, 0.0)
     answers = iter([[b"1", 0], 10])
@@ -186,7 +186,7 @@ def test_who_has_given_all_back_leases_nothing_more(redis_server: RedisServer) -
                 assert request.grant is not None
                 request.grant.end()
             [account] = limits[0].accounts.values()
-            limiter._ask_soon(account)
+            limiter._borrow_soon(account)
             limiter.close()
             await asyncio.sleep(0.05)
             await store.flush()

@@ -8,123 +8,125 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.limits.local_allowance import Ask, Bucket, Say, Slack, Slots
+from gateway.limits.local_allowance import AdmissionCheck, BorrowRequest, ConcurrencySlots, LocalAllowance, TokenBucket
 
 
-def slack(rate: float = 100.0, full: float = 100.0, num_workers: int = 4) -> Slack:
-    return Slack(rate, full, num_workers, 0.0)
+def allowance(rate: float = 100.0, full: float = 100.0, num_workers: int = 4) -> LocalAllowance:
+    return LocalAllowance(rate, full, num_workers, 0.0)
 
 
 def test_nothing_is_spent_before_redis_is_asked() -> None:
     """The first request asks for itself alone, and what is granted lets it go."""
-    it = slack()
-    assert it.say(1, 0.0, True) is Say.ASK
-    assert it.ask([1.0], 0.0) == Ask(1, 1, 0)
-    it.told(1, 0.0, 0.001)
-    assert it.say(1, 0.001, True) is Say.YES
+    it = allowance()
+    assert it.check(1, 0.0, True) is AdmissionCheck.BORROW
+    assert it.borrow_request([1.0], 0.0) == BorrowRequest(1, 1, 0)
+    it.granted(1, 0.0, 0.001)
+    assert it.check(1, 0.001, True) is AdmissionCheck.ADMIT
     it.take(1, 0.001, True)
-    assert it.say(1, 0.002, True) is Say.ASK
+    assert it.check(1, 0.002, True) is AdmissionCheck.BORROW
 
 
 def test_a_busy_worker_borrows_ahead() -> None:
     """What a quarter of a second takes of it, at most a twentieth of the bucket, and asks again at half of it."""
-    it = slack(rate=1000, full=1000)
-    it.told(16, 0.0, 0.0)
+    it = allowance(rate=1000, full=1000)
+    it.granted(16, 0.0, 0.0)
     for _ in range(16):
         it.take(1, 0.1, True)
-    assert it.ask([], 0.2) == Ask(20, 0, 0)  # 80 a second
-    it.told(20, 0.0, 0.2)
+    assert it.borrow_request([], 0.2) == BorrowRequest(20, 0, 0)  # 80 a second
+    it.granted(20, 0.0, 0.2)
     assert [it.take(1, 0.2, True) for _ in range(12)] == [False] * 10 + [True] * 2
-    assert it.ask([], 0.21) == Ask(12, 0, 0)  # too short a time to measure anew
-    it.told(12, 0.0, 0.21)
+    assert it.borrow_request([], 0.21) == BorrowRequest(12, 0, 0)  # too short a time to measure anew
+    it.granted(12, 0.0, 0.21)
     for _ in range(20):
         it.take(1, 0.22, True)
-    assert it.ask([], 0.25) == Ask(50, 0, 0)  # 640 a second
+    assert it.borrow_request([], 0.25) == BorrowRequest(50, 0, 0)  # 640 a second
 
 
 def test_no_worker_has_more_at_hand_than_it_says() -> None:
     """However often it asks: it fills up to so much, not by so much."""
-    it = slack(rate=1000, full=1000)
+    it = allowance(rate=1000, full=1000)
     for step in range(1000):
         now = step / 1000
-        if it.say(1, now, True) is Say.ASK:
-            it.told(it.ask([1.0], now).want, 0.0, now)
+        if it.check(1, now, True) is AdmissionCheck.BORROW:
+            it.granted(it.borrow_request([1.0], now).want, 0.0, now)
         if it.take(1, now, True):
-            it.told(it.ask([], now).want, 0.0, now)
-        assert it.allowance <= it.ahead
+            it.granted(it.borrow_request([], now).want, 0.0, now)
+        assert it.available <= it.ahead
 
 
 def test_who_cannot_wait_owes_no_more_than_is_borrowed_ahead() -> None:
     """The messages of a stream go on while Redis is asked, but not for long."""
-    it = slack()
+    it = allowance()
     owed = 0
     while it.may_owe(1, 0.0, True):
         it.take(1, 0.0, True)
         owed += 1
     assert owed == 5
-    assert it.ask([], 0.0).back == -5
+    assert it.borrow_request([], 0.0).back == -5
 
 
 def test_where_redis_has_none_nobody_asks_until_it_has() -> None:
     """Requests are refused at once until then, and read when to come again."""
-    it = slack()
-    it.ask([1.0], 0.0)
-    it.told(0, 0.04, 0.0)
-    assert it.say(1, 0.03, True) is Say.NO
+    it = allowance()
+    it.borrow_request([1.0], 0.0)
+    it.granted(0, 0.04, 0.0)
+    assert it.check(1, 0.03, True) is AdmissionCheck.REJECT
     assert it.wait(1, 0.03, True) == pytest.approx(0.01)
-    assert it.say(1, 0.041, True) is Say.ASK
+    assert it.check(1, 0.041, True) is AdmissionCheck.BORROW
 
 
 def test_what_was_used_beyond_is_owed() -> None:
     """And what was not used is there for the next; what is idle goes back whole."""
-    it = slack()
-    it.told(10, 0.0, 0.0)
+    it = allowance()
+    it.granted(10, 0.0, 0.0)
     it.take(10, 0.0, True)
     it.put_back(-5, 0.0, True)
-    assert it.say(1, 0.0, True) is Say.ASK
-    assert it.ask([1.0], 0.0) == Ask(1, 1, -5)
-    it.told(4, 0.0, 0.0)
+    assert it.check(1, 0.0, True) is AdmissionCheck.BORROW
+    assert it.borrow_request([1.0], 0.0) == BorrowRequest(1, 1, -5)
+    it.granted(4, 0.0, 0.0)
     it.put_back(2, 0.0, True)
-    assert it.ask([], 0.0, is_idle=True) == Ask(0, 0, 6)
-    assert it.allowance == 0
+    assert it.borrow_request([], 0.0, is_idle=True) == BorrowRequest(0, 0, 6)
+    assert it.available == 0
 
 
 def test_alone_a_worker_keeps_to_its_share() -> None:
     """A quarter where four share: never all refused, never unlimited; and it takes up what more or fewer leave."""
-    it = slack()
+    it = allowance()
     admitted = 0
     for step in range(1000):
-        if it.say(1, step / 1000, False) is Say.YES:
+        if it.check(1, step / 1000, False) is AdmissionCheck.ADMIT:
             it.take(1, step / 1000, False)
             admitted += 1
     assert admitted == pytest.approx(25 + 25, abs=1)
     it.resize(1, 1.0)
     assert it.own.rate == 100
-    tiny = Slack(0.5, 1, 4, 0.0)
-    assert tiny.say(1, 0.0, False) is Say.YES
+    tiny = LocalAllowance(0.5, 1, 4, 0.0)
+    assert tiny.check(1, 0.0, False) is AdmissionCheck.ADMIT
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_workers_together_admit_no_more_than_the_bound(seed: int) -> None:
     """Whatever comes to whom: burst, rate by time, and what each has borrowed ahead; and they leave little unused."""
     chance = random.Random(seed)
-    shared = Bucket(100.0, 50.0, 0.0)
-    workers = [slack(rate=100.0, full=50.0) for _ in range(3)]
+    shared = TokenBucket(100.0, 50.0, 0.0)
+    workers = [allowance(rate=100.0, full=50.0) for _ in range(3)]
     ahead = sum(worker.ahead for worker in workers)
     admitted = 0
     for step in range(4000):
         now = step / 1000
         worker = chance.choice(workers)
-        said = worker.say(1, now, True)
-        if said is Say.ASK or (said is Say.YES and worker.allowance <= worker.ahead / 2):
-            asked = worker.ask([1.0] if said is Say.ASK else [], now)
+        admission = worker.check(1, now, True)
+        if admission is AdmissionCheck.BORROW or (
+            admission is AdmissionCheck.ADMIT and worker.available <= worker.ahead / 2
+        ):
+            asked = worker.borrow_request([1.0] if admission is AdmissionCheck.BORROW else [], now)
             shared.take(-asked.back, now)
             there = int(shared.level(now))
             granted = min(asked.want, there) if there >= asked.least else 0
             shared.take(granted, now)
-            worker.told(granted, 0.01 if granted < asked.want else 0.0, now)
-            said = worker.say(1, now, True)
-        if said is Say.YES:
+            worker.granted(granted, 0.01 if granted < asked.want else 0.0, now)
+            admission = worker.check(1, now, True)
+        if admission is AdmissionCheck.ADMIT:
             worker.take(1, now, True)
             admitted += 1
         assert admitted <= 50 + 100 * now + ahead
@@ -150,7 +152,7 @@ def test_a_bucket_gains_by_the_second_up_to_what_it_holds(
     taken: list[tuple[float, float]], now: float, level: float
 ) -> None:
     """It begins full, may owe, gets back what was not used, and a clock that goes back gives it nothing."""
-    bucket = Bucket(2.0, 10.0, 0.0)
+    bucket = TokenBucket(2.0, 10.0, 0.0)
     for at, amount in taken:
         bucket.take(amount, at)
     assert bucket.level(now) == pytest.approx(level)
@@ -159,14 +161,14 @@ def test_a_bucket_gains_by_the_second_up_to_what_it_holds(
 @pytest.mark.parametrize("amount, wait", [(1, 0.0), (8, 0.0), (10, 1.0), (50, 1.0)])
 def test_it_tells_when_there_is_enough(amount: float, wait: float) -> None:
     """For more than it holds that is when it is full."""
-    bucket = Bucket(2.0, 10.0, 0.0)
+    bucket = TokenBucket(2.0, 10.0, 0.0)
     bucket.take(2, 0.0)
     assert bucket.wait(amount, 0.0) == pytest.approx(wait)
 
 
 def test_it_may_change_its_size() -> None:
     """What it has more than the new size is gone."""
-    bucket = Bucket(2.0, 10.0, 0.0)
+    bucket = TokenBucket(2.0, 10.0, 0.0)
     bucket.resize(1.0, 4.0, 0.0)
     assert bucket.level(0.0) == 4
     bucket.take(4, 0.0)
@@ -180,7 +182,7 @@ def test_it_may_change_its_size() -> None:
 )
 def test_it_never_lets_more_pass_than_it_may(rate: float, full: float, steps: list[tuple[float, int]]) -> None:
     """Whoever asks before he takes gets at most its size and what the time brings."""
-    bucket = Bucket(rate, full, 0.0)
+    bucket = TokenBucket(rate, full, 0.0)
     now, taken = 0.0, 0
     for pause, amount in steps:
         now += pause
@@ -192,46 +194,51 @@ def test_it_never_lets_more_pass_than_it_may(rate: float, full: float, steps: li
 
 def test_a_request_needs_a_slot_that_is_leased() -> None:
     """It asks where none is free, and where Redis has none it is refused for a moment."""
-    slots = Slots(4, 2)
-    assert slots.say(0.0, True) is Say.ASK
-    assert slots.ask(2) == 2
-    slots.told(1, 2, 0.0)
-    assert slots.say(0.0, True) is Say.YES
+    slots = ConcurrencySlots(4, 2)
+    assert slots.check(0.0, True) is AdmissionCheck.BORROW
+    assert slots.borrow_request(2) == 2
+    slots.granted(1, 2, 0.0)
+    assert slots.check(0.0, True) is AdmissionCheck.ADMIT
     slots.in_use += 1
-    assert slots.say(0.01, True) is Say.ASK
-    assert slots.ask(1) == 2
-    slots.told(1, 2, 0.01)
-    assert slots.say(0.02, True) is Say.NO
-    assert slots.say(0.04, True) is Say.ASK
+    assert slots.check(0.01, True) is AdmissionCheck.BORROW
+    assert slots.borrow_request(1) == 2
+    slots.granted(1, 2, 0.01)
+    assert slots.check(0.02, True) is AdmissionCheck.REJECT
+    assert slots.check(0.04, True) is AdmissionCheck.BORROW
 
 
 def test_a_busy_worker_keeps_a_few_at_hand() -> None:
     """An eighth of the limit in all workers together; none where it lies idle, and none of a small limit."""
-    slots = Slots(80, 2)
-    assert slots.ask(1) == 1 + 5
-    slots.told(6, 6, 0.0)
+    slots = ConcurrencySlots(80, 2)
+    assert slots.borrow_request(1) == 1 + 5
+    slots.granted(6, 6, 0.0)
     slots.in_use = 1
     assert not slots.has_surplus
     slots.in_use = 0
     assert slots.has_surplus
-    assert slots.ask(0) == 5
-    assert slots.ask(0, is_idle=True) == 0
+    assert slots.borrow_request(0) == 5
+    assert slots.borrow_request(0, is_idle=True) == 0
     assert slots.held == 0
-    assert Slots(4, 2).ask(1) == 1
+    assert ConcurrencySlots(4, 2).borrow_request(1) == 1
 
 
 def test_what_is_given_back_is_used_no_more_before_redis_knows() -> None:
     """From the moment of asking on."""
-    slots = Slots(80, 2)
-    slots.told(6, 6, 0.0)
+    slots = ConcurrencySlots(80, 2)
+    slots.granted(6, 6, 0.0)
     slots.in_use = 2
-    slots.ask(0, is_idle=True)
-    assert slots.say(0.0, True) is Say.ASK
+    slots.borrow_request(0, is_idle=True)
+    assert slots.check(0.0, True) is AdmissionCheck.BORROW
 
 
 def test_alone_a_worker_keeps_to_its_share_of_slots() -> None:
     """At least one."""
-    slots = Slots(4, 2)
-    assert [slots.say(0.0, False) for slots.in_use in range(4)] == [Say.YES, Say.YES, Say.NO, Say.NO]
+    slots = ConcurrencySlots(4, 2)
+    assert [slots.check(0.0, False) for slots.in_use in range(4)] == [
+        AdmissionCheck.ADMIT,
+        AdmissionCheck.ADMIT,
+        AdmissionCheck.REJECT,
+        AdmissionCheck.REJECT,
+    ]
     slots.resize(9)
-    assert [slots.say(0.0, False) for slots.in_use in range(2)] == [Say.YES, Say.NO]
+    assert [slots.check(0.0, False) for slots.in_use in range(2)] == [AdmissionCheck.ADMIT, AdmissionCheck.REJECT]

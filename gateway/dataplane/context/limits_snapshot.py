@@ -39,6 +39,6 @@ def _shown(account: Account) -> AccountSnapshot:
     return AccountSnapshot(
         account.shown,
         _in_use(account),
-        account.requests.allowance if account.requests is not None else None,
-        account.tokens.allowance if account.tokens is not None else None,
+        account.requests.available if account.requests is not None else None,
+        account.tokens.available if account.tokens is not None else None,
     )
