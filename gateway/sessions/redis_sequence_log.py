@@ -1,11 +1,11 @@
-"""What sequences were told, in Redis, so that another endpoint can be told the same where theirs is gone.
+"""The inputs of sequences in Redis, so that another endpoint can replay them when theirs is lost.
 
-Each request of a sequence gets its number before it is sent, and its input is written down under that number once it is
-answered. So it shows when one is missing: its worker died, or the engine was lost before it said how it went. Then
-nothing is replayed, since a sequence that lacks an input answers wrongly, and nobody would notice.
+Each request of a sequence gets a number before it is sent, and its input is stored under that number once it is
+answered. A gap therefore shows: its worker died, or the engine was lost before the reply. Then nothing is replayed,
+because a sequence that lacks an input would silently give wrong results.
 
-With its number a request gets the place of its sequence, as of the request before: that one's worker writes the place
-first, then the input, and the number waits until the input is there.
+With its number a request gets the place of its sequence as of the request before: that request's worker writes the
+place first, then the input, and the number waits until the input is there.
 """
 
 from __future__ import annotations
@@ -21,16 +21,15 @@ from gateway.protocol.sequence import Sequence
 from gateway.redis.errors import StoreError
 from gateway.redis.script import Script
 from gateway.sessions.redis_keys import inputs_key, session_key
-from gateway.sessions.sequence_log import IN_DOUBT, Input, Inputs, UnkeptError, too_much
+from gateway.sessions.sequence_log import IN_DOUBT, Input, ReplayUnavailableError, SequenceInputs, too_much
 from gateway.sessions.session import flat, place_field
 
 if TYPE_CHECKING:  # a worker without Redis need not load its client
     from gateway.redis.bounded_client import Store
 
-# KEYS: inputs, sequence. ARGV: the request's own token, whether it starts a run ('1'), the number where it is given
-# already (0: it is not), time to live (s). Answers the run, the number, whether it is clear what became of the request
-# before, and what Redis has of the sequence. Until it is known what becomes of a request, '@' and its token stand where
-# its input will.
+# KEYS: inputs, sequence. ARGV: the request's token, whether it starts a run ('1'), the number if already assigned (0:
+# it is not), time to live (s). Replies: the run, the number, whether the outcome of the request before is known, and
+# the sequence's fields. Until the outcome of a request is known, '@' and its token stand in place of its input.
 _NUMBER = Script(
     """
     local inputs, sequence, token, number = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[3])
@@ -53,8 +52,8 @@ _NUMBER = Script(
     return {run, number, is_clear and 1 or 0, redis.call('HGETALL', sequence)}
     """
 )
-# KEYS: inputs. ARGV: the token of a request that was refused, since Redis was late to number it: whether it has done so
-# by now or does it later, nobody has got the input.
+# KEYS: inputs. ARGV: the token of a request that was refused because Redis was late to number it: whether it is
+# numbered by now or later, no engine has received the input.
 _ABANDON = Script(
     """
     local inputs, token = KEYS[1], ARGV[1]
@@ -71,8 +70,8 @@ _ABANDON = Script(
     redis.call('HSET', inputs, 'abandoned:' .. token, '')
     """
 )
-# KEYS: inputs. ARGV: the run ('': whichever), the number, the input, most bytes, time to live (s), why none is kept any
-# more ('': they are).
+# KEYS: inputs. ARGV: the run ('': any), the number, the input, maximum bytes, time to live (s), why inputs are no
+# longer stored ('': they are).
 _KEEP = Script(
     """
     local inputs, number, why = KEYS[1], ARGV[2], ARGV[6]
@@ -100,8 +99,8 @@ _KEEP = Script(
 # KEYS: inputs. ARGV: the run.
 _FORGET = Script("if redis.call('HGET', KEYS[1], 'run') == ARGV[1] then redis.call('DEL', KEYS[1]) end")
 
-# What the request before left is on its way to Redis, from another worker maybe, and there in a millisecond or two; or
-# it is not answered yet. One whose worker died is never settled.
+# The outcome of the request before arrives in a millisecond or two, possibly from another worker, or the request is
+# still active. If its worker died, it never arrives.
 _LOOK_AGAIN_SECONDS = 0.002
 _SETTLE_SECONDS = 5.0
 
@@ -112,8 +111,8 @@ _UNSETTLED = "nobody knows how the request before this one went"
 _UNREADABLE = "what is kept of them cannot be read"
 
 
-class RedisInputs:
-    """Keeps inputs in Redis: see `InputKeeper`. `placed` gets what Redis has of a sequence each time that one of its
+class RedisSequenceLog:
+    """Stores inputs in Redis: see `SequenceLog`. `placed` is called with a sequence's fields each time that one of its
     requests is numbered."""
 
     def __init__(
@@ -125,7 +124,7 @@ class RedisInputs:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
-        return f"<RedisInputs {self._store!r}>"
+        return f"<RedisSequenceLog {self._store!r}>"
 
     def number_at_once(self, sequence: Sequence, spec: ReplaySpec) -> bool:
         if self._store.is_available:
@@ -138,19 +137,19 @@ class RedisInputs:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def keep(self, sequence: Sequence, spec: ReplaySpec, told: Input | None) -> None:
+    def keep(self, sequence: Sequence, spec: ReplaySpec, input: Input | None) -> None:
         if not sequence.step:
             return
-        data = bytes(told) if told is not None else b""
+        data = bytes(input) if input is not None else b""
         why = too_much(spec, sequence.step, len(data))
-        self._tell(sequence, spec, b"" if why else data, why)
+        self._write(sequence, spec, b"" if why else data, why)
 
     def doubt(self, sequence: Sequence, spec: ReplaySpec) -> None:
         if sequence.step:
-            self._tell(sequence, spec, IN_DOUBT, "")
+            self._write(sequence, spec, IN_DOUBT, "")
 
     def give_up(self, sequence: Sequence, spec: ReplaySpec, why: str) -> None:
-        self._tell(sequence, spec, b"", why)
+        self._write(sequence, spec, b"", why)
 
     def forget(self, sequence: Sequence) -> None:
         if sequence.run:
@@ -176,18 +175,18 @@ class RedisInputs:
                 (answer,) = await self._store.ask(
                     [_NUMBER.command(keys, [token, starts, step, _ttl(spec)])], spec.patience
                 )
-                found, step, is_clear, known = _numbered(answer)
-                sequence.step, sequence.run, sequence.unkept = step, found, "" if step else _NOT_STARTED
-                self._placed(sequence, known)
+                run, step, is_clear, fields = _numbered(answer)
+                sequence.step, sequence.run, sequence.unkept = step, run, "" if step else _NOT_STARTED
+                self._placed(sequence, fields)
         except StoreError:
             if not step:
                 self._go_without(sequence, spec, token)
-        if step and not is_clear:  # that one may be about to move it
+        if step and not is_clear:  # the request before may be about to move it
             self._refuse(sequence, spec, _UNSETTLED)
         done()
 
     def _go_without(self, sequence: Sequence, spec: ReplaySpec, token: str = "") -> None:
-        """It has no number. A start is sent all the same, which others shall know when Redis is back."""
+        """Proceed without a number. A start is sent nevertheless, and recorded when Redis returns."""
         sequence.step, sequence.run = 0, ""
         if sequence.starts:
             sequence.unkept = _NO_REDIS
@@ -198,30 +197,30 @@ class RedisInputs:
             self._store.tell(_ABANDON.command([inputs_key(sequence)], [token]))
 
     def _refuse(self, sequence: Sequence, spec: ReplaySpec, why: str) -> None:
-        """It has a number, and goes nowhere."""
+        """Refuse a request that has a number."""
         self.keep(sequence, spec, None)
         sequence.step, sequence.adrift = 0, why
 
-    def _tell(self, sequence: Sequence, spec: ReplaySpec, data: bytes, why: str) -> None:
+    def _write(self, sequence: Sequence, spec: ReplaySpec, data: bytes, why: str) -> None:
         arguments = [sequence.run, sequence.step, data, spec.max_bytes, _ttl(spec), why]
         self._store.tell(_KEEP.command([inputs_key(sequence)], arguments))
 
-    async def _read(self, sequence: Sequence, patience: float) -> Inputs:
-        """Raises: StoreError; UnkeptError where somebody else has written there."""
+    async def _read(self, sequence: Sequence, patience: float) -> SequenceInputs:
+        """Raises: StoreError; ReplayUnavailableError if the stored form is not ours."""
         (answer,) = await self._store.ask([("HGETALL", inputs_key(sequence))], patience)
-        known = Inputs()
+        fields = SequenceInputs()
         try:
             parts = flat(answer)
             for name, value in zip(parts[::2], parts[1::2], strict=True):
                 if name == b"run":
-                    known.run = value.decode()
+                    fields.run = value.decode()
                 elif name == b"why":
-                    known.why = value.decode()
+                    fields.why = value.decode()
                 elif name.isdigit():
-                    known.kept[int(name)] = value
+                    fields.stored[int(name)] = value
         except (TypeError, ValueError) as error:
-            raise UnkeptError(_UNREADABLE) from error
-        return known
+            raise ReplayUnavailableError(_UNREADABLE) from error
+        return fields
 
 
 def _ttl(spec: ReplaySpec) -> int:
@@ -229,11 +228,11 @@ def _ttl(spec: ReplaySpec) -> int:
 
 
 def _numbered(answer: Any) -> tuple[str, int, bool, object]:
-    """What `_NUMBER` answered.
+    """Parse the reply of `_NUMBER`: the run, the number, whether the outcome before is known, the sequence's fields.
 
-    Raises: StoreError where Redis has refused it, as for a key of another type.
+    Raises: StoreError if Redis refused it, for example for a key of another type.
     """
     if isinstance(answer, Exception):
         raise StoreError(str(answer)) from answer
-    run, step, is_clear, known = answer
-    return run.decode(), int(step), bool(is_clear), known
+    run, step, is_clear, fields = answer
+    return run.decode(), int(step), bool(is_clear), fields

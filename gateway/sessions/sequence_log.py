@@ -1,4 +1,7 @@
-"""One input of a sequence, as an engine got it, to be told again; and what is kept of all of one sequence's."""
+"""The inputs of sequences, stored so that another endpoint can replay them; here in a worker's memory, without Redis.
+
+The only worker of a gateway sees all requests of a sequence. Several workers do not, and store nothing without Redis.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +23,17 @@ _SEVERAL_WORKERS = "a gateway of several workers keeps none without Redis"
 _TOO_MUCH = f"without Redis a worker keeps {_MAX_SEQUENCES} sequences and {_MAX_BYTES} bytes, and others came later"
 
 
-class LocalInputs:
-    """Keeps the inputs of the sequences that were used last: see `InputKeeper`."""
+class LocalSequenceLog:
+    """Stores the inputs of the most recently used sequences: see `SequenceLog`."""
 
     def __init__(self, num_workers: int = 1, *, max_bytes: int = _MAX_BYTES) -> None:
         self._is_alone = num_workers == 1
         self._max_bytes = max_bytes
-        self._known: OrderedDict[str, Inputs] = OrderedDict()
+        self._logs: OrderedDict[str, SequenceInputs] = OrderedDict()
         self._size = 0
 
     def __repr__(self) -> str:
-        return f"<LocalInputs {len(self._known)} sequences, {self._size} bytes>"
+        return f"<LocalSequenceLog {len(self._logs)} sequences, {self._size} bytes>"
 
     def number_at_once(self, sequence: Sequence, spec: ReplaySpec) -> bool:
         if not self._is_alone:
@@ -38,91 +41,91 @@ class LocalInputs:
             return True
         if sequence.starts:
             self._drop(sequence.name)
-            self._known[sequence.name] = Inputs(f"{random.getrandbits(64):x}")
-            if len(self._known) > _MAX_SEQUENCES:
-                self._drop(next(iter(self._known)))
-        known = self._known.get(sequence.name)
-        if known is None:
+            self._logs[sequence.name] = SequenceInputs(f"{random.getrandbits(64):x}")
+            if len(self._logs) > _MAX_SEQUENCES:
+                self._drop(next(iter(self._logs)))
+        log = self._logs.get(sequence.name)
+        if log is None:
             sequence.step, sequence.unkept = 0, _NOT_STARTED
             return True
-        self._known.move_to_end(sequence.name)
-        known.steps += 1
-        sequence.step, sequence.run = known.steps, known.run
+        self._logs.move_to_end(sequence.name)
+        log.steps += 1
+        sequence.step, sequence.run = log.steps, log.run
         return True
 
     def number(self, sequence: Sequence, spec: ReplaySpec, done: Callable[[], None]) -> None:
         self.number_at_once(sequence, spec)
         done()
 
-    def keep(self, sequence: Sequence, spec: ReplaySpec, told: Input | None) -> None:
-        self._keep(sequence, spec, bytes(told) if told is not None else b"")
+    def keep(self, sequence: Sequence, spec: ReplaySpec, input: Input | None) -> None:
+        self._keep(sequence, spec, bytes(input) if input is not None else b"")
 
     def doubt(self, sequence: Sequence, spec: ReplaySpec) -> None:
         self._keep(sequence, spec, IN_DOUBT)
 
     def give_up(self, sequence: Sequence, spec: ReplaySpec, why: str) -> None:
-        known = self._known.get(sequence.name)
-        if known is not None and known.run == sequence.run:
-            self._drop_inputs(known, why)
+        log = self._logs.get(sequence.name)
+        if log is not None and log.run == sequence.run:
+            self._drop_inputs(log, why)
 
     def forget(self, sequence: Sequence) -> None:
-        known = self._known.get(sequence.name)
-        if known is not None and known.run == sequence.run:
+        log = self._logs.get(sequence.name)
+        if log is not None and log.run == sequence.run:
             self._drop(sequence.name)
 
     async def before(self, sequence: Sequence, patience: float) -> list[Input]:
-        return (self._known.get(sequence.name) or Inputs()).before(sequence)
+        return (self._logs.get(sequence.name) or SequenceInputs()).before(sequence)
 
     async def place(self, sequence: Sequence, engine: str, url: str, spec: ReplaySpec) -> None:
-        """There is nobody else to read it."""
+        """Nothing to do: no other process reads it."""
 
     def _keep(self, sequence: Sequence, spec: ReplaySpec, data: bytes) -> None:
-        known = self._known.get(sequence.name)
-        if known is None or known.run != sequence.run or known.why or not sequence.step:
+        log = self._logs.get(sequence.name)
+        if log is None or log.run != sequence.run or log.why or not sequence.step:
             return
-        why = too_much(spec, sequence.step, known.size + len(data))
+        why = too_much(spec, sequence.step, log.size + len(data))
         if why:
-            self._drop_inputs(known, why)
+            self._drop_inputs(log, why)
             return
-        known.kept[sequence.step] = data
-        known.size += len(data)
+        log.stored[sequence.step] = data
+        log.size += len(data)
         self._size += len(data)
         while self._size > self._max_bytes:
-            self._drop_inputs(next(each for each in self._known.values() if each.size), _TOO_MUCH)
+            self._drop_inputs(next(each for each in self._logs.values() if each.size), _TOO_MUCH)
 
-    def _drop_inputs(self, known: Inputs, why: str) -> None:
-        self._size -= known.size
-        known.size = 0
-        known.kept.clear()
-        known.why = why
+    def _drop_inputs(self, log: SequenceInputs, why: str) -> None:
+        self._size -= log.size
+        log.size = 0
+        log.stored.clear()
+        log.why = why
 
     def _drop(self, name: str) -> None:
-        known = self._known.pop(name, None)
-        if known is not None:
-            self._size -= known.size
+        log = self._logs.pop(name, None)
+        if log is not None:
+            self._size -= log.size
 
 
 class Sent(Enum):
-    """How an input was sent."""
+    """The protocol by which an input was sent."""
 
     REST = "rest"
     GRPC = "grpc"
 
 
-# Kept in the place of an input that may have been taken: the engine was lost, or its client left, before it said so.
+# Stored in place of an input that the engine may have processed: the engine or the client was lost before the reply.
 IN_DOUBT = b"?"
-# Begins what stands there until its request is over.
+# Prefix of the placeholder until its request has ended.
 UNSETTLED = b"@"
 
 
-class UnkeptError(Exception):
-    """A sequence cannot be told again; the message says why."""
+class ReplayUnavailableError(Exception):
+    """A sequence cannot be replayed; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A request to an engine, without whose it was: `path` is a REST target or a method, `fields` are those that tell
-    how `body` is to be read. Of gRPC, the body is the message without its prefix, not compressed."""
+    """A request to an engine without client data: `path` is a REST target or a gRPC method, `fields` are the header
+    fields that describe `body`. For gRPC the body is the message without its prefix, uncompressed."""
 
     way: Sent
     path: bytes
@@ -130,99 +133,98 @@ class Input:
     body: bytes
 
     def __bytes__(self) -> bytes:
-        """As it is kept: a head like HTTP's, and the body."""
+        """The stored form: a head like HTTP's, and the body."""
         lines = [b"%b %b" % (self.way.value.encode(), self.path), *[b"%b: %b" % field for field in self.fields]]
         return b"\n".join(lines) + b"\n\n" + self.body
 
     @classmethod
-    def read(cls, kept: bytes) -> Input:
-        """Raises: UnkeptError where somebody else has written it."""
-        head, _, body = kept.partition(b"\n\n")
+    def read(cls, stored: bytes) -> Input:
+        """Raises: ReplayUnavailableError if the stored form is not ours."""
+        head, _, body = stored.partition(b"\n\n")
         first, *lines = head.split(b"\n")
         way, _, path = first.partition(b" ")
         fields = [line.partition(b": ")[::2] for line in lines]
         try:
             return cls(Sent(way.decode()), path, tuple(fields), body)
         except ValueError as error:
-            raise UnkeptError("what is kept of its inputs cannot be read") from error
+            raise ReplayUnavailableError("what is kept of its inputs cannot be read") from error
 
 
 @dataclass(slots=True)
-class Inputs:
-    """What is kept of one sequence: its inputs by their number, from 1; one that the engine refused is empty, since it
-    changed nothing, and one of which nobody knows that is IN_DOUBT. `why` says why they are kept no longer."""
+class SequenceInputs:
+    """The stored inputs of one sequence by number, from 1. An input that the engine refused is empty, because it
+    changed nothing; one with an unknown outcome is IN_DOUBT. `why` is the reason why inputs are no longer stored."""
 
-    run: str = ""  # empty: nothing is known
-    steps: int = 0  # numbers given out
+    run: str = ""  # empty: nothing is stored
+    steps: int = 0  # numbers assigned
     size: int = 0  # bytes
-    kept: dict[int, bytes] = field(default_factory=dict)
+    stored: dict[int, bytes] = field(default_factory=dict)
     why: str = ""
 
     def before(self, sequence: Sequence) -> list[Input]:
-        """All that the sequence was told before this request, in order.
+        """The inputs of the sequence before this request, in order.
 
-        Raises: UnkeptError.
+        Raises: ReplayUnavailableError.
         """
         if not sequence.step:
-            raise UnkeptError(self.why or sequence.unkept)
+            raise ReplayUnavailableError(self.why or sequence.unkept)
         if not self.run:
-            raise UnkeptError("they are not kept any more")
+            raise ReplayUnavailableError("they are not kept any more")
         if self.run != sequence.run:
-            raise UnkeptError("it was started anew meanwhile")
+            raise ReplayUnavailableError("it was started anew meanwhile")
         if self.why:
-            raise UnkeptError(self.why)
-        told = [self.kept.get(number, IN_DOUBT) for number in range(1, sequence.step)]
-        for number, each in enumerate(told, 1):
+            raise ReplayUnavailableError(self.why)
+        input = [self.stored.get(number, IN_DOUBT) for number in range(1, sequence.step)]
+        for number, each in enumerate(input, 1):
             if each.startswith((IN_DOUBT, UNSETTLED)):
-                raise UnkeptError(f"nobody knows whether input {number} of {len(told)} was taken")
-        return [Input.read(each) for each in told if each]
+                raise ReplayUnavailableError(f"nobody knows whether input {number} of {len(input)} was taken")
+        return [Input.read(each) for each in input if each]
 
 
-class InputKeeper(Protocol):
-    """Numbers the requests of sequences, and keeps their inputs."""
+class SequenceLog(Protocol):
+    """Numbers the requests of sequences and stores their inputs."""
 
     def number_at_once(self, sequence: Sequence, spec: ReplaySpec) -> bool:
-        """Give a request its number, or the reason why it has none, without asking anybody; False where somebody must
-        be asked: `number`."""
+        """Assign a request its number, or the reason why it has none. Returns False if that needs Redis: `number`."""
         ...
 
     def number(self, sequence: Sequence, spec: ReplaySpec, done: Callable[[], None]) -> None:
-        """The same, in a later turn of the event loop, within the rule's patience."""
+        """The same, in a later turn of the event loop, within the rule's `patience`."""
         ...
 
-    def keep(self, sequence: Sequence, spec: ReplaySpec, told: Input | None) -> None:
-        """A request with a number is answered: keep its input; None: the engine refused it, which changed nothing."""
+    def keep(self, sequence: Sequence, spec: ReplaySpec, input: Input | None) -> None:
+        """Store the input of an answered request; None: the engine refused it, which changed nothing."""
         ...
 
     def doubt(self, sequence: Sequence, spec: ReplaySpec) -> None:
-        """A request with a number is over, and nobody knows whether its input was taken."""
+        """A request ended without a known outcome."""
         ...
 
     def give_up(self, sequence: Sequence, spec: ReplaySpec, why: str) -> None:
-        """Keep no inputs of a sequence any more."""
+        """Stop storing the inputs of a sequence."""
         ...
 
     def forget(self, sequence: Sequence) -> None:
-        """The sequence has ended, or is lost."""
+        """The sequence has ended or is lost."""
         ...
 
     async def before(self, sequence: Sequence, patience: float) -> list[Input]:
-        """All that a sequence was told before this request, in order. Redis is waited for `patience` seconds at most.
+        """The inputs of a sequence before this request, in order, waiting for Redis at most `patience` seconds.
 
-        Raises: UnkeptError; StoreError where Redis does not answer.
+        Raises: ReplayUnavailableError; StoreError if Redis does not answer.
         """
         ...
 
     async def place(self, sequence: Sequence, engine: str, url: str, spec: ReplaySpec) -> None:
-        """The sequence goes on at another endpoint: who numbers its next request must read so, whatever happens here.
+        """Record that the sequence continues at another endpoint; the worker that numbers its next request must see it.
 
-        Raises: StoreError where Redis does not answer: it may have heard it.
+        Raises: StoreError if Redis does not answer; it may have been recorded.
         """
         ...
 
 
 def too_much(spec: ReplaySpec, step: int, size: int) -> str:
-    """Why no inputs of a sequence are kept any more, with this one and so many bytes of all; empty where they are."""
+    """Why the inputs of a sequence are no longer stored, given this step and the total bytes; empty if they are."""
     if step > spec.max_steps:
         return f"they are more than {spec.max_steps} (max_steps)"
     if size > spec.max_bytes:

@@ -10,12 +10,12 @@ _AT = b"at:"
 
 
 class Session:
-    """What one worker knows of a session or sequence; times are seconds since the epoch.
+    """A session or sequence as one worker caches it; times are seconds since the epoch.
 
-    `arms` are those first seen, by experiment. `places` are the endpoints' URLs, by engine, where it is not at home:
-    moved, pinned, or a sequence under way. `requests` counts those since it was last written down. `fresh_at` is when
-    it was last read from Redis, 0 for never; `is_new` says that neither Redis nor this worker had seen it before.
-    `led` is what somebody has concluded from its arms, and keeps here as long as these are the same: by whom, and what.
+    `arms`: the arm first assigned, by experiment. `places`: endpoint URLs, by engine, where they differ from the home:
+    moved, pinned, or an active sequence. `requests`: requests since the last write. `fresh_at`: the time of the last
+    read from Redis, 0 for never. `is_new`: neither Redis nor this worker has seen it before. `led`: a value that its
+    owner derived from `arms` and caches here until they change, with the owner.
     """
 
     __slots__ = (
@@ -37,7 +37,7 @@ class Session:
         self.arms: dict[str, str] = {}
         self.led: tuple[Any, Any] | None = None
         self.places: dict[str, str] = {}
-        self.homes: dict[str, tuple[Any, Any]] = {}  # by engine: its home, kept by whoever finds it
+        self.homes: dict[str, tuple[Any, Any]] = {}  # by engine: its home, cached
         self.requests = 0
         self.seen = now
         self.written = 0.0  # when it was last written down
@@ -46,11 +46,11 @@ class Session:
         self.is_dirty = False
 
     def __repr__(self) -> str:
-        told = "".join(f" {name}={value}" for name, value in (*self.arms.items(), *self.places.items()))
-        return f"<Session {self.session}{told}>"
+        values = "".join(f" {name}={value}" for name, value in (*self.arms.items(), *self.places.items()))
+        return f"<Session {self.session}{values}>"
 
     def forget(self) -> None:
-        """What is known of it does not count any more, but for its requests; nor is any of it written down."""
+        """Drop everything but the request count; nothing of it is written."""
         self.arms.clear()
         self.led = None
         self.places.clear()
@@ -59,7 +59,7 @@ class Session:
         self.is_dirty = False
 
     def inherit(self, before: Session) -> None:
-        """It takes the place of what was known until now, and with it what is not written down yet."""
+        """Take the place of a cached session, with what is not written yet."""
         self.arms = before.arms
         self.led = None
         self.homes = before.homes
@@ -68,8 +68,10 @@ class Session:
         self.is_new = before.is_new
 
     def take(self, fields: Iterable[bytes]) -> dict[str, str]:
-        """Take over what Redis has: names and values in turn. What was seen first stays; where it is now, counts.
-        Returns the arms that Redis does not have."""
+        """Apply the fields from Redis: names and values in turn. The first arm wins; of a place, the current one.
+
+        Returns: the arms that Redis does not have.
+        """
         parts = list(fields)
         self.led = None
         missing = dict(self.arms)
@@ -94,9 +96,9 @@ def place_field(engine: str) -> str:
 
 
 def flat(answer: object) -> list[bytes]:
-    """HGETALL's answer as names and values in turn, whichever form a client gives it.
+    """The reply of HGETALL as names and values in turn, from a list or a mapping.
 
-    Raises: TypeError where it is neither.
+    Raises: TypeError if it is neither.
     """
     if isinstance(answer, Mapping):
         return [part for pair in answer.items() for part in pair]

@@ -137,7 +137,7 @@ def test_long_names_are_kept_short(tmp_path: Path) -> None:
                 body = json.dumps({"parameters": {"session_id": name}}).encode()
                 assert len({await place(it, engines, post(INFER, body)) for _ in range(3)}) == 1
             book = it.plane.keeper.book
-            assert book.num_known == 2
+            assert book.num_sessions == 2
             assert all(len(session.session) < 100 for session in book._known)
 
     run(scene())

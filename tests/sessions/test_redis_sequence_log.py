@@ -12,8 +12,8 @@ from gateway.redis.bounded_client import Store
 from gateway.redis.errors import StoreError
 from gateway.sessions import redis_sequence_log as inputs_module
 from gateway.sessions.redis_keys import session_key
-from gateway.sessions.redis_sequence_log import RedisInputs
-from gateway.sessions.sequence_log import Input, Sent, UnkeptError
+from gateway.sessions.redis_sequence_log import RedisSequenceLog
+from gateway.sessions.sequence_log import Input, ReplayUnavailableError, Sent
 from gateway.sessions.session import flat
 from tests.support.redis_server import RedisServer
 
@@ -36,7 +36,7 @@ class Worker:
     def __init__(self, url: str) -> None:
         self.store = Store(read_address(url), deadline=2.0)
         self.places: list[bytes] = []
-        self.inputs = RedisInputs(self.store, asyncio.get_running_loop(), self._placed)
+        self.inputs = RedisSequenceLog(self.store, asyncio.get_running_loop(), self._placed)
 
     def _placed(self, sequence: Sequence, answer: object) -> None:
         self.places.append(b" ".join(flat(answer)))
@@ -51,7 +51,7 @@ class Worker:
         return sequence
 
     async def why_not(self, sequence: Sequence) -> str:
-        with pytest.raises(UnkeptError) as raised:
+        with pytest.raises(ReplayUnavailableError) as raised:
             await self.inputs.before(sequence, 1.0)
         return str(raised.value)
 

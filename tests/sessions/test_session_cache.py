@@ -232,7 +232,7 @@ def test_a_book_holds_so_many_and_no_more() -> None:
         for number in range(1000):
             book.get(f"s{number}", time.time())
             assert book.get("regular", time.time()) is regular
-            assert book.num_known <= 100
+            assert book.num_sessions <= 100
 
     asyncio.run(scene())
 

@@ -18,7 +18,7 @@ from gateway.dataplane.context.snapshot import Lane
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.sequence import Sequence
 from gateway.redis.errors import StoreError
-from gateway.sessions.sequence_log import Input, Sent, UnkeptError
+from gateway.sessions.sequence_log import Input, ReplayUnavailableError, Sent
 from gateway.upstream.endpoint import Endpoint
 from gateway.upstream.engine import Engine
 from gateway.upstream.grpc_request import ask
@@ -131,7 +131,7 @@ class SequenceReplay:
         except StoreError:
             told = f"{why.message}, and Redis, which has its inputs, does not answer"
             error = GatewayError(ErrorKind.NO_HEALTHY_ENDPOINT, told)
-        except UnkeptError as unkept:
+        except ReplayUnavailableError as unkept:
             error = self._lose(f"{why.message}, and its inputs cannot be replayed: {unkept}", why)
         except GatewayError as failed:
             error = failed
@@ -165,7 +165,7 @@ class SequenceReplay:
                 if error.kind is ErrorKind.OVERLOADED:
                     raise
                 if error.kind not in GONE:
-                    raise UnkeptError(f"{endpoint.url} failed: {error.message}") from error
+                    raise ReplayUnavailableError(f"{endpoint.url} failed: {error.message}") from error
                 endpoint.breaker.failed(monotonic())
                 self._failures[endpoint] += 1
                 continue
@@ -191,7 +191,7 @@ class SequenceReplay:
             for number, told in enumerate(inputs, 1):
                 why = await _send(engine, endpoint, told, credentials)
                 if why:
-                    raise UnkeptError(f"{endpoint.url} refused input {number} of {len(inputs)}: {why}")
+                    raise ReplayUnavailableError(f"{endpoint.url} refused input {number} of {len(inputs)}: {why}")
         finally:
             endpoint.in_flight -= 1
 

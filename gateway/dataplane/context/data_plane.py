@@ -45,8 +45,8 @@ from gateway.observability.session_stats import SessionUse
 from gateway.protocol.readiness import Readiness
 from gateway.routing.decision import Target
 from gateway.routing.table import asked_parameters
-from gateway.sessions.redis_sequence_log import RedisInputs
-from gateway.sessions.sequence_log import InputKeeper, LocalInputs
+from gateway.sessions.redis_sequence_log import RedisSequenceLog
+from gateway.sessions.sequence_log import LocalSequenceLog, SequenceLog
 from gateway.sessions.session_cache import SessionCache
 from gateway.wire.http1.head import RequestHead
 
@@ -322,7 +322,7 @@ class DataPlane:
             moved=dict(counts.moved),
             sequences_lost=dict(counts.sequences_lost),
             sequences_moved=dict(counts.sequences_moved),
-            known=book.num_known,
+            known=book.num_sessions,
         )
 
     def _store_use(self) -> StoreUse | None:
@@ -367,6 +367,6 @@ class DataPlane:
         self.limiter.sweep(now)
 
 
-def _inputs(store: Store | None, loop: asyncio.AbstractEventLoop, book: SessionCache, num_workers: int) -> InputKeeper:
+def _inputs(store: Store | None, loop: asyncio.AbstractEventLoop, book: SessionCache, num_workers: int) -> SequenceLog:
     """Who keeps sequences' inputs, of routes that replay them."""
-    return RedisInputs(store, loop, book.take) if store is not None else LocalInputs(num_workers)
+    return RedisSequenceLog(store, loop, book.take) if store is not None else LocalSequenceLog(num_workers)

@@ -16,7 +16,7 @@ from gateway.dataplane.context.snapshot import Lane
 from gateway.protocol.errors import ErrorKind, GatewayError
 from gateway.protocol.readiness import Readiness
 from gateway.protocol.sequence import Sequence, name_of
-from gateway.sessions.sequence_log import InputKeeper
+from gateway.sessions.sequence_log import SequenceLog
 from gateway.sessions.session import Session
 from gateway.sessions.session_cache import SessionCache
 from gateway.upstream.endpoint import Endpoint
@@ -42,7 +42,7 @@ class SequenceDisplacedError(GatewayError):
 class SessionAffinity:
     """Keeps sessions where they are, in one worker."""
 
-    def __init__(self, book: SessionCache, inputs: InputKeeper) -> None:
+    def __init__(self, book: SessionCache, inputs: SequenceLog) -> None:
         self.book = book
         self.inputs = inputs
 
@@ -149,7 +149,7 @@ class SessionAffinity:
             return kept.of_bucket(lane.bucket)
         if told is None and lane.meter is not None:
             lane.meter.exposed()
-        self.book.keep_arm(session, target.experiment, own, now, is_anew=told is not None)
+        self.book.keep_arm(session, target.experiment, own, now, replaces=told is not None)
         return lane
 
     def _for_session(
