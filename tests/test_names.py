@@ -14,7 +14,6 @@ NOUNS = {
 }  # fmt: skip
 # Modules that still have a participle for a name: one dispatch takes the place of most of them. The list only shrinks.
 PARTICIPLES = {
-    "engines/host/reshaping.py",
     "gateway/dataplane/dispatch/serving.py",
 }
 # What each of Triton's python models is called.

@@ -1,5 +1,6 @@
-"""The host: an unchanged Triton model repository behind REST, gRPC and a metrics port.
+"""The engine host: serves a Triton model repository by REST, gRPC and a metrics port.
 
-One process, one event loop. `server` wires the parts; `service` is what the fronts speak to; `model` is a version that
-serves. No model code runs here: instances live in processes of their own (see `engines.instances`).
+One process, one event loop. The base modules stand here: `service` behind the fronts, `model` for a loaded version. The
+fronts `rest`, `grpc` and `openai` stand above, `server` joins all. Model code runs in processes of its instances (see
+`engines.instances`).
 """

@@ -1,4 +1,4 @@
-"""The response cache that `--cache-config` asks for: `local,size=BYTES`, or `redis,host=...`.
+"""The response cache of `--cache-config`: `local,size=BYTES`, or `redis,host=...`.
 
 Source: Triton's response cache documentation; `redis_cache` for the names of Redis' settings.
 """
@@ -15,13 +15,13 @@ from engines.scheduling.cache_stores import LocalStore, RedisStore
 from engines.scheduling.interfaces import Clock
 
 _KINDS = ("local", "redis")
-_REDIS_NUMBERS = {"ttl": "86400", "port": "6379", "db": "0"}  # a day, after which an answer is forgotten; 0: never
+_REDIS_NUMBERS = {"ttl": "86400", "port": "6379", "db": "0"}  # a day until a reply expires; 0: never
 
 
 def response_cache(options: Options, clock: Clock) -> ResponseCache | None:
-    """The cache; None where none is asked for.
+    """The cache; None without options.
 
-    Raises: ValueError where the options are wrong, or Redis' package is missing.
+    Raises: ValueError where the options are invalid, or Redis' package is missing.
     """
     if not options:
         return None

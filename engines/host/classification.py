@@ -37,17 +37,17 @@ def classify(output: TensorData, num_classes: int, *, has_batches: bool, labels:
     texts: list[bytes] = []
     for start in range(0, max(1, batch_size) * num_values, num_values or 1):
         texts += _best(values[start : start + num_values], num_classes, labels)
-    num_told = min(num_classes, num_values)
-    shape = (batch_size, num_told) if batch_size else (num_told,)
+    num_best = min(num_classes, num_values)
+    shape = (batch_size, num_best) if batch_size else (num_best,)
     return TensorData(output.name, "BYTES", shape, join_elements(texts))
 
 
 def _best(values: array[Any], num_classes: int, labels: Sequence[str]) -> list[bytes]:
     best = nlargest(num_classes, range(len(values)), key=values.__getitem__)
-    return [_told(values[index], index, labels).encode("utf-8", "surrogateescape") for index in best]
+    return [_class(values[index], index, labels).encode("utf-8", "surrogateescape") for index in best]
 
 
-def _told(value: float, index: int, labels: Sequence[str]) -> str:
+def _class(value: float, index: int, labels: Sequence[str]) -> str:
     number = f"{value:f}" if isinstance(value, float) else str(value)
     label = labels[index] if index < len(labels) else ""
     return f"{number}:{index}:{label}" if label else f"{number}:{index}"

@@ -1,4 +1,4 @@
-"""What clients may use, and which of their headers models get."""
+"""Limits of clients, and the headers that models get."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _MEBIBYTE = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """What clients may use up, and what of their headers reaches models (both patterns match anywhere in a name).
+    """Limits of clients, in bytes and seconds (None: no limit), and patterns of the headers that models get.
 
-    Bytes and seconds; None means no limit.
+    A pattern matches anywhere in a header's name.
     """
 
     max_body_bytes: int = 64 * _MEBIBYTE  # REST, decompressed too
@@ -22,21 +22,20 @@ class ClientLimits:
     grpc_header_pattern: str = ""
     max_streams: int = 1000  # of one HTTP/2 connection, at the same time
     window_bytes: int = _MEBIBYTE  # of one HTTP/2 stream
-    max_calls_of_stream: int = 1024  # a ModelStreamInfer that has more under way is not read for the time being
-    max_unsent_bytes: int = (
-        256 * _MEBIBYTE
-    )  # of one stream of answers whose client does not read; then it is broken off
+    max_calls_of_stream: int = 1024  # in flight on one ModelStreamInfer; more are not read
+    # Of one stream of responses whose client does not read; then the stream is aborted.
+    max_unsent_bytes: int = 256 * _MEBIBYTE
     compression_level: int | None = None  # zlib's, of gRPC replies; None sends them as they are
-    keepalive_seconds: float | None = 7200.0  # a silent gRPC connection is pinged after so long
-    keepalive_timeout_seconds: float = 20.0  # and given up where nothing comes back
-    receive_seconds: float | None = 60.0  # a request that is not whole: without a byte of it, or of its head at all
-    send_seconds: float | None = 60.0  # a client that takes nothing of what waits for it
+    keepalive_seconds: float | None = 7200.0  # after this silence a gRPC connection is pinged
+    keepalive_timeout_seconds: float = 20.0  # without an answer the connection is closed
+    receive_seconds: float | None = 60.0  # for the next byte of a body, or for a complete head
+    send_seconds: float | None = 60.0  # for the client to read more of what waits
     max_connection_seconds: float | None = None
     max_idle_seconds: float | None = None
-    disconnect_seconds: float = 0.05  # a REST call that takes longer watches whether its client is still there
+    disconnect_seconds: float = 0.05  # from then on a REST call watches for the client's disconnect
 
     def __post_init__(self) -> None:
-        """Raises: ValueError where a pattern is none."""
+        """Raises: ValueError for an invalid pattern."""
         for front in ("rest", "grpc"):
             self.forwards(front)
 
@@ -46,7 +45,7 @@ class ClientLimits:
 
 @dataclass(frozen=True, slots=True)
 class HeaderForward:
-    """Which headers become parameters of an inference. HTTP's names have no case, and come in lower case."""
+    """The headers that become parameters of an inference; their names come in lower case."""
 
     pattern: str
     _regex: re.Pattern[str] | None = field(init=False)
@@ -65,7 +64,7 @@ class HeaderForward:
         return self._regex is not None and self._regex.search(name.decode("latin-1")) is not None
 
     def parameters(self, fields: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
-        """The fields that are forwarded, by name."""
+        """The forwarded fields, by name."""
         if self._regex is None:
             return {}
         return {

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class LoopTimer:
-    """One call at a time to come."""
+    """One call at a time in the future."""
 
     __slots__ = ("_callback", "_handle", "_loop", "_when_ns")
 
@@ -23,10 +23,10 @@ class LoopTimer:
         self._handle.cancel()
 
     def _wait(self) -> None:
-        left_ns = self._when_ns - time.monotonic_ns()
-        # uvloop's timers count whole milliseconds; what is left of less is a few turns of the loop.
-        if left_ns > 1_000_000:
-            self._handle = self._loop.call_later(left_ns / 1e9, self._due)
+        remaining_ns = self._when_ns - time.monotonic_ns()
+        # uvloop's timers count whole milliseconds; less than that takes a few turns of the loop.
+        if remaining_ns > 1_000_000:
+            self._handle = self._loop.call_later(remaining_ns / 1e9, self._due)
         else:
             self._handle = self._loop.call_soon(self._due)
 

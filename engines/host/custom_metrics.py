@@ -70,11 +70,11 @@ class CustomMetrics:
         """
         if kind not in KINDS:
             raise invalid(f"Unsupported kind '{kind}' passed to MetricFamily constructor.")
-        for number, known in self._families.items():
-            if known.name == name:
-                if known.kind != kind:
-                    raise invalid(f"Metric family '{name}' is a {known.kind} already, and can not be a {kind} too.")
-                known.num_users += 1
+        for number, family in self._families.items():
+            if family.name == name:
+                if family.kind != kind:
+                    raise invalid(f"Metric family '{name}' is a {family.kind} already, and can not be a {kind} too.")
+                family.num_users += 1
                 return number
         number = next(self._numbers)
         self._families[number] = _Family(name, description, kind, 1)

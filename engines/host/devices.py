@@ -1,4 +1,4 @@
-"""Memory of this machine and of its NVIDIA GPUs, as far as it can be told without loading a framework."""
+"""Memory of this machine and of its NVIDIA GPUs, read without loading a framework."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class SystemUsage:
-    """Bytes; None where the platform does not tell."""
+    """Bytes; None where the platform does not report them."""
 
     memory_total_bytes: int | None
     memory_used_bytes: int | None
@@ -24,7 +24,7 @@ class SystemUsage:
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """Of one GPU."""
+    """The memory of one GPU."""
 
     uuid: str
     total_bytes: int
@@ -32,7 +32,7 @@ class DeviceMemory:
 
 
 def system_usage() -> SystemUsage:
-    """Of the machine, and of this process (its largest size so far where its present one is not told)."""
+    """Memory of the machine and of this process (its peak where the current size is unknown)."""
     total, available = _linux_memory()
     if total is None:
         with suppress(ValueError, OSError):
@@ -42,21 +42,21 @@ def system_usage() -> SystemUsage:
 
 
 def device_memory() -> Sequence[DeviceMemory]:
-    """Of each GPU that NVML knows; none where there is no NVML."""
+    """The memory of each GPU; empty without NVML."""
     nvml = _nvml()
     if nvml is None:
         return ()
-    found = []
+    gpus = []
     try:
         for index in range(nvml.nvmlDeviceGetCount()):
             device = nvml.nvmlDeviceGetHandleByIndex(index)
             memory = nvml.nvmlDeviceGetMemoryInfo(device)
             uuid = nvml.nvmlDeviceGetUUID(device)
             text = uuid.decode() if isinstance(uuid, bytes) else uuid
-            found.append(DeviceMemory(text, int(memory.total), int(memory.used)))
+            gpus.append(DeviceMemory(text, int(memory.total), int(memory.used)))
     except nvml.NVMLError:
         return ()
-    return found
+    return gpus
 
 
 @cache
@@ -73,7 +73,7 @@ def _nvml() -> Any:
 
 
 def _linux_memory() -> tuple[int | None, int | None]:
-    """All of the memory, and what is available of it."""
+    """Total and available memory."""
     try:
         text = Path("/proc/meminfo").read_text()
     except OSError:

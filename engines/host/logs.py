@@ -1,4 +1,4 @@
-"""What the host logs: Triton's log settings over Python's logging.
+"""The host's log: Triton's log settings over Python's logging.
 
 Loggers are `engines` and those below it. The verbose levels of Triton (1 and more) are DEBUG here.
 Source: Triton's logging extension; server `src/grpc/grpc_server.cc` RegisterLogging; common `src/logging.cc`.
@@ -19,7 +19,7 @@ from engines.core.errors import EngineError, ErrorCode, invalid
 FORMATS = ("default", "ISO8601")
 LOGGER = "engines"
 
-# What Triton calls wrong types. Its "int32" is a uint32_param.
+# The field of each setting, and Triton's name of its type. Its "int32" is a uint32_param.
 _TYPES = {
     "log_info": ("bool_param", "boolean"),
     "log_warning": ("bool_param", "boolean"),
@@ -30,7 +30,7 @@ _TYPES = {
 
 
 class LogSettings:
-    """The settings in force; `install` makes Python's logging follow them."""
+    """The settings in force; `install` applies them to Python's logging."""
 
     def __init__(
         self,
@@ -60,17 +60,17 @@ class LogSettings:
         return self.log_verbose_level > 0
 
     def update(self, settings: Mapping[str, Any]) -> None:
-        """Take over what a LogSettings request says, in Triton's order.
+        """Apply the settings of a LogSettings request, in Triton's order.
 
-        Raises: EngineError; what stands before the bad one has been taken, as by Triton.
+        Raises: EngineError; the settings before the invalid one are applied, as by Triton.
         """
         if "log_file" in settings:
             raise EngineError(ErrorCode.UNSUPPORTED, "log file location can not be updated through network protocol")
-        for name, (choice, called) in _TYPES.items():
+        for name, (choice, type_name) in _TYPES.items():
             if name not in settings:
                 continue
             if settings[name].WhichOneof("parameter_choice") != choice:
-                raise invalid(f"expect {called} for '{name}'")
+                raise invalid(f"expect {type_name} for '{name}'")
             value = getattr(settings[name], choice)
             if name == "log_format" and value not in FORMATS:
                 raise invalid(f"invalid argument for log_format, got: {value}")
@@ -97,13 +97,12 @@ class LogSettings:
             logger.removeHandler(old)
         logger.addHandler(handler)
         logger.propagate = False
-        logging.raiseExceptions = False  # where a disk is full, a line is lost; a traceback of that helps nobody
-        # It tells of its own start and end, and of requests that the host itself breaks off.
+        logging.raiseExceptions = False  # on a full disk a line is lost, without a traceback
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
         self._set_level()
 
     def _set_level(self) -> None:
-        """Lines that nobody wants are not even made."""
+        """Lines below the level are not formatted."""
         logging.getLogger(LOGGER).setLevel(logging.DEBUG if self.log_verbose_level else logging.INFO)
 
 

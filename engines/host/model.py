@@ -1,33 +1,105 @@
-"""A version of a model that serves: what its requests pass through between a front and an instance."""
+"""A loaded version of a model: the path of its requests between a front and its instances.
+
+Source of `Reshape`: Triton core `src/infer_request.cc` Normalize, `src/infer_response.cc` Output::Reshape; the
+configuration's `ModelTensorReshape`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from engines.core.calls import InferenceCall
+from engines.core.calls import InferenceCall, Sink
 from engines.core.errors import EngineError, unavailable
-from engines.core.messages import InferResponse
+from engines.core.messages import InferResponse, TensorData
 from engines.host.request_validation import RequestCheck
-from engines.host.reshaping import Reshapes
-from engines.host.response_interceptors import Watcher, watch
 from engines.host.statistics import Statistics
 from engines.host.tracing import PARENT, Trace, Tracer, TraceSampler
 from engines.repository.interfaces import ModelSpec
 from engines.scheduling.interfaces import RequestScheduler
 
+
+@dataclass(frozen=True, slots=True)
+class Reshape:
+    """From one shape of a tensor to another; both without the batch axis, -1 for any size."""
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    has_batches: bool
+
+    def __call__(self, tensor: TensorData) -> TensorData:
+        shape = tensor.shape
+        batch, dims = (shape[:1], shape[1:]) if self.has_batches else ((), shape)
+        if len(dims) != len(self.before):
+            return tensor  # the model's output does not fit its configuration
+        sizes = iter([size for size, expected in zip(dims, self.before, strict=True) if expected == -1])
+        return replace(tensor, shape=(*batch, *(next(sizes) if size == -1 else size for size in self.after)))
+
+
+class Reshapes:
+    """The reshapes of one model's inputs and outputs."""
+
+    def __init__(self, config: Any) -> None:
+        has_batches = config.max_batch_size > 0
+        self._inputs = {
+            io.name: Reshape(tuple(io.dims), tuple(io.reshape.shape), has_batches)
+            for io in config.input
+            if io.HasField("reshape")
+        }
+        self._outputs = {
+            io.name: Reshape(tuple(io.reshape.shape), tuple(io.dims), has_batches)
+            for io in config.output
+            if io.HasField("reshape")
+        }
+
+    def __bool__(self) -> bool:
+        return bool(self._inputs or self._outputs)
+
+    def inputs(self, tensors: Sequence[TensorData]) -> tuple[TensorData, ...]:
+        """From the client's shapes to the model's."""
+        return _reshaped(self._inputs, tensors)
+
+    def outputs(self, tensors: Sequence[TensorData]) -> tuple[TensorData, ...]:
+        """From the model's shapes to the client's."""
+        return _reshaped(self._outputs, tensors)
+
+
+def _reshaped(reshapes: Mapping[str, Reshape], tensors: Sequence[TensorData]) -> tuple[TensorData, ...]:
+    return tuple(reshapes[tensor.name](tensor) if tensor.name in reshapes else tensor for tensor in tensors)
+
+
+# Takes a response, and returns the one to pass on.
+Interceptor = Callable[[InferResponse], InferResponse]
+
+
+def intercept(call: InferenceCall, interceptors: Sequence[Interceptor]) -> None:
+    """Pass a call's responses through the interceptors, in order."""
+
+    def wrap(sink: Sink) -> Sink:
+        def answered(response: InferResponse | None, is_final: bool) -> None:
+            if response is not None:
+                for interceptor in interceptors:
+                    response = interceptor(response)
+            sink(response, is_final)
+
+        return answered
+
+    call.through(wrap)
+
+
 Finish = Callable[[], Awaitable[None]]
 
-# Names the BOOL input that a decoupled model streams by: without it, it answers once, so that infer may ask it too.
+# The parameter that names the BOOL input by which a decoupled model streams. Where the input is absent or false, the
+# model responds once, so that infer can serve it.
 STREAM_INPUT_PARAMETER = "STREAM_INPUT"
 
 
 class HostedModel:
-    """A loaded version. Requests come by `submit`; `unload` lets those under way end.
+    """A loaded version. `submit` takes requests; `unload` lets those in flight end.
 
-    `finish` lets go of what runs the model, after the scheduler has stopped; `pids` are the processes that run it.
+    `finish` releases the instances after the scheduler has stopped; `pids` are their processes.
     """
 
     def __init__(
@@ -70,8 +142,8 @@ class HostedModel:
         self._sampler: TraceSampler | None = None
         self._is_closing = False
         self._has_drained: asyncio.Event | None = None
-        # Whether requests are watched on their way, whatever is traced.
-        self._is_watched = bool(self._reshapes) or self.is_decoupled
+        # Whether responses are intercepted even without a trace.
+        self._is_intercepted = bool(self._reshapes) or self.is_decoupled
         tracer.when_changed(self._follow_settings)
         self._follow_settings()
 
@@ -88,7 +160,7 @@ class HostedModel:
         return self.spec.labels.get(output, ())
 
     def submit(self, call: InferenceCall) -> None:
-        """Take a call that is for this version. It may end at once, with an error. Never raises."""
+        """Take a call for this version. It may end at once with an error. Never raises."""
         try:
             call.batch_size = self._check(call.request)
         except EngineError as error:
@@ -101,22 +173,22 @@ class HostedModel:
             call.arrived_ns = self._now_ns()
         self.num_in_flight += 1
         call.when_over(self._ended)
-        if self._is_watched or self._sampler is not None or PARENT in call.request.trace:
-            self._watch(call)
+        if self._is_intercepted or self._sampler is not None or PARENT in call.request.trace:
+            self._intercept(call)
         self._submit(call)
 
     async def unload(self) -> None:
-        """Take nothing new, let what is under way end, and let go of everything."""
+        """Take no new calls, let those in flight end, and release everything."""
         self._is_closing = True
         if self.num_in_flight:
             self._has_drained = asyncio.Event()
             await self._has_drained.wait()
-        self._tracer.forget(self._follow_settings)
+        self._tracer.remove_listener(self._follow_settings)
         self._scheduler.stop()
         await self._finish()
 
-    def give_up(self) -> None:
-        """Wait no more for what is under way."""
+    def abort(self) -> None:
+        """Stop waiting for calls in flight."""
         self._scheduler.stop()
         if self._has_drained is not None:
             self._has_drained.set()
@@ -132,31 +204,31 @@ class HostedModel:
         if self._is_closing and not self.num_in_flight and self._has_drained is not None:
             self._has_drained.set()
 
-    def _watch(self, call: InferenceCall) -> None:
-        watchers: list[Watcher] = []
+    def _intercept(self, call: InferenceCall) -> None:
+        interceptors: list[Interceptor] = []
         request = call.request
         if self._reshapes:
             call.request = replace(request, inputs=self._reshapes.inputs(request.inputs))
-            watchers.append(self._reshape)
+            interceptors.append(self._reshape)
         if self.is_decoupled:
-            watchers.append(self._counted())
+            interceptors.append(self._response_counter())
         trace = self._trace(call)
         if trace is not None:
-            trace.keep_inputs(request)
-            watchers.append(_traced(trace))
-            call.when_over(self._ended_traced(trace))
+            trace.record_inputs(request)
+            interceptors.append(_output_tracer(trace))
+            call.when_over(self._trace_end(trace))
             if self._is_ensemble:
                 self._tracer.open_for_steps(trace)
                 call.request = replace(call.request, trace=trace.for_steps())
-        if watchers:
-            watch(call, watchers)
+        if interceptors:
+            intercept(call, interceptors)
 
     def _trace(self, call: InferenceCall) -> Trace | None:
         request = call.request
         if PARENT in request.trace:
             parent = self._tracer.parent_of(request)
             call.request = replace(
-                request, trace={name: said for name, said in request.trace.items() if name != PARENT}
+                request, trace={name: value for name, value in request.trace.items() if name != PARENT}
             )
             return None if parent is None else parent.step(self.name, self.spec.version, request.id)
         sampler = self._sampler
@@ -165,8 +237,8 @@ class HostedModel:
     def _reshape(self, response: InferResponse) -> InferResponse:
         return replace(response, outputs=self._reshapes.outputs(response.outputs)) if response.outputs else response
 
-    def _counted(self) -> Watcher:
-        """Counts the answers of a stream by their number."""
+    def _response_counter(self) -> Interceptor:
+        """Counts the responses of a stream by their number."""
         number, last_ns = 0, self._now_ns()
 
         def count(response: InferResponse) -> InferResponse:
@@ -181,7 +253,7 @@ class HostedModel:
 
         return count
 
-    def _ended_traced(self, trace: Trace) -> Callable[[InferenceCall], None]:
+    def _trace_end(self, trace: Trace) -> Callable[[InferenceCall], None]:
         def ended(call: InferenceCall) -> None:
             self._ended(call)
             self._tracer.close_for_steps(trace)
@@ -190,9 +262,9 @@ class HostedModel:
         return ended
 
 
-def _traced(trace: Trace) -> Watcher:
-    def keep(response: InferResponse) -> InferResponse:
-        trace.keep_outputs(response)
+def _output_tracer(trace: Trace) -> Interceptor:
+    def record(response: InferResponse) -> InferResponse:
+        trace.record_outputs(response)
         return response
 
-    return keep
+    return record

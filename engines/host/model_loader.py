@@ -1,23 +1,23 @@
-"""How a version of a model comes to serve: its instances or its graph, its scheduler, its warm-up."""
+"""Loads versions of models: their instances or ensemble graph, scheduler and warm-up."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, cast
 
 from engines import instances
 from engines.core.calls import Submit
+from engines.core.errors import EngineError
 from engines.host.clock import LoopClock
 from engines.host.custom_metrics import CustomMetrics
-from engines.host.execution_counter import CountedInstance
 from engines.host.model import HostedModel
-from engines.host.model_control import RepositoryControl
 from engines.host.settings import HostSettings
-from engines.host.statistics import Statistics
+from engines.host.statistics import CountedInstance, Statistics
 from engines.host.tracing import Tracer
 from engines.host.warmup import samples, warm_up
+from engines.repository import Repository
 from engines.repository.interfaces import ModelSpec
 from engines.scheduling.cache import ResponseCache, is_cached
 from engines.scheduling.cached_scheduler import cached
@@ -26,7 +26,48 @@ from engines.scheduling.factory import scheduler_for
 from engines.scheduling.interfaces import Instance, RequestScheduler
 from engines.scheduling.rate_limiter import RateLimiter
 
-# What finalising takes, where nothing holds it up.
+
+class RepositoryControl:
+    """The repository as models use it (`pb_utils.load_model`, `unload_model`, `is_model_ready`).
+
+    It is created before the repository, whose loader needs it.
+    """
+
+    def __init__(self) -> None:
+        self.repository: Repository | None = None
+
+    def model(self, name: str, version: str) -> HostedModel:
+        """Raises: EngineError where the model is not ready."""
+        return cast(HostedModel, self._repository.get(name, version))
+
+    def is_ready(self, name: str, version: str) -> bool:
+        try:
+            self.model(name, version)
+        except EngineError:
+            return False
+        return True
+
+    def is_decoupled(self, name: str, version: str) -> bool:
+        try:
+            return self.model(name, version).is_decoupled
+        except EngineError:
+            return False
+
+    async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+        """Raises: EngineError."""
+        await self._repository.load(name, config, files)
+
+    async def unload(self, name: str, unload_dependents: bool) -> None:
+        """Raises: EngineError."""
+        await self._repository.unload(name, unload_dependents)
+
+    @property
+    def _repository(self) -> Repository:
+        assert self.repository is not None
+        return self.repository
+
+
+# Time to finalize a model that is idle.
 _MIN_STOP_SECONDS = 2.0
 
 
@@ -50,7 +91,6 @@ class Loader:
         self._cache = cache
         self._limiter = RateLimiter(settings.rate_limits) if settings.is_rate_limited else None
         self._clock = LoopClock(asyncio.get_running_loop())
-        # A model that does not stop holds the host up no longer than its requests may.
         self._limits = instances.ProcessLimits(stop_seconds=max(_MIN_STOP_SECONDS, settings.exit_timeout_seconds))
         self._models: set[HostedModel] = set()
         self.custom_metrics = CustomMetrics()
@@ -60,7 +100,7 @@ class Loader:
 
     @property
     def models(self) -> Iterable[HostedModel]:
-        """All versions that are loaded, those too that are being unloaded."""
+        """All loaded versions, including those that unload."""
         return tuple(self._models)
 
     async def __call__(self, spec: ModelSpec) -> HostedModel:
@@ -70,7 +110,7 @@ class Loader:
         return await self._instances(spec)
 
     async def _instances(self, spec: ModelSpec) -> HostedModel:
-        """A model that runs in processes of its own."""
+        """A model with instance processes."""
         statistics = self._statistics(spec)
         counted: dict[Instance, CountedInstance] = {}
         scheduler: RequestScheduler | None = None
@@ -105,7 +145,7 @@ class Loader:
             raise
 
     async def _ensemble(self, spec: ModelSpec) -> HostedModel:
-        """A graph of other models; it counts each request as an execution, as Triton does."""
+        """A graph of other models; each request counts as an execution, as in Triton."""
         statistics = self._statistics(spec)
         scheduler = Ensemble(spec.config, self._submit_to, lambda name, version: self._find(name, version).config)
         return self._model(spec, spec.config, scheduler, statistics, _nothing, is_ensemble=True)
@@ -122,10 +162,10 @@ class Loader:
         is_ensemble: bool = False,
     ) -> HostedModel:
         async def finish() -> None:
-            self._models.discard(made)
+            self._models.discard(model)
             await stop()
 
-        made = HostedModel(
+        model = HostedModel(
             spec,
             config,
             cached(config, str(spec.version), scheduler, self._cache, self._clock, statistics),
@@ -137,8 +177,8 @@ class Loader:
             is_cached=self._cache is not None and is_cached(config),
             is_ensemble=is_ensemble,
         )
-        self._models.add(made)
-        return made
+        self._models.add(model)
+        return model
 
     def _submit_to(self, name: str, version: str) -> Submit:
         return self._find(name, version).submit
@@ -148,10 +188,10 @@ class Loader:
         return Statistics(self._clock.now_ns, lambda: time.time_ns() // 1_000_000, is_decoupled=is_decoupled)
 
     def _backend_options(self, backend: str) -> dict[str, str]:
-        """What is said for all backends, and for this one."""
+        """The options of all backends, and of this one."""
         options = self._settings.backend_options
         return {**options.get("", {}), **options.get(backend, {})}
 
 
 async def _nothing() -> None:
-    """An ensemble has nothing to let go of."""
+    """An ensemble releases nothing."""

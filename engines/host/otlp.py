@@ -1,6 +1,6 @@
 """Traces as OpenTelemetry spans, sent by OTLP, where the packages for it are installed.
 
-Source: Triton server `src/tracer.cc` (its attributes and its names of spans); OpenTelemetry's trace SDK.
+Source: Triton server `src/tracer.cc` (attributes and names of spans); OpenTelemetry's trace SDK.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from engines.host.tracing import Export, Trace
 
 _INSTALL = "pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
 _DEFAULT_URL = "http://127.0.0.1:4318/v1/traces"
-# A compute span within a request's span, by the events between which it lies.
+# The events at the start and end of a compute span within a request's span.
 _COMPUTE = ("COMPUTE_START", "COMPUTE_END")
 
 
 class OpenTelemetryMissingError(Exception):
-    """The trace mode "opentelemetry" was asked for, without its packages."""
+    """The packages of the trace mode "opentelemetry" are missing."""
 
     def __init__(self) -> None:
         super().__init__(f"--trace-config mode=opentelemetry needs OpenTelemetry's SDK: {_INSTALL}")
 
 
 def exporter(settings: TraceSettings) -> Export | None:
-    """What sends traces, in the mode "opentelemetry"; None in Triton's own.
+    """The exporter of traces in the mode "opentelemetry"; None in Triton's.
 
     Raises: OpenTelemetryMissingError.
     """
@@ -46,7 +46,7 @@ def exporter(settings: TraceSettings) -> Export | None:
 
 
 class SpanExport:
-    """Makes spans of finished traces: one of the request, and within one of its computation or of each of its steps."""
+    """Exports a finished trace as spans: one of the request, and in it one of the computation or one of each step."""
 
     def __init__(self, tracer: Any) -> None:
         self._tracer = tracer

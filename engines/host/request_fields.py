@@ -1,4 +1,4 @@
-"""What REST and gRPC inferences have in common: parameters, versions, datatypes, trace context, the single response."""
+"""Fields of REST and gRPC inferences alike: parameters, version, datatype, trace context, the single response."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RequestParameters:
     """A request's parameters: `own` are for the model, the others for the host.
 
     `wants_binary`: outputs that the request does not name are binary (REST). `wants_empty_final`: a decoupled call ends
-    with an empty response where nothing else is the last (gRPC).
+    with an empty response (gRPC).
     """
 
     own: dict[str, Scalar]
@@ -75,7 +75,7 @@ def check_single_response(model: HostedModel, request: InferRequest) -> None:
 def single_response(response: InferResponse | None, num_responses: int) -> InferResponse:
     """The only response of an infer.
 
-    Raises: EngineError where there is none or more than one, or where it is an error.
+    Raises: EngineError where there is not exactly one, or where it is an error.
     """
     if response is None or num_responses != 1:
         raise internal(f"expected a single response, got {num_responses}")
@@ -90,28 +90,28 @@ _MAX_INT64 = 2**63 - 1
 
 
 def read_version(text: str) -> str:
-    """A model version in digits, "" where none is named (Triton server `common.cc`, GetModelVersionFromString).
+    """A model version in digits, "" for any (Triton server `common.cc`, GetModelVersionFromString).
 
     Raises: EngineError(INVALID_ARG).
     """
     if not text or (text.isdecimal() and text.isascii() and text[0] != "0" and len(text) < 19):
         return text
-    found = _VERSION.match(text)
-    if found is None or not -_MAX_INT64 - 1 <= int(found[1]) <= _MAX_INT64:
+    match = _VERSION.match(text)
+    if match is None or not -_MAX_INT64 - 1 <= int(match[1]) <= _MAX_INT64:
         raise invalid(
             f"failed to get model version from specified version string '{text}' (details: stol), version should be an "
             "integral value > 0"
         )
-    if int(found[1]) < 0:
+    if int(match[1]) < 0:
         raise invalid(f"invalid model version specified '{text}' , version should be an integral value > 0")
-    return str(int(found[1]))
+    return str(int(match[1]))
 
 
 _KNOWN_DATATYPES = {datatype: datatype for datatype in DATATYPES}
 
 
 def datatype_named(text: str) -> str:
-    """A datatype as the core names it, "<invalid>" for an unknown one."""
+    """A datatype, "<invalid>" for an unknown name, as in the core."""
     return _KNOWN_DATATYPES.get(text, "<invalid>")
 
 
@@ -119,7 +119,7 @@ TRACE_FIELDS = frozenset({b"traceparent", b"tracestate"})
 
 
 def trace_of(fields: Mapping[bytes, bytes]) -> dict[str, str]:
-    """W3C trace context among header fields; tracestate alone means nothing."""
+    """The W3C trace context of header fields; tracestate alone is ignored."""
     parent = fields.get(b"traceparent")
     if parent is None:
         return {}

@@ -1,7 +1,7 @@
-"""Whether a request fits its model, with Triton's texts where it does not.
+"""Checks requests against their model's configuration, with Triton's errors.
 
-The common request is checked in one pass over what was worked out when the model was loaded. One that does not pass is
-looked at again, in Triton's order, to say what is wrong with it.
+A common request is checked in one pass over rules prepared when the model is loaded. A request that does not pass is
+checked again in Triton's order, which finds its error.
 Source: Triton core `src/infer_request.cc`, InferenceRequest::Normalize.
 """
 
@@ -22,13 +22,13 @@ _BATCH_NOTE = (
     "max_batch_size to zero. See the model configuration docs for more info on max_batch_size."
 )
 _LENGTH_BYTES = 4
-# Of each input; those that come after them are looked at each time.
+# Shapes cached for each input; further ones are checked each time.
 _MAX_SIZES = 256
 
 
 @dataclass(frozen=True, slots=True)
 class InputRule:
-    """What an input must be. `dims` are without the batch's, -1 where any; `element_bytes` is 0 for BYTES."""
+    """The rule of one input. `dims` lack the batch axis, -1 is any size; `element_bytes` is 0 for BYTES."""
 
     name: str
     datatype: str
@@ -36,8 +36,8 @@ class InputRule:
     element_bytes: int
     is_required: bool
     is_shape: bool  # a TensorRT shape tensor: it has no batch axis
-    is_opaque: bool  # its bytes are laid out as the model alone knows
-    # Shapes that have passed, with the size that their data has: bytes, or elements of BYTES.
+    is_opaque: bool  # only the model knows the layout of its bytes
+    # Valid shapes, and the size of their data: bytes, or elements of BYTES.
     sizes: dict[tuple[int, ...], int] = field(default_factory=dict)
 
     def fits(self, dims: Sequence[int]) -> bool:
@@ -66,7 +66,7 @@ class RequestCheck:
         return self._explain(request) if batch_size is None else batch_size
 
     def _batch_size(self, request: InferRequest) -> int | None:
-        """None where something is wrong or uncommon."""
+        """None for an invalid or uncommon request."""
         inputs = request.inputs
         count = len(inputs)
         rules = self._rules
@@ -84,7 +84,7 @@ class RequestCheck:
             if rule is None or rule.datatype != tensor.datatype:
                 return None
             size = rule.sizes.get(shape)
-            if size is None and (size := self._learn(rule, shape)) is None:
+            if size is None and (size := self._data_size(rule, shape)) is None:
                 return None
             if max_batch_size and shape[0] != batch_size:
                 if batch_size:
@@ -96,8 +96,8 @@ class RequestCheck:
             return 1
         return batch_size if 0 < batch_size <= max_batch_size else None
 
-    def _learn(self, rule: InputRule, shape: tuple[int, ...]) -> int | None:
-        """The size of data of this shape; None where the input does not take it, or has a batch of none."""
+    def _data_size(self, rule: InputRule, shape: tuple[int, ...]) -> int | None:
+        """The size of data of this shape; None for an invalid shape or an empty batch."""
         dims = shape
         if self._max_batch_size:
             if not shape or not shape[0]:
@@ -111,7 +111,10 @@ class RequestCheck:
         return size
 
     def _explain(self, request: InferRequest) -> int:
-        """The same in Triton's order. What Triton keeps in hash maps comes in reverse there, mostly."""
+        """Check in Triton's order. Triton mostly iterates its hash maps in reverse.
+
+        Raises: EngineError, INVALID_ARG.
+        """
         prefix = f"[request id: {request.id or '<id_unknown>'}] "
         model = self._model
         seen: set[str] = set()
@@ -136,15 +139,15 @@ class RequestCheck:
         return max(1, batch_size)
 
     def _wrong_number(self, inputs: Sequence[TensorData]) -> str:
-        given = [tensor.name for tensor in inputs]
-        missing = [rule.name for rule in self._rules.values() if rule.is_required and rule.name not in given]
+        names = [tensor.name for tensor in inputs]
+        missing = [rule.name for rule in self._rules.values() if rule.is_required and rule.name not in names]
         if self._num_required == len(self._rules):
             expected = f"expected {len(self._rules)} inputs"
         else:
             expected = f"expected number of inputs between {self._num_required} and {len(self._rules)}"
         return (
-            f"{expected} but got {len(given)} inputs for model '{self._model}'. Got input(s) "
-            f"[{_quoted(reversed(given))}], but missing required input(s) "
+            f"{expected} but got {len(names)} inputs for model '{self._model}'. Got input(s) "
+            f"[{_quoted(reversed(names))}], but missing required input(s) "
             f"{f'[{_quoted(missing)}]' if missing else ']'}. Please provide all required input(s)."
         )
 
@@ -188,7 +191,7 @@ class RequestCheck:
             )
         if rule.is_opaque:
             return
-        # Triton takes a batch size of 0 for none: the axis is left out of the count.
+        # Triton takes a batch size of 0 for no batch axis.
         elements = prod(shape if rule.is_shape else (batch_size, *dims) if batch_size else dims)
         if not rule.element_bytes:
             _check_bytes(tensor, elements, model, prefix)
@@ -220,21 +223,21 @@ def _num_bytes(data: Raw | SharedMemory) -> int:
 
 
 def _is_sized(data: Raw | SharedMemory, expected: int, element_bytes: int) -> bool:
-    """Whether data has so many bytes, or so many elements of BYTES."""
+    """Whether data has the expected number of bytes, or of elements of BYTES."""
     if element_bytes:
         return _num_bytes(data) == expected
     if isinstance(data, SharedMemory):
-        return True  # its instance reads it
+        return True  # the instance reads it
     size = len(data)
     if expected == 1:
         return size >= _LENGTH_BYTES and int.from_bytes(data[:_LENGTH_BYTES], "little") == size - _LENGTH_BYTES
     return _walk(data, expected) == (expected, size)
 
 
-def _walk(data: Raw, at_most: int) -> tuple[int, int]:
-    """The elements of BYTES that are whole, up to so many, and where the last of them ends."""
+def _walk(data: Raw, max_elements: int) -> tuple[int, int]:
+    """The number of complete elements of BYTES, up to a maximum, and the end of the last one."""
     at, size, count = 0, len(data), 0
-    while count < at_most and at + _LENGTH_BYTES <= size:
+    while count < max_elements and at + _LENGTH_BYTES <= size:
         end = at + _LENGTH_BYTES + int.from_bytes(data[at : at + _LENGTH_BYTES], "little")
         if end > size:
             break
@@ -247,13 +250,13 @@ def _check_bytes(tensor: TensorData, elements: int, model: str, prefix: str) -> 
     if isinstance(data, SharedMemory):
         return
     count, at = _walk(data, elements)
-    left = len(data) - at
-    if count == elements and not left:
+    rest = len(data) - at
+    if count == elements and not rest:
         return
-    if 0 < left < _LENGTH_BYTES:
+    if 0 < rest < _LENGTH_BYTES:
         raise invalid(
             f"{prefix}incomplete string length indicator for inference input '{name}' for model '{model}', expecting "
-            f"{_LENGTH_BYTES} bytes but only {left} bytes available. Please make sure the string length indicator is "
+            f"{_LENGTH_BYTES} bytes but only {rest} bytes available. Please make sure the string length indicator is "
             "in one buffer."
         )
     if count == elements:
@@ -261,15 +264,15 @@ def _check_bytes(tensor: TensorData, elements: int, model: str, prefix: str) -> 
             f"{prefix}unexpected number of string elements {count + 1} for inference input '{name}' for model "
             f"'{model}', expecting {elements}"
         )
-    if left and count + 1 == elements:  # Triton leaves this to its backends, who say it so
+    if rest and count + 1 == elements:  # in Triton an error of its backends
         length = int.from_bytes(data[at : at + _LENGTH_BYTES], "little")
         raise invalid(
             f"incomplete string data for inference input '{name}', expecting string of length {length} but only "
-            f"{left - _LENGTH_BYTES} bytes available"
+            f"{rest - _LENGTH_BYTES} bytes available"
         )
     raise invalid(
         f"{prefix}expected {elements} string elements for inference input '{name}' for model '{model}', got "
-        f"{count + bool(left)}"
+        f"{count + bool(rest)}"
     )
 
 

@@ -1,4 +1,4 @@
-"""A call's answers, from where they come to whoever waits for them."""
+"""A queue of a call's responses."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from engines.host.asgi_exchange import Receive
 
 
 class ResponseQueue:
-    """Collects what a call's sink gets. `is_starting` until the call was handed over: an error before that is one of
-    the request, and not of the model. `overrun` is called once, where more than `max_bytes` wait; what comes after
-    that is dropped."""
+    """Collects the responses of a call.
+
+    `is_starting` until the call is submitted: an error before that is the request's, not the model's. `overrun` is
+    called once, when more than `max_bytes` wait; later responses are dropped.
+    """
 
     __slots__ = (
         "_loop",
@@ -61,7 +63,7 @@ class ResponseQueue:
         self._wake()
 
     async def next(self) -> InferResponse | None:
-        """The next response; None where there is none any more, or nobody to tell it to."""
+        """The next response; None at the end, and after the client's disconnect."""
         while not self.responses and not self.is_over and not self.is_gone:
             await self._wait()
         if not self.responses or self.is_gone:
@@ -71,8 +73,8 @@ class ResponseQueue:
             self.num_bytes -= _size(response)
         return response
 
-    async def whole(self, call: InferenceCall, receive: Receive, watch_after_seconds: float) -> None:
-        """Return when the call is over, or its client has gone. A client is watched from `watch_after_seconds` on."""
+    async def complete(self, call: InferenceCall, receive: Receive, watch_after_seconds: float) -> None:
+        """Return when the call is over or its client has gone. The client is watched from `watch_after_seconds` on."""
         if self.is_over:
             return
         watch: asyncio.Task[None] | None = None
@@ -94,7 +96,7 @@ class ResponseQueue:
                 watch.cancel()
 
     async def watch(self, call: InferenceCall, receive: Receive) -> None:
-        """Cancel the call once its client has gone."""
+        """Cancel the call when its client disconnects."""
         while (await receive())["type"] != "http.disconnect":
             pass
         if not self.is_over:

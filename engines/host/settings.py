@@ -1,4 +1,4 @@
-"""What a host is started with; fixed from then on."""
+"""The settings of a host, fixed at its start."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from engines.host.client_limits import ClientLimits
 from engines.host.restricted_apis import Restrictions
 from engines.host.trace_settings import TraceSettings
 
-# The names of Triton's, and what "--backend-config" and "--cache-config" say by backend and by cache.
+# `--backend-config` by backend and `--cache-config` by cache: values by setting.
 Options = Mapping[str, Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where one of the three servers listens; port 0 takes a free one. None is not served at all."""
+    """The address of one of the three servers; port 0 takes a free one."""
 
     host: str
     port: int
@@ -24,7 +24,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class HostSettings:
-    """Seconds and bytes; the names are those of Triton's options."""
+    """Times in seconds, sizes in bytes; the names are those of Triton's options. A server without an address is off."""
 
     repositories: tuple[Path | str, ...]
     http: Address | None = Address("127.0.0.1", 8100)

@@ -1,6 +1,6 @@
-"""The POSIX shared memory that clients have registered, by the names they gave it.
+"""The POSIX shared memory regions of clients, by name.
 
-The host opens a region only to see that it is as large as its client says; instances map it themselves.
+The host opens a region only to check its size; instances map it themselves.
 Source: Triton server `src/shared_memory_manager.cc`.
 """
 
@@ -16,7 +16,7 @@ from engines.core.messages import SharedMemory
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """`byte_size` bytes from `offset` of the object `key`, which is a name such as "/region"."""
+    """`byte_size` bytes from `offset` of the object `key`, a name such as "/region"."""
 
     name: str
     key: str
@@ -25,7 +25,7 @@ class Region:
 
 
 class SharedMemoryRegions:
-    """The regions that are registered."""
+    """The registered regions."""
 
     def __init__(self, *, is_allowed: bool = True) -> None:
         self._is_allowed = is_allowed
@@ -35,7 +35,7 @@ class SharedMemoryRegions:
         return f"<SharedMemoryRegions: {', '.join(self._regions) or 'none'}>"
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
-        """Raises: EngineError, where the name is taken, the object cannot be opened or is smaller."""
+        """Raises: EngineError where the name is taken, or the object cannot be opened or is smaller."""
         if not self._is_allowed:
             raise EngineError(ErrorCode.UNSUPPORTED, "client shared memory is turned off: --allow-client-shm=false")
         if name in self._regions:
@@ -45,25 +45,25 @@ class SharedMemoryRegions:
         self._regions[name] = Region(name, key, offset, byte_size)
 
     def unregister(self, name: str) -> None:
-        """Forget a region; one that is not known is none already."""
+        """Remove a region, if it is registered."""
         self._regions.pop(name, None)
 
     def unregister_all(self) -> None:
         self._regions.clear()
 
     def status(self, name: str) -> list[Region]:
-        """The region of that name, or all of them where it is empty.
+        """The region of that name, or all regions for "".
 
         Raises: EngineError, NOT_FOUND.
         """
         if not name:
-            return [self._regions[known] for known in sorted(self._regions)]
+            return [region for _, region in sorted(self._regions.items())]
         if name not in self._regions:
             raise EngineError(ErrorCode.NOT_FOUND, f"Unable to find system shared memory region: '{name}'")
         return [self._regions[name]]
 
     def resolve(self, name: str, offset: int, byte_size: int) -> SharedMemory:
-        """Where a tensor lies that has `byte_size` bytes from `offset` of a region.
+        """The place of a tensor of `byte_size` bytes at `offset` of a region.
 
         Raises: EngineError, NOT_FOUND or INVALID_ARG.
         """
@@ -82,16 +82,16 @@ def object_size(key: str) -> int:
 
     Raises: EngineError where it cannot be opened.
     """
-    import _posixshmem  # type: ignore[import-not-found]  # what multiprocessing.shared_memory stands on; it alone opens objects by name on a Mac
+    import _posixshmem  # type: ignore[import-not-found]  # of multiprocessing.shared_memory: opens objects by name, on a Mac too
 
     try:
         descriptor = _posixshmem.shm_open(key, os.O_RDWR, mode=0o600)
     except (OSError, ValueError) as error:
         raise internal(f"Unable to open shared memory region: '{key}'") from error
     try:
-        found = os.fstat(descriptor)
+        status = os.fstat(descriptor)
     finally:
         os.close(descriptor)
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         raise internal(f"Invalid shared memory region: '{key}'")
-    return found.st_size
+    return status.st_size

@@ -1,24 +1,25 @@
-"""What a model version has done, counted as Triton counts it: one function for each call that has ended.
+"""The statistics of a model version, counted as Triton counts them.
 
 Source: Triton core `src/infer_stats.cc`; the statistics extension.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from engines.core.calls import InferenceCall
 from engines.core.errors import ErrorCode
+from engines.scheduling.interfaces import Instance
 
-# Why a request failed, as `nv_inference_request_failure` has it.
+# The reasons of a failure in `nv_inference_request_failure`.
 REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 
 
 @dataclass(slots=True)
 class Duration:
-    """How often something was done, and how long it took all in all."""
+    """A number of events and their total duration."""
 
     count: int = 0
     ns: int = 0
@@ -30,7 +31,7 @@ class Duration:
 
 @dataclass(slots=True)
 class BatchDurations:
-    """Executions of one batch size; all three have the same count."""
+    """Executions of one batch size; all three durations have the same count."""
 
     compute_input: Duration = field(default_factory=Duration)
     compute_infer: Duration = field(default_factory=Duration)
@@ -39,7 +40,7 @@ class BatchDurations:
 
 @dataclass(slots=True)
 class ResponseDurations:
-    """What became of the responses with one number in their streams (of decoupled models)."""
+    """The responses of decoupled models with one index in their streams."""
 
     compute_infer: Duration = field(default_factory=Duration)
     compute_output: Duration = field(default_factory=Duration)
@@ -70,7 +71,7 @@ class Statistics:
         self.compute_output = Duration()
         self.cache_hits = Duration()
         self.cache_misses = Duration()
-        self._hits: set[InferenceCall] = set()  # answered from the cache, and about to end
+        self._hits: set[InferenceCall] = set()  # answered from the cache, not ended yet
         self.failures = dict.fromkeys(REASONS, 0)
         self.batches: dict[int, BatchDurations] = {}
         self.responses: dict[int, ResponseDurations] = {}
@@ -83,7 +84,7 @@ class Statistics:
         )
 
     def call_ended(self, call: InferenceCall) -> None:
-        """Count a call. A decoupled model's answers may be errors: a request that it has taken has succeeded."""
+        """Count a call. A decoupled model's responses may be errors: the request still succeeded."""
         lasted = self._now_ns() - call.arrived_ns
         self.num_responses += call.num_responses
         if call.error is not None and not (self._is_decoupled and call.num_responses > 1):
@@ -104,7 +105,7 @@ class Statistics:
         self.compute_output.add(call.compute_output_ns)
 
     def batch_ended(self, batch_size: int, call: InferenceCall) -> None:
-        """Count an execution; `call` is one of its calls, and has the times of all."""
+        """Count an execution; `call` is one of its calls, which share their times."""
         self.last_inference_ms = self._now_ms()
         self.execution_count += 1
         durations = self.batches.get(batch_size)
@@ -115,17 +116,17 @@ class Statistics:
         durations.compute_output.add(call.compute_output_ns)
 
     def cache_hit(self, call: InferenceCall, looked_up_ns: int) -> None:
-        """The response cache has the answer to a call, which ends now; looking took so long."""
+        """Count a hit of the response cache, for a call that ends now."""
         self.cache_hits.add(looked_up_ns)
         self._hits.add(call)
 
     def cache_miss(self, call: InferenceCall, took_ns: int) -> None:
-        """Count a look in vain and the insertion that follows it: Triton adds them to the requests' time."""
+        """Count a miss and the insertion after it: Triton adds both to the requests' time."""
         self.cache_misses.add(took_ns)
         self.success.ns += took_ns
 
     def response_sent(self, number: int, took_ns: int, *, is_error: bool, is_empty: bool) -> None:
-        """Count the answer with this number in its stream; it took so long since the one before it."""
+        """Count a response by its index in the stream; `took_ns` since the response before it."""
         durations = self.responses.get(number)
         if durations is None:
             durations = self.responses[number] = ResponseDurations()
@@ -138,22 +139,22 @@ class Statistics:
             durations.compute_output.add(0)
             durations.success.add(took_ns)
 
-    def write(self, made: Any) -> None:
-        """Set the fields of a ModelStatistics message, all but name and version."""
-        made.last_inference = self.last_inference_ms
-        made.inference_count = self.inference_count
-        made.execution_count = self.execution_count
-        # Triton says each duration, also where nothing was done.
+    def write(self, target: Any) -> None:
+        """Set all fields of a ModelStatistics message but name and version."""
+        target.last_inference = self.last_inference_ms
+        target.inference_count = self.inference_count
+        target.execution_count = self.execution_count
+        # Triton writes each duration, zero ones too.
         for name, attribute in _INFER_STATS.items():
             duration: Duration = getattr(self, attribute)
-            getattr(made.inference_stats, name).SetInParent()
-            _write(duration, getattr(made.inference_stats, name))
+            getattr(target.inference_stats, name).SetInParent()
+            _write(duration, getattr(target.inference_stats, name))
         for size, batch in sorted(self.batches.items()):
-            written = made.batch_stats.add(batch_size=size)
+            written = target.batch_stats.add(batch_size=size)
             for name in BatchDurations.__slots__:
                 _write(getattr(batch, name), getattr(written, name))
         for number, response in sorted(self.responses.items()):
-            entry = made.response_stats[str(number)]
+            entry = target.response_stats[str(number)]
             for name in ResponseDurations.__slots__:
                 getattr(entry, name).SetInParent()
                 _write(getattr(response, name), getattr(entry, name))
@@ -166,8 +167,8 @@ _INFER_STATS = {
 }
 
 
-def _write(duration: Duration, made: Any) -> None:
-    made.count, made.ns = duration.count, duration.ns
+def _write(duration: Duration, target: Any) -> None:
+    target.count, target.ns = duration.count, duration.ns
 
 
 def _reason(call: InferenceCall) -> str:
@@ -177,3 +178,44 @@ def _reason(call: InferenceCall) -> str:
     if call.started_ns:
         return "BACKEND"
     return "REJECTED" if call.error.code is ErrorCode.UNAVAILABLE else "OTHER"
+
+
+class CountedInstance:
+    """An instance that counts its executions, for its scheduler."""
+
+    __slots__ = ("_inner", "_statistics")
+
+    def __init__(self, inner: Instance, statistics: Statistics) -> None:
+        self._inner = inner
+        self._statistics = statistics
+
+    def __repr__(self) -> str:
+        return f"<CountedInstance {self._inner!r}>"
+
+    def __getattr__(self, name: str) -> Any:
+        """Attributes beyond the interface, such as `forget`."""
+        return getattr(self._inner, name)
+
+    @property
+    def device_id(self) -> int:
+        """The device whose resources the rate limiter counts."""
+        plan = getattr(self._inner, "plan", None)
+        return 0 if plan is None else int(plan.device_id)
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    @property
+    def is_available(self) -> bool:
+        return self._inner.is_available
+
+    def execute(self, calls: Sequence[InferenceCall], done: Callable[[], None]) -> None:
+        first = calls[0]
+        batch_size = first.batch_size if len(calls) == 1 else sum([call.batch_size for call in calls])
+
+        def executed() -> None:
+            self._statistics.batch_ended(batch_size, first)
+            done()
+
+        self._inner.execute(calls, executed)

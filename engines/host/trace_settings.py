@@ -1,4 +1,4 @@
-"""Trace settings: the host's own, and those of single models, which have the host's wherever they say nothing.
+"""Trace settings of the host and of models; a model without a value of its own has the host's.
 
 Source: Triton server `src/tracer.cc` (UpdateTraceSettingInternal), `src/grpc/grpc_server.cc` RegisterTrace; the trace
 extension.
@@ -16,7 +16,7 @@ from engines.core.errors import EngineError, ErrorCode, invalid
 LEVELS = ("TIMESTAMPS", "TENSORS")
 MODES = ("triton", "opentelemetry")
 
-# In the order in which Triton looks at them, and with the range that it tells.
+# Field and range of each number, in Triton's order.
 _NUMBERS = {
     "trace_rate": ("rate", 0, 2**32 - 1),
     "trace_count": ("count", -1, 2**31 - 1),
@@ -26,8 +26,10 @@ _NUMBERS = {
 
 @dataclass(frozen=True, slots=True)
 class TraceSettings:
-    """What is traced. `levels` of LEVELS, none is off; every `rate`th request; `count` of them, -1 for no end; each
-    `log_frequency` of them have a file of their own, 0 for one file in all."""
+    """What to trace: `levels` of LEVELS, off where empty; every `rate`th request; `count` requests, -1 for any number.
+
+    Each `log_frequency` traces have a file, 0: all have one.
+    """
 
     levels: tuple[str, ...] = ()
     rate: int = 1000
@@ -39,7 +41,7 @@ class TraceSettings:
 
     @property
     def problem(self) -> str | None:
-        """Why these settings cannot trace."""
+        """The reason why these settings do not trace, if any."""
         if not self.levels:
             return "tracing is disabled"
         if not self.rate:
@@ -64,38 +66,38 @@ class TraceSettings:
 class TraceSettingsBook:
     """The settings in force, by model; "" is the host.
 
-    `changed` is told whose settings are new: a model's, or everybody's where it is "".
+    `changed` is called with the model whose settings are new, with "" for all.
     """
 
     def __init__(self, default: TraceSettings, changed: Callable[[str], None]) -> None:
         self._default = default
         self._changed = changed
-        self._said: dict[str, dict[str, Any]] = {"": {}}  # what each says itself, by the field
+        self._own: dict[str, dict[str, Any]] = {"": {}}  # by model, values by field
 
     def of(self, model: str) -> TraceSettings:
-        """The settings for a model; for the host where it is ""."""
-        return replace(self._default, **{**self._said[""], **self._said.get(model, {})})
+        """The settings of a model, of the host for ""."""
+        return replace(self._default, **{**self._own[""], **self._own.get(model, {})})
 
     def has_own(self, model: str) -> bool:
-        """Whether a model says anything itself."""
-        return bool(self._said.get(model))
+        """Whether a model has a value of its own."""
+        return bool(self._own.get(model))
 
     def update(self, model: str, settings: Mapping[str, Sequence[str]]) -> None:
-        """Take over what a TraceSetting request says; a setting without values is cleared.
+        """Apply the settings of a TraceSetting request; one without values is cleared.
 
         Raises: EngineError; then nothing has changed.
         """
         cleared, new = _read(settings)
-        said = {name: value for name, value in self._said.get(model, {}).items() if name not in cleared} | new
-        wanted = replace(self._default, **({**self._said[""], **said} if model else said))
-        if wanted.levels and (problem := wanted.problem):
+        own = {name: value for name, value in self._own.get(model, {}).items() if name not in cleared} | new
+        merged = replace(self._default, **({**self._own[""], **own} if model else own))
+        if merged.levels and (problem := merged.problem):
             raise invalid(f"Attempting to set invalid trace setting :{problem}")
-        self._said[model] = said
+        self._own[model] = own
         self._changed(model)
 
 
 def _read(settings: Mapping[str, Sequence[str]]) -> tuple[set[str], dict[str, Any]]:
-    """The fields that are cleared, and those that are set."""
+    """The fields to clear, and those to set."""
     if "trace_file" in settings:
         raise EngineError(ErrorCode.UNSUPPORTED, "trace file location can not be updated through network protocol")
     cleared: set[str] = set()
@@ -122,16 +124,16 @@ def _read_levels(values: Sequence[str], new: dict[str, Any]) -> None:
     if "OFF" in values and len(values) > 1:
         raise invalid("Expect only one trace level 'OFF' is specified")
     levels = tuple(level for level in LEVELS if level in values)
-    if levels or "OFF" in values:  # Triton passes over a level that it does not know
+    if levels or "OFF" in values:  # Triton ignores an unknown level
         new["levels"] = levels
 
 
 def _number(name: str, text: str, least: int, most: int) -> int:
-    """As C's stoi reads it: what follows the digits is passed over."""
-    found = re.match(r"\s*[+-]?[0-9]+", text)
-    if found is None:
+    """Parse like C's stoi, which ignores what follows the digits."""
+    match = re.match(r"\s*[+-]?[0-9]+", text)
+    if match is None:
         raise invalid(f"Unable to parse '{name}', got: {text}")
-    value = int(found[0])
+    value = int(match[0])
     if not -(2**31) <= value < 2**31:
         raise invalid(f"Unable to parse '{name}', value is out of range [ {least}, {most} ], got: {text}")
     if value < least:
@@ -140,11 +142,11 @@ def _number(name: str, text: str, least: int, most: int) -> int:
 
 
 def read_trace_options(options: Sequence[str]) -> TraceSettings:
-    """What `--trace-config` says: `<mode>,<setting>=<value>`, or `<setting>=<value>` for all modes.
+    """Parse `--trace-config`: `<mode>,<setting>=<value>`, or `<setting>=<value>` for all modes.
 
     Raises: ValueError.
     """
-    made: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     levels: list[str] = []
     others: dict[str, dict[str, str]] = {mode: {} for mode in MODES}
     for option in options:
@@ -157,28 +159,28 @@ def read_trace_options(options: Sequence[str]) -> TraceSettings:
         elif name == "level":
             levels.append(value)
         elif name == "mode" and value in MODES:
-            made["mode"] = value
+            fields["mode"] = value
         elif name in ("rate", "count"):
-            made[name] = _option_number(name, value)
+            fields[name] = _option_number(name, value)
         else:
             raise ValueError(f"--trace-config does not know '{option}'")
-    made["file"] = others["triton"].pop("file", "")
+    fields["file"] = others["triton"].pop("file", "")
     if (frequency := others["triton"].pop("log-frequency", None)) is not None:
-        made["log_frequency"] = _option_number("log-frequency", frequency)
+        fields["log_frequency"] = _option_number("log-frequency", frequency)
     if unknown := others["triton"]:
         raise ValueError(f"--trace-config triton does not know {', '.join(unknown)}; there are file, log-frequency")
     for level in levels:
         if level not in (*LEVELS, "OFF"):
             raise ValueError(f"--trace-config level is OFF, TIMESTAMPS or TENSORS, not '{level}'")
-    made["levels"] = tuple(level for level in LEVELS if level in levels)
-    mode = made.get("mode", "triton")
-    return TraceSettings(**made, options=others["opentelemetry"] if mode == "opentelemetry" else {})
+    fields["levels"] = tuple(level for level in LEVELS if level in levels)
+    mode = fields.get("mode", "triton")
+    return TraceSettings(**fields, options=others["opentelemetry"] if mode == "opentelemetry" else {})
 
 
 def _option_number(name: str, text: str) -> int:
     try:
         number = int(text)
-        if number < 0 and name != "count":  # -1 there: as many as come
+        if number < 0 and name != "count":  # -1: any number
             raise ValueError("negative")
         return number
     except ValueError:

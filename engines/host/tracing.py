@@ -1,31 +1,107 @@
-"""Traces of single requests, written as Triton writes them.
+"""Traces of requests, and their files in Triton's format.
 
-A trace is worked out when its call has ended, from the times that the call carries: a request that is not traced costs
-one look at a flag.
-Source: Triton server `src/tracer.cc`; the trace extension.
+A trace is built when its call ends, from the times that the call carries: a request without a trace costs one look at a
+flag.
+Source: Triton server `src/tracer.cc` (TraceFile; TraceTensorActivity: FP16 and BF16 have no data); the trace extension.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import logging
+import os
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count as counter
+from math import prod
+from pathlib import Path
 from typing import Any
 
-from engines.core.calls import InferenceCall
-from engines.core.messages import InferRequest, InferResponse, TensorData
-from engines.host.trace_files import TraceFiles
-from engines.host.trace_settings import TraceSettings, TraceSettingsBook
-from engines.host.trace_tensors import written_tensor
+import orjson
 
-# Beside the W3C trace context of an ensemble's steps: the number of the ensemble's own trace.
+from engines.core.calls import InferenceCall
+from engines.core.messages import InferRequest, InferResponse, Raw, SharedMemory, TensorData
+from engines.host.trace_settings import TraceSettings, TraceSettingsBook
+
+_log = logging.getLogger(__name__)
+
+Records = Sequence[dict[str, Any]]
+
+
+class TraceFiles:
+    """The trace files of this host; existing files are overwritten."""
+
+    def __init__(self) -> None:
+        self._created: set[str] = set()
+        self._next: dict[str, int] = {}
+
+    def append(self, path: str, records: Records) -> None:
+        """Append to a file, which is a complete JSON array after each call."""
+        try:
+            if path in self._created:
+                with Path(path).open("r+b") as file:
+                    file.seek(-1, os.SEEK_END)
+                    file.write(b"," + orjson.dumps(records)[1:])
+            else:
+                Path(path).write_bytes(orjson.dumps(records))
+                self._created.add(path)
+        except OSError as error:
+            _log.error("failed creating trace file: %s", error)
+
+    def write_numbered(self, path: str, records: Records) -> None:
+        """Write a new file: `path` with the next number behind it, from 0 on."""
+        number = self._next.get(path, 0)
+        self._next[path] = number + 1
+        self.append(f"{path}.{number}", records)
+
+
+_FORMATS = {
+    "BOOL": "?",
+    "UINT8": "B",
+    "UINT16": "H",
+    "UINT32": "I",
+    "UINT64": "Q",
+    "INT8": "b",
+    "INT16": "h",
+    "INT32": "i",
+    "INT64": "q",
+    "FP32": "f",
+    "FP64": "d",
+}
+
+
+def written_tensor(tensor: TensorData) -> dict[str, str]:
+    """The record of a tensor, without data where it is in shared memory."""
+    data = tensor.data
+    elements = () if isinstance(data, SharedMemory) else _elements(tensor.datatype, data, prod(tensor.shape))
+    return {
+        "name": tensor.name,
+        "data": ",".join(elements),
+        "shape": ",".join(map(str, tensor.shape)),
+        "dtype": tensor.datatype,
+    }
+
+
+def _elements(datatype: str, data: Raw, count: int) -> Iterator[str]:
+    if datatype == "BYTES":
+        at = 0
+        for _ in range(count):
+            length = int.from_bytes(data[at : at + 4], "little")
+            yield f'"{bytes(data[at + 4 : at + 4 + length]).decode("utf-8", "replace")}"'
+            at += 4 + length
+    elif datatype in _FORMATS:
+        for value in struct.unpack(f"<{count}{_FORMATS[datatype]}", data):
+            yield f"{value:g}" if isinstance(value, float) else str(int(value))
+
+
+# The key of the ensemble's trace number, beside the W3C trace context of its steps.
 PARENT = "pointsman-trace"
 
-# What gets the events of a finished trace in the mode "opentelemetry".
+# Exports a finished trace in the mode "opentelemetry".
 Export = Callable[["Trace"], None]
 
 
 class Trace:
-    """One request of one model that is traced: its facts, and events by their times in nanoseconds."""
+    """The trace of one request of one model; times in nanoseconds."""
 
     def __init__(
         self,
@@ -52,31 +128,31 @@ class Trace:
         self._has_tensors = "TENSORS" in sampler.settings.levels
 
     def for_steps(self) -> dict[str, str]:
-        """The trace context of requests that are made on behalf of this one."""
+        """The trace context of the requests of an ensemble's steps."""
         return {**self.context, PARENT: str(self.number)}
 
     def step(self, model: str, version: int, request_id: str) -> Trace:
-        """The trace of such a request."""
-        made = self._sampler.make(model, version, request_id, self, self.context)
-        self.steps.append(made)
+        """The trace of a step's request."""
+        step = self._sampler.new_trace(model, version, request_id, self, self.context)
+        self.steps.append(step)
         self._num_open_steps += 1
-        return made
+        return step
 
-    def keep_inputs(self, request: InferRequest) -> None:
+    def record_inputs(self, request: InferRequest) -> None:
         if self._has_tensors:
-            self._keep("TENSOR_QUEUE_INPUT", request.inputs)
+            self._record("TENSOR_QUEUE_INPUT", request.inputs)
 
-    def keep_outputs(self, response: InferResponse) -> None:
+    def record_outputs(self, response: InferResponse) -> None:
         if self._has_tensors:
-            self._keep("TENSOR_BACKEND_OUTPUT", response.outputs)
+            self._record("TENSOR_BACKEND_OUTPUT", response.outputs)
 
-    def _keep(self, activity: str, tensors: Iterable[TensorData]) -> None:
-        """As text, at once: the data may lie in memory that is used again."""
+    def _record(self, activity: str, tensors: Iterable[TensorData]) -> None:
+        """Write the tensors as text at once: their memory may be reused."""
         for tensor in tensors:
             self._tensors.append({"id": self.number, "activity": activity, "tensor": written_tensor(tensor)})
 
     def end(self, call: InferenceCall, now_ns: int) -> None:
-        """Take the times of the call; the whole goes out when all of its parts have ended."""
+        """Record the times of the call; the trace is exported when its steps have ended too."""
         computed = call.started_ns
         timestamps = [("REQUEST_START", call.arrived_ns), ("QUEUE_START", call.arrived_ns)]
         if computed:
@@ -102,7 +178,7 @@ class Trace:
             self.parent._close()
 
     def records(self) -> list[dict[str, Any]]:
-        """What Triton writes of a trace and of its parts."""
+        """Triton's records of a trace and its steps."""
         head: dict[str, Any] = {"id": self.number, "model_name": self.model, "model_version": self.version}
         if self.request_id:
             head["request_id"] = self.request_id
@@ -116,7 +192,7 @@ class Trace:
 
 
 class TraceSampler:
-    """Which requests of a model are traced under its settings, and where their traces go."""
+    """Samples the requests of a model by its settings, and exports their traces."""
 
     def __init__(
         self, settings: TraceSettings, numbers: Callable[[], int], files: TraceFiles, export: Export | None
@@ -125,7 +201,7 @@ class TraceSampler:
         self._files = files
         self._numbers = numbers
         self._export = export
-        self._left = settings.count
+        self._remaining = settings.count
         self._seen = 0
         self._created = 0
         self._collected = 0
@@ -134,20 +210,20 @@ class TraceSampler:
         self._is_closed = False
 
     def sample(self, model: str, version: int, request: InferRequest) -> Trace | None:
-        """A trace for this request, where it is one of those that are to have one."""
-        if self._left == 0:
+        """A trace for this request, None where it is not sampled."""
+        if self._remaining == 0:
             return None
         self._seen += 1
         if self._seen % self.settings.rate:
             return None
-        self._left -= self._left > 0
+        self._remaining -= self._remaining > 0
         self._created += 1
-        return self.make(model, version, request.id, None, request.trace)
+        return self.new_trace(model, version, request.id, None, request.trace)
 
-    def make(
+    def new_trace(
         self, model: str, version: int, request_id: str, parent: Trace | None, context: Mapping[str, str]
     ) -> Trace:
-        """A trace; `parent` is the one that this is a part of."""
+        """A trace; `parent` is that of its ensemble's request."""
         return Trace(self._numbers(), model, version, request_id, parent, context, self)
 
     def ended(self, trace: Trace) -> None:
@@ -157,14 +233,14 @@ class TraceSampler:
         self._waiting += trace.records()
         self._num_waiting += 1
         self._collected += 1
-        is_last = self._left == 0 and self._collected == self._created
+        is_last = self._remaining == 0 and self._collected == self._created
         if is_last or 0 < self.settings.log_frequency <= self._num_waiting:
             self._files.write_numbered(self.settings.file, self._take())
         elif self._is_closed:
             self.close()
 
     def close(self) -> None:
-        """Write what is not written yet; what comes from now on is written at once."""
+        """Write the waiting traces; later ones are written at once."""
         self._is_closed = True
         if self._waiting:
             write = self._files.write_numbered if self.settings.log_frequency else self._files.append
@@ -184,15 +260,15 @@ class Tracer:
         self._numbers = counter(1).__next__
         self._samplers: dict[str, TraceSampler] = {}
         self._listeners: list[Callable[[], None]] = []
-        self._with_steps: dict[str, Trace] = {}  # of ensembles that are under way, by their numbers
+        self._with_steps: dict[str, Trace] = {}  # of ensembles in flight, by trace number
         self.settings = TraceSettingsBook(default, self._changed)
 
     def sampler(self, model: str) -> TraceSampler | None:
-        """Who samples the requests of a model now; None where none of them are traced."""
+        """The sampler of a model; None where its requests are not traced."""
         settings = self.settings.of(model)
         if settings.problem is not None:
             return None
-        # Models that say nothing themselves share the host's sampler, as they do in Triton.
+        # Models without settings of their own share the host's sampler, as in Triton.
         name = model if self.settings.has_own(model) else ""
         if name not in self._samplers:
             export = self._export if settings.mode == "opentelemetry" else None
@@ -200,21 +276,21 @@ class Tracer:
         return self._samplers[name]
 
     def open_for_steps(self, trace: Trace) -> None:
-        """Let the steps of an ensemble's request find its trace, until `close_for_steps`."""
+        """Make the trace of an ensemble's request available to its steps, until `close_for_steps`."""
         self._with_steps[str(trace.number)] = trace
 
     def close_for_steps(self, trace: Trace) -> None:
         self._with_steps.pop(str(trace.number), None)
 
     def parent_of(self, request: InferRequest) -> Trace | None:
-        """The trace of the ensemble that makes this request; None where there is none."""
+        """The trace of the ensemble whose step this request is, if any."""
         return self._with_steps.get(request.trace.get(PARENT, ""))
 
     def when_changed(self, listener: Callable[[], None]) -> None:
-        """Have `listener` called whenever `sampler` may answer another."""
+        """Call `listener` whenever `sampler` may return another sampler."""
         self._listeners.append(listener)
 
-    def forget(self, listener: Callable[[], None]) -> None:
+    def remove_listener(self, listener: Callable[[], None]) -> None:
         self._listeners.remove(listener)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Warm-up: the requests of a configuration's `model_warmup`, run on each instance before it serves.
+"""Warm-up: the requests of `model_warmup`, run on each instance before it serves.
 
 Source: Triton core `src/backend_model_instance.cc` GenerateWarmupData, WarmUp; the configuration's `ModelWarmup`.
 """
@@ -35,24 +35,24 @@ class WarmupSample:
 
 
 def samples(config: Any, directory: Path) -> list[WarmupSample]:
-    """The samples of a model that lies in `directory`.
+    """The warm-up samples of the model in `directory`.
 
     Raises: EngineError, INVALID_ARG.
     """
     return [_sample(config, warmup, directory) for warmup in config.model_warmup if warmup.batch_size]
 
 
-async def warm_up(instances: Sequence[Instance], wanted: Sequence[WarmupSample]) -> None:
-    """Run the samples, on all instances at the same time.
+async def warm_up(instances: Sequence[Instance], samples: Sequence[WarmupSample]) -> None:
+    """Run the samples on all instances at the same time.
 
-    Raises: EngineError, INVALID_ARG where one of them fails.
+    Raises: EngineError, INVALID_ARG where one fails.
     """
-    if wanted:
-        await asyncio.gather(*(_warm_up(instance, wanted) for instance in instances))
+    if samples:
+        await asyncio.gather(*(_warm_up(instance, samples) for instance in instances))
 
 
-async def _warm_up(instance: Instance, wanted: Sequence[WarmupSample]) -> None:
-    for sample in wanted:
+async def _warm_up(instance: Instance, samples: Sequence[WarmupSample]) -> None:
+    for sample in samples:
         for _ in range(max(1, sample.count)):
             await _run(instance, sample)
 
@@ -86,16 +86,16 @@ def _sink(end: asyncio.Future[None], errors: list[str]) -> Any:
 
 
 def _sample(config: Any, warmup: Any, directory: Path) -> WarmupSample:
-    known = {io.name for io in config.input}
+    declared = {io.name for io in config.input}
     inputs: list[TensorData] = []
     controls: list[TensorData] = []
     for name, wanted in sorted(warmup.inputs.items()):
         if -1 in wanted.dims:
             raise invalid(f"warmup setting expects all variable-size dimensions are specified for input '{name}'")
-        batch = (1,) if config.max_batch_size and name in known else ()
+        batch = (1,) if config.max_batch_size and name in declared else ()
         datatype = config_datatype(wanted.data_type)
         tensor = TensorData(name, datatype, (*batch, *wanted.dims), _data(name, wanted, datatype, directory))
-        (inputs if name in known else controls).append(tensor)
+        (inputs if name in declared else controls).append(tensor)
     return WarmupSample(
         warmup.name,
         warmup.batch_size,
@@ -111,7 +111,7 @@ def _data(name: str, wanted: Any, datatype: str, directory: Path) -> bytes:
         case "zero_data":
             return bytes(size)
         case "random_data":
-            # Random lengths would make no BYTES; random floats would not all be numbers, but Triton's are no better.
+            # Random lengths are not valid BYTES. Random floats may be NaN, as in Triton.
             return bytes(size) if datatype == "BYTES" else os.urandom(size)
         case "input_data_file":
             return _file_data(wanted.input_data_file, datatype, size, directory)

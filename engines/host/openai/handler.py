@@ -112,7 +112,7 @@ class OpenAIFront:
         used = Used()
         num_choices = generations[0].options.get("n", 1)
         for number, ((call, answers), generation) in enumerate(zip(asked, generations, strict=True)):
-            await answers.whole(call, exchange.receive, self._limits.disconnect_seconds)
+            await answers.complete(call, exchange.receive, self._limits.disconnect_seconds)
             if answers.is_gone:
                 return
             if not answers.responses:

@@ -65,7 +65,7 @@ class Inference:
         answers = ResponseQueue(asyncio.get_running_loop(), _NO_LIMIT)
         call = InferenceCall(request, answers.take, monotonic_ns())
         self.service.infer(call)
-        await answers.whole(call, exchange.receive, self._limits.disconnect_seconds)
+        await answers.complete(call, exchange.receive, self._limits.disconnect_seconds)
         if answers.is_gone:
             return
         response = answers.responses[0] if answers.responses else None
@@ -126,7 +126,7 @@ class Inference:
     async def generate(self, exchange: Exchange, model_name: str, version: str) -> None:
         """One answer. Raises: as `infer`."""
         model, call, answers = await self._begin(exchange, model_name, version)
-        await answers.whole(call, exchange.receive, self._limits.disconnect_seconds)
+        await answers.complete(call, exchange.receive, self._limits.disconnect_seconds)
         if answers.is_gone:
             return
         written = [_written(model, call.request.id, response) for response in answers.responses]

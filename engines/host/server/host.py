@@ -18,8 +18,7 @@ from engines.host.clock import LoopClock
 from engines.host.control_rpcs import Context
 from engines.host.grpc.server import GrpcServer
 from engines.host.logs import LogSettings
-from engines.host.model_control import RepositoryControl
-from engines.host.model_loader import Loader
+from engines.host.model_loader import Loader, RepositoryControl
 from engines.host.otlp import OpenTelemetryMissingError, exporter
 from engines.host.rest.app import RestApp
 from engines.host.rest.server import RestServer
@@ -39,7 +38,7 @@ _LAST_SECONDS = 1.0
 
 
 class StartError(Exception):
-    """The host cannot serve; the message says why."""
+    """The host cannot serve."""
 
 
 class LoadError(StartError):
@@ -173,7 +172,7 @@ class Host:
         if not closing.done():
             _log.warning("requests are still in flight after %g seconds", self._settings.exit_timeout_seconds)
             for model in self._loader.models:
-                model.give_up()
+                model.abort()
         with suppress(EngineError):
             await closing
 

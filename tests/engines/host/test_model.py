@@ -13,9 +13,8 @@ from engines.core.calls import InferenceCall
 from engines.core.errors import internal
 from engines.core.messages import InferRequest, InferResponse, TensorData
 from engines.host.clock import LoopClock
-from engines.host.execution_counter import CountedInstance
 from engines.host.model import HostedModel
-from engines.host.statistics import Statistics
+from engines.host.statistics import CountedInstance, Statistics
 from engines.host.trace_settings import TraceSettings
 from engines.host.tracing import Tracer
 from engines.scheduling.ensemble import Ensemble
@@ -122,7 +121,7 @@ def test_giving_up_fails_what_waits() -> None:
         running, waiting = stage.ask(ints("x", 1)), stage.ask(ints("x", 2))
         unloading = asyncio.ensure_future(stage.model.unload())
         await asyncio.sleep(0)
-        stage.model.give_up()
+        stage.model.abort()
         await unloading
         assert waiting.is_over
         assert not running.is_over  # its instance, which goes with it, ends it

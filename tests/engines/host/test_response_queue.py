@@ -65,7 +65,7 @@ def test_a_client_that_leaves_ends_the_wait():
         async def receive():
             return {"type": "http.disconnect"}
 
-        await answers.whole(call, receive, 0.001)
+        await answers.complete(call, receive, 0.001)
         assert (answers.is_gone, call.is_cancelled) == (True, True)
         assert await answers.next() is None
 
