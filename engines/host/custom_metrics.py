@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from engines.core.errors import EngineError, ErrorCode, internal, invalid
-from engines.instances.host_interfaces import Change
+from engines.instances.host_requests import Change
 from gateway.protocol.prometheus_text import Histogram, MetricSample, PrometheusFamily, histogram_samples
 
 Labels = tuple[tuple[str, str], ...]

@@ -17,7 +17,7 @@ from engines.core.messages import InferResponse, TensorData
 from engines.host.request_validation import RequestCheck
 from engines.host.statistics import Statistics
 from engines.host.tracing import PARENT, Trace, Tracer, TraceSampler
-from engines.repository.interfaces import ModelSpec
+from engines.repository.states import ModelSpec
 from engines.scheduling.interfaces import RequestScheduler
 
 

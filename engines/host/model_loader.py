@@ -18,9 +18,8 @@ from engines.host.statistics import CountedInstance, Statistics
 from engines.host.tracing import Tracer
 from engines.host.warmup import samples, warm_up
 from engines.repository import Repository
-from engines.repository.interfaces import ModelSpec
-from engines.scheduling.cache import ResponseCache, is_cached
-from engines.scheduling.cached_scheduler import cached
+from engines.repository.states import ModelSpec
+from engines.scheduling.cache import ResponseCache, cached, is_cached
 from engines.scheduling.ensemble import Ensemble
 from engines.scheduling.factory import scheduler_for
 from engines.scheduling.interfaces import Instance, RequestScheduler

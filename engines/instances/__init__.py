@@ -1,6 +1,6 @@
 """Instances of models, as the host has them: `await start(spec, ...)` runs them in processes of their own."""
 
-from engines.instances.host_interfaces import CustomMetricsInterface, ModelControl
+from engines.instances.host_requests import CustomMetricsInterface, ModelControl
 from engines.instances.instance_set import InstanceSet, start
 from engines.instances.model_process import ProcessLimits
 

@@ -4,18 +4,65 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import monotonic_ns
-from typing import Any
+from typing import Any, Protocol
 
 from engines.core.calls import InferenceCall, Submit
 from engines.core.errors import EngineError, ErrorCode, internal, unavailable
 from engines.core.messages import InferRequest, InferResponse, WantedOutput
-from engines.instances.host_interfaces import Change, CustomMetricsInterface, ModelControl
 from engines.ipc import protocol
 from engines.ipc.arena import ArenaFullError
 from engines.ipc.channel import Channel
 from engines.ipc.protocol import Message, pack, unpack
+
+# A number; or, to merge into a histogram, how many observations are new in each bucket, and their sum.
+Change = float | tuple[tuple[int, ...], float]
+
+
+class ModelControl(Protocol):
+    """The host's models, as `pb_utils.load_model` and its kin reach them."""
+
+    def is_ready(self, name: str, version: str) -> bool:
+        """Whether a model takes requests; `version` "" is whichever its policy chooses."""
+        ...
+
+    def is_decoupled(self, name: str, version: str) -> bool:
+        """Whether a ready model may answer any number of times."""
+        ...
+
+    async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+        """Raises: EngineError."""
+        ...
+
+    async def unload(self, name: str, unload_dependents: bool) -> None:
+        """Raises: EngineError."""
+        ...
+
+
+class CustomMetricsInterface(Protocol):
+    """Metrics that models make. A family or a metric lives until as many have dropped it as have made it."""
+
+    def family(self, name: str, description: str, kind: str) -> int:
+        """A family of `counter`, `gauge` or `histogram`: its number. Raises: EngineError."""
+        ...
+
+    def metric(self, family: int, labels: Mapping[str, str], buckets: tuple[float, ...] | None) -> int:
+        """A metric of a family: its number; the same labels are the same metric. Raises: EngineError."""
+        ...
+
+    def change(self, operation: str, metric: int, value: Change) -> None:
+        """`increment`, `set`, `observe`, or `merge`. Raises: EngineError."""
+        ...
+
+    def value(self, metric: int) -> float:
+        """Raises: EngineError where it has no single one."""
+        ...
+
+    def drop_metric(self, metric: int) -> None: ...
+
+    def drop_family(self, family: int) -> None: ...
+
 
 log = logging.getLogger("engines.models")
 

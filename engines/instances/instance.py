@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic_ns
 from typing import Any
@@ -13,7 +14,6 @@ from engines.core.calls import InferenceCall, Submit
 from engines.core.errors import EngineError, ErrorCode, internal, unavailable
 from engines.core.messages import InferResponse, TensorData, WantedOutput
 from engines.instances.host_requests import HostRequests
-from engines.instances.instance_groups import InstancePlan
 from engines.ipc import protocol
 from engines.ipc.arena import ArenaFullError
 from engines.ipc.channel import Channel
@@ -29,6 +29,15 @@ _EMPTY: dict[str, Any] = {}
 # A call, its response and whether that is the last; without a response it ends, or is to come again where this is not
 # the last. No call: nobody waits for it any more.
 Answer = tuple[InferenceCall | None, InferResponse | None, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class InstancePlan:
+    """One instance. Those of one group on several GPUs share their names, as in Triton."""
+
+    name: str
+    kind: str  # KIND_CPU, KIND_GPU or KIND_MODEL
+    device_id: int = 0
 
 
 class ProcessInstance:

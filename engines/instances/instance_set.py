@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import platform
+import sys
 from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from engines.core.calls import Submit
 from engines.core.errors import invalid
-from engines.instances.host_interfaces import CustomMetricsInterface, ModelControl
-from engines.instances.host_requests import HostRequests
-from engines.instances.instance import ProcessInstance
-from engines.instances.instance_groups import count_gpus, fill_in_groups, plan
-from engines.instances.interpreter import interpreter_for
+from engines.instances.host_requests import CustomMetricsInterface, HostRequests, ModelControl
+from engines.instances.instance import InstancePlan, ProcessInstance
 from engines.instances.model_process import ModelProcess, ProcessLimits
-from engines.repository.interfaces import ModelSpec
+from engines.instances.process import interpreter_for
+from engines.repository.states import ModelSpec
 from engines.scheduling.interfaces import Instance
 
 EXECUTION_TIMEOUT_PARAMETER = "EXECUTION_TIMEOUT_SECONDS"
@@ -73,7 +76,6 @@ async def start(
     """
     config = type(spec.config)()
     config.CopyFrom(spec.config)
-    fill_in_groups(config, count_gpus())
     timeout_seconds = _number(config, EXECUTION_TIMEOUT_PARAMETER)
     memory_mb = _number(config, MEMORY_PARAMETER)
     limits = limits or ProcessLimits()
@@ -85,7 +87,7 @@ async def start(
             execution_timeout_seconds=timeout_seconds,
             memory_limit_bytes=None if memory_mb is None else int(memory_mb * (1 << 20)),
         )
-        for each in plan(config)
+        for each in instance_plans(config)
     ]
     interpreter = interpreter_for(config, spec.directory, len(instances))
     fields = {
@@ -152,3 +154,28 @@ def _number(config: Any, parameter: str) -> float | None:
     if not 0 <= number < float("inf"):
         raise invalid(f"the parameter {parameter} of model '{config.name}' is a positive number, not '{text}'")
     return number or None
+
+
+@cache
+def count_gpus() -> int:
+    """The GPUs of this machine that may be used: CUDA's, or the one of an Apple chip."""
+    if sys.platform == "darwin":
+        return 1 if platform.machine() == "arm64" else 0
+    present = sum(1 for _ in Path("/proc/driver/nvidia/gpus").glob("*"))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return present
+    return min(present, sum(1 for device in visible.split(",") if device.strip() not in ("", "-1")))
+
+
+def instance_plans(config: Any) -> list[InstancePlan]:
+    """The instances of a configuration whose instance groups are complete, in order."""
+    kinds = config.DESCRIPTOR.fields_by_name["instance_group"].message_type.enum_types_by_name["Kind"].values_by_number
+    plans = []
+    for group in config.instance_group:
+        kind = kinds[group.kind].name
+        devices = list(group.gpus) if kind == "KIND_GPU" else [0]
+        plans += [
+            InstancePlan(f"{group.name}_{number}", kind, device) for number in range(group.count) for device in devices
+        ]
+    return plans

@@ -11,8 +11,7 @@ from typing import Any
 
 from engines.core.errors import EngineError, ErrorCode, internal, unavailable
 from engines.instances.instance import ProcessInstance
-from engines.instances.interpreter import Interpreter
-from engines.instances.process import ChannelEnds, ModelChild, spawn
+from engines.instances.process import ChannelEnds, Interpreter, ModelChild, spawn
 from engines.ipc import arena, protocol
 from engines.ipc.channel import Channel
 from engines.ipc.protocol import Message

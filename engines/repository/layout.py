@@ -5,7 +5,10 @@ Source: Triton's model repository documentation; core `model_repository_manager.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from engines.core.errors import internal, invalid
@@ -57,3 +60,99 @@ def _lines(path: Path) -> tuple[str, ...]:
     except OSError as error:
         raise internal(f"failed to open text file for read {path}: {error.strerror}") from error
     return tuple(text.removesuffix("\n").split("\n")) if text else ()
+
+
+_log = logging.getLogger(__name__)
+
+# Directories beside the versions that have a meaning of their own.
+OTHER_DIRECTORIES = frozenset({"warmup", "initial_state", "configs"})
+
+
+def version_of(directory_name: str) -> int | None:
+    """The version that a directory holds; None where its name is no whole number, or has zeros in front."""
+    is_number = directory_name.isascii() and directory_name.isdigit()
+    return int(directory_name) if is_number and str(int(directory_name)) == directory_name else None
+
+
+def versions_in(model_directory: Path) -> list[int]:
+    """All versions that are there, in order. Raises: OSError."""
+    found = []
+    for entry in model_directory.iterdir():
+        if entry.name in OTHER_DIRECTORIES or entry.name.startswith(".") or not entry.is_dir():
+            continue
+        version = version_of(entry.name)
+        if version is None:
+            _log.warning("ignore version directory '%s', whose name is not a version: 1, 2, 3", entry)
+        else:
+            found.append(version)
+    return sorted(found)
+
+
+def wanted_versions(config: Message, versions: Iterable[int]) -> list[int]:
+    """Those of the versions that the policy of `config` takes, in order."""
+    policy, there = config.version_policy, sorted(versions)
+    match policy.WhichOneof("policy_choice"):
+        case "specific":
+            for version in sorted(set(policy.specific.versions) - set(there)):
+                _log.error(
+                    "version %d is specified for model '%s', but the version directory is not present",
+                    version,
+                    config.name,
+                )
+            return [version for version in there if version in policy.specific.versions]
+        case "latest":
+            return there[-policy.latest.num_versions :] if policy.latest.num_versions else []
+        case _:
+            return there
+
+
+# Each file under an entry of the model's directory: path, nanoseconds of its last change, bytes.
+Files = tuple[tuple[str, int, int], ...]
+
+# Written by the models themselves, at the first import.
+IGNORED = "__pycache__"
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """The files under each entry of a model's directory, by the entry's name. Equal means unchanged.
+
+    `config_entry` is the entry in which the configuration lies.
+    """
+
+    entries: Mapping[str, Files]
+    config_entry: str
+
+    def has_same_version(self, other: Fingerprint | None, version: int) -> bool:
+        """Whether a version's files, and those that all versions share, are the same in both; not so its config."""
+        return other is not None and self._of_version(version) == other._of_version(version)
+
+    def _of_version(self, version: int) -> dict[str, Files]:
+        shared = {
+            name: files
+            for name, files in self.entries.items()
+            if name != self.config_entry and version_of(name) is None
+        }
+        return shared | {str(version): self.entries.get(str(version), ())}
+
+
+def fingerprint(directory: Path, config_entry: str = "config.pbtxt") -> Fingerprint:
+    """Raises: OSError where the directory cannot be read."""
+    entries = {
+        entry.name: tuple(sorted(_files(entry, entry.name))) for entry in os.scandir(directory) if entry.name != IGNORED
+    }
+    return Fingerprint(entries, config_entry)
+
+
+def _files(entry: os.DirEntry[str], path: str) -> Iterator[tuple[str, int, int]]:
+    try:
+        if entry.is_dir():
+            yield path, 0, 0
+            for inner in os.scandir(entry.path):
+                if inner.name != IGNORED:
+                    yield from _files(inner, f"{path}/{inner.name}")
+        else:
+            status = entry.stat()
+            yield path, max(status.st_mtime_ns, status.st_ctime_ns), status.st_size
+    except FileNotFoundError:  # gone while it was looked at
+        return

@@ -13,12 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from engines.core.errors import EngineError, ErrorCode, internal, invalid, unavailable
 from engines.repository import config as configuration
-from engines.repository.fingerprint import Fingerprint
-from engines.repository.interfaces import Load, LoadedVersion, ModelSpec
-from engines.repository.layout import read_labels
+from engines.repository.layout import Fingerprint, read_labels, versions_in, wanted_versions
 from engines.repository.sources import VersionSource
-from engines.repository.states import ModelState, Version, as_engine_error
-from engines.repository.versions import versions_in, wanted_versions
+from engines.repository.states import Load, LoadedVersion, ModelSpec, ModelState, Version, as_engine_error
 from gateway.protocol.protobuf import Message
 
 _log = logging.getLogger(__name__)

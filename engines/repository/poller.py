@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from engines.core.errors import invalid
-from engines.repository.dependency_graph import steps
-from engines.repository.fingerprint import Fingerprint
-from engines.repository.layout import check_roots, model_directories
+from engines.repository.ensembles import steps
+from engines.repository.layout import Fingerprint, check_roots, model_directories
 from engines.repository.sources import Override, VersionSource, find_fingerprint, read_override, read_source
 from engines.repository.states import as_engine_error
 from engines.repository.storage import Root, open_root

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from engines.core.errors import EngineError, internal, invalid, unavailable
-from engines.repository.dependency_graph import steps
-from engines.repository.interfaces import Load, LoadedVersion
+from engines.repository.ensembles import steps
 from engines.repository.layout import DUPLICATE
 from engines.repository.lifecycle import Lifecycle
 from engines.repository.poller import Known, Polled, Shelf
 from engines.repository.sources import Override
-from engines.repository.states import IndexEntry, ModelState
+from engines.repository.states import IndexEntry, Load, LoadedVersion, ModelState
 from engines.repository.updates import Change, Updates
 
 _log = logging.getLogger(__name__)

@@ -11,8 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from engines.core.errors import EngineError, invalid
 from engines.repository import config as configuration
-from engines.repository.fingerprint import Fingerprint, fingerprint
-from engines.repository.layout import config_path
+from engines.repository.layout import Fingerprint, config_path, fingerprint
 from gateway.protocol.protobuf import Message, message
 
 FILE_PREFIX = "file:"

@@ -11,9 +11,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from engines.core.errors import EngineError
-from engines.repository.config.problems import ConfigError
-from engines.repository.dependency_graph import dependents, problem, steps
-from engines.repository.ensemble_checks import check_mapping
+from engines.repository.config.parser import ConfigError
+from engines.repository.ensembles import check_mapping, dependents, problem, steps
 from engines.repository.lifecycle import Lifecycle
 from engines.repository.poller import Known
 from engines.repository.sources import VersionSource

@@ -20,11 +20,9 @@ from engines.backends.interfaces import InstanceSpec
 from engines.core.datatypes import Array, numpy_datatype
 from engines.core.errors import EngineError, invalid, unavailable
 from engines.ipc.arrays import decode_bytes
-from engines.state.factory import LOCAL, open_store, read_seconds, read_secret, resolve
-from engines.state.fingerprint import folder_digest
-from engines.state.interfaces import StateStore
+from engines.state.factory import LOCAL, folder_digest, open_store, read_seconds, read_secret, resolve
+from engines.state.interfaces import Part, State, StateStore, ValueKind
 from engines.state.local_store import LocalStateStore
-from engines.state.values import Part, State, ValueKind
 from gateway.protocol.datatypes import config_datatype
 
 

@@ -14,13 +14,10 @@ from typing import Any
 
 from engines.core.calls import InferenceCall
 from engines.core.errors import EngineError, unavailable
-from engines.scheduling.error_texts import TIMEOUT_EXPIRED, queue_full, stopping
 from engines.scheduling.instance_pool import InstancePool
-from engines.scheduling.interfaces import Clock, Instance, Timer
-from engines.scheduling.ordering import Order
-from engines.scheduling.queues import PriorityQueue, Waiting
+from engines.scheduling.interfaces import TIMEOUT_EXPIRED, Clock, Instance, Timer, queue_full, stopping
+from engines.scheduling.queues import Order, PriorityQueue, SameShapes, Waiting
 from engines.scheduling.rate_limiter import Enrol
-from engines.scheduling.shapes import SameShapes
 
 # Where each request may bring a timeout of its own, late ones are looked for at most this often.
 REJECTION_PERIOD_NS = 1_000_000

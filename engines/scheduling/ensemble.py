@@ -15,8 +15,7 @@ from typing import Any
 from engines.core.calls import InferenceCall, Submit
 from engines.scheduling.ensemble_graph import Graph, Step
 from engines.scheduling.ensemble_run import Run, Target
-from engines.scheduling.error_texts import stopping
-from engines.scheduling.interfaces import Instance
+from engines.scheduling.interfaces import Instance, stopping
 
 # Gives the way to a version of a model ("" is what its policy says). Raises: EngineError where it does not serve.
 SubmitTo = Callable[[str, str], Submit]

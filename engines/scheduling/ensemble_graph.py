@@ -5,9 +5,11 @@ Source: model_config.proto (ModelEnsembling); Triton core `ensemble_scheduler.cc
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from engines.core.messages import TensorData
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +64,92 @@ class Graph:
             for tensor in dict.fromkeys(self.steps[number].inputs.values()):
                 users.setdefault(tensor, []).append(self.steps[number])
         return users
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a request stands in a sequence."""
+
+    sequence_id: int | str
+    is_start: bool
+    is_end: bool
+
+
+class EnsembleTensor:
+    """One tensor. `tensor` is None where an optional one is missing; `standing` None for inputs of the ensemble."""
+
+    __slots__ = ("num_uses", "standing", "tensor")
+
+    def __init__(self, tensor: TensorData | None, standing: Standing | None, num_uses: int) -> None:
+        self.tensor = tensor
+        self.standing = standing
+        self.num_uses = num_uses  # to come; then it is let go of
+
+
+class Line:
+    """The tensors of one name. `rows` is the batch size of the model that makes them, 0 where that does not batch."""
+
+    __slots__ = ("made", "next_number", "num_uses", "rows")
+
+    def __init__(self, num_uses: int) -> None:
+        self.num_uses = num_uses
+        self.made: dict[int, EnsembleTensor] = {}
+        self.next_number = 0
+        self.rows = 0
+
+    def add(self, tensor: TensorData | None, standing: Standing | None) -> int:
+        number = self.next_number
+        self.next_number += 1
+        if self.num_uses:
+            self.made[number] = EnsembleTensor(tensor, standing, self.num_uses)
+        return number
+
+    def use(self, number: int) -> None:
+        made = self.made[number]
+        made.num_uses -= 1
+        if not made.num_uses:
+            del self.made[number]
+
+
+class Tensors:
+    """All lines. `users` are the steps that need each; `wanted` the outputs that the client does."""
+
+    __slots__ = ("_lines", "_users", "_wanted")
+
+    def __init__(self, users: Mapping[str, list[Step]], wanted: Sequence[str]) -> None:
+        self._users = users
+        self._wanted = wanted
+        self._lines = {name: Line(len(steps) + (name in wanted)) for name, steps in users.items()}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._lines
+
+    def line(self, name: str) -> Line:
+        return self._lines[name]
+
+    def ready_steps(self, new: Sequence[tuple[str, int]]) -> list[tuple[Step, int]]:
+        """The steps that can run now that these tensors are there, and the number of the tensors they take."""
+        found = dict[tuple[int, int], tuple[Step, int]]()
+        for name, number in new:
+            for step in self._users[name]:
+                if all(number in self._lines[source].made for source in step.inputs.values()):
+                    found[step.number, number] = step, number
+        return [found[key] for key in sorted(found)]
+
+    def ready_answers(self, new: Sequence[tuple[str, int]]) -> list[int]:
+        """The numbers of the answers that are complete with these tensors."""
+        numbers = {number for name, number in new if name in self._wanted}
+        return sorted(n for n in numbers if all(n in self._lines[name].made for name in self._wanted))
+
+
+def fitted(dims: Sequence[int], *, batches: bool, rows: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a tensor for a model (or the ensemble's answer) that expects `dims`, without a batch axis.
+
+    It changes only on the way between those that batch and those that do not: an axis of 1 is added, or taken away.
+    """
+    if batches == (rows > 0):
+        return shape
+    fits = len(dims) == len(shape) and all(d in (-1, s) for d, s in zip(dims, shape, strict=True))
+    if batches:
+        return (1, *shape) if fits else shape
+    return shape[1:] if not fits and rows == 1 else shape

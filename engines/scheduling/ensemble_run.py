@@ -10,9 +10,8 @@ from typing import Protocol
 from engines.core.calls import InferenceCall, Submit
 from engines.core.errors import EngineError, invalid
 from engines.core.messages import InferRequest, InferResponse, Scalar, TensorData, WantedOutput
-from engines.scheduling.ensemble_graph import Graph, Step
-from engines.scheduling.ensemble_tensors import Standing, Tensors, fitted
-from engines.scheduling.error_texts import tag
+from engines.scheduling.ensemble_graph import Graph, Standing, Step, Tensors, fitted
+from engines.scheduling.interfaces import tag
 
 # Tensors that have just been made, by name and number.
 New = Sequence[tuple[str, int]]

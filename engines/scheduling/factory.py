@@ -2,15 +2,72 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+from engines.core.calls import InferenceCall
 from engines.core.errors import EngineError, ErrorCode
 from engines.scheduling.batching import DynamicBatcher
-from engines.scheduling.fifo import DefaultScheduler
-from engines.scheduling.interfaces import Clock, Instance, RequestScheduler
-from engines.scheduling.rate_limiter import RateLimiter, enrolment
+from engines.scheduling.instance_pool import InstancePool
+from engines.scheduling.interfaces import Clock, Instance, RequestScheduler, stopping
+from engines.scheduling.rate_limiter import Enrol, RateLimiter, enrolment
 from engines.scheduling.sequences import DropState, SequenceScheduler
+
+
+class DefaultScheduler:
+    def __init__(self, instances: Sequence[Instance], clock: Clock, enrol: Enrol | None = None) -> None:
+        """Raises: EngineError, as `InstancePool` does."""
+        self._waiting: OrderedDict[InferenceCall, None] = OrderedDict()  # one that is cancelled leaves at no cost
+        self._is_stopped = False
+        self._is_dispatching = False
+        self._seats = InstancePool(instances, clock, self._dispatch, enrol=enrol)
+
+    def __repr__(self) -> str:
+        return f"<DefaultScheduler: {len(self._waiting)} waiting, {self._seats}>"
+
+    @property
+    def num_pending(self) -> int:
+        return len(self._waiting)
+
+    def submit(self, call: InferenceCall) -> None:
+        if self._is_stopped:
+            call.fail(stopping(call))
+        elif call.is_cancelled:
+            call.fail_cancelled()
+        elif not self._waiting and (seat := self._seats.take()) is not None:
+            self._seats.run(seat, (call,))
+        else:
+            self._waiting[call] = None
+            call.on_cancel = partial(self._cancel, call)
+
+    def instance_changed(self, instance: Instance) -> None:
+        self._seats.changed(instance)
+
+    def stop(self) -> None:
+        self._is_stopped = True
+        waiting, self._waiting = self._waiting, OrderedDict()
+        for call in waiting:
+            call.fail(stopping(call))
+        self._seats.close()
+
+    def _cancel(self, call: InferenceCall) -> None:
+        if call in self._waiting:
+            del self._waiting[call]
+            call.fail_cancelled()
+
+    def _dispatch(self) -> None:
+        if self._is_dispatching:
+            return  # an instance that is done at once: the loop below goes on
+        self._is_dispatching = True
+        try:
+            while self._waiting and (seat := self._seats.take()) is not None:
+                call, _ = self._waiting.popitem(last=False)
+                call.on_cancel = None
+                self._seats.run(seat, (call,))
+        finally:
+            self._is_dispatching = False
 
 
 def scheduler_for(

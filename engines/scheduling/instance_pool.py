@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 
 from engines.core.calls import InferenceCall
 from engines.core.errors import EngineError
-from engines.scheduling.error_texts import execution_failed
-from engines.scheduling.interfaces import Clock, Instance
+from engines.scheduling.interfaces import Clock, Instance, execution_failed
 from engines.scheduling.rate_limiter import Enrol, Quota
 
 

@@ -5,12 +5,102 @@ Source: Triton core `scheduler_utils.cc` (PriorityQueue), model_config.proto (Mo
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from engines.core.calls import InferenceCall
-from engines.scheduling.shapes import Shapes
+from engines.core.calls import InferenceCall, Sink
+from engines.core.messages import InferResponse, Raw, SharedMemory
+
+# Of each input that counts, by name: its shape without the batch axis (None where any will do), and its data where that
+# has to be the same too. Calls with equal ones may share a batch.
+Shapes = dict[str, tuple[tuple[int, ...] | None, Raw | SharedMemory | None]]
+
+
+class SameShapes:
+    """An input of variable shape must have the same one throughout a batch, unless it may be ragged; a shape tensor the
+    same content; and where the model has optional inputs, all calls must bring the same ones."""
+
+    __slots__ = ("_compares_data", "_first_axis", "_has_optional", "is_needed")
+
+    def __init__(self, config: Any) -> None:
+        self._compares_data = {
+            i.name: i.is_shape_tensor
+            for i in config.input
+            if i.is_shape_tensor or (-1 in i.dims and not i.allow_ragged_batch)
+        }
+        self._has_optional = any(i.optional for i in config.input)
+        self._first_axis = 1 if config.max_batch_size > 0 else 0
+        self.is_needed = bool(self._compares_data) or self._has_optional
+
+    def of(self, call: InferenceCall) -> Shapes:
+        shapes: Shapes = {}
+        for tensor in call.request.inputs:
+            compares_data = self._compares_data.get(tensor.name)
+            if compares_data is not None:
+                shapes[tensor.name] = (tensor.shape[self._first_axis :], tensor.data if compares_data else None)
+            elif self._has_optional:
+                shapes[tensor.name] = (None, None)
+        return shapes
+
+
+class Order:
+    """A line of calls: the answers of the first go through as they come, those of the others are kept until it is
+    their turn."""
+
+    __slots__ = ("_lanes",)
+
+    def __init__(self) -> None:
+        self._lanes: deque[_Lane] = deque()
+
+    def __repr__(self) -> str:
+        return f"<Order: {len(self._lanes)} in line>"
+
+    def join(self, call: InferenceCall) -> None:
+        """Put a call at the end of the line."""
+        call.through(self._lane)
+
+    def _lane(self, sink: Sink) -> _Lane:
+        lane = _Lane(self, sink)
+        self._lanes.append(lane)
+        return lane
+
+    def answer(self, lane: _Lane, response: InferResponse | None, is_final: bool) -> None:
+        lane.kept.append((response, is_final))
+        if lane.is_flushing:
+            return  # a sink that asks anew: the loop below goes on
+        while self._lanes and not self._lanes[0].is_flushing and self._lanes[0].kept:
+            if not self._flush(self._lanes[0]):
+                break
+
+    def _flush(self, lane: _Lane) -> bool:
+        """Hand over what the first of the line has; whether it is over."""
+        lane.is_flushing = True
+        while lane.kept:
+            response, is_final = lane.kept.popleft()
+            if is_final:
+                self._lanes.popleft()
+            lane.sink(response, is_final)
+            if is_final:
+                return True
+        lane.is_flushing = False
+        return False
+
+
+class _Lane:
+    """The sink of a call in the line."""
+
+    __slots__ = ("_order", "is_flushing", "kept", "sink")
+
+    def __init__(self, order: Order, sink: Sink) -> None:
+        self._order = order
+        self.sink = sink
+        self.kept: deque[tuple[InferResponse | None, bool]] = deque()
+        self.is_flushing = False
+
+    def __call__(self, response: InferResponse | None, is_final: bool) -> None:
+        self._order.answer(self, response, is_final)
+
 
 REJECT = 0  # ModelQueuePolicy.TimeoutAction; the other is DELAY
 

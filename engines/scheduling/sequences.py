@@ -18,14 +18,11 @@ from typing import Any
 from engines.core.calls import InferenceCall
 from engines.core.errors import EngineError, invalid, unavailable
 from engines.core.messages import InferRequest, TensorData
-from engines.scheduling.backlog import Backlogs
 from engines.scheduling.controls import Controls
-from engines.scheduling.direct_sequences import DirectBatcher
-from engines.scheduling.error_texts import STOPPING
-from engines.scheduling.interfaces import Clock, Instance, Timer
-from engines.scheduling.oldest_sequences import OldestBatcher
+from engines.scheduling.interfaces import STOPPING, Clock, Instance, Timer
 from engines.scheduling.rate_limiter import Enrol
-from engines.scheduling.slots import SequenceId, Slot, SlotBatcher
+from engines.scheduling.slot_batchers import DirectBatcher, OldestBatcher
+from engines.scheduling.slots import Backlogs, SequenceId, Slot, SlotBatcher
 
 # Where the configuration says nothing: Triton's SEQUENCE_IDLE_DEFAULT_MICROSECONDS.
 DEFAULT_IDLE_US = 1_000_000

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
+from functools import partial
 from typing import Protocol
 
 from engines.core.calls import InferenceCall
-from engines.core.errors import EngineError
-from engines.scheduling.interfaces import Instance
+from engines.core.errors import EngineError, unavailable
+from engines.scheduling.interfaces import SEQUENCE_TIMEOUT_EXPIRED, Clock, Instance, Timer
 
 SequenceId = int | str
 
@@ -64,3 +65,101 @@ class SlotBatcher(Protocol):
     def fail_waiting(self, error: EngineError) -> None: ...
 
     def stop(self, error: EngineError) -> None: ...
+
+
+class Backlog:
+    """The requests of a sequence so far. `expires_ns` is 0 where it may wait for ever."""
+
+    __slots__ = ("calls", "expires_ns", "is_complete", "sequence_id")
+
+    def __init__(self, sequence_id: SequenceId) -> None:
+        self.sequence_id = sequence_id
+        self.calls: list[InferenceCall] = []
+        self.expires_ns = 0
+        self.is_complete = False  # its last request is here
+
+
+class Backlogs:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._waiting: OrderedDict[Backlog, None] = OrderedDict()
+        self._incomplete: dict[SequenceId, Backlog] = {}
+        self._timer: Timer | None = None
+        self._timer_ns = 0
+
+    def __repr__(self) -> str:
+        return f"{len(self._waiting)} in the backlog"
+
+    @property
+    def num_calls(self) -> int:
+        return sum(len(backlog.calls) for backlog in self._waiting)
+
+    def of(self, sequence_id: SequenceId) -> Backlog | None:
+        """Where more requests of a sequence go."""
+        return self._incomplete.get(sequence_id)
+
+    def open(self, call: InferenceCall) -> None:
+        """A sequence starts here."""
+        backlog = Backlog(call.request.sequence_id)
+        self._waiting[backlog] = None
+        self._incomplete[backlog.sequence_id] = backlog
+        self.add(backlog, call)
+
+    def add(self, backlog: Backlog, call: InferenceCall) -> None:
+        backlog.calls.append(call)
+        call.on_cancel = partial(self._cancelled, backlog)
+        if call.request.timeout_us:
+            expires = self._clock.now_ns() + call.request.timeout_us * 1000
+            backlog.expires_ns = min(backlog.expires_ns or expires, expires)
+            self._watch(backlog.expires_ns)
+        if call.request.sequence_end:
+            backlog.is_complete = True
+            self._forget(backlog)
+
+    def pop(self) -> Backlog | None:
+        """The next sequence to have a slot."""
+        if not self._waiting:
+            return None
+        backlog, _ = self._waiting.popitem(last=False)
+        self._forget(backlog)
+        return backlog
+
+    def fail_all(self, error: EngineError) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while (backlog := self.pop()) is not None:
+            for call in backlog.calls:
+                call.fail(error)
+
+    def _forget(self, backlog: Backlog) -> None:
+        if self._incomplete.get(backlog.sequence_id) is backlog:
+            del self._incomplete[backlog.sequence_id]
+
+    def _cancelled(self, backlog: Backlog) -> None:
+        if backlog in self._waiting:
+            del self._waiting[backlog]
+            self._forget(backlog)
+            for call in backlog.calls:
+                call.fail_cancelled()
+
+    def _watch(self, expires_ns: int) -> None:
+        if self._timer is not None:
+            if self._timer_ns <= expires_ns:
+                return
+            self._timer.cancel()
+        self._timer_ns = expires_ns
+        self._timer = self._clock.call_at(expires_ns, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        now = self._clock.now_ns()
+        expired = [backlog for backlog in self._waiting if 0 < backlog.expires_ns <= now]
+        for backlog in expired:
+            del self._waiting[backlog]
+            self._forget(backlog)
+        if later := [backlog.expires_ns for backlog in self._waiting if backlog.expires_ns]:
+            self._watch(min(later))
+        for backlog in expired:
+            for call in backlog.calls:
+                call.fail(unavailable(SEQUENCE_TIMEOUT_EXPIRED))

@@ -7,10 +7,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from time import monotonic, perf_counter
 
-from engines.state.counts import StateCounts
-from engines.state.interfaces import Make
+from engines.state.interfaces import Make, State, StateCounts
 from engines.state.sealed_value import CorruptError, ForeignError, seal, tenant_secret, unseal
-from engines.state.values import State
 
 DEFAULT_MAX_BYTES = 256 << 20
 

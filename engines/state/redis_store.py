@@ -11,19 +11,48 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from time import monotonic, perf_counter
 from typing import Any, TypeVar
 
-from redis.exceptions import OutOfMemoryError
+from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
 
-from engines.state.blocking_client import Pipelines
-from engines.state.counts import StateCounts
-from engines.state.interfaces import Make
+from engines.state.interfaces import Make, State, StateCounts
 from engines.state.sealed_value import CorruptError, ForeignError, seal, tenant_secret, unseal
-from engines.state.values import State
 from engines.state.write_behind import Offered, WriteBehind
 from gateway.redis.address import RedisAddress
 from gateway.redis.circuit_breaker import Pause
+from gateway.redis.connections import connect
+
+
+class Pipelines:
+    """The blocking client, made when it is first used: that of a cluster connects as it is made."""
+
+    def __init__(self, address: RedisAddress, timeout: float, connect_timeout: float, max_connections: int) -> None:
+        self._address = address
+        self._options = {"timeout": timeout, "connect_timeout": connect_timeout, "max_connections": max_connections}
+        self._client: Any = None
+        self._lock = threading.Lock()
+
+    def run(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """The answers, of which some may be `ResponseError`. Raises: RedisError, OSError, or what else a client may."""
+        with self._lock:
+            if self._client is None:
+                self._client = connect(self._address, **self._options)  # type: ignore[arg-type]
+            pipeline = self._client.pipeline(transaction=False)
+        for command in commands:
+            pipeline.execute_command(*command)
+        answers: list[Any] = pipeline.execute(raise_on_error=False)
+        for answer in answers:
+            if isinstance(answer, Exception) and not isinstance(answer, ResponseError):
+                raise answer
+        return answers
+
+    def close(self) -> None:
+        with suppress(RedisError, OSError):
+            if self._client is not None:
+                self._client.close()
+
 
 _log = logging.getLogger(__name__)
 

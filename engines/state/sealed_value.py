@@ -21,7 +21,7 @@ import zlib
 from functools import lru_cache
 from math import prod
 
-from engines.state.values import Codec, Part, State, ValueKind
+from engines.state.interfaces import Codec, Part, State, ValueKind
 
 MAGIC, VERSION = b"PMST", 1
 _FIXED = struct.Struct("<4s4BI32s")

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
-from engines.state.counts import StateCounts
-from engines.state.interfaces import Make
+from engines.state.interfaces import Make, StateCounts
 
 # What is written in one go: enough that round trips do not count, little enough that a slow network takes it in time.
 _BATCH_BYTES, _BATCH_VALUES = 8 << 20, 64

@@ -26,7 +26,7 @@ from engines.host.service import Service
 from engines.host.settings import Address, HostSettings
 from engines.host.shared_memory import SharedMemoryRegions
 from engines.host.tracing import Tracer
-from engines.instances.instance_groups import count_gpus
+from engines.instances.instance_set import count_gpus
 from engines.repository import Mode, Repository
 from gateway.net.sockets import bind
 from gateway.protocol.prometheus_text import PrometheusFamily

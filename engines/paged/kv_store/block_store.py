@@ -21,9 +21,8 @@ from engines.paged.kv_store.codec import CODECS, BlockCodec
 from engines.paged.kv_store.keys import BlockIdentity, BlockKeys
 from engines.paged.ops.interface import Ops
 from engines.state.factory import open_store, read_secret
-from engines.state.interfaces import StateStore
+from engines.state.interfaces import State, StateStore
 from engines.state.redis_store import RedisStateStore
-from engines.state.values import State
 
 _WEIGHT = 0.3  # of the newest read
 _FADING = 0.9  # what an estimate is multiplied with where it has said no

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from engines.state.values import Codec, Part, State, ValueKind
+from engines.state.interfaces import Codec, Part, State, ValueKind
 
 CODECS = {"raw": Codec.RAW, "int8": Codec.INT8}
 _SCALE_DTYPE = "float32"

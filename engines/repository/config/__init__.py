@@ -9,11 +9,9 @@ In the order in which a model's configuration goes through them:
 """
 
 from engines.repository.config.backends import complete_backend
-from engines.repository.config.checks import check
+from engines.repository.config.checks import check, check_instance_groups
 from engines.repository.config.defaults import set_defaults, set_instance_groups
-from engines.repository.config.groups import check_instance_groups
-from engines.repository.config.parser import read, read_json
-from engines.repository.config.problems import ConfigError, line_of
+from engines.repository.config.parser import ConfigError, line_of, read, read_json
 from engines.repository.config.tensors import check_tensors
 
 __all__ = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from engines.repository.config.problems import ConfigError
+from engines.repository.config.parser import ConfigError
 from gateway.protocol.protobuf import Message
 
 ENSEMBLE = "ensemble"

@@ -1,4 +1,4 @@
-"""What Triton refuses of an ensemble by its own configuration; `engines.repository.ensemble_checks` has what its models
+"""What Triton refuses of an ensemble by its own configuration; `engines.repository.ensembles` has what its models
 add.
 
 Source: Triton core `model_config_utils.cc` ValidateEnsembleSchedulingConfig, BuildEnsembleGraph.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from engines.repository.config.backends import ENSEMBLE
-from engines.repository.config.problems import ConfigError
+from engines.repository.config.parser import ConfigError
 from gateway.protocol.protobuf import Message
 
 

@@ -12,8 +12,33 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from engines.repository.config.problems import ConfigError
+from engines.core.errors import EngineError, ErrorCode
 from gateway.protocol.protobuf import Message, message, pool
+
+
+class ConfigError(EngineError):
+    """A configuration that cannot be served, in Triton's words.
+
+    `words` lead to the place in the file: field names and quoted values as they follow each other there.
+    """
+
+    def __init__(self, message: str, *words: str) -> None:
+        super().__init__(ErrorCode.INVALID_ARG, message)
+        self.words = words
+
+
+def line_of(text: str, words: tuple[str, ...]) -> int | None:
+    """The line, counted from 1, of the last of `words`, each looked for behind the one before; None where the first is
+    not in the text. Comments count as blank."""
+    text = re.sub(r"#[^\n]*", lambda comment: " " * len(comment[0]), text)
+    start, found = 0, None
+    for word in words:
+        match = re.compile(rf"(?<![\w]){re.escape(word)}(?![\w])").search(text, start)
+        if match is None:
+            break
+        found, start = match.start(), match.end()
+    return None if found is None else text.count("\n", 0, found) + 1
+
 
 _UNKNOWN_FIELD = re.compile(r'Message type "(?P<type>[\w.]+)" has no field named "(?P<name>\w+)"')
 _UNKNOWN_VALUE = re.compile(r'Enum type "(?P<type>[\w.]+)" has no value named (?P<name>\w+)')

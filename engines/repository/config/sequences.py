@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engines.repository.config.problems import ConfigError
+from engines.repository.config.parser import ConfigError
 from gateway.protocol.protobuf import Message, message
 
 BOOLEAN_KINDS = ("CONTROL_SEQUENCE_START", "CONTROL_SEQUENCE_END", "CONTROL_SEQUENCE_READY")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from math import prod
 
-from engines.repository.config.problems import ConfigError
+from engines.repository.config.parser import ConfigError
 from gateway.protocol.protobuf import Message
 
 ANY = -1

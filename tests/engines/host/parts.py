@@ -9,7 +9,7 @@ from google.protobuf import text_format
 
 from engines.core.calls import InferenceCall
 from engines.core.messages import InferRequest, InferResponse, TensorData
-from engines.repository.interfaces import ModelSpec
+from engines.repository.states import ModelSpec
 from gateway.protocol.protobuf import message
 
 

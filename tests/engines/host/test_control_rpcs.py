@@ -16,7 +16,7 @@ from engines.host.shared_memory import SharedMemoryRegions
 from engines.host.trace_settings import TraceSettings
 from engines.host.tracing import Tracer
 from engines.repository import Mode, Repository
-from engines.repository.interfaces import ModelSpec
+from engines.repository.states import ModelSpec
 from gateway.protocol.grpc_methods import RPCS as ALL_RPCS
 from gateway.protocol.operations import Operation
 from gateway.protocol.protobuf import message

@@ -16,7 +16,8 @@ from engines.core.errors import EngineError, ErrorCode
 from engines.core.messages import InferRequest, InferResponse, TensorData, WantedOutput
 from engines.instances import InstanceSet, start
 from engines.ipc.arrays import decode_bytes, encode_bytes
-from engines.repository.interfaces import ModelSpec
+from engines.repository.config import set_instance_groups
+from engines.repository.states import ModelSpec
 from gateway.protocol import protobuf
 
 T = TypeVar("T")
@@ -49,6 +50,7 @@ def read(directory: Path) -> ModelSpec:
     """A model as it lies there."""
     config = protobuf.message("inference.ModelConfig")()
     text_format.Parse((directory / "config.pbtxt").read_text(), config, descriptor_pool=protobuf.pool())
+    set_instance_groups(config)
     return ModelSpec(directory.name, 1, directory, directory / "1", config)
 
 

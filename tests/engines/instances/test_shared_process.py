@@ -9,7 +9,7 @@ import pytest
 
 from engines.instances import InstanceSet
 from engines.instances.instance_set import PLACEMENT_PARAMETER
-from engines.repository.interfaces import ModelSpec
+from engines.repository.states import ModelSpec
 from tests.engines.instances.stage import TEXT_CONFIG, Stage, read, request, tensor, texts
 from tests.support.waiting import eventually
 

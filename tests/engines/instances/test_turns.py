@@ -7,7 +7,7 @@ from engines.core.calls import InferenceCall
 from engines.core.messages import InferRequest
 from engines.instances.host_requests import HostRequests
 from engines.instances.instance import ProcessInstance
-from engines.instances.instance_groups import InstancePlan
+from engines.instances.instance_set import InstancePlan
 from engines.ipc import protocol
 
 

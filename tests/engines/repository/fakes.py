@@ -5,8 +5,7 @@ import copy
 from pathlib import Path
 
 from engines.core.errors import EngineError, internal
-from engines.repository.interfaces import ModelSpec
-from engines.repository.states import IndexEntry
+from engines.repository.states import IndexEntry, ModelSpec
 
 XY = """
 input [ { name: "x", data_type: TYPE_FP32, dims: [ -1 ] } ]

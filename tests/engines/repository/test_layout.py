@@ -1,12 +1,23 @@
 """Where models, configurations and labels lie."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from engines.core.errors import EngineError, ErrorCode
 from engines.repository.config import read
-from engines.repository.layout import check_roots, config_path, model_directories, read_labels
+from engines.repository.layout import (
+    check_roots,
+    config_path,
+    fingerprint,
+    model_directories,
+    read_labels,
+    version_of,
+    versions_in,
+    wanted_versions,
+)
 from tests.engines.repository.fakes import write_model
 
 
@@ -58,3 +69,93 @@ def test_labels_that_are_missing(tmp_path: Path) -> None:
     assert caught.value.code is ErrorCode.INTERNAL
     said = f"failed to open text file for read {tmp_path}/no.txt: No such file or directory"
     assert caught.value.message == said
+
+
+@pytest.mark.parametrize(
+    "name, version",
+    [
+        ("1", 1),
+        ("10", 10),
+        ("0", 0),
+        ("03", None),
+        ("-4", None),
+        ("5a", None),
+        ("x", None),
+        ("1.0", None),
+        ("", None),
+        ("٣", None),
+        (" 1", None),
+    ],
+)
+def test_a_version_is_a_whole_number(name: str, version: int | None) -> None:
+    """Leading zeros, signs and other letters make a directory no version."""
+    assert version_of(name) == version
+
+
+def test_the_versions_of_a_model(tmp_path: Path) -> None:
+    """Directories that are numbers, in order of the numbers; a file of such a name is none."""
+    for name in ("10", "9", "1", "03", "configs", "warmup", "initial_state", "x", ".git"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "7").touch()
+    assert versions_in(tmp_path) == [1, 9, 10]
+
+
+@pytest.mark.parametrize(
+    "policy, versions",
+    [
+        ("latest { num_versions: 1 }", [10]),
+        ("latest { num_versions: 2 }", [9, 10]),
+        ("latest { num_versions: 20 }", [1, 9, 10]),
+        ("latest { }", []),
+        ("all { }", [1, 9, 10]),
+        ("specific { versions: [ 10, 1, 5 ] }", [1, 10]),
+        ("specific { versions: [ 5 ] }", []),
+    ],
+)
+def test_a_version_policy(policy: str, versions: list[int]) -> None:
+    """The latest so many, all, or those that are named and there."""
+    assert wanted_versions(read(f"version_policy {{ {policy} }}"), [10, 1, 9]) == versions
+
+
+def rewrite(path: Path) -> None:
+    """The same length at another time: nanoseconds are set, as clocks of file systems are coarse."""
+    path.write_text(path.read_text())
+    os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
+
+
+def cache_bytecode(directory: Path) -> None:
+    (directory / "1" / "__pycache__").mkdir()
+    (directory / "1" / "__pycache__" / "model.pyc").touch()
+
+
+# What happens to a model of versions 1 and 2, whether the model has changed by it, and which versions.
+CHANGES: list[tuple[Callable[[Path], object], bool, set[int]]] = [
+    (lambda directory: None, False, set()),
+    (lambda directory: rewrite(directory / "1" / "model.py"), True, {1}),
+    (lambda directory: (directory / "2" / "model.py").unlink(), True, {2}),
+    (lambda directory: (directory / "2" / "more.txt").touch(), True, {2}),
+    (lambda directory: rewrite(directory / "config.pbtxt"), True, set()),
+    (lambda directory: (directory / "labels.txt").write_text("a"), True, {1, 2}),
+    (lambda directory: (directory / "3").mkdir(), True, set()),
+    (lambda directory: (directory / "shared").mkdir(), True, {1, 2}),
+    (cache_bytecode, False, set()),
+]
+
+
+@pytest.mark.parametrize("change, has_changed, versions", CHANGES)
+def test_what_counts_as_a_change(
+    change: Callable[[Path], object], has_changed: bool, versions: set[int], tmp_path: Path
+) -> None:
+    """Any file of a version changes that version, any other file all of them, and the configuration none by itself;
+    what Python leaves behind does not count."""
+    directory = write_model(tmp_path, "m", versions=("1", "2"))
+    before = fingerprint(directory)
+    change(directory)
+    after = fingerprint(directory)
+    assert (before != after) is has_changed
+    assert {version for version in (1, 2) if not after.has_same_version(before, version)} == versions
+
+
+def test_nothing_is_the_same_as_nothing_known(tmp_path: Path) -> None:
+    """Where the files before are not known, every version counts as changed."""
+    assert not fingerprint(write_model(tmp_path, "m")).has_same_version(None, 1)

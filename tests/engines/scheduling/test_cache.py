@@ -7,9 +7,8 @@ import pytest
 from engines.core.calls import InferenceCall
 from engines.core.errors import invalid
 from engines.core.messages import InferRequest, InferResponse, SharedMemory, TensorData, WantedOutput
-from engines.scheduling.cache import ResponseCache, is_cached, key_of
+from engines.scheduling.cache import CachedScheduler, ResponseCache, cached, is_cached, key_of
 from engines.scheduling.cache_stores import ENTRY_BYTES, LocalStore, RedisStore, decode, encode
-from engines.scheduling.cached_scheduler import CachedScheduler, cached
 from engines.scheduling.factory import scheduler_for
 from tests.engines.scheduling.stage import CANCELLED, MS, Asking, FakeInstance, HandClock, S, answer_of, config
 

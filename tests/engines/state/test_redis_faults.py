@@ -8,8 +8,8 @@ from time import monotonic
 import pytest
 
 from engines.state.factory import open_store
+from engines.state.interfaces import Part, State, ValueKind
 from engines.state.redis_store import RedisStateStore
-from engines.state.values import Part, State, ValueKind
 from gateway.redis.address import read_address
 from tests.engines.state.redis_server import RedisServer
 from tests.support.redis_server import free_port

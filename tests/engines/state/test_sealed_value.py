@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engines.state.interfaces import Codec, Part, State, ValueKind
 from engines.state.sealed_value import ITEM_BYTES, CorruptError, ForeignError, seal, tenant_secret, unseal
-from engines.state.values import Codec, Part, State, ValueKind
 
 SECRET = b"0123456789abcdef"
 KEY = "pointsman:1:kv:00:ff"

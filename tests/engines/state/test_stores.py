@@ -9,9 +9,8 @@ import pytest
 
 from engines.core.errors import EngineError
 from engines.state.factory import open_store, read_seconds, read_secret
-from engines.state.interfaces import StateStore
+from engines.state.interfaces import Part, State, StateStore, ValueKind
 from engines.state.local_store import LocalStateStore
-from engines.state.values import Part, State, ValueKind
 from tests.engines.state.redis_server import RedisServer
 
 SECRET = b"0123456789abcdef"

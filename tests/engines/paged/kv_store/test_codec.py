@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from engines.paged.kv_store.codec import CODECS, BlockCodec
+from engines.state.interfaces import State
 from engines.state.sealed_value import seal, unseal
-from engines.state.values import State
 
 SHAPES = [(3, 16, 2, 32), (3, 16, 2, 32), (1, 16, 1, 8), (1, 16, 1, 8)]
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]

@@ -2,8 +2,7 @@
 
 import pytest
 
-from engines.scheduling.factory import scheduler_for
-from engines.scheduling.fifo import DefaultScheduler
+from engines.scheduling.factory import DefaultScheduler, scheduler_for
 from tests.engines.scheduling.stage import CANCELLED, Asking, FakeInstance, HandClock, config
 
 STOPPED = (

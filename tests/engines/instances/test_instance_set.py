@@ -6,8 +6,10 @@ import pytest
 from google.protobuf import text_format
 
 from engines.core.errors import EngineError
-from engines.instances.instance_groups import InstancePlan, fill_in_groups, plan
-from engines.instances.interpreter import interpreter_for, threads_each
+from engines.instances.instance import InstancePlan
+from engines.instances.instance_set import instance_plans
+from engines.instances.process import interpreter_for, threads_each
+from engines.repository.config import set_instance_groups
 from gateway.protocol import protobuf
 
 CPU, GPU = "KIND_CPU", "KIND_GPU"
@@ -19,7 +21,6 @@ def config(text: str):  # type: ignore[no-untyped-def]
 
 
 PLANS = [
-    ('backend: "python"', 2, [("m_0", CPU, 0)]),
     ('backend: "pytorch"', 0, [("m_0", CPU, 0)]),
     ('backend: "pytorch"', 2, [("m_0", GPU, 0), ("m_0", GPU, 1)]),
     ("instance_group { count: 2 kind: KIND_CPU }", 0, [("m_0_0", CPU, 0), ("m_0_1", CPU, 0)]),
@@ -38,31 +39,8 @@ PLANS = [
 def test_groups_become_instances(text: str, num_gpus: int, expected: list[tuple[str, str, int]]) -> None:
     """Names, kinds and devices are Triton's."""
     message = config(text)
-    fill_in_groups(message, num_gpus)
-    assert plan(message) == [InstancePlan(*each) for each in expected]
-
-
-REFUSED = [
-    (
-        "instance_group { kind: KIND_GPU }",
-        0,
-        "instance group m_0 of model m has kind KIND_GPU but no GPUs are available",
-    ),
-    (
-        "instance_group { kind: KIND_GPU gpus: [3] }",
-        2,
-        "specifies invalid or unsupported gpu id 3. GPUs that are here: 0, 1",
-    ),
-    ("instance_group { kind: KIND_CPU gpus: [0] }", 1, "has kind KIND_CPU but specifies one or more GPUs"),
-    ("instance_group { kind: KIND_MODEL gpus: [0] }", 1, "has kind KIND_MODEL but specifies one or more GPUs"),
-]
-
-
-@pytest.mark.parametrize(("text", "num_gpus", "message"), REFUSED)
-def test_what_is_not_there_is_refused(text: str, num_gpus: int, message: str) -> None:
-    """The text names the group."""
-    with pytest.raises(EngineError, match=message):
-        fill_in_groups(config(text), num_gpus)
+    set_instance_groups(message, range(num_gpus), is_metal=False)
+    assert instance_plans(message) == [InstancePlan(*each) for each in expected]
 
 
 def environment(path: str) -> str:
