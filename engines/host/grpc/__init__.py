@@ -1,1 +1,1 @@
-"""gRPC: Triton's GRPCInferenceService on the gateway's own HTTP/2."""
+"""gRPC: Triton's GRPCInferenceService on the gateway's HTTP/2."""

@@ -1,4 +1,4 @@
-"""A call that its client makes, from its first fields to its status; what each kind of call does with it is its own."""
+"""The base of all calls: from the first fields to the status."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from engines.host.grpc.replies import (
     OPENING,
     RESOURCE_EXHAUSTED,
     StatusError,
+    send_status,
     status_of,
-    tell_status,
     too_large,
 )
 from engines.host.grpc.responses import framed
@@ -29,7 +29,7 @@ from gateway.wire.http2.stream import Stream
 
 
 class BaseCall(ABC):
-    """Ends once: by `succeed`, `fail`, its deadline, or the client's leaving."""
+    """A client's call. It ends once: by `succeed`, `fail`, its deadline, or the client's reset."""
 
     __slots__ = (
         "_compression",
@@ -67,10 +67,10 @@ class BaseCall(ABC):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.head.plan.path!r}{' over' if self.is_over else ''}>"
 
-    # What the stream tells it
+    # Called by the stream
 
     def headers_received(self, stream: Stream, block: Block, ended: bool) -> None:  # noqa: B027
-        """Never of a client's stream."""
+        """Not called: a client's headers open the stream."""
 
     @abstractmethod
     def data_received(self, stream: Stream, data: bytes, ended: bool) -> None: ...
@@ -79,42 +79,42 @@ class BaseCall(ABC):
         self.data_received(stream, b"", True)
 
     def stream_reset(self, stream: Stream, code: int, why: str) -> None:
-        if self._leave():
+        if self._end():
             self.abandon()
 
     def drained(self, stream: Stream) -> None:  # noqa: B027
-        """Nothing waits any more."""
+        """All data of the stream is written."""
 
     def sweep(self, now: float) -> None:
-        """Called about once a second: a message that does not become whole ends the call."""
+        """Fail the call where a message stays incomplete too long. Called about once a second."""
         limit = self.front.limits.receive_seconds
-        come = None if self.is_over else self.num_come
-        if come is None or come != self._owed_bytes:
-            self._owed_bytes, self._owed_since = come, now
+        received = None if self.is_over else self.num_received
+        if received is None or received != self._owed_bytes:
+            self._owed_bytes, self._owed_since = received, now
         elif limit is not None and now - self._owed_since > limit:
             self.fail(StatusError(DEADLINE_EXCEEDED, f"the request is not whole after {limit:g} seconds"))
             self.abandon()
 
-    # What a kind of call does
+    # For subclasses
 
     def leave(self) -> None:  # noqa: B027
-        """The host stops: who waits for the client to send more waits no longer."""
+        """The host stops: do not wait for further messages of the client."""
 
     @property
-    def num_come(self) -> int | None:
-        """The bytes that have come, where the client owes the rest of a message; None where it does not."""
+    def num_received(self) -> int | None:
+        """The bytes received while a message is incomplete, else None."""
         return None
 
     @abstractmethod
     def abandon(self) -> None:
-        """Nobody wants the answer any more."""
+        """Cancel the work: the answer is not needed."""
 
-    # Telling
+    # Replies
 
     def write(self, pieces: list[Raw]) -> None:
-        """Send a message, unless too much waits already: then the call ends.
+        """Send a message; a call with too much unsent data fails instead.
 
-        Raises: EngineError where it is longer than gRPC allows.
+        Raises: EngineError where the message is longer than gRPC allows.
         """
         data = framed(pieces, self._compression)
         if self.stream.num_waiting > self.front.limits.max_unsent_bytes:
@@ -126,16 +126,16 @@ class BaseCall(ABC):
             self.stream.send_data(piece)
 
     def succeed(self) -> None:
-        if self._leave():
+        if self._end():
             self._begin()
             self.stream.send_trailers(OK)
             self.owner.call_ended(self.stream)
 
     def fail(self, error: Exception) -> None:
-        """End it with the status of an error."""
-        if self._leave():
+        """End the call with the status of an error."""
+        if self._end():
             code, message = status_of(error)
-            tell_status(self.stream, code, message, has_begun=self._has_begun)
+            send_status(self.stream, code, message, has_begun=self._has_begun)
             self.owner.call_ended(self.stream)
 
     def _begin(self) -> None:
@@ -144,8 +144,8 @@ class BaseCall(ABC):
             compression = self._compression
             self.stream.send_headers(OPENING if compression is None else COMPRESSED_OPENINGS[compression[0]])
 
-    def _leave(self) -> bool:
-        """Nothing more is to happen; whether that is new."""
+    def _end(self) -> bool:
+        """Mark the call as over; False where it was already."""
         if self.is_over:
             return False
         self.is_over = True
@@ -161,7 +161,7 @@ class BaseCall(ABC):
 
 
 class UnaryCall(BaseCall):
-    """A call that takes one message, and answers once the client has sent all."""
+    """A call with one request message, answered when the client has sent everything."""
 
     __slots__ = ("_needed", "_num_bytes", "_pieces")
 
@@ -172,12 +172,12 @@ class UnaryCall(BaseCall):
         super().__init__(owner, stream, head)
 
     @property
-    def num_come(self) -> int | None:
+    def num_received(self) -> int | None:
         return None if self.stream.is_received else self._num_bytes
 
     @abstractmethod
     def answer(self, data: bytes, at: int, end: int) -> None:
-        """The message stands there; what this raises ends the call."""
+        """Answer the message in `data[at:end]`; an error ends the call."""
 
     def data_received(self, stream: Stream, data: bytes, ended: bool) -> None:
         if self.is_over:
@@ -192,15 +192,15 @@ class UnaryCall(BaseCall):
             self.fail(error)
 
     def _collect(self, data: bytes, ended: bool) -> bytes:
-        """Keep what belongs to the message; all of that, once the client has sent all."""
+        """Collect the bytes of the message; returns all of them at the end."""
         if self._pieces is None:
             self._pieces = []
         pieces = self._pieces
         if self._num_bytes < self._needed:
             pieces.append(data)
-        known = self._num_bytes >= PREFIX_BYTES
+        has_size = self._num_bytes >= PREFIX_BYTES
         self._num_bytes += len(data)
-        if not known and self._num_bytes >= PREFIX_BYTES:
+        if not has_size and self._num_bytes >= PREFIX_BYTES:
             start = b"".join(pieces)
             pieces[:] = [start]
             size = PREFIX.unpack_from(start)[1]
@@ -213,7 +213,7 @@ class UnaryCall(BaseCall):
         return b"".join(pieces) if len(pieces) > 1 else pieces[0]
 
     def _answer_to(self, data: bytes) -> None:
-        """Of several messages, gRPC's servers read the first."""
+        """Answer the first message, as gRPC's servers do."""
         if len(data) < PREFIX_BYTES:
             raise internal("Unable to parse request")
         is_compressed, size = PREFIX.unpack_from(data)
@@ -235,7 +235,7 @@ class UnaryCall(BaseCall):
 
 
 class RefusedCall(UnaryCall):
-    """A call that nobody answers: the client is told at once."""
+    """A call that fails at once."""
 
     __slots__ = ()
 
@@ -244,7 +244,7 @@ class RefusedCall(UnaryCall):
         self.fail(error)
 
     def answer(self, data: bytes, at: int, end: int) -> None:
-        """It was told already."""
+        """The call has failed already."""
 
     def abandon(self) -> None:
-        """There is nothing under way."""
+        """There is no work to cancel."""

@@ -1,4 +1,4 @@
-"""What a call's header fields say, read once for all calls of a connection that say the same.
+"""A call's header fields, parsed once for all calls of a connection with the same fields.
 
 Source: grpc/grpc `doc/PROTOCOL-HTTP2.md`, `doc/compression.md`.
 """
@@ -15,7 +15,7 @@ from gateway.wire.http2.fields import Block, Field
 
 _TIMEOUT = b"grpc-timeout"
 _OWN = TRACE_FIELDS | {_TIMEOUT}
-# Fields that clients send with another value each time.
+# Fields with another value in each call.
 VOLATILE = _OWN | {b"x-request-id"}
 
 _CONTENT_TYPE = b"application/grpc"
@@ -24,8 +24,8 @@ _COMPRESSIONS = (b"gzip", b"deflate")
 
 
 class PreparedCall:
-    """What the calls with the same fields have in common. `compression` names how replies may be compressed, None where
-    they may not; `forwarded` are the headers that models get as parameters."""
+    """The common part of calls with the same fields: `compression` of replies, if any; `forwarded` headers, which the
+    model gets as parameters."""
 
     __slots__ = ("compression", "encoding", "forwarded", "is_grpc", "path", "rpc", "values", "wants_grpc_errors")
 
@@ -46,7 +46,7 @@ class PreparedCall:
 
 
 class Head(NamedTuple):
-    """One call's fields, read. `timeout` is as it was written, None where the client waits for ever."""
+    """One call's fields. `timeout` is the unparsed value, None without a deadline."""
 
     plan: PreparedCall
     timeout: bytes | None
@@ -54,7 +54,7 @@ class Head(NamedTuple):
 
 
 class HeadReader:
-    """Reads heads, and remembers them beside the blocks that they come in."""
+    """Parses heads, and caches them in their header blocks."""
 
     __slots__ = ("_forward", "_own")
 

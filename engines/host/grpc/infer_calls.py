@@ -1,4 +1,9 @@
-"""ModelInfer: one message, one inference, one answer. No task and no wait: the answer is written where it comes."""
+"""ModelInfer and ModelStreamInfer: one inference, and many on one stream, without tasks.
+
+On a stream, responses of models that are not decoupled come in the order of their requests, those of decoupled models
+as they come.
+Source: Triton server `grpc/stream_infer_handler.cc`.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +16,24 @@ from engines.core.messages import InferResponse, Raw
 from engines.host.grpc.call import BaseCall, UnaryCall
 from engines.host.grpc.call_head import Head
 from engines.host.grpc.replies import UNAVAILABLE, StatusError
-from engines.host.grpc.requests import Asked
-from engines.host.grpc.responses import empty_final, failed, failed_later, streamed
+from engines.host.grpc.requests import InferMessage
+from engines.host.grpc.responses import empty_final, streamed
 from engines.host.grpc.server_context import CallOwner
 from engines.host.model import HostedModel
 from engines.host.request_fields import check_single_response, read_version, single_response
+from gateway.protocol.conversion.stream import stream_error
 from gateway.wire.grpc import MessageReader, decompress
 from gateway.wire.http2.stream import Stream
 
 
 class InferCall(UnaryCall):
-    """Answers with the call's only response, once it has ended."""
+    """Answers with the single response, once the inference is over."""
 
-    __slots__ = ("_asked", "_call", "_model", "_num_responses", "_response")
+    __slots__ = ("_call", "_message", "_model", "_num_responses", "_response")
 
     def __init__(self, owner: CallOwner, stream: Stream, head: Head) -> None:
         self._call: InferenceCall | None = None
-        self._asked: Asked
+        self._message: InferMessage
         self._model: HostedModel
         self._response: InferResponse | None = None
         self._num_responses = 0
@@ -36,14 +42,14 @@ class InferCall(UnaryCall):
     def answer(self, data: bytes, at: int, end: int) -> None:
         front, head = self.front, self.head
         service = front.service
-        asked = self._asked = front.read_request(data, at, end)
-        version = read_version(asked.version)
-        model = self._model = service.model(asked.model, version)
+        message = self._message = front.read_request(data, at, end)
+        version = read_version(message.version)
+        model = self._model = service.model(message.model, version)
         if model.is_decoupled and not model.stream_input:
             raise EngineError(
                 ErrorCode.UNSUPPORTED, "ModelInfer RPC doesn't support models with decoupled transaction policy"
             )
-        request = asked.infer_request(service.regions, head.plan.forwarded, head.trace, version)
+        request = message.infer_request(service.regions, head.plan.forwarded, head.trace, version)
         if model.is_decoupled:
             check_single_response(model, request)
         call = self._call = InferenceCall(request, self._respond, monotonic_ns())
@@ -61,30 +67,30 @@ class InferCall(UnaryCall):
         if not is_final or self.is_over:
             return
         try:
-            self._tell()
-        except Exception as error:  # whoever answers has others to answer
+            self._send()
+        except Exception as error:  # the instance has other calls to answer
             self.fail(error)
 
-    def _tell(self) -> None:
+    def _send(self) -> None:
         response = single_response(self._response, self._num_responses)
-        asked = self._asked
-        self.write(self.front.writer(self._model).write(asked.id, response, asked.classes))
+        message = self._message
+        self.write(self.front.writer(self._model).write(message.id, response, message.classes))
         self.succeed()
 
 
 class StreamInferCall(BaseCall):
-    """Reads no more for the time being while its client does not read, or while too many inferences are under way."""
+    """Stops reading while its client does not read, or while too many inferences are in flight."""
 
-    __slots__ = ("_has_ended", "_is_leaving", "_num_bytes", "_owed", "_reader", "_turns", "_under_way")
+    __slots__ = ("_has_ended", "_in_flight", "_is_leaving", "_num_bytes", "_owed", "_reader", "_turns")
 
     def __init__(self, owner: CallOwner, stream: Stream, head: Head) -> None:
         self._reader = MessageReader(owner.front.limits.max_message_bytes)
-        self._turns: deque[OrderedResponse] = deque()  # those that answer in their order
-        self._under_way: set[OrderedResponse] = set()
+        self._turns: deque[OrderedResponse] = deque()  # of inferences that answer in order
+        self._in_flight: set[OrderedResponse] = set()
         self._owed = 0  # bytes whose window is not given back
         self._num_bytes = 0
         self._is_leaving = owner.front.is_draining
-        self._has_ended = False  # the client sends no more
+        self._has_ended = False  # the client's side
         super().__init__(owner, stream, head)
 
     def data_received(self, stream: Stream, data: bytes, ended: bool) -> None:
@@ -92,11 +98,11 @@ class StreamInferCall(BaseCall):
             return
         try:
             for is_compressed, message in self._reader.feed(data):
-                self._take(self._decompressed(message) if is_compressed else message)
+                self._start(self._decompressed(message) if is_compressed else message)
                 if self.is_over:
                     return
         except Exception as error:
-            self._break_off(error)
+            self._abort(error)
             return
         if ended:
             self._has_ended = True
@@ -110,55 +116,55 @@ class StreamInferCall(BaseCall):
         self.credit()
 
     def abandon(self) -> None:
-        turns, self._under_way = self._under_way, set()
+        turns, self._in_flight = self._in_flight, set()
         self._turns.clear()
         for turn in turns:
             turn.cancel()
 
     @property
-    def num_come(self) -> int | None:
+    def num_received(self) -> int | None:
         return None if self._reader.is_between_messages else self._num_bytes
 
     def credit(self) -> None:
-        """Let the client send as much as it has sent, unless too much waits."""
-        if self._owed and not self.stream.is_waiting and len(self._under_way) < self.front.limits.max_calls_of_stream:
+        """Give the client its window back, unless too much waits."""
+        if self._owed and not self.stream.is_waiting and len(self._in_flight) < self.front.limits.max_calls_of_stream:
             owed, self._owed = self._owed, 0
             self.stream.credit(owed)
 
     def turn_ended(self, turn: OrderedResponse) -> None:
-        """An inference is over: what it had to wait with is written in its turn."""
-        self._under_way.discard(turn)
+        """An inference is over: write the responses whose turn has come."""
+        self._in_flight.discard(turn)
         turns = self._turns
         while turns and turns[0].is_over:
             for message in turns.popleft().waiting:
-                self.tell(message)
+                self.send(message)
         if not self.is_over:
             self.credit()
             self._end_if_done()
 
-    def tell(self, message: list[Raw]) -> None:
-        """Write a message, unless nothing more is to be written."""
+    def send(self, message: list[Raw]) -> None:
+        """Write a message, unless the call is over."""
         if not self.is_over:
             try:
                 self.write(message)
             except EngineError as error:
-                self._break_off(error)
+                self._abort(error)
 
     def fail_all(self, error: Exception) -> None:
         """End the stream with the error of one of its inferences."""
-        self._break_off(error)
+        self._abort(error)
 
     def leave(self) -> None:
-        """End once everything that is under way is answered."""
+        """End once all inferences in flight are answered."""
         self._is_leaving = True
         self._end_if_done()
 
-    def _take(self, message: bytes) -> None:
-        asked = self.front.read_request(message, 0, len(message))
-        turn = OrderedResponse(self, asked)
-        self._under_way.add(turn)
+    def _start(self, data: bytes) -> None:
+        message = self.front.read_request(data, 0, len(data))
+        turn = OrderedResponse(self, message)
+        self._in_flight.add(turn)
         try:
-            version = read_version(asked.version)
+            version = read_version(message.version)
             turn.find(version)
             if turn.is_ordered:
                 self._turns.append(turn)
@@ -172,54 +178,54 @@ class StreamInferCall(BaseCall):
         return decompress(message, self.head.plan.encoding, self.front.limits.max_message_bytes)
 
     def _end_if_done(self) -> None:
-        if self._under_way or self._turns:
+        if self._in_flight or self._turns:
             return
         if self._has_ended:
             self.succeed()
         elif self._is_leaving and self._reader.is_between_messages:
             self.fail(StatusError(UNAVAILABLE, "the host is stopping"))
 
-    def _break_off(self, error: Exception) -> None:
+    def _abort(self, error: Exception) -> None:
         self.fail(error)
         self.abandon()
 
 
 class OrderedResponse:
-    """One inference of a stream. `waiting` are its answers that wait for their turn."""
+    """One inference of a stream. `waiting` are its responses that wait for their turn."""
 
-    __slots__ = ("_asked", "_call", "_is_starting", "_model", "_stream", "is_ordered", "is_over", "waiting")
+    __slots__ = ("_call", "_is_starting", "_message", "_model", "_stream", "is_ordered", "is_over", "waiting")
 
-    def __init__(self, stream: StreamInferCall, asked: Asked) -> None:
+    def __init__(self, stream: StreamInferCall, message: InferMessage) -> None:
         self._stream = stream
-        self._asked = asked
+        self._message = message
         self._model: HostedModel | None = None
         self._call: InferenceCall | None = None
         self._is_starting = False
-        self.is_ordered = True  # as long as nobody knows the model
+        self.is_ordered = True  # until the model is known
         self.is_over = False
         self.waiting: list[list[Raw]] = []
 
     def __repr__(self) -> str:
-        return f"<OrderedResponse {self._asked!r}{' over' if self.is_over else ''}>"
+        return f"<OrderedResponse {self._message!r}{' over' if self.is_over else ''}>"
 
     def find(self, version: str) -> None:
-        """Raises: EngineError where there is no such model."""
-        model = self._model = self._stream.front.service.model(self._asked.model, version)
+        """Raises: EngineError for an unknown model."""
+        model = self._model = self._stream.front.service.model(self._message.model, version)
         self.is_ordered = not model.is_decoupled
 
     def start(self, version: str) -> None:
         """Raises: EngineError where the request is malformed."""
         stream = self._stream
         service, head = stream.front.service, stream.head
-        request = self._asked.infer_request(service.regions, head.plan.forwarded, head.trace, version)
+        request = self._message.infer_request(service.regions, head.plan.forwarded, head.trace, version)
         call = self._call = InferenceCall(request, self._respond, monotonic_ns())
         self._is_starting = True
         service.infer(call)
         self._is_starting = False
 
     def refuse(self, error: EngineError) -> None:
-        """It was never taken: such a request is named by its id alone, and the stream goes on whatever it wants."""
-        self._tell([failed(error.message, self._asked.id)])
+        """Report a request that was never submitted: by its id alone, without ending the stream."""
+        self._send([stream_error(error.message, self._message.id)])
         self._end()
 
     def cancel(self) -> None:
@@ -232,39 +238,40 @@ class OrderedResponse:
             return
         try:
             if response is not None:
-                self._tell_response(response, is_final)
-            elif not self.is_ordered and self._asked.wants_empty_final:
-                asked = self._asked
-                self._tell(empty_final(asked.id, asked.model, asked.version))
-        except Exception as error:  # whoever answers has others to answer
+                self._send_response(response, is_final)
+            elif not self.is_ordered and self._message.wants_empty_final:
+                message = self._message
+                self._send(empty_final(message.id, message.model, message.version))
+        except Exception as error:  # the instance has other calls to answer
             self._stream.fail_all(error)
         if is_final and not self.is_over:
             self._end()
 
-    def _tell_response(self, response: InferResponse, is_final: bool) -> None:
-        asked, stream = self._asked, self._stream
+    def _send_response(self, response: InferResponse, is_final: bool) -> None:
+        message, stream = self._message, self._stream
         error = response.error
         if error is None:
             assert self._model is not None
             try:
-                pieces = stream.front.writer(self._model).write(asked.id, response, asked.classes)
-            except EngineError as wrong:
-                error = wrong
+                pieces = stream.front.writer(self._model).write(message.id, response, message.classes)
+            except EngineError as failure:
+                error = failure
             else:
-                self._tell(streamed(pieces, is_final=is_final))
+                self._send(streamed(pieces, is_final=is_final))
                 return
         if self._is_starting:
-            self._tell([failed(error.message, asked.id)])
+            self._send([stream_error(error.message, message.id)])
         elif stream.head.plan.wants_grpc_errors:
             stream.fail_all(error)
         else:
-            self._tell([failed_later(error.message, asked.id, asked.model, asked.version, is_final=is_final)])
+            text = stream_error(error.message, message.id, message.model, message.version, is_final=is_final)
+            self._send([text])
 
-    def _tell(self, message: list[Raw]) -> None:
+    def _send(self, message: list[Raw]) -> None:
         if self.is_ordered:
             self.waiting.append(message)
         else:
-            self._stream.tell(message)
+            self._stream.send(message)
 
     def _end(self) -> None:
         self.is_over = True

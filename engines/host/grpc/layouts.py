@@ -1,4 +1,4 @@
-"""Where the fields of a ModelInferRequest stand, remembered by its size: the next one most often has them there too."""
+"""Layouts of ModelInferRequests by size: the next message of a size mostly has its fields at the same places."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from gateway.protocol.protobuf_wire import BYTES, read_tag, read_varint
 Value = TypeVar("Value")
 
 _ID_TAG = 0x1A  # field 3, bytes
-# How often a size must come before its layout is worth remembering, how many of one size are, and how many sizes.
+# Messages of one size before its layout is cached; cached layouts of a size; cached sizes.
 _WORTH = 4
 _MAX_LAYOUTS = 4
 _MAX_SIZES = 512
 _MAX_SEEN = 4096
-# Longer messages without values, or with more fields, are rare.
 _MAX_FIXED_BYTES = 4096
 _MAX_FIELDS = 64
 
@@ -24,7 +23,7 @@ Span = tuple[int, int]
 
 
 class MessageLayout(NamedTuple, Generic[Value]):
-    """`fixed` are bytes that must stand at places of the message; between them stand its id and the raw tensors."""
+    """`fixed` are bytes at places of the message; between them are its id and the raw tensors."""
 
     fixed: tuple[tuple[int, bytes], ...]
     id: Span | None
@@ -33,20 +32,20 @@ class MessageLayout(NamedTuple, Generic[Value]):
 
 
 class Layouts(Generic[Value]):
-    """The layouts of one server's messages, in bounded memory, with what each means in common."""
+    """The layouts of one server's messages, in bounded memory, each with its common value."""
 
-    __slots__ = ("_known", "_seen")
+    __slots__ = ("_layouts", "_seen")
 
     def __init__(self) -> None:
-        self._known: dict[int, list[MessageLayout[Value]]] = {}
+        self._layouts: dict[int, list[MessageLayout[Value]]] = {}
         self._seen: dict[int, int] = {}
 
     def __repr__(self) -> str:
-        return f"<Layouts of {len(self._known)} sizes>"
+        return f"<Layouts of {len(self._layouts)} sizes>"
 
     def find(self, data: bytes, at: int, end: int) -> MessageLayout[Value] | None:
-        """The layout of the message that stands there, None where it is not known."""
-        for layout in self._known.get(end - at, ()):
+        """The layout of the message in `data[at:end]`, None where it is not cached."""
+        for layout in self._layouts.get(end - at, ()):
             for start, expected in layout.fixed:
                 if not data.startswith(expected, at + start):
                     break
@@ -55,7 +54,7 @@ class Layouts(Generic[Value]):
         return None
 
     def learn(self, data: bytes, at: int, end: int, common: Value) -> None:
-        """A message without a known layout has come, and it is well-formed."""
+        """Count a well-formed message without a cached layout, and cache it where it comes often."""
         size = end - at
         if len(self._seen) >= _MAX_SEEN:
             self._seen.clear()
@@ -66,16 +65,16 @@ class Layouts(Generic[Value]):
         layout = _layout_of(data, at, end, common)
         if layout is None:
             return
-        if len(self._known) >= _MAX_SIZES:
-            self._known.clear()
-        of_size = self._known.setdefault(size, [])
+        if len(self._layouts) >= _MAX_SIZES:
+            self._layouts.clear()
+        of_size = self._layouts.setdefault(size, [])
         of_size.insert(0, layout)
         del of_size[_MAX_LAYOUTS:]
 
 
 def _layout_of(data: bytes, at: int, end: int, common: Value) -> MessageLayout[Value] | None:
-    """None where it is not plain: fields of other kinds, a field that may come but once twice, too many of them."""
-    begin = kept = at
+    """None for messages with fields of other kinds, two ids, or too many fields."""
+    begin = fixed_from = at
     fixed: list[tuple[int, bytes]] = []
     raws: list[Span] = []
     id: Span | None = None
@@ -88,18 +87,18 @@ def _layout_of(data: bytes, at: int, end: int, common: Value) -> MessageLayout[V
                 return None
             size, at = read_varint(data, at)
             if tag in (_ID_TAG, INPUT_TAG):
-                fixed.append((kept - begin, data[kept:at]))
+                fixed.append((fixed_from - begin, data[fixed_from:at]))
                 span = (at - begin, at - begin + size)
                 if tag == _ID_TAG:
                     id = span
                 else:
                     raws.append(span)
-                kept = at + size
+                fixed_from = at + size
             at += size
     except (IndexError, GatewayError):
         return None
-    if kept < end:
-        fixed.append((kept - begin, data[kept:end]))
+    if fixed_from < end:
+        fixed.append((fixed_from - begin, data[fixed_from:end]))
     num_fixed = sum(len(piece) for _, piece in fixed)
     if at != end or num_fixed > _MAX_FIXED_BYTES:
         return None

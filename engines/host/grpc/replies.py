@@ -1,4 +1,4 @@
-"""What a call's client reads around the messages: the first fields, and the status at the end.
+"""The header fields of all replies: the opening fields, and the status at the end.
 
 Source: grpc/grpc `doc/PROTOCOL-HTTP2.md`, "Responses".
 """
@@ -32,12 +32,12 @@ UNIMPLEMENTED = 12
 INTERNAL = 13
 UNAVAILABLE = 14
 
-# A message of a status travels in a header field, whose readers take 8 KiB for all fields; three bytes for an odd one.
+# A status message is a header field, percent-encoded; clients take 8 KiB for all fields.
 _MAX_MESSAGE_BYTES = 4096
 
 
 class StatusError(Exception):
-    """A call ends with a status that is not Triton's own."""
+    """A status of the gRPC server, not of Triton."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -46,7 +46,7 @@ class StatusError(Exception):
 
 
 def status_of(error: Exception) -> tuple[int, str]:
-    """The status and message that tell an error; one that nobody foresaw is logged."""
+    """The status and message of an error; an unexpected one is logged."""
     match error:
         case EngineError():
             return error.status.grpc, error.message
@@ -55,19 +55,19 @@ def status_of(error: Exception) -> tuple[int, str]:
         case GatewayError(kind=ErrorKind.BODY_TOO_LARGE):
             return RESOURCE_EXHAUSTED, "SERVER: Received message larger than max"
         case GatewayError(kind=ErrorKind.BAD_REQUEST):
-            return INTERNAL, error.message  # gRPC's own word for what it cannot decompress or cut
+            return INTERNAL, error.message  # as gRPC reports what it cannot decompress or split
         case GatewayError():
             return error.status.grpc, error.message
     _log.error("a call failed", exc_info=error)
     return INTERNAL, f"the host failed: {type(error).__name__}"
 
 
-def tell_status(stream: Stream, code: int, message: str, *, has_begun: bool) -> None:
-    """End a call with a status; `has_begun`: its first fields are sent already."""
-    told = write_message(message)
-    if len(told) > _MAX_MESSAGE_BYTES:
-        told = told[:_MAX_MESSAGE_BYTES].rsplit(b"%", 1)[0]
-    fields = [(b"grpc-status", b"%d" % code), (b"grpc-message", told)]
+def send_status(stream: Stream, code: int, message: str, *, has_begun: bool) -> None:
+    """End a call with a status; `has_begun`: the opening fields are sent."""
+    encoded = write_message(message)
+    if len(encoded) > _MAX_MESSAGE_BYTES:
+        encoded = encoded[:_MAX_MESSAGE_BYTES].rsplit(b"%", 1)[0]
+    fields = [(b"grpc-status", b"%d" % code), (b"grpc-message", encoded)]
     if has_begun:
         stream.send_trailers(Steady(fields))
     else:

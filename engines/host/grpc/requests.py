@@ -1,7 +1,7 @@
 """ModelInferRequest messages as inferences: raw tensors are views on the message, never copies.
 
-Clients send the same tensors again and again, with other values. What such messages have in common is remembered as a
-layout; one that fits it is read by comparing a few bytes, and protobuf is not asked.
+Clients send the same tensors again and again with other values. The common part of such messages is cached as a layout;
+a message that fits one is parsed by comparing a few bytes, without protobuf.
 Source: Triton's grpc_service.proto; server `grpc/infer_handler.cc` (InferGRPCToInput, InferAllocatorPayload).
 """
 
@@ -64,7 +64,7 @@ def read_parameters(parameters: Message) -> RequestParameters:
 
 
 def read_shared_memory(tensor: Message, regions: SharedMemoryRegions) -> SharedMemory | None:
-    """Where a tensor's data is; None where it is not in shared memory.
+    """The shared memory of a tensor's data, if any.
 
     Raises: EngineError.
     """
@@ -90,7 +90,7 @@ def read_shared_memory(tensor: Message, regions: SharedMemoryRegions) -> SharedM
 
 
 def read_num_classes(output: Message) -> int:
-    """How many classes an output is wanted as; 0 where its values are wanted.
+    """The number of classes to return for an output; 0 for its values.
 
     Raises: EngineError(INVALID_ARG).
     """
@@ -106,7 +106,7 @@ def read_num_classes(output: Message) -> int:
 
 
 def _of_tensor(tensor: Message, name: str, kind: str) -> Any:
-    """The value of a tensor's parameter, None where it has none of that name."""
+    """The value of a tensor's parameter, None where it is missing."""
     if name not in tensor.parameters:
         return None
     parameter = tensor.parameters[name]
@@ -125,10 +125,10 @@ def _wrong_type(name: str, expected: str) -> EngineError:
     return invalid(f"invalid value type for '{name}' parameter, expected {expected}")
 
 
-# Up to here, copying a tensor is cheaper than holding on to its whole message.
+# Up to this size a copy is cheaper than a view that holds the whole message in memory.
 _COPY_BYTES = 4096
 
-# A field of InferTensorContents, and the datatype that it says where it does not fit.
+# The datatypes of each field of InferTensorContents.
 _TYPES_OF_CONTENTS = {
     "bool_contents": ("BOOL",),
     "int_contents": ("INT32", "INT8", "INT16"),
@@ -141,19 +141,19 @@ _TYPES_OF_CONTENTS = {
 }
 
 
-class Common(NamedTuple):
-    """What messages of one layout have in common: all but the id and the tensors' values."""
+class CommonFields(NamedTuple):
+    """The common part of messages of one layout: all but the id and the tensors' values."""
 
     model: str
     version: str
     parameters: RequestParameters
     tensors: tuple[tuple[str, str, tuple[int, ...]], ...]  # name, datatype, shape
     outputs: tuple[WantedOutput, ...]
-    classes: Mapping[str, int]  # by the outputs that are wanted so
+    classes: Mapping[str, int]  # by output
 
 
-class Asked:
-    """A message that has come. Its names can be told before what else is wrong with it."""
+class InferMessage:
+    """A received message. Model, version and id are known before the rest is validated."""
 
     __slots__ = ("_common", "_message", "_raws", "_source", "id", "model", "version")
 
@@ -163,35 +163,35 @@ class Asked:
         version: str,
         id: str,
         raws: list[Raw],
-        common: Common | None,
+        common: CommonFields | None,
         message: Message = None,
-        source: tuple[Layouts[Common], bytes, int, int] | None = None,
+        source: tuple[Layouts[CommonFields], bytes, int, int] | None = None,
     ) -> None:
         self.model = model
         self.version = version
         self.id = id
         self._raws = raws
-        self._common = common  # once it is known
+        self._common = common
         self._message = message
-        self._source = source  # where its layout may be learnt
+        self._source = source  # for caching its layout
 
     def __repr__(self) -> str:
         return f"<Asked {self.model} {self.version} {self.id!r}>"
 
     @property
     def wants_empty_final(self) -> bool:
-        """Whether the end of a decoupled call is told; known once `infer_request` has returned."""
+        """Whether a decoupled call ends with an empty response; valid after `infer_request`."""
         return self._common is not None and self._common.parameters.wants_empty_final
 
     @property
     def classes(self) -> Mapping[str, int]:
-        """How many classes stand in for the values of which outputs; known once `infer_request` has returned."""
+        """The number of classes by output; valid after `infer_request`."""
         return self._common.classes if self._common is not None else {}
 
     def infer_request(
         self, regions: SharedMemoryRegions, forwarded: Mapping[str, str], trace: Mapping[str, str], version: str
     ) -> InferRequest:
-        """The inference; `forwarded` are headers that become parameters, `version` is in digits.
+        """The inference; `forwarded` are headers that become parameters, `version` has digits only.
 
         Raises: EngineError.
         """
@@ -207,15 +207,15 @@ class Asked:
             )
         return common.parameters.infer_request(self.model, version, self.id, inputs, common.outputs, forwarded, trace)
 
-    def _read(self, regions: SharedMemoryRegions) -> tuple[Common, tuple[TensorData, ...]]:
-        """Read what protobuf has parsed, and remember it where such a message may come again."""
+    def _read(self, regions: SharedMemoryRegions) -> tuple[CommonFields, tuple[TensorData, ...]]:
+        """Read the parsed message, and cache its layout where possible."""
         message = self._message
         parameters = read_parameters(message.parameters)
         inputs = self._read_inputs(regions)
         outputs = _read_outputs(message, regions)
         declared = tuple([(tensor.name, tensor.datatype, tensor.shape) for tensor in inputs])
         classes = {output.name: output.num_classes for output in outputs if output.num_classes}
-        common = self._common = Common(self.model, self.version, parameters, declared, outputs, classes)
+        common = self._common = CommonFields(self.model, self.version, parameters, declared, outputs, classes)
         is_plain = len(self._raws) == len(inputs) and not any(output.shared_memory for output in outputs)
         if is_plain and self._source is not None:
             layouts, data, at, end = self._source
@@ -265,15 +265,15 @@ class Asked:
 
 
 class RequestReader:
-    """Reads the messages of one server."""
+    """Parses the messages of one server."""
 
     def __init__(self) -> None:
-        self._layouts: Layouts[Common] = Layouts()
+        self._layouts: Layouts[CommonFields] = Layouts()
 
-    def __call__(self, data: bytes, at: int, end: int) -> Asked:
-        """The message that stands there.
+    def __call__(self, data: bytes, at: int, end: int) -> InferMessage:
+        """Parse the message in `data[at:end]`.
 
-        Raises: EngineError(INTERNAL) where it is none, as gRPC says it.
+        Raises: EngineError(INTERNAL) for an invalid message.
         """
         layouts = self._layouts
         layout = layouts.find(data, at, end)
@@ -290,10 +290,10 @@ class RequestReader:
                 id = data[at + span[0] : at + span[1]].decode() if span is not None else ""
             except UnicodeDecodeError:
                 raise _no_message() from None
-            return Asked(common.model, common.version, id, raws, common)
+            return InferMessage(common.model, common.version, id, raws, common)
         return self._parse(data, at, end)
 
-    def _parse(self, data: bytes, at: int, end: int) -> Asked:
+    def _parse(self, data: bytes, at: int, end: int) -> InferMessage:
         message = data if at == 0 and end == len(data) else memoryview(data)[at:end]
         try:
             rest, views = raw_contents.split(message, raw_contents.INPUT_TAG)
@@ -302,7 +302,7 @@ class RequestReader:
             raise _no_message() from None
         raws: list[Raw] = [view if len(view) > _COPY_BYTES else bytes(view) for view in views]
         source = (self._layouts, data, at, end)
-        return Asked(request.model_name, request.model_version, request.id, raws, None, request, source)
+        return InferMessage(request.model_name, request.model_version, request.id, raws, None, request, source)
 
 
 def _read_outputs(message: Message, regions: SharedMemoryRegions) -> tuple[WantedOutput, ...]:

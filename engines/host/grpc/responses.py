@@ -1,5 +1,4 @@
-"""Inferences' answers as ModelInferResponse and ModelStreamInferResponse messages, around tensors that stay where they
-are.
+"""Responses as ModelInferResponse and ModelStreamInferResponse messages; tensors are not copied.
 
 Source: Triton's grpc_service.proto; server `grpc/infer_handler.h` (InferResponseCompleteCommon),
 `grpc/stream_infer_handler.cc`.
@@ -18,25 +17,24 @@ from engines.host.classification import classify
 from engines.host.model import HostedModel
 from gateway.protocol.conversion.parameters import set_for_reply
 from gateway.protocol.conversion.raw_contents import OUTPUT_TAG
-from gateway.protocol.conversion.stream import stream_error
 from gateway.protocol.protobuf import message
 from gateway.protocol.protobuf_wire import write_varint
 from gateway.wire.grpc import PREFIX
 
 MAX_MESSAGE_BYTES = 2**31 - 1
 
-# From here on, a tensor is a piece of its own instead of being copied behind the rest.
+# From this size on a tensor is a separate piece instead of a copy.
 _JOIN_BYTES = 32 * 1024
 
 _RESPONSE = "inference.ModelInferResponse"
 _ID_TAG, _STREAM_RESPONSE_TAG = b"\x1a", b"\x12"
 
-# By tensor name: how many classes stand in for its values.
+# By tensor name: the number of classes in place of its values.
 Classes = Mapping[str, int]
 
 
 class GrpcResponseWriter:
-    """Writes the answers of one model version."""
+    """Writes the responses of one model version."""
 
     __slots__ = ("_head", "model")
 
@@ -57,8 +55,8 @@ class GrpcResponseWriter:
             outputs = tuple([self._classified(output, classes) for output in outputs])
         pieces: list[Raw] = [self._head]
         if id:
-            told = id.encode("utf-8", "replace")
-            pieces.append(_ID_TAG + write_varint(len(told)) + told)
+            encoded = id.encode("utf-8", "replace")
+            pieces.append(_ID_TAG + write_varint(len(encoded)) + encoded)
         if response.parameters:
             pieces.append(_parameters(response.parameters))
         pieces += [_declared(output.name, output.datatype, output.shape) for output in outputs]
@@ -81,7 +79,7 @@ class GrpcResponseWriter:
 
 
 def framed(pieces: Sequence[Raw], compression: tuple[bytes, int] | None = None) -> list[bytes]:
-    """A message behind its length, in one piece where it is short; `compression` is a name and zlib's level.
+    """A message with its length prefix, in one piece where it is short; `compression` is a name and zlib's level.
 
     Raises: EngineError(INVALID_ARG) where it is longer than gRPC allows.
     """
@@ -107,24 +105,14 @@ def framed(pieces: Sequence[Raw], compression: tuple[bytes, int] | None = None) 
 
 
 def streamed(pieces: list[Raw], *, is_final: bool) -> list[Raw]:
-    """The ModelStreamInferResponse around a ModelInferResponse: the one that is the last of its request says so."""
-    told = _IS_FINAL if is_final else _IS_NOT_FINAL
-    size = sum(map(len, pieces)) + len(told)
-    return [_STREAM_RESPONSE_TAG + write_varint(size) + told, *pieces]
-
-
-def failed(text: str, id: str) -> bytes:
-    """The ModelStreamInferResponse of a request that was never taken."""
-    return stream_error(text, id)
-
-
-def failed_later(text: str, id: str, model: str, version: str, *, is_final: bool) -> bytes:
-    """The same of one that was; model and version as the client wrote them."""
-    return stream_error(text, id, model, version, is_final=is_final)
+    """The ModelStreamInferResponse around a ModelInferResponse, with the mark of the last one."""
+    encoded = _IS_FINAL if is_final else _IS_NOT_FINAL
+    size = sum(map(len, pieces)) + len(encoded)
+    return [_STREAM_RESPONSE_TAG + write_varint(size) + encoded, *pieces]
 
 
 def empty_final(id: str, model: str, version: str) -> list[Raw]:
-    """The ModelStreamInferResponse that tells no more than that there is no more to come."""
+    """The ModelStreamInferResponse that only marks the end of a request's responses."""
     named: bytes = message(_RESPONSE)(model_name=model, model_version=version, id=id).SerializeToString()
     return streamed([named], is_final=True)
 

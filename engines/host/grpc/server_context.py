@@ -1,4 +1,4 @@
-"""What the calls of one gRPC server share: the service, the limits, and what was learnt of its clients' messages."""
+"""Shared by the calls of one gRPC server: the service, the limits, and cached layouts of messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gateway.wire.http2.stream import Stream, StreamReceiver
 
 
 class GrpcFront:
-    """Made once for each server."""
+    """The state of one server."""
 
     def __init__(self, service: Service, limits: ClientLimits, loop: asyncio.AbstractEventLoop) -> None:
         self.service = service
@@ -36,12 +36,12 @@ class GrpcFront:
         return f"<GrpcFront{', draining' if self.is_draining else ''}>"
 
     def writer(self, model: HostedModel) -> GrpcResponseWriter:
-        """The writer of a model's answers."""
+        """The writer of a model's responses."""
         key = (model.name, model.version)
-        found = self._writers.get(key)
-        if found is None or found.model is not model:  # it was loaded anew
-            found = self._writers[key] = GrpcResponseWriter(model)
-        return found
+        writer = self._writers.get(key)
+        if writer is None or writer.model is not model:  # the model was loaded again
+            writer = self._writers[key] = GrpcResponseWriter(model)
+        return writer
 
     def check_restriction(self, operation: Operation, values: Mapping[bytes, bytes]) -> None:
         """Raises: EngineError(UNAVAILABLE) where a call's fields lack the header that guards the operation."""
@@ -55,9 +55,9 @@ class CallOwner(Protocol):
     front: GrpcFront
 
     def call_ended(self, stream: Stream) -> None:
-        """The answer is sent, or waits for the client to read it; what the client still sends is not wanted."""
+        """The reply is sent or buffered; further data of the client is dropped."""
         ...
 
 
 class ServerCall(StreamReceiver, Protocol):
-    """Whoever answers a call. It ends by the owner's `call_ended`, or by `stream_reset` of its stream."""
+    """Answers a call. It ends by the owner's `call_ended`, or by `stream_reset` of its stream."""

@@ -21,14 +21,14 @@ from gateway.protocol.protobuf import message, parse
 from gateway.wire.grpc import MessageReader
 from gateway.wire.http2.stream import Stream
 
-# How often a health Watch looks again.
+# The interval at which a health Watch checks the status.
 _WATCH_SECONDS = 1.0
-# A message that asks for no tensors.
-_MAX_QUESTION_BYTES = 64 * 1024
+# A reflection request is short.
+_MAX_REFLECTION_BYTES = 64 * 1024
 
 
 class TaskCall(UnaryCall):
-    """A call that is answered by a task."""
+    """A call answered by a task."""
 
     __slots__ = ("_task",)
 
@@ -41,7 +41,7 @@ class TaskCall(UnaryCall):
             self._task.cancel()
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do this; the call fails with what it raises."""
+        """Run a task whose error fails the call."""
         self._task = self.front.loop.create_task(self._guarded(work))
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
@@ -52,7 +52,7 @@ class TaskCall(UnaryCall):
 
 
 class ControlCall(TaskCall):
-    """A control RPC: the service answers."""
+    """A control RPC, answered by the service."""
 
     __slots__ = ()
 
@@ -60,13 +60,13 @@ class ControlCall(TaskCall):
         rpc = self.head.plan.rpc
         assert rpc is not None
         try:
-            asked = parse(f"inference.{rpc.name}Request", data[at:end])
+            request = parse(f"inference.{rpc.name}Request", data[at:end])
         except ValueError:
             raise internal("Unable to parse request") from None
-        self.run(self._ask(rpc.name, asked))
+        self.run(self._call_service(rpc.name, request))
 
-    async def _ask(self, rpc: str, asked: Any) -> None:
-        answer = await self.front.service.rpc(rpc, asked)
+    async def _call_service(self, rpc: str, request: Any) -> None:
+        answer = await self.front.service.rpc(rpc, request)
         if not self.is_over:
             self.write([answer.SerializeToString()])
             self.succeed()
@@ -94,11 +94,11 @@ class HealthCall(TaskCall):
             self.succeed()
 
     async def _watch(self, is_known: bool) -> None:
-        told = b""
+        last_status = b""
         while not self.is_over:
             status = await self._status() if is_known else grpc_health.SERVICE_UNKNOWN
-            if status != told and not self.is_over:
-                told = status
+            if status != last_status and not self.is_over:
+                last_status = status
                 self.write([status])
             if self.front.is_draining:
                 raise StatusError(UNAVAILABLE, "the host is stopping")
@@ -109,20 +109,20 @@ class HealthCall(TaskCall):
             return grpc_health.write_status(False)
         try:
             answer = await self.front.service.rpc("ServerReady", message("inference.ServerReadyRequest")())
-        except EngineError:  # it is starting, or stopping
+        except EngineError:  # the host starts or stops
             return grpc_health.write_status(False)
         return grpc_health.write_status(answer.ready)
 
 
 class ReflectionCall(BaseCall):
-    """grpc.reflection: each message asks something, and is answered in its turn. Answers are many times as long as
-    questions, so these wait while the client does not read."""
+    """grpc.reflection: answers each message in order. Replies are far longer than requests, so requests wait while the
+    client does not read."""
 
-    __slots__ = ("_has_ended", "_owed", "_questions", "_reader")
+    __slots__ = ("_has_ended", "_owed", "_reader", "_requests")
 
     def __init__(self, owner: CallOwner, stream: Stream, head: Head) -> None:
-        self._reader = MessageReader(_MAX_QUESTION_BYTES)
-        self._questions: deque[bytes] = deque()
+        self._reader = MessageReader(_MAX_REFLECTION_BYTES)
+        self._requests: deque[bytes] = deque()
         self._has_ended = False
         self._owed = 0
         super().__init__(owner, stream, head)
@@ -131,10 +131,10 @@ class ReflectionCall(BaseCall):
         if self.is_over:
             return
         try:
-            for is_compressed, question in self._reader.feed(data):
+            for is_compressed, message in self._reader.feed(data):
                 if is_compressed:
                     raise internal("a compressed question")
-                self._questions.append(question)
+                self._requests.append(message)
         except (GatewayError, EngineError) as error:
             self.fail(error)
             return
@@ -146,13 +146,13 @@ class ReflectionCall(BaseCall):
         self._answer()
 
     def abandon(self) -> None:
-        self._questions.clear()
+        self._requests.clear()
 
     def _answer(self) -> None:
         package = grpc_reflection.PATHS[self.head.plan.path]
-        while self._questions and not self.stream.is_waiting and not self.is_over:
-            self.write([grpc_reflection.answer(package, self._questions.popleft())])
-        if not self._questions and not self.is_over:
+        while self._requests and not self.stream.is_waiting and not self.is_over:
+            self.write([grpc_reflection.answer(package, self._requests.popleft())])
+        if not self._requests and not self.is_over:
             if self._has_ended:
                 self.succeed()
             else:

@@ -37,7 +37,7 @@ _KINDS = {ErrorCode.NOT_FOUND: "not_found", ErrorCode.UNAVAILABLE: "overloaded",
 
 
 class OpenAIFront:
-    """ResponseQueue requests of these dialects, errors too in their form."""
+    """Answers requests of these APIs, with errors in their form."""
 
     def __init__(self, service: Service, limits: ClientLimits) -> None:
         self._service = service

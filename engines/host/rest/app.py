@@ -23,17 +23,17 @@ from gateway.protocol.conversion import control
 from gateway.protocol.errors import GatewayError
 from gateway.protocol.llm.canonical import LlmApi
 from gateway.protocol.operations import ApiCall, Operation, read_path
+from gateway.protocol.protobuf import message
 
 _NOT_FOUND = error_json("Not Found")
 _NOT_ALLOWED = error_json("Method Not Allowed")
-# Paths whose reading is remembered.
-_TRITONS = (None, LlmApi.GENERATE, LlmApi.INFER)
-_OPENAIS = frozenset({LlmApi.CHAT, LlmApi.COMPLETIONS, LlmApi.RESPONSES, LlmApi.MESSAGES, LlmApi.EMBEDDINGS})
+_TRITON_APIS = (None, LlmApi.GENERATE, LlmApi.INFER)
+_OPENAI_APIS = frozenset({LlmApi.CHAT, LlmApi.COMPLETIONS, LlmApi.RESPONSES, LlmApi.MESSAGES, LlmApi.EMBEDDINGS})
 _MAX_PATHS = 1024
 
 
 class RestApp:
-    """What answers for a service. Nothing it raises reaches the server."""
+    """Answers requests by the service. Its errors never reach the server."""
 
     def __init__(self, service: Service, limits: ClientLimits | None = None) -> None:
         self._service = service
@@ -53,7 +53,7 @@ class RestApp:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await _tell_lifespan(scope, receive, send)
+            await _answer_lifespan(scope, receive, send)
             return
         exchange = Exchange(scope, receive, send)
         try:
@@ -65,80 +65,73 @@ class RestApp:
             await exchange.reply(status, body, *fields)
 
     def direct(self, method: str, path: str, headers: Mapping[bytes, bytes]) -> Direct | None:
-        """An infer that is whole is answered without a task."""
-        asked = self._read_path(path)
-        if asked is None or asked.operation is not Operation.INFER or method not in asked.verbs:
+        """What answers a complete infer without a task; None for any other request."""
+        call = self._read_path(path)
+        if call is None or call.operation is not Operation.INFER or method not in call.verbs:
             return None
-        if self._restrictions and self._restrictions.missing_header(asked.operation, headers):
+        if self._restrictions and self._restrictions.missing_header(call.operation, headers):
             return None
-        return partial(self._inference.infer_directly, asked.model or "", asked.version or "")
+        return partial(self._inference.infer_directly, call.model or "", call.version or "")
 
     async def _answer(self, exchange: Exchange) -> None:
         path = exchange.path
-        asked = self._paths.get(path)
-        if asked is None:
-            asked = self._read_path(path)
-        if asked is None or (asked.api in _OPENAIS and not self._openai.models):
+        call = self._paths.get(path)
+        if call is None:
+            call = self._read_path(path)
+        if call is None or (call.api in _OPENAI_APIS and not self._openai.models):
             await exchange.reply(404, _NOT_FOUND, JSON)
-        elif self._restrictions and (header := self._restrictions.missing_header(asked.operation, exchange.headers)):
+        elif self._restrictions and (header := self._restrictions.missing_header(call.operation, exchange.headers)):
             text = f"This API is restricted, expecting header '{header}'"
             await exchange.reply(403, error_json(text), JSON)
-        elif exchange.method not in asked.verbs:
+        elif exchange.method not in call.verbs:
             await exchange.reply(405, _NOT_ALLOWED, JSON)
-        elif (answer := self._inferences.get(asked.operation)) is not None:
-            await answer(exchange, asked.model or "", asked.version or "")
-        elif asked.api in _OPENAIS:
-            await self._openai.answer(exchange, asked)
+        elif (answer := self._inferences.get(call.operation)) is not None:
+            await answer(exchange, call.model or "", call.version or "")
+        elif call.api in _OPENAI_APIS:
+            await self._openai.answer(exchange, call)
         else:
-            await self._control(exchange, asked)
+            await self._control(exchange, call)
 
     def _read_path(self, path: str) -> ApiCall | None:
-        asked = read_path(path)
-        if asked is None or not (asked.api in _TRITONS or asked.api in _OPENAIS):
-            return None  # MLServer's paths are the gateway's alone
-        if asked.operation not in CATEGORIES:
-            return None  # feedback, too
+        call = read_path(path)
+        if call is None or not (call.api in _TRITON_APIS or call.api in _OPENAI_APIS):
+            return None  # MLServer's paths belong to the gateway
+        if call.operation not in CATEGORIES:
+            return None  # feedback, which belongs to the gateway
         if len(self._paths) >= _MAX_PATHS:
             self._paths.clear()
-        self._paths[path] = asked
-        return asked
+        self._paths[path] = call
+        return call
 
-    async def _control(self, exchange: Exchange, asked: ApiCall) -> None:
+    async def _control(self, exchange: Exchange, call: ApiCall) -> None:
         """Raises: EngineError."""
-        read_version(asked.version or "")
+        read_version(call.version or "")
         body = b""
         if exchange.method == "POST":
             body = await exchange.body(self._limits.max_body_bytes)
             if body:
-                check_control_body(asked.operation, read_json(body))
+                check_control_body(call.operation, read_json(body))
         try:
             rpc, request = control.read_request(exchange.method, exchange.path, body)
             try:
                 response = await self._service.rpc(rpc, request)
             except EngineError as error:
-                if asked.operation is not Operation.MODEL_READY or error.code is ErrorCode.INTERNAL:
+                if call.operation is not Operation.MODEL_READY or error.code is ErrorCode.INTERNAL:
                     raise
-                response = _not_ready(rpc)
+                response = message(f"inference.{rpc}Response")()
             reply = control.write_reply(rpc, response)
         except GatewayError as error:
             await exchange.reply(error.status.http, error_json(error.message), JSON)
             return
-        headers = () if asked.operation in _HEALTH else (JSON,)
+        headers = () if call.operation in _HEALTH else (JSON,)
         await exchange.reply(reply.status, reply.body, *headers)
 
 
 _HEALTH = frozenset({Operation.SERVER_LIVE, Operation.SERVER_READY, Operation.MODEL_READY})
 
 
-def _not_ready(rpc: str) -> Message:
-    from gateway.protocol.protobuf import message
-
-    made: Message = message(f"inference.{rpc}Response")()
-    return made
-
-
-async def _tell_lifespan(scope: Message, receive: Receive, send: Send) -> None:
-    """There is nothing to start or to stop, and no web socket."""
+async def _answer_lifespan(scope: Message, receive: Receive, send: Send) -> None:
+    """Complete start and stop, which do nothing, and refuse web sockets."""
     if scope["type"] != "lifespan":
         await receive()
         await send({"type": "websocket.close"})

@@ -12,14 +12,14 @@ from engines.core.errors import invalid
 from engines.host.asgi_exchange import UnknownEncodingError
 from gateway.wire.memo import Memo
 
-# wbits: gzip or zlib's wrapping, whichever it is.
+# wbits: either gzip or zlib.
 _EITHER = 32 + zlib.MAX_WBITS
 _WBITS = {b"gzip": 16 + zlib.MAX_WBITS, b"deflate": zlib.MAX_WBITS}
 _WEIGHT = re.compile(rb"\s*(\d*\.?\d+)")
 
 
 def is_compressed(encoding: bytes | None) -> bool:
-    """Whether a content-encoding says so.
+    """Whether a content-encoding is a compression.
 
     Raises: UnknownEncodingError.
     """
@@ -31,10 +31,9 @@ def is_compressed(encoding: bytes | None) -> bool:
 
 
 def decompress(body: bytes, limit: int) -> bytes:
-    """The content of a compressed body: none of what is not compressed, and as much as there is of what ends too early,
-    as Triton has it.
+    """The content of a compressed body, as Triton reads it: empty where it is invalid, partial where it is truncated.
 
-    Raises: EngineError(INVALID_ARG) where there is nothing, or more than `limit` bytes.
+    Raises: EngineError(INVALID_ARG) for an empty body, and for more than `limit` bytes.
     """
     if not body:
         raise invalid("nothing to be decompressed")
@@ -54,20 +53,20 @@ def decompress(body: bytes, limit: int) -> bytes:
 def _preferred(accepted: bytes) -> bytes:
     best, best_weight = b"", 0.0
     for offer in accepted.split(b","):
-        kind, mark, told = offer.partition(b";q=")
+        kind, mark, weight_text = offer.partition(b";q=")
         weight = 1.0
         if mark:
-            found = _WEIGHT.match(told)
-            if found is None:
+            match = _WEIGHT.match(weight_text)
+            if match is None:
                 continue
-            weight = float(found[1])
+            weight = float(match[1])
         kind = kind.lstrip(b" ")
         if weight > best_weight and (kind == b"identity" or kind in _WBITS):
             best, best_weight = kind, weight
     return best if best in _WBITS else b""
 
 
-# How an accept-encoding wants a reply to be compressed; empty where it does not.
+# The compression that an accept-encoding prefers; empty for none.
 preferred = Memo(_preferred, 64)
 
 

@@ -1,5 +1,4 @@
-"""Generate bodies as inferences and back: one flat JSON object, whose keys are tensors where the model has such, else
-parameters.
+"""Generate bodies as inferences and back: one flat JSON object, whose keys are the model's tensors, else parameters.
 
 Source: Triton server `http_server.cc` (GenerateRequestClass); the generate extension.
 """
@@ -34,7 +33,7 @@ def read_generate(body: bytes, metadata: Message, model: str, version: str, trac
     parameters: dict[str, Scalar] = {}
     for key, value in members(content).items():
         if key != _PARAMETERS:
-            _take(key, value, declared, inputs, parameters)
+            _add_field(key, value, declared, inputs, parameters)
             continue
         if _PARAMETERS in declared:
             raise invalid("Keyword 'parameters' for nested schema also given as input tensor name")
@@ -44,7 +43,7 @@ def read_generate(body: bytes, metadata: Message, model: str, version: str, trac
             )
         try:
             for nested, nested_value in value.items():
-                _take(nested, nested_value, declared, inputs, parameters)
+                _add_field(nested, nested_value, declared, inputs, parameters)
         except EngineError as error:
             raise EngineError(error.code, f"Converting keyword: 'parameters': {error.message}") from None
     return InferRequest(model, version, id, parameters, tuple(inputs.values()), trace=trace)
@@ -68,7 +67,7 @@ def write_generate(model: HostedModel, id: str, response: InferResponse) -> byte
     return b"{" + b",".join([b"%b:%b" % (triton_json.text(name), values[name]) for name in sorted(values)]) + b"}"
 
 
-def _take(
+def _add_field(
     key: str,
     value: Any,
     declared: Mapping[str, tuple[str, tuple[int, ...]]],
@@ -93,7 +92,7 @@ def _take(
 
 
 def _flat(output: TensorData) -> bytes:
-    """An output's values as one flat array, or the only one by itself."""
+    """An output's values as a flat array; a single value without one."""
     data = output.data
     if isinstance(data, SharedMemory):
         raise internal(f"non-JSON output response type is requested for '{output.name}'")

@@ -20,7 +20,7 @@ from engines.host.request_fields import check_single_response, read_version, sin
 from engines.host.response_queue import ResponseQueue
 from engines.host.rest.compression import compress, decompress, is_compressed, preferred
 from engines.host.rest.generate import read_generate, write_generate
-from engines.host.rest.request_head import Tell
+from engines.host.rest.request_head import SendReply
 from engines.host.rest.requests import Forms, read_infer, read_raw_infer
 from engines.host.rest.responses import RestResponseWriter
 from engines.host.service import Service
@@ -31,9 +31,9 @@ _BINARY = (b"content-type", b"application/octet-stream")
 _EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")
 _IN_JSON = (JSON,)
 _NONE: Mapping[str, str] = {}
-# The only answer of an infer has to be held whatever its size.
+# The single response of an infer is stored whatever its size.
 _NO_LIMIT = 2**63
-# What `atoi` reads.
+# The part of a text that `atoi` reads.
 _NUMBER = re.compile(rb"[ \t]*([+-]?[0-9]+)")
 
 _NOT_ONE = (
@@ -43,7 +43,7 @@ _NOT_ONE = (
 
 
 class Inference:
-    """ResponseQueue what runs a model."""
+    """Answers the operations that run a model."""
 
     def __init__(self, service: Service, limits: ClientLimits) -> None:
         self.service = service
@@ -52,10 +52,10 @@ class Inference:
         self._writers: dict[tuple[str, str], RestResponseWriter] = {}
 
     def infer_directly(
-        self, model_name: str, version: str, headers: Mapping[bytes, bytes], body: bytes, tell: Tell
+        self, model_name: str, version: str, headers: Mapping[bytes, bytes], body: bytes, send_reply: SendReply
     ) -> DirectInfer:
-        """Answer an infer whose body is whole, by `tell`, now or later. Never raises."""
-        return DirectInfer(self, model_name, version, headers, body, tell)
+        """Answer an infer whose body is complete, by `send_reply`, now or later. Never raises."""
+        return DirectInfer(self, model_name, version, headers, body, send_reply)
 
     async def infer(self, exchange: Exchange, model_name: str, version: str) -> None:
         """Raises: EngineError, before anything is sent."""
@@ -84,7 +84,7 @@ class Inference:
     def read(
         self, model: HostedModel, version: str, headers: Mapping[bytes, bytes], body: bytes
     ) -> tuple[InferRequest, Forms]:
-        """The inference of a body, and how its outputs are to be told. Raises: EngineError."""
+        """The inference of a body, and the forms of its outputs. Raises: EngineError."""
         version = read_version(version)
         if is_compressed(headers.get(b"content-encoding")):
             body = decompress(body, self._limits.max_body_bytes)
@@ -108,7 +108,7 @@ class Inference:
         num_responses: int,
         forms: Forms,
     ) -> tuple[Sequence[Raw], Fields]:
-        """The body of an infer's answer in pieces, and its header fields. Raises: EngineError."""
+        """The pieces of an infer's reply, and its header fields. Raises: EngineError."""
         response = single_response(response, num_responses)
         pieces, head_bytes = self._writer(model).write(id, response, forms)
         encoding = headers.get(b"accept-encoding")
@@ -117,14 +117,14 @@ class Inference:
         fields = [JSON]
         if head_bytes is not None:
             fields = [_BINARY, (_HEAD_LENGTH, b"%d" % head_bytes)]
-        wanted = preferred(encoding) if encoding is not None else b""
-        if wanted:
-            pieces = (compress(b"".join(pieces), wanted),)
-            fields.append((b"content-encoding", wanted))
+        compression = preferred(encoding) if encoding is not None else b""
+        if compression:
+            pieces = (compress(b"".join(pieces), compression),)
+            fields.append((b"content-encoding", compression))
         return pieces, fields
 
     async def generate(self, exchange: Exchange, model_name: str, version: str) -> None:
-        """One answer. Raises: as `infer`."""
+        """Answer with one response. Raises: as `infer`."""
         model, call, answers = await self._begin(exchange, model_name, version)
         await answers.complete(call, exchange.receive, self._limits.disconnect_seconds)
         if answers.is_gone:
@@ -135,7 +135,7 @@ class Inference:
         await exchange.reply(status, body, JSON)
 
     async def generate_stream(self, exchange: Exchange, model_name: str, version: str) -> None:
-        """An event for each answer; the first of them makes the status. Raises: as `infer`."""
+        """Answer with an event for each response; the first one decides the status. Raises: as `infer`."""
         model, call, answers = await self._begin(exchange, model_name, version)
         watch = asyncio.get_running_loop().create_task(answers.watch(call, exchange.receive))
         has_begun = False
@@ -157,7 +157,7 @@ class Inference:
     async def _begin(
         self, exchange: Exchange, model_name: str, version: str
     ) -> tuple[HostedModel, InferenceCall, ResponseQueue]:
-        """A generate's call, under way."""
+        """Start the call of a generate."""
         service, headers = self.service, exchange.headers
         version = read_version(version)
         model = service.model(model_name, version)
@@ -179,41 +179,41 @@ class Inference:
 
     def _writer(self, model: HostedModel) -> RestResponseWriter:
         key = (model.name, model.version)
-        found = self._writers.get(key)
-        if found is None or found.model is not model:  # it was loaded anew
-            found = self._writers[key] = RestResponseWriter(model)
-        return found
+        match = self._writers.get(key)
+        if match is None or match.model is not model:  # the model was loaded again
+            match = self._writers[key] = RestResponseWriter(model)
+        return match
 
 
 def _written(model: HostedModel, id: str, response: InferResponse) -> tuple[bytes, bool]:
-    """A generate's answer as JSON, and whether it is no error."""
+    """A generate's response as JSON, and whether it is a success."""
     error = response.error
     if error is None:
         try:
             return write_generate(model, id, response), True
-        except EngineError as wrong:
-            error = wrong
+        except EngineError as failure:
+            error = failure
     return error_json(error.message), False
 
 
-def _head_bytes(told: bytes | None, size: int) -> int:
-    """How much of a body is JSON: all of it, where the header does not tell.
+def _head_bytes(header: bytes | None, size: int) -> int:
+    """The number of bytes of JSON at the start of a body; without a header, all.
 
     Raises: EngineError(INVALID_ARG).
     """
-    if told is None:
+    if header is None:
         return size
-    found = _NUMBER.match(told)
-    number = int(found[1]) if found is not None else 0
+    match = _NUMBER.match(header)
+    number = int(match[1]) if match is not None else 0
     if not 0 <= number <= size:
-        raise invalid(f"inference header size should be in range (0, {size}), got: {told.decode('latin-1')}")
+        raise invalid(f"inference header size should be in range (0, {size}), got: {header.decode('latin-1')}")
     return number
 
 
 class DirectInfer:
-    """An infer without a task: its answer is told where it comes."""
+    """An infer without a task: its last response sends the reply."""
 
-    __slots__ = ("_call", "_forms", "_headers", "_inference", "_model", "_num_responses", "_response", "_tell")
+    __slots__ = ("_call", "_forms", "_headers", "_inference", "_model", "_num_responses", "_response", "_send_reply")
 
     def __init__(
         self,
@@ -222,11 +222,11 @@ class DirectInfer:
         version: str,
         headers: Mapping[bytes, bytes],
         body: bytes,
-        tell: Tell,
+        send_reply: SendReply,
     ) -> None:
         self._inference = inference
         self._headers = headers
-        self._tell = tell
+        self._send_reply = send_reply
         self._call: InferenceCall | None = None
         self._response: InferResponse | None = None
         self._num_responses = 0
@@ -259,11 +259,11 @@ class DirectInfer:
             pieces, fields = self._inference.write(
                 self._model, self._headers, call.request.id, self._response, self._num_responses, self._forms
             )
-        except Exception as error:  # whoever answers has others to answer
+        except Exception as error:  # the instance has other calls to answer
             self._fail(error)
             return
-        self._tell(200, pieces, fields)
+        self._send_reply(200, pieces, fields)
 
     def _fail(self, error: Exception) -> None:
         status, body, fields = error_reply(error, self)
-        self._tell(status, (body,), fields)
+        self._send_reply(status, (body,), fields)

@@ -14,8 +14,8 @@ from urllib.parse import unquote
 from engines.host.asgi_exchange import Application, Fields
 from gateway.wire.http1.head import read_request_head
 
-# Sends the one reply of a request: its status, the pieces of its body, its fields without those of the connection.
-Tell = Callable[[int, Sequence[bytes | memoryview], Fields], None]
+# Sends the reply of a request: status, pieces of the body, and fields without those of the connection.
+SendReply = Callable[[int, Sequence[bytes | memoryview], Fields], None]
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 KEEP_ALIVE_END, KEEP_ALIVE_END_10, CLOSE_END = b"\r\n", b"connection: keep-alive\r\n\r\n", b"connection: close\r\n\r\n"
@@ -36,7 +36,7 @@ class Answering(Protocol):
 
 # Answers a request that is whole, without a task: its fields by name, its body, and the way for its reply, which may be
 # taken before this returns.
-Direct = Callable[[Mapping[bytes, bytes], bytes, Tell], Answering]
+Direct = Callable[[Mapping[bytes, bytes], bytes, SendReply], Answering]
 
 
 class DirectApplication(Protocol):

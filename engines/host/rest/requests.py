@@ -279,7 +279,7 @@ def read_raw_infer(
 ) -> tuple[InferRequest, Forms]:
     """The inference of a body that is the data of a model's only input, without JSON; its outputs are binary.
 
-    Raises: EngineError(INVALID_ARG) where the model's configuration does not say what it is.
+    Raises: EngineError(INVALID_ARG) where the configuration leaves its shape open.
     """
     about = "[request id: <id_unknown>] "
     config = model.config

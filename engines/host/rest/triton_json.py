@@ -21,7 +21,7 @@ _MAX_INT64 = 2**63 - 1
 
 
 def read_json(text: bytes) -> Any:
-    """Raises: EngineError(INVALID_ARG) with the position of what is not JSON."""
+    """Raises: EngineError(INVALID_ARG) with the position of the error."""
     try:
         return triton_json.read(text)
     except ValueError as error:
@@ -83,16 +83,16 @@ def _wrong_type(about: str, text: str) -> EngineError:
 
 
 _NOT_IN_JSON = ("FP16", "BF16")
-# Type codes of `array` for what is most often sent.
+# Type codes of `array` for common datatypes.
 _CODES = {"INT32": "i", "INT64": "q", "FP32": "f", "FP64": "d", "UINT8": "B", "INT8": "b", "INT16": "h"}
 _NUMBERS = ({int}, {float}, {int, float})
 _TRUE_SHAPE = "Shape does not match true shape of 'data' field"
 
 
 def raw_of_json(name: str, datatype: str, data: list[Any], count: int) -> bytes:
-    """The raw form of `count` elements; BYTES may be of any number, which is the model's to judge.
+    """The raw form of `count` elements; BYTES may have any number of them.
 
-    Raises: EngineError, as Triton says what is wrong with the input of that name.
+    Raises: EngineError with Triton's text for the input of that name.
     """
     elements = flatten(data)
     code = _CODES.get(datatype)
@@ -102,19 +102,19 @@ def raw_of_json(name: str, datatype: str, data: list[Any], count: int) -> bytes:
             try:
                 return array(code, elements).tobytes()
             except OverflowError:
-                pass  # of an integer the low bytes count
+                pass  # an integer is truncated to its low bytes
     return _raw_of_any(name, datatype, elements, count)
 
 
 def raw_of_flat_json(name: str, datatype: str, data: Any, count: int) -> bytes:
-    """The same of a generate request's value, which may stand without an array around it."""
+    """The raw form of a generate request's value, which may be a single element without an array."""
     return raw_of_json(name, datatype, data if isinstance(data, list) else [data], count)
 
 
 def json_of_output(name: str, datatype: str, shape: tuple[int, ...], raw: Raw) -> bytes:
     """The JSON array of an output's values.
 
-    Raises: EngineError where JSON has no form for them, or they are not as many as the shape says.
+    Raises: EngineError where JSON has no form for them, or their number differs from the shape's.
     """
     if datatype in _NOT_IN_JSON:
         raise invalid(
@@ -130,7 +130,7 @@ def json_of_output(name: str, datatype: str, shape: tuple[int, ...], raw: Raw) -
 
 
 def _json_of_texts(raw: Raw, count: int) -> bytes:
-    """Triton does not look at what stands behind the last of them."""
+    """Like Triton, ignores bytes after the last element."""
     if count and not raw:
         raise ValueError("it has no elements")
     return b"[" + b",".join(map(triton_json.text, split_elements(raw, count))) + b"]"
@@ -158,7 +158,7 @@ def _raw_of_any(name: str, datatype: str, elements: list[Any], count: int) -> by
 
 
 def _fault(datatype: str, element: Any) -> str:
-    """Why an element is not of the datatype; "" where it is."""
+    """The reason why an element is not of the datatype, else ""."""
     if datatype == "BOOL":
         return "" if isinstance(element, bool) else "non-boolean as boolean"
     if datatype.startswith("FP"):

@@ -8,7 +8,8 @@ import pytest
 
 from engines.core.errors import EngineError
 from engines.core.messages import InferResponse, SharedMemory, TensorData
-from engines.host.grpc.responses import GrpcResponseWriter, empty_final, failed, failed_later, framed, streamed
+from engines.host.grpc.responses import GrpcResponseWriter, empty_final, framed, streamed
+from gateway.protocol.conversion.stream import stream_error
 from gateway.protocol.protobuf import message, parse
 from tests.engines.host.fake_service import FakeService
 
@@ -75,10 +76,10 @@ def test_a_streamed_response_tells_whether_it_is_the_last(is_final):
 
 def test_failures_on_a_stream():
     """Of a request that was never taken only the id is told."""
-    made = parse("inference.ModelStreamInferResponse", failed("no", "7"))
+    made = parse("inference.ModelStreamInferResponse", stream_error("no", "7"))
     assert (made.error_message, made.infer_response.id, made.infer_response.model_name) == ("no", "7", "")
     assert not made.infer_response.parameters
-    made = parse("inference.ModelStreamInferResponse", failed_later("no", "7", "m", "", is_final=False))
+    made = parse("inference.ModelStreamInferResponse", stream_error("no", "7", "m", "", is_final=False))
     assert (made.error_message, made.infer_response.model_name) == ("no", "m")
     assert made.infer_response.parameters["triton_final_response"].bool_param is False
     made = parse("inference.ModelStreamInferResponse", b"".join(empty_final("7", "m", "")))
